@@ -1,0 +1,111 @@
+"""Everything that can be asked of the engine. A command is a wish: checked against the state, turned into events.
+
+`Submit`, and definitions at set-up, are requests anyone with the operator role may make. The others change what runs
+or where it may run: people and advice reach them only through `runbooks.gate`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.model import CellSpec, NodeSpec, Policy, PoolSpec, PriorityClassSpec, QueueSpec, WorkloadSpec
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="do"):
+    """Base of all commands."""
+
+
+class Define(Command, kw_only=True, tag="define"):
+    """Set up an empty cell. Refused when the cell has nodes already."""
+
+    cell: CellSpec
+
+
+class AddPools(Command, kw_only=True, tag="add_pools"):
+    pools: tuple[PoolSpec, ...]
+
+
+class AddNodes(Command, kw_only=True, tag="add_nodes"):
+    nodes: tuple[NodeSpec, ...]
+
+
+class AddQueues(Command, kw_only=True, tag="add_queues"):
+    queues: tuple[QueueSpec, ...]
+
+
+class AddPriorityClasses(Command, kw_only=True, tag="add_priority_classes"):
+    priority_classes: tuple[PriorityClassSpec, ...]
+
+
+class Submit(Command, kw_only=True, tag="submit"):
+    """All are accepted or none. Ids must be new: a client that retries gets "already there", never a second run."""
+
+    workloads: tuple[WorkloadSpec, ...]
+
+
+class Cancel(Command, kw_only=True, tag="cancel"):
+    ids: tuple[str, ...]
+
+
+class Hold(Command, kw_only=True, tag="hold"):
+    """Keep queued workloads from starting. What already runs is not touched (refused)."""
+
+    ids: tuple[str, ...]
+
+
+class Release(Command, kw_only=True, tag="release"):
+    ids: tuple[str, ...]
+
+
+class Requeue(Command, kw_only=True, tag="requeue"):
+    """Stop placed or running workloads and put them back at their original age; work kept to the last checkpoint."""
+
+    ids: tuple[str, ...]
+
+
+class Cordon(Command, kw_only=True, tag="cordon"):
+    """Nodes take no new work; what runs there goes on."""
+
+    ids: tuple[str, ...]
+
+
+class Uncordon(Command, kw_only=True, tag="uncordon"):
+    ids: tuple[str, ...]
+
+
+class Drain(Command, kw_only=True, tag="drain"):
+    """Cordon, then requeue every workload that has a task there (a gang moves as a whole)."""
+
+    ids: tuple[str, ...]
+
+
+class SetPolicy(Command, kw_only=True, tag="set_policy"):
+    policy: Policy
+
+
+AnyCommand = (
+    Define
+    | AddPools
+    | AddNodes
+    | AddQueues
+    | AddPriorityClasses
+    | Submit
+    | Cancel
+    | Hold
+    | Release
+    | Requeue
+    | Cordon
+    | Uncordon
+    | Drain
+    | SetPolicy
+)
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """Given only after the journal has the change."""
+
+    version: int
+    """State version that includes the change."""
+    at_ms: int
+    changed: tuple[str, ...]
+    """Ids the command touched, in the order given."""

@@ -1,0 +1,89 @@
+"""Every error a person can meet, in one tree.
+
+    MusterError
+    ├── SpecError        what was asked for is malformed: field, problem, remedy
+    ├── RefusedError     well-formed, but not possible in the present state
+    ├── NotFoundError    names something that does not exist
+    ├── JournalError     the journal cannot be read or written
+    │   ├── JournalCorrupt   a checksum does not match; the engine will not start
+    │   └── JournalBusy      another engine holds it
+    ├── TraceError       a trace file's line is not what its format says
+    └── UnreachableError the engine process does not answer
+
+Each carries `problem` (what was wrong and where) and `remedy` (what to do about it). `str()` gives both.
+`code` is stable: shell exit codes and HTTP answers are derived from it.
+"""
+
+from __future__ import annotations
+
+
+class MusterError(Exception):
+    """Base of all named errors."""
+
+    code = "error"
+
+    def __init__(self, problem: str, remedy: str = "") -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.problem}. {self.remedy}" if self.remedy else self.problem
+
+
+class SpecError(MusterError):
+    """A spec or command is malformed. `where` is a path such as `groups[0].request.cpu_milli`."""
+
+    code = "invalid"
+
+    def __init__(self, where: str, problem: str, remedy: str = "") -> None:
+        super().__init__(f"{where}: {problem}" if where else problem, remedy)
+        self.where = where
+
+
+class RefusedError(MusterError):
+    """The request is well-formed but cannot be done now."""
+
+    code = "refused"
+
+
+class NotFoundError(MusterError):
+    """The request names something that does not exist."""
+
+    code = "not_found"
+
+
+class JournalError(MusterError):
+    """The journal cannot be read or written. Nothing after the last acknowledged change is kept."""
+
+    code = "journal"
+
+
+class JournalCorrupt(JournalError):
+    """A checksum or the sequence does not hold. The engine refuses to start rather than guess."""
+
+    code = "journal_corrupt"
+
+
+class JournalBusy(JournalError):
+    """Another engine process holds the journal."""
+
+    code = "journal_busy"
+
+
+class TraceError(MusterError):
+    """One line of a trace is not what its format says."""
+
+    code = "trace"
+
+    def __init__(self, file: str, line: int, column: str, problem: str) -> None:
+        super().__init__(f"{file}:{line}: column {column}: {problem}")
+        self.file = file
+        self.line = line
+        self.column = column
+
+
+class UnreachableError(MusterError):
+    """The engine process does not answer."""
+
+    code = "unreachable"

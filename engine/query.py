@@ -1,0 +1,269 @@
+"""Questions about the state, and their answers: windows onto server-side filter, sort and paging.
+
+This file holds the types only, so that a console can import it without loading the engine. Evaluation is in
+`engine.read`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+Kind = Literal["workloads", "nodes", "queues"]
+Op = Literal["=", "!=", "~", "!~", "<", "<=", ">", ">="]
+"""`~` is "contains, ignoring case"; for text `=` accepts `*` as "any characters"."""
+
+
+class Term(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One condition. Terms on the same column with `=` or `~` are alternatives; everything else must all hold."""
+
+    column: str
+    op: Op
+    value: str | int
+    """Integers are in the column's own unit (milli-CPU, MiB, milli-GPU, milliseconds)."""
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    kind: Kind
+    columns: tuple[str, ...] = ()
+    """Empty means the kind's default columns."""
+    where: tuple[Term, ...] = ()
+    sort: tuple[str, ...] = ()
+    """Column names, `-` in front for descending. Ties always end in creation order."""
+    offset: int = 0
+    limit: int = 100
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """A window. `rows[i][j]` is column `columns[j]`: text, integer, or null where it does not apply."""
+
+    version: int
+    at_ms: int
+    columns: tuple[str, ...]
+    rows: list[list[Any]]
+    matched: int
+    """How many rows satisfy the filter."""
+    total: int
+    """How many rows of this kind there are."""
+
+
+class Column(msgspec.Struct, frozen=True):
+    """What a column holds. `unit` decides how faces print it and how they read a filter's value."""
+
+    name: str
+    title: str
+    unit: Literal["text", "count", "cpu", "memory", "gpu", "disk", "duration", "time", "permille", "money"]
+    help: str
+
+
+COLUMNS: dict[Kind, tuple[Column, ...]] = {
+    "workloads": (
+        Column("id", "ID", "text", "Unique id"),
+        Column("name", "NAME", "text", "Name its owner gave it"),
+        Column("state", "STATE", "text", "queued, held, placed, running, finished, failed, cancelled"),
+        Column("queue", "QUEUE", "text", "Queue it was submitted to"),
+        Column("priority", "PRIO", "count", "Integer priority; higher first"),
+        Column("tenant", "TENANT", "text", "Who pays"),
+        Column("team", "TEAM", "text", "Team inside the tenant"),
+        Column("tasks", "TASKS", "count", "Tasks in all groups"),
+        Column("cpu", "CPU", "cpu", "CPU asked for by all tasks"),
+        Column("memory", "MEM", "memory", "Memory asked for by all tasks"),
+        Column("gpu", "GPU", "gpu", "GPU asked for by all tasks"),
+        Column("reason", "REASON", "text", "Why it waits: reason token"),
+        Column("wait", "WAIT", "duration", "Time spent waiting so far, or before it started"),
+        Column("age", "AGE", "duration", "Time since submission"),
+        Column("run", "RUN", "duration", "Time running in the present attempt, or in the last"),
+        Column("estimate", "EST", "duration", "Requested or estimated run time; 0 unknown"),
+        Column("submitted", "SUBMITTED", "time", "When it was submitted"),
+        Column("started", "STARTED", "time", "When the present attempt started"),
+        Column("ended", "ENDED", "time", "When it ended"),
+        Column("attempts", "TRIES", "count", "How often it was started"),
+    ),
+    "nodes": (
+        Column("id", "ID", "text", "Unique id"),
+        Column("state", "STATE", "text", "ready, cordoned, draining, down"),
+        Column("pool", "POOL", "text", "Node pool"),
+        Column("zone", "ZONE", "text", "Zone"),
+        Column("block", "BLOCK", "text", "Block of racks"),
+        Column("rack", "RACK", "text", "Rack"),
+        Column("gpu_model", "MODEL", "text", "Device model"),
+        Column("cpu", "CPU", "cpu", "CPU capacity"),
+        Column("cpu_free", "CPU FREE", "cpu", "CPU not allocated"),
+        Column("memory", "MEM", "memory", "Memory capacity"),
+        Column("memory_free", "MEM FREE", "memory", "Memory not allocated"),
+        Column("gpu", "GPU", "gpu", "Devices"),
+        Column("gpu_free", "GPU FREE", "gpu", "Devices not allocated"),
+        Column("use", "USE", "permille", "Allocated share of its scarcest resource"),
+        Column("workloads", "WORK", "count", "Workloads with a task here"),
+    ),
+    "queues": (
+        Column("name", "QUEUE", "text", "Queue"),
+        Column("parent", "PARENT", "text", "Parent in the queue tree"),
+        Column("depth", "DEPTH", "count", "Levels below the root"),
+        Column("queued", "QUEUED", "count", "Workloads waiting"),
+        Column("held", "HELD", "count", "Workloads on hold"),
+        Column("running", "RUNNING", "count", "Workloads placed or running"),
+        Column("oldest_wait", "OLDEST", "duration", "Longest wait among its queued workloads"),
+        Column("gpu_used", "GPU USED", "gpu", "GPU charged"),
+        Column("gpu_nominal", "GPU QUOTA", "gpu", "Nominal GPU quota; null means no limit"),
+        Column("cpu_used", "CPU USED", "cpu", "CPU charged"),
+        Column("cpu_nominal", "CPU QUOTA", "cpu", "Nominal CPU quota; null means no limit"),
+        Column("memory_used", "MEM USED", "memory", "Memory charged"),
+        Column("memory_nominal", "MEM QUOTA", "memory", "Nominal memory quota; null means no limit"),
+        Column("weight", "WEIGHT", "count", "Weight in fair sharing"),
+    ),
+}
+
+DEFAULT_COLUMNS: dict[Kind, tuple[str, ...]] = {
+    "workloads": ("id", "state", "queue", "priority", "tenant", "tasks", "gpu", "cpu", "wait", "run", "reason", "name"),
+    "nodes": ("id", "state", "pool", "rack", "gpu_model", "gpu_free", "gpu", "cpu_free", "cpu", "use", "workloads"),
+    "queues": ("name", "queued", "held", "running", "oldest_wait", "gpu_used", "gpu_nominal", "cpu_used", "cpu_nominal"),
+}
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a workload waits. The first of a list is the primary one."""
+
+    token: str
+    """OnHold, WaitingForQuota, InsufficientCapacity, BehindInQueue, WaitingForReservation, NoMatchingNodes,
+    AwaitingEvaluation."""
+    text: str
+    """A sentence with the numbers: asked, free, by whom."""
+    unblock: str = ""
+    """What would let it start, where that is known."""
+
+
+class HistoryItem(msgspec.Struct, frozen=True, kw_only=True):
+    """One transition in the life of a workload."""
+
+    at_ms: int
+    what: str
+    """submitted, held, released, placed, running, finished, failed, cancelled, requeued"""
+    detail: str = ""
+
+
+class TaskPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """`tasks` members of `group` on one node."""
+
+    group: str
+    node: str
+    rack: str
+    tasks: int
+    devices: tuple[int, ...] = ()
+    """Indexes of the devices used there."""
+
+
+class GroupDetail(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    count: int
+    cpu_milli: int
+    memory_mib: int
+    gpu_milli: int
+    disk_mib: int
+    gpu_models: tuple[str, ...] = ()
+    pools: tuple[str, ...] = ()
+
+
+class WorkloadDetail(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    now_ms: int
+    id: str
+    name: str
+    state: str
+    since_ms: int
+    queue: str
+    priority_class: str
+    priority: int
+    tenant: str
+    team: str
+    tags: dict[str, str]
+    groups: tuple[GroupDetail, ...]
+    estimate_ms: int
+    submitted_ms: int
+    started_ms: int | None
+    ended_ms: int | None
+    attempts: int
+    position: int | None
+    """1 = first of its queue; null when it does not wait."""
+    reasons: tuple[Reason, ...]
+    """Empty unless it waits."""
+    earliest_start_ms: int | None
+    """From the expected ends of what runs now; null when unknown or not waiting."""
+    placement: tuple[TaskPlace, ...]
+    placement_total: int
+    """Nodes it is on; `placement` shows at most 1,000 of them."""
+    history: tuple[HistoryItem, ...]
+
+
+class NodeDetail(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    now_ms: int
+    id: str
+    state: str
+    since_ms: int
+    pool: str
+    zone: str
+    block: str
+    rack: str
+    gpu_model: str
+    capacity: dict[str, int]
+    free: dict[str, int]
+    devices: tuple[int, ...]
+    """Free milli-GPU of each device."""
+    workloads: tuple[tuple[str, int], ...]
+    """Ids and task counts of what is bound here."""
+
+
+class PoolOverview(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    gpu_model: str
+    nodes: int
+    ready: int
+    cordoned: int
+    draining: int
+    down: int
+    capacity: dict[str, int]
+    used: dict[str, int]
+
+
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    now_ms: int
+    cell: str
+    policy: str
+    states: dict[str, int]
+    """Workload state label -> how many."""
+    capacity: dict[str, int]
+    used: dict[str, int]
+    pools: tuple[PoolOverview, ...]
+    blocked: tuple[tuple[str, int], ...]
+    """Reason token -> queued workloads, most frequent first."""
+    oldest_wait_ms: int
+    oldest_waiting: str
+    """Id of the longest-waiting queued workload, or empty."""
+    wait_p50_ms: int
+    wait_p95_ms: int
+    """Of the last 1,000 workloads started."""
+    started_last_hour: int
+    finished_last_hour: int
+    history: tuple[tuple[int, int, int], ...]
+    """Up to 240 samples (time ms, GPU or else CPU use in permille, queued), oldest first, for sparklines."""
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the event tail."""
+
+    version: int
+    at_ms: int
+    what: str
+    subject: str
+    detail: str = ""
+
+
+class Changes(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    at_ms: int
+    items: tuple[Change, ...] = ()
+    missed: int = 0
+    """How many changes were dropped from `items` because the reader was too far behind."""

@@ -1,0 +1,1 @@
+"""From advice to an approved, executed, audited plan: the only way an action reaches the engine."""
