@@ -15,71 +15,71 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Base of all commands."""
 
 
-class Define(Command, kw_only=True, tag="define"):
+class Define(Command, frozen=True, kw_only=True, tag="define"):
     """Set up an empty cell. Refused when the cell has nodes already."""
 
     cell: CellSpec
 
 
-class AddPools(Command, kw_only=True, tag="add_pools"):
+class AddPools(Command, frozen=True, kw_only=True, tag="add_pools"):
     pools: tuple[PoolSpec, ...]
 
 
-class AddNodes(Command, kw_only=True, tag="add_nodes"):
+class AddNodes(Command, frozen=True, kw_only=True, tag="add_nodes"):
     nodes: tuple[NodeSpec, ...]
 
 
-class AddQueues(Command, kw_only=True, tag="add_queues"):
+class AddQueues(Command, frozen=True, kw_only=True, tag="add_queues"):
     queues: tuple[QueueSpec, ...]
 
 
-class AddPriorityClasses(Command, kw_only=True, tag="add_priority_classes"):
+class AddPriorityClasses(Command, frozen=True, kw_only=True, tag="add_priority_classes"):
     priority_classes: tuple[PriorityClassSpec, ...]
 
 
-class Submit(Command, kw_only=True, tag="submit"):
+class Submit(Command, frozen=True, kw_only=True, tag="submit"):
     """All are accepted or none. Ids must be new: a client that retries gets "already there", never a second run."""
 
     workloads: tuple[WorkloadSpec, ...]
 
 
-class Cancel(Command, kw_only=True, tag="cancel"):
+class Cancel(Command, frozen=True, kw_only=True, tag="cancel"):
     ids: tuple[str, ...]
 
 
-class Hold(Command, kw_only=True, tag="hold"):
+class Hold(Command, frozen=True, kw_only=True, tag="hold"):
     """Keep queued workloads from starting. What already runs is not touched (refused)."""
 
     ids: tuple[str, ...]
 
 
-class Release(Command, kw_only=True, tag="release"):
+class Release(Command, frozen=True, kw_only=True, tag="release"):
     ids: tuple[str, ...]
 
 
-class Requeue(Command, kw_only=True, tag="requeue"):
+class Requeue(Command, frozen=True, kw_only=True, tag="requeue"):
     """Stop placed or running workloads and put them back at their original age; work kept to the last checkpoint."""
 
     ids: tuple[str, ...]
 
 
-class Cordon(Command, kw_only=True, tag="cordon"):
+class Cordon(Command, frozen=True, kw_only=True, tag="cordon"):
     """Nodes take no new work; what runs there goes on."""
 
     ids: tuple[str, ...]
 
 
-class Uncordon(Command, kw_only=True, tag="uncordon"):
+class Uncordon(Command, frozen=True, kw_only=True, tag="uncordon"):
     ids: tuple[str, ...]
 
 
-class Drain(Command, kw_only=True, tag="drain"):
+class Drain(Command, frozen=True, kw_only=True, tag="drain"):
     """Cordon, then requeue every workload that has a task there (a gang moves as a whole)."""
 
     ids: tuple[str, ...]
 
 
-class SetPolicy(Command, kw_only=True, tag="set_policy"):
+class SetPolicy(Command, frozen=True, kw_only=True, tag="set_policy"):
     policy: Policy
 
 

@@ -27,7 +27,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Base of all specs: unknown fields are an error, equality is by value."""
 
 
-class Resources(Spec, kw_only=True):
+class Resources(Spec, frozen=True, kw_only=True):
     """A resource vector. Zero means "none asked for" in a request and "has none" in a capacity."""
 
     cpu_milli: int = 0
@@ -40,7 +40,7 @@ class Resources(Spec, kw_only=True):
         return (self.cpu_milli, self.memory_mib, self.gpu_milli, self.disk_mib)
 
 
-class PoolSpec(Spec, kw_only=True):
+class PoolSpec(Spec, frozen=True, kw_only=True):
     """Nodes of one machine type."""
 
     name: str
@@ -53,7 +53,7 @@ class PoolSpec(Spec, kw_only=True):
     labels: dict[str, str] = {}
 
 
-class NodeSpec(Spec, kw_only=True):
+class NodeSpec(Spec, frozen=True, kw_only=True):
     """One node. Empty topology names mean "unknown": the node is alone in that level."""
 
     id: str
@@ -63,7 +63,7 @@ class NodeSpec(Spec, kw_only=True):
     rack: str = ""
 
 
-class QueueSpec(Spec, kw_only=True):
+class QueueSpec(Spec, frozen=True, kw_only=True):
     """A vertex of the queue tree. Leaves take workloads; a nominal quota bounds a vertex and all below it."""
 
     name: str
@@ -73,7 +73,7 @@ class QueueSpec(Spec, kw_only=True):
     weight: int = 1
 
 
-class PriorityClassSpec(Spec, kw_only=True):
+class PriorityClassSpec(Spec, frozen=True, kw_only=True):
     """A named integer priority. Higher runs first."""
 
     name: str
@@ -81,7 +81,7 @@ class PriorityClassSpec(Spec, kw_only=True):
     preemption: Literal["never", "lower"] = "never"
 
 
-class CellSpec(Spec, kw_only=True):
+class CellSpec(Spec, frozen=True, kw_only=True):
     """Everything that defines a cell before any work is submitted."""
 
     name: str = "cell"
@@ -91,7 +91,7 @@ class CellSpec(Spec, kw_only=True):
     priority_classes: tuple[PriorityClassSpec, ...] = ()
 
 
-class TaskGroup(Spec, kw_only=True):
+class TaskGroup(Spec, frozen=True, kw_only=True):
     """Identical members of a gang. `request` is for one task; all `count` start together or none does."""
 
     name: str = "main"
@@ -103,7 +103,7 @@ class TaskGroup(Spec, kw_only=True):
     """Acceptable pools; empty means any."""
 
 
-class WorkloadSpec(Spec, kw_only=True):
+class WorkloadSpec(Spec, frozen=True, kw_only=True):
     """The unit of admission: one or more task groups, placed all-or-nothing (a gang)."""
 
     id: str

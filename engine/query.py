@@ -118,7 +118,17 @@ COLUMNS: dict[Kind, tuple[Column, ...]] = {
 DEFAULT_COLUMNS: dict[Kind, tuple[str, ...]] = {
     "workloads": ("id", "state", "queue", "priority", "tenant", "tasks", "gpu", "cpu", "wait", "run", "reason", "name"),
     "nodes": ("id", "state", "pool", "rack", "gpu_model", "gpu_free", "gpu", "cpu_free", "cpu", "use", "workloads"),
-    "queues": ("name", "queued", "held", "running", "oldest_wait", "gpu_used", "gpu_nominal", "cpu_used", "cpu_nominal"),
+    "queues": (
+        "name",
+        "queued",
+        "held",
+        "running",
+        "oldest_wait",
+        "gpu_used",
+        "gpu_nominal",
+        "cpu_used",
+        "cpu_nominal",
+    ),
 }
 
 

@@ -1,0 +1,158 @@
+"""EASY backfill: a promise to the first blocked workload, and the test that keeps it.
+
+From the expected ends of what runs, the reservation finds the earliest time at which every group of the blocked
+workload has enough slots (a slot: room for one task), and counts the slots there are at that time. A later workload may
+start now if it is expected to end before then, or if after placing it enough slots remain. Counting slots rather than
+naming nodes keeps the promise on mixed nodes too, and costs only what the candidate's own nodes cost.
+
+Groups are counted independently of each other, so for a gang of several groups the time is a lower bound.
+Source of the rule: Lifka, "The ANL/IBM SP scheduling system" (1995); counting of spare nodes as in Mu'alem and
+Feitelson, IEEE TPDS 12(6), 2001.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from engine.capacity import Shape
+from engine.model import NodeState
+from engine.placement import Claim
+from engine.state import State
+
+
+class NodeAhead:
+    """Free capacity of one node at the reserved time."""
+
+    __slots__ = ("cpu", "devices", "disk", "memory")
+
+    def __init__(self, state: State, node: int) -> None:
+        capacity = state.capacity
+        self.cpu = capacity.free_cpu[node]
+        self.memory = capacity.free_memory[node]
+        self.disk = capacity.free_disk[node]
+        self.devices = list(capacity.devices(node))
+
+    def shift(self, shape: Shape, count: int, mask: int) -> None:
+        """Give back `count` tasks, or take them when negative."""
+        self.cpu += shape.cpu * count
+        self.memory += shape.memory * count
+        self.disk += shape.disk * count
+        share = shape.share * count if shape.share else (1000 if count > 0 else -1000)
+        while mask:
+            low = mask & -mask
+            mask ^= low
+            self.devices[low.bit_length() - 1] += share
+
+    def slots(self, shape: Shape) -> int:
+        counts = [
+            have // want
+            for have, want in ((self.cpu, shape.cpu), (self.memory, shape.memory), (self.disk, shape.disk))
+            if want
+        ]
+        if shape.gpus:
+            counts.append(self.devices.count(1000) // shape.gpus)
+        elif shape.share:
+            counts.append(sum(free // shape.share for free in self.devices))
+        return min(counts)
+
+
+class Reservation:
+    """The start promised to the first blocked workload."""
+
+    def __init__(self, state: State, row: int) -> None:
+        self.row = row
+        self.workload_class = state.workloads.class_at(row)
+        self.start_ms: int | None = None
+        """When it can start if the estimates hold; None when even an otherwise empty cell is too small now."""
+        self._state = state
+        self._ahead: dict[int, NodeAhead] = {}
+        self._spare = [
+            state.capacity.slots(shape) - group.count
+            for shape, group in zip(self.workload_class.shapes, self.workload_class.groups, strict=True)
+        ]
+        """Slots at the reserved time beyond what each group needs."""
+        self._find_start()
+
+    def _find_start(self) -> None:
+        """Give back what ends, in order of expected end, until every group has its slots."""
+        state = self._state
+        if min(self._spare) >= 0:
+            self.start_ms = state.now_ms
+            return
+        passed: list[tuple[int, int]] = []
+        enough_at: int | None = None
+        while state.ends:
+            end, row = heappop(state.ends)
+            if not state.ends_at(row, end) or (passed and passed[-1] == (end, row)):
+                continue
+            passed.append((end, row))
+            # All that end together count together, so that the spare slots do not depend on the order of rows.
+            if enough_at is not None and end > enough_at:
+                break
+            self._give_back(row)
+            if min(self._spare) >= 0:
+                enough_at = end
+        for entry in passed:
+            heappush(state.ends, entry)
+        if enough_at is not None:
+            # Work that runs longer than expected is taken to end at any moment.
+            self.start_ms = max(enough_at, state.now_ms + 1)
+
+    def _give_back(self, row: int) -> None:
+        state = self._state
+        shapes = state.workloads.class_at(row).shapes
+        allocations = state.allocations
+        for a in allocations.of_workload(state.workloads.first_allocation[row]):
+            self._shift(allocations.node[a], shapes[allocations.group[a]], allocations.count[a], allocations.devices[a])
+
+    def _shift(self, node: int, shape: Shape, count: int, devices: int) -> None:
+        """Change the node as it will be at the reserved time, and the spare slots with it."""
+        capacity = self._state.capacity
+        if capacity.state[node] != NodeState.READY:
+            return
+        pool = capacity.pool[node]
+        mine = self.workload_class.shapes
+        if not any(pool in own.pool_set for own in mine):
+            return
+        ahead = self._ahead.get(node)
+        if ahead is None:
+            ahead = self._ahead[node] = NodeAhead(self._state, node)
+        before = [ahead.slots(own) if pool in own.pool_set else 0 for own in mine]
+        ahead.shift(shape, count, devices)
+        for i, own in enumerate(mine):
+            if pool in own.pool_set:
+                self._spare[i] += ahead.slots(own) - before[i]
+
+    def ends_in_time(self, row: int) -> bool:
+        """Whether the workload, started now, is expected to be gone by the reserved start."""
+        w = self._state.workloads
+        remaining = max(w.class_at(row).bound_ms - w.kept[row], 1)
+        return self.start_ms is None or self._state.now_ms + remaining <= self.start_ms
+
+    def certainly_in_the_way(self, shapes: tuple[Shape, ...], count: int) -> bool:
+        """A quick test for tasks just like the reserved ones: each takes exactly one slot."""
+        return len(shapes) == 1 and shapes == self.workload_class.shapes and count > self._spare[0]
+
+    def admits(self, shapes: tuple[Shape, ...], claims: list[Claim]) -> bool:
+        """Whether claims just made, held past the reserved start, leave enough slots. If so they are counted in."""
+        self._look_ahead(shapes, claims)
+        for group, node, count, devices in claims:
+            self._shift(node, shapes[group], -count, devices)
+        if min(self._spare) >= 0:
+            return True
+        for group, node, count, devices in reversed(claims):
+            self._shift(node, shapes[group], count, devices)
+        return False
+
+    def pass_over(self, shapes: tuple[Shape, ...], claims: list[Claim]) -> None:
+        """Claims just made by a workload that will be gone by the reserved start: they change nothing then."""
+        self._look_ahead(shapes, claims)
+
+    def _look_ahead(self, shapes: tuple[Shape, ...], claims: list[Claim]) -> None:
+        """Note the nodes of the claims as they will be without them. Nodes are read late, when claims show already."""
+        unseen = {node for _, node, _, _ in claims if node not in self._ahead}
+        for node in unseen:
+            self._ahead[node] = NodeAhead(self._state, node)
+        for group, node, count, devices in claims:
+            if node in unseen:
+                self._ahead[node].shift(shapes[group], count, devices)

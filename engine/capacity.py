@@ -1,0 +1,571 @@
+"""Nodes, their free capacity, and an index that finds a node for a request without scanning them.
+
+The index is a two-level bucket table in the manner of TLSF allocators, one for each pool. A node's bucket is
+(whole free devices, size class of free CPU, size class of free memory), two classes to the octave; bitmaps tell which
+buckets are filled. A search walks buckets upwards from the request's own classes: in a bucket whose classes are all
+above the request's every node fits, so the first will do; in a boundary bucket a few nodes are probed. Only when all of
+that fails are boundary buckets searched whole, so that "nothing fits" is never said wrongly.
+
+Buckets are heaps of node rows with stale entries dropped when met: the node found is always the lowest row that
+qualifies, a function of the state alone and not of how it came about. So a restart, a fork and a replay decide alike.
+"""
+
+from __future__ import annotations
+
+from array import array
+from heapq import heappop, heappush
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from engine.columns import Names, Table, view
+from engine.errors import NotFoundError
+from engine.model import NodeSpec, NodeState, PoolSpec, Resources, TaskGroup
+
+NOWHERE = -1
+_PROBES = 4
+"""Nodes examined in a boundary bucket before moving on: keeps a search short at a small cost in packing."""
+_SHARE_STEP = 50
+"""Milli-GPU per bucket of partly used devices."""
+
+
+def size_class(value: int) -> int:
+    """Two classes to the octave, monotone, at most 63."""
+    if value < 2:
+        return value * 2
+    bits = value.bit_length()
+    return min(bits << 1 | (value >> bits - 2 & 1), 63)
+
+
+class Shape:
+    """What one task asks for, compiled against the pools. Equal requests share one Shape."""
+
+    __slots__ = (
+        "cpu",
+        "cpu_class",
+        "disk",
+        "gpu_milli",
+        "gpus",
+        "memory",
+        "memory_class",
+        "pool_set",
+        "pools",
+        "share",
+    )
+
+    def __init__(self, group: TaskGroup, pools: list[PoolSpec]) -> None:
+        request = group.request
+        self.cpu, self.memory, self.gpu_milli, self.disk = request.vector()
+        self.gpus, self.share = divmod(self.gpu_milli, 1000)
+        self.cpu_class = size_class(self.cpu)
+        self.memory_class = size_class(self.memory)
+        eligible = [i for i, pool in enumerate(pools) if accepts(group, pool)]
+        # Leave devices to those who need them, then take the cheaper pool, then the older one.
+        eligible.sort(
+            key=lambda i: (pools[i].capacity.gpu_milli > 0 and not self.gpu_milli, pools[i].price_microusd_hour, i)
+        )
+        self.pools = eligible
+        self.pool_set = frozenset(eligible)
+
+    def most_on(self, capacity: Resources) -> int:
+        """How many such tasks an empty node holds."""
+        cpu, memory, gpu, disk = capacity.vector()
+        counts = [have // want for have, want in ((cpu, self.cpu), (memory, self.memory), (disk, self.disk)) if want]
+        if self.gpus:
+            counts.append(gpu // 1000 // self.gpus)
+        if self.share:
+            counts.append(gpu // 1000 * (1000 // self.share))
+        return min(counts)
+
+
+def accepts(group: TaskGroup, pool: PoolSpec) -> bool:
+    """Whether an empty node of the pool could hold one task of the group."""
+    if group.pools and pool.name not in group.pools:
+        return False
+    if group.gpu_models and group.request.gpu_milli and pool.gpu_model not in group.gpu_models:
+        return False
+    return all(have >= want for have, want in zip(pool.capacity.vector(), group.request.vector(), strict=True))
+
+
+class PoolIndex:
+    """Buckets of the ready nodes of one pool, and their free totals."""
+
+    __slots__ = ("counts", "cpu_bits", "free_cpu", "free_devices", "free_memory", "gpu_bits", "heaps", "memory_bits",
+                 "share_bits", "share_counts", "share_heaps")  # fmt: skip
+
+    def __init__(self) -> None:
+        self.gpu_bits = 0
+        self.cpu_bits: list[int] = [0] * 64
+        self.memory_bits: dict[int, int] = {}
+        self.heaps: dict[int, list[int]] = {}
+        self.counts: dict[int, int] = {}
+        self.share_bits = 0
+        self.share_heaps: list[list[int]] = [[] for _ in range(1000 // _SHARE_STEP)]
+        self.share_counts = [0] * (1000 // _SHARE_STEP)
+        self.free_cpu = 0
+        self.free_memory = 0
+        self.free_devices = 0
+        """Whole free devices."""
+
+    def insert(self, key: int, node: int) -> None:
+        heap = self.heaps.get(key)
+        if heap is None:
+            heap = self.heaps[key] = []
+        heappush(heap, node)
+        count = self.counts.get(key, 0)
+        self.counts[key] = count + 1
+        if not count:
+            gpu, cpu, memory = key >> 12, key >> 6 & 63, key & 63
+            self.gpu_bits |= 1 << gpu
+            self.cpu_bits[gpu] |= 1 << cpu
+            self.memory_bits[key >> 6] = self.memory_bits.get(key >> 6, 0) | 1 << memory
+
+    def remove(self, key: int) -> None:
+        """One node fewer in the bucket; its heap entry goes stale."""
+        count = self.counts[key] - 1
+        self.counts[key] = count
+        if count:
+            return
+        self.heaps[key].clear()
+        row = key >> 6
+        gpu, cpu = row >> 6, row & 63
+        self.memory_bits[row] ^= 1 << (key & 63)
+        if not self.memory_bits[row]:
+            self.cpu_bits[gpu] ^= 1 << cpu
+            if not self.cpu_bits[gpu]:
+                self.gpu_bits ^= 1 << gpu
+
+    def insert_share(self, step: int, node: int) -> None:
+        heappush(self.share_heaps[step], node)
+        self.share_counts[step] += 1
+        self.share_bits |= 1 << step
+
+    def remove_share(self, step: int) -> None:
+        self.share_counts[step] -= 1
+        if not self.share_counts[step]:
+            self.share_heaps[step].clear()
+            self.share_bits ^= 1 << step
+
+
+class Capacity(Table):
+    """Pools, nodes and devices: what there is and what is free."""
+
+    columns = (
+        "pools", "node_ids", "place_names", "pool", "state", "since", "zone", "block", "rack", "free_cpu",
+        "free_memory", "free_disk", "whole", "partial", "device_base", "device_free",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.pools: list[Any] = []
+        self.node_ids: list[str] = []
+        self.place_names: list[str] = []
+        self.pool = array("i")
+        self.state = array("b")
+        self.since = array("q")
+        self.zone = array("i")
+        self.block = array("i")
+        self.rack = array("i")
+        self.free_cpu = array("q")
+        self.free_memory = array("q")
+        self.free_disk = array("q")
+        self.whole = array("q")
+        """Bit mask of wholly free devices."""
+        self.partial = array("i")
+        """Largest free milli-GPU on one partly used device; 0 if there is none."""
+        self.device_base = array("i")
+        """First entry of the node in `device_free`."""
+        self.device_free = array("i")
+        """Free milli-GPU of every device."""
+        self.derive()
+
+    def derive(self) -> None:
+        self.pools = [p if isinstance(p, PoolSpec) else _pool_from(p) for p in self.pools]
+        self.row_of: dict[str, int] = {name: i for i, name in enumerate(self.node_ids)}
+        self.pool_of: dict[str, int] = {pool.name: i for i, pool in enumerate(self.pools)}
+        self.places = Names(self.place_names)
+        self.indexes = [PoolIndex() for _ in self.pools]
+        self.key = array("q", bytes(0))
+        self.key.extend([NOWHERE] * len(self.node_ids))
+        self.pool_nodes = [0] * len(self.pools)
+        self.freed = 0
+        """Counts what may let something fit that did not, or breaks a promise: verdicts are valid for one value."""
+        for node in range(len(self.node_ids)):
+            self.pool_nodes[self.pool[node]] += 1
+            if self.state[node] == NodeState.READY:
+                self._enter(node)
+
+    def dump(self) -> dict[str, Any]:
+        return super().dump() | {"pools": [_pool_to(pool) for pool in self.pools]}
+
+    # -- growth -------------------------------------------------------------------------------------------------
+
+    def add_pool(self, pool: PoolSpec) -> None:
+        self.pool_of[pool.name] = len(self.pools)
+        self.pools.append(pool)
+        self.pool_nodes.append(0)
+        self.indexes.append(PoolIndex())
+
+    def add_node(self, node: NodeSpec, now_ms: int) -> None:
+        row = len(self.node_ids)
+        pool = self.pool_of[node.pool]
+        cpu, memory, gpu, disk = self.pools[pool].capacity.vector()
+        devices = gpu // 1000
+        self.row_of[node.id] = row
+        self.node_ids.append(node.id)
+        self.pool.append(pool)
+        self.state.append(NodeState.READY)
+        self.since.append(now_ms)
+        for column, name in ((self.zone, node.zone), (self.block, node.block), (self.rack, node.rack)):
+            column.append(self.places.add(name))
+        self.free_cpu.append(cpu)
+        self.free_memory.append(memory)
+        self.free_disk.append(disk)
+        self.whole.append((1 << devices) - 1)
+        self.partial.append(0)
+        self.device_base.append(len(self.device_free))
+        self.device_free.extend([1000] * devices)
+        self.key.append(NOWHERE)
+        self.pool_nodes[pool] += 1
+        self._enter(row)
+        self.freed += 1
+
+    # -- state of nodes ---------------------------------------------------------------------------------------------
+
+    def set_state(self, node: int, state: NodeState, now_ms: int) -> None:
+        """Only READY nodes are in the index. Any change asks for a new look at what waits and what was promised."""
+        if self.state[node] == NodeState.READY:
+            self._leave(node)
+        self.state[node] = state
+        self.since[node] = now_ms
+        if state == NodeState.READY:
+            self._enter(node)
+        self.freed += 1
+
+    def row(self, node_id: str) -> int:
+        found = self.row_of.get(node_id)
+        if found is None:
+            raise NotFoundError(f"there is no node '{node_id}'", "List them with: muster get nodes")
+        return found
+
+    def devices(self, node: int) -> array[int]:
+        """Free milli-GPU of each device of the node."""
+        base = self.device_base[node]
+        return self.device_free[base : base + self.device_count(node)]
+
+    def device_count(self, node: int) -> int:
+        return int(self.pools[self.pool[node]].capacity.gpu_milli // 1000)
+
+    def free_vector(self, node: int) -> tuple[int, int, int, int]:
+        """Free quantities in the order of RESOURCES."""
+        return (self.free_cpu[node], self.free_memory[node], sum(self.devices(node)), self.free_disk[node])
+
+    # -- the index --------------------------------------------------------------------------------------------------
+
+    def _key(self, node: int) -> int:
+        return (
+            self.whole[node].bit_count() << 12
+            | size_class(self.free_cpu[node]) << 6
+            | size_class(self.free_memory[node])
+        )
+
+    def _enter(self, node: int) -> None:
+        index = self.indexes[self.pool[node]]
+        key = self.key[node] = self._key(node)
+        index.insert(key, node)
+        index.free_cpu += self.free_cpu[node]
+        index.free_memory += self.free_memory[node]
+        index.free_devices += key >> 12
+        if self.partial[node]:
+            index.insert_share(self.partial[node] // _SHARE_STEP, node)
+
+    def _leave(self, node: int) -> None:
+        index = self.indexes[self.pool[node]]
+        key = self.key[node]
+        index.remove(key)
+        index.free_cpu -= self.free_cpu[node]
+        index.free_memory -= self.free_memory[node]
+        index.free_devices -= key >> 12
+        if self.partial[node]:
+            index.remove_share(self.partial[node] // _SHARE_STEP)
+        self.key[node] = NOWHERE
+
+    def _move(self, node: int, index: PoolIndex) -> None:
+        """Put the node in the bucket of its present free capacity."""
+        key = self._key(node)
+        old = self.key[node]
+        if key == old:
+            return
+        index.remove(old)
+        self.key[node] = key
+        index.insert(key, node)
+        heap = index.heaps[key]
+        if len(heap) > 2 * index.counts[key] + 64:
+            heap[:] = sorted({n for n in heap if self.key[n] == key})
+
+    def find(self, shape: Shape) -> int:
+        """The node for one more task of the shape, or NOWHERE. Exact: NOWHERE means that none fits."""
+        for pool in shape.pools:
+            node = self._find_in(self.indexes[pool], shape)
+            if node != NOWHERE:
+                return node
+        return NOWHERE
+
+    def _find_in(self, index: PoolIndex, shape: Shape) -> int:
+        if shape.share:
+            node = self._find_share(index, shape, _PROBES)
+            if node == NOWHERE:
+                node = self._walk(index, shape, 1, _PROBES)
+            if node == NOWHERE:
+                node = self._find_share(index, shape, 0)
+            return node if node != NOWHERE else self._walk(index, shape, 1, 0)
+        node = self._walk(index, shape, shape.gpus, _PROBES)
+        return node if node != NOWHERE else self._walk(index, shape, shape.gpus, 0)
+
+    def _walk(self, index: PoolIndex, shape: Shape, gpus: int, probes: int) -> int:
+        """Buckets upwards from the request's own; `probes` nodes in boundary buckets, all of them when 0."""
+        cpu_floor, memory_floor = shape.cpu_class, shape.memory_class
+        gpu_bits = index.gpu_bits >> gpus << gpus
+        while gpu_bits:
+            low = gpu_bits & -gpu_bits
+            gpu_bits ^= low
+            gpu = low.bit_length() - 1
+            cpu_bits = index.cpu_bits[gpu] >> cpu_floor << cpu_floor
+            while cpu_bits:
+                low = cpu_bits & -cpu_bits
+                cpu_bits ^= low
+                cpu = low.bit_length() - 1
+                row = gpu << 6 | cpu
+                memory_bits = index.memory_bits[row] >> memory_floor << memory_floor
+                while memory_bits:
+                    low = memory_bits & -memory_bits
+                    memory_bits ^= low
+                    memory = low.bit_length() - 1
+                    key = row << 6 | memory
+                    if cpu > cpu_floor and memory > memory_floor and not shape.disk:
+                        return self._first(index.heaps[key], key)
+                    node = self._probe(index.heaps[key], key, shape, probes)
+                    if node != NOWHERE:
+                        return node
+        return NOWHERE
+
+    def _first(self, heap: list[int], key: int) -> int:
+        keys = self.key
+        while keys[heap[0]] != key:
+            heappop(heap)
+        return heap[0]
+
+    def _probe(self, heap: list[int], key: int, shape: Shape, probes: int) -> int:
+        keys = self.key
+        if not probes:
+            fitting = (n for n in sorted(set(heap)) if keys[n] == key and self.fits(n, shape))
+            return next(fitting, NOWHERE)
+        taken: list[int] = []
+        found = NOWHERE
+        while heap and len(taken) < probes:
+            node = heappop(heap)
+            if keys[node] != key or (taken and taken[-1] == node):
+                continue
+            taken.append(node)
+            if self.fits(node, shape):
+                found = node
+                break
+        for node in taken:
+            heappush(heap, node)
+        return found
+
+    def _find_share(self, index: PoolIndex, shape: Shape, probes: int) -> int:
+        """A node with a partly used device that still has the share: fullest device first."""
+        floor = shape.share // _SHARE_STEP
+        bits = index.share_bits >> floor << floor
+        while bits:
+            low = bits & -bits
+            bits ^= low
+            step = low.bit_length() - 1
+            heap = index.share_heaps[step]
+            taken: list[int] = []
+            found = NOWHERE
+            while heap and (not probes or len(taken) < probes):
+                node = heappop(heap)
+                if not self._in_share_step(node, step) or (taken and taken[-1] == node):
+                    continue
+                taken.append(node)
+                if self.partial[node] >= shape.share and self._fits_besides_gpu(node, shape):
+                    found = node
+                    break
+            for node in taken:
+                heappush(heap, node)
+            if found != NOWHERE:
+                return found
+        return NOWHERE
+
+    def _fits_besides_gpu(self, node: int, shape: Shape) -> bool:
+        return (
+            self.free_cpu[node] >= shape.cpu
+            and self.free_memory[node] >= shape.memory
+            and self.free_disk[node] >= shape.disk
+        )
+
+    def fits(self, node: int, shape: Shape) -> bool:
+        """Whether one task of the shape fits on the node now."""
+        if not self._fits_besides_gpu(node, shape):
+            return False
+        if shape.share:
+            return self.whole[node] != 0 or self.partial[node] >= shape.share
+        return self.whole[node].bit_count() >= shape.gpus
+
+    def room(self, node: int, shape: Shape, want: int) -> int:
+        """How many tasks of the shape, at most `want`, the node takes now. Shares go one at a time."""
+        if shape.share:
+            return 1
+        room = want
+        if shape.cpu:
+            room = min(room, self.free_cpu[node] // shape.cpu)
+        if shape.memory:
+            room = min(room, self.free_memory[node] // shape.memory)
+        if shape.disk:
+            room = min(room, self.free_disk[node] // shape.disk)
+        if shape.gpus:
+            room = min(room, self.whole[node].bit_count() // shape.gpus)
+        return room
+
+    def could_hold(self, shape: Shape, count: int) -> bool:
+        """A quick necessary condition from the pools' free totals; False means certainly not."""
+        cpu = memory = devices = 0
+        for pool in shape.pools:
+            index = self.indexes[pool]
+            cpu += index.free_cpu
+            memory += index.free_memory
+            devices += index.free_devices
+        return cpu >= shape.cpu * count and memory >= shape.memory * count and devices >= shape.gpus * count
+
+    def slots(self, shape: Shape) -> int:
+        """How many tasks of the shape fit on all ready nodes now: one vectorised pass."""
+        if not self.node_ids:
+            return 0
+        mask = (view(self.state) == NodeState.READY) & np.isin(view(self.pool), shape.pools)
+        rows = np.flatnonzero(mask)
+        if not len(rows):
+            return 0
+        if shape.share:
+            return sum(self._share_slots(int(node), shape) for node in rows)
+        room = np.full(len(rows), np.iinfo(np.int64).max)
+        for column, want in (
+            (self.free_cpu, shape.cpu),
+            (self.free_memory, shape.memory),
+            (self.free_disk, shape.disk),
+        ):
+            if want:
+                np.minimum(room, view(column)[rows] // want, out=room)
+        if shape.gpus:
+            whole = np.bitwise_count(view(self.whole)[rows]).astype(np.int64)
+            np.minimum(room, whole // shape.gpus, out=room)
+        return int(room.sum())
+
+    def _share_slots(self, node: int, shape: Shape) -> int:
+        devices = sum(free // shape.share for free in self.devices(node))
+        rest = [
+            have // want
+            for have, want in (
+                (self.free_cpu[node], shape.cpu), (self.free_memory[node], shape.memory), (self.free_disk[node], shape.disk)
+            )
+            if want
+        ]  # fmt: skip
+        return min([devices, *rest])
+
+    # -- claims -----------------------------------------------------------------------------------------------------
+
+    def claim(self, node: int, shape: Shape, count: int) -> int:
+        """Take capacity for `count` tasks that are known to fit. Returns the bit mask of the devices taken."""
+        taken = self._choose_devices(node, shape, count)
+        self.take(node, shape, count, taken)
+        return taken
+
+    def _choose_devices(self, node: int, shape: Shape, count: int) -> int:
+        """Whole devices: the lowest free ones. A share: the fullest device that still has it."""
+        if shape.gpus:
+            free, taken = self.whole[node], 0
+            for _ in range(shape.gpus * count):
+                low = free & -free
+                free ^= low
+                taken |= low
+            return taken
+        if shape.share:
+            best, best_free = -1, 1001
+            for device, free in enumerate(self.devices(node)):
+                if shape.share <= free < best_free:
+                    best, best_free = device, free
+            return 1 << best
+        return 0
+
+    def take(self, node: int, shape: Shape, count: int, devices: int) -> None:
+        """Take capacity for `count` tasks on exactly these devices."""
+        self._shift(node, shape, -count, devices)
+
+    def give_back(self, node: int, shape: Shape, count: int, devices: int) -> None:
+        """The inverse of `take`."""
+        self._shift(node, shape, count, devices)
+
+    def _shift(self, node: int, shape: Shape, count: int, devices: int) -> None:
+        cpu, memory = shape.cpu * count, shape.memory * count
+        self.free_cpu[node] += cpu
+        self.free_memory[node] += memory
+        if shape.disk:
+            self.free_disk[node] += shape.disk * count
+        indexed = self.key[node] != NOWHERE
+        index = self.indexes[self.pool[node]]
+        if devices:
+            self._shift_devices(node, shape, count, devices, index if indexed else None)
+        if indexed:
+            index.free_cpu += cpu
+            index.free_memory += memory
+            self._move(node, index)
+
+    def _shift_devices(self, node: int, shape: Shape, count: int, devices: int, index: PoolIndex | None) -> None:
+        base = self.device_base[node]
+        before = self.whole[node]
+        if shape.gpus:
+            left, free = devices, 1000 if count > 0 else 0
+            while left:
+                low = left & -left
+                left ^= low
+                self.device_free[base + low.bit_length() - 1] = free
+            self.whole[node] = before ^ devices
+        else:
+            device = base + devices.bit_length() - 1
+            self.device_free[device] += shape.share * count
+            whole = self.device_free[device] == 1000
+            self.whole[node] = before | devices if whole else before & ~devices
+            self._refresh_partial(node, index)
+        if index is not None:
+            index.free_devices += self.whole[node].bit_count() - before.bit_count()
+
+    def _refresh_partial(self, node: int, index: PoolIndex | None) -> None:
+        old = self.partial[node]
+        new = max((free for free in self.devices(node) if free < 1000), default=0)
+        self.partial[node] = new
+        if index is None or new == old:
+            return
+        if new // _SHARE_STEP != old // _SHARE_STEP or not (new and old):
+            if old:
+                index.remove_share(old // _SHARE_STEP)
+            if new:
+                self._insert_share(index, new // _SHARE_STEP, node)
+
+    def _insert_share(self, index: PoolIndex, step: int, node: int) -> None:
+        index.insert_share(step, node)
+        heap = index.share_heaps[step]
+        if len(heap) > 2 * index.share_counts[step] + 64:
+            heap[:] = sorted({n for n in heap if self._in_share_step(n, step)})
+
+    def _in_share_step(self, node: int, step: int) -> bool:
+        free = self.partial[node]
+        return free > 0 and free // _SHARE_STEP == step and self.key[node] != NOWHERE
+
+
+def _pool_to(pool: PoolSpec) -> dict[str, Any]:
+    return dict(msgspec.to_builtins(pool))
+
+
+def _pool_from(data: dict[str, Any]) -> PoolSpec:
+    return msgspec.convert(data, PoolSpec)

@@ -1,0 +1,253 @@
+"""The one door. `Engine.open`, then `command`, `advance`, `query`, `changes`.
+
+Synchronous and single-threaded: one turn takes commands or time, folds the events into the state, runs a scheduling
+cycle, and commits everything it did as one journal transaction before it answers. `engine.loop` drives an Engine in
+real time on a thread of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from engine import events as ev
+from engine import read
+from engine.commands import AnyCommand, Define, Receipt
+from engine.errors import JournalError, MusterError
+from engine.executors.simulated import SimulatedExecutor
+from engine.intake import check
+from engine.journal import Journal
+from engine.model import CellSpec, WorkloadState
+from engine.query import Changes, NodeDetail, Overview, Page, Query, WorkloadDetail
+from engine.recent import Recent
+from engine.scheduler import Scheduler
+from engine.state import State
+
+SNAPSHOT_EVERY = 200_000
+"""Events between snapshots: bounds the tail to replay at start."""
+
+
+class Engine:
+    """A cell: its state, who decides on it, who runs its tasks, and the journal of all that happened."""
+
+    def __init__(self, state: State, *, seed: int = 0, journal: Journal | None = None) -> None:
+        self.seed = seed
+        self.journal_error = ""
+        """Why the last change could not be recorded; empty when all is well."""
+        self._journal = journal
+        self._stale = False
+        """The state holds what the journal refused, and must be read again before the next change."""
+        self._adopt(state)
+
+    def _adopt(self, state: State) -> None:
+        self.state = state
+        self._clock_ms = state.now_ms
+        self.scheduler = Scheduler(state, self._emit_placed)
+        self.executor = SimulatedExecutor(state, self.seed)
+        self.recent = Recent(state)
+        self.reader = read.Reader(state, self.scheduler)
+        self._batch: list[ev.AnyEvent] = []
+        self._first_version = state.version + 1
+        self._snapshot_at = state.version
+        self._to_launch: list[int] = [row for row, s in enumerate(state.workloads.state) if s == WorkloadState.PLACED]
+
+    @classmethod
+    def open(
+        cls, path: str | Path | None, *, seed: int = 0, cell: CellSpec | None = None, use_snapshot: bool = True
+    ) -> Engine:
+        """The cell recorded at `path`, or a new one; None keeps it in memory only. `cell` defines a new one.
+
+        Raises JournalCorrupt, JournalBusy, JournalError, SpecError.
+        """
+        journal = None if path is None else Journal(Path(path), seed)
+        try:
+            state = State() if journal is None else recover(journal, use_snapshot=use_snapshot)
+            engine = cls(state, seed=seed if journal is None else journal.seed, journal=journal)
+            if cell is not None and state.version == 0:
+                engine.command(Define(cell=cell))
+            else:
+                engine.settle()
+        except BaseException:
+            if journal is not None:
+                journal.close()
+            raise
+        return engine
+
+    # -- change -------------------------------------------------------------------------------------------------------
+
+    def command(self, command: AnyCommand, *, audit: ev.AuditEntry | None = None) -> Receipt:
+        """Do it, durably, or raise with nothing done. `audit` is written in the same transaction."""
+        result = self.commands([command], audit=audit)[0]
+        if isinstance(result, MusterError):
+            raise result
+        return result
+
+    def commands(
+        self, commands: Sequence[AnyCommand], *, audit: ev.AuditEntry | None = None
+    ) -> list[Receipt | MusterError]:
+        """Several in one transaction. Each is accepted or refused on its own; an answer means it is durable."""
+        self._refresh()
+        accepted: list[tuple[str, ...] | MusterError] = []
+        for command in commands:
+            try:
+                events, changed = check(self.state, command)
+            except MusterError as error:
+                accepted.append(error)
+                continue
+            for event in events:
+                self._emit(event)
+            accepted.append(changed)
+        if audit is not None and not all(isinstance(answer, MusterError) for answer in accepted):
+            self._emit(ev.Audited(audit))
+        self._cycle()
+        self._commit()
+        version, at_ms = self.state.version, self._clock_ms
+        return [
+            answer if isinstance(answer, MusterError) else Receipt(version=version, at_ms=at_ms, changed=answer)
+            for answer in accepted
+        ]
+
+    def advance(self, to_ms: int) -> None:
+        """Let cell time pass up to `to_ms`: executor reports in order of time, a cycle after each, one transaction.
+
+        A clock that stands still or goes backwards passes no time.
+        """
+        self._refresh()
+        while (end := self.executor.next_end()) is not None and end <= to_ms:
+            self._clock_ms = max(self._clock_ms, end)
+            for row in self.executor.take_ended(end):
+                self._emit(ev.Finished(row))
+            self._cycle()
+        self._clock_ms = max(self._clock_ms, to_ms)
+        self._commit()
+
+    def settle(self) -> None:
+        """Run a scheduling cycle now."""
+        self._refresh()
+        self._tick()
+        self._cycle()
+        self._commit()
+
+    def _cycle(self) -> None:
+        """Schedule, and have the executor start what was placed. Simulated work is running at once."""
+        self.scheduler.cycle()
+        for row in self._to_launch:
+            self._emit(ev.Started(row))
+            self.executor.launch(row)
+        self._to_launch.clear()
+
+    def _tick(self) -> None:
+        """Bring the state's clock up to now. Time that passes without an event is not recorded."""
+        if self._clock_ms > self.state.now_ms:
+            tick = ev.Tick(self._clock_ms)
+            self.state.apply(tick)
+            self._record(tick)
+
+    def _emit(self, event: ev.AnyEvent) -> None:
+        self._tick()
+        self.state.apply(event)
+        self._record(event)
+
+    def _emit_placed(self, event: ev.Placed) -> None:
+        """A gang whose capacity the scheduler has claimed already."""
+        self.state.apply_placed(event, claimed=True)
+        self._record(event)
+        self._to_launch.append(event.row)
+
+    def _record(self, event: ev.AnyEvent) -> None:
+        self.recent.note(event)
+        if self._journal is not None:
+            self._batch.append(event)
+
+    def _commit(self) -> None:
+        """Make the turn durable. On failure the whole turn is undone by reading the journal again."""
+        self.recent.sample(self._clock_ms)
+        if self._journal is None or not self._batch:
+            return
+        batch, self._batch = self._batch, []
+        try:
+            self._journal.append(batch, self._first_version, self.state.now_ms)
+        except JournalError as error:
+            self.journal_error = str(error)
+            self._stale = True
+            raise
+        self._first_version = self.state.version + 1
+        self.journal_error = ""
+        if self.state.version - self._snapshot_at >= SNAPSHOT_EVERY:
+            self.snapshot()
+
+    def _refresh(self) -> None:
+        """After a failed commit: forget what was not recorded. Raises JournalError while the journal is unreadable."""
+        if self._stale and self._journal is not None:
+            self._adopt(recover(self._journal))
+            self._stale = False
+
+    def snapshot(self) -> None:
+        """Store the whole state, so that the next start replays only what comes after. A failure costs nothing."""
+        if self._journal is None or self._stale or self._journal.version != self.state.version:
+            return
+        try:
+            self._journal.write_snapshot(self.state.dump(), self.state.version)
+        except JournalError as error:
+            self.journal_error = str(error)
+            return
+        self._snapshot_at = self.state.version
+
+    def close(self) -> None:
+        """Write a snapshot and let go of the journal."""
+        if self._journal is not None:
+            if self.state.version > self._snapshot_at:
+                self.snapshot()
+            self._journal.close()
+
+    # -- the twin -----------------------------------------------------------------------------------------------------
+
+    def fork(self) -> Engine:
+        """An independent engine in the same state, in memory only. Nothing done to it reaches this one."""
+        other = Engine(self.state.copy(), seed=self.seed)
+        other._clock_ms = self._clock_ms
+        return other
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        return self.state.version
+
+    @property
+    def now_ms(self) -> int:
+        """Cell time, milliseconds."""
+        return self._clock_ms
+
+    @property
+    def path(self) -> Path | None:
+        return None if self._journal is None else self._journal.path
+
+    def query(self, query: Query) -> Page:
+        """A window onto workloads, nodes or queues."""
+        return self.reader.page(query, self._clock_ms)
+
+    def overview(self) -> Overview:
+        return self.reader.overview(self.recent, self._clock_ms)
+
+    def workload(self, workload_id: str) -> WorkloadDetail:
+        return self.reader.workload(workload_id, self._clock_ms)
+
+    def node(self, node_id: str) -> NodeDetail:
+        return self.reader.node(node_id, self._clock_ms)
+
+    def changes(self, after: int, limit: int = 500) -> Changes:
+        """What happened after version `after`, as far as it is remembered."""
+        return self.recent.changes(after, limit, self._clock_ms)
+
+
+def recover(journal: Journal, *, use_snapshot: bool = True) -> State:
+    """The state the journal records: newest snapshot, then every batch after it."""
+    body, batches = journal.load(use_snapshot=use_snapshot)
+    state = State()
+    if body is not None:
+        state.load(body)
+    for batch in batches:
+        for event in batch:
+            state.apply(event)
+    return state

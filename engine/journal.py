@@ -1,0 +1,291 @@
+"""The durable record: one transaction per engine turn, a checksum on everything, snapshot plus tail on start.
+
+A batch row holds the events of one turn as one blob, its CRC-32, and a running CRC over all batches so far, so that a
+changed, missing or swapped batch is found at start. The `head` row, written in the same transaction, tells the last
+version, so that a lost tail is found too. Nothing is repaired by guessing: a journal that does not verify is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+from sqlalchemy import Engine as Database
+from sqlalchemy import create_engine, event, insert, select, update
+from sqlalchemy.exc import DatabaseError, OperationalError
+from sqlmodel import Field, SQLModel
+
+from engine import events as ev
+from engine.errors import JournalBusy, JournalCorrupt, JournalError
+
+FORMAT = 1
+SNAPSHOTS_KEPT = 2
+
+
+class Batch(SQLModel, table=True):
+    """The events of one turn."""
+
+    __tablename__ = "batch"
+    first_version: int = Field(primary_key=True)
+    last_version: int
+    at_ms: int
+    """Cell time of the last event."""
+    wall_ms: int
+    crc: int
+    chain: int
+    """CRC-32 over the chain before and this batch's CRC."""
+    events: bytes
+
+
+class Snapshot(SQLModel, table=True):
+    """The whole state at a version."""
+
+    __tablename__ = "snapshot"
+    version: int = Field(primary_key=True)
+    wall_ms: int
+    chain: int
+    """Chain value of the batch that ends at this version."""
+    crc: int
+    body: bytes
+
+
+class Head(SQLModel, table=True):
+    """One row: what the journal is and where it ends."""
+
+    __tablename__ = "head"
+    id: int = Field(primary_key=True)
+    format: int
+    last_version: int
+    chain: int
+    seed: int
+
+
+class Journal:
+    """An open journal: this process is its only writer until `close`."""
+
+    def __init__(self, path: Path, seed: int) -> None:
+        """Open or create. Raises JournalBusy, JournalCorrupt or JournalError."""
+        self.path = path
+        self._lock = _take_lock(path)
+        try:
+            self._db = _connect(path)
+            self.seed, self.version, self._chain = self._open_head(seed)
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def _open_head(self, seed: int) -> tuple[int, int, int]:
+        with self._reading("open"):
+            SQLModel.metadata.create_all(self._db, tables=[_table(Batch), _table(Snapshot), _table(Head)])
+            with self._db.begin() as connection:
+                head = connection.execute(select(_table(Head))).mappings().first()
+                if head is None:
+                    if connection.execute(select(_table(Batch).c.first_version).limit(1)).first() is not None:
+                        raise self._corrupt("has batches but no head")
+                    connection.execute(
+                        insert(_table(Head)).values(id=1, format=FORMAT, last_version=0, chain=0, seed=seed)
+                    )
+                    return seed, 0, 0
+        if head["format"] != FORMAT:
+            raise JournalError(
+                f"journal {self.path} has format {head['format']}, this Muster reads {FORMAT}",
+                "Use the Muster that wrote it",
+            )
+        return head["seed"], head["last_version"], head["chain"]
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    def append(self, batch: list[ev.AnyEvent], first_version: int, at_ms: int) -> None:
+        """Make the events durable. When this raises, none of them is in the journal."""
+        payload = ev.encode(batch)
+        crc = zlib.crc32(payload)
+        chain = _link(self._chain, crc)
+        last = first_version + len(batch) - 1
+        row = {
+            "first_version": first_version, "last_version": last, "at_ms": at_ms, "wall_ms": _wall_ms(),
+            "crc": crc, "chain": chain, "events": payload,
+        }  # fmt: skip
+        with self._writing(), self._db.begin() as connection:
+            connection.execute(insert(_table(Batch)), row)
+            connection.execute(update(_table(Head)).values(last_version=last, chain=chain))
+        self.version, self._chain = last, chain
+
+    def write_snapshot(self, state: dict[str, Any], version: int) -> None:
+        """Store the state at the journal's present version; older snapshots beyond SNAPSHOTS_KEPT go."""
+        body = zlib.compress(msgspec.msgpack.encode(state), 1)
+        row = {
+            "version": version, "wall_ms": _wall_ms(), "chain": self._chain, "crc": zlib.crc32(body), "body": body,
+        }  # fmt: skip
+        table = _table(Snapshot)
+        with self._writing(), self._db.begin() as connection:
+            if connection.execute(select(table.c.version).where(table.c.version == version)).first():
+                return
+            connection.execute(insert(table), row)
+            kept = connection.execute(select(table.c.version).order_by(table.c.version.desc()).limit(SNAPSHOTS_KEPT))
+            oldest = min(v for (v,) in kept)
+            connection.execute(table.delete().where(table.c.version < oldest))
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def load(self, *, use_snapshot: bool = True) -> tuple[dict[str, Any] | None, Iterator[list[ev.AnyEvent]]]:
+        """The newest snapshot, and the batches after it. Verifies both; raises JournalCorrupt."""
+        body, version, chain = None, 0, 0
+        with self._reading("load"):
+            table = _table(Snapshot)
+            with self._db.connect() as connection:
+                newest = connection.execute(select(table).order_by(table.c.version.desc()).limit(1)).mappings().first()
+        if newest is not None and use_snapshot:
+            if zlib.crc32(newest["body"]) != newest["crc"]:
+                raise self._corrupt(
+                    f"snapshot of version {newest['version']} fails its checksum",
+                    "Start with --ignore-snapshot to replay every batch instead, or restore the file from a backup",
+                )
+            body = msgspec.msgpack.decode(zlib.decompress(newest["body"]))
+            version, chain = newest["version"], newest["chain"]
+        return body, self._batches(version, chain)
+
+    def _batches(self, version: int, chain: int) -> Iterator[list[ev.AnyEvent]]:
+        for row in self._rows_after(version):
+            if row["first_version"] != version + 1:
+                raise self._corrupt(f"events {version + 1} to {row['first_version'] - 1} are missing")
+            if zlib.crc32(row["events"]) != row["crc"]:
+                raise self._corrupt(
+                    f"the batch of events {row['first_version']} to {row['last_version']} fails its checksum"
+                )
+            chain = _link(chain, row["crc"])
+            if chain != row["chain"]:
+                raise self._corrupt(f"the batch of event {row['first_version']} does not follow from those before it")
+            try:
+                batch = ev.decode(row["events"])
+            except msgspec.DecodeError as error:
+                raise self._corrupt(f"the batch of event {row['first_version']} does not decode: {error}") from error
+            if len(batch) != row["last_version"] - row["first_version"] + 1:
+                raise self._corrupt(f"the batch of event {row['first_version']} has {len(batch)} events")
+            version = row["last_version"]
+            yield batch
+        if version != self.version or chain != self._chain:
+            raise self._corrupt(f"ends at event {version}, but {self.version} were acknowledged")
+
+    def _rows_after(self, version: int) -> Iterator[Any]:
+        table = _table(Batch)
+        query = select(table).where(table.c.first_version > version).order_by(table.c.first_version)
+        with self._reading("read"), self._db.connect() as connection:
+            yield from connection.execution_options(yield_per=64).execute(query).mappings()
+
+    def audit(self) -> Iterator[tuple[int, ev.AuditEntry]]:
+        """(version, entry) of every executed plan, oldest first."""
+        version = 0
+        for batch in self._batches(0, 0):
+            for record in batch:
+                version += 1
+                if isinstance(record, ev.Audited):
+                    yield version, record.entry
+
+    def verify(self) -> int:
+        """Read everything, snapshots included. Returns the number of events; raises JournalCorrupt."""
+        count = sum(len(batch) for batch in self._batches(0, 0))
+        table = _table(Snapshot)
+        with self._reading("verify"), self._db.connect() as connection:
+            for row in connection.execute(select(table.c.version, table.c.crc, table.c.body)):
+                if zlib.crc32(row.body) != row.crc:
+                    raise self._corrupt(f"snapshot of version {row.version} fails its checksum")
+        return count
+
+    def close(self) -> None:
+        self._db.dispose()
+        self._lock.close()
+
+    # -- errors -----------------------------------------------------------------------------------------------------
+
+    def _corrupt(self, what: str, remedy: str = "") -> JournalCorrupt:
+        return JournalCorrupt(
+            f"journal {self.path} {what}",
+            remedy or "Nothing was changed. Restore the file from a backup, or move it away to start an empty cell",
+        )
+
+    @contextlib.contextmanager
+    def _reading(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except OperationalError as error:
+            raise _unavailable(self.path, doing, error) from error
+        except DatabaseError as error:
+            raise self._corrupt(f"is damaged: {error.orig}") from error
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except DatabaseError as error:
+            raise _unavailable(self.path, "write", error) from error
+
+
+def _unavailable(path: Path, doing: str, error: DatabaseError) -> JournalError:
+    text = str(error.orig)
+    if "locked" in text or "busy" in text:
+        return JournalBusy(f"cannot {doing} journal {path}: another program has locked it", "Close that program")
+    if "full" in text:
+        return JournalError(
+            f"cannot {doing} journal {path}: the disk is full", "Free some space; nothing acknowledged is lost"
+        )
+    if "malformed" in text or "not a database" in text:
+        return JournalCorrupt(f"journal {path} is damaged: {text}", "Restore the file from a backup, or move it away")
+    return JournalError(
+        f"cannot {doing} journal {path}: {text}", "Check that the folder exists, is writable and has space"
+    )
+
+
+def _take_lock(path: Path) -> IO[str]:
+    """One writer: an advisory lock on a file beside the journal, which a killed process gives back by dying."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = open(f"{path}.lock", "a+", encoding="ascii")  # noqa: SIM115 - held for the journal's life
+    except OSError as error:
+        raise JournalError(
+            f"cannot open journal {path}: {error.strerror}", "Check that the folder is writable"
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.seek(0)
+        holder = lock.read().strip() or "unknown"
+        lock.close()
+        raise JournalBusy(
+            f"journal {path} is open in another engine (process {holder})", "Attach to that engine, or stop it first"
+        ) from error
+    lock.seek(0)
+    lock.truncate()
+    lock.write(str(os.getpid()))
+    lock.flush()
+    return lock
+
+
+def _connect(path: Path) -> Database:
+    database = create_engine(f"sqlite:///{path}", connect_args={"timeout": 2.0})
+
+    @event.listens_for(database, "connect")
+    def _configure(connection: Any, _record: Any) -> None:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+
+    return database
+
+
+def _table(model: type[SQLModel]) -> Any:
+    """The Core table of a model: bulk rows never become objects."""
+    return model.__table__  # type: ignore[attr-defined]
+
+
+def _link(chain: int, crc: int) -> int:
+    return zlib.crc32(crc.to_bytes(4, "little"), chain)
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,169 @@
+"""Drives an Engine in real time on a thread of its own, so that the engine stays single-threaded and nobody waits for
+a lock: callers hand in functions, the thread runs them between turns, and commands that came in together share one
+commit.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from engine.commands import Submit
+from engine.control import Engine
+from engine.errors import JournalError, MusterError, UnreachableError
+from engine.model import WorkloadSpec
+
+T = TypeVar("T")
+TURN_S = 0.05
+"""Wall seconds between turns when nobody asks for anything: how late cell time may be seen to pass."""
+RETRY_S = 1.0
+"""Wall seconds between attempts to write after the journal failed."""
+
+
+class EngineLoop:
+    """The engine's thread. `feed` yields (cell ms, workload) in order of time, submitted as the time comes."""
+
+    def __init__(
+        self, engine: Engine, *, speed: float = 1.0, feed: Iterator[tuple[int, WorkloadSpec]] | None = None
+    ) -> None:
+        self.engine = engine
+        self.speed = speed
+        """Cell milliseconds per wall millisecond."""
+        self.paused = False
+        self.feed_error = ""
+        """Why the feed stopped; empty while it runs."""
+        self._feed = feed
+        self._next: tuple[int, WorkloadSpec] | None = None
+        self._calls: queue.SimpleQueue[tuple[Callable[[Engine], Any], Future[Any]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._changed = threading.Condition()
+        self._version = engine.version
+        self._listeners: list[Callable[[int], None]] = []
+        self._stopping = False
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish the present turn and end the thread. The engine itself stays open."""
+        self._stopping = True
+        self._calls.put(None)
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def call(self, fn: Callable[[Engine], T], timeout_s: float = 30.0) -> T:
+        """Run `fn(engine)` on the engine's thread between turns; returns or raises what it does."""
+        if self._stopping:
+            raise UnreachableError("the engine is stopping", "Start it again")
+        future: Future[T] = Future()
+        self._calls.put((fn, future))
+        try:
+            return future.result(timeout_s)
+        except TimeoutError:
+            if future.done():
+                raise
+            future.cancel()
+            raise UnreachableError(
+                f"the engine did not answer within {timeout_s:g} s", "It may be overloaded"
+            ) from None
+
+    def wait_version(self, after: int, timeout_s: float) -> int:
+        """The state version, as soon as it is beyond `after` or the time is up."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._version > after or self._stopping, timeout_s)
+            return self._version
+
+    def on_version(self, listener: Callable[[int], None]) -> Callable[[], None]:
+        """Call `listener(version)` on the engine's thread after each change. Returns a function that ends it."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    # -- the thread ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        last = time.monotonic()
+        retry_at = 0.0
+        while not self._stopping:
+            self._take_calls()
+            now = time.monotonic()
+            passed_ms = (now - last) * 1000 * self.speed
+            if self.paused or passed_ms < 1:
+                last = now if self.paused else last
+            elif now >= retry_at:
+                last = now
+                try:
+                    self._pass_time(int(passed_ms))
+                except JournalError:
+                    # The engine says so in journal_error and keeps answering questions.
+                    retry_at = now + RETRY_S
+            self._announce()
+        self._refuse_rest()
+
+    def _take_calls(self) -> None:
+        """Wait up to a turn for something to do, then do everything that is there."""
+        try:
+            entry = self._calls.get(timeout=TURN_S)
+            while entry is not None:
+                self._answer(*entry)
+                entry = self._calls.get_nowait()
+        except queue.Empty:
+            return
+
+    def _answer(self, fn: Callable[[Engine], Any], future: Future[Any]) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(fn(self.engine))
+        except BaseException as error:  # noqa: BLE001 - the caller gets it, whatever it is
+            future.set_exception(error)
+
+    def _pass_time(self, passed_ms: int) -> None:
+        until = self.engine.now_ms + passed_ms
+        self._submit_due(until)
+        self.engine.advance(until)
+
+    def _submit_due(self, until_ms: int) -> None:
+        """Feed what arrives up to `until_ms`, each at its own time."""
+        while (entry := self._peek()) is not None and entry[0] <= until_ms:
+            at_ms = entry[0]
+            self.engine.advance(at_ms)
+            due = []
+            while (entry := self._peek()) is not None and entry[0] <= at_ms:
+                due.append(entry[1])
+                self._next = None
+            answer = self.engine.commands([Submit(workloads=(spec,)) for spec in due])
+            refused = [a for a in answer if isinstance(a, MusterError)]
+            if refused:
+                self.feed_error = str(refused[-1])
+
+    def _peek(self) -> tuple[int, WorkloadSpec] | None:
+        if self._next is None and self._feed is not None:
+            self._next = next(self._feed, None)
+            if self._next is None:
+                self._feed = None
+        return self._next
+
+    def _announce(self) -> None:
+        version = self.engine.version
+        if version == self._version:
+            return
+        with self._changed:
+            self._version = version
+            self._changed.notify_all()
+        for listener in list(self._listeners):
+            listener(version)
+
+    def _refuse_rest(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+        while True:
+            try:
+                entry = self._calls.get_nowait()
+            except queue.Empty:
+                return
+            if entry is not None:
+                entry[1].set_exception(UnreachableError("the engine is stopping", "Start it again"))

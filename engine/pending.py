@@ -1,0 +1,80 @@
+"""The waiting workloads in the order they are considered: priority, then age.
+
+Workloads of one priority, queue and class share a group: the scheduler's verdict on the first holds for all, so a pass
+costs what the number of different requests costs, not the number of workloads.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+Key = tuple[int, int, int]
+"""(priority value, queue row, class row); class is 0 where the policy is strictly first come, first served."""
+
+
+class Group:
+    """Rows in ascending order. The front is an offset, so that taking the first costs nothing."""
+
+    __slots__ = ("front", "rows")
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.front = 0
+
+    def __len__(self) -> int:
+        return len(self.rows) - self.front
+
+    def add(self, row: int) -> None:
+        if not self.rows or row > self.rows[-1]:
+            self.rows.append(row)
+        else:
+            insort(self.rows, row, lo=self.front)
+
+    def discard(self, row: int) -> None:
+        at = bisect_left(self.rows, row, lo=self.front)
+        if at == self.front:
+            self.front += 1
+            if self.front > 64 and self.front * 2 > len(self.rows):
+                del self.rows[: self.front]
+                self.front = 0
+        else:
+            del self.rows[at]
+
+    def rank(self, row: int) -> int:
+        """How many rows of the group come before `row`."""
+        return bisect_left(self.rows, row, lo=self.front) - self.front
+
+
+class Pending:
+    """Groups by key."""
+
+    def __init__(self, by_class: bool) -> None:
+        self.by_class = by_class
+        self.groups: dict[Key, Group] = {}
+
+    def key(self, priority: int, queue: int, cls: int) -> Key:
+        return (priority, queue, cls if self.by_class else 0)
+
+    def add(self, key: Key, row: int) -> None:
+        group = self.groups.get(key)
+        if group is None:
+            group = self.groups[key] = Group()
+        group.add(row)
+
+    def discard(self, key: Key, row: int) -> None:
+        group = self.groups[key]
+        group.discard(row)
+        if not len(group):
+            del self.groups[key]
+
+    def position(self, key: Key, row: int) -> int:
+        """1 for the first of its queue."""
+        priority, queue, _ = key
+        ahead = 0
+        for (other_priority, other_queue, _), group in self.groups.items():
+            if other_queue == queue:
+                if other_priority > priority:
+                    ahead += len(group)
+                elif other_priority == priority:
+                    ahead += group.rank(row)
+        return ahead + 1

@@ -1,0 +1,578 @@
+"""Answers to questions: windows onto workloads, nodes and queues, one object whole, and the overview.
+
+Filters and sorts run over whole columns with numpy; only the rows of the window become Python values. The order found
+for a question is kept while the state does not change, so that scrolling costs only the window.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from engine.columns import view
+from engine.errors import SpecError
+from engine.events import REQUEUE_CAUSES
+from engine.explain import Explainer
+from engine.model import RESOURCES, NodeState, WorkloadState
+from engine.query import (
+    COLUMNS,
+    DEFAULT_COLUMNS,
+    GroupDetail,
+    HistoryItem,
+    Kind,
+    NodeDetail,
+    Overview,
+    Page,
+    PoolOverview,
+    Query,
+    TaskPlace,
+    Term,
+    WorkloadDetail,
+)
+from engine.quota import UNLIMITED
+from engine.recent import Recent, totals
+from engine.scheduler import Scheduler
+from engine.state import State
+from engine.workloads import PLACED, REQUEUED, TRANSITIONS
+
+Numbers = np.ndarray[Any, np.dtype[Any]]
+MOST_ROWS = 10_000
+"""Largest window of one answer."""
+MOST_PLACES = 1_000
+_BLOCKED_CLASSES = 500
+"""Classes of waiting workloads whose reasons an overview works out."""
+
+
+class Reader:
+    """Reads one State. Never changes it."""
+
+    def __init__(self, state: State, scheduler: Scheduler) -> None:
+        self._state = state
+        self._explainer = Explainer(state, scheduler)
+        self._order_key: tuple[Any, ...] | None = None
+        self._order: Numbers = np.zeros(0, dtype=np.int64)
+
+    # -- windows --------------------------------------------------------------------------------------------------
+
+    def page(self, query: Query, now_ms: int) -> Page:
+        """Raises SpecError for an unknown column, operator or value."""
+        columns = query.columns or DEFAULT_COLUMNS[query.kind]
+        for name in columns:
+            column_named(query.kind, name)
+        if query.offset < 0 or not 0 <= query.limit <= MOST_ROWS:
+            raise SpecError(
+                "limit", f"{query.limit} from {query.offset} is no window", f"Ask for 0 to {MOST_ROWS} rows"
+            )
+        source = _SOURCES[query.kind](self._state, self._explainer, now_ms)
+        order = self._ordered(query, source, now_ms)
+        window = order[query.offset : query.offset + query.limit].tolist()
+        values = [source.values(name, window) for name in columns]
+        return Page(
+            version=self._state.version,
+            at_ms=now_ms,
+            columns=columns,
+            rows=[list(row) for row in zip(*values, strict=True)] if window else [],
+            matched=len(order),
+            total=source.size,
+        )
+
+    def _ordered(self, query: Query, source: Source, now_ms: int) -> Numbers:
+        """Rows that match, in order."""
+        key = (query.kind, query.where, query.sort, self._state.version, now_ms)
+        if key != self._order_key:
+            rows = matching(query.kind, source, query.where)
+            self._order = ordered(query.kind, source, rows, query.sort)
+            self._order_key = key
+        return self._order
+
+    # -- single objects -------------------------------------------------------------------------------------------
+
+    def workload(self, workload_id: str, now_ms: int) -> WorkloadDetail:
+        state = self._state
+        w = state.workloads
+        row = w.row(workload_id)
+        workload_class = w.class_at(row)
+        waits = w.state[row] == WorkloadState.QUEUED
+        allocations = list(state.allocations.of_workload(w.first_allocation[row]))
+        return WorkloadDetail(
+            version=state.version,
+            now_ms=now_ms,
+            id=w.ids[row],
+            name=w.names[row],
+            state=WorkloadState(w.state[row]).label,
+            since_ms=w.since[row],
+            queue=state.queues.specs[w.queue[row]].name,
+            priority_class=w.priority_classes[w.priority[row]].name,
+            priority=w.value_at(row),
+            tenant=w.tenants.names[w.tenant[row]],
+            team=w.teams.names[w.team[row]],
+            tags=msgspec.json.decode(w.tag_sets.names[w.tags[row]], type=dict[str, str]),
+            groups=tuple(_group_detail(group) for group in workload_class.groups),
+            estimate_ms=workload_class.estimate_ms,
+            submitted_ms=w.submitted[row],
+            started_ms=w.started[row] if w.attempts[row] else None,
+            ended_ms=w.ended[row] if w.ended[row] >= 0 else None,
+            attempts=w.attempts[row],
+            position=state.position(row) if waits else None,
+            reasons=tuple(self._explainer.reasons(row)),
+            earliest_start_ms=self._explainer.earliest_start(row) if waits else None,
+            placement=tuple(self._place(workload_class.groups, a) for a in allocations[:MOST_PLACES]),
+            placement_total=len(allocations),
+            history=self._history(row),
+        )
+
+    def _place(self, groups: Sequence[Any], allocation: int) -> TaskPlace:
+        a, capacity = self._state.allocations, self._state.capacity
+        node, mask = a.node[allocation], a.devices[allocation]
+        return TaskPlace(
+            group=groups[a.group[allocation]].name,
+            node=capacity.node_ids[node],
+            rack=capacity.places.names[capacity.rack[node]],
+            tasks=a.count[allocation],
+            devices=tuple(i for i in range(mask.bit_length()) if mask >> i & 1),
+        )
+
+    def _history(self, row: int) -> tuple[HistoryItem, ...]:
+        w = self._state.workloads
+        items = []
+        entry = w.history[row]
+        while entry >= 0:
+            what, detail = w.history_what[entry], w.history_detail[entry]
+            text = ""
+            if what == PLACED:
+                text = f"on {detail} node{'s' if detail != 1 else ''}"
+            elif what == REQUEUED:
+                text = REQUEUE_CAUSES[detail]
+            items.append(HistoryItem(at_ms=w.history_at[entry], what=TRANSITIONS[what], detail=text))
+            entry = w.history_previous[entry]
+        return tuple(reversed(items))
+
+    def node(self, node_id: str, now_ms: int) -> NodeDetail:
+        state = self._state
+        capacity = state.capacity
+        row = capacity.row(node_id)
+        pool = capacity.pools[capacity.pool[row]]
+        tasks: dict[str, int] = {}
+        for a in state.allocations.on_node(row):
+            name = state.workloads.ids[state.allocations.workload[a]]
+            tasks[name] = tasks.get(name, 0) + state.allocations.count[a]
+        places = capacity.places.names
+        return NodeDetail(
+            version=state.version,
+            now_ms=now_ms,
+            id=capacity.node_ids[row],
+            state=NodeState(capacity.state[row]).label,
+            since_ms=capacity.since[row],
+            pool=pool.name,
+            zone=places[capacity.zone[row]],
+            block=places[capacity.block[row]],
+            rack=places[capacity.rack[row]],
+            gpu_model=pool.gpu_model,
+            capacity=dict(zip(RESOURCES, pool.capacity.vector(), strict=True)),
+            free=dict(zip(RESOURCES, capacity.free_vector(row), strict=True)),
+            devices=tuple(capacity.devices(row)),
+            workloads=tuple(sorted(tasks.items())),
+        )
+
+    # -- the overview ---------------------------------------------------------------------------------------------
+
+    def overview(self, recent: Recent, now_ms: int) -> Overview:
+        state = self._state
+        w = state.workloads
+        capacity, used = totals(state)
+        oldest = min((group.rows[group.front] for group in state.pending.groups.values()), default=-1)
+        waits = sorted(recent.waits)
+        started, finished = recent.last_hour(now_ms)
+        return Overview(
+            version=state.version,
+            now_ms=now_ms,
+            cell=state.cell,
+            policy=state.policy,
+            states={s.label: w.state_counts[s] for s in WorkloadState},
+            capacity=dict(zip(RESOURCES, capacity, strict=True)),
+            used=dict(zip(RESOURCES, used, strict=True)),
+            pools=self._pools(),
+            blocked=self._blocked(),
+            oldest_wait_ms=now_ms - w.submitted[oldest] if oldest >= 0 else 0,
+            oldest_waiting=w.ids[oldest] if oldest >= 0 else "",
+            wait_p50_ms=waits[len(waits) // 2] if waits else 0,
+            wait_p95_ms=waits[len(waits) * 95 // 100] if waits else 0,
+            started_last_hour=started,
+            finished_last_hour=finished,
+            history=tuple(recent.samples),
+        )
+
+    def _pools(self) -> tuple[PoolOverview, ...]:
+        capacity = self._state.capacity
+        if not capacity.node_ids:
+            return ()
+        pool_of = view(capacity.pool)
+        states = np.bincount(pool_of * 4 + view(capacity.state), minlength=4 * len(capacity.pools)).reshape(-1, 4)
+        free = [
+            np.bincount(pool_of, weights=column, minlength=len(capacity.pools)).astype(np.int64)
+            for column in (
+                view(capacity.free_cpu),
+                view(capacity.free_memory),
+                free_gpu(self._state),
+                view(capacity.free_disk),
+            )
+        ]
+        rows = []
+        for i, pool in enumerate(capacity.pools):
+            total = [quantity * capacity.pool_nodes[i] for quantity in pool.capacity.vector()]
+            rows.append(
+                PoolOverview(
+                    name=pool.name,
+                    gpu_model=pool.gpu_model,
+                    nodes=capacity.pool_nodes[i],
+                    ready=int(states[i, NodeState.READY]),
+                    cordoned=int(states[i, NodeState.CORDONED]),
+                    draining=int(states[i, NodeState.DRAINING]),
+                    down=int(states[i, NodeState.DOWN]),
+                    capacity=dict(zip(RESOURCES, total, strict=True)),
+                    used={name: total[r] - int(free[r][i]) for r, name in enumerate(RESOURCES)},
+                )
+            )
+        return tuple(rows)
+
+    def _blocked(self) -> tuple[tuple[str, int], ...]:
+        """Queued workloads by primary reason: each group of like workloads is asked once."""
+        counts: dict[str, int] = {}
+        groups = list(self._state.pending.groups.values())
+        for group in groups[:_BLOCKED_CLASSES]:
+            reasons = self._explainer.reasons(group.rows[group.front])
+            token = reasons[0].token if reasons else ""
+            counts[token] = counts.get(token, 0) + len(group)
+        rest = sum(len(group) for group in groups[_BLOCKED_CLASSES:])
+        if rest:
+            counts["NotExamined"] = rest
+        return tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _group_detail(group: Any) -> GroupDetail:
+    cpu, memory, gpu, disk = group.request.vector()
+    return GroupDetail(
+        name=group.name, count=group.count, cpu_milli=cpu, memory_mib=memory, gpu_milli=gpu, disk_mib=disk,
+        gpu_models=group.gpu_models, pools=group.pools,
+    )  # fmt: skip
+
+
+def free_gpu(state: State) -> Numbers:
+    """Free milli-GPU of every node."""
+    capacity = state.capacity
+    sums = np.concatenate(([0], np.cumsum(view(capacity.device_free), dtype=np.int64)))
+    base = view(capacity.device_base)
+    ends = np.append(base[1:], len(capacity.device_free))
+    return np.asarray(sums[ends] - sums[base])
+
+
+# -- sources: one kind of row, its columns as numbers or text -----------------------------------------------------------
+
+
+class Source:
+    """Rows of one kind. A column is numeric (one vector) or coded text (codes into a few names) or plain text."""
+
+    size = 0
+    numbers: dict[str, Callable[[], Numbers]]
+    """Numeric columns; NaN-free, absent values are `absent`."""
+    codes: dict[str, Callable[[], tuple[Numbers, list[str]]]]
+    """Text columns with few distinct values."""
+    texts: dict[str, list[str]]
+    """Text columns with a value of their own in every row."""
+    absent: dict[str, int]
+    """Numeric column -> the number that means "does not apply"."""
+
+    def __init__(self) -> None:
+        self.numbers, self.codes, self.texts, self.absent = {}, {}, {}, {}
+
+    def values(self, name: str, rows: list[int]) -> list[Any]:
+        """The column's values at the rows, as an answer carries them."""
+        if name in self.texts:
+            column = self.texts[name]
+            return [column[row] for row in rows]
+        if name in self.codes:
+            coded, names = self.codes[name]()
+            return [names[i] for i in coded[rows].tolist()]
+        numbers = self.numbers[name]()[rows].tolist()
+        missing = self.absent.get(name)
+        return numbers if missing is None else [None if n == missing else n for n in numbers]
+
+    def rank(self, name: str, rows: Numbers) -> Numbers:
+        """Numbers that sort as the column does."""
+        if name in self.texts:
+            column = self.texts[name]
+            chosen = [column[row] for row in rows.tolist()]
+            position = {text: i for i, text in enumerate(sorted(set(chosen)))}
+            return np.fromiter((position[text] for text in chosen), np.int64, len(chosen))
+        if name in self.codes:
+            coded, names = self.codes[name]()
+            order = sorted(range(len(names)), key=names.__getitem__)
+            rank = np.empty(len(names), np.int64)
+            rank[order] = np.arange(len(names))
+            return np.asarray(rank[coded[rows]])
+        return self.numbers[name]()[rows]
+
+
+class WorkloadSource(Source):
+    """Columns of `COLUMNS["workloads"]`."""
+
+    def __init__(self, state: State, explainer: Explainer, now_ms: int) -> None:
+        super().__init__()
+        w = state.workloads
+        self.size = len(w.ids)
+        totals_of = np.array([(c.tasks, *c.request, c.estimate_ms) for c in w.classes], np.int64).reshape(-1, 6)
+
+        def of_class(i: int) -> Callable[[], Numbers]:
+            return lambda: totals_of[view(w.cls), i]
+
+        def waited() -> Numbers:
+            submitted, started, ended = view(w.submitted), view(w.started), view(w.ended)
+            until = np.where(started >= 0, started, np.where(ended >= 0, ended, now_ms))
+            waiting = np.isin(view(w.state), (WorkloadState.QUEUED, WorkloadState.HELD))
+            return np.asarray(np.where(waiting, now_ms, until) - submitted)
+
+        def ran() -> Numbers:
+            started, ended = view(w.started), view(w.ended)
+            waiting = np.isin(view(w.state), (WorkloadState.QUEUED, WorkloadState.HELD))
+            return np.asarray(np.where((started < 0) | waiting, -1, np.where(ended >= 0, ended, now_ms) - started))
+
+        def reason() -> tuple[Numbers, list[str]]:
+            tokens: dict[str, int] = {"": 0}
+            coded = np.zeros(self.size, np.int32)
+            for row in np.flatnonzero(np.isin(view(w.state), (WorkloadState.QUEUED, WorkloadState.HELD))).tolist():
+                reasons = explainer.reasons(row)
+                coded[row] = tokens.setdefault(reasons[0].token if reasons else "", len(tokens))
+            return coded, list(tokens)
+
+        self.explainer = explainer
+        self.texts = {"id": w.ids, "name": w.names}
+        self.codes = {
+            "state": lambda: (view(w.state), [s.label for s in WorkloadState]),
+            "queue": lambda: (view(w.queue), [spec.name for spec in state.queues.specs]),
+            "tenant": lambda: (view(w.tenant), w.tenants.names),
+            "team": lambda: (view(w.team), w.teams.names),
+            "reason": reason,
+        }
+        self.numbers = {
+            "priority": lambda: np.array(w.priority_value, np.int64)[view(w.priority)],
+            "tasks": of_class(0),
+            "cpu": of_class(1),
+            "memory": of_class(2),
+            "gpu": of_class(3),
+            "estimate": of_class(5),
+            "wait": waited,
+            "age": lambda: now_ms - view(w.submitted),
+            "run": ran,
+            "submitted": lambda: view(w.submitted),
+            "started": lambda: view(w.started),
+            "ended": lambda: view(w.ended),
+            "attempts": lambda: view(w.attempts),
+        }
+        self.absent = {"run": -1, "started": -1, "ended": -1}
+
+    def values(self, name: str, rows: list[int]) -> list[Any]:
+        if name == "reason":
+            # Only the window is explained; filtering and sorting by reason explains all.
+            asked = [self.explainer.reasons(row) for row in rows]
+            return [reasons[0].token if reasons else "" for reasons in asked]
+        return super().values(name, rows)
+
+
+class NodeSource(Source):
+    """Columns of `COLUMNS["nodes"]`."""
+
+    def __init__(self, state: State, explainer: Explainer, now_ms: int) -> None:
+        super().__init__()
+        c = state.capacity
+        self.size = len(c.node_ids)
+        full = np.array([pool.capacity.vector() for pool in c.pools], np.int64).reshape(-1, 4)
+
+        def total(i: int) -> Callable[[], Numbers]:
+            return lambda: full[view(c.pool), i]
+
+        def use() -> Numbers:
+            shares = []
+            for i, free in enumerate((view(c.free_cpu), view(c.free_memory), free_gpu(state))):
+                most = full[view(c.pool), i]
+                shares.append(np.where(most > 0, (most - free) * 1000 // np.maximum(most, 1), 0))
+            return np.asarray(np.max(shares, axis=0))
+
+        def bound() -> Numbers:
+            a = state.allocations
+            counts = np.zeros(self.size, np.int64)
+            if len(a.node):
+                live = view(a.workload) >= 0
+                pairs = np.unique(np.stack((view(a.node)[live], view(a.workload)[live])), axis=1)
+                np.add.at(counts, pairs[0], 1)
+            return counts
+
+        self.texts = {"id": c.node_ids}
+        self.codes = {
+            "state": lambda: (view(c.state), [s.label for s in NodeState]),
+            "pool": lambda: (view(c.pool), [pool.name for pool in c.pools]),
+            "gpu_model": lambda: (view(c.pool), [pool.gpu_model for pool in c.pools]),
+            "zone": lambda: (view(c.zone), c.places.names),
+            "block": lambda: (view(c.block), c.places.names),
+            "rack": lambda: (view(c.rack), c.places.names),
+        }
+        self.numbers = {
+            "cpu": total(0),
+            "memory": total(1),
+            "gpu": total(2),
+            "cpu_free": lambda: view(c.free_cpu),
+            "memory_free": lambda: view(c.free_memory),
+            "gpu_free": lambda: free_gpu(state),
+            "use": use,
+            "workloads": bound,
+        }
+
+
+class QueueSource(Source):
+    """Columns of `COLUMNS["queues"]`. Counts and charges of a queue include all below it."""
+
+    def __init__(self, state: State, explainer: Explainer, now_ms: int) -> None:
+        super().__init__()
+        q, w = state.queues, state.workloads
+        self.size = len(q.specs)
+
+        def up(own: Numbers) -> Numbers:
+            """Sums over the queue and everything below it."""
+            total = own.astype(np.int64)
+            for row in range(self.size - 1, -1, -1):
+                if len(q.path[row]) > 1:
+                    total[q.path[row][1]] += total[row]
+            return total
+
+        def in_states(*states: WorkloadState) -> Callable[[], Numbers]:
+            return lambda: up(np.bincount(view(w.queue)[np.isin(view(w.state), states)], minlength=self.size))
+
+        def oldest() -> Numbers:
+            since = np.full(self.size, -1, np.int64)
+            for (_, queue, _), group in state.pending.groups.items():
+                wait = now_ms - w.submitted[group.rows[group.front]]
+                for vertex in q.path[queue]:
+                    since[vertex] = max(since[vertex], wait)
+            return since
+
+        used = np.array(q.used, np.int64).reshape(-1, 4)
+        nominal = np.array(q.nominal, np.int64).reshape(-1, 4)
+        self.texts = {"name": [spec.name for spec in q.specs], "parent": [spec.parent for spec in q.specs]}
+        self.numbers = {
+            "depth": lambda: np.array([len(path) - 1 for path in q.path], np.int64),
+            "queued": in_states(WorkloadState.QUEUED),
+            "held": in_states(WorkloadState.HELD),
+            "running": in_states(WorkloadState.PLACED, WorkloadState.RUNNING),
+            "oldest_wait": oldest,
+            "weight": lambda: np.array([spec.weight for spec in q.specs], np.int64),
+        }
+        for i, name in ((0, "cpu"), (1, "memory"), (2, "gpu")):
+            self.numbers[f"{name}_used"] = lambda i=i: used[:, i]  # type: ignore[misc]
+            self.numbers[f"{name}_nominal"] = lambda i=i: nominal[:, i]  # type: ignore[misc]
+            self.absent[f"{name}_nominal"] = UNLIMITED
+        self.absent["oldest_wait"] = -1
+
+
+_SOURCES: dict[Kind, Callable[[State, Explainer, int], Source]] = {
+    "workloads": WorkloadSource,
+    "nodes": NodeSource,
+    "queues": QueueSource,
+}
+
+
+# -- filter and sort ----------------------------------------------------------------------------------------------------
+
+
+def column_named(kind: Kind, name: str) -> None:
+    """Raises SpecError, with the nearest name, when the kind has no such column."""
+    known = [column.name for column in COLUMNS[kind]]
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        raise SpecError(
+            "column",
+            f"{kind} have no '{name[:40]}'",
+            f"Did you mean {near[0]}?" if near else f"Use: {', '.join(known)}",
+        )
+
+
+def matching(kind: Kind, source: Source, where: tuple[Term, ...]) -> Numbers:
+    """Rows that satisfy the terms. Positive terms on one column are alternatives; all else must hold together."""
+    keep = np.ones(source.size, bool)
+    either: dict[str, Numbers] = {}
+    for term in where:
+        if term.column != "text":
+            column_named(kind, term.column)
+        mask = _mask(source, term)
+        if term.op in ("=", "~"):
+            known = either.get(term.column)
+            either[term.column] = mask if known is None else known | mask
+        else:
+            keep &= mask
+    for mask in either.values():
+        keep &= mask
+    return np.flatnonzero(keep)
+
+
+def _mask(source: Source, term: Term) -> Numbers:
+    name = term.column
+    if name == "text":
+        mask = np.zeros(source.size, bool)
+        for column in source.texts:
+            mask |= _text_mask(source.texts[column], Term(column, term.op, term.value))
+        return mask
+    if name in source.texts:
+        return _text_mask(source.texts[name], term)
+    if name in source.codes:
+        coded, names = source.codes[name]()
+        return np.asarray(_text_mask(names, term)[coded]) if names else np.zeros(source.size, bool)
+    return _number_mask(source.numbers[name](), source.absent.get(name), term)
+
+
+def _text_mask(values: list[str], term: Term) -> Numbers:
+    if term.op not in ("=", "!=", "~", "!~"):
+        raise SpecError(f"filter {term.column}", f"text cannot be compared with '{term.op}'", "Use =, !=, ~ or !~")
+    wanted = str(term.value)
+    if term.op in ("~", "!~"):
+        folded = wanted.casefold()
+        hits = (folded in value.casefold() for value in values)
+    elif "*" in wanted or "?" in wanted:
+        pattern = re.compile(fnmatch.translate(wanted))
+        hits = (pattern.match(value) is not None for value in values)
+    else:
+        hits = (value == wanted for value in values)
+    mask = np.fromiter(hits, bool, len(values))
+    return ~mask if term.op in ("!=", "!~") else mask
+
+
+def _number_mask(numbers: Numbers, absent: int | None, term: Term) -> Numbers:
+    if not isinstance(term.value, int):
+        raise SpecError(f"filter {term.column}", f"'{str(term.value)[:40]}' is not a number", "Give a whole number")
+    value = max(-(2**62), min(term.value, 2**62))
+    compare = {
+        "=": np.equal, "!=": np.not_equal, "<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal,
+    }.get(term.op)  # fmt: skip
+    if compare is None:
+        raise SpecError(
+            f"filter {term.column}", f"a number cannot be searched with '{term.op}'", "Use =, !=, <, <=, > or >="
+        )
+    mask = np.asarray(compare(numbers, value))
+    return mask if absent is None else mask & (numbers != absent)
+
+
+def ordered(kind: Kind, source: Source, rows: Numbers, sort: tuple[str, ...]) -> Numbers:
+    """The rows sorted; ties keep creation order. Values that do not apply come last."""
+    keys: list[Numbers] = []
+    for entry in reversed(sort):
+        name = entry.removeprefix("-")
+        column_named(kind, name)
+        rank = source.rank(name, rows)
+        missing = source.absent.get(name)
+        keys.append(-rank if entry.startswith("-") else rank)
+        if missing is not None:
+            keys.append(rank == missing)
+    return rows[np.lexsort(keys)] if keys else rows

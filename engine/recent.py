@@ -1,0 +1,138 @@
+"""What the engine remembers of the last minutes for people to look at: the event tail, waits, rates, a use curve.
+
+None of it is part of the state: it starts empty after a restart, and decisions never read it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+
+from engine import events as ev
+from engine.model import NodeState, WorkloadState
+from engine.query import Change, Changes
+from engine.state import State
+from engine.workloads import REQUEUED, TRANSITIONS
+
+TAIL = 20_000
+"""Events kept for readers that follow along."""
+SAMPLES = 240
+SAMPLE_EVERY_MS = 60_000
+"""Cell milliseconds between samples of the use curve."""
+WAITS = 1_000
+
+
+class Recent:
+    """Fed with every event after it was applied."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._tail: deque[tuple[int, int, ev.AnyEvent]] = deque(maxlen=TAIL)
+        self.samples: deque[tuple[int, int, int]] = deque(maxlen=SAMPLES)
+        """(cell ms, GPU or else CPU use in permille, queued workloads)"""
+        self.waits: deque[int] = deque(maxlen=WAITS)
+        """Milliseconds waited by the workloads started last."""
+        self._minutes: deque[list[int]] = deque(maxlen=60)
+        """[minute, started, finished]"""
+
+    def note(self, event: ev.AnyEvent) -> None:
+        state = self._state
+        if isinstance(event, ev.Tick):
+            return
+        self._tail.append((state.version, state.now_ms, event))
+        if isinstance(event, ev.Placed):
+            w = state.workloads
+            if w.attempts[event.row] == 1:
+                self.waits.append(state.now_ms - w.submitted[event.row])
+            self._count(1)
+        elif isinstance(event, ev.Finished):
+            self._count(2)
+
+    def _count(self, what: int) -> None:
+        minute = self._state.now_ms // 60_000
+        if not self._minutes or self._minutes[-1][0] != minute:
+            self._minutes.append([minute, 0, 0])
+        self._minutes[-1][what] += 1
+
+    def last_hour(self, now_ms: int) -> tuple[int, int]:
+        """(started, finished) in the last 60 minutes of cell time."""
+        since = now_ms // 60_000 - 60
+        rows = [row for row in self._minutes if row[0] > since]
+        return sum(row[1] for row in rows), sum(row[2] for row in rows)
+
+    def sample(self, now_ms: int) -> None:
+        """Add to the use curve when it is time."""
+        if self.samples and now_ms < self.samples[-1][0] + SAMPLE_EVERY_MS:
+            return
+        capacity, used = totals(self._state)
+        main = 2 if capacity[2] else 0
+        use = used[main] * 1000 // capacity[main] if capacity[main] else 0
+        self.samples.append((now_ms, use, self._state.workloads.state_counts[WorkloadState.QUEUED]))
+
+    def changes(self, after: int, limit: int, now_ms: int) -> Changes:
+        """The newest `limit` changes after version `after`, oldest first."""
+        state = self._state
+        fresh = 0
+        for version, _, _ in reversed(self._tail):
+            if version <= after:
+                break
+            fresh += 1
+        shown = min(fresh, max(limit, 0))
+        items = tuple(self._change(*entry) for entry in islice(self._tail, len(self._tail) - shown, None))
+        remembered = self._tail[0][0] if self._tail else state.version + 1
+        lost = max(0, remembered - 1 - after) if fresh == len(self._tail) else 0
+        return Changes(version=state.version, at_ms=now_ms, items=items, missed=fresh - shown + lost)
+
+    def _change(self, version: int, at_ms: int, event: ev.AnyEvent) -> Change:
+        what, subject, detail = _describe(self._state, event)
+        return Change(version=version, at_ms=at_ms, what=what, subject=subject, detail=detail)
+
+
+def totals(state: State) -> tuple[list[int], list[int]]:
+    """(capacity, used) of the whole cell, in the order of RESOURCES."""
+    capacity = [0, 0, 0, 0]
+    for pool, nodes in zip(state.capacity.pools, state.capacity.pool_nodes, strict=True):
+        for i, quantity in enumerate(pool.capacity.vector()):
+            capacity[i] += quantity * nodes
+    used = [0, 0, 0, 0]
+    for row, spec in enumerate(state.queues.specs):
+        if not spec.parent:
+            for i, quantity in enumerate(state.queues.used_vector(row)):
+                used[i] += quantity
+    return capacity, used
+
+
+def _describe(state: State, event: ev.AnyEvent) -> tuple[str, str, str]:
+    """(what, subject, detail) of one event, for people."""
+    ids = state.workloads.ids
+    match event:
+        case ev.Submitted(workload=spec):
+            return "submitted", spec.id, f"to {spec.queue}"
+        case ev.Placed(row=row, groups=groups):
+            nodes = sum(len(group.nodes) // 4 for group in groups)
+            return "placed", ids[row], f"on {nodes} node{'s' if nodes != 1 else ''}"
+        case ev.Requeued(row=row, cause=cause):
+            return TRANSITIONS[REQUEUED], ids[row], ev.REQUEUE_CAUSES[cause]
+        case ev.Started() | ev.Finished() | ev.Failed() | ev.Cancelled() | ev.Held() | ev.Released():
+            what = "running" if isinstance(event, ev.Started) else type(event).__name__.lower()
+            return what, ids[event.row], ""
+        case ev.NodesChanged(nodes=nodes, state=to):
+            rows = memoryview(nodes).cast("i")
+            first = state.capacity.node_ids[rows[0]]
+            return NodeState(to).label, first, f"and {len(rows) - 1} more nodes" if len(rows) > 1 else ""
+        case ev.NodesAdded(nodes=nodes):
+            return "nodes added", nodes[0].id, f"{len(nodes)} in all"
+        case ev.Audited(entry=entry):
+            return "approved", entry.action, f"by {entry.actor}, plan {entry.digest[:12]}"
+        case ev.PoolAdded(pool=pool):
+            return "pool added", pool.name, ""
+        case ev.QueueAdded(queue=queue):
+            return "queue added", queue.name, ""
+        case ev.PriorityClassAdded(priority_class=spec):
+            return "priority class added", spec.name, str(spec.value)
+        case ev.PolicySet(policy=policy):
+            return "policy", policy, ""
+        case ev.CellNamed(name=name):
+            return "cell", name, ""
+        case _:
+            return type(event).__name__.lower(), "", ""
