@@ -5,6 +5,9 @@ workload has enough slots (a slot: room for one task), and counts the slots ther
 start now if it is expected to end before then, or if after placing it enough slots remain. Counting slots rather than
 naming nodes keeps the promise on mixed nodes too, and costs only what the candidate's own nodes cost.
 
+What ends at the very same time but later in the order is not counted as spare: so do the simulators whose figures
+ours are compared with, and it errs towards the promise.
+
 Groups are counted independently of each other, so for a gang of several groups the time is a lower bound.
 Source of the rule: Lifka, "The ANL/IBM SP scheduling system" (1995); counting of spare nodes as in Mu'alem and
 Feitelson, IEEE TPDS 12(6), 2001.
@@ -18,6 +21,10 @@ from engine.capacity import Shape
 from engine.model import NodeState
 from engine.placement import Claim
 from engine.state import State
+
+
+Returned = tuple[Shape, int, int]
+"""(shape, tasks, device mask)"""
 
 
 class NodeAhead:
@@ -66,6 +73,11 @@ class Reservation:
         """When it can start if the estimates hold; None when even an otherwise empty cell is too small now."""
         self._state = state
         self._ahead: dict[int, NodeAhead] = {}
+        self._returned: dict[int, list[Returned]] = {}
+        """Node -> what will have been given back there by then, for nodes not in `_ahead`."""
+        only = self.workload_class.shapes[0] if len(self.workload_class.shapes) == 1 else None
+        self._own = None if only is None or only.share else only
+        """The one shape that is asked for. Such a task, given back or taken, is exactly one slot: no need to look."""
         self._spare = [
             state.capacity.slots(shape) - group.count
             for shape, group in zip(self.workload_class.shapes, self.workload_class.groups, strict=True)
@@ -80,23 +92,18 @@ class Reservation:
             self.start_ms = state.now_ms
             return
         passed: list[tuple[int, int]] = []
-        enough_at: int | None = None
         while state.ends:
             end, row = heappop(state.ends)
             if not state.ends_at(row, end) or (passed and passed[-1] == (end, row)):
                 continue
             passed.append((end, row))
-            # All that end together count together, so that the spare slots do not depend on the order of rows.
-            if enough_at is not None and end > enough_at:
-                break
             self._give_back(row)
             if min(self._spare) >= 0:
-                enough_at = end
+                # Work that runs longer than expected is taken to end at any moment.
+                self.start_ms = max(end, state.now_ms + 1)
+                break
         for entry in passed:
             heappush(state.ends, entry)
-        if enough_at is not None:
-            # Work that runs longer than expected is taken to end at any moment.
-            self.start_ms = max(enough_at, state.now_ms + 1)
 
     def _give_back(self, row: int) -> None:
         state = self._state
@@ -106,22 +113,34 @@ class Reservation:
             self._shift(allocations.node[a], shapes[allocations.group[a]], allocations.count[a], allocations.devices[a])
 
     def _shift(self, node: int, shape: Shape, count: int, devices: int) -> None:
-        """Change the node as it will be at the reserved time, and the spare slots with it."""
+        """Give back tasks (take, when negative) at the reserved time, and adjust the spare slots."""
         capacity = self._state.capacity
         if capacity.state[node] != NodeState.READY:
+            return
+        if shape is self._own and node not in self._ahead:
+            self._spare[0] += count
+            if count > 0:
+                self._returned.setdefault(node, []).append((shape, count, devices))
             return
         pool = capacity.pool[node]
         mine = self.workload_class.shapes
         if not any(pool in own.pool_set for own in mine):
             return
-        ahead = self._ahead.get(node)
-        if ahead is None:
-            ahead = self._ahead[node] = NodeAhead(self._state, node)
+        ahead = self._node_ahead(node)
         before = [ahead.slots(own) if pool in own.pool_set else 0 for own in mine]
         ahead.shift(shape, count, devices)
         for i, own in enumerate(mine):
             if pool in own.pool_set:
                 self._spare[i] += ahead.slots(own) - before[i]
+
+    def _node_ahead(self, node: int) -> NodeAhead:
+        """The node as it will be: as it is now, with what will have been given back."""
+        ahead = self._ahead.get(node)
+        if ahead is None:
+            ahead = self._ahead[node] = NodeAhead(self._state, node)
+            for shape, count, devices in self._returned.pop(node, ()):
+                ahead.shift(shape, count, devices)
+        return ahead
 
     def ends_in_time(self, row: int) -> bool:
         """Whether the workload, started now, is expected to be gone by the reserved start."""
@@ -135,24 +154,29 @@ class Reservation:
 
     def admits(self, shapes: tuple[Shape, ...], claims: list[Claim]) -> bool:
         """Whether claims just made, held past the reserved start, leave enough slots. If so they are counted in."""
-        self._look_ahead(shapes, claims)
-        for group, node, count, devices in claims:
+        if shapes == (self._own,):
+            taken = sum(count for _, node, count, _ in claims if node not in self._ahead)
+            seen = [claim for claim in claims if claim[1] in self._ahead]
+        else:
+            # A node first looked at now shows the claims already: note it as it was before them.
+            for group, node, count, devices in claims:
+                if node not in self._ahead:
+                    self._returned.setdefault(node, []).append((shapes[group], count, devices))
+            taken, seen = 0, claims
+            for node in {claim[1] for claim in claims}:
+                self._node_ahead(node)
+        self._spare[0] -= taken
+        for group, node, count, devices in seen:
             self._shift(node, shapes[group], -count, devices)
         if min(self._spare) >= 0:
             return True
-        for group, node, count, devices in reversed(claims):
+        self._spare[0] += taken
+        for group, node, count, devices in reversed(seen):
             self._shift(node, shapes[group], count, devices)
         return False
 
     def pass_over(self, shapes: tuple[Shape, ...], claims: list[Claim]) -> None:
-        """Claims just made by a workload that will be gone by the reserved start: they change nothing then."""
-        self._look_ahead(shapes, claims)
-
-    def _look_ahead(self, shapes: tuple[Shape, ...], claims: list[Claim]) -> None:
-        """Note the nodes of the claims as they will be without them. Nodes are read late, when claims show already."""
-        unseen = {node for _, node, _, _ in claims if node not in self._ahead}
-        for node in unseen:
-            self._ahead[node] = NodeAhead(self._state, node)
+        """Claims just made by a workload that will be gone by the reserved start: given back by then."""
         for group, node, count, devices in claims:
-            if node in unseen:
-                self._ahead[node].shift(shapes[group], count, devices)
+            if node not in self._ahead:
+                self._returned.setdefault(node, []).append((shapes[group], count, devices))

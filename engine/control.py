@@ -30,8 +30,16 @@ SNAPSHOT_EVERY = 200_000
 class Engine:
     """A cell: its state, who decides on it, who runs its tasks, and the journal of all that happened."""
 
-    def __init__(self, state: State, *, seed: int = 0, journal: Journal | None = None) -> None:
+    def __init__(
+        self,
+        state: State,
+        *,
+        seed: int = 0,
+        journal: Journal | None = None,
+        snapshot_every: int = SNAPSHOT_EVERY,
+    ) -> None:
         self.seed = seed
+        self.snapshot_every = snapshot_every
         self.journal_error = ""
         """Why the last change could not be recorded; empty when all is well."""
         self._journal = journal
@@ -53,7 +61,13 @@ class Engine:
 
     @classmethod
     def open(
-        cls, path: str | Path | None, *, seed: int = 0, cell: CellSpec | None = None, use_snapshot: bool = True
+        cls,
+        path: str | Path | None,
+        *,
+        seed: int = 0,
+        cell: CellSpec | None = None,
+        use_snapshot: bool = True,
+        snapshot_every: int = SNAPSHOT_EVERY,
     ) -> Engine:
         """The cell recorded at `path`, or a new one; None keeps it in memory only. `cell` defines a new one.
 
@@ -62,7 +76,8 @@ class Engine:
         journal = None if path is None else Journal(Path(path), seed)
         try:
             state = State() if journal is None else recover(journal, use_snapshot=use_snapshot)
-            engine = cls(state, seed=seed if journal is None else journal.seed, journal=journal)
+            seed = seed if journal is None else journal.seed
+            engine = cls(state, seed=seed, journal=journal, snapshot_every=snapshot_every)
             if cell is not None and state.version == 0:
                 engine.command(Define(cell=cell))
             else:
@@ -173,7 +188,7 @@ class Engine:
             raise
         self._first_version = self.state.version + 1
         self.journal_error = ""
-        if self.state.version - self._snapshot_at >= SNAPSHOT_EVERY:
+        if self.state.version - self._snapshot_at >= self.snapshot_every:
             self.snapshot()
 
     def _refresh(self) -> None:

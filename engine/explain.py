@@ -105,9 +105,10 @@ class Explainer:
     def _order(self, row: int) -> Reason:
         """It would fit: something else goes first, or has been promised its time."""
         state = self._state
+        w = state.workloads
         promise = self._scheduler.reservation
         if promise is not None and promise.row != row and not promise.ends_in_time(row):
-            first = state.workloads.ids[promise.row]
+            first = w.ids[promise.row]
             return Reason(
                 token=RESERVED,
                 text=f"fits now, but would run past the start promised to {first} and take what it needs",
@@ -119,6 +120,13 @@ class Explainer:
                 token=BEHIND,
                 text=f"fits now, but is number {position} in its queue, and the policy is first come, first served",
                 unblock="the workloads ahead of it start, or the policy becomes easy",
+            )
+        groups = w.class_at(row).groups
+        if len(groups) > 1:
+            return Reason(
+                token=CAPACITY,
+                text=f"each of its {len(groups)} groups would fit alone, but not all of them together now",
+                unblock="more free capacity, or smaller groups",
             )
         return Reason(token=UNSEEN, text="the next scheduling cycle decides")
 

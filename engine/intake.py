@@ -25,6 +25,7 @@ from engine.model import (
     check_workload,
 )
 from engine.quota import check_queues
+from engine.recent import totals
 from engine.state import State
 
 Checked = tuple[list[ev.AnyEvent], tuple[str, ...]]
@@ -152,6 +153,14 @@ def _check_place(state: State, spec: WorkloadSpec, where: str) -> None:
     for group in spec.groups:
         for i, quantity in enumerate(group.request.vector()):
             total[i] += quantity * group.count
+    there_is, _ = totals(state)
+    for i, quantity in enumerate(total):
+        if quantity > there_is[i]:
+            raise SpecError(
+                f"{where}.groups",
+                f"ask for {quantity} {RESOURCES[i]} in all, but the whole cell has {there_is[i]}",
+                "Ask for fewer or smaller tasks",
+            )
     beyond = state.queues.beyond(queue, (total[0], total[1], total[2], total[3]))
     if beyond is not None:
         vertex, i = beyond

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import sqlite3
 import time
 import zlib
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from typing import IO, Any
 import msgspec
 from sqlalchemy import Engine as Database
 from sqlalchemy import create_engine, event, insert, select, update
-from sqlalchemy.exc import DatabaseError, OperationalError
+from sqlalchemy.exc import DatabaseError
 from sqlmodel import Field, SQLModel
 
 from engine import events as ev
@@ -75,24 +76,20 @@ class Journal:
         self.path = path
         self._lock = _take_lock(path)
         try:
+            if not path.exists():
+                _create(path, seed)
             self._db = _connect(path)
-            self.seed, self.version, self._chain = self._open_head(seed)
+            self.seed, self.version, self._chain = self._open_head()
         except BaseException:
             self._lock.close()
             raise
 
-    def _open_head(self, seed: int) -> tuple[int, int, int]:
-        with self._reading("open"):
-            SQLModel.metadata.create_all(self._db, tables=[_table(Batch), _table(Snapshot), _table(Head)])
-            with self._db.begin() as connection:
-                head = connection.execute(select(_table(Head))).mappings().first()
-                if head is None:
-                    if connection.execute(select(_table(Batch).c.first_version).limit(1)).first() is not None:
-                        raise self._corrupt("has batches but no head")
-                    connection.execute(
-                        insert(_table(Head)).values(id=1, format=FORMAT, last_version=0, chain=0, seed=seed)
-                    )
-                    return seed, 0, 0
+    def _open_head(self) -> tuple[int, int, int]:
+        """(seed, last version, chain)"""
+        with self._reading("open"), self._db.begin() as connection:
+            head = connection.execute(select(_table(Head))).mappings().first()
+        if head is None:
+            raise self._corrupt("has no head")
         if head["format"] != FORMAT:
             raise JournalError(
                 f"journal {self.path} has format {head['format']}, this Muster reads {FORMAT}",
@@ -214,32 +211,50 @@ class Journal:
     def _reading(self, doing: str) -> Iterator[None]:
         try:
             yield
-        except OperationalError as error:
+        except (DatabaseError, sqlite3.DatabaseError) as error:
             raise _unavailable(self.path, doing, error) from error
-        except DatabaseError as error:
-            raise self._corrupt(f"is damaged: {error.orig}") from error
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        try:
+        with self._reading("write"):
             yield
-        except DatabaseError as error:
-            raise _unavailable(self.path, "write", error) from error
 
 
-def _unavailable(path: Path, doing: str, error: DatabaseError) -> JournalError:
-    text = str(error.orig)
+def _unavailable(path: Path, doing: str, error: Exception) -> JournalError:
+    """What the database said, as one of our errors."""
+    text = str(getattr(error, "orig", error))
     if "locked" in text or "busy" in text:
         return JournalBusy(f"cannot {doing} journal {path}: another program has locked it", "Close that program")
     if "full" in text:
         return JournalError(
             f"cannot {doing} journal {path}: the disk is full", "Free some space; nothing acknowledged is lost"
         )
-    if "malformed" in text or "not a database" in text:
-        return JournalCorrupt(f"journal {path} is damaged: {text}", "Restore the file from a backup, or move it away")
+    if any(sign in text for sign in ("malformed", "not a database", "no such table", "no such column")):
+        return JournalCorrupt(
+            f"journal {path} is damaged: {text}",
+            "Nothing was changed. Restore the file from a backup, or move it away to start an empty cell",
+        )
     return JournalError(
         f"cannot {doing} journal {path}: {text}", "Check that the folder exists, is writable and has space"
     )
+
+
+def _create(path: Path, seed: int) -> None:
+    """A new journal, complete before it gets its name: an empty or headless file is never one of ours."""
+    fresh = path.with_name(path.name + ".new")
+    try:
+        fresh.unlink(missing_ok=True)
+        os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        database = create_engine(f"sqlite:///{fresh}")
+        SQLModel.metadata.create_all(database, tables=[_table(Batch), _table(Snapshot), _table(Head)])
+        with database.begin() as connection:
+            connection.execute(insert(_table(Head)).values(id=1, format=FORMAT, last_version=0, chain=0, seed=seed))
+        database.dispose()
+        fresh.rename(path)
+    except OSError as error:
+        raise JournalError(f"cannot create journal {path}: {error.strerror}", "Check the folder") from error
+    except DatabaseError as error:
+        raise _unavailable(path, "create", error) from error
 
 
 def _take_lock(path: Path) -> IO[str]:

@@ -165,5 +165,5 @@ class EngineLoop:
                 entry = self._calls.get_nowait()
             except queue.Empty:
                 return
-            if entry is not None:
+            if entry is not None and entry[1].set_running_or_notify_cancel():
                 entry[1].set_exception(UnreachableError("the engine is stopping", "Start it again"))

@@ -116,16 +116,21 @@ class Reader:
             groups=tuple(_group_detail(group) for group in workload_class.groups),
             estimate_ms=workload_class.estimate_ms,
             submitted_ms=w.submitted[row],
-            started_ms=w.started[row] if w.attempts[row] else None,
+            started_ms=w.started[row] if w.started[row] >= 0 else None,
             ended_ms=w.ended[row] if w.ended[row] >= 0 else None,
             attempts=w.attempts[row],
             position=state.position(row) if waits else None,
             reasons=tuple(self._explainer.reasons(row)),
-            earliest_start_ms=self._explainer.earliest_start(row) if waits else None,
+            earliest_start_ms=self._earliest_start(row, now_ms) if waits else None,
             placement=tuple(self._place(workload_class.groups, a) for a in allocations[:MOST_PLACES]),
             placement_total=len(allocations),
             history=self._history(row),
         )
+
+    def _earliest_start(self, row: int, now_ms: int) -> int | None:
+        """Never in the past, though what it waits for may have run longer than expected."""
+        start = self._explainer.earliest_start(row)
+        return None if start is None else max(start, now_ms)
 
     def _place(self, groups: Sequence[Any], allocation: int) -> TaskPlace:
         a, capacity = self._state.allocations, self._state.capacity
@@ -334,13 +339,11 @@ class WorkloadSource(Source):
         def waited() -> Numbers:
             submitted, started, ended = view(w.submitted), view(w.started), view(w.ended)
             until = np.where(started >= 0, started, np.where(ended >= 0, ended, now_ms))
-            waiting = np.isin(view(w.state), (WorkloadState.QUEUED, WorkloadState.HELD))
-            return np.asarray(np.where(waiting, now_ms, until) - submitted)
+            return np.asarray(until - submitted)
 
         def ran() -> Numbers:
             started, ended = view(w.started), view(w.ended)
-            waiting = np.isin(view(w.state), (WorkloadState.QUEUED, WorkloadState.HELD))
-            return np.asarray(np.where((started < 0) | waiting, -1, np.where(ended >= 0, ended, now_ms) - started))
+            return np.asarray(np.where(started < 0, -1, np.where(ended >= 0, ended, now_ms) - started))
 
         def reason() -> tuple[Numbers, list[str]]:
             tokens: dict[str, int] = {"": 0}
@@ -521,10 +524,9 @@ def matching(kind: Kind, source: Source, where: tuple[Term, ...]) -> Numbers:
 def _mask(source: Source, term: Term) -> Numbers:
     name = term.column
     if name == "text":
-        mask = np.zeros(source.size, bool)
-        for column in source.texts:
-            mask |= _text_mask(source.texts[column], Term(column, term.op, term.value))
-        return mask
+        masks = [_text_mask(source.texts[column], Term(name, term.op, term.value)) for column in source.texts]
+        # "Not anywhere" must hold in every column, "somewhere" in one.
+        return np.asarray(np.all(masks, axis=0) if term.op in ("!=", "!~") else np.any(masks, axis=0))
     if name in source.texts:
         return _text_mask(source.texts[name], term)
     if name in source.codes:

@@ -209,6 +209,8 @@ class State(Table):
             self._give_back(row)
         elif w.state[row] == WorkloadState.QUEUED:
             self.pending.discard(self.pending_key(row), row)
+            # It may have been first, or promised its time: what was behind it gets a new look.
+            self.capacity.freed += 1
         w.ended[row] = self.now_ms
         w.set_state(row, state, what, self.now_ms)
 
@@ -247,6 +249,7 @@ class State(Table):
             done = w.kept[row] + self.now_ms - w.started[row]
             w.kept[row] = done - done % w.checkpoint[row]
         self._give_back(row)
+        w.started[row] = -1
         w.set_state(row, WorkloadState.QUEUED, wl.REQUEUED, self.now_ms, event.cause)
         self._enqueue(row)
 

@@ -79,7 +79,7 @@ class Workloads(Table):
         self.since = array("q")
         self.submitted = array("q")
         self.started = array("q")
-        """Cell time of the present or last start; -1 before the first."""
+        """Cell time of the present or last start; -1 while it waits for one."""
         self.ended = array("q")
         """-1 until terminal."""
         self.attempts = array("i")

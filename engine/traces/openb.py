@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from engine.errors import TraceError
 from engine.model import ID_PATTERN, MAX_QUANTITY, NodeSpec, PoolSpec, Resources
 from engine.traces.trace import MAX_SECONDS, Problems, Row, TraceFile, TraceJob, csv_jobs, csv_rows
 
@@ -44,11 +45,59 @@ def jobs(file: TraceFile) -> Iterator[TraceJob]:
 
 def _pod(row: Row) -> TraceJob:
     created = _time(row, "creation_time", 0)
-    started = _time(row, "scheduled_time", created)
-    deleted = _time(row, "deletion_time", started)
+    scheduled = _time(row, "scheduled_time", created)
+    deleted = _time(row, "deletion_time", max(created, scheduled))
     return TraceJob(
         id=row.typable("name"),
-        arrival_ms=(created or 0) * 1000,
-        run_ms=0,
-        request=Resources(),
+        arrival_ms=created * 1000,
+        run_ms=(deleted - max(created, scheduled)) * 1000,
+        request=Resources(
+            cpu_milli=row.whole("cpu_milli", most=MAX_QUANTITY),
+            memory_mib=row.whole("memory_mib", most=MAX_QUANTITY),
+            gpu_milli=_gpu_milli(row),
+        ),
+        queue=row.typable("qos") if row.fields.get("qos") else "",
+        gpu_models=_gpu_models(row),
     )
+
+
+def _time(row: Row, column: str, least: int) -> int:
+    """Seconds; `least` when the list has no such column or it is empty."""
+    return row.whole(column, least=least, most=MAX_SECONDS) if row.fields.get(column) else least
+
+
+def _gpu_milli(row: Row) -> int:
+    """`gpu_milli` of the trace is a share of each device; only one-device pods share theirs."""
+    devices = row.whole("num_gpu", most=MAX_DEVICES)
+    if devices == 1:
+        return row.whole("gpu_milli", least=1, most=1000)
+    return devices * 1000
+
+
+def _gpu_models(row: Row) -> tuple[str, ...]:
+    spec = row.fields.get("gpu_spec", "")
+    models = tuple(spec.split("|")) if spec else ()
+    if not all(ID_PATTERN.fullmatch(model) for model in models):
+        raise row.wrong("gpu_spec", "device models separated by '|'")
+    return models
+
+
+def _pool(row: Row) -> PoolSpec:
+    cpu_milli = row.whole("cpu_milli", most=MAX_QUANTITY)
+    memory_mib = row.whole("memory_mib", most=MAX_QUANTITY)
+    devices = row.whole("gpu", most=MAX_DEVICES)
+    model = row.typable("model") if devices and row.fields["model"] else ""
+    machine = f"{model.lower() or 'gpu'}-{devices}x" if devices else "cpu"
+    return PoolSpec(
+        name=f"{machine}-{_cores(cpu_milli)}-{_memory(memory_mib)}",
+        capacity=Resources(cpu_milli=cpu_milli, memory_mib=memory_mib, gpu_milli=devices * 1000),
+        gpu_model=model,
+    )
+
+
+def _cores(milli: int) -> str:
+    return f"{milli}m" if milli % 1000 else f"{milli // 1000}c"
+
+
+def _memory(mib: int) -> str:
+    return f"{mib}mi" if mib % 1024 else f"{mib // 1024}g"

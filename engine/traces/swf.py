@@ -68,10 +68,9 @@ def _job(file: TraceFile, number: int, line: bytes) -> TraceJob | None:
     tasks = procs if procs > 0 else req_procs
     if tasks > MAX_TASKS:
         raise file.wrong(number, "procs", f"at most {MAX_TASKS} processors", str(tasks))
-    if run <= 0:
-        return file.problems.skip("run time is 0 or unknown")
-    if tasks <= 0:
-        return file.problems.skip("processors are 0 or unknown")
+    if run <= 0 or tasks <= 0:
+        file.problems.skip("run time is 0 or unknown" if run <= 0 else "processors are 0 or unknown")
+        return None
     return TraceJob(
         id=str(job),
         arrival_ms=submit * 1000,

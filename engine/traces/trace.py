@@ -11,7 +11,7 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from importlib import import_module
 from io import BufferedReader
 from itertools import count
@@ -100,7 +100,7 @@ class TraceFile:
         """`found` is a description; pass text from the file through `shown` first."""
         return TraceError(str(self.path), line, column, f"expected {expected}, found {found}")
 
-    def lines(self) -> Iterator[tuple[int, bytes]]:
+    def lines(self) -> Generator[tuple[int, bytes], None, None]:
         """Line numbers from 1, and lines without their ends. Overlong lines and lines with NUL bytes are reported."""
         with self._open() as raw:
             if raw.peek(2)[:2] != _GZIP_MAGIC:
@@ -124,6 +124,8 @@ class TraceFile:
                 line = stream.readline(MAX_LINE + 1)
                 surplus = _discard_line(stream) if len(line) > MAX_LINE and not line.endswith(b"\n") else 0
             except (OSError, EOFError, zlib.error) as error:
+                if number == 1:
+                    raise self._broken(number, error) from error
                 self.problems.report(self._broken(number, error))
                 return
             if not line:
@@ -219,9 +221,7 @@ def csv_rows(file: TraceFile, required: tuple[str, ...]) -> Iterator[Row]:
         raise file.wrong(1, "1", f"a header with {', '.join(required)}", "none")
 
 
-def csv_jobs(
-    file: TraceFile, required: tuple[str, ...], parse: Callable[[Row], TraceJob | None]
-) -> Iterator[TraceJob]:
+def csv_jobs(file: TraceFile, required: tuple[str, ...], parse: Callable[[Row], TraceJob | None]) -> Iterator[TraceJob]:
     """Jobs of a CSV trace. `parse` gives None for a correct row with nothing to run, and counts it as skipped."""
     return unique_jobs(file, ((row.line, row) for row in csv_rows(file, required)), parse)
 
@@ -240,7 +240,7 @@ def unique_jobs(
         if job is None:
             continue
         if job.id in seen:
-            file.problems.report(file.wrong(number, "1", "a new id", f"{shown(job.id)} again"))
+            file.problems.report(file.wrong(number, "id", "a new id", f"{shown(job.id)} again"))
             continue
         seen.add(job.id)
         yield job

@@ -1,0 +1,226 @@
+"""Every action a person can take, one row each. Footer, `?`, palette, `:` bar and bindings all read this table.
+
+Capital letters act on the cluster, and always ask first; everything else only looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Literal
+
+from console import query
+from console.text import printable
+from engine.errors import SpecError
+from engine.query import COLUMNS, Kind
+
+ScreenName = Literal["overview", "queues", "workloads", "nodes", "events", "workload", "node"]
+TargetKind = Literal["", "workload", "node"]
+SCREENS: tuple[ScreenName, ...] = ("overview", "queues", "workloads", "nodes", "events", "workload", "node")
+LISTS: tuple[ScreenName, ...] = ("queues", "workloads", "nodes")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Something an action would act on, in the state the screen shows."""
+
+    id: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Where a person is and what is selected there."""
+
+    screen: ScreenName = "overview"
+    kind: TargetKind = ""
+    targets: tuple[Target, ...] = ()
+    connected: bool = True
+    depth: int = 1
+    """How many pages Back could leave, counting this one."""
+
+
+Why = Callable[[Context], str]
+"""Why an action is not possible here; empty when it is."""
+
+
+def _always(_context: Context) -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    id: str
+    title: str
+    keys: tuple[str, ...] = ()
+    screens: tuple[ScreenName, ...] = SCREENS
+    tier: Literal["", "T1", "T2"] = ""
+    """The least tier a proposal of this action can have; empty for what only looks."""
+    targets: TargetKind = ""
+    shell: str = ""
+    """What does the same from the shell; `{ids}` stands for the targets."""
+    commands: tuple[str, ...] = ()
+    """Names in the `:` bar."""
+    argument: Literal["", "filter", "id", "ids", "column"] = ""
+    footer: bool = False
+    why_not: Why = field(default=_always)
+
+    @property
+    def mutates(self) -> bool:
+        return bool(self.tier)
+
+    def disabled_reason(self, context: Context) -> str:
+        """Why it cannot be done now, in words for the footer, help and palette; empty when it can."""
+        if context.screen not in self.screens:
+            return f"only on {', '.join(self.screens)}"
+        if self.targets and not context.targets:
+            return "nothing is selected"
+        if self.mutates and context.kind != self.targets:
+            return f"acts on {self.targets}s"
+        if self.mutates and not context.connected:
+            return "no connection to the engine"
+        return self.why_not(context)
+
+    def shell_line(self, ids: Sequence[str]) -> str:
+        return self.shell.format(ids=" ".join(printable(name) for name in ids))
+
+
+def _needs_state(verb: str, *states: str) -> Why:
+    """Possible when at least one target is in one of the states; the plan names those that are not."""
+
+    def why_not(context: Context) -> str:
+        if any(target.state in states for target in context.targets):
+            return ""
+        return f"only {' or '.join(states)} ones can be {verb}"
+
+    return why_not
+
+
+_WORK: tuple[ScreenName, ...] = ("workloads", "workload")
+_NODES: tuple[ScreenName, ...] = ("nodes", "node")
+
+ACTIONS: tuple[Action, ...] = (
+    Action("overview", "Overview", ("1",), commands=("overview", "o"), shell="muster"),
+    Action("queues", "Queues", ("2",), commands=("queues",), argument="filter", shell="muster get queues"),
+    Action(
+        "workloads", "Workloads", ("3",), commands=("workloads", "jobs"), argument="filter",
+        shell="muster get workloads",
+    ),
+    Action("nodes", "Nodes", ("4",), commands=("nodes",), argument="filter", shell="muster get nodes"),
+    Action("events", "Events", ("5",), commands=("events",)),
+    Action("workload", "Workload by id", commands=("workload", "w", "why"), argument="id", shell="muster why ID"),
+    Action("node", "Node by id", commands=("node", "n"), argument="id", shell="muster get nodes id:ID"),
+    Action("open", "Open", ("enter",), commands=("open",), argument="id", footer=True),
+    Action("back", "Back", ("escape", "backspace", "h"), footer=True),
+    Action(
+        "cancel", "Cancel", ("X",), _WORK, "T2", "workload", "muster cancel {ids}", ("cancel",), "ids", True,
+        _needs_state("cancelled", "queued", "held", "placed", "running"),
+    ),
+    Action(
+        "hold", "Hold", ("H",), _WORK, "T1", "workload", "muster hold {ids}", ("hold",), "ids", True,
+        _needs_state("held", "queued"),
+    ),
+    Action(
+        "release", "Release", ("L",), _WORK, "T1", "workload", "muster release {ids}", ("release",), "ids", True,
+        _needs_state("released", "held"),
+    ),
+    Action(
+        "requeue", "Requeue", ("R",), _WORK, "T2", "workload", "muster requeue {ids}", ("requeue",), "ids", True,
+        _needs_state("requeued", "placed", "running"),
+    ),
+    Action(
+        "cordon", "Cordon", ("C",), _NODES, "T1", "node", "muster cordon {ids}", ("cordon",), "ids", True,
+        _needs_state("cordoned", "ready"),
+    ),
+    Action(
+        "uncordon", "Uncordon", ("U",), _NODES, "T1", "node", "muster uncordon {ids}", ("uncordon",), "ids", True,
+        _needs_state("uncordoned", "cordoned", "draining"),
+    ),
+    Action(
+        "drain", "Drain", ("D",), _NODES, "T2", "node", "muster drain {ids}", ("drain",), "ids", True,
+        _needs_state("drained", "ready", "cordoned"),
+    ),
+    Action("mark", "Mark", ("space",), ("workloads", "nodes")),
+    Action("filter", "Filter", ("slash",), (*LISTS, "events"), footer=True),
+    Action("sort", "Sort", ("s",), LISTS, commands=("sort",), argument="column", footer=True),
+    Action("copy", "Copy id", ("y",), ("workloads", "nodes", "queues", "workload", "node", "events")),
+    Action("refresh", "Refresh", ("r", "f5")),
+    Action("theme", "Light or dark", ("t",), commands=("theme",)),
+    Action("command", "Command", ("colon",), footer=True),
+    Action("help", "Help", ("question_mark",), commands=("help",), footer=True),
+    Action("palette", "All actions", ("ctrl+p",)),
+    Action("leave", "Back, or quit from the first page", ("q",)),
+    Action("quit", "Quit", ("ctrl+c",), commands=("quit", "q"), footer=False),
+)  # fmt: skip
+
+_KEY_LABELS = {
+    "enter": "↵", "escape": "esc", "slash": "/", "colon": ":", "question_mark": "?", "ctrl+p": "^p", "ctrl+c": "^c",
+    "backspace": "⌫", "f5": "F5",
+}  # fmt: skip
+
+
+def actions(*, read_only: bool) -> tuple[Action, ...]:
+    """The registry as this session may use it: read-only has no row that changes anything."""
+    return tuple(action for action in ACTIONS if not (read_only and action.mutates))
+
+
+def key_label(key: str) -> str:
+    return _KEY_LABELS.get(key, key)
+
+
+def footer(available: Sequence[Action], context: Context) -> list[tuple[Action, str]]:
+    """What the footer offers on this screen, with why not where it is not possible now."""
+    return [
+        (action, action.disabled_reason(context))
+        for action in available
+        if action.footer and context.screen in action.screens and not (action.id == "back" and context.depth == 1)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One line of the `:` bar, understood."""
+
+    action: Action
+    argument: str = ""
+
+
+def parse_command(line: str, available: Sequence[Action]) -> Command:
+    """Read a line of the `:` bar. Raises SpecError naming the nearest command."""
+    name, _, argument = line.strip().partition(" ")
+    argument = argument.strip()
+    for action in available:
+        if name in action.commands:
+            if argument and not action.argument:
+                raise SpecError("", f":{name} takes nothing behind it")
+            if not argument and action.argument in ("id", "column"):
+                raise SpecError("", f":{name} needs {'an id' if action.argument == 'id' else 'a column'}")
+            return Command(action, argument)
+    names = [command for action in available for command in action.commands]
+    near = get_close_matches(name, names, 1)
+    raise SpecError(
+        "",
+        f"there is no command '{printable(name)[:40]}'",
+        f"Did you mean :{near[0]}?" if near else ":help lists them all",
+    )
+
+
+def complete_command(line: str, cursor: int, available: Sequence[Action], kind: Kind = "workloads") -> list[str]:
+    """What the word under the cursor of a `:` line could become."""
+    name, space, argument = line[:cursor].partition(" ")
+    if not space:
+        return [command for action in available for command in action.commands[:1] if command.startswith(name)]
+    action = next((action for action in available if name in action.commands), None)
+    if action is None or (" " in argument.rstrip() and action.argument == "column"):
+        return []
+    if action.argument == "filter":
+        return query.complete(_kind_of(action), argument, len(argument))
+    if action.argument == "column":
+        stem = argument.lstrip("-")
+        return [argument[: len(argument) - len(stem)] + c.name for c in COLUMNS[kind] if c.name.startswith(stem)]
+    return []
+
+
+def _kind_of(action: Action) -> Kind:
+    return "nodes" if action.id == "nodes" else "queues" if action.id == "queues" else "workloads"

@@ -1,0 +1,272 @@
+"""The `muster` command: what can be typed, and what a shell gets back.
+
+The parser is complete here and loads nothing heavy; each command's module is loaded when it runs. Standard output is
+data, standard error is narration, the exit code says what kind of failure it was. A person never sees a traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from console.version import VERSION
+
+EXIT_CODES: dict[int, tuple[str, tuple[str, ...]]] = {
+    0: ("done", ()),
+    1: ("failed: anything not named below", ("error",)),
+    2: ("usage: the command, a file or a filter is malformed", ("invalid",)),
+    3: ("something named does not exist", ("not_found",)),
+    4: ("refused: not possible now, not approved, or read-only", ("refused",)),
+    5: ("no engine answers", ("unreachable",)),
+    6: ("the journal cannot be read or written", ("journal", "journal_corrupt", "journal_busy")),
+    7: ("a trace file is not what its format says", ("trace",)),
+    130: ("interrupted", ()),
+}
+"""Exit code -> what it means, and the error codes of `engine.errors` that lead to it."""
+
+ACTIONS = {
+    "cancel": ("WORKLOAD", "end workloads for good"),
+    "hold": ("WORKLOAD", "keep queued workloads from starting"),
+    "release": ("WORKLOAD", "let held workloads start"),
+    "requeue": ("WORKLOAD", "stop running workloads and queue them again"),
+    "cordon": ("NODE", "nodes take no new work"),
+    "uncordon": ("NODE", "nodes take work again"),
+    "drain": ("NODE", "cordon nodes and move their work away"),
+}
+KINDS = ("workloads", "nodes", "queues")
+FORMATS = ("swf", "openb", "itp", "philly")
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs one command and exits with its code."""
+    code = run(sys.argv[1:] if arguments is None else arguments)
+    _flush_or_forget()
+    raise SystemExit(code)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs one command and returns its exit code. Errors have been told on standard error."""
+    parsed = parser().parse_args(arguments)
+    # Imported after parsing, so that help and version need nothing else.
+    from engine.errors import MusterError
+
+    try:
+        return _load(parsed.run)(parsed) or 0
+    except MusterError as error:
+        _tell(error.code, error.problem, error.remedy, getattr(parsed, "json", False))
+        return exit_code(error.code)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        _forget_output()
+        return 0
+    except Exception as error:
+        path = _crash_log(arguments)
+        _tell("error", f"unexpected {type(error).__name__}, this is a defect of Muster", f"See {path}", False)
+        return 1
+
+
+def exit_code(error_code: str) -> int:
+    """The exit code of an error's code."""
+    return next((code for code, (_, errors) in EXIT_CODES.items() if error_code in errors), 1)
+
+
+# --- the parser ----------------------------------------------------------------------------------------------------
+
+
+def parser() -> argparse.ArgumentParser:
+    """Everything that can be typed."""
+    root = argparse.ArgumentParser(
+        prog="muster",
+        description="The on-call console for batch and AI clusters. Without a command: open the console.",
+        epilog=_exit_table(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    root.add_argument("--version", action="version", version=f"muster {VERSION}")
+    root.add_argument("--demo", action="store_true", help="open a generated AI cluster with live load")
+    root.add_argument("--nodes", type=_positive, metavar="N", help="with --demo: how many nodes")
+    root.add_argument("--fresh", action="store_true", help="with --demo: forget the earlier demo and start anew")
+    _speed(root)
+    _reach(root)
+    root.set_defaults(run="console.start:open_console", json=False)
+    commands = root.add_subparsers(title="commands", metavar="COMMAND")
+    _show_commands(commands)
+    _change_commands(commands)
+    _engine_commands(commands)
+    return root
+
+
+def _show_commands(commands: Any) -> None:
+    overview = _command(commands, "overview", "console.show:overview", "the state of the cell in 15 lines of text")
+    _reach(overview, sub=True)
+    get = _command(commands, "get", "console.show:get", "list workloads, nodes or queues, or show one")
+    get.add_argument("kind", choices=KINDS)
+    get.add_argument("id", nargs="?", help="show this one only")
+    get.add_argument("-f", "--filter", default="", metavar="FILTER", help="such as 'state:queued gpu>=8 !tenant:acme'")
+    get.add_argument("--sort", default="", metavar="COLUMNS", help="such as gpu:desc,id")
+    get.add_argument("--columns", default="", metavar="COLUMNS", help="comma-separated; see --columns help")
+    get.add_argument("--limit", type=_count, default=100, metavar="N", help="rows at most, 0 for all (default 100)")
+    _reach(get, sub=True)
+    why = _command(commands, "why", "console.show:why", "why a workload waits, and what would let it start")
+    why.add_argument("id")
+    _reach(why, sub=True)
+
+
+def _change_commands(commands: Any) -> None:
+    submit = _command(commands, "submit", "console.act:submit", "submit workloads of a file, or one from flags")
+    submit.add_argument("file", nargs="?", help="YAML or JSON with one or many workloads; - for standard input")
+    submit.add_argument("--id", help="unique id; made up when not given")
+    submit.add_argument("--name", help="what its owner calls it")
+    submit.add_argument("--queue", help="queue to submit to")
+    submit.add_argument("--priority", metavar="CLASS", help="priority class (default normal)")
+    submit.add_argument("--tenant", help="who pays")
+    submit.add_argument("--team")
+    submit.add_argument("--tasks", type=_positive, metavar="N", help="members of the gang (default 1)")
+    submit.add_argument("--cpus", metavar="CORES", help="of one task, such as 4 or 500m")
+    submit.add_argument("--memory", metavar="SIZE", help="of one task, such as 64GiB")
+    submit.add_argument("--gpus-per-task", metavar="GPUS", help="of one task, such as 8 or 0.5")
+    submit.add_argument("--disk", metavar="SIZE", help="of one task, such as 100GiB")
+    submit.add_argument("--estimate", metavar="TIME", help="run time, such as 6h or 1h30m")
+    submit.add_argument("--held", action="store_true", help="submit on hold")
+    _reach(submit, sub=True)
+    for name, (what, text) in ACTIONS.items():
+        action = _command(commands, name, "console.act:act", text)
+        action.add_argument("ids", nargs="+", metavar=what)
+        action.add_argument("--reason", default="", help="kept with the action")
+        action.add_argument("--yes", action="store_true", help="do not ask; needed where nobody can be asked")
+        action.add_argument("--dry-run", action="store_true", help="show the plan and its effect, do nothing")
+        action.set_defaults(action=name)
+        _reach(action, sub=True)
+
+
+def _engine_commands(commands: Any) -> None:
+    replay = _command(commands, "replay", "console.replay:replay", "run a trace through the engine and measure it")
+    replay.add_argument("file")
+    replay.add_argument("--format", required=True, choices=FORMATS)
+    replay.add_argument("--nodes", type=_count, default=0, metavar="N", help="one-processor (or one-GPU) nodes")
+    replay.add_argument("--node-file", metavar="FILE", help="the trace's own node list (openb)")
+    replay.add_argument("--policy", choices=("fcfs", "easy"), default="easy")
+    replay.add_argument("--estimate", choices=("requested", "actual"), default="requested")
+    replay.add_argument("--arrivals", type=float, default=1.0, metavar="X", help="stretch (>1) or compress arrivals")
+    replay.add_argument("--strict", action="store_true", help="stop at the first bad line")
+    replay.add_argument("--live", action="store_true", help="show it on the console")
+    _speed(replay)
+    _json(replay)
+    serve = _command(commands, "serve", "console.start:serve_engine", "run an engine in the foreground")
+    serve.add_argument("--cell-file", metavar="FILE", help="YAML or JSON that defines a new cell")
+    serve.add_argument("--data", metavar="DIR", help="folder of journal and socket (default: the cell's state folder)")
+    serve.add_argument("--socket", metavar="PATH", help="Unix socket to serve on (default: in the data folder)")
+    serve.add_argument("--listen", metavar="HOST:PORT", help="serve TCP too; this machine only")
+    serve.add_argument("--demo", action="store_true", help="a generated AI cluster with live load")
+    serve.add_argument("--nodes", type=_positive, metavar="N", help="with --demo: how many nodes")
+    serve.add_argument("--seed", type=int, default=1, metavar="N", help="of the simulated executor and the demo")
+    serve.add_argument("--ignore-snapshot", action="store_true", help="read the whole journal instead of its snapshot")
+    serve.add_argument("--readonly", action="store_true", default=None, help="refuse every change")
+    serve.add_argument("--cell", metavar="NAME", help="name of the cell and of its state folder")
+    _speed(serve)
+    stop = _command(commands, "stop", "console.start:stop_engine", "stop the cell's engine; its state is kept")
+    _reach(stop, sub=True)
+    doctor = _command(commands, "doctor", "console.doctor:doctor", "check this machine and the cell")
+    _reach(doctor, sub=True)
+    completion = _command(commands, "completion", "console.completion:completion", "print a completion script")
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+
+
+def _command(commands: Any, name: str, runs: str, text: str) -> argparse.ArgumentParser:
+    """A command's parser. `runs` is `module:function`, loaded when the command runs."""
+    made: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+    made.set_defaults(run=runs)
+    return made
+
+
+def _reach(target: argparse.ArgumentParser, *, sub: bool = False) -> None:
+    """How to reach an engine. May stand before or after the command; the one after it wins."""
+    default = argparse.SUPPRESS if sub else None
+    group = target.add_argument_group("which engine")
+    group.add_argument("--cell", metavar="NAME", default=default, help="the cell, by the name of its state folder")
+    group.add_argument("--connect", metavar="URL", default=default, help="URL or socket of a running engine")
+    group.add_argument("--readonly", action="store_true", default=default, help="show, never act")
+    if sub:
+        _json(target)
+
+
+def _json(target: argparse.ArgumentParser) -> None:
+    target.add_argument("--json", action="store_true", help="JSON on standard output, in raw units")
+
+
+def _speed(target: argparse.ArgumentParser) -> None:
+    target.add_argument("--speed", type=float, metavar="X", help="cell seconds per second (demo: 60)")
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError("must not be negative")
+    return value
+
+
+def _exit_table() -> str:
+    return "exit codes:\n" + "\n".join(f"  {code:<3}  {text}" for code, (text, _) in EXIT_CODES.items())
+
+
+# --- the way out ---------------------------------------------------------------------------------------------------
+
+
+def _load(runs: str) -> Any:
+    import importlib
+
+    module, _, name = runs.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _tell(code: str, problem: str, remedy: str, as_json: bool) -> None:
+    """An error on standard error: for people in one or two lines, for programs as JSON."""
+    from console.text import printable
+
+    if as_json:
+        import json
+
+        print(json.dumps({"code": code, "problem": problem, "remedy": remedy}), file=sys.stderr)
+        return
+    print(f"muster: {printable(problem)}", file=sys.stderr)
+    for line in remedy.splitlines():
+        print(f"  {printable(line)}", file=sys.stderr)
+
+
+def _crash_log(arguments: Sequence[str]) -> str:
+    """Writes the traceback, without the values of variables, where only this user can read it. Returns the path."""
+    import tempfile
+    import traceback
+
+    handle, path = tempfile.mkstemp(prefix="muster-crash-", suffix=".log")
+    with os.fdopen(handle, "w", encoding="utf-8") as log:
+        log.write(f"muster {VERSION}, Python {sys.version}, command {arguments[:1]}\n")
+        log.write(traceback.format_exc())
+    return path
+
+
+def _flush_or_forget() -> None:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _forget_output()
+
+
+def _forget_output() -> None:
+    """The reader of a pipe has gone: let the rest go nowhere, also what Python flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    main()

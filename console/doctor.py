@@ -1,0 +1,160 @@
+"""The command `muster doctor`: what works on this machine, what does not, and what to do about it."""
+
+from __future__ import annotations
+
+import argparse
+import locale
+import os
+import shutil
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from console.attach import connect, settings_of
+from console.settings import CellPaths, Settings, cell_paths, config_file, unknown_environment
+from console.show import write_json, write_lines
+from console.text import printable
+from console.version import VERSION
+from engine.errors import MusterError
+
+LOW_DISK_BYTES = 512 * 2**20
+SLOW_ANSWER_S = 0.5
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One line of the report."""
+
+    name: str
+    state: Literal["ok", "warn", "fail"]
+    found: str
+    remedy: str = ""
+
+
+def doctor(arguments: argparse.Namespace) -> int:
+    """Prints every finding. The exit code is 1 when something fails."""
+    findings = list(examine(arguments))
+    if arguments.json:
+        write_json(findings)
+    else:
+        write_lines(_line(finding) for finding in findings)
+    return 1 if any(finding.state == "fail" for finding in findings) else 0
+
+
+def examine(arguments: argparse.Namespace) -> Iterator[Finding]:
+    yield Finding("muster", "ok", f"{VERSION}, Python {sys.version.split()[0]}")
+    yield _terminal()
+    yield _colour()
+    yield _locale()
+    try:
+        settings = settings_of(arguments)
+    except MusterError as error:
+        yield Finding("settings", "fail", error.problem, error.remedy)
+        return
+    yield _settings()
+    if not settings.connect:
+        paths = cell_paths(settings)
+        yield from (check(paths) for check in _CELL_CHECKS)
+    yield _engine(arguments, settings)
+
+
+def _line(finding: Finding) -> str:
+    remedy = f"\n      {'':<10}  {printable(finding.remedy)}" if finding.remedy else ""
+    return f"{finding.state:<4}  {finding.name:<10}  {printable(finding.found)}{remedy}"
+
+
+def _terminal() -> Finding:
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return Finding("terminal", "warn", "not a terminal", "The console needs one; the other commands do not")
+    size = shutil.get_terminal_size()
+    found = f"{os.environ.get('TERM', 'TERM is not set')}, {size.columns}x{size.lines}"
+    if size.columns < 80 or size.lines < 24:
+        return Finding("terminal", "warn", found, "The console is made for 80x24 and more")
+    return Finding("terminal", "ok", found)
+
+
+def _colour() -> Finding:
+    if os.environ.get("NO_COLOR"):
+        return Finding("colour", "ok", "off, because NO_COLOR is set")
+    term = os.environ.get("TERM", "")
+    if os.environ.get("COLORTERM", "").lower() in ("truecolor", "24bit"):
+        return Finding("colour", "ok", "16 million")
+    return Finding("colour", "ok", "256" if "256color" in term else "16")
+
+
+def _locale() -> Finding:
+    encoding = locale.getpreferredencoding(False)
+    if encoding.lower().replace("-", "") == "utf8":
+        return Finding("locale", "ok", encoding)
+    return Finding("locale", "warn", encoding, "Boxes and bars need UTF-8: export LC_ALL=C.UTF-8")
+
+
+def _settings() -> Finding:
+    path = config_file(os.environ)
+    unknown = unknown_environment(os.environ)
+    if unknown:
+        return Finding("settings", "warn", f"unknown {', '.join(unknown)}", "Check the spelling")
+    return Finding("settings", "ok", str(path) if path.exists() else f"defaults; {path} does not exist")
+
+
+def _state_folder(paths: CellPaths) -> Finding:
+    nearest = next(folder for folder in (paths.folder, *paths.folder.parents) if folder.exists())
+    if os.access(nearest, os.W_OK | os.X_OK):
+        return Finding("state", "ok", str(paths.folder))
+    return Finding("state", "fail", f"{nearest} cannot be written", "Set state_dir, or mend its permissions")
+
+
+def _disk(paths: CellPaths) -> Finding:
+    nearest = next(folder for folder in (paths.folder, *paths.folder.parents) if folder.exists())
+    free = shutil.disk_usage(nearest).free
+    found = f"{free / 2**30:.1f} GiB free"
+    if free < LOW_DISK_BYTES:
+        return Finding("disk", "fail", found, "Make room: a journal that cannot grow stops the cell")
+    return Finding("disk", "ok", found)
+
+
+def _journal(paths: CellPaths) -> Finding:
+    """Reads what SQLite can tell without disturbing a running engine; the engine checks every batch when it starts."""
+    if not paths.journal.exists():
+        return Finding("journal", "ok", "none yet")
+    try:
+        with closing(sqlite3.connect(f"{_uri(paths.journal)}?mode=ro", uri=True, timeout=2)) as database:
+            said = database.execute("PRAGMA quick_check(1)").fetchone()[0]
+            events = database.execute("SELECT last_version FROM head").fetchone()
+    except sqlite3.Error as error:
+        return Finding("journal", "fail", f"{paths.journal}: {error}", _RESTORE)
+    if said != "ok":
+        return Finding("journal", "fail", f"{paths.journal}: {said}", _RESTORE)
+    size = paths.journal.stat().st_size / 2**20
+    return Finding("journal", "ok", f"{events[0] if events else 0:,} events, {size:.1f} MiB")
+
+
+def _uri(path: Path) -> str:
+    return path.absolute().as_uri()
+
+
+_RESTORE = "Keep the file, restore a backup beside it; nothing is repaired by guessing"
+_CELL_CHECKS: tuple[Callable[[CellPaths], Finding], ...] = (_state_folder, _disk, _journal)
+
+
+def _engine(arguments: argparse.Namespace, settings: Settings) -> Finding:
+    begun = time.monotonic()
+    try:
+        with closing(connect(arguments)) as client:
+            health = client.health()
+    except MusterError as error:
+        return Finding("engine", "warn", error.problem, error.remedy)
+    took = time.monotonic() - begun
+    found = f"'{health.name}', process {health.pid}, version {health.version:,}, answered in {took * 1000:.0f} ms"
+    if health.journal_error:
+        return Finding("engine", "fail", health.journal_error, "Nothing new is accepted until this is mended")
+    if health.software != VERSION:
+        return Finding("engine", "warn", f"{found}, Muster {health.software}", "Restart it: `muster stop`")
+    if took > SLOW_ANSWER_S:
+        return Finding("engine", "warn", found, "It is busy; see its log")
+    return Finding("engine", "ok", found)

@@ -1,0 +1,163 @@
+"""The engine as a process of its own: opens the journal, runs the loop, serves clients until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from console.local_client import LocalClient
+from console.server import Watch, build_app
+from console.sockets import bind_tcp, bind_unix, private_folder
+from engine.commands import Define
+from engine.control import Engine
+from engine.loop import EngineLoop
+from engine.model import CellSpec, WorkloadSpec
+from runbooks.gate import Gate
+
+KEEP_ALIVE_S = 75
+"""Longer than a screen is left alone between two questions, so that connections are rarely made anew."""
+STOP_S = 5
+"""Longest wait for requests under way when stopping."""
+
+Feed = Iterator[tuple[int, WorkloadSpec]]
+
+
+@dataclass(frozen=True)
+class Served:
+    """What to serve, and where."""
+
+    name: str
+    journal: Path | None
+    """None keeps everything in memory."""
+    unix_socket: Path | None = None
+    listen: str = ""
+    """HOST:PORT of this machine; empty for none."""
+    pid_file: Path | None = None
+    read_only: bool = False
+    speed: float = 1.0
+    seed: int = 0
+    use_snapshot: bool = True
+    """False replays the whole journal instead."""
+    start_ms: int = 0
+    """Cell time at which a new cell begins, Unix milliseconds."""
+    keep_up: bool = False
+    """A restarted cell goes on at `start_ms` too: time has passed while no engine ran."""
+    cell: CellSpec | None = None
+    """Applied only when the journal is new."""
+    feed: Callable[[Engine], Feed] | None = None
+    """Load submitted as cell time passes, given the engine as it was opened."""
+
+
+def serve(served: Served) -> None:
+    """Runs until SIGTERM, SIGINT or SIGHUP, then writes a snapshot and returns. Raises MusterError when it cannot.
+
+    The journal is opened first: its lock decides between two engines that start at once.
+    """
+    if served.journal is not None:
+        private_folder(served.journal.parent)
+    engine = Engine.open(served.journal, seed=served.seed, use_snapshot=served.use_snapshot)
+    with contextlib.ExitStack() as after:
+        after.callback(engine.close)
+        if engine.version == 0:
+            _begin(engine, served)
+        elif served.keep_up:
+            engine.advance(served.start_ms)
+        sockets = list(_sockets(served, after))
+        _write_pid(served.pid_file, after)
+        loop = EngineLoop(engine, speed=served.speed, feed=served.feed(engine) if served.feed else None)
+        client = LocalClient(loop, Gate(engine), served.read_only, name=served.name)
+        loop.start()
+        after.callback(loop.stop)
+        asyncio.run(run_server(client, loop, sockets, on_ready=lambda: _say_ready(served)))
+        print("muster engine stops", file=sys.stderr, flush=True)
+
+
+async def run_server(
+    client: LocalClient,
+    loop: EngineLoop,
+    sockets: list[socket.socket],
+    on_ready: Callable[[], None],
+    stop: asyncio.Event | None = None,
+) -> None:
+    """Serves on bound sockets until a signal comes or, where signals are not ours to take, `stop` is set."""
+    watch = Watch(loop)
+    server = _Server(uvicorn.Config(build_app(client, watch), **_UVICORN))
+    stopping = stop or _stop_on_signals()
+    serving = asyncio.create_task(server.serve(sockets=sockets))
+    stopped = asyncio.create_task(stopping.wait())
+    while not server.started and not serving.done():
+        await asyncio.sleep(0.005)
+    on_ready()
+    await asyncio.wait((serving, stopped), return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    watch.close()
+    server.should_exit = True
+    await serving
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to `run_server`: uvicorn would raise them again when done, before the snapshot is written."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+_UVICORN: dict[str, Any] = {
+    "lifespan": "off",
+    "log_level": "error",
+    "access_log": False,
+    "server_header": False,
+    "timeout_keep_alive": KEEP_ALIVE_S,
+    "timeout_graceful_shutdown": STOP_S,
+    "ws": "none",
+    "proxy_headers": False,
+}
+
+
+def _begin(engine: Engine, served: Served) -> None:
+    """A new cell begins at its start time, not in 1970."""
+    engine.advance(served.start_ms)
+    if served.cell is not None:
+        engine.command(Define(cell=served.cell))
+
+
+def _stop_on_signals() -> asyncio.Event:
+    stop = asyncio.Event()
+    for sent in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(sent, stop.set)
+    return stop
+
+
+def _sockets(served: Served, after: contextlib.ExitStack) -> Iterator[socket.socket]:
+    if served.unix_socket is not None:
+        bound = bind_unix(served.unix_socket)
+        after.callback(served.unix_socket.unlink, missing_ok=True)
+        after.callback(bound.close)
+        yield bound
+    if served.listen:
+        bound = bind_tcp(served.listen)
+        after.callback(bound.close)
+        yield bound
+
+
+def _write_pid(path: Path | None, after: contextlib.ExitStack) -> None:
+    if path is not None:
+        path.write_text(f"{os.getpid()}\n")
+        after.callback(path.unlink, missing_ok=True)
+
+
+def _say_ready(served: Served) -> None:
+    where = " and ".join(str(at) for at in (served.unix_socket, served.listen) if at)
+    mode = ", read-only" if served.read_only else ""
+    print(f"muster engine '{served.name}' ready on {where}, process {os.getpid()}{mode}", file=sys.stderr, flush=True)

@@ -1,0 +1,101 @@
+"""Starting an engine as its own process, or finding the one that runs. Nothing here is needed before first paint."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from console.settings import CellPaths
+from console.sockets import Peer, private_folder, probe
+from engine.errors import JournalError, MusterError, UnreachableError
+
+READY_S = 60.0
+"""Longest wait for a new engine: it may have a long journal to read."""
+POLL_S = 0.02
+LAST_WORD_S = 2.0
+"""How long a failed start may still turn out to be a lost race against another engine."""
+LOG_TAIL_BYTES = 8192
+
+_STARTED: list[subprocess.Popen[bytes]] = []
+"""Engines outlive their starter on purpose; kept here so that Popen does not complain about it."""
+
+
+def ensure_engine(paths: CellPaths, serve_arguments: Sequence[str]) -> Path:
+    """The socket of the cell's engine, started with `muster serve` and these arguments unless one answers already.
+
+    Raises UnreachableError or JournalError quoting the engine's own last words when it does not start.
+    """
+    if running(paths.socket) is not None:
+        return paths.socket
+    private_folder(paths.folder)
+    start = paths.log.stat().st_size if paths.log.exists() else 0
+    process = _spawn(paths, serve_arguments)
+    deadline = time.monotonic() + READY_S
+    while time.monotonic() < deadline:
+        if running(paths.socket) is not None:
+            return paths.socket
+        if process.poll() is not None:
+            if process.returncode not in _RACE_CODES:
+                break
+            deadline = min(deadline, time.monotonic() + LAST_WORD_S)
+        time.sleep(POLL_S)
+    raise _failed(paths.log, start, process.returncode)
+
+
+def running(path: Path) -> Peer | None:
+    """Who listens on the socket, if it is this user or root. Raises UnreachableError for anybody else."""
+    peer = probe(path)
+    if peer is not None and peer.uid not in (-1, 0, os.getuid()):
+        raise UnreachableError(f"{path} belongs to another user", "Set state_dir to a folder of your own")
+    return peer
+
+
+def _spawn(paths: CellPaths, serve_arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    """`muster serve` in a session of its own: closing the terminal does not reach it.
+
+    It runs in the folder that holds the packages, so that a checkout starts itself also when nothing is installed.
+    """
+    packages = Path(__file__).resolve().parent.parent
+    with open(paths.log, "ab", opener=_private) as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "console.cli", "serve", *serve_arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=packages,
+            start_new_session=True,
+        )
+    _STARTED.append(process)
+    return process
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+_RACE_CODES = (4, 6)
+"""Exit codes of `muster serve` when the socket or the journal is taken: somebody else was faster."""
+
+
+def _failed(log: Path, start: int, exit_code: int | None) -> MusterError:
+    remedy = f"See {log}"
+    if exit_code is None:
+        return UnreachableError(f"the engine did not answer within {READY_S:g} s", remedy)
+    said = last_line(log, start)
+    kind = JournalError if exit_code == 6 else UnreachableError
+    return kind(f"the engine did not start: {said or f'it ended with exit code {exit_code}'}", remedy)
+
+
+def last_line(log: Path, start: int = 0) -> str:
+    """The last line with words in it that the log has after byte `start`."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(start, log.stat().st_size - LOG_TAIL_BYTES))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")

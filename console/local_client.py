@@ -1,0 +1,119 @@
+"""The client of an engine in this process. The server answers through one too, so both faces share one behaviour."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from console.client import Health, refuse_read_only
+from console.version import VERSION
+from engine.commands import AddNodes, AddPools, AddPriorityClasses, AddQueues, Define, Submit
+from engine.errors import MusterError, RefusedError
+
+if TYPE_CHECKING:
+    from engine.loop import EngineLoop
+
+    from engine.commands import AnyCommand, Receipt
+    from engine.control import Engine
+    from engine.query import Changes, NodeDetail, Overview, Page, Query, WorkloadDetail
+    from runbooks.gate import Gate
+    from runbooks.plan import ActionName, Outcome, Proposal
+
+T = TypeVar("T")
+
+REQUESTS = (Submit, Define, AddPools, AddNodes, AddQueues, AddPriorityClasses)
+"""Commands that need no approval: they add, they do not touch what exists."""
+
+
+class LocalClient:
+    """Implements `console.client.Client` over an engine loop and a gate of this process.
+
+    `who` is the person in whose name is proposed and approved; `name` is the engine's name for the header.
+    """
+
+    def __init__(
+        self, loop: EngineLoop, gate: Gate, read_only: bool = False, *, who: str = "", name: str = "local"
+    ) -> None:
+        self.read_only = read_only
+        self._loop = loop
+        self._gate = gate
+        self._who = who or user_name()
+        self._name = name
+
+    def health(self) -> Health:
+        def read(engine: Engine) -> Health:
+            return Health(
+                name=self._name,
+                cell=engine.overview().cell,
+                version=engine.version,
+                now_ms=engine.now_ms,
+                speed=self._loop.speed,
+                paused=self._loop.paused,
+                pid=os.getpid(),
+                journal=str(engine.path or ""),
+                journal_error=engine.journal_error,
+                software=VERSION,
+            )
+
+        return self._call(read)
+
+    def overview(self) -> Overview:
+        return self._call(lambda engine: engine.overview())
+
+    def query(self, query: Query) -> Page:
+        return self._call(lambda engine: engine.query(query))
+
+    def workload(self, workload_id: str) -> WorkloadDetail:
+        return self._call(lambda engine: engine.workload(workload_id))
+
+    def node(self, node_id: str) -> NodeDetail:
+        return self._call(lambda engine: engine.node(node_id))
+
+    def changes(self, after: int, wait_s: float, limit: int = 500) -> Changes:
+        if wait_s > 0:
+            self._loop.wait_version(after, wait_s)
+        return self._call(lambda engine: engine.changes(after, limit))
+
+    def command(self, command: AnyCommand) -> Receipt:
+        self._refuse_if_read_only()
+        refuse_action(command)
+        return self._call(lambda engine: engine.command(command))
+
+    def propose(self, action: ActionName, targets: tuple[str, ...], reason: str = "") -> Proposal:
+        self._refuse_if_read_only()
+        return self._call(lambda _: self._gate.propose(action, targets, reason, self._who))
+
+    def approve(self, proposal_id: str, digest: str) -> Outcome:
+        self._refuse_if_read_only()
+        return self._call(lambda _: self._gate.approve(proposal_id, digest, self._who))
+
+    def close(self) -> None:
+        """Nothing to release: whoever made the loop stops it."""
+
+    def _refuse_if_read_only(self) -> None:
+        if self.read_only:
+            raise refuse_read_only()
+
+    def _call(self, fn: Callable[[Engine], T]) -> T:
+        try:
+            return self._loop.call(fn)
+        except TimeoutError:
+            raise MusterError("the engine is busy and did not answer in time", "Try again") from None
+
+
+def refuse_action(command: AnyCommand) -> None:
+    """Raises RefusedError for a command that changes what runs: those go through propose and approve."""
+    if not isinstance(command, REQUESTS):
+        name = type(command).__struct_config__.tag
+        raise RefusedError(f"{name} needs approval: propose it", "Use propose, look at the plan, then approve it")
+
+
+def user_name() -> str:
+    """The name of the user this process runs as."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid-{os.getuid()}"

@@ -1,0 +1,141 @@
+"""Where a person is: a stack of pages over one of five roots.
+
+Roots are kept, so that coming back finds the same row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from console.screens.overview import OverviewPane
+from console.screens.pane import Connect, ListPane, Pane
+
+if TYPE_CHECKING:
+    from textual.widget import Widget
+
+    from console.actions import ScreenName
+    from console.views import EventLog
+
+
+class Navigator:
+    """Shows one pane of the stack in `body`, hides the others."""
+
+    def __init__(self, connect: Connect, log: EventLog) -> None:
+        self._connect = connect
+        self._log = log
+        self._body: Widget | None = None
+        self._roots: dict[ScreenName, Pane] = {}
+        self.stack: list[Pane] = []
+
+    @property
+    def current(self) -> Pane | None:
+        return self.stack[-1] if self.stack else None
+
+    def open(self, body: Widget, name: ScreenName) -> None:
+        """The first page."""
+        self._body = body
+        self.goto(name)
+
+    def goto(self, name: ScreenName) -> Pane:
+        """Leave everything for a root."""
+        root = self._roots.get(name)
+        if root is None:
+            root = self._roots[name] = self._new(name)
+        self._leave(1)
+        if self.stack and self.stack[0] is not root:
+            self.stack[0].display = False
+        self.stack = [root]
+        self._show(root)
+        return root
+
+    def drill(self, name: ScreenName, argument: str = "") -> Pane:
+        """A page on top of this one: a workload, a node, or a list through a filter."""
+        pane = self._new(name, argument)
+        if self.stack:
+            self.stack[-1].display = False
+        self.stack.append(pane)
+        self._show(pane)
+        return pane
+
+    def back(self) -> bool:
+        """One page back; false at a root."""
+        if len(self.stack) < 2:
+            return False
+        self._leave(len(self.stack) - 1)
+        self._show(self.stack[-1])
+        return True
+
+    def _leave(self, depth: int) -> None:
+        """Take away the pages above `depth`."""
+        for pane in self.stack[depth:]:
+            pane.remove()
+        del self.stack[depth:]
+
+    def _show(self, pane: Pane) -> None:
+        assert self._body is not None
+        if pane.parent is None:
+            self._body.mount(pane)
+            pane.call_after_refresh(pane.land)
+            return
+        pane.display = True
+        pane.land()
+        pane.reload()
+        pane.post_message(Pane.Changed())
+
+    def _new(self, name: ScreenName, argument: str = "") -> Pane:
+        if name == "overview":
+            return OverviewPane(self._connect)
+        pane = _PAGES[name](self._connect, self._log, argument)
+        if isinstance(pane, ListPane) and argument:
+            pane.view.filter(argument)
+        return pane
+
+
+# Pages are imported when first shown: the first frame waits for none of them.
+
+
+def _workloads(connect: Connect, _log: EventLog, _argument: str) -> Pane:
+    from console.screens.workloads import WorkloadsPane
+
+    return WorkloadsPane(connect)
+
+
+def _queues(connect: Connect, _log: EventLog, _argument: str) -> Pane:
+    from console.screens.queues import QueuesPane
+
+    return QueuesPane(connect)
+
+
+def _nodes(connect: Connect, _log: EventLog, _argument: str) -> Pane:
+    from console.screens.nodes import NodesPane
+
+    return NodesPane(connect)
+
+
+def _events(connect: Connect, log: EventLog, _argument: str) -> Pane:
+    from console.screens.events import EventsPane
+
+    return EventsPane(connect, log)
+
+
+def _workload(connect: Connect, _log: EventLog, argument: str) -> Pane:
+    from console.screens.workload import WorkloadPane
+
+    return WorkloadPane(connect, argument)
+
+
+def _node(connect: Connect, _log: EventLog, argument: str) -> Pane:
+    from console.screens.node import NodePane
+
+    return NodePane(connect, argument)
+
+
+_PAGES: dict[str, Callable[[Connect, EventLog, str], Pane]] = {
+    "workloads": _workloads,
+    "queues": _queues,
+    "nodes": _nodes,
+    "events": _events,
+    "workload": _workload,
+    "node": _node,
+}

@@ -1,0 +1,158 @@
+"""Plain text for pipes and incident notes: aligned tables and the overview. Foreign text passes `printable`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.cells import cell_len
+
+from console.text import NONE, duration, mebibytes, milli, permille, printable, show, timestamp
+from engine.query import COLUMNS, Kind
+
+if TYPE_CHECKING:
+    from engine.query import Overview, Page, PoolOverview, Reason, WorkloadDetail
+
+OVERVIEW_POOLS = 3
+OVERVIEW_REASONS = 4
+
+
+def page_table(kind: Kind, page: Page) -> list[str]:
+    """A header line and one line per row. Ids come first and are never cut, so that they can be used again."""
+    columns = {column.name: column for column in COLUMNS[kind]}
+    shown = [columns[name] for name in page.columns]
+    rows = [[show(column.unit, value) for column, value in zip(shown, row, strict=True)] for row in page.rows]
+    return table([column.title for column in shown], rows, [column.unit != "text" for column in shown])
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
+    """Aligned columns, two spaces apart, without trailing blanks."""
+    widths = [max(map(cell_len, column)) for column in zip(titles, *rows, strict=True)]
+    return [
+        "  ".join(
+            _padded(text, width, to_right) for text, width, to_right in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in (titles, *rows)
+    ]
+
+
+def facts(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """`name  value` lines, values aligned."""
+    width = max(len(name) for name, _ in pairs)
+    return [f"{name:<{width}}  {value}".rstrip() for name, value in pairs]
+
+
+def overview_lines(view: Overview) -> list[str]:
+    """The cell in at most 15 lines, fit to be pasted into an incident."""
+    states = view.states
+    pools = [_pool_line(pool) for pool in view.pools[:OVERVIEW_POOLS]]
+    if len(view.pools) > OVERVIEW_POOLS:
+        pools.append(f"  and {len(view.pools) - OVERVIEW_POOLS} more pools: muster get nodes")
+    blocked = [f"  {printable(token)}: {count:,}" for token, count in view.blocked[:OVERVIEW_REASONS]]
+    oldest = f"{duration(view.oldest_wait_ms)} ({printable(view.oldest_waiting)})" if view.oldest_waiting else "none"
+    return [
+        f"cell {printable(view.cell)} at {timestamp(view.now_ms)} UTC, version {view.version:,}, policy {view.policy}",
+        f"nodes     {_nodes(view.pools)}",
+        *pools,
+        f"in use    {_in_use(view)}",
+        f"work      {_count(states, 'running', 'placed')} running, {_count(states, 'queued')} queued, "
+        f"{_count(states, 'held')} held; last hour {view.started_last_hour:,} started, "
+        f"{view.finished_last_hour:,} finished",
+        f"waits     p50 {duration(view.wait_p50_ms)}, p95 {duration(view.wait_p95_ms)}; oldest waiting {oldest}",
+        *(["waiting for", *blocked] if blocked else []),
+    ]
+
+
+def workload_lines(view: WorkloadDetail) -> list[str]:
+    """One workload: what it is, where it is, why it waits."""
+    pairs = [
+        ("id", printable(view.id)),
+        *([("name", printable(view.name))] if view.name else []),
+        ("state", f"{view.state} for {duration(view.now_ms - view.since_ms)}, attempt {view.attempts}"),
+        ("queue", f"{printable(view.queue)}, priority {view.priority} ({printable(view.priority_class)})"),
+        ("tenant", "/".join(printable(part) for part in (view.tenant, view.team) if part) or NONE),
+        *((f"group {printable(group.name)}", _group_text(group)) for group in view.groups),
+        ("estimate", duration(view.estimate_ms) if view.estimate_ms else "unknown"),
+        ("submitted", f"{timestamp(view.submitted_ms)} UTC"),
+        *([("placed on", _placement(view))] if view.placement else []),
+    ]
+    return [*facts(pairs), *(reason_lines(view) if view.reasons else [])]
+
+
+def reason_lines(view: WorkloadDetail) -> list[str]:
+    """Why it waits and when it may start; why not, where it does not wait."""
+    if not view.reasons:
+        return [f"it does not wait: {view.state} for {duration(view.now_ms - view.since_ms)}"]
+    place = [f"number {view.position:,} in queue {printable(view.queue)}"] if view.position else []
+    start = view.earliest_start_ms
+    when = f"in {duration(start - view.now_ms)}, at {timestamp(start)} UTC" if start is not None else "not known"
+    lines = [line for reason in view.reasons for line in _reason(reason)]
+    return [f"waiting for {duration(view.now_ms - view.since_ms)}", *place, *lines, f"earliest start: {when}"]
+
+
+def quantity(name: str, value: int) -> str:
+    """A quantity of the resource vector with its unit: "8 GPU", "64 GiB memory"."""
+    units = {"cpu_milli": "CPU", "gpu_milli": "GPU"}
+    if name in units:
+        return f"{milli(value)} {units[name]}"
+    return f"{mebibytes(value)} {name.removesuffix('_mib')}"
+
+
+def _padded(text: str, width: int, right: bool) -> str:
+    padding = " " * (width - cell_len(text))
+    return padding + text if right else text + padding
+
+
+def _nodes(pools: Sequence[PoolOverview]) -> str:
+    parts = [
+        (state, sum(getattr(pool, state) for pool in pools)) for state in ("ready", "cordoned", "draining", "down")
+    ]
+    total = sum(pool.nodes for pool in pools)
+    return f"{total:,}: " + ", ".join(f"{count:,} {state}" for state, count in parts if count or state == "ready")
+
+
+def _pool_line(pool: PoolOverview) -> str:
+    model = f" {printable(pool.gpu_model)}" if pool.gpu_model else ""
+    scarce = "gpu_milli" if pool.capacity.get("gpu_milli") else "cpu_milli"
+    return (
+        f"  {printable(pool.name)}{model}: {pool.ready:,} of {pool.nodes:,} ready, "
+        f"{_share(pool.used, pool.capacity, scarce)}"
+    )
+
+
+def _in_use(view: Overview) -> str:
+    names = [name for name in ("gpu_milli", "cpu_milli", "memory_mib") if view.capacity.get(name)]
+    return ", ".join(_share(view.used, view.capacity, name) for name in names) or "no capacity"
+
+
+def _share(used: dict[str, int], capacity: dict[str, int], name: str) -> str:
+    most = capacity.get(name, 0)
+    part = permille(used.get(name, 0) * 1000 // most) if most else "0%"
+    held = quantity(name, used.get(name, 0)).rsplit(" ", 1)[0]
+    return f"{held} of {quantity(name, most)} ({part})"
+
+
+def _count(states: dict[str, int], *names: str) -> str:
+    return f"{sum(states.get(name, 0) for name in names):,}"
+
+
+def _group_text(group: Any) -> str:
+    asked = [
+        quantity(name, value)
+        for name in ("gpu_milli", "cpu_milli", "memory_mib", "disk_mib")
+        if (value := getattr(group, name))
+    ]
+    limits = [f"{word} {', '.join(map(printable, values))}" for word, values in
+              (("model", group.gpu_models), ("pool", group.pools)) if values]  # fmt: skip
+    return "; ".join([f"{group.count:,} x {', '.join(asked)}", *limits])
+
+
+def _placement(view: WorkloadDetail) -> str:
+    names = [printable(place.node) for place in view.placement[:4]]
+    more = f" and {view.placement_total - len(names):,} more nodes" if view.placement_total > len(names) else ""
+    return ", ".join(names) + more
+
+
+def _reason(reason: Reason) -> list[str]:
+    unblock = [f"  would start if: {printable(reason.unblock)}"] if reason.unblock else []
+    return [f"{printable(reason.token)}: {printable(reason.text)}", *unblock]

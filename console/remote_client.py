@@ -1,0 +1,177 @@
+"""The client of an engine in another process: HTTP over a Unix socket or TCP. Safe to use from several threads."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+from urllib.parse import quote, urlsplit
+
+import httpx
+import msgspec
+
+from console.client import Health, refuse_read_only
+from engine.commands import AnyCommand, Receipt
+from engine.errors import (
+    JournalBusy,
+    JournalCorrupt,
+    JournalError,
+    MusterError,
+    NotFoundError,
+    RefusedError,
+    SpecError,
+    UnreachableError,
+)
+from engine.query import Changes, NodeDetail, Overview, Page, Query, WorkloadDetail
+from runbooks.plan import ActionName, Outcome, Proposal
+
+T = TypeVar("T")
+
+CONNECT_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 60.0
+"""Longest wait for an answer: a large submission or a simulation on a fork may take seconds."""
+LONGEST_WAIT_S = 30.0
+"""Longest single long poll; the server holds none longer than a minute."""
+MAX_BODY_BYTES = 64 * 2**20
+"""What the server accepts in one request."""
+
+KINDS: dict[str, type[MusterError]] = {
+    kind.code: kind
+    for kind in (RefusedError, NotFoundError, JournalError, JournalCorrupt, JournalBusy, UnreachableError)
+}
+
+
+class RemoteClient:
+    """Implements `console.client.Client` against a server.
+
+    `where` is the path of a Unix socket (also `unix:PATH`), or a URL such as `http://127.0.0.1:7373`.
+    """
+
+    def __init__(self, where: str, read_only: bool = False) -> None:
+        self.read_only = read_only
+        self._where = where
+        self._http = _http(where)
+
+    def health(self) -> Health:
+        return self._get("/v1/health", Health)
+
+    def overview(self) -> Overview:
+        return self._get("/v1/overview", Overview)
+
+    def query(self, query: Query) -> Page:
+        return self._read("POST", "/v1/query", Page, content=_encoded(query))
+
+    def workload(self, workload_id: str) -> WorkloadDetail:
+        return self._get(f"/v1/workloads/{quote(workload_id, safe='')}", WorkloadDetail)
+
+    def node(self, node_id: str) -> NodeDetail:
+        return self._get(f"/v1/nodes/{quote(node_id, safe='')}", NodeDetail)
+
+    def changes(self, after: int, wait_s: float, limit: int = 500) -> Changes:
+        wait_s = min(max(wait_s, 0.0), LONGEST_WAIT_S)
+        timeout = httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, read=wait_s + READ_TIMEOUT_S)
+        params = {"after": after, "wait_s": wait_s, "limit": limit}
+        return self._read("GET", "/v1/changes", Changes, params=params, timeout=timeout)
+
+    def command(self, command: AnyCommand) -> Receipt:
+        return self._change("/v1/command", Receipt, command)
+
+    def propose(self, action: ActionName, targets: tuple[str, ...], reason: str = "") -> Proposal:
+        return self._change("/v1/propose", Proposal, {"action": action, "targets": targets, "reason": reason})
+
+    def approve(self, proposal_id: str, digest: str) -> Outcome:
+        return self._change("/v1/approve", Outcome, {"proposal": proposal_id, "digest": digest})
+
+    def close(self) -> None:
+        self._http.close()
+
+    def _get(self, path: str, kind: type[T]) -> T:
+        return self._read("GET", path, kind)
+
+    def _read(self, method: str, path: str, kind: type[T], **request: Any) -> T:
+        """A request without effect: tried once more when the connection had been closed in the meantime."""
+        try:
+            return self._ask(method, path, kind, **request)
+        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+            return self._last(method, path, kind, **request)
+
+    def _change(self, path: str, kind: type[T], body: object) -> T:
+        if self.read_only:
+            raise refuse_read_only()
+        return self._last("POST", path, kind, content=_encoded(body))
+
+    def _last(self, method: str, path: str, kind: type[T], **request: Any) -> T:
+        try:
+            return self._ask(method, path, kind, **request)
+        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+            raise UnreachableError(
+                f"the engine at {self._where} closed the connection before it answered",
+                "See whether it still runs with `muster doctor`; whether the request took effect is not known",
+            ) from None
+
+    def _ask(self, method: str, path: str, kind: type[T], **request: Any) -> T:
+        try:
+            answer = self._http.request(method, path, **request)
+        except httpx.ConnectError as error:
+            raise _no_engine(self._where, error) from None
+        except httpx.TimeoutException:
+            raise UnreachableError(f"the engine at {self._where} does not answer", "Try again; see its log") from None
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+            raise SpecError("connect", f"{self._where[:120]!a}: {error}", _FORMS) from None
+        except RuntimeError:
+            # httpx says so when another thread closed the client.
+            raise UnreachableError("this client is closed", "Connect again") from None
+        if answer.status_code == 200:
+            return self._decoded(answer.content, kind)
+        raise self._error(answer)
+
+    def _decoded(self, content: bytes, kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode(content, type=kind)
+        except msgspec.MsgspecError as error:
+            raise MusterError(
+                f"the answer of {self._where} is not understood ({error})",
+                "Use the same version of Muster on both sides",
+            ) from None
+
+    def _error(self, answer: httpx.Response) -> MusterError:
+        try:
+            body = msgspec.json.decode(answer.content, type=dict[str, str])
+            code, problem = body["code"], body["problem"]
+        except (msgspec.MsgspecError, KeyError):
+            return MusterError(
+                f"{self._where} answered {answer.status_code} and is not a Muster engine", "Check the address"
+            )
+        if code == SpecError.code:
+            return SpecError("", problem, body.get("remedy", ""))
+        return KINDS.get(code, MusterError)(problem, body.get("remedy", ""))
+
+
+_FORMS = "Give the path of a Unix socket or a URL such as http://127.0.0.1:7373"
+
+
+def _http(where: str) -> httpx.Client:
+    timeout = httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+    headers = {"Content-Type": "application/json"}
+    # Proxies of the environment are for the web, not for the engine: trust_env=False.
+    if "://" in where:
+        url = urlsplit(where)
+        if url.scheme not in ("http", "https") or not url.hostname:
+            raise SpecError("connect", f"{where[:120]!a} is not a URL of an engine", _FORMS)
+        verify = url.scheme == "https"  # certificates take longer to load than everything else here
+        return httpx.Client(base_url=where, timeout=timeout, headers=headers, trust_env=False, verify=verify)
+    transport = httpx.HTTPTransport(uds=where.removeprefix("unix:"), verify=False)
+    return httpx.Client(
+        transport=transport, base_url="http://muster", timeout=timeout, headers=headers, trust_env=False
+    )
+
+
+def _encoded(value: object) -> bytes:
+    body = msgspec.json.encode(value)
+    if len(body) > MAX_BODY_BYTES:
+        limit = MAX_BODY_BYTES // 2**20
+        raise SpecError("request", f"is {len(body) // 2**20} MiB and at most {limit} MiB are accepted", "Split it")
+    return body
+
+
+def _no_engine(where: str, error: Exception) -> UnreachableError:
+    why = str(error).removeprefix("[Errno ").partition("] ")[2] or str(error)
+    return UnreachableError(f"no engine answers at {where} ({why})", "Start one with `muster` or `muster serve`")

@@ -1,0 +1,1 @@
+"""The pages of the console, one file each, and the frame they stand in."""

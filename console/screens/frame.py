@@ -1,0 +1,65 @@
+"""The frame around every page: header, tabs, title, banner, footer, and a message for a terminal that is too small."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+
+from console.actions import Action, key_label
+from console.screens.lines import OneLine, Part, part
+from console.views import Span
+
+TABS = ("overview", "queues", "workloads", "nodes", "events")
+
+
+class Frame(Vertical):
+    """Lines of text that the app fills, and a body that holds the pages."""
+
+    def __init__(self) -> None:
+        super().__init__(id="frame")
+        self._top = OneLine("top", id="top")
+        self._tabs = OneLine("header", id="tabs")
+        self._title = OneLine("", id="title")
+        self._banner = OneLine("alarm", id="banner")
+        self._footer = OneLine("top", id="footer")
+        self.body = Vertical(id="body")
+
+    def compose(self) -> ComposeResult:
+        yield self._top
+        yield self._tabs
+        yield self._banner
+        yield self._title
+        yield self.body
+        yield self._footer
+
+    def show_top(self, spans: Sequence[Span]) -> None:
+        self._top.show([part(text, tone) for text, tone in spans])
+
+    def show_tabs(self, here: str) -> None:
+        parts: list[Part] = [part(" ")]
+        for number, name in enumerate(TABS, 1):
+            tone = "tab" if name == here else "header"
+            parts.append(part(f" {number} {name} ", tone, name))
+        self._tabs.show(parts)
+
+    def show_title(self, crumbs: Sequence[str], note: str) -> None:
+        """Where one is, and what of how much is shown."""
+        parts: list[Part] = [part("  ")]
+        for crumb in crumbs[:-1]:
+            parts += [part(crumb, "dim"), part(" › ", "dim")]
+        self._title.show([*parts, part(crumbs[-1], "head"), part("   "), part(note, "dim")])
+
+    def show_footer(self, offers: Sequence[tuple[Action, str]]) -> None:
+        """What can be done here; what cannot is dimmed and says why when tried."""
+        parts: list[Part] = []
+        for action, reason in offers:
+            parts.append(part(f" {key_label(action.keys[0])} ", "off" if reason else "key", action.id))
+            parts.append(part(f"{action.title} ", "faded" if reason else "top", action.id))
+        self._footer.show(parts)
+
+    def show_banner(self, text: str) -> None:
+        """A line of alarm; empty takes it away."""
+        self._banner.set_class(bool(text), "-lost")
+        self._banner.show([part(text, "alarm")])

@@ -1,0 +1,77 @@
+"""One line of toned text across the screen: header, tabs, title, footer, banner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.message import Message
+from textual.strip import Strip
+from textual.widget import Widget
+
+from console.theme import tones
+
+Part = tuple[str, str, str]
+"""Text, tone, and what a click on it means (empty: nothing)."""
+
+
+def part(text: str, tone: str = "", press: str = "") -> Part:
+    return text, tone, press
+
+
+class OneLine(Widget):
+    """Draws parts from the left and parts from the right; repaints only when they differ from before."""
+
+    DEFAULT_CSS = """
+    OneLine { height: 1; width: 100%; }
+    """
+
+    class Pressed(Message):
+        """A click on a part that means something."""
+
+        def __init__(self, press: str) -> None:
+            super().__init__()
+            self.press = press
+
+    def __init__(self, ground: str, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._ground = ground
+        self._left: tuple[Part, ...] = ()
+        self._right: tuple[Part, ...] = ()
+        self._tones: dict[str, Style] = {}
+
+    def show(self, left: Sequence[Part], right: Sequence[Part] = ()) -> None:
+        if (tuple(left), tuple(right)) != (self._left, self._right):
+            self._left, self._right = tuple(left), tuple(right)
+            self.refresh()
+
+    def on_mount(self) -> None:
+        self._retone()
+        self.watch(self.app, "theme", self._retone, init=False)
+
+    def _retone(self) -> None:
+        self._tones = tones(self.app.current_theme)
+        self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        base = self._tones["base"] + self._tones[self._ground]
+        left, right = self._strip(self._left, base), self._strip(self._right, base)
+        room = self.size.width - right.cell_length
+        if room <= 0:
+            return left.adjust_cell_length(self.size.width, base)
+        return Strip.join([left.adjust_cell_length(room, base), right])
+
+    def _strip(self, parts: tuple[Part, ...], base: Style) -> Strip:
+        return Strip([Segment(text, base + self._tones[tone]) for text, tone, _ in parts])
+
+    def on_click(self, event: events.Click) -> None:
+        edge = 0
+        for text, _, press in self._left:
+            edge += cell_len(text)
+            if event.x < edge:
+                if press:
+                    self.post_message(self.Pressed(press))
+                return

@@ -1,0 +1,37 @@
+"""One node: what it has, what is free on it and on each device, and the workloads bound to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from console.actions import Target
+from console.details import Section, node_columns
+from console.screens.pane import Connect, DetailPane
+from console.text import cut, printable
+from engine.query import NodeDetail
+
+if TYPE_CHECKING:
+    from console.client import Client
+
+
+class NodePane(DetailPane[NodeDetail]):
+    NAME = "node"
+    TARGETS = "node"
+
+    def __init__(self, connect: Connect, node_id: str) -> None:
+        super().__init__(connect)
+        self._node_id = node_id
+
+    @property
+    def crumb(self) -> str:
+        return cut(printable(self._node_id), 32)
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        return (Target(self._node_id, self.detail.state),) if self.detail else ()
+
+    def ask(self, client: Client) -> NodeDetail:
+        return client.node(self._node_id)
+
+    def columns(self, detail: NodeDetail, width: int) -> tuple[list[Section], list[Section]]:
+        return node_columns(detail, width)

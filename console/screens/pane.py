@@ -1,0 +1,277 @@
+"""What every page is: a pane that asks the engine when it is in view, and says where it is and what is selected.
+
+Panes stay mounted while something lies on top of them, so that Back finds the same row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.message import Message
+from textual.widget import Widget
+
+from console.actions import ScreenName, Target, TargetKind
+from console.details import Section, text_line
+from console.feed import in_thread
+from console.screens.sections import SectionsView
+from console.table import WindowTable
+from console.text import printable
+from console.views import LISTS, SHARE, ListView, Row, Window, summary
+from engine.errors import MusterError, NotFoundError, UnreachableError
+
+if TYPE_CHECKING:
+    from console.client import Client
+    from engine.query import Kind
+
+D = TypeVar("D")
+
+Connect = Callable[[], "Client"]
+"""Gives the client of the moment, or raises UnreachableError while there is none."""
+WIDE = 100
+"""From this width on a page of details has two columns."""
+
+
+class Pane(Vertical):
+    """One page. The app shows one at a time and calls `reload` when something may have changed."""
+
+    DEFAULT_CSS = """
+    Pane { height: 1fr; width: 1fr; }
+    """
+    NAME: ClassVar[ScreenName]
+    TARGETS: ClassVar[TargetKind] = ""
+
+    class Changed(Message):
+        """Title, count or selection differ: header and footer want a look."""
+
+    class Follow(Message):
+        """Go where this `:` line goes."""
+
+        def __init__(self, line: str) -> None:
+            super().__init__()
+            self.line = line
+
+    class Failed(Message):
+        """The engine refused what this page asked."""
+
+        def __init__(self, error: MusterError) -> None:
+            super().__init__()
+            self.error = error
+
+    def __init__(self, connect: Connect) -> None:
+        super().__init__()
+        self.connect = connect
+
+    @property
+    def crumb(self) -> str:
+        return self.NAME
+
+    @property
+    def note(self) -> str:
+        """Counts, filter and order, for the title line."""
+        return ""
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """What an action would act on."""
+        return ()
+
+    @property
+    def copyable(self) -> str:
+        """What `y` copies."""
+        return " ".join(target.id for target in self.targets)
+
+    def reload(self) -> None:
+        """Ask again. Called only while the pane is in view."""
+
+    def land(self) -> None:
+        """Take the focus."""
+        first = next((widget for widget in self.query("*") if widget.can_focus), None)
+        if first is not None:
+            first.focus()
+
+    def clear_one(self) -> bool:
+        """Undo the innermost selection or filter; false when there is none and Back may leave."""
+        return False
+
+
+class ListPane(Pane):
+    """A table of one kind."""
+
+    KIND: ClassVar[Kind]
+
+    def __init__(self, connect: Connect) -> None:
+        super().__init__(connect)
+        self.view = ListView.of(self.KIND)
+        self.table = WindowTable()
+        self._window: Window | None = None
+
+    def compose(self) -> ComposeResult:
+        yield self.table
+
+    def on_mount(self) -> None:
+        self._ask_anew()
+
+    @property
+    def note(self) -> str:
+        return summary(self.view, self._window, len(self.table.marked))
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        if not self.TARGETS:
+            return ()
+        rows: Sequence[Row] = list(self.table.marked.values())
+        if not rows and self.table.cursor_row is not None:
+            rows = [self.table.cursor_row]
+        return tuple(Target(row.id, row.state) for row in rows)
+
+    @property
+    def copyable(self) -> str:
+        row = self.table.cursor_row
+        return super().copyable or (printable(row.id) if row else "")
+
+    def reload(self) -> None:
+        self.table.reload()
+
+    def filter(self, text: str) -> None:
+        """Show other rows. Raises FilterError and stays as it is when the filter cannot be read."""
+        before = (self.view.where, self.view.sort)
+        self.view.filter(text)
+        if (self.view.where, self.view.sort) != before:
+            # A mark that the filter hides would be acted on unseen.
+            self.table.marked.clear()
+            self._ask_anew()
+
+    def sort_by(self, name: str) -> None:
+        self.view.sort_by(name)
+        self._ask_anew()
+
+    def clear_one(self) -> bool:
+        if self.table.marked:
+            self.table.clear_marks()
+            return True
+        if self.view.filter_text:
+            self.filter("")
+            return True
+        return False
+
+    def _ask_anew(self) -> None:
+        self.table.empty = f"no {self.KIND} match {self.view.filter_text}" if self.view.where else f"no {self.KIND} yet"
+        # The thread reads a copy: the person may edit the view while it asks.
+        view = ListView(self.KIND, self.view.filter_text, self.view.where, self.view.sort)
+        self.table.show(view.headings, partial(fetch_rows, self.connect, view), view.sorted_by())
+        self.post_message(self.Changed())
+
+    @on(WindowTable.Loaded)
+    def _loaded(self, event: WindowTable.Loaded) -> None:
+        self._window = event.window
+        self.post_message(self.Changed())
+
+    @on(WindowTable.Touched)
+    def _touched(self) -> None:
+        self.post_message(self.Changed())
+
+    @on(WindowTable.LoadFailed)
+    def _load_failed(self, event: WindowTable.LoadFailed) -> None:
+        self.post_message(self.Failed(event.error))
+
+    @on(WindowTable.SortRequested)
+    def _sort_requested(self, event: WindowTable.SortRequested) -> None:
+        self.sort_by(event.name)
+
+
+def fetch_rows(connect: Connect, view: ListView, offset: int, limit: int) -> Window:
+    """Rows of a list from the engine. Blocks."""
+    return view.window(connect().query(view.query(offset, limit)), offset)
+
+
+def sortable(view: ListView) -> list[str]:
+    """Columns to sort by, those on the screen first."""
+    shown = [column.name for column in view.columns if column is not SHARE]
+    return shown + [name for name in LISTS[view.kind] if name not in shown and name != SHARE.name]
+
+
+class DetailPane(Pane, Generic[D]):
+    """Sections in one column, or in two on a wide screen."""
+
+    DEFAULT_CSS = """
+    DetailPane Horizontal { height: 1fr; }
+    DetailPane #right { margin-left: 2; }
+    """
+    ALWAYS_TWO: ClassVar[bool] = False
+
+    def __init__(self, connect: Connect) -> None:
+        super().__init__(connect)
+        self.detail: D | None = None
+        self._left = SectionsView(id="left")
+        self._right = SectionsView(id="right")
+        self._asking = False
+        self._again = False
+
+    def ask(self, client: Client) -> D:
+        """Fetch what is shown. Called on a thread."""
+        raise NotImplementedError
+
+    def columns(self, detail: D, width: int) -> tuple[list[Section], list[Section]]:
+        """What is shown, for columns of this width."""
+        raise NotImplementedError
+
+    def compose(self) -> ComposeResult:
+        with Horizontal():
+            yield self._left
+            yield self._right
+
+    def on_mount(self) -> None:
+        self._left.show([Section(self.crumb, (text_line("loading …", "dim"),))])
+        self.reload()
+
+    def reload(self) -> None:
+        if self._asking:
+            self._again = True
+            return
+        self._asking = True
+        self.run_worker(self._ask())
+
+    async def _ask(self) -> None:
+        """One question at a time; what changed meanwhile is asked for once more."""
+        try:
+            self._again = True
+            while self._again and self.is_attached:
+                self._again = False
+                self.detail = await in_thread(lambda: self.ask(self.connect()))
+                self._draw()
+        except UnreachableError:
+            pass  # the banner says so; what was read before stays
+        except NotFoundError as error:
+            if self.detail is None:
+                self._left.show([Section(self.crumb, (text_line(str(error), "bad"),))])
+            self.post_message(self.Failed(error))
+        except MusterError as error:
+            self.post_message(self.Failed(error))
+        finally:
+            self._asking = False
+
+    def on_resize(self) -> None:
+        self._right.display = self.ALWAYS_TWO or self.size.width >= WIDE
+        self.call_after_refresh(self._draw)
+
+    def _draw(self) -> None:
+        if self.detail is None or not self._left.size.width:
+            return
+        left, right = self.columns(self.detail, self._left.text_width)
+        self._left.show(left if self._right.display else left + right)
+        self._right.show(right if self._right.display else [])
+        self.post_message(self.Changed())
+
+    @on(SectionsView.LinkChosen)
+    def _link(self, event: SectionsView.LinkChosen) -> None:
+        self.post_message(self.Follow(event.link))
+
+    @on(SectionsView.Neighbour)
+    def _neighbour(self, event: SectionsView.Neighbour) -> None:
+        target: Widget = self._right if event.step > 0 and self._right.display else self._left
+        target.focus()

@@ -1,0 +1,18 @@
+"""All queues: what waits in each, and how much of its quota is in use. Enter shows a queue's workloads."""
+
+from __future__ import annotations
+
+from textual import on
+
+from console.query import quoted
+from console.screens.pane import ListPane
+from console.table import WindowTable
+
+
+class QueuesPane(ListPane):
+    NAME = "queues"
+    KIND = "queues"
+
+    @on(WindowTable.RowChosen)
+    def _chosen(self, event: WindowTable.RowChosen) -> None:
+        self.post_message(self.Follow(f"workloads queue:{quoted(event.row.id)}"))

@@ -1,0 +1,175 @@
+"""A column of sections: headed lines of which some are links. The cursor goes from link to link."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from console.details import Line, Section
+from console.text import cut
+from console.theme import tones
+
+MARGIN = 2
+
+
+class SectionsView(ScrollView, can_focus=True, inherit_bindings=False):
+    """Draws sections with the Line API. Scrolls where there are no links to go to."""
+
+    DEFAULT_CSS = """
+    SectionsView { height: 1fr; width: 1fr; overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; }
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)", show=False),
+        Binding("down,j", "move(1)", show=False),
+        Binding("pageup,ctrl+u,ctrl+b", "page(-1)", show=False),
+        Binding("pagedown,ctrl+d,ctrl+f", "page(1)", show=False),
+        Binding("g,home", "edge(-1)", show=False),
+        Binding("G,end", "edge(1)", show=False),
+        Binding("left", "neighbour(-1)", show=False),
+        Binding("right", "neighbour(1)", show=False),
+        Binding("enter", "follow", show=False),
+    ]
+
+    class LinkChosen(Message):
+        """Enter or a click on a line with a link."""
+
+        def __init__(self, link: str) -> None:
+            super().__init__()
+            self.link = link
+
+    class Neighbour(Message):
+        """The person wants the column to the left or right."""
+
+        def __init__(self, step: int) -> None:
+            super().__init__()
+            self.step = step
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._lines: list[Line] = []
+        self._cursor = -1
+        self._tones: dict[str, Style] = {}
+
+    @property
+    def text_width(self) -> int:
+        """Cells a line may fill."""
+        return max(20, self.size.width - MARGIN - 1)
+
+    @property
+    def link(self) -> str:
+        """The link under the cursor."""
+        return self._lines[self._cursor].link if 0 <= self._cursor < len(self._lines) else ""
+
+    def show(self, sections: Sequence[Section]) -> None:
+        """Draw these instead; the cursor stays on the line with the same link."""
+        lines = self._flat(sections)
+        if lines == self._lines:
+            return
+        before, link = self._lines, self.link
+        self._lines = lines
+        links = [index for index, line in enumerate(lines) if line.link]
+        same = [index for index in links if lines[index].link == link]
+        nearest = min(links, key=lambda index: abs(index - self._cursor), default=-1)
+        self._cursor = same[0] if same else nearest
+        size = Size(self.size.width, len(lines))
+        if size != self.virtual_size or len(before) != len(lines):
+            self.virtual_size = size
+            self.refresh()
+            return
+        for index, (old, new) in enumerate(zip(before, lines, strict=True)):
+            if old != new:
+                self._refresh_line(index)
+
+    def _flat(self, sections: Sequence[Section]) -> list[Line]:
+        lines: list[Line] = []
+        for section in sections:
+            if lines:
+                lines.append(Line())
+            lines.append(self._head(section))
+            lines.extend(section.lines)
+        return lines
+
+    def _head(self, section: Section) -> Line:
+        note = cut(section.note, max(0, self.text_width - cell_len(section.title) - 6))
+        rule = self.text_width - cell_len(section.title) - cell_len(note) - 2
+        return Line(((section.title, "head"), (" " + "─" * rule + " ", "faint"), (note, "dim")))
+
+    def on_mount(self) -> None:
+        self._retone()
+        self.watch(self.app, "theme", self._retone, init=False)
+
+    def _retone(self) -> None:
+        self._tones = tones(self.app.current_theme)
+        self.refresh()
+
+    def on_focus(self) -> None:
+        self._refresh_line(self._cursor)
+
+    def on_blur(self) -> None:
+        self._refresh_line(self._cursor)
+
+    def render_line(self, y: int) -> Strip:
+        index = y + self.scroll_offset.y
+        width, style = self.size.width, self._tones["base"]
+        if index >= len(self._lines):
+            return Strip.blank(width, style)
+        line = self._lines[index]
+        here = index == self._cursor and self.has_focus
+        if here:
+            style += self._tones["cursor"]
+        segments = [Segment("▌ " if here else "  ", style + self._tones["accent"])]
+        segments += [Segment(text, style + self._tones[tone]) for text, tone in line.spans]
+        return Strip(segments).adjust_cell_length(width, style)
+
+    def _refresh_line(self, index: int) -> None:
+        y = index - self.scroll_offset.y
+        if 0 <= y < self.size.height:
+            self.refresh(Region(0, y, self.size.width, 1))
+
+    def action_move(self, step: int) -> None:
+        ahead = range(self._cursor + step, len(self._lines) if step > 0 else -1, step)
+        target = next((index for index in ahead if self._lines[index].link), None)
+        top, height = self.scroll_offset.y, self.size.height
+        if target is None or abs(target - self._cursor) > height:
+            self.scroll_to(y=top + step, animate=False)
+            return
+        old, self._cursor = self._cursor, target
+        self._refresh_line(old)
+        self._refresh_line(target)
+        if target < top:
+            self.scroll_to(y=max(0, target - 2), animate=False)
+        elif target >= top + height:
+            self.scroll_to(y=target - height + 1, animate=False)
+
+    def action_page(self, pages: int) -> None:
+        self.scroll_to(y=self.scroll_offset.y + pages * max(1, self.size.height - 1), animate=False)
+
+    def action_edge(self, side: int) -> None:
+        self.scroll_to(y=0 if side < 0 else len(self._lines), animate=False)
+
+    def action_neighbour(self, step: int) -> None:
+        self.post_message(self.Neighbour(step))
+
+    def action_follow(self) -> None:
+        if self.link:
+            self.post_message(self.LinkChosen(self.link))
+
+    def on_click(self, event: events.Click) -> None:
+        offset = event.get_content_offset(self)
+        index = -1 if offset is None else offset.y + self.scroll_offset.y
+        if 0 <= index < len(self._lines) and self._lines[index].link:
+            old, self._cursor = self._cursor, index
+            self._refresh_line(old)
+            self._refresh_line(index)
+            self.action_follow()

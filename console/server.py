@@ -1,0 +1,316 @@
+"""The HTTP control plane: the same questions and requests as `console.client.Client`, as JSON under /v1.
+
+    GET  /v1/health /v1/overview /v1/workloads/{id} /v1/nodes/{id} /v1/changes?after=&wait_s=&limit=
+    POST /v1/query /v1/command /v1/propose /v1/approve
+
+An answer that is not 200 is `{"code", "problem", "remedy"}`; the codes are those of `engine.errors`. Callers are not
+authenticated: only sockets that belong to this user or this machine are served (`console.sockets`), and requests that
+a browser page could have sent are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from console.client import Client, refuse_read_only
+from console.local_client import refuse_action
+from engine.commands import AnyCommand
+from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
+from engine.query import Query
+from runbooks.plan import ActionName
+
+if TYPE_CHECKING:
+    from engine.loop import EngineLoop
+
+T = TypeVar("T")
+
+MAX_BODY_BYTES = 64 * 2**20
+LONGEST_WAIT_S = 60.0
+MOST_CHANGES = 10_000
+
+STATUS = {
+    "invalid": 400,
+    "not_found": 404,
+    "refused": 409,
+    "journal": 503,
+    "journal_corrupt": 503,
+    "journal_busy": 503,
+    "unreachable": 502,
+}
+"""HTTP status of an error code; anything else is 500."""
+
+DEFECT = MusterError("the engine failed on this request", "Its log has the details; this is a defect of Muster")
+LOG = logging.getLogger("muster.server")
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+
+class Forbidden(RefusedError):
+    """Refused whatever the state of the cell: answered with 403 instead of 409."""
+
+
+class TooLarge(SpecError):
+    """A body above MAX_BODY_BYTES: answered with 413."""
+
+
+class ProposeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    action: ActionName
+    targets: tuple[str, ...]
+    reason: str = ""
+
+
+class ApproveBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    proposal: str
+    digest: str
+
+
+class Watch:
+    """Wakes long polls when the state version moves. A waiter costs no thread.
+
+    Made and used in the event loop whose requests wait; only `_heard` runs on the engine's thread.
+    """
+
+    def __init__(self, loop: EngineLoop) -> None:
+        self._aio = asyncio.get_running_loop()
+        self._version = loop.wait_version(-1, 0)
+        self._moved = asyncio.Event()
+        self._closed = False
+        self._told = False
+        self._leave = loop.on_version(self._heard)
+
+    def close(self) -> None:
+        """Stop listening and let every waiter go at once."""
+        self._leave()
+        self._closed = True
+        self._wake()
+
+    async def wait(self, after: int, wait_s: float) -> None:
+        """Returns when the version is above `after`, after `wait_s` seconds, or when the server stops."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while self._version <= after and not self._closed:
+                    await self._moved.wait()
+
+    def _heard(self, version: int) -> None:
+        """On the engine's thread, which must not be kept: one call is under way at most, however fast it goes."""
+        self._version = version
+        if not self._told:
+            self._told = True
+            with contextlib.suppress(RuntimeError):  # the event loop has ended
+                self._aio.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        self._told = False
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+
+class Faces:
+    """The handlers. `client` is a LocalClient: it answers, and refuses changes when read-only."""
+
+    def __init__(self, client: Client, watch: Watch) -> None:
+        self._client = client
+        self._watch = watch
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/v1/health", self.health, methods=["GET"]),
+            Route("/v1/overview", self.overview, methods=["GET"]),
+            Route("/v1/query", self.query, methods=["POST"]),
+            Route("/v1/workloads/{id:path}", self.workload, methods=["GET"]),
+            Route("/v1/nodes/{id:path}", self.node, methods=["GET"]),
+            Route("/v1/changes", self.changes, methods=["GET"]),
+            Route("/v1/command", self.command, methods=["POST"]),
+            Route("/v1/propose", self.propose, methods=["POST"]),
+            Route("/v1/approve", self.approve, methods=["POST"]),
+        ]
+
+    async def health(self, request: Request) -> Response:
+        return await answer(self._client.health)
+
+    async def overview(self, request: Request) -> Response:
+        return await answer(self._client.overview)
+
+    async def query(self, request: Request) -> Response:
+        query = decoded(await body(request), Query)
+        return await answer(lambda: self._client.query(query))
+
+    async def workload(self, request: Request) -> Response:
+        workload_id = request.path_params["id"]
+        return await answer(lambda: self._client.workload(workload_id))
+
+    async def node(self, request: Request) -> Response:
+        node_id = request.path_params["id"]
+        return await answer(lambda: self._client.node(node_id))
+
+    async def changes(self, request: Request) -> Response:
+        after = int(number(request, "after", 0, 0, 2**62))
+        wait_s = number(request, "wait_s", 0, 0, LONGEST_WAIT_S)
+        limit = int(number(request, "limit", 500, 1, MOST_CHANGES))
+        if wait_s:
+            await self._watch.wait(after, wait_s)
+        return await answer(lambda: self._client.changes(after, 0, limit))
+
+    async def command(self, request: Request) -> Response:
+        self._forbid_if_read_only()
+        raw = await body(request)
+        command: AnyCommand = await run_in_threadpool(decoded, raw, AnyCommand)
+        try:
+            refuse_action(command)
+        except RefusedError as error:
+            raise Forbidden(error.problem, error.remedy) from None
+        return await answer(lambda: self._client.command(command))
+
+    async def propose(self, request: Request) -> Response:
+        self._forbid_if_read_only()
+        wanted = decoded(await body(request), ProposeBody)
+        return await answer(lambda: self._client.propose(wanted.action, wanted.targets, wanted.reason))
+
+    async def approve(self, request: Request) -> Response:
+        self._forbid_if_read_only()
+        wanted = decoded(await body(request), ApproveBody)
+        return await answer(lambda: self._client.approve(wanted.proposal, wanted.digest))
+
+    def _forbid_if_read_only(self) -> None:
+        if self._client.read_only:
+            refused = refuse_read_only()
+            raise Forbidden(refused.problem, "This engine was started with --readonly")
+
+
+class BrowserGuard:
+    """Refuses what a web page could send to this machine: a foreign Host (DNS rebinding) or any Origin."""
+
+    def __init__(self, app: ASGIApp, hosts: tuple[str, ...]) -> None:
+        self._app = app
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            refused = self._why_not(dict(scope["headers"]))
+            if refused:
+                await refusal(Forbidden(refused, "Use the muster command or an HTTP client"))(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _why_not(self, headers: Mapping[bytes, bytes]) -> str:
+        if b"origin" in headers:
+            return "requests of web pages are not served"
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        return "" if name in self._hosts else f"host {host[:80]!a} is not served here"
+
+
+def build_app(client: Client, watch: Watch, *, hosts: tuple[str, ...] = (*_LOOPBACK, "muster")) -> Starlette:
+    """The control plane over `client`. `hosts` are the names a request may address it by."""
+    app = Starlette(
+        routes=Faces(client, watch).routes(),
+        exception_handlers={
+            MusterError: _handled,
+            HTTPException: _http_error,
+            ClientDisconnect: _handled,
+            Exception: _unexpected,
+        },
+    )
+    app.add_middleware(BrowserGuard, hosts=hosts)
+    return app
+
+
+async def answer(ask: Callable[[], object]) -> Response:
+    """Asks on a worker thread, because asking blocks, and encodes the answer there too."""
+    try:
+        content = await run_in_threadpool(lambda: msgspec.json.encode(ask()))
+    except MusterError as error:
+        return refusal(error)
+    except Exception:
+        LOG.exception("a request met a defect")
+        return refusal(DEFECT)
+    return Response(content, media_type="application/json")
+
+
+async def body(request: Request) -> bytes:
+    """The whole body. Raises TooLarge as soon as more than MAX_BODY_BYTES are announced or have come."""
+    announced = request.headers.get("content-length", "0")
+    if announced.isdigit() and int(announced) > MAX_BODY_BYTES:
+        raise _too_large()
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > MAX_BODY_BYTES:
+            raise _too_large()
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def decoded(content: bytes, kind: Any) -> Any:
+    """The body as `kind`. Raises SpecError naming the field or the byte."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.ValidationError as error:
+        problem, _, at = str(error).partition(" - at `$")
+        raise SpecError(at.rstrip("`").lstrip(".") or "body", problem, "") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise SpecError("body", f"is not JSON ({error})", "Send one JSON value") from None
+    except RecursionError:
+        raise SpecError("body", "is nested too deeply", "Flatten it") from None
+
+
+def number(request: Request, name: str, default: float, least: float, most: float) -> float:
+    """A number of the query string. Raises SpecError naming it."""
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value <= most:
+        raise SpecError(name, f"{text[:40]!a} is not a number from {least:g} to {most:g}", "")
+    return value
+
+
+def refusal(error: MusterError) -> Response:
+    """An error as an answer."""
+    status = (
+        403 if isinstance(error, Forbidden) else 413 if isinstance(error, TooLarge) else STATUS.get(error.code, 500)
+    )
+    content = msgspec.json.encode({"code": error.code, "problem": error.problem, "remedy": error.remedy})
+    return Response(content, status_code=status, media_type="application/json")
+
+
+def _too_large() -> TooLarge:
+    return TooLarge("body", f"is larger than {MAX_BODY_BYTES // 2**20} MiB", "Split it")
+
+
+async def _handled(request: Request, error: Exception) -> Response:
+    if isinstance(error, MusterError):
+        return refusal(error)
+    return refusal(SpecError("body", "ended early", "Send it again"))
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    status = getattr(error, "status_code", 500)
+    path = request.url.path[:120]
+    if status == 404:
+        return refusal(NotFoundError(f"there is no {path}", "See console/server.py or docs/shell.md for the routes"))
+    refused = refusal(SpecError("method", f"{request.method} is not possible on {path}", ""))
+    refused.status_code = status
+    refused.headers.update(getattr(error, "headers", None) or {})
+    return refused
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    """A defect of the server itself: Starlette lets it go on to the log, where its traceback belongs."""
+    return refusal(DEFECT)

@@ -1,0 +1,197 @@
+"""Settings: one TOML file, the environment, flags. The nearest wins: flag, then MUSTER_*, then file, then default.
+
+Also says where a cell keeps its files. Read before the first paint, so it loads nothing heavy.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from engine.errors import SpecError
+
+FILE_NAME = "muster.toml"
+ENVIRONMENT = "MUSTER_"
+MAX_SOCKET_BYTES = 100
+"""Longest path a Unix socket is bound to. The kernel's limit is 107 bytes on Linux and 103 on macOS."""
+
+DEFAULT_CELL = "default"
+DEMO_CELL = "demo"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a person may set. Every field is a key of the file and, in upper case after MUSTER_, of the environment."""
+
+    cell: str = DEFAULT_CELL
+    """The cell that commands talk to, by the name of its state folder."""
+    connect: str = ""
+    """URL or socket path of an engine to attach to instead of this machine's own."""
+    readonly: bool = False
+    """Show, never act."""
+    speed: float = 1.0
+    """Cell seconds per wall second of an engine started from here; 1 is real time."""
+    state_dir: str = ""
+    """Folder that holds one folder per cell; empty means the user's state folder."""
+
+
+class CellPaths(NamedTuple):
+    """Where one cell keeps its files."""
+
+    folder: Path
+    journal: Path
+    socket: Path
+    pid: Path
+    log: Path
+
+
+def load(flags: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Settings:
+    """Settings from every source. `flags` are those that were given; None means "not given". Raises SpecError."""
+    env = os.environ if environment is None else environment
+    settings = replace(Settings(), **_from_file(config_file(env)))
+    settings = replace(settings, **_from_environment(env))
+    given = {name: value for name, value in flags.items() if name in _types() and value is not None}
+    return replace(settings, **given)
+
+
+def config_file(environment: Mapping[str, str]) -> Path:
+    """The settings file: $MUSTER_CONFIG, or muster.toml in the user's configuration folder."""
+    named = environment.get("MUSTER_CONFIG")
+    if named:
+        return Path(named)
+    import platformdirs
+
+    return Path(platformdirs.user_config_dir("muster")) / FILE_NAME
+
+
+def unknown_environment(environment: Mapping[str, str]) -> list[str]:
+    """MUSTER_* variables that mean nothing: most likely misspelt."""
+    known = {ENVIRONMENT + name.upper() for name in _types()} | {"MUSTER_CONFIG"}
+    return sorted(name for name in environment if name.startswith(ENVIRONMENT) and name not in known)
+
+
+def cells_folder(settings: Settings) -> Path:
+    """The folder that holds one folder per cell."""
+    if settings.state_dir:
+        return Path(settings.state_dir).expanduser().absolute()
+    import platformdirs
+
+    return Path(platformdirs.user_state_dir("muster"))
+
+
+def cell_paths(settings: Settings, cell: str = "") -> CellPaths:
+    """Paths of a cell's files; nothing is created. Raises SpecError for a name that is not a folder name."""
+    name = cell or settings.cell
+    check_cell_name(name)
+    return paths_in(cells_folder(settings) / name)
+
+
+def check_cell_name(name: str) -> None:
+    """A cell name is a folder name: it must not climb or hide."""
+    if not name or "/" in name or name.startswith(".") or not name.isprintable() or len(name) > 64:
+        raise SpecError("cell", f"{name[:40]!a} is not a cell name", "Use at most 64 letters, digits, '-' and '_'")
+
+
+def paths_in(folder: Path) -> CellPaths:
+    """Paths of a cell whose files are in `folder`."""
+    return CellPaths(folder, folder / "journal.db", _socket_path(folder), folder / "engine.pid", folder / "engine.log")
+
+
+def _socket_path(folder: Path) -> Path:
+    """`folder`/engine.sock, or a short stand-in where that is too long for a Unix socket."""
+    path = folder / "engine.sock"
+    if len(os.fsencode(path)) <= MAX_SOCKET_BYTES:
+        return path
+    import hashlib
+
+    name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16] + ".sock"
+    return _runtime_folder() / name
+
+
+def _runtime_folder() -> Path:
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if runtime and len(os.fsencode(runtime)) < MAX_SOCKET_BYTES - 30:
+        return Path(runtime) / "muster"
+    return Path("/tmp") / f"muster-{os.getuid()}"
+
+
+def _types() -> dict[str, type]:
+    return {field.name: type(getattr(Settings(), field.name)) for field in fields(Settings)}
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(str(path), f"cannot be read ({_short(error)})", "Mend or remove the file") from None
+    import tomllib
+
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(str(path), f"is not TOML: {error}", "Mend the line") from None
+    return {key: _checked(key, value, _where(path, text, key)) for key, value in table.items()}
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, kind in _types().items():
+        name = ENVIRONMENT + key.upper()
+        if environment.get(name):
+            found[key] = _checked(key, _parsed(environment[name], kind), name)
+    return found
+
+
+def _parsed(text: str, kind: type) -> Any:
+    """Environment text as the key's type; text that does not fit is left for `_checked` to refuse."""
+    if kind is bool:
+        return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}.get(text.lower(), text)
+    if kind is float:
+        try:
+            return float(text)
+        except ValueError:
+            return text
+    return text
+
+
+def _checked(key: str, value: Any, where: str) -> Any:
+    types = _types()
+    if key not in types:
+        import difflib
+
+        near = difflib.get_close_matches(key, types, n=1)
+        remedy = f"Did you mean '{near[0]}'?" if near else f"Known keys: {', '.join(types)}"
+        raise SpecError(where, f"unknown key '{key}'", remedy)
+    kind = types[key]
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind:
+        wanted = {bool: "true or false", float: "a number", str: "text"}[kind]
+        raise SpecError(where, f"'{key}' is {value!r}", f"Give {wanted}")
+    if isinstance(value, float):
+        check_speed(value, where)
+    return value
+
+
+def check_speed(value: float, where: str) -> None:
+    """Raises SpecError unless `value` is a speed the engine can keep: above 0, at most 1,000,000."""
+    if not 0 < value <= 1_000_000:
+        raise SpecError(where, f"speed {value} is out of range", "Give a number above 0 and at most 1000000")
+
+
+def _where(path: Path, text: str, key: str) -> str:
+    """The file and the line that sets `key`, for messages."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        name = line.split("=")[0].strip().strip("[]").strip().strip("\"'")
+        if name == key:
+            return f"{path}:{number}"
+    return str(path)
+
+
+def _short(error: Exception) -> str:
+    return getattr(error, "strerror", None) or type(error).__name__

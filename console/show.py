@@ -1,0 +1,150 @@
+"""The commands that look: `muster overview`, `get`, `why`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from console.attach import connect
+from console.plain import facts, overview_lines, page_table, quantity, reason_lines, workload_lines
+from console.query import parse_filter
+from console.text import duration, printable
+from engine.errors import NotFoundError, SpecError
+from engine.query import COLUMNS, DEFAULT_COLUMNS, Kind, Page, Query, Term
+
+if TYPE_CHECKING:
+    from console.client import Client
+    from engine.query import NodeDetail
+
+WINDOW = 10_000
+"""Rows asked for at a time; the engine gives no more in one answer."""
+
+
+def overview(arguments: argparse.Namespace) -> None:
+    with closing(connect(arguments)) as client:
+        view = client.overview()
+    write_json(view) if arguments.json else write_lines(overview_lines(view))
+
+
+def get(arguments: argparse.Namespace) -> None:
+    kind: Kind = arguments.kind
+    if arguments.columns == "help":
+        write_lines(facts([(column.name, column.help) for column in COLUMNS[kind]]))
+        return
+    if arguments.id and kind != "queues":
+        _get_one(arguments)
+        return
+    where = (Term("name", "=", arguments.id),) if arguments.id else parse_filter(kind, arguments.filter)
+    query = Query(kind=kind, columns=_columns(kind, arguments.columns), where=where, sort=_sort(kind, arguments.sort))
+    with closing(connect(arguments)) as client:
+        page = _all_rows(client, query, arguments.limit)
+    if arguments.id and not page.rows:
+        raise NotFoundError(f"there is no queue '{arguments.id}'", "List them with `muster get queues`")
+    if arguments.json:
+        write_json(_page_object(page))
+        return
+    write_lines(page_table(kind, page))
+    if len(page.rows) < page.matched:
+        print(f"{len(page.rows):,} of {page.matched:,} shown; --limit 0 shows all", file=sys.stderr)
+
+
+def why(arguments: argparse.Namespace) -> None:
+    with closing(connect(arguments)) as client:
+        view = client.workload(arguments.id)
+    if arguments.json:
+        names = ("version", "now_ms", "id", "state", "since_ms", "queue", "position", "reasons", "earliest_start_ms")
+        write_json({name: getattr(view, name) for name in names})
+        return
+    write_lines([printable(view.id), *reason_lines(view)])
+
+
+def write_json(value: Any) -> None:
+    """One JSON value and a line end on standard output."""
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+
+
+def write_lines(lines: Iterable[str]) -> None:
+    """Lines on standard output."""
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+
+
+def _get_one(arguments: argparse.Namespace) -> None:
+    with closing(connect(arguments)) as client:
+        if arguments.kind == "nodes":
+            node = client.node(arguments.id)
+            write_json(node) if arguments.json else write_lines(_node_lines(node))
+        else:
+            workload = client.workload(arguments.id)
+            write_json(workload) if arguments.json else write_lines(workload_lines(workload))
+
+
+def _all_rows(client: Client, query: Query, limit: int) -> Page:
+    """Up to `limit` rows (0: all) of one answer after another."""
+    page = client.query(msgspec.structs.replace(query, limit=min(limit or WINDOW, WINDOW)))
+    while page.rows and len(page.rows) < min(limit or page.matched, page.matched):
+        left = (limit or page.matched) - len(page.rows)
+        more = client.query(msgspec.structs.replace(query, offset=len(page.rows), limit=min(left, WINDOW)))
+        if not more.rows:
+            break
+        page = msgspec.structs.replace(more, rows=[*page.rows, *more.rows])
+    return page
+
+
+def _page_object(page: Page) -> dict[str, Any]:
+    items = [dict(zip(page.columns, row, strict=True)) for row in page.rows]
+    return {
+        "version": page.version, "at_ms": page.at_ms, "matched": page.matched, "total": page.total, "items": items
+    }  # fmt: skip
+
+
+def _columns(kind: Kind, text: str) -> tuple[str, ...]:
+    """Column names given on the command line; an id stays in front so that rows can be told apart."""
+    if not text:
+        return DEFAULT_COLUMNS[kind]
+    return tuple(_known(kind, name, "columns") for name in text.split(","))
+
+
+def _sort(kind: Kind, text: str) -> tuple[str, ...]:
+    """`gpu:desc,id` or `-gpu,id` as the engine's sort."""
+    found = []
+    for part in filter(None, text.split(",")):
+        name, _, order = part.removeprefix("-").partition(":")
+        if order not in ("", "asc", "desc"):
+            raise SpecError("sort", f"{order[:40]!a} is no order", "Write asc or desc after the colon")
+        descending = part.startswith("-") or order == "desc"
+        found.append(("-" if descending else "") + _known(kind, name, "sort"))
+    return tuple(found)
+
+
+def _known(kind: Kind, name: str, where: str) -> str:
+    if name in {column.name for column in COLUMNS[kind]}:
+        return name
+    import difflib
+
+    names = [column.name for column in COLUMNS[kind]]
+    near = difflib.get_close_matches(name, names, n=1)
+    remedy = f"Did you mean '{near[0]}'?" if near else f"See `muster get {kind} --columns help`"
+    raise SpecError(where, f"{kind} have no column {name[:40]!a}", remedy)
+
+
+def _node_lines(node: NodeDetail) -> list[str]:
+    place = " / ".join(printable(part) for part in (node.zone, node.block, node.rack) if part)
+    free = ", ".join(
+        f"{quantity(name, node.free.get(name, 0))} of {quantity(name, most)}"
+        for name, most in node.capacity.items()
+        if most
+    )
+    pairs = [
+        ("id", printable(node.id)),
+        ("state", f"{node.state} for {duration(node.now_ms - node.since_ms)}"),
+        ("pool", " ".join(printable(part) for part in (node.pool, node.gpu_model) if part)),
+        ("place", place or "unknown"),
+        ("free", free or "nothing"),
+        *(("work", f"{printable(workload)} ({tasks:,} tasks)") for workload, tasks in node.workloads),
+    ]
+    return facts(pairs)

@@ -1,0 +1,214 @@
+"""The commands that start and stop: `muster` (the console), `muster serve`, `muster stop`.
+
+The console's part is loaded before first paint: it imports Textual and nothing else that is heavy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from console.attach import running_paths, settings_of
+from console.settings import (
+    DEMO_CELL,
+    CellPaths,
+    Settings,
+    cell_paths,
+    cells_folder,
+    check_cell_name,
+    check_speed,
+    paths_in,
+)
+from engine.errors import RefusedError, SpecError, UnreachableError
+
+if TYPE_CHECKING:
+    from console.client import Client
+    from console.engine_process import Served
+
+STOP_S = 30.0
+"""Longest wait for an engine to write its snapshot and go."""
+JOURNAL_FILES = ("journal.db", "journal.db-wal", "journal.db-shm")
+
+
+def open_console(arguments: argparse.Namespace) -> int:
+    """Paints first; the engine is found or started on a worker thread after that."""
+    refuse_without_terminal()
+    if not arguments.demo and (arguments.fresh or arguments.nodes):
+        raise SpecError("--fresh and --nodes", "belong to the demo", "Add --demo")
+    settings = settings_of(arguments)
+    if arguments.speed is not None:
+        check_speed(arguments.speed, "--speed")
+    connect, title, folder = _connector(arguments, settings)
+    from console.app import run
+
+    return run(connect, read_only=settings.readonly, title=title, log=folder / "console.log")
+
+
+def serve_engine(arguments: argparse.Namespace) -> None:
+    """An engine in the foreground until it is told to stop."""
+    served = _served(arguments)
+    from console.engine_process import serve
+
+    serve(served)
+
+
+def stop_engine(arguments: argparse.Namespace) -> None:
+    """Ask the cell's engine to write a snapshot and go, and wait until it has."""
+    settings = settings_of(arguments)
+    if settings.connect:
+        raise RefusedError("an engine is stopped where it runs", "Use `muster stop` on that machine")
+    if settings.readonly:
+        raise RefusedError("this session is read-only", "Start without --readonly to act")
+    pid = stop_running(running_paths(settings))
+    if arguments.json:
+        import json
+
+        print(json.dumps({"cell": settings.cell, "pid": pid}))
+        return
+    print(f"engine of cell '{settings.cell}', process {pid}, has stopped", file=sys.stderr)
+
+
+def stop_running(paths: CellPaths) -> int:
+    """Stops the engine that listens on the cell's socket. Returns its process id; raises UnreachableError."""
+    import os
+    import signal
+
+    from console.launch import running
+
+    peer = running(paths.socket)
+    pid = peer.pid if peer is not None and peer.pid > 0 else _written_pid(paths)
+    os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_S
+    while time.monotonic() < deadline:
+        if not _alive(pid):
+            return pid
+        time.sleep(0.02)
+    raise UnreachableError(f"engine process {pid} did not stop within {STOP_S:g} s", f"See {paths.log}")
+
+
+def _connector(arguments: argparse.Namespace, settings: Settings) -> tuple[Callable[[], Client], str, Path]:
+    """What the console calls to get its client, the title to show before that, and the folder for its log."""
+    if settings.connect:
+        return lambda: _remote(settings.connect, settings.readonly), settings.connect, cells_folder(settings)
+    cell = DEMO_CELL if arguments.demo and arguments.cell is None else settings.cell
+    paths = cell_paths(settings, cell)
+    serve_arguments = ["--data", str(paths.folder), "--cell", cell, *_load_arguments(arguments, settings)]
+
+    def start() -> Client:
+        """Also called after every loss; only the first call may forget."""
+        from console.launch import ensure_engine
+
+        if arguments.fresh:
+            forget(paths)
+            arguments.fresh = False
+        return _remote(str(ensure_engine(paths, serve_arguments)), settings.readonly)
+
+    return start, cell, paths.folder
+
+
+def _load_arguments(arguments: argparse.Namespace, settings: Settings) -> list[str]:
+    if not arguments.demo:
+        return ["--speed", str(settings.speed)]
+    nodes = ["--nodes", str(arguments.nodes)] if arguments.nodes else []
+    speed = ["--speed", str(arguments.speed)] if arguments.speed else []
+    return ["--demo", *nodes, *speed]
+
+
+def forget(paths: CellPaths) -> None:
+    """Stops the cell's engine and removes its journal. Only ever called for a demo, on request."""
+    from console.launch import running
+
+    if running(paths.socket) is not None:
+        stop_running(paths)
+    for name in JOURNAL_FILES:
+        (paths.folder / name).unlink(missing_ok=True)
+
+
+def _remote(where: str, read_only: bool) -> Client:
+    from console.remote_client import RemoteClient
+
+    return RemoteClient(where, read_only)
+
+
+def _served(arguments: argparse.Namespace) -> Served:
+    from console.engine_process import Served
+
+    settings = settings_of(arguments)
+    name = DEMO_CELL if arguments.demo and arguments.cell is None else settings.cell
+    check_cell_name(name)
+    paths = paths_in(Path(arguments.data).absolute()) if arguments.data else cell_paths(settings, name)
+    if arguments.demo and arguments.cell_file:
+        raise SpecError("--demo and --cell-file", "exclude each other", "Give one of them")
+    shared = {
+        "name": name,
+        "journal": paths.journal,
+        "unix_socket": Path(arguments.socket).absolute() if arguments.socket else paths.socket,
+        "listen": arguments.listen or "",
+        "pid_file": paths.pid,
+        "read_only": settings.readonly,
+        "seed": arguments.seed,
+        "use_snapshot": not arguments.ignore_snapshot,
+    }
+    if arguments.demo:
+        from console import demo
+        from engine.traces.generate import ai_cell
+
+        seed = arguments.seed
+        speed = demo.SPEED if arguments.speed is None else arguments.speed
+        check_speed(speed, "--speed")
+        return Served(
+            **shared,
+            speed=speed,
+            start_ms=demo.START_MS,
+            cell=ai_cell(arguments.nodes or demo.NODES),
+            feed=lambda engine: demo.feed(engine, seed),
+        )
+    cell = None
+    if arguments.cell_file:
+        from console.files import read_cell
+
+        cell = read_cell(arguments.cell_file)
+    check_speed(settings.speed, "--speed")
+    now_ms = time.time_ns() // 1_000_000
+    return Served(**shared, speed=settings.speed, start_ms=now_ms, keep_up=settings.speed == 1, cell=cell)
+
+
+def refuse_without_terminal() -> None:
+    """Raises SpecError unless a console can be shown here."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise SpecError(
+            "muster",
+            "the console needs a terminal",
+            "Use `muster overview` or `muster get workloads` in pipes and scripts",
+        )
+    import os
+
+    if os.environ.get("TERM", "") in ("", "dumb"):
+        raise SpecError("TERM", "this terminal cannot place a cursor", "Use `muster overview`, or set TERM")
+
+
+def _written_pid(paths: CellPaths) -> int:
+    try:
+        return int(paths.pid.read_text())
+    except (OSError, ValueError):
+        raise UnreachableError(
+            "the engine's process id is not known", f"Look for it with `ps`; see {paths.log}"
+        ) from None
+
+
+def _alive(pid: int) -> bool:
+    """Whether the process runs. One that has ended and waits for its parent to notice does not."""
+    import os
+
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return True

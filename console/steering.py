@@ -1,0 +1,243 @@
+"""What the actions that only look do, and what a line of the `:` or `/` bar does."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
+
+from console.actions import Action, complete_command, parse_command
+from console.feed import in_thread
+from console.query import FilterError, complete
+from console.screens.pane import ListPane, sortable
+from console.theme import DARK, LIGHT
+from engine.errors import MusterError, NotFoundError, SpecError
+from engine.query import COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual.timer import Timer
+
+    from console.actions import ScreenName
+    from console.app import MusterApp
+    from console.dialogs import PromptBar
+
+DEBOUNCE_S = 0.12
+"""A filter is applied when the fingers rest this long."""
+
+
+class Steering:
+    """Moves a person about. One per app."""
+
+    def __init__(self, app: MusterApp) -> None:
+        self._app = app
+        self._bar: PromptBar | None = None
+        self._filtered: Any = None
+        self._before = ""
+        self._timer: Timer | None = None
+        self._history: list[str] = []
+        self._deeds: dict[str, Callable[[], object]] = {
+            "back": self.back,
+            "leave": self.leave,
+            "quit": app.exit,
+            "open": lambda: app.simulate_key("enter"),
+            "mark": lambda: app.simulate_key("space"),
+            "filter": self.open_filter,
+            "command": self.open_command,
+            "sort": self.choose_sort,
+            "copy": self.copy,
+            "refresh": self.refresh,
+            "theme": self.turn_theme,
+            "help": self.help,
+            "palette": app.action_command_palette,
+        }
+
+    def do(self, action: Action) -> None:
+        """A key, a click in the footer, or a choice in the palette. What is not a deed of its own is a page."""
+        deed = self._deeds.get(action.id)
+        if deed is not None:
+            deed()
+        elif action.argument == "id":
+            self.open_command(action.commands[0] + " ")
+        else:
+            self.goto(action.id)
+
+    def goto(self, name: str, filter_text: str | None = None) -> None:
+        self.close_bar()
+        pane = self._app.navigator.goto(cast("ScreenName", name))
+        if filter_text is not None and isinstance(pane, ListPane):
+            pane.filter(filter_text)
+
+    def back(self) -> None:
+        """Undo the innermost selection or filter, else one page back."""
+        pane = self._app.navigator.current
+        if pane is not None and not pane.clear_one():
+            self._app.navigator.back()
+
+    def leave(self) -> None:
+        if not self._app.navigator.back():
+            self._app.exit()
+
+    def refresh(self) -> None:
+        """Ask the engine now, also when the next try to reach it would come later."""
+        self._app.feed.retry_now()
+        if self._app.navigator.current is not None:
+            self._app.navigator.current.reload()
+
+    def copy(self) -> None:
+        pane = self._app.navigator.current
+        text = pane.copyable if pane is not None else ""
+        if text:
+            self._app.copy_to_clipboard(text)
+            self._app.say(f"copied {text}")
+
+    def turn_theme(self) -> None:
+        self._app.theme = LIGHT.name if self._app.theme == DARK.name else DARK.name
+
+    def help(self) -> None:
+        from console.dialogs import HelpDialog
+
+        self._app.push_screen(HelpDialog(list(self._app.actions.values()), self._app.context()))
+
+    def choose_sort(self) -> None:
+        from console.dialogs import SortDialog
+
+        pane = self._app.navigator.current
+        if isinstance(pane, ListPane):
+            known = {column.name: column for column in COLUMNS[pane.KIND]}
+            columns = [known[name] for name in sortable(pane.view)]
+            self._app.push_screen(SortDialog(columns, pane.view.sorted_by(), pane.sort_by))
+
+    # --- command lines
+
+    def run(self, line: str, *, drill: bool = False) -> None:
+        """Do a `:` line. With `drill` it came from the page, and Back returns there. Raises SpecError."""
+        command = parse_command(line, list(self._app.actions.values()))
+        action, argument = command.action, command.argument
+        if action.mutates:
+            self._act(action, tuple(argument.split()))
+        elif action.id == "open":
+            self._app.run_worker(self._open_any(argument), exclusive=True, group="open")
+        elif action.id in ("workload", "node"):
+            self._app.navigator.drill(action.id, argument)
+        elif action.id == "sort":
+            self._sort(argument)
+        elif drill and action.argument == "filter":
+            self._app.navigator.drill(cast("ScreenName", action.id), argument)
+        elif action.argument == "filter":
+            self.goto(action.id, argument)
+        else:
+            self.do(action)
+
+    def _act(self, action: Action, ids: tuple[str, ...]) -> None:
+        if not ids:
+            self._app.action_act(action.id)
+        else:
+            self._app.propose(action, ids)
+
+    def _sort(self, argument: str) -> None:
+        pane = self._app.navigator.current
+        if not isinstance(pane, ListPane):
+            raise SpecError("", "this page has no order")
+        pane.filter(f"{pane.view.filter_text} sort:{argument}")
+
+    async def _open_any(self, name: str) -> None:
+        """Whatever has this id."""
+        for page, ask in (("workload", "workload"), ("node", "node")):
+            try:
+                await in_thread(lambda ask=ask: getattr(self._app.client(), ask)(name))
+            except NotFoundError:
+                continue
+            except MusterError as error:
+                self._app.report(error)
+                return
+            self._app.navigator.drill(cast("ScreenName", page), name)
+            return
+        self._app.report(NotFoundError(f"nothing is called '{name}'"))
+
+    # --- the bars
+
+    def open_command(self, text: str = "") -> None:
+        pane = self._app.navigator.current
+        kind = pane.KIND if isinstance(pane, ListPane) else "workloads"
+        available = list(self._app.actions.values())
+        self._open_bar(":", text, lambda line, cursor: complete_command(line, cursor, available, kind), self._history)
+
+    def open_filter(self) -> None:
+        pane = self._app.navigator.current
+        self._filtered = pane
+        if isinstance(pane, ListPane):
+            kind = pane.KIND
+            self._before = pane.view.filter_text
+            self._open_bar("/", self._before, lambda text, cursor: complete(kind, text, cursor))
+        elif pane is not None and hasattr(pane, "filter_text"):
+            self._before = pane.filter_text
+            self._open_bar("/", self._before, lambda _text, _cursor: [])
+
+    def _open_bar(
+        self, sign: str, text: str, candidates: Callable[[str, int], list[str]], history: list[str] | None = None
+    ) -> None:
+        from console.dialogs import PromptBar
+
+        self.close_bar()
+        self._bar = PromptBar(sign, text, candidates, history or [])
+        self._app.frame.mount(self._bar)
+
+    def close_bar(self) -> None:
+        if self._bar is not None:
+            self._bar.remove()
+            self._bar = None
+            if self._app.navigator.current is not None:
+                self._app.navigator.current.land()
+
+    def edited(self, text: str) -> None:
+        """A filter follows the typing; an unreadable one leaves the last good one in place."""
+        if self._timer is not None:
+            self._timer.stop()
+        if self._bar is not None and self._bar.sign == "/":
+            self._timer = self._app.set_timer(DEBOUNCE_S, lambda: self._apply_filter(text))
+
+    def _apply_filter(self, text: str) -> bool:
+        if self._bar is None:
+            return False
+        try:
+            self._filtered.filter(text)
+        except FilterError as error:
+            self._bar.point_at(error)
+            return False
+        return True
+
+    def accepted(self, text: str) -> None:
+        if self._timer is not None:
+            self._timer.stop()
+        if self._bar is None:
+            return
+        if self._bar.sign == "/":
+            if self._apply_filter(text):
+                self.close_bar()
+            return
+        bar = self._bar
+        try:
+            if text.strip():
+                self.run(text)
+                self._remember(text.strip())
+        except FilterError as error:
+            at = text.index(text.split(maxsplit=1)[1])
+            bar.point_at(FilterError(error.start + at, error.end + at, error.short, error.remedy))
+        except SpecError as error:
+            bar.point_at(error)
+        else:
+            if self._bar is bar:
+                self.close_bar()
+
+    def _remember(self, line: str) -> None:
+        with suppress(ValueError):
+            self._history.remove(line)
+        self._history.append(line)
+
+    def cancelled(self) -> None:
+        if self._timer is not None:
+            self._timer.stop()
+        if self._bar is not None and self._bar.sign == "/":
+            self._filtered.filter(self._before)
+        self.close_bar()

@@ -1,0 +1,1 @@
+"""History into advice; never acts."""

@@ -1,0 +1,302 @@
+"""From what is seen to what might be done: findings as typed suggestions, with evidence, or a plain "cannot tell".
+
+Pure functions over pages the engine answered. Nothing here acts: a suggestion's action is a name which the runbook
+catalogue may know ("uncordon") or which asks for a person's attention only ("notify").
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from engine.errors import SpecError
+from engine.query import NodeDetail, Overview, Page
+from recommender.runtime import Asked, Estimate, RuntimeModel, Skill
+
+QUOTA_WAIT_MS = 30 * 60_000
+"""A wait for quota longer than this is a finding when neighbours leave theirs unused."""
+CORDONED_MS = 60 * 60_000
+"""A node that is cordoned and empty for longer than this may have been forgotten."""
+OVERRUN = 2
+"""A run past this many times the p90 of its likes is a finding."""
+MAX_TARGETS = 100
+"""Targets in one suggestion: more than a person can look through helps nobody."""
+CALIBRATED_PERMILLE = (800, 980)
+"""A p90 that covered fewer, or more, of the past runs than this is not to be leaned on."""
+LEAST_SCORED = 30
+"""Scored runs below which a measured skill says little."""
+
+Act = Literal["notify", "uncordon"]
+Row = dict[str, Any]
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """One measured fact."""
+
+    metric: str
+    window: str
+    """Over which time it was measured."""
+    rows: int
+    """How many objects it was measured on."""
+    value: str
+
+
+class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
+    """One finding and the smallest thing to do about it."""
+
+    finding: str
+    action: Act
+    targets: tuple[str, ...]
+    evidence: tuple[Evidence, ...]
+    counterfactual: str
+    """What would have to be different for there to be no suggestion."""
+    alternatives: tuple[str, ...]
+    """What else could be done; the last is doing nothing, and what that means."""
+    thin: tuple[str, ...] = ()
+    """Why the evidence is weaker than it looks; empty when it is sound."""
+
+
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    """Newest state version that it was made from."""
+    suggestions: tuple[Suggestion, ...]
+    unknown: tuple[str, ...]
+    """What could not be judged, and why."""
+
+
+def advise(
+    overview: Overview,
+    *,
+    waiting: Page,
+    queues: Page,
+    cordoned: Sequence[NodeDetail],
+    running: Page,
+    runtimes: RuntimeModel,
+) -> Advice:
+    """All findings. `waiting` are queued workloads, `running` running ones, `cordoned` nodes in that state.
+
+    Raises SpecError naming a column that a page lacks.
+    """
+    late, unknown = overruns(running, runtimes)
+    found = [*quota_beside_idle(waiting, queues), *forgotten_cordons(overview, cordoned), *late]
+    return Advice(
+        version=max(overview.version, waiting.version, queues.version, running.version),
+        suggestions=tuple(found),
+        unknown=unknown,
+    )
+
+
+# -- waits for quota while neighbours are idle ------------------------------------------------------------------------
+
+
+def quota_beside_idle(waiting: Page, queues: Page) -> list[Suggestion]:
+    """One suggestion for each queue with long quota waits whose siblings have quota and neither use nor want it."""
+    by_name = {
+        row["name"]: row for row in rows(queues, "name", "parent", "queued", "running", "gpu_nominal", "cpu_nominal")
+    }
+    stuck: dict[str, list[Row]] = defaultdict(list)
+    for row in rows(waiting, "id", "queue", "state", "reason", "wait"):
+        if row["state"] == "queued" and row["reason"] == "WaitingForQuota" and row["wait"] > QUOTA_WAIT_MS:
+            stuck[row["queue"]].append(row)
+    found = []
+    for name, late in sorted(stuck.items()):
+        idle = idle_siblings(by_name.get(name), by_name)
+        if idle:
+            found.append(quota_suggestion(name, late, idle, partial(waiting)))
+    return found
+
+
+def idle_siblings(queue: Row | None, by_name: dict[str, Row]) -> list[Row]:
+    """Queues under the same parent that have a quota of their own, and nothing running or queued."""
+    if queue is None:
+        return []
+    return [
+        other
+        for other in by_name.values()
+        if other["parent"] == queue["parent"]
+        and other["name"] != queue["name"]
+        and not other["running"]
+        and not other["queued"]
+        and (other["gpu_nominal"] or other["cpu_nominal"])
+    ]
+
+
+def quota_suggestion(name: str, late: list[Row], idle: list[Row], thin: tuple[str, ...]) -> Suggestion:
+    longest = max(row["wait"] for row in late)
+    neighbours = ", ".join(f"{row['name']} ({quota(row)})" for row in idle)
+    return Suggestion(
+        finding=f"{len(late)} in queue {name} wait for quota while {neighbours} is idle",
+        action="notify",
+        targets=ids(late),
+        evidence=(
+            Evidence(metric="longest wait for quota", window="now", rows=len(late), value=span(longest)),
+            Evidence(metric="idle sibling quota", window="now", rows=len(idle), value=neighbours),
+        ),
+        counterfactual=f"No suggestion if none had waited over {span(QUOTA_WAIT_MS)}, or no sibling were idle",
+        alternatives=(
+            f"Raise the quota of {name}, or lower that of an idle sibling, by a change of the queue tree",
+            "Do nothing: they start when work of their own queue ends",
+        ),
+        thin=("one moment only: the siblings may be idle just now", *thin),
+    )
+
+
+def quota(row: Row) -> str:
+    """The nominal quota people count in: GPU where there is any, else CPU."""
+    return f"{whole(row['gpu_nominal'])} GPU" if row["gpu_nominal"] else f"{whole(row['cpu_nominal'])} CPU"
+
+
+# -- nodes left cordoned ----------------------------------------------------------------------------------------------
+
+
+def forgotten_cordons(overview: Overview, cordoned: Sequence[NodeDetail]) -> list[Suggestion]:
+    """One suggestion for all nodes that were cordoned long ago and are empty. Down and draining nodes are not meant."""
+    idle = [
+        node
+        for node in cordoned
+        if node.state == "cordoned" and not node.workloads and node.now_ms - node.since_ms > CORDONED_MS
+    ]
+    if not idle:
+        return []
+    shortest = min(node.now_ms - node.since_ms for node in idle)
+    capacity = sum(node.capacity.get("gpu_milli", 0) for node in idle)
+    unit = "GPU" if capacity else "CPU"
+    capacity = capacity or sum(node.capacity.get("cpu_milli", 0) for node in idle)
+    waiting = overview.states.get("queued", 0)
+    return [
+        Suggestion(
+            finding=f"{len(idle)} cordoned nodes are empty, the newest cordon {span(shortest)} old",
+            action="uncordon",
+            targets=tuple(node.id for node in idle[:MAX_TARGETS]),
+            evidence=(
+                Evidence(
+                    metric="time cordoned, at least", window="since the cordon", rows=len(idle), value=span(shortest)
+                ),
+                Evidence(metric="capacity out of use", window="now", rows=len(idle), value=f"{whole(capacity)} {unit}"),
+                Evidence(metric="workloads queued", window="now", rows=waiting, value=str(waiting)),
+            ),
+            counterfactual=f"No suggestion if they had been cordoned for less than {span(CORDONED_MS)} or had work",
+            alternatives=(
+                "Ask who cordoned them, and why, before returning them",
+                f"Do nothing: {whole(capacity)} {unit} stay out of use"
+                + ("" if waiting else "; nothing waits for them"),
+            ),
+            thin=("why they were cordoned is not recorded, and there are no device health readings to check",),
+        )
+    ]
+
+
+# -- runs far past their likes ----------------------------------------------------------------------------------------
+
+
+def overruns(running: Page, runtimes: RuntimeModel) -> tuple[list[Suggestion], tuple[str, ...]]:
+    """One suggestion for each run past OVERRUN x p90 of its likes, and a line on those that have no likes."""
+    columns = ("id", "name", "state", "tenant", "queue", "tasks", "gpu", "run", "estimate")
+    found, judged, silent = [], 0, 0
+    skill = runtimes.skill()
+    for row in rows(running, *columns):
+        if row["state"] != "running" or row["run"] is None:
+            continue
+        judged += 1
+        likely = runtimes.estimate(asked(row))
+        if likely is None:
+            silent += 1
+        elif row["run"] > OVERRUN * likely.p90_ms:
+            found.append(overrun_suggestion(row, likely, skill))
+    unknown = list(partial(running))
+    if silent:
+        unknown.append(
+            f"{silent} of {judged} running workloads have too few finished likes to say how long they should run"
+        )
+    return found, tuple(unknown)
+
+
+def asked(row: Row) -> Asked:
+    return Asked(
+        name=row["name"],
+        tenant=row["tenant"],
+        queue=row["queue"],
+        tasks=row["tasks"],
+        gpu_milli=row["gpu"],
+        estimate_ms=row["estimate"] or 0,
+    )
+
+
+def overrun_suggestion(row: Row, likely: Estimate, skill: Skill | None) -> Suggestion:
+    limit = OVERRUN * likely.p90_ms
+    evidence = [
+        Evidence(metric="run so far", window="this attempt", rows=1, value=span(row["run"])),
+        Evidence(
+            metric=f"p90 run time of likes ({likely.level})",
+            window=f"last {likely.samples} finished",
+            rows=likely.samples,
+            value=span(likely.p90_ms),
+        ),
+    ]
+    if skill is not None:
+        covered = f"{skill.p90_coverage_permille / 10:.1f} %"
+        evidence.append(Evidence(metric="runs within their p90", window="last ends", rows=skill.scored, value=covered))
+    return Suggestion(
+        finding=f"{row['id']} has run {span(row['run'])}, over {OVERRUN} x its likes' p90 ({span(likely.p90_ms)})",
+        action="notify",
+        targets=(row["id"],),
+        evidence=tuple(evidence),
+        counterfactual=f"No suggestion if it had run less than {span(limit)}",
+        alternatives=(
+            "Requeue it, if its owner finds it stuck: work since its last checkpoint is lost",
+            "Do nothing: it keeps its capacity until it ends",
+        ),
+        thin=doubts(row, likely, skill),
+    )
+
+
+def doubts(row: Row, likely: Estimate, skill: Skill | None) -> tuple[str, ...]:
+    """What weakens a finding that rests on the estimated run time."""
+    found = []
+    if likely.level == "all":
+        found.append("compared with every finished workload: nothing nearer has enough samples")
+    if (row["estimate"] or 0) > row["run"]:
+        found.append(f"its owner asked for {span(row['estimate'])}, which is not over yet")
+    if skill is None or skill.scored < LEAST_SCORED:
+        found.append(f"fewer than {LEAST_SCORED} estimates have been scored so far")
+    elif not CALIBRATED_PERMILLE[0] <= skill.p90_coverage_permille <= CALIBRATED_PERMILLE[1]:
+        found.append(
+            f"the estimates are off: p90 held for {skill.p90_coverage_permille / 10:.1f} % of past runs, not 90 %"
+        )
+    return tuple(found)
+
+
+# -- reading pages ----------------------------------------------------------------------------------------------------
+
+
+def rows(page: Page, *needed: str) -> Iterator[Row]:
+    """The page's rows by column name. Raises SpecError naming columns it lacks."""
+    missing = [name for name in needed if name not in page.columns]
+    if missing:
+        raise SpecError("columns", f"the page lacks {', '.join(missing)}", f"Ask for {', '.join(needed)}")
+    return (dict(zip(page.columns, row, strict=True)) for row in page.rows)
+
+
+def partial(page: Page) -> tuple[str, ...]:
+    """A line when the page is a window onto more rows than it holds."""
+    seen = len(page.rows)
+    return (f"looked at {seen:,} of {page.matched:,} workloads",) if seen < page.matched else ()
+
+
+def ids(found: list[Row]) -> tuple[str, ...]:
+    return tuple(row["id"] for row in found[:MAX_TARGETS])
+
+
+def whole(milli: int) -> str:
+    """Thousandths as people write them: "64", "0.25", "130,000"."""
+    return f"{milli / 1000:,.12g}"
+
+
+def span(ms: int) -> str:
+    """As in "3.2 h"; minutes below one hour, seconds below one minute."""
+    if ms >= 3_600_000:
+        return f"{ms / 3_600_000:,.1f} h"
+    return f"{ms // 60_000} min" if ms >= 60_000 else f"{ms // 1000} s"

@@ -1,0 +1,392 @@
+"""A Client over made-up data: deterministic, any number of workloads, its clock stands still unless told to move."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from typing import Any
+
+from console.client import Health, refuse_read_only
+from engine.commands import AnyCommand, Receipt
+from engine.errors import MusterError, NotFoundError, RefusedError, UnreachableError
+from engine.query import (
+    DEFAULT_COLUMNS,
+    Change,
+    Changes,
+    GroupDetail,
+    HistoryItem,
+    NodeDetail,
+    Overview,
+    Page,
+    PoolOverview,
+    Query,
+    Reason,
+    TaskPlace,
+    Term,
+    WorkloadDetail,
+)
+from runbooks.plan import ActionName, Effect, Outcome, Plan, Proposal
+
+NOW_MS = 1_772_366_400_000
+"""2026-03-01 12:00:00 UTC."""
+MINUTE = 60_000
+HOSTILE = (
+    "\x1b]52;c;cm0gLXJm\x07 clipboard",
+    "\x1b]0;owned\x07title",
+    "\x1b[31mred\x1b[0m",
+    "c1 \x9b2J\x90payload\x9c",
+    "[@click=app.quit]click me[/]",
+    "[bold red]markup[/x] [/",
+    "\u202egnp.exe\u202c bidi \u2066iso\u2069",
+    "zero\u200bwidth\u2060joined\ufeff",
+    "line\nbreak\ttab\rreturn",
+    "lone \ud800 surrogate",
+    "日本語の名前 とても長い" * 8,
+    "x" * 5_000,
+)
+"""Names a stranger may give his work."""
+
+_STATES = ("running", "queued", "finished", "running", "queued", "held", "finished", "placed", "failed", "cancelled")
+_QUEUES = ("research/train", "research/eval", "prod/serve", "batch")
+_TENANTS = ("acme", "globex", "initech")
+_REASONS = ("InsufficientCapacity", "BehindInQueue", "WaitingForQuota", "WaitingForReservation")
+_NAMES = ("llama pretrain", "eval sweep", "serve chat", "tokenise", "render")
+_NEXT_STATE = {
+    "cancel": "cancelled", "hold": "held", "release": "queued", "requeue": "queued", "cordon": "cordoned",
+    "uncordon": "ready", "drain": "draining",
+}  # fmt: skip
+_ALLOWED = {
+    "cancel": {"queued", "held", "placed", "running"}, "hold": {"queued"}, "release": {"held"},
+    "requeue": {"placed", "running"}, "cordon": {"ready"}, "uncordon": {"cordoned", "draining"},
+    "drain": {"ready", "cordoned"},
+}  # fmt: skip
+
+
+class FakeClient:
+    """Implements `console.client.Client`. `down` makes every call fail; `calls` counts what was asked."""
+
+    def __init__(
+        self, workloads: int = 500, nodes: int = 48, *, hostile: bool = False, read_only: bool = False
+    ) -> None:
+        self.read_only = read_only
+        self.now_ms = NOW_MS
+        self.version = 1_000
+        self.down = False
+        self.refuse: MusterError | None = None
+        self.approved: list[str] = []
+        self.proposed: list[Plan] = []
+        self.queries: list[Query] = []
+        self._hostile = hostile
+        self._changed = threading.Condition()
+        self._events: list[Change] = []
+        self._found: tuple[Any, list[dict[str, Any]]] = (None, [])
+        self._tables: dict[str, list[dict[str, Any]]] = {
+            "workloads": [self._workload(number) for number in range(workloads)],
+            "nodes": [self._node(number) for number in range(nodes)],
+            "queues": [self._queue(number) for number in range(len(_QUEUES))],
+        }
+        for number in range(30):
+            row = self._tables["workloads"][number % max(1, workloads)] if workloads else {"id": "none"}
+            self._event(
+                ("submitted", "placed", "running", "finished")[number % 4], row["id"], self._text(number, "3 nodes")
+            )
+
+    # --- data
+
+    def _text(self, number: int, plain: str) -> str:
+        return HOSTILE[number % len(HOSTILE)] if self._hostile else plain
+
+    def _workload(self, number: int) -> dict[str, Any]:
+        state = _STATES[number * 7 % 10]
+        tasks = (1, 8, 64, 2)[number % 4]
+        age = MINUTE * (1 + number * 37 % 5_000)
+        started = state in ("running", "finished", "failed")
+        return {
+            "id": self._text(number, f"wl-{number:06d}") if self._hostile and number % 3 == 0 else f"wl-{number:06d}",
+            "name": self._text(number, _NAMES[number % 5]),
+            "state": state,
+            "queue": self._text(number + 1, _QUEUES[number % 4]) if self._hostile else _QUEUES[number % 4],
+            "priority": (0, 100, 1000)[number % 3],
+            "tenant": self._text(number + 2, _TENANTS[number % 3]),
+            "team": self._text(number + 3, "core"),
+            "tasks": tasks,
+            "cpu": tasks * 8_000,
+            "memory": tasks * 65_536,
+            "gpu": tasks * (0, 1_000, 8_000, 250)[number % 4],
+            "reason": (
+                self._text(number + 4, _REASONS[number % 4])
+                if state == "queued"
+                else "OnHold"
+                if state == "held"
+                else None
+            ),
+            "wait": age if not started else age // 3,
+            "age": age,
+            "run": age - age // 3 if started else None,
+            "estimate": 0 if number % 5 == 0 else 4 * 60 * MINUTE,
+            "submitted": NOW_MS - age,
+            "started": NOW_MS - age * 2 // 3 if started else None,
+            "ended": NOW_MS - MINUTE if state in ("finished", "failed") else None,
+            "attempts": int(started),
+        }
+
+    def _node(self, number: int) -> dict[str, Any]:
+        free = (0, 2, 8, 1)[number % 4] * 1000
+        return {
+            "id": f"node-{number:05d}",
+            "state": ("ready", "ready", "ready", "ready", "ready", "cordoned", "ready", "down")[number % 8],
+            "pool": ("h100", "a100", "cpu")[number % 3],
+            "zone": "zone-a",
+            "block": f"block-{number // 16}",
+            "rack": self._text(number, f"rack-{number // 4:02d}"),
+            "gpu_model": ("H100-80", "A100-40", "")[number % 3],
+            "cpu": 128_000,
+            "cpu_free": 16_000 * (number % 5),
+            "memory": 1_048_576,
+            "memory_free": 131_072,
+            "gpu": 0 if number % 3 == 2 else 8_000,
+            "gpu_free": 0 if number % 3 == 2 else free,
+            "use": 1000 - free // 8,
+            "workloads": number % 4,
+        }
+
+    def _queue(self, number: int) -> dict[str, Any]:
+        return {
+            "name": _QUEUES[number],
+            "parent": _QUEUES[number].rpartition("/")[0] or None,
+            "depth": _QUEUES[number].count("/"),
+            "queued": (120, 14, 0, 66)[number],
+            "held": (3, 0, 0, 1)[number],
+            "running": (41, 8, 120, 31)[number],
+            "oldest_wait": (187 * MINUTE, 12 * MINUTE, 0, 45 * MINUTE)[number],
+            "gpu_used": (96_000, 12_000, 64_000, 0)[number],
+            "gpu_nominal": (128_000, 16_000, 64_000, None)[number],
+            "cpu_used": 400_000,
+            "cpu_nominal": (None, None, None, 800_000)[number],
+            "memory_used": 1_048_576,
+            "memory_nominal": None,
+            "weight": 1 + number,
+        }
+
+    def _event(self, what: str, subject: str, detail: str = "") -> None:
+        self.version += 1
+        self._events.append(Change(version=self.version, at_ms=self.now_ms, what=what, subject=subject, detail=detail))
+
+    # --- what a test does to the cell
+
+    def happen(self, what: str = "submitted", subject: str = "wl-000001", detail: str = "") -> None:
+        """One change that watchers see."""
+        with self._changed:
+            self._event(what, subject, detail)
+            self._changed.notify_all()
+
+    def submit(self, count: int) -> list[str]:
+        """New workloads, newest last in creation order."""
+        rows = self._tables["workloads"]
+        new = [
+            self._workload(len(rows) + offset) | {"submitted": self.now_ms + offset, "age": 0}
+            for offset in range(count)
+        ]
+        rows.extend(new)
+        for row in new:
+            self.happen("submitted", row["id"])
+        return [row["id"] for row in new]
+
+    def state_of(self, name: str) -> str:
+        return self._find(name)["state"]
+
+    # --- Client
+
+    def _answer(self) -> None:
+        if self.down:
+            raise UnreachableError("the engine at demo.sock does not answer", "Is it running? See `muster doctor`")
+        if self.refuse is not None:
+            raise self.refuse
+
+    def health(self) -> Health:
+        self._answer()
+        return Health(
+            name="fake", cell=self._text(4, "demo-cell"), version=self.version, now_ms=self.now_ms, speed=60,
+            paused=False, pid=4242, journal="demo/journal.db", journal_error="", software="0.1.0",
+        )  # fmt: skip
+
+    def overview(self) -> Overview:
+        self._answer()
+        states: dict[str, int] = {}
+        blocked: dict[str, int] = {}
+        for row in self._tables["workloads"]:
+            states[row["state"]] = states.get(row["state"], 0) + 1
+            if row["state"] == "queued":
+                blocked[row["reason"]] = blocked.get(row["reason"], 0) + 1
+        pools = tuple(self._pool(name) for name in ("h100", "a100", "cpu"))
+        history = tuple((NOW_MS - (240 - i) * MINUTE, 400 + i * 37 % 550, i * i % 90) for i in range(240))
+        return Overview(
+            version=self.version, now_ms=self.now_ms, cell="demo-cell", policy="easy", states=states,
+            capacity={"cpu_milli": 6_144_000, "memory_mib": 50_331_648, "gpu_milli": 256_000, "disk_mib": 0},
+            used={"cpu_milli": 3_100_000, "memory_mib": 30_331_648, "gpu_milli": 211_000, "disk_mib": 0},
+            pools=pools, blocked=tuple(sorted(blocked.items(), key=lambda item: -item[1])),
+            oldest_wait_ms=187 * MINUTE, oldest_waiting="wl-000008", wait_p50_ms=4 * MINUTE, wait_p95_ms=41 * MINUTE,
+            started_last_hour=120, finished_last_hour=98, history=history,
+        )  # fmt: skip
+
+    def _pool(self, name: str) -> PoolOverview:
+        rows = [row for row in self._tables["nodes"] if row["pool"] == name]
+        count = {
+            state: sum(row["state"] == state for row in rows) for state in ("ready", "cordoned", "draining", "down")
+        }
+        capacity = {"gpu_milli": sum(row["gpu"] for row in rows), "cpu_milli": sum(row["cpu"] for row in rows)}
+        free = {"gpu_milli": sum(row["gpu_free"] for row in rows), "cpu_milli": sum(row["cpu_free"] for row in rows)}
+        return PoolOverview(
+            name=name, gpu_model="", nodes=len(rows), capacity=capacity,
+            used={key: capacity[key] - free[key] for key in capacity}, **count,
+        )  # fmt: skip
+
+    def query(self, query: Query) -> Page:
+        self._answer()
+        self.queries.append(query)
+        rows = self._matching(query)
+        columns = query.columns or DEFAULT_COLUMNS[query.kind]
+        window = rows[query.offset : query.offset + query.limit]
+        return Page(
+            version=self.version, at_ms=self.now_ms, columns=columns, matched=len(rows),
+            rows=[[row[name] for name in columns] for row in window], total=len(self._tables[query.kind]),
+        )  # fmt: skip
+
+    def _matching(self, query: Query) -> list[dict[str, Any]]:
+        key = (query.kind, query.where, query.sort, self.version)
+        if self._found[0] == key:
+            return self._found[1]
+        rows = [row for row in self._tables[query.kind] if _holds(row, query.where)]
+        for name in reversed(query.sort):
+            field = name.lstrip("-")
+            rows.sort(key=lambda row: (row[field] is not None, row[field] or 0), reverse=name.startswith("-"))
+        self._found = (key, rows)
+        return rows
+
+    def workload(self, workload_id: str) -> WorkloadDetail:
+        self._answer()
+        row = self._find(workload_id, "workloads")
+        waits = row["state"] in ("queued", "held")
+        reasons = (
+            Reason(
+                token=row["reason"],
+                text=self._text(5, "asks for 64 GPU in one rack; 12 are free, 48 are held by wl-000003 and 3 others"),
+                unblock=self._text(6, "wl-000003 ends in about 2h 10m, then 60 GPU are free in rack-02"),
+            ),
+            Reason(token="BehindInQueue", text="41 workloads of higher priority are before it"),
+        )
+        runs = row["state"] == "running"
+        return WorkloadDetail(
+            version=self.version, now_ms=self.now_ms, id=workload_id, name=row["name"], state=row["state"],
+            since_ms=self.now_ms - row["age"] // 3, queue=row["queue"],
+            priority_class="normal", priority=row["priority"], tenant=row["tenant"], team=row["team"], tags={"cost": self._text(7, "genai"), "user": "ada"},
+            groups=(GroupDetail(name="main", count=row["tasks"], cpu_milli=8_000, memory_mib=65_536,
+                                gpu_milli=1_000, disk_mib=0, gpu_models=("H100-80",)),),
+            estimate_ms=row["estimate"],
+            submitted_ms=row["submitted"], started_ms=row["started"], ended_ms=row["ended"], attempts=row["attempts"], position=42 if waits else None, reasons=reasons if waits else (),
+            earliest_start_ms=self.now_ms + 130 * MINUTE if waits else None,
+            placement=tuple(
+                TaskPlace(group="main", node=f"node-{n:05d}", rack="rack-01", tasks=2, devices=(0, 1, 2, 6))
+                for n in range(4)
+            ) if runs else (),
+            placement_total=4 if runs else 0,
+            history=(
+                HistoryItem(at_ms=row["submitted"], what="submitted", detail=self._text(8, f"to {row['queue']}")),
+                HistoryItem(at_ms=row["submitted"] + MINUTE, what="placed", detail="4 nodes"),
+                HistoryItem(at_ms=row["submitted"] + 2 * MINUTE, what="running", detail=""),
+            ) if runs else (HistoryItem(at_ms=row["submitted"], what="submitted", detail=self._text(8, "")),),
+        )  # fmt: skip
+
+    def node(self, node_id: str) -> NodeDetail:
+        self._answer()
+        row = self._find(node_id, "nodes")
+        return NodeDetail(
+            version=self.version, now_ms=self.now_ms, id=node_id, state=row["state"],
+            since_ms=self.now_ms - 90 * MINUTE, pool=row["pool"], zone=row["zone"], block=row["block"], rack=row["rack"], gpu_model=row["gpu_model"],
+            capacity={"cpu_milli": row["cpu"], "memory_mib": row["memory"], "gpu_milli": row["gpu"], "disk_mib": 0},
+            free={"cpu_milli": row["cpu_free"], "memory_mib": row["memory_free"], "gpu_milli": row["gpu_free"]},
+            devices=tuple((0, 250, 1000, 0, 0, 500, 1000, 0)[: row["gpu"] // 1000]),
+            workloads=(("wl-000003", 8), (self._text(3, "wl-000010"), 1)),
+        )  # fmt: skip
+
+    def changes(self, after: int, wait_s: float, limit: int = 500) -> Changes:
+        with self._changed:
+            self._changed.wait_for(lambda: self.version > after or self.down, wait_s)
+            self._answer()
+            items = [item for item in self._events if item.version > after]
+            return Changes(
+                version=self.version, at_ms=self.now_ms, items=tuple(items[-limit:]), missed=max(0, len(items) - limit)
+            )
+
+    def command(self, command: AnyCommand) -> Receipt:
+        raise RefusedError("the fake takes no commands")
+
+    def propose(self, action: ActionName, targets: tuple[str, ...], reason: str = "") -> Proposal:
+        self._answer()
+        if self.read_only:
+            raise refuse_read_only()
+        plan = Plan(action=action, targets=targets, reason=reason, requester="tester")
+        for name in targets:
+            if self._find(name)["state"] not in _ALLOWED[action]:
+                raise RefusedError(f"{name} is {self._find(name)['state']}", "Choose others")
+        self.proposed.append(plan)
+        digest = hashlib.sha256(repr(plan).encode()).hexdigest()
+        return Proposal(
+            id=f"p-{len(self.proposed)}", plan=plan, digest=digest,
+            tier="T2" if action in ("cancel", "requeue", "drain") else "T1",
+            title=f"{action.capitalize()} {len(targets)} {'node' if targets[0].startswith('node') else 'workload'}s",
+            steps=tuple(f"{action} {name} ({self._find(name)['state']}, 64 GPU, 3.2 h lost)" for name in targets),
+            effects=(Effect(label="running workloads", before="150", after=str(150 - len(targets))),
+                     Effect(label=self._text(4, "GPU in use"), before="211", after="147"),
+                     Effect(label="wait p95", before="41m", after="41m")),
+            inverse="cannot be undone; submit it again" if action == "cancel" else "requeue puts them back",
+            version=self.version, expires_ms=NOW_MS + 600_000,
+        )  # fmt: skip
+
+    def approve(self, proposal_id: str, digest: str) -> Outcome:
+        self._answer()
+        plan = self.proposed[int(proposal_id.removeprefix("p-")) - 1]
+        for name in plan.targets:
+            self._find(name)["state"] = _NEXT_STATE[plan.action]
+            self.happen(_NEXT_STATE[plan.action], name)
+        self.approved.append(proposal_id)
+        verified = tuple(f"{name} is {_NEXT_STATE[plan.action]}" for name in plan.targets)
+        return Outcome(
+            proposal=proposal_id, digest=digest, version=self.version, changed=plan.targets, verified=verified
+        )
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def _find(self, name: str, kind: str = "") -> dict[str, Any]:
+        for table in [kind] if kind else ["workloads", "nodes"]:
+            for row in self._tables[table]:
+                if row["id"] == name:
+                    return row
+        raise NotFoundError(f"there is no {kind.removesuffix('s') or 'object'} '{name}'")
+
+
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "=": lambda a, b: a is not None and (fnmatchcase(a, b) if isinstance(b, str) else a == b),
+    "~": lambda a, b: a is not None and b.lower() in str(a).lower(),
+    "<": lambda a, b: a is not None and a < b,
+    "<=": lambda a, b: a is not None and a <= b,
+    ">": lambda a, b: a is not None and a > b,
+    ">=": lambda a, b: a is not None and a >= b,
+    "!=": lambda a, b: a != b,
+    "!~": lambda a, b: a is None or b.lower() not in str(a).lower(),
+}
+
+
+def _holds(row: dict[str, Any], where: tuple[Term, ...]) -> bool:
+    either: dict[str, bool] = {}
+    for term in where:
+        value = f"{row.get('id', '')} {row.get('name', '')}" if term.column == "text" else row[term.column]
+        holds = _COMPARE[term.op](value, term.value)
+        if term.op in ("=", "~"):
+            either[term.column] = either.get(term.column, False) or holds
+        elif not holds:
+            return False
+    return all(either.values())

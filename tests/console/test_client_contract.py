@@ -1,0 +1,270 @@
+"""One contract for both clients: in process, and over HTTP on a Unix socket."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from console.client import Client
+from console.local_client import LocalClient
+from console.remote_client import RemoteClient
+from engine.commands import AddQueues, Cancel, SetPolicy, Submit
+from engine.errors import MusterError, NotFoundError, RefusedError, SpecError, UnreachableError
+from engine.loop import EngineLoop
+from engine.model import QueueSpec
+from engine.query import Query, Term
+from runbooks.gate import Gate
+from tests.support.served import gpu_job, running_loop, served_on_unix, socket_folder
+
+Connect = Callable[..., Client]
+
+
+@pytest.fixture
+def loop() -> Iterator[EngineLoop]:
+    with running_loop() as running:
+        yield running
+
+
+@pytest.fixture(params=["local", "remote"])
+def connect(request: pytest.FixtureRequest, loop: EngineLoop) -> Iterator[Connect]:
+    with ExitStack() as after:
+        if request.param == "local":
+            gate = Gate(loop.engine)
+            yield lambda read_only=False: LocalClient(loop, gate, read_only, name="lab")
+            return
+        path = after.enter_context(served_on_unix(loop))
+
+        def remote(read_only: bool = False) -> Client:
+            client = RemoteClient(str(path), read_only)
+            after.callback(client.close)
+            return client
+
+        yield remote
+
+
+@pytest.fixture
+def client(connect: Connect) -> Client:
+    return connect()
+
+
+def submit(client: Client, *ids: str, **options: int) -> None:
+    client.command(Submit(workloads=tuple(gpu_job(workload_id, **options) for workload_id in ids)))
+
+
+def test_health_names_the_cell(client: Client) -> None:
+    health = client.health()
+    assert (health.name, health.cell, health.speed, health.paused) == ("lab", "test", 1.0, False)
+    assert health.journal_error == ""
+    assert health.version > 0
+
+
+def test_a_submission_is_seen_everywhere(client: Client) -> None:
+    receipt = client.command(Submit(workloads=(gpu_job("a"), gpu_job("b", tasks=4))))
+    assert receipt.changed == ("a", "b")
+    assert client.overview().states["running"] == 1
+    page = client.query(Query(kind="workloads", columns=("id", "state"), where=(Term("state", "=", "queued"),)))
+    assert page.rows == [["b", "queued"]]
+    assert (page.matched, page.total) == (1, 2)
+    assert client.workload("b").reasons
+    node = client.workload("a").placement[0].node
+    assert client.node(node).workloads == (("a", 1),)
+
+
+def test_definitions_are_requests_too(client: Client) -> None:
+    client.command(AddQueues(queues=(QueueSpec(name="night"),)))
+    assert client.query(Query(kind="queues", columns=("name",), where=(Term("name", "=", "night"),))).matched == 1
+
+
+def test_ids_with_slashes_and_dots_arrive_whole(client: Client) -> None:
+    submit(client, "team/a/../b")
+    assert client.workload("team/a/../b").id == "team/a/../b"
+
+
+@pytest.mark.parametrize(
+    ("ask", "kind"),
+    [
+        (lambda client: client.workload("nothing"), NotFoundError),
+        (lambda client: client.node("nothing"), NotFoundError),
+        (lambda client: client.propose("cancel", ("nothing",)), NotFoundError),
+        (lambda client: client.approve("P-0-000000", "0" * 64), NotFoundError),
+        (lambda client: client.query(Query(kind="workloads", columns=("nothing",))), SpecError),
+        (lambda client: client.query(Query(kind="workloads", offset=-1)), SpecError),
+        (lambda client: client.propose("cancel", ()), SpecError),
+        (lambda client: client.command(Submit(workloads=(gpu_job("a", queue="nowhere"),))), MusterError),
+        (lambda client: client.command(Cancel(ids=("a",))), RefusedError),
+        (lambda client: client.command(SetPolicy(policy="fcfs")), RefusedError),
+    ],
+)
+def test_errors_are_of_the_named_kind_and_say_what_was_wrong(
+    client: Client, ask: Callable[[Client], object], kind: type[MusterError]
+) -> None:
+    before = client.health().version
+    with pytest.raises(kind) as caught:
+        ask(client)
+    assert caught.value.problem
+    assert client.health().version == before
+
+
+def test_the_same_submission_twice_runs_once(client: Client) -> None:
+    submit(client, "a")
+    with pytest.raises(MusterError, match="a"):
+        submit(client, "a")
+    assert client.query(Query(kind="workloads")).total == 1
+
+
+def test_an_action_is_proposed_shown_and_done_once(client: Client) -> None:
+    submit(client, "a")
+    proposal = client.propose("cancel", ("a",), "a test")
+    assert proposal.plan.reason == "a test"
+    assert proposal.plan.requester
+    assert client.workload("a").state == "running"
+    with pytest.raises(RefusedError):
+        client.approve(proposal.id, "0" * 64)
+    outcome = client.approve(proposal.id, proposal.digest)
+    assert outcome.changed == ("a",)
+    assert client.workload("a").state == "cancelled"
+    with pytest.raises(RefusedError, match="executed"):
+        client.approve(proposal.id, proposal.digest)
+
+
+def test_read_only_refuses_every_change_and_shows_everything(connect: Connect) -> None:
+    submit(connect(), "a")
+    client = connect(read_only=True)
+    assert client.read_only
+    assert client.workload("a").state == "running"
+    for change in (
+        lambda: submit(client, "b"),
+        lambda: client.propose("cancel", ("a",)),
+        lambda: client.approve("P-1-abcdef", "0" * 64),
+    ):
+        with pytest.raises(RefusedError, match="read-only"):
+            change()
+
+
+def test_changes_come_back_at_once_when_there_are_any(client: Client) -> None:
+    before = client.health().version
+    submit(client, "a")
+    changes = client.changes(before, 10.0)
+    assert changes.version > before
+    assert any(item.subject == "a" for item in changes.items)
+
+
+def test_changes_wait_for_something_to_happen(client: Client, connect: Connect) -> None:
+    version = client.health().version
+    found: list[int] = []
+    waiter = threading.Thread(target=lambda: found.append(connect().changes(version, 20.0).version))
+    begun = time.monotonic()
+    waiter.start()
+    waiter.join(0.2)
+    assert waiter.is_alive()
+    submit(client, "a")
+    waiter.join(10)
+    assert found[0] > version
+    assert time.monotonic() - begun < 10
+
+
+def test_changes_return_empty_handed_when_the_time_is_up(client: Client) -> None:
+    begun = time.monotonic()
+    assert client.changes(client.health().version, 0.2).items == ()
+    assert 0.15 < time.monotonic() - begun < 5
+
+
+def test_many_threads_share_one_client(client: Client) -> None:
+    failed: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for i in range(5):
+                submit(client, f"w{number}-{i}")
+                client.overview()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert failed == []
+    assert client.query(Query(kind="workloads")).total == 40
+
+
+def test_a_hundred_long_polls_leave_room_for_questions(loop: EngineLoop) -> None:
+    with served_on_unix(loop) as path:
+        clients = [RemoteClient(str(path)) for _ in range(100)]
+        version = clients[0].health().version
+        waiters = [threading.Thread(target=client.changes, args=(version, 20.0)) for client in clients]
+        for waiter in waiters:
+            waiter.start()
+        asking = RemoteClient(str(path))
+        begun = time.monotonic()
+        for _ in range(20):
+            asking.health()
+        assert time.monotonic() - begun < 5
+        submit(asking, "a")
+        for waiter in waiters:
+            waiter.join(15)
+        assert not any(waiter.is_alive() for waiter in waiters)
+        for client in (*clients, asking):
+            client.close()
+
+
+def test_a_read_only_server_refuses_whatever_the_client_says(loop: EngineLoop) -> None:
+    with served_on_unix(loop, read_only=True) as path:
+        client = RemoteClient(str(path))
+        with pytest.raises(RefusedError, match="read-only"):
+            submit(client, "a")
+        with pytest.raises(RefusedError, match="read-only"):
+            client.propose("cordon", ("g0",))
+        assert client.overview().states.get("queued", 0) == 0
+        client.close()
+
+
+def test_a_server_that_stops_lets_long_polls_go(loop: EngineLoop) -> None:
+    ended = threading.Event()
+
+    def wait(client: RemoteClient, version: int) -> None:
+        try:
+            client.changes(version, 30.0)
+        except UnreachableError:
+            pass
+        finally:
+            ended.set()
+
+    with served_on_unix(loop) as path:
+        client = RemoteClient(str(path))
+        waiter = threading.Thread(target=wait, args=(client, client.health().version))
+        waiter.start()
+        waiter.join(0.1)
+    assert ended.wait(10)
+    waiter.join()
+    client.close()
+
+
+# httpcore leaves the socket of a failed connection to the garbage collector, which is soon enough and says so.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_nobody_there_is_unreachable_with_a_remedy() -> None:
+    with socket_folder() as folder:
+        for where in (str(folder / "none.sock"), "http://127.0.0.1:9"):
+            client = RemoteClient(where)
+            with pytest.raises(UnreachableError, match="Start one"):
+                client.health()
+            client.close()
+
+
+@pytest.mark.parametrize("where", ["ftp://127.0.0.1", "http://", "https:///x"])
+def test_an_address_that_is_none_is_refused(where: str) -> None:
+    with pytest.raises(SpecError, match="socket"):
+        RemoteClient(where)
+
+
+def test_a_closed_client_says_so(loop: EngineLoop) -> None:
+    with served_on_unix(loop) as path:
+        client = RemoteClient(str(path))
+        client.close()
+        with pytest.raises(UnreachableError, match="closed"):
+            client.health()

@@ -1,0 +1,189 @@
+"""The journal keeps what was acknowledged, and refuses what it cannot vouch for."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cells import small_cell, submit, workload
+
+from engine.control import Engine
+from engine.errors import JournalBusy, JournalCorrupt, JournalError
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A journal with a snapshot in the middle and batches on both sides of it."""
+    where = tmp_path / "journal.db"
+    engine = Engine.open(where, cell=small_cell(), seed=5, snapshot_every=30)
+    for i in range(25):
+        engine.command(submit(workload(f"w{i}", gpu=1000, run=5000 + i)))
+        engine.advance(engine.now_ms + 400)
+    engine._journal.close()
+    return where
+
+
+def damage(path: Path, statement: str, *values: object) -> None:
+    connection = sqlite3.connect(path)
+    assert connection.execute(statement, values).rowcount != 0
+    connection.commit()
+    connection.close()
+
+
+def test_state_is_the_same_from_the_snapshot_and_from_every_event(path: Path) -> None:
+    with_snapshot = Engine.open(path)
+    digest = with_snapshot.state.digest()
+    with_snapshot.close()
+    without = Engine.open(path, use_snapshot=False)
+    assert without.state.digest() == digest
+    without.close()
+
+
+def test_verify_reads_everything(path: Path) -> None:
+    engine = Engine.open(path)
+    assert engine._journal.verify() == engine.version
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        (
+            "UPDATE batch SET events = zeroblob(10) WHERE first_version = (SELECT max(first_version) FROM batch)",
+            "checksum",
+        ),
+        ("DELETE FROM batch WHERE first_version = (SELECT max(first_version) FROM batch)", "acknowledged"),
+        (
+            "DELETE FROM batch WHERE first_version = (SELECT first_version FROM batch ORDER BY 1 DESC LIMIT 1 OFFSET 1)",
+            "missing",
+        ),
+        ("UPDATE batch SET crc = crc + 1 WHERE first_version = (SELECT max(first_version) FROM batch)", "checksum"),
+        ("UPDATE batch SET chain = chain + 1 WHERE first_version = (SELECT max(first_version) FROM batch)", "follow"),
+        ("UPDATE head SET last_version = last_version + 1", "acknowledged"),
+        ("UPDATE snapshot SET body = zeroblob(100)", "snapshot"),
+        ("DELETE FROM head", "no head"),
+    ],
+)
+def test_damage_is_found_and_nothing_is_guessed(path: Path, statement: str, says: str) -> None:
+    damage(path, statement)
+    before = path.read_bytes()
+    with pytest.raises(JournalCorrupt, match=says) as caught:
+        Engine.open(path)
+    assert str(path) in caught.value.problem
+    assert caught.value.remedy
+    assert path.read_bytes() == before
+
+
+def test_a_swapped_batch_is_found(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    last_two = connection.execute("SELECT first_version, events, crc FROM batch ORDER BY 1 DESC LIMIT 2").fetchall()
+    connection.close()
+    (first, _, _), (_, events, crc) = last_two
+    damage(path, "UPDATE batch SET events = ?, crc = ? WHERE first_version = ?", events, crc, first)
+    with pytest.raises(JournalCorrupt):
+        Engine.open(path)
+
+
+@pytest.mark.parametrize("offset", [0, 20, 100])
+def test_a_file_that_is_no_database_is_refused(path: Path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset : offset + 60] = b"\xff" * 60
+    path.write_bytes(bytes(data))
+    with pytest.raises(JournalError) as caught:
+        Engine.open(path)
+    assert caught.value.remedy
+
+
+def test_an_emptied_file_is_not_a_new_cell(path: Path) -> None:
+    path.write_bytes(b"")
+    with pytest.raises(JournalCorrupt):
+        Engine.open(path)
+
+
+def test_a_truncated_file_is_refused(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(JournalError):
+        Engine.open(path)
+
+
+def test_a_damaged_snapshot_can_be_passed_over_on_request(path: Path) -> None:
+    engine = Engine.open(path)
+    digest = engine.state.digest()
+    engine._journal.close()
+    damage(path, "UPDATE snapshot SET body = zeroblob(100)")
+    with pytest.raises(JournalCorrupt, match="--ignore-snapshot"):
+        Engine.open(path)
+    engine = Engine.open(path, use_snapshot=False)
+    assert engine.state.digest() == digest
+    engine._journal.close()
+
+
+def test_a_second_engine_is_told_who_has_the_journal(path: Path) -> None:
+    engine = Engine.open(path)
+    script = f"from engine.control import Engine; Engine.open({str(path)!r})"
+    other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "JournalBusy" in other.stderr
+    assert f"process {os.getpid()}" in other.stderr
+    engine.close()
+    Engine.open(path).close()
+
+
+def test_a_locked_database_is_an_error_and_the_refused_change_leaves_no_trace(path: Path) -> None:
+    engine = Engine.open(path)
+    digest, version = engine.state.digest(), engine.version
+    blocker = sqlite3.connect(path)
+    blocker.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(JournalBusy, match="locked"):
+        engine.command(submit(workload("late", gpu=1000)))
+    assert engine.journal_error
+    blocker.rollback()
+    blocker.close()
+    engine.settle()
+    assert (engine.state.digest(), engine.version) == (digest, version)
+    engine.command(submit(workload("late", gpu=1000)))
+    assert engine.journal_error == ""
+    digest = engine.state.digest()
+    engine._journal.close()
+    again = Engine.open(path)
+    assert again.state.digest() == digest
+    again.close()
+
+
+def test_a_full_disk_is_an_error_and_the_refused_change_leaves_no_trace(path: Path) -> None:
+    """SQLite's own page limit stands in for the disk's end: the same error code, SQLITE_FULL."""
+    engine = Engine.open(path)
+    digest = engine.state.digest()
+    with engine._journal._db.connect() as connection:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+    many = [workload(f"many{i}", gpu=1000) for i in range(2000)]
+    with pytest.raises(JournalError, match="disk is full"):
+        engine.command(submit(*many))
+    assert "disk is full" in engine.journal_error
+    with engine._journal._db.connect() as connection:
+        connection.exec_driver_sql("PRAGMA max_page_count = 1073741823")
+    engine.settle()
+    assert engine.state.digest() == digest
+    engine.command(submit(*many))
+    engine.close()
+    again = Engine.open(path)
+    assert "many1999" in again.state.workloads.row_of
+    again.close()
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with pytest.raises(JournalError, match="cannot open journal") as caught:
+        Engine.open(blocked / "journal.db")
+    assert caught.value.remedy
+
+
+def test_the_journal_is_readable_by_its_owner_only(path: Path) -> None:
+    assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0

@@ -1,0 +1,520 @@
+"""The gate on a real engine: what is shown, what executes, and above all what does not."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
+
+from engine.commands import Cancel, Cordon, Hold, Release, Requeue, Submit, Uncordon
+from engine.control import Engine
+from engine.errors import JournalError, MusterError, NotFoundError, RefusedError, SpecError
+from engine.events import Audited, AuditEntry, NodesChanged
+from engine.journal import Journal
+from engine.model import CellSpec, NodeSpec, NodeState, PoolSpec, QueueSpec, Resources, TaskGroup, WorkloadSpec
+from runbooks.gate import EXPIRY_MS, MAX_OPEN, MAX_TARGETS, Gate
+from runbooks.plan import Plan, Proposal
+
+HOUR = 3_600_000
+START = 1_800_000_000_000
+
+
+class Clock:
+    """Wall time that moves when told."""
+
+    def __init__(self) -> None:
+        self.now_ms = START
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+class Watched:
+    """An engine whose audited commands are counted, and whose journal can be made to fail."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.executed: list[AuditEntry] = []
+        self.failure: MusterError | None = None
+
+    def command(self, command: Any, *, audit: AuditEntry | None = None) -> Any:
+        if self.failure is not None:
+            raise self.failure
+        receipt = self.engine.command(command, audit=audit)
+        if audit is not None:
+            self.executed.append(audit)
+        return receipt
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+
+def work(id_: str, gpus: int = 8, run_ms: int = 10 * HOUR) -> WorkloadSpec:
+    group = TaskGroup(request=Resources(cpu_milli=1000, gpu_milli=gpus * 1000))
+    return WorkloadSpec(id=id_, queue="q", groups=(group,), estimate_ms=run_ms, simulated_runtime_ms=run_ms)
+
+
+CELL = CellSpec(
+    pools=(PoolSpec(name="p", capacity=Resources(cpu_milli=64_000, memory_mib=1000, gpu_milli=8000)),),
+    nodes=tuple(NodeSpec(id=f"n{i}", pool="p") for i in range(3)),
+    queues=(QueueSpec(name="q"),),
+)
+WORK = ("r0", "r1", "w0", "w1", "h0")
+
+
+def busy_engine(path: Path | None = None) -> Engine:
+    """r0 on n0 and r1 on n1 have run an hour; n2 is cordoned; w0 and w1 wait; h0 is on hold."""
+    engine = Engine.open(path, cell=CELL)
+    engine.command(Cordon(ids=("n2",)))
+    engine.command(Submit(workloads=tuple(work(id_) for id_ in WORK)))
+    engine.command(Hold(ids=("h0",)))
+    engine.advance(engine.now_ms + HOUR)
+    return engine
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def watched() -> Watched:
+    return Watched(busy_engine())
+
+
+@pytest.fixture
+def gate(watched: Watched, clock: Clock) -> Gate:
+    return Gate(watched, clock)  # type: ignore[arg-type]
+
+
+def state_of(watched: Watched, id_: str) -> str:
+    return watched.engine.workload(id_).state
+
+
+def effects(proposal: Proposal) -> dict[str, tuple[str, str]]:
+    return {effect.label: (effect.before, effect.after) for effect in proposal.effects}
+
+
+# -- what a proposal shows --------------------------------------------------------------------------------------------
+
+
+def test_proposing_changes_nothing(gate: Gate, watched: Watched) -> None:
+    version, digest = watched.version, watched.engine.state.digest()
+    for action, targets in (("drain", ["n0"]), ("cancel", ["r0", "w0"]), ("set_policy", ["fcfs"])):
+        if watched.overview().policy != targets[0]:
+            gate.propose(action, targets)
+    assert (watched.version, watched.engine.state.digest()) == (version, digest)
+    assert watched.executed == []
+
+
+def test_proposal_is_bound_to_the_digest_of_its_plan(gate: Gate, clock: Clock) -> None:
+    proposal = gate.propose("hold", ["w0", "w0", "w1"], reason="budget", requester="ann")
+    assert proposal.plan == Plan(action="hold", targets=("w0", "w1"), reason="budget", requester="ann")
+    assert proposal.digest == proposal.plan.digest()
+    assert proposal.expires_ms == clock.now_ms + EXPIRY_MS
+    assert len(proposal.steps) == 2
+
+
+def test_cancelling_running_work_shows_loss_and_what_starts(gate: Gate) -> None:
+    proposal = gate.propose("cancel", ["r0"])
+    assert proposal.tier == "T3"
+    assert proposal.steps == ("cancel r0 (running, 8 GPU, at most 1.0 h of work lost)",)
+    shown = effects(proposal)
+    assert shown["Waiting"] == ("2", "1")
+    assert shown["Starts because of it"] == ("none", "w0")
+    assert shown["Work lost, at most"] == ("none", "8.0 GPU-h")
+
+
+def test_draining_shows_requeued_work_and_nodes(gate: Gate) -> None:
+    proposal = gate.propose("drain", ["n0"])
+    shown = effects(proposal)
+    assert proposal.title == "Drain node n0"
+    assert shown["Nodes taking work"] == ("2", "1")
+    assert shown["Requeued"] == ("none", "1 workload")
+    assert shown["GPU in use"] == ("16 of 24", "8 of 24")
+
+
+def test_uncordon_shows_what_starts(gate: Gate) -> None:
+    assert effects(gate.propose("uncordon", ["n2"]))["Starts because of it"] == ("none", "w0")
+
+
+def test_work_that_starts_anyway_is_not_credited_to_the_plan(gate: Gate, watched: Watched) -> None:
+    # n2 is back, but no scheduling cycle has seen it yet: w0 will start whether h0 is cancelled or not.
+    state = watched.engine.state
+    state.apply(NodesChanged(array("i", [state.capacity.row("n2")]).tobytes(), NodeState.READY))
+    shown = effects(gate.propose("cancel", ["h0"]))
+    assert shown["Waiting"] == ("1", "1")
+    assert "Starts because of it" not in shown
+
+
+def test_loss_of_a_cancel_counts_earlier_attempts(gate: Gate, watched: Watched) -> None:
+    watched.engine.command(Requeue(ids=("r0",)))
+    assert watched.engine.workload("r0").attempts == 2
+    watched.engine.advance(watched.now_ms + HOUR)
+    assert "at most 2.0 h" in gate.propose("cancel", ["r0"]).steps[0]
+    assert "at most 1.0 h" in gate.propose("requeue", ["r0"]).steps[0]
+
+
+# -- what is refused at the door --------------------------------------------------------------------------------------
+
+
+def test_every_unknown_target_is_named(gate: Gate) -> None:
+    with pytest.raises(NotFoundError, match=r"ghost-1, n0, ghost-2"):
+        gate.propose("cancel", ["ghost-1", "r0", "n0", "ghost-2"])
+    with pytest.raises(NotFoundError, match="r0"):
+        gate.propose("drain", ["r0", "n1"])
+
+
+def test_every_target_that_does_not_apply_is_named_with_its_state(gate: Gate) -> None:
+    with pytest.raises(RefusedError, match=r"r0 is running; h0 is held"):
+        gate.propose("hold", ["r0", "w0", "h0"])
+    with pytest.raises(RefusedError, match="n2 is cordoned"):
+        gate.propose("cordon", ["n2"])
+
+
+@pytest.mark.parametrize(
+    "targets", [["*"], ["w*"], [".*"], [""], ["w0", "w?"], ["w0\n"], ["\u0430lpha"], ["w0\u200b"], []]
+)
+def test_patterns_and_lookalikes_are_not_ids(gate: Gate, targets: list[str]) -> None:
+    with pytest.raises(SpecError):
+        gate.propose("cancel", targets)
+
+
+def test_one_text_is_not_a_list_of_letters(gate: Gate) -> None:
+    with pytest.raises(SpecError):
+        gate.propose("cancel", "w0")
+
+
+def test_too_many_targets(gate: Gate) -> None:
+    with pytest.raises(SpecError, match="1,001"):
+        gate.propose("cancel", [f"w{i}" for i in range(MAX_TARGETS + 1)])
+
+
+@pytest.mark.parametrize("reason", ["x" * 501, "two\nlines", "\x1b[2J", "\u202eevil", "\ud800"])
+def test_reasons_are_one_printable_line(gate: Gate, reason: str) -> None:
+    with pytest.raises(SpecError):
+        gate.propose("hold", ["w0"], reason=reason)
+
+
+def test_policy_in_force_and_unknown_policy(gate: Gate, watched: Watched) -> None:
+    with pytest.raises(RefusedError):
+        gate.propose("set_policy", [watched.overview().policy])
+    with pytest.raises(SpecError):
+        gate.propose("set_policy", ["random"])
+
+
+# -- execution --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("action", "target", "found"),
+    [
+        ("cancel", "r0", "r0 is cancelled"),
+        ("hold", "w0", "w0 is held"),
+        ("release", "h0", "h0 is queued"),
+        ("requeue", "r1", "r1 is running"),
+        ("cordon", "n0", "n0 is cordoned"),
+        ("uncordon", "n2", "n2 is ready"),
+        ("drain", "n0", "n0 is draining"),
+    ],
+)
+def test_every_action_executes_and_is_read_back(
+    gate: Gate, watched: Watched, clock: Clock, action: str, target: str, found: str
+) -> None:
+    proposal = gate.propose(action, [target], requester="ann")
+    clock.now_ms += 1000
+    outcome = gate.approve(proposal.id, proposal.digest, "ann")
+    assert outcome.verified == (f"verified: {found}",)
+    assert target in outcome.changed
+    assert outcome.version == watched.version
+    [entry] = watched.executed
+    assert (entry.actor, entry.action, entry.digest, entry.at_wall_ms) == ("ann", action, proposal.digest, clock.now_ms)
+    assert hashlib.sha256(entry.plan).hexdigest() == proposal.digest
+    assert msgspec.json.decode(entry.plan, type=Plan) == proposal.plan
+
+
+def test_policy_switch(gate: Gate, watched: Watched) -> None:
+    was = watched.overview().policy
+    other = "easy" if was == "fcfs" else "fcfs"
+    proposal = gate.propose("set_policy", [other])
+    assert proposal.inverse == f"Set policy to {was}"
+    assert gate.approve(proposal.id, proposal.digest, "ann").verified == (f"verified: policy is {other}",)
+
+
+def test_effect_matches_what_was_shown(gate: Gate, watched: Watched) -> None:
+    proposal = gate.propose("cancel", ["r0"])
+    gate.approve(proposal.id, proposal.digest, "ann")
+    assert state_of(watched, "w0") == "running"
+    assert str(watched.overview().states["queued"]) == effects(proposal)["Waiting"][1]
+
+
+def test_second_approval_says_when_and_by_whom(gate: Gate, watched: Watched) -> None:
+    proposal = gate.propose("hold", ["w0"])
+    gate.approve(proposal.id, proposal.digest, "ann")
+    watched.engine.command(Release(ids=("w0",)))
+    with pytest.raises(RefusedError, match=r"executed at 2027-01-15 08:00:00 UTC, approved by ann"):
+        gate.approve(proposal.id, proposal.digest, "bob")
+    assert len(watched.executed) == 1
+
+
+def test_wrong_digest(gate: Gate, watched: Watched) -> None:
+    one, other = gate.propose("hold", ["w0"]), gate.propose("hold", ["w1"])
+    for digest in ("", "0" * 64, one.digest.upper(), one.digest[:-1], other.digest):
+        with pytest.raises(RefusedError, match="digest"):
+            gate.approve(one.id, digest, "ann")
+    assert watched.executed == []
+
+
+def test_expiry_is_exact(gate: Gate, watched: Watched, clock: Clock) -> None:
+    late, in_time = gate.propose("hold", ["w0"]), gate.propose("hold", ["w1"])
+    clock.now_ms = late.expires_ms - 1
+    gate.approve(in_time.id, in_time.digest, "ann")
+    clock.now_ms = late.expires_ms
+    with pytest.raises(RefusedError, match="expired"):
+        gate.approve(late.id, late.digest, "ann")
+    assert state_of(watched, "w0") == "queued"
+
+
+def test_setting_the_clock_back_revives_nothing(gate: Gate, watched: Watched, clock: Clock) -> None:
+    proposal = gate.propose("hold", ["w0"])
+    clock.now_ms = proposal.expires_ms + 1
+    with pytest.raises(RefusedError):
+        gate.approve(proposal.id, proposal.digest, "ann")
+    clock.now_ms = START
+    with pytest.raises(NotFoundError):
+        gate.approve(proposal.id, proposal.digest, "ann")
+    assert watched.executed == []
+
+
+def test_small_steps_back_of_the_clock_are_forgiven(gate: Gate, clock: Clock) -> None:
+    proposal = gate.propose("hold", ["w0"])
+    clock.now_ms -= 500
+    gate.approve(proposal.id, proposal.digest, "ann")
+
+
+@pytest.mark.parametrize("approver", ["", "a\nb", "x" * 129])
+def test_approver_must_have_a_name(gate: Gate, watched: Watched, approver: str) -> None:
+    proposal = gate.propose("hold", ["w0"])
+    with pytest.raises(SpecError):
+        gate.approve(proposal.id, proposal.digest, approver)
+    assert watched.executed == []
+
+
+def test_unknown_proposal_is_shown_safely(gate: Gate) -> None:
+    with pytest.raises(NotFoundError) as caught:
+        gate.approve("\x1b[2J", "0" * 64, "ann")
+    assert "\x1b" not in str(caught.value)
+
+
+def test_ids_differ_between_gates(watched: Watched) -> None:
+    first = Gate(watched, Clock()).propose("hold", ["w0"])  # type: ignore[arg-type]
+    after_restart = Gate(watched, Clock()).propose("hold", ["w1"])  # type: ignore[arg-type]
+    assert first.id != after_restart.id
+
+
+def test_open_proposals_are_bounded_and_the_oldest_gives_way(gate: Gate) -> None:
+    made = [gate.propose("hold", ["w0"], reason=str(i)) for i in range(MAX_OPEN + 1)]
+    with pytest.raises(NotFoundError):
+        gate.approve(made[0].id, made[0].digest, "ann")
+    gate.approve(made[1].id, made[1].digest, "ann")
+
+
+# -- staleness --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("action", "target", "change", "shown", "now"),
+    [
+        ("cancel", "w0", lambda e: e.command(Uncordon(ids=("n2",))), "queued", "running"),
+        ("hold", "w0", lambda e: e.command(Cancel(ids=("w0",))), "queued", "cancelled"),
+        ("requeue", "r0", lambda e: e.advance(e.now_ms + 9 * HOUR), "running", "finished"),
+        ("cordon", "n0", lambda e: e.command(Cordon(ids=("n0",))), "ready", "cordoned"),
+        ("requeue", "r0", lambda e: e.command(Requeue(ids=("r0",))), "attempt 1", "attempt 2"),
+    ],
+)
+def test_a_changed_target_makes_it_stale(
+    gate: Gate, watched: Watched, action: str, target: str, change: Callable[[Engine], object], shown: str, now: str
+) -> None:
+    proposal = gate.propose(action, [target])
+    change(watched.engine)
+    with pytest.raises(RefusedError, match=f"{target} was shown .*{shown} and is .*{now} now"):
+        gate.approve(proposal.id, proposal.digest, "ann")
+    assert watched.executed == []
+
+
+def test_a_changed_policy_makes_a_switch_stale(gate: Gate, watched: Watched) -> None:
+    was = watched.overview().policy
+    other = "easy" if was == "fcfs" else "fcfs"
+    twice = [gate.propose("set_policy", [other], reason=reason) for reason in ("one", "two")]
+    gate.approve(twice[0].id, twice[0].digest, "ann")
+    with pytest.raises(RefusedError, match="stale"):
+        gate.approve(twice[1].id, twice[1].digest, "ann")
+
+
+def test_work_that_arrived_unseen_makes_a_drain_stale(gate: Gate, watched: Watched) -> None:
+    watched.engine.command(Uncordon(ids=("n2",)))
+    watched.engine.command(Cancel(ids=("w0", "w1")))
+    proposal = gate.propose("drain", ["n2"])
+    watched.engine.command(Submit(workloads=(work("late"),)))
+    with pytest.raises(RefusedError, match="work now that was not shown: late"):
+        gate.approve(proposal.id, proposal.digest, "ann")
+
+
+def test_work_that_left_does_not_make_a_drain_stale(gate: Gate, watched: Watched) -> None:
+    watched.engine.command(Cancel(ids=("w0", "w1")))
+    proposal = gate.propose("drain", ["n0"])
+    watched.engine.command(Cancel(ids=("r0",)))
+    assert gate.approve(proposal.id, proposal.digest, "ann").verified == ("verified: n0 is draining",)
+
+
+def test_a_tier_that_rose_makes_it_stale(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runbooks.gate.pool_nodes", lambda overview: {"p": 100})
+    proposal = gate.propose("cordon", ["n0", "n1"])
+    assert proposal.tier == "T1"
+    monkeypatch.setattr("runbooks.gate.pool_nodes", lambda overview: {"p": 10})
+    with pytest.raises(RefusedError, match="it was T1 and is T2 now"):
+        gate.approve(proposal.id, proposal.digest, "ann")
+
+
+def test_unrelated_changes_do_not_make_it_stale(gate: Gate, watched: Watched) -> None:
+    proposal = gate.propose("hold", ["w1"])
+    watched.engine.command(Submit(workloads=(work("other"),)))
+    watched.engine.command(Cordon(ids=("n0",)))
+    watched.engine.advance(watched.now_ms + HOUR)
+    gate.approve(proposal.id, proposal.digest, "ann")
+    assert state_of(watched, "w1") == "held"
+
+
+# -- failure ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_failing_journal_marks_nothing_executed(gate: Gate, watched: Watched) -> None:
+    proposal = gate.propose("hold", ["w0"])
+    watched.failure = JournalError("the disk is full", "Make room")
+    with pytest.raises(JournalError):
+        gate.approve(proposal.id, proposal.digest, "ann")
+    watched.failure = None
+    gate.approve(proposal.id, proposal.digest, "ann")
+    assert len(watched.executed) == 1
+
+
+def test_audit_and_effect_are_durable_together(tmp_path: Path) -> None:
+    path = tmp_path / "cell.db"
+    engine = busy_engine(path)
+    gate = Gate(engine, Clock())
+    proposal = gate.propose("cancel", ["r0"], reason="stuck", requester="ann")
+    gate.approve(proposal.id, proposal.digest, "bob")
+    engine.close()
+    journal = Journal(path, 0)
+    _, batches = journal.load(use_snapshot=False)
+    entries = [event.entry for batch in batches for event in batch if isinstance(event, Audited)]
+    journal.close()
+    assert [(entry.actor, entry.digest) for entry in entries] == [("bob", proposal.digest)]
+    again = Engine.open(path)
+    assert again.workload("r0").state == "cancelled"
+    again.close()
+
+
+# -- any sequence -----------------------------------------------------------------------------------------------------
+
+
+WANTED = st.one_of(
+    st.tuples(
+        st.sampled_from(("cancel", "hold", "release", "requeue")),
+        st.lists(st.sampled_from(WORK), min_size=1, max_size=2),
+    ),
+    st.tuples(
+        st.sampled_from(("cordon", "uncordon", "drain")),
+        st.lists(st.sampled_from(("n0", "n1", "n2")), min_size=1, max_size=2),
+    ),
+    st.tuples(st.just("set_policy"), st.sampled_from((["fcfs"], ["easy"]))),
+    st.tuples(st.sampled_from(("cancel", "drain", "run_shell")), st.sampled_from(([], ["*"], ["ghost"], ["r0", "n0"]))),
+)
+
+
+class GateMachine(RuleBasedStateMachine):
+    """Honest and hostile calls in any order. What executed must be what somebody approved, in time and once."""
+
+    proposals: Bundle[Proposal] = Bundle("proposals")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = Clock()
+        self.watched = Watched(busy_engine())
+        self.gate = Gate(self.watched, self.clock)  # type: ignore[arg-type]
+        self.rightful: list[tuple[str, str]] = []
+        """(proposal id, digest) of approvals that were allowed to succeed, and did."""
+
+    @rule(target=proposals, wanted=WANTED)
+    def propose(self, wanted: tuple[str, list[str]]) -> Any:
+        before = self.watched.engine.state.digest()
+        try:
+            return self.gate.propose(*wanted)
+        except (SpecError, NotFoundError, RefusedError):
+            return multiple()
+        finally:
+            assert self.watched.engine.state.digest() == before
+
+    @rule(proposal=proposals)
+    def approve(self, proposal: Proposal) -> None:
+        executed = len(self.watched.executed)
+        try:
+            outcome = self.gate.approve(proposal.id, proposal.digest, "ann")
+        except (NotFoundError, RefusedError):
+            assert len(self.watched.executed) == executed
+            return
+        assert self.clock.now_ms < proposal.expires_ms
+        assert all(line.startswith("verified: ") for line in outcome.verified)
+        self.rightful.append((proposal.id, proposal.digest))
+
+    @rule(proposal=proposals, other=proposals)
+    def approve_with_a_digest_of_another(self, proposal: Proposal, other: Proposal) -> None:
+        if proposal.digest == other.digest:
+            return
+        with pytest.raises((NotFoundError, RefusedError)):
+            self.gate.approve(proposal.id, other.digest, "mallory")
+
+    @rule(proposal=proposals)
+    def journal_fails(self, proposal: Proposal) -> None:
+        self.watched.failure = JournalError("the disk is full")
+        with pytest.raises((JournalError, NotFoundError, RefusedError)):
+            self.gate.approve(proposal.id, proposal.digest, "ann")
+        self.watched.failure = None
+
+    @rule(step_ms=st.sampled_from((1, 60_000, EXPIRY_MS, -500, -60_000)))
+    def wall_clock_moves(self, step_ms: int) -> None:
+        self.clock.now_ms += step_ms
+
+    @rule(step_ms=st.sampled_from((1, HOUR, 12 * HOUR)))
+    def cell_time_passes(self, step_ms: int) -> None:
+        self.watched.engine.advance(self.watched.now_ms + step_ms)
+
+    @rule(command=st.sampled_from((Cancel, Hold, Release, Requeue)), id_=st.sampled_from(WORK))
+    def workload_changes(self, command: type[Any], id_: str) -> None:
+        try:
+            self.watched.engine.command(command(ids=(id_,)))
+        except RefusedError:
+            return
+
+    @rule(command=st.sampled_from((Cordon, Uncordon)), id_=st.sampled_from(("n0", "n1", "n2")))
+    def node_changes(self, command: type[Any], id_: str) -> None:
+        self.watched.engine.command(command(ids=(id_,)))
+
+    @invariant()
+    def executed_is_what_was_rightfully_approved_once(self) -> None:
+        assert [entry.digest for entry in self.watched.executed] == [digest for _, digest in self.rightful]
+        assert all(entry.actor == "ann" for entry in self.watched.executed)
+        ids = [id_ for id_, _ in self.rightful]
+        assert len(ids) == len(set(ids))
+
+
+TestAnySequence = GateMachine.TestCase
+TestAnySequence.settings = settings(max_examples=200, stateful_step_count=40, deadline=None, database=None)

@@ -1,0 +1,102 @@
+"""What must hold of any state, checked from the ground up: nothing here uses the engine's own sums."""
+
+from __future__ import annotations
+
+from engine.capacity import NOWHERE
+from engine.model import NodeState, WorkloadState
+from engine.state import BOUND, State
+
+
+def check_state(state: State) -> None:
+    """Every invariant of one state (DESIGN section 5). Raises AssertionError naming what is off."""
+    _check_nodes(state)
+    _check_gangs(state)
+    _check_quota(state)
+    _check_pending(state)
+
+
+def _check_nodes(state: State) -> None:
+    capacity, allocations, w = state.capacity, state.allocations, state.workloads
+    for node, node_id in enumerate(capacity.node_ids):
+        pool = capacity.pools[capacity.pool[node]]
+        cpu, memory, gpu, disk = pool.capacity.vector()
+        devices = [1000] * (gpu // 1000)
+        for a in allocations.on_node(node):
+            assert allocations.node[a] == node, f"allocation {a} is in the chain of {node_id} but not on it"
+            shape = w.class_at(allocations.workload[a]).shapes[allocations.group[a]]
+            count, mask = allocations.count[a], allocations.devices[a]
+            cpu -= shape.cpu * count
+            memory -= shape.memory * count
+            disk -= shape.disk * count
+            assert mask.bit_count() == (shape.gpus * count or bool(shape.share)), f"devices of allocation {a}"
+            for device in range(len(devices)):
+                if mask >> device & 1:
+                    devices[device] -= shape.share * count if shape.share else 1000
+            assert mask >> len(devices) == 0, f"allocation {a} uses a device that {node_id} does not have"
+        assert (cpu, memory, disk) == (
+            capacity.free_cpu[node],
+            capacity.free_memory[node],
+            capacity.free_disk[node],
+        ), f"free capacity of {node_id}"
+        assert min(cpu, memory, disk) >= 0, f"{node_id} below zero"
+        assert devices == list(capacity.devices(node)), f"devices of {node_id}"
+        assert all(0 <= free <= 1000 for free in devices), f"devices of {node_id} out of range"
+        assert capacity.whole[node] == sum(1 << i for i, free in enumerate(devices) if free == 1000)
+        assert capacity.partial[node] == max((free for free in devices if free < 1000), default=0)
+        assert (capacity.key[node] != NOWHERE) == (capacity.state[node] == NodeState.READY), f"index of {node_id}"
+    for pool_row, index in enumerate(capacity.indexes):
+        ready = [
+            n for n in range(len(capacity.node_ids)) if capacity.pool[n] == pool_row and capacity.key[n] != NOWHERE
+        ]
+        assert index.free_cpu == sum(capacity.free_cpu[n] for n in ready)
+        assert index.free_memory == sum(capacity.free_memory[n] for n in ready)
+        assert index.free_devices == sum(capacity.whole[n].bit_count() for n in ready)
+        assert sum(index.counts.values()) == len(ready)
+
+
+def _check_gangs(state: State) -> None:
+    w, allocations = state.workloads, state.allocations
+    assert len(set(w.ids)) == len(w.ids), "an id is there twice"
+    for row, name in enumerate(w.ids):
+        placed = [0] * len(w.class_at(row).groups)
+        for a in allocations.of_workload(w.first_allocation[row]):
+            assert allocations.workload[a] == row
+            placed[allocations.group[a]] += allocations.count[a]
+        wanted = list(w.class_at(row).counts) if w.state[row] in BOUND else [0] * len(placed)
+        assert placed == wanted, f"{name} ({WorkloadState(w.state[row]).label}) has {placed} tasks placed"
+        assert (w.ended[row] >= 0) == WorkloadState(w.state[row]).terminal, f"end of {name}"
+    assert w.state_counts == [list(w.state).count(s) for s in WorkloadState]
+
+
+def _check_quota(state: State) -> None:
+    q, w = state.queues, state.workloads
+    used = [[0, 0, 0, 0] for _ in q.specs]
+    for row in range(len(w.ids)):
+        if w.state[row] in BOUND:
+            for vertex in q.path[w.queue[row]]:
+                for i, quantity in enumerate(w.class_at(row).request):
+                    used[vertex][i] += quantity
+    for vertex, spec in enumerate(q.specs):
+        assert used[vertex] == list(q.used_vector(vertex)), f"charge of queue {spec.name}"
+        for i, limit in enumerate(q.nominal[vertex]):
+            assert limit < 0 or used[vertex][i] <= limit, f"queue {spec.name} is above its nominal quota"
+
+
+def _check_pending(state: State) -> None:
+    w = state.workloads
+    waiting = [row for group in state.pending.groups.values() for row in group.rows[group.front :]]
+    assert sorted(waiting) == [r for r in range(len(w.ids)) if w.state[r] == WorkloadState.QUEUED], "pending order"
+    for key, group in state.pending.groups.items():
+        rows = group.rows[group.front :]
+        assert rows == sorted(rows), "a group is out of order"
+        assert all(state.pending_key(row) == key for row in rows), "a workload is in the wrong group"
+
+
+def check_settled(engine) -> None:
+    """After a cycle: every waiting workload has a true primary reason, and none could simply start."""
+    state = engine.state
+    for row in range(len(state.workloads.ids)):
+        if state.workloads.state[row] in (WorkloadState.QUEUED, WorkloadState.HELD):
+            reasons = engine.reader._explainer.reasons(row)
+            assert reasons, f"{state.workloads.ids[row]} waits without a reason"
+            assert reasons[0].token != "AwaitingEvaluation", f"{state.workloads.ids[row]}: {reasons}"

@@ -1,0 +1,78 @@
+"""A real engine loop behind a real server, on a Unix socket or TCP, inside the test's own process."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from console.engine_process import run_server
+from console.local_client import LocalClient
+from console.sockets import bind_unix
+from engine.control import Engine
+from engine.loop import EngineLoop
+from engine.model import WorkloadSpec
+from runbooks.gate import Gate
+from tests.support.cells import small_cell, workload
+
+HOUR_MS = 3_600_000
+
+
+def gpu_job(workload_id: str, *, tasks: int = 1, gpus: int = 8, queue: str = "a") -> WorkloadSpec:
+    """A gang that runs for an hour of cell time."""
+    return workload(workload_id, queue=queue, count=tasks, gpu=1000 * gpus, estimate=HOUR_MS, run=HOUR_MS)
+
+
+@contextmanager
+def running_loop(path: Path | None = None) -> Iterator[EngineLoop]:
+    """A loop over the small cell, in memory unless a journal path is given."""
+    engine = Engine.open(path, cell=small_cell())
+    loop = EngineLoop(engine)
+    loop.start()
+    try:
+        yield loop
+    finally:
+        loop.stop()
+        engine.close()
+
+
+@contextmanager
+def serving(loop: EngineLoop, bound: socket.socket, *, read_only: bool = False) -> Iterator[None]:
+    """The control plane of `loop` on a bound socket, on a thread of its own."""
+    client = LocalClient(loop, Gate(loop.engine), read_only, name="lab")
+    ready = threading.Event()
+    aio = asyncio.new_event_loop()
+    stop = asyncio.Event()
+    thread = threading.Thread(
+        target=lambda: aio.run_until_complete(run_server(client, loop, [bound], ready.set, stop)), name="test-server"
+    )
+    thread.start()
+    try:
+        assert ready.wait(10)
+        yield
+    finally:
+        aio.call_soon_threadsafe(stop.set)
+        thread.join(10)
+        bound.close()
+        aio.run_until_complete(aio.shutdown_default_executor())
+        aio.close()
+
+
+@contextmanager
+def socket_folder() -> Iterator[Path]:
+    """A short private folder: test folders may be too long for a Unix socket."""
+    with tempfile.TemporaryDirectory(prefix="mu-") as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def served_on_unix(loop: EngineLoop, *, read_only: bool = False) -> Iterator[Path]:
+    """The path of a Unix socket that serves `loop`."""
+    with socket_folder() as folder:
+        path = folder / "engine.sock"
+        with serving(loop, bind_unix(path), read_only=read_only):
+            yield path
