@@ -147,7 +147,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("copy", "Copy id", ("y",), ("workloads", "nodes", "queues", "workload", "node", "events")),
     Action("refresh", "Refresh", ("r", "f5")),
     Action("theme", "Light or dark", ("t",), commands=("theme",)),
-    Action("command", "Command", ("colon",), footer=True),
+    Action("command", "Go", ("colon",), footer=True),
     Action("help", "Help", ("question_mark",), commands=("help",), footer=True),
     Action("palette", "All actions", ("ctrl+p",)),
     Action("leave", "Back, or quit from the first page", ("q",)),

@@ -42,7 +42,7 @@ class Dialog(ModalScreen[bool]):
         border: round $border; padding: 0 1; }
     Dialog SectionsView { height: auto; max-height: 100%; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "leave", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,backspace,q", "leave", show=False)]
 
     def action_leave(self) -> None:
         self.dismiss(False)
@@ -184,8 +184,8 @@ class HelpDialog(Dialog):
 
     def __init__(self, available: Sequence[Action], context: Context) -> None:
         super().__init__()
-        self._available = available
-        self._context = context
+        self._rows = available
+        self._where = context
         self._body = SectionsView()
 
     def compose(self) -> ComposeResult:
@@ -196,7 +196,7 @@ class HelpDialog(Dialog):
         self._body.focus()
 
     def on_resize(self) -> None:
-        self.call_after_refresh(lambda: self._body.show(help_sections(self._available, self._context)))
+        self.call_after_refresh(lambda: self._body.show(help_sections(self._rows, self._where)))
 
 
 MOVING = (
@@ -250,7 +250,7 @@ FILTERS = (
 def _help_line(action: Action, reason: str) -> Line:
     keys = " ".join(key_label(key) for key in action.keys)
     title = f"{action.title} ({action.tier}, asks first)" if action.mutates else action.title
-    return Line(((fit(keys, 18), "accent"), (fit(title, 34), "dim" if reason else ""), (reason, "dim")))
+    return Line(((fit(keys, 12), "accent"), (fit(title, 28), "dim" if reason else ""), (reason, "dim")))
 
 
 def _argument(action: Action) -> str:

@@ -16,9 +16,10 @@ from engine.errors import JournalError, MusterError, UnreachableError
 READY_S = 60.0
 """Longest wait for a new engine: it may have a long journal to read."""
 POLL_S = 0.02
-LAST_WORD_S = 2.0
+LAST_WORD_S = 1.0
 """How long a failed start may still turn out to be a lost race against another engine."""
 LOG_TAIL_BYTES = 8192
+ERROR_PREFIX = "muster: "
 
 _STARTED: list[subprocess.Popen[bytes]] = []
 """Engines outlive their starter on purpose; kept here so that Popen does not complain about it."""
@@ -82,20 +83,28 @@ _RACE_CODES = (4, 6)
 
 
 def _failed(log: Path, start: int, exit_code: int | None) -> MusterError:
-    remedy = f"See {log}"
+    see = f"See {log}"
     if exit_code is None:
-        return UnreachableError(f"the engine did not answer within {READY_S:g} s", remedy)
-    said = last_line(log, start)
+        return UnreachableError(f"the engine did not answer within {READY_S:g} s", see)
+    problem, remedy = last_words(log, start)
     kind = JournalError if exit_code == 6 else UnreachableError
-    return kind(f"the engine did not start: {said or f'it ended with exit code {exit_code}'}", remedy)
+    told = problem or f"it ended with exit code {exit_code}"
+    return kind(f"the engine did not start: {told}", f"{remedy}\n{see}" if remedy else see)
 
 
-def last_line(log: Path, start: int = 0) -> str:
-    """The last line with words in it that the log has after byte `start`."""
+def last_words(log: Path, start: int = 0) -> tuple[str, str]:
+    """Problem and remedy of the last error that the log tells after byte `start`, as `console.cli` prints them.
+
+    Without such an error: the last line that has words in it, and no remedy.
+    """
     try:
         with log.open("rb") as file:
             file.seek(max(start, log.stat().st_size - LOG_TAIL_BYTES))
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
-        return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return "", ""
+    told = [at for at, line in enumerate(lines) if line.startswith(ERROR_PREFIX)]
+    if not told:
+        return next((line.strip() for line in reversed(lines) if line.strip()), ""), ""
+    remedy = "\n".join(line.strip() for line in lines[told[-1] + 1 :] if line.startswith("  "))
+    return lines[told[-1]].removeprefix(ERROR_PREFIX), remedy

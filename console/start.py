@@ -36,9 +36,9 @@ JOURNAL_FILES = ("journal.db", "journal.db-wal", "journal.db-shm")
 
 def open_console(arguments: argparse.Namespace) -> int:
     """Paints first; the engine is found or started on a worker thread after that."""
-    refuse_without_terminal()
     if not arguments.demo and (arguments.fresh or arguments.nodes):
         raise SpecError("--fresh and --nodes", "belong to the demo", "Add --demo")
+    refuse_without_terminal()
     settings = settings_of(arguments)
     if arguments.speed is not None:
         check_speed(arguments.speed, "--speed")

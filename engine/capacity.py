@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from engine.columns import Names, Table, view
+from engine.columns import Names, Table, copied, view
 from engine.errors import NotFoundError
 from engine.model import NodeSpec, NodeState, PoolSpec, Resources, TaskGroup
 
@@ -108,6 +108,12 @@ class PoolIndex:
         self.free_devices = 0
         """Whole free devices."""
 
+    def copy(self) -> PoolIndex:
+        other = PoolIndex.__new__(PoolIndex)
+        for name in self.__slots__:
+            setattr(other, name, copied(getattr(self, name)))
+        return other
+
     def insert(self, key: int, node: int) -> None:
         heap = self.heaps.get(key)
         if heap is None:
@@ -152,14 +158,14 @@ class Capacity(Table):
     """Pools, nodes and devices: what there is and what is free."""
 
     columns = (
-        "pools", "node_ids", "place_names", "pool", "state", "since", "zone", "block", "rack", "free_cpu",
+        "pools", "node_ids", "places", "pool", "state", "since", "zone", "block", "rack", "free_cpu",
         "free_memory", "free_disk", "whole", "partial", "device_base", "device_free",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.pools: list[Any] = []
         self.node_ids: list[str] = []
-        self.place_names: list[str] = []
+        self.places = Names()
         self.pool = array("i")
         self.state = array("b")
         self.since = array("q")
@@ -183,7 +189,6 @@ class Capacity(Table):
         self.pools = [p if isinstance(p, PoolSpec) else _pool_from(p) for p in self.pools]
         self.row_of: dict[str, int] = {name: i for i, name in enumerate(self.node_ids)}
         self.pool_of: dict[str, int] = {pool.name: i for i, pool in enumerate(self.pools)}
-        self.places = Names(self.place_names)
         self.indexes = [PoolIndex() for _ in self.pools]
         self.key = array("q", bytes(0))
         self.key.extend([NOWHERE] * len(self.node_ids))

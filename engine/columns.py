@@ -7,60 +7,10 @@ the scheduler does), and numpy sees them without a copy where a whole column is 
 from __future__ import annotations
 
 from array import array
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import msgspec
 import numpy as np
-
-
-class Table:
-    """Base of every part of the state. `columns` names what is stored; everything else must be derivable from it."""
-
-    columns: ClassVar[tuple[str, ...]] = ()
-
-    def dump(self) -> dict[str, Any]:
-        """Plain data: arrays as (typecode, bytes), the rest as msgpack-able values."""
-        out: dict[str, Any] = {}
-        for name in self.columns:
-            value = getattr(self, name)
-            out[name] = [value.typecode, value.tobytes()] if isinstance(value, array) else value
-        return out
-
-    def load(self, data: dict[str, Any]) -> None:
-        """The inverse of `dump`, followed by `derive`."""
-        for name in self.columns:
-            value = data[name]
-            if isinstance(getattr(self, name), array):
-                column: array[int] = array(value[0])
-                column.frombytes(value[1])
-                value = column
-            setattr(self, name, value)
-        self.derive()
-
-    def derive(self) -> None:
-        """Rebuild what is not stored. Called after `load` and in a fresh copy."""
-
-    def copy_into(self, other: Table) -> None:
-        """Give `other` its own copy of every column."""
-        for name in self.columns:
-            value = getattr(self, name)
-            setattr(other, name, value[:] if isinstance(value, array) else _copied(value))
-        other.derive()
-
-
-def _copied(value: Any) -> Any:
-    """Containers are copied one and two levels deep; what is in them is immutable."""
-    if isinstance(value, list):
-        return [list(item) if isinstance(item, list) else item for item in value]
-    return dict(value) if isinstance(value, dict) else value
-
-
-def view(column: array[int]) -> np.ndarray[Any, np.dtype[Any]]:
-    """A numpy view of the column. Must not outlive the call: a column with a live view cannot grow."""
-    return np.frombuffer(column, dtype=_DTYPES[column.typecode])
-
-
-_DTYPES = {"q": np.int64, "i": np.int32, "h": np.int16, "b": np.int8}
 
 
 class Names:
@@ -69,7 +19,7 @@ class Names:
     __slots__ = ("index", "names")
 
     def __init__(self, names: list[str] | None = None) -> None:
-        self.names: list[str] = names if names is not None else []
+        self.names: list[str] = [] if names is None else names
         self.index: dict[str, int] = {name: i for i, name in enumerate(self.names)}
 
     def add(self, name: str) -> int:
@@ -78,6 +28,75 @@ class Names:
             found = self.index[name] = len(self.names)
             self.names.append(name)
         return found
+
+    def copy(self) -> Names:
+        return Names(list(self.names))
+
+
+class Table:
+    """Base of every part of the state. `columns` names what is stored; everything else must be derivable from it."""
+
+    columns: ClassVar[tuple[str, ...]] = ()
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data: arrays as [typecode, bytes], the rest as msgpack-able values."""
+        out: dict[str, Any] = {}
+        for name in self.columns:
+            value = getattr(self, name)
+            if isinstance(value, array):
+                out[name] = [value.typecode, value.tobytes()]
+            else:
+                out[name] = value.names if isinstance(value, Names) else value
+        return out
+
+    def load(self, data: dict[str, Any]) -> None:
+        """The inverse of `dump`, followed by `derive`."""
+        for name in self.columns:
+            value, present = data[name], getattr(self, name)
+            if isinstance(present, array):
+                column: array[int] = array(value[0])
+                column.frombytes(value[1])
+                value = column
+            setattr(self, name, Names(value) if isinstance(present, Names) else value)
+        self.derive()
+
+    def derive(self) -> None:
+        """Rebuild what is not stored. Called after `load`, and for an empty table."""
+
+    def copy(self) -> Self:
+        """An independent table, derived parts included: columns are copied as blocks, nothing is rebuilt."""
+        other = object.__new__(type(self))
+        for name, value in vars(self).items():
+            setattr(other, name, copied(value))
+        return other
+
+
+def copied(value: Any) -> Any:
+    """A copy that shares only what never changes: specs, strings, tuples, numbers."""
+    if isinstance(value, array):
+        return value[:]
+    if isinstance(value, list):
+        return [copied(item) for item in value] if value and isinstance(value[0], _MUTABLE) else list(value)
+    if isinstance(value, dict):
+        first = next(iter(value.values()), None)
+        return {k: copied(v) for k, v in value.items()} if isinstance(first, _MUTABLE) else dict(value)
+    return value.copy() if isinstance(value, Copies) else value
+
+
+@runtime_checkable
+class Copies(Protocol):
+    """Objects of the state that know how to copy themselves."""
+
+    def copy(self) -> Any: ...
+
+
+def view(column: array[int]) -> np.ndarray[Any, np.dtype[Any]]:
+    """A numpy view of the column. Must not outlive the call: a column with a live view cannot grow."""
+    return np.frombuffer(column, dtype=_DTYPES[column.typecode])
+
+
+_MUTABLE = (list, dict, Copies)
+_DTYPES = {"q": np.int64, "i": np.int32, "h": np.int16, "b": np.int8}
 
 
 def canonical(value: Any) -> bytes:

@@ -7,6 +7,7 @@ real time on a thread of its own.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -175,7 +176,7 @@ class Engine:
             self._batch.append(event)
 
     def _commit(self) -> None:
-        """Make the turn durable. On failure the whole turn is undone by reading the journal again."""
+        """Make the turn durable. On failure the whole turn is undone, by reading the journal again."""
         self.recent.sample(self._clock_ms)
         if self._journal is None or not self._batch:
             return
@@ -185,6 +186,8 @@ class Engine:
         except JournalError as error:
             self.journal_error = str(error)
             self._stale = True
+            with contextlib.suppress(JournalError):
+                self._refresh()
             raise
         self._first_version = self.state.version + 1
         self.journal_error = ""
@@ -192,7 +195,7 @@ class Engine:
             self.snapshot()
 
     def _refresh(self) -> None:
-        """After a failed commit: forget what was not recorded. Raises JournalError while the journal is unreadable."""
+        """Forget what the journal refused. Raises JournalError while the journal cannot even be read."""
         if self._stale and self._journal is not None:
             self._adopt(recover(self._journal))
             self._stale = False

@@ -21,6 +21,11 @@ class Group:
         self.rows: list[int] = []
         self.front = 0
 
+    def copy(self) -> Group:
+        other = Group()
+        other.rows = self.rows[self.front :]
+        return other
+
     def __len__(self) -> int:
         return len(self.rows) - self.front
 
@@ -51,6 +56,11 @@ class Pending:
     def __init__(self, by_class: bool) -> None:
         self.by_class = by_class
         self.groups: dict[Key, Group] = {}
+
+    def copy(self) -> Pending:
+        other = Pending(self.by_class)
+        other.groups = {key: group.copy() for key, group in self.groups.items()}
+        return other
 
     def key(self, priority: int, queue: int, cls: int) -> Key:
         return (priority, queue, cls if self.by_class else 0)

@@ -194,6 +194,9 @@ class WorkloadDetail(msgspec.Struct, frozen=True, kw_only=True):
     started_ms: int | None
     ended_ms: int | None
     attempts: int
+    checkpoint_interval_ms: int
+    kept_ms: int
+    """Work saved by the checkpoints of earlier attempts."""
     position: int | None
     """1 = first of its queue; null when it does not wait."""
     reasons: tuple[Reason, ...]

@@ -119,6 +119,8 @@ class Reader:
             started_ms=w.started[row] if w.started[row] >= 0 else None,
             ended_ms=w.ended[row] if w.ended[row] >= 0 else None,
             attempts=w.attempts[row],
+            checkpoint_interval_ms=w.checkpoint[row],
+            kept_ms=w.kept[row],
             position=state.position(row) if waits else None,
             reasons=tuple(self._explainer.reasons(row)),
             earliest_start_ms=self._earliest_start(row, now_ms) if waits else None,

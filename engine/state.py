@@ -79,15 +79,6 @@ class State(Table):
             table.load(data[name])
         self.derive_all()
 
-    def copy(self) -> State:
-        """An independent state: nothing done to it can be seen here."""
-        other = State()
-        self.copy_into(other)
-        for (_, mine), (_, theirs) in zip(self._tables(), other._tables(), strict=True):
-            mine.copy_into(theirs)
-        other.derive_all()
-        return other
-
     def digest(self) -> str:
         """SHA-256 over every column."""
         return hashlib.sha256(canonical(self.dump())).hexdigest()

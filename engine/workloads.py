@@ -44,6 +44,11 @@ class WorkloadClass:
         self.shapes: tuple[Shape, ...] = ()
         """Compiled groups; filled by `Workloads.compile`."""
 
+    def copy(self) -> WorkloadClass:
+        other = WorkloadClass(self.groups, self.estimate_ms)
+        other.shapes = self.shapes
+        return other
+
     @property
     def bound_ms(self) -> int:
         """The estimate, or UNBOUNDED_MS when unknown."""
@@ -54,7 +59,7 @@ class Workloads(Table):
     """Columns by row, and the classes, names and histories they point into."""
 
     columns = (
-        "ids", "names", "tag_names", "tenant_names", "team_names", "priority_classes", "class_specs", "cls", "queue",
+        "ids", "names", "tag_sets", "tenants", "teams", "priority_classes", "class_specs", "cls", "queue",
         "priority", "tenant", "team", "tags", "state", "since", "submitted", "started", "ended", "attempts",
         "checkpoint", "simulated", "kept", "first_allocation", "history", "history_previous", "history_at",
         "history_what", "history_detail",
@@ -63,9 +68,9 @@ class Workloads(Table):
     def __init__(self) -> None:
         self.ids: list[str] = []
         self.names: list[str] = []
-        self.tag_names: list[str] = []
-        self.tenant_names: list[str] = []
-        self.team_names: list[str] = []
+        self.tag_sets = Names()
+        self.tenants = Names()
+        self.teams = Names()
         self.priority_classes: list[Any] = []
         self.class_specs: list[Any] = []
         self.cls = array("i")
@@ -106,9 +111,6 @@ class Workloads(Table):
             for groups, estimate in self.class_specs
         ]
         self.row_of: dict[str, int] = {name: i for i, name in enumerate(self.ids)}
-        self.tag_sets = Names(self.tag_names)
-        self.tenants = Names(self.tenant_names)
-        self.teams = Names(self.team_names)
         self.priority_of = {spec.name: i for i, spec in enumerate(self.priority_classes)}
         self.priority_value = [spec.value for spec in self.priority_classes]
         self.class_of = {key: i for i, key in enumerate(self.class_specs)}

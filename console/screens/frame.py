@@ -53,11 +53,13 @@ class Frame(Vertical):
 
     def show_footer(self, offers: Sequence[tuple[Action, str]]) -> None:
         """What can be done here; what cannot is dimmed and says why when tried."""
-        parts: list[Part] = []
+        left: list[Part] = []
+        right: list[Part] = []
         for action, reason in offers:
-            parts.append(part(f" {key_label(action.keys[0])} ", "off" if reason else "key", action.id))
-            parts.append(part(f"{action.title} ", "faded" if reason else "top", action.id))
-        self._footer.show(parts)
+            side = right if action.id == "help" else left
+            side.append(part(f" {key_label(action.keys[0])} ", "off" if reason else "key", action.id))
+            side.append(part(f"{action.title.lower()} ", "faded" if reason else "top", action.id))
+        self._footer.show(left, right)
 
     def show_banner(self, text: str) -> None:
         """A line of alarm; empty takes it away."""

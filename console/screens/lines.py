@@ -68,8 +68,9 @@ class OneLine(Widget):
         return Strip([Segment(text, base + self._tones[tone]) for text, tone, _ in parts])
 
     def on_click(self, event: events.Click) -> None:
-        edge = 0
-        for text, _, press in self._left:
+        edge = self.size.width - sum(cell_len(text) for text, _, _ in self._right)
+        side, edge = (self._right, edge) if event.x >= edge else (self._left, 0)
+        for text, _, press in side:
             edge += cell_len(text)
             if event.x < edge:
                 if press:

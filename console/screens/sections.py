@@ -130,7 +130,10 @@ class SectionsView(ScrollView, can_focus=True, inherit_bindings=False):
             style += self._tones["cursor"]
         segments = [Segment("▌ " if here else "  ", style + self._tones["accent"])]
         segments += [Segment(text, style + self._tones[tone]) for text, tone in line.spans]
-        return Strip(segments).adjust_cell_length(width, style)
+        strip = Strip(segments)
+        if strip.cell_length > width:
+            strip = Strip.join([strip.crop(0, width - 2), Strip([Segment("… ", style + self._tones["dim"])])])
+        return strip.adjust_cell_length(width, style)
 
     def _refresh_line(self, index: int) -> None:
         y = index - self.scroll_offset.y

@@ -76,7 +76,7 @@ def test_a_search_finds_a_fitting_node_exactly_when_there_is_one(sizes, seed, no
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10_000))
 def test_what_is_found_depends_on_the_state_alone_not_on_how_it_came_about(seed):
-    """A copy, whose index is built anew, makes the same choices as the original with its history."""
+    """A restart, which builds the index anew, makes the same choices as the original with its history."""
     rng = random.Random(seed)
     capacity = cell(30)
     sizes = [
@@ -93,7 +93,7 @@ def test_what_is_found_depends_on_the_state_alone_not_on_how_it_came_about(seed)
             node, shape, devices = live.pop(rng.randrange(len(live)))
             capacity.give_back(node, shape, 1, devices)
     copy = Capacity()
-    capacity.copy_into(copy)
+    copy.load(capacity.dump())
     for shape in shapes * 10:
         node = capacity.find(shape)
         assert copy.find(shape) == node

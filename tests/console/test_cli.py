@@ -1,0 +1,501 @@
+"""The `muster` command: what a shell gets back, and what survives a killed engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from console import cli
+from console.cli import EXIT_CODES, parser, run
+from console.launch import ensure_engine, last_words
+from console.remote_client import RemoteClient
+from console.settings import CellPaths, paths_in
+from console.sockets import probe
+from engine import errors
+from engine.commands import Submit
+from engine.loop import EngineLoop
+from engine.query import Query
+from tests.support.served import gpu_job, running_loop, served_on_unix, socket_folder
+
+ROOT = Path(__file__).resolve().parents[2]
+HOSTILE = "evil\x1b]52;c;AAAA\x07\u202ename"
+Shell = Callable[..., int]
+
+
+@pytest.fixture(autouse=True)
+def own_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A state folder of the test's own, short enough for sockets, and no settings of the person who runs it."""
+    with socket_folder() as folder:
+        for name in [name for name in os.environ if name.startswith("MUSTER_")]:
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("MUSTER_STATE_DIR", str(folder))
+        monkeypatch.setenv("MUSTER_CONFIG", str(folder / "none.toml"))
+        yield folder
+
+
+@pytest.fixture
+def loop() -> Iterator[EngineLoop]:
+    with running_loop() as running:
+        yield running
+
+
+@pytest.fixture
+def shell(loop: EngineLoop) -> Iterator[Shell]:
+    """Runs a command against a small cell that has one running and one waiting workload."""
+    with served_on_unix(loop) as path:
+        client = RemoteClient(str(path))
+        client.command(Submit(workloads=(gpu_job("first", tasks=4), gpu_job("second", tasks=2))))
+        client.close()
+        yield lambda *arguments: run([*arguments, "--connect", str(path)])
+
+
+def muster(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
+    command = [sys.executable, "-m", "console.cli", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False, **options)  # type: ignore[call-overload, no-any-return]
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.02)
+
+
+# --- looking -------------------------------------------------------------------------------------------------------
+
+
+def test_get_prints_an_aligned_table(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shell("get", "workloads", "--columns", "id,state,gpu,reason", "--sort", "id:desc") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "ID      STATE    GPU  REASON",
+        "second  queued    16  InsufficientCapacity",
+        "first   running   32  –",
+    ]
+
+
+def test_get_filters_limits_and_says_so(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shell("get", "workloads", "-f", "state:queued gpu>=8") == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["ID", "second"]
+    assert shell("get", "nodes", "--limit", "2") == 0
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 3
+    assert "2 of 6 shown" in err
+
+
+def test_get_as_json_is_one_value_in_raw_units(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shell("get", "workloads", "--json", "--sort=-gpu") == 0
+    page = json.loads(capsys.readouterr().out)
+    assert [item["id"] for item in page["items"]] == ["first", "second"]
+    assert page["items"][0]["gpu"] == 32_000
+    assert (page["matched"], page["total"]) == (2, 2)
+
+
+def test_more_rows_than_one_answer_holds_are_all_listed(
+    shell: Shell, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("console.show.WINDOW", 2)
+    assert shell("get", "nodes", "--limit", "0", "--json") == 0
+    names = [item["id"] for item in json.loads(capsys.readouterr().out)["items"]]
+    assert sorted(names) == ["c0", "c1", "g0", "g1", "g2", "g3"]
+    assert shell("get", "nodes", "--limit", "3", "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)["items"]) == 3
+
+
+@pytest.mark.parametrize(("kind", "name"), [("workloads", "first"), ("nodes", "g0"), ("queues", "a")])
+def test_one_thing_is_addressed_by_its_id(
+    shell: Shell, capsys: pytest.CaptureFixture[str], kind: str, name: str
+) -> None:
+    assert shell("get", kind, name) == 0
+    assert name in capsys.readouterr().out
+    assert shell("get", kind, name, "--json") == 0
+    json.loads(capsys.readouterr().out)
+    assert shell("get", kind, "nothing") == 3
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "nothing" in err
+
+
+def test_overview_fits_an_incident_note(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shell("overview") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 15
+    assert "1 running, 1 queued" in "\n".join(lines)
+    assert shell("overview", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["states"]["queued"] == 1
+
+
+def test_why_tells_the_reason_or_that_there_is_none(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shell("why", "second") == 0
+    assert "InsufficientCapacity:" in capsys.readouterr().out
+    assert shell("why", "first") == 0
+    assert "does not wait" in capsys.readouterr().out
+    assert shell("why", "second", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["reasons"][0]["token"] == "InsufficientCapacity"
+
+
+def test_text_of_strangers_cannot_act_on_the_terminal(
+    shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import msgspec
+
+    spec = msgspec.structs.replace(gpu_job("third"), name=HOSTILE)
+    loop.call(lambda engine: engine.command(Submit(workloads=(spec,))))
+    for command in (("get", "workloads", "--columns", "id,name"), ("get", "workloads", "third"), ("why", "third")):
+        assert shell(*command) == 0
+        out, err = capsys.readouterr()
+        assert not set(out + err) & {"\x1b", "\x07", "\u202e"}
+
+
+# --- changing ------------------------------------------------------------------------------------------------------
+
+
+def test_submit_from_flags_and_from_a_file(shell: Shell, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert shell("submit", "--queue", "a", "--gpus-per-task", "8", "--tasks", "2", "--name", "my job", "--held") == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("my-job-")
+    assert "1 submitted" in err
+    path = tmp_path / "work.yaml"
+    path.write_text("- {id: x1, queue: a, request: {cpu: 1}}\n- {id: x2, queue: b, request: {cpu: 500m}}\n")
+    assert shell("submit", str(path), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["changed"] == ["x1", "x2"]
+    assert shell("submit", str(path)) != 0
+    assert "x1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--queue", "a"), "needs a file"),
+        (("--queue", "a", "--cpus", "many"), "'many' is not cores"),
+        (("--queue", "nowhere", "--cpus", "1"), "nowhere"),
+        (("--queue", "a", "--gpus-per-task", "8", "--tasks", "99"), "larger than the cell"),
+        (("work.yaml", "--queue", "a"), "a file or flags, not both"),
+        (("/nonexistent/work.yaml",), "No such file"),
+    ],
+)
+def test_a_submission_that_cannot_be_is_told(
+    shell: Shell, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], told: str
+) -> None:
+    assert shell("submit", *arguments) in (2, 3)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert told in err
+
+
+def test_an_action_shows_its_plan_and_does_nothing_unless_approved(
+    shell: Shell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shell("cancel", "first") == 4
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "cancel first (running, 32 GPU" in err
+    assert "--yes" in err
+    assert shell("cancel", "first", "--dry-run", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["plan"]["targets"] == ["first"]
+    assert shell("get", "workloads", "first", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["state"] == "running"
+
+
+def test_an_approved_action_is_done_and_its_ids_are_the_output(
+    shell: Shell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shell("cancel", "first", "--yes", "--reason", "a test") == 0
+    assert capsys.readouterr().out == "first\n"
+    assert shell("drain", "g0", "g1", "--yes", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["changed"]
+    assert shell("cancel", "first", "--yes") == 4
+    assert shell("cancel", "nothing", "--yes") == 3
+
+
+@pytest.mark.parametrize(("typed", "code"), [(b"y\n", 0), (b"n\n", 4), (b"\n", 4), (b"\x04", 4)])
+def test_on_a_terminal_it_asks_and_only_yes_is_yes(loop: EngineLoop, typed: bytes, code: int) -> None:
+    with served_on_unix(loop) as path:
+        client = RemoteClient(str(path))
+        client.command(Submit(workloads=(gpu_job("first"),)))
+        command = [sys.executable, "-m", "console.cli", "hold" if code else "cancel", "first", "--connect", str(path)]
+        if code:
+            command[3] = "requeue"
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(command, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs)
+        os.close(theirs)
+        said = b""
+        while b"[y/N]" not in said:
+            said += os.read(ours, 4096)
+        os.write(ours, typed)
+        assert process.wait(20) == code
+        os.close(ours)
+        assert client.workload("first").state == ("running" if code else "cancelled")
+        client.close()
+
+
+def test_read_only_acts_on_nothing(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shell("cancel", "first", "--yes", "--readonly") == 4
+    assert "read-only" in capsys.readouterr().err
+    assert shell("get", "workloads", "--readonly") == 0
+
+
+# --- errors and the way out ----------------------------------------------------------------------------------------
+
+
+def test_every_error_has_an_exit_code_of_its_own_kind() -> None:
+    kinds = {kind.code for kind in vars(errors).values() if isinstance(kind, type) and hasattr(kind, "code")}
+    assert kinds == {code for _, codes in EXIT_CODES.values() for code in codes}
+
+
+def test_the_help_and_the_manual_name_every_command_and_exit_code() -> None:
+    manual = (ROOT / "docs" / "shell.md").read_text()
+    help_text = parser().format_help()
+    for code, (meaning, _) in EXIT_CODES.items():
+        assert meaning in help_text
+        assert f"| {code} | {meaning} |" in manual
+    for action in parser()._actions:
+        for name in action.choices or () if action.dest == "==SUPPRESS==" else ():
+            assert f"muster {name}" in manual
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("explode",),
+        ("get", "dragons"),
+        ("get", "workloads", "--limit", "-1"),
+        ("--nodes", "0"),
+        ("replay", "x", "--format", "csv"),
+        ("serve", "--speed", "fast"),
+    ],
+)
+def test_misuse_is_exit_code_2(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run(arguments)
+    assert caught.value.code == 2
+    assert capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (("overview",), 5, "no engine runs for cell 'default'"),
+        (("overview", "--cell", "../etc"), 2, "not a cell name"),
+        (("overview", "--connect", "/nonexistent/x.sock"), 5, "no engine answers"),
+        (("overview", "--connect", "ftp://x"), 2, "not a URL"),
+        (("get", "workloads", "-f", "colour:red"), 2, "no column 'colour'"),
+        (("get", "workloads", "--sort", "colour"), 2, "no column 'colour'"),
+        (("get", "workloads", "--sort", "id:up"), 2, "no order"),
+        (("get", "workloads", "--columns", "colour"), 2, "no column 'colour'"),
+        (("serve", "--listen", "0.0.0.0:1"), 4, "authenticate"),
+        (("serve", "--speed", "0"), 2, "out of range"),
+        (("serve", "--demo", "--nodes", "3"), 2, "below"),
+        (("serve", "--cell-file", "/nonexistent"), 2, "No such file"),
+        (("replay", "/nonexistent", "--format", "swf", "--nodes", "4"), 7, "/nonexistent"),
+        (("replay", "/nonexistent", "--format", "swf", "--nodes", "4", "--speed", "2"), 2, "Add --live"),
+        (("replay", "/nonexistent", "--format", "swf", "--nodes", "4", "--live"), 2, "needs a terminal"),
+        (("stop",), 5, "no engine runs"),
+        (("stop", "--connect", "http://127.0.0.1:1"), 4, "where it runs"),
+        ((), 2, "muster overview"),
+        (("--fresh",), 2, "belong to the demo"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_what_cannot_be_done_is_told_in_words(
+    arguments: tuple[str, ...], code: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert told in err
+    assert "Traceback" not in err
+
+
+def test_errors_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["overview", "--json"]) == 5
+    assert json.loads(capsys.readouterr().err)["code"] == "unreachable"
+
+
+def test_a_defect_is_one_line_and_a_log(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def broken(_: object) -> None:
+        password = "hunter2"
+        raise ZeroDivisionError(len(password))
+
+    monkeypatch.setattr("console.show.overview", broken)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    assert run(["overview"]) == 1
+    err = capsys.readouterr().err
+    assert "Traceback" not in err
+    log = next(tmp_path.glob("muster-crash-*.log"))
+    assert str(log) in err
+    assert "ZeroDivisionError" in log.read_text()
+    assert log.stat().st_mode & 0o077 == 0
+
+
+def test_version_is_instant() -> None:
+    took = min(_timed() for _ in range(3))
+    assert took < 0.5  # 0.04 s on an idle machine; this bound only catches a heavy import
+
+
+def _timed() -> float:
+    begun = time.perf_counter()
+    done = muster("--version")
+    assert done.stdout.startswith("muster ")
+    return time.perf_counter() - begun
+
+
+def test_a_reader_that_goes_away_is_no_error(loop: EngineLoop) -> None:
+    with served_on_unix(loop) as path:
+        command = f"{sys.executable} -m console.cli get nodes --connect {path} | true; exit ${{PIPESTATUS[0]}}"
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
+def test_completion_knows_every_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["completion", name]) == 0
+    script = capsys.readouterr().out
+    assert all(word in script for word in ("overview", "replay", "gpus-per-task", "uncordon"))
+    if name == "bash":
+        lines = f"{script}\nCOMP_WORDS=(muster get --l); COMP_CWORD=2; _muster; echo ${{COMPREPLY[@]}}"
+        done = subprocess.run(["bash", "-c", lines], capture_output=True, text=True, timeout=20, check=False)
+        assert done.stdout.strip() == "--limit"
+
+
+def test_doctor_reports_every_check(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shell("doctor", "--json") == 0
+    findings = json.loads(capsys.readouterr().out)
+    assert {finding["name"] for finding in findings} >= {"terminal", "locale", "settings", "engine"}
+    assert next(finding for finding in findings if finding["name"] == "engine")["state"] == "ok"
+
+
+def test_doctor_finds_a_broken_journal(own_state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (own_state / "default").mkdir()
+    (own_state / "default" / "journal.db").write_bytes(b"not a database" * 1000)
+    assert run(["doctor"]) == 1
+    assert "fail  journal" in capsys.readouterr().out
+
+
+# --- the engine as a process ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def paths(own_state: Path) -> Iterator[CellPaths]:
+    """Files of a cell whose engine is ended, by its own process id, when the test is over."""
+    found = paths_in(own_state / "lab")
+    yield found
+    peer = probe(found.socket)
+    if peer is not None:
+        os.kill(peer.pid, signal.SIGKILL)
+        wait_for(lambda: probe(found.socket) is None)
+
+
+def serve_arguments(paths: CellPaths, *more: str) -> list[str]:
+    cell = paths.folder.parent / "cell.yaml"
+    cell.write_text(
+        "pools: [{name: p, nodes: 2, capacity: {cpu: 8}}]\nqueues: [{name: q}]\n"
+        "priority_classes: [{name: normal, value: 1}]\n"
+    )
+    return ["--cell-file", str(cell), "--data", str(paths.folder), "--cell", "lab", *more]
+
+
+def test_what_was_acknowledged_survives_kill_9(paths: CellPaths, capsys: pytest.CaptureFixture[str]) -> None:
+    ensure_engine(paths, serve_arguments(paths))
+    first = probe(paths.socket)
+    assert first is not None
+    for number in range(5):
+        assert run(["submit", "--cell", "lab", "--queue", "q", "--cpus", "4", "--id", f"w{number}"]) == 0
+    os.kill(first.pid, signal.SIGKILL)
+    wait_for(lambda: probe(paths.socket) is None)
+    assert run(["overview", "--cell", "lab"]) == 5
+    ensure_engine(paths, serve_arguments(paths))
+    client = RemoteClient(str(paths.socket))
+    page = client.query(Query(kind="workloads", columns=("id", "state"), sort=("id",)))
+    client.close()
+    assert page.rows == [
+        ["w0", "running"], ["w1", "running"], ["w2", "running"], ["w3", "running"], ["w4", "queued"],
+    ]  # fmt: skip
+    capsys.readouterr()
+
+
+def test_stop_writes_a_snapshot_and_leaves_nothing_behind(paths: CellPaths, capsys: pytest.CaptureFixture[str]) -> None:
+    ensure_engine(paths, serve_arguments(paths))
+    assert run(["stop", "--cell", "lab"]) == 0
+    assert "has stopped" in capsys.readouterr().err
+    assert not paths.socket.exists()
+    assert not paths.pid.exists()
+    assert paths.journal.exists()
+
+
+def test_a_second_engine_is_refused_and_the_first_is_found(paths: CellPaths) -> None:
+    ensure_engine(paths, serve_arguments(paths))
+    before = probe(paths.socket)
+    second = muster("serve", *serve_arguments(paths))
+    assert second.returncode == 6
+    assert "journal" in second.stderr
+    ensure_engine(paths, ["--nonsense"])
+    assert probe(paths.socket) == before
+
+
+def test_an_engine_that_cannot_start_is_quoted(paths: CellPaths) -> None:
+    with pytest.raises(errors.UnreachableError, match=r"did not start: .*No such file") as caught:
+        ensure_engine(paths, ["--data", str(paths.folder), "--cell-file", "/nonexistent.yaml"])
+    assert str(paths.log) in caught.value.remedy
+
+
+def test_a_corrupt_journal_is_refused_with_what_to_do(paths: CellPaths) -> None:
+    paths.folder.mkdir(mode=0o700)
+    paths.journal.write_bytes(b"not a database" * 1000)
+    with pytest.raises(errors.JournalError, match="journal"):
+        ensure_engine(paths, serve_arguments(paths))
+
+
+def test_the_other_running_cell_is_suggested(paths: CellPaths, capsys: pytest.CaptureFixture[str]) -> None:
+    ensure_engine(paths, serve_arguments(paths))
+    assert run(["overview"]) == 5
+    assert "choose with --cell lab" in capsys.readouterr().err
+
+
+def test_a_demo_has_load_and_goes_on_after_a_restart(paths: CellPaths) -> None:
+    arguments = ["--demo", "--nodes", "20", "--speed", "5000", "--data", str(paths.folder)]
+    ensure_engine(paths, arguments)
+    client = RemoteClient(str(paths.socket))
+    wait_for(lambda: client.overview().finished_last_hour > 0)
+    before = client.overview()
+    client.close()
+    peer = probe(paths.socket)
+    assert peer is not None
+    os.kill(peer.pid, signal.SIGKILL)
+    wait_for(lambda: probe(paths.socket) is None)
+    ensure_engine(paths, arguments)
+    client = RemoteClient(str(paths.socket))
+    wait_for(lambda: client.overview().version > before.version)
+    total = client.query(Query(kind="workloads", limit=0)).total
+    assert total >= sum(before.states.values())
+    client.close()
+
+
+def test_last_words_of_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    assert last_words(log) == ("", "")
+    log.write_text("Traceback\nBoom: x\n\n")
+    assert last_words(log) == ("Boom: x", "")
+    log.write_text("muster: old\nmuster: what went wrong\n  Do this\n  and that\n")
+    assert last_words(log) == ("what went wrong", "Do this\nand that")
+    assert last_words(log, start=log.stat().st_size) == ("", "")
+
+
+def test_main_exits_with_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["overview", "--cell", ".."])
+    assert caught.value.code == 2
