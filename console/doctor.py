@@ -6,12 +6,10 @@ import argparse
 import locale
 import os
 import shutil
-import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -21,7 +19,7 @@ from console.settings import CellPaths, Settings, cell_paths, config_file, unkno
 from console.show import write_json, write_lines
 from console.text import printable
 from console.version import VERSION
-from engine.errors import MusterError
+from engine.errors import JournalBusy, JournalError, MusterError
 
 LOW_DISK_BYTES = 512 * 2**20
 SLOW_ANSWER_S = 0.5
@@ -119,26 +117,21 @@ def _disk(paths: CellPaths) -> Finding:
 
 
 def _journal(paths: CellPaths) -> Finding:
-    """Reads what SQLite can tell without disturbing a running engine; the engine checks every batch when it starts."""
+    """Reads every batch and snapshot, unless an engine has the journal: that one did so when it started."""
     if not paths.journal.exists():
         return Finding("journal", "ok", "none yet")
+    from engine.journal import Journal
+
+    size = f"{paths.journal.stat().st_size / 2**20:.1f} MiB"
     try:
-        with closing(sqlite3.connect(f"{_uri(paths.journal)}?mode=ro", uri=True, timeout=2)) as database:
-            said = database.execute("PRAGMA quick_check(1)").fetchone()[0]
-            events = database.execute("SELECT last_version FROM head").fetchone()
-    except sqlite3.Error as error:
-        return Finding("journal", "fail", f"{paths.journal}: {error}", _RESTORE)
-    if said != "ok":
-        return Finding("journal", "fail", f"{paths.journal}: {said}", _RESTORE)
-    size = paths.journal.stat().st_size / 2**20
-    return Finding("journal", "ok", f"{events[0] if events else 0:,} events, {size:.1f} MiB")
+        with closing(Journal(paths.journal, 0)) as journal:
+            return Finding("journal", "ok", f"{journal.verify():,} events verified, {size}")
+    except JournalBusy:
+        return Finding("journal", "ok", f"{size}, in use by the engine")
+    except JournalError as error:
+        return Finding("journal", "fail", error.problem, error.remedy)
 
 
-def _uri(path: Path) -> str:
-    return path.absolute().as_uri()
-
-
-_RESTORE = "Keep the file, restore a backup beside it; nothing is repaired by guessing"
 _CELL_CHECKS: tuple[Callable[[CellPaths], Finding], ...] = (_state_folder, _disk, _journal)
 
 

@@ -70,8 +70,8 @@ def serve(served: Served) -> None:
         after.callback(engine.close)
         if engine.version == 0:
             _begin(engine, served)
-        elif served.keep_up:
-            engine.advance(served.start_ms)
+        else:
+            _go_on(engine, served)
         sockets = list(_sockets(served, after))
         _write_pid(served.pid_file, after)
         loop = EngineLoop(engine, speed=served.speed, feed=served.feed(engine) if served.feed else None)
@@ -130,6 +130,13 @@ def _begin(engine: Engine, served: Served) -> None:
     engine.advance(served.start_ms)
     if served.cell is not None:
         engine.command(Define(cell=served.cell))
+
+
+def _go_on(engine: Engine, served: Served) -> None:
+    if served.cell is not None and served.feed is None:
+        print("the journal has a cell already: the cell file is not read again", file=sys.stderr, flush=True)
+    if served.keep_up:
+        engine.advance(served.start_ms)
 
 
 def _stop_on_signals() -> asyncio.Event:

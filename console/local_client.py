@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from console.client import Health, refuse_read_only
 from console.version import VERSION
 from engine.commands import AddNodes, AddPools, AddPriorityClasses, AddQueues, Define, Submit
-from engine.errors import MusterError, RefusedError
+from engine.errors import RefusedError
 
 if TYPE_CHECKING:
     from engine.loop import EngineLoop
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from engine.query import Changes, NodeDetail, Overview, Page, Query, WorkloadDetail
     from runbooks.gate import Gate
     from runbooks.plan import ActionName, Outcome, Proposal
-
-T = TypeVar("T")
 
 REQUESTS = (Submit, Define, AddPools, AddNodes, AddQueues, AddPriorityClasses)
 """Commands that need no approval: they add, they do not touch what exists."""
@@ -56,37 +53,37 @@ class LocalClient:
                 software=VERSION,
             )
 
-        return self._call(read)
+        return self._loop.call(read)
 
     def overview(self) -> Overview:
-        return self._call(lambda engine: engine.overview())
+        return self._loop.call(lambda engine: engine.overview())
 
     def query(self, query: Query) -> Page:
-        return self._call(lambda engine: engine.query(query))
+        return self._loop.call(lambda engine: engine.query(query))
 
     def workload(self, workload_id: str) -> WorkloadDetail:
-        return self._call(lambda engine: engine.workload(workload_id))
+        return self._loop.call(lambda engine: engine.workload(workload_id))
 
     def node(self, node_id: str) -> NodeDetail:
-        return self._call(lambda engine: engine.node(node_id))
+        return self._loop.call(lambda engine: engine.node(node_id))
 
     def changes(self, after: int, wait_s: float, limit: int = 500) -> Changes:
         if wait_s > 0:
             self._loop.wait_version(after, wait_s)
-        return self._call(lambda engine: engine.changes(after, limit))
+        return self._loop.call(lambda engine: engine.changes(after, limit))
 
     def command(self, command: AnyCommand) -> Receipt:
         self._refuse_if_read_only()
         refuse_action(command)
-        return self._call(lambda engine: engine.command(command))
+        return self._loop.call(lambda engine: engine.command(command))
 
     def propose(self, action: ActionName, targets: tuple[str, ...], reason: str = "") -> Proposal:
         self._refuse_if_read_only()
-        return self._call(lambda _: self._gate.propose(action, targets, reason, self._who))
+        return self._loop.call(lambda _: self._gate.propose(action, targets, reason, self._who))
 
     def approve(self, proposal_id: str, digest: str) -> Outcome:
         self._refuse_if_read_only()
-        return self._call(lambda _: self._gate.approve(proposal_id, digest, self._who))
+        return self._loop.call(lambda _: self._gate.approve(proposal_id, digest, self._who))
 
     def close(self) -> None:
         """Nothing to release: whoever made the loop stops it."""
@@ -94,12 +91,6 @@ class LocalClient:
     def _refuse_if_read_only(self) -> None:
         if self.read_only:
             raise refuse_read_only()
-
-    def _call(self, fn: Callable[[Engine], T]) -> T:
-        try:
-            return self._loop.call(fn)
-        except TimeoutError:
-            raise MusterError("the engine is busy and did not answer in time", "Try again") from None
 
 
 def refuse_action(command: AnyCommand) -> None:

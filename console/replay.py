@@ -10,7 +10,7 @@ from console.plain import facts
 from console.settings import check_speed
 from console.show import write_json, write_lines
 from console.text import printable
-from engine.errors import SpecError
+from engine.errors import MusterError, SpecError
 from engine.traces import replay as traces
 
 if TYPE_CHECKING:
@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from engine.model import Policy
 
 LIVE_SPEED = 600.0
+
+
+class EmptyTrace(MusterError):
+    """A trace was read and gave no job."""
+
+    code = "trace"
 
 
 def replay(arguments: argparse.Namespace) -> int:
@@ -31,6 +37,7 @@ def replay(arguments: argparse.Namespace) -> int:
     else:
         write_lines(_result_lines(result))
     _tell_problems(result.problems, result.first_problems)
+    _refuse_empty(arguments, result.jobs)
     return 0
 
 
@@ -62,6 +69,12 @@ def _tell_problems(count: int, first: tuple[str, ...]) -> None:
         print(f"  {printable(problem)}", file=sys.stderr)
 
 
+def _refuse_empty(arguments: argparse.Namespace, jobs: int) -> None:
+    """A trace without one job that can run is most likely another format: that is a failure, not a result."""
+    if not jobs:
+        raise EmptyTrace(f"{arguments.file} has no job that could run", "Check --format and --nodes")
+
+
 def _live(arguments: argparse.Namespace) -> int:
     """The trace as the load of an engine in this process. It is read before the screen opens: its errors come first."""
     from console.app import run
@@ -72,6 +85,7 @@ def _live(arguments: argparse.Namespace) -> int:
     check_speed(speed, "--speed")
     plan = traces.prepare(arguments.file, arguments.format, **_options(arguments))
     _tell_problems(plan.problems.count, tuple(map(str, plan.problems.first)))
+    _refuse_empty(arguments, len(plan.jobs))
     opened = LiveReplay(plan, arguments.policy, speed)
     try:
         return run(opened.client, read_only=False, title=f"replay {arguments.file}")

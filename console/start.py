@@ -149,7 +149,8 @@ def _served(arguments: argparse.Namespace) -> Served:
         "unix_socket": Path(arguments.socket).absolute() if arguments.socket else paths.socket,
         "listen": arguments.listen or "",
         "pid_file": paths.pid,
-        "read_only": settings.readonly,
+        # The setting is about faces; an engine is read-only for everybody, so only the flag says that.
+        "read_only": bool(arguments.readonly),
         "seed": arguments.seed,
         "use_snapshot": not arguments.ignore_snapshot,
     }

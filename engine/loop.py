@@ -38,6 +38,8 @@ class EngineLoop:
         """Why the feed stopped; empty while it runs."""
         self._feed = feed
         self._next: tuple[int, WorkloadSpec] | None = None
+        self._due: list[WorkloadSpec] = []
+        """Taken from the feed, and not yet recorded."""
         self._calls: queue.SimpleQueue[tuple[Callable[[Engine], Any], Future[Any]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._changed = threading.Condition()
@@ -94,7 +96,8 @@ class EngineLoop:
             if self.paused or passed_ms < 1:
                 last = now if self.paused else last
             elif now >= retry_at:
-                last = now
+                # The part of a millisecond that is left over counts in the next turn.
+                last = now - passed_ms % 1 / (1000 * self.speed)
                 try:
                     self._pass_time(int(passed_ms))
                 except JournalError:
@@ -131,18 +134,21 @@ class EngineLoop:
         while (entry := self._peek()) is not None and entry[0] <= until_ms:
             at_ms = entry[0]
             self.engine.advance(at_ms)
-            due = []
             while (entry := self._peek()) is not None and entry[0] <= at_ms:
-                due.append(entry[1])
+                self._due.append(entry[1])
                 self._next = None
-            answer = self.engine.commands([Submit(workloads=(spec,)) for spec in due])
+            answer = self.engine.commands([Submit(workloads=(spec,)) for spec in self._due])
+            self._due.clear()
             refused = [a for a in answer if isinstance(a, MusterError)]
             if refused:
                 self.feed_error = str(refused[-1])
 
     def _peek(self) -> tuple[int, WorkloadSpec] | None:
         if self._next is None and self._feed is not None:
-            self._next = next(self._feed, None)
+            try:
+                self._next = next(self._feed, None)
+            except Exception as error:  # whatever a reader of files meets must not end the engine
+                self.feed_error = str(error)
             if self._next is None:
                 self._feed = None
         return self._next

@@ -244,6 +244,24 @@ def test_read_only_acts_on_nothing(shell: Shell, capsys: pytest.CaptureFixture[s
     assert shell("get", "workloads", "--readonly") == 0
 
 
+def test_replay_prints_figures_and_counts_bad_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "small.swf"
+    job = "{} {} -1 100 2 -1 -1 2 200 -1 1 1 1 -1 1 -1 -1 -1\n"
+    trace.write_text("; a comment\n" + job.format(1, 0) + job.format(2, 0) + "nonsense\n" + job.format(3, 10))
+    command = ["replay", str(trace), "--format", "swf", "--nodes", "2"]
+    assert run([*command, "--json"]) == 0
+    out, err = capsys.readouterr()
+    result = json.loads(out)
+    assert (result["jobs"], result["makespan_s"], result["utilisation"]) == (3, 300.0, 1.0)
+    assert "1 lines could not be read" in err
+    assert run([*command, "--policy", "fcfs"]) == 0
+    assert "average wait" in capsys.readouterr().out
+    assert run([*command, "--strict"]) == 7
+    trace.write_text("nonsense\n")
+    assert run(command) == 7
+    assert "no job that could run" in capsys.readouterr().err
+
+
 # --- errors and the way out ----------------------------------------------------------------------------------------
 
 
@@ -297,6 +315,7 @@ def test_misuse_is_exit_code_2(arguments: tuple[str, ...], capsys: pytest.Captur
         (("serve", "--demo", "--nodes", "3"), 2, "below"),
         (("serve", "--cell-file", "/nonexistent"), 2, "No such file"),
         (("replay", "/nonexistent", "--format", "swf", "--nodes", "4"), 7, "/nonexistent"),
+        (("replay", __file__, "--format", "swf", "--nodes", "4", "--strict"), 7, "test_cli.py:1"),
         (("replay", "/nonexistent", "--format", "swf", "--nodes", "4", "--speed", "2"), 2, "Add --live"),
         (("replay", "/nonexistent", "--format", "swf", "--nodes", "4", "--live"), 2, "needs a terminal"),
         (("stop",), 5, "no engine runs"),

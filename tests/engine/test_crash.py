@@ -80,7 +80,8 @@ def check_recovered(engine: Engine, submitted: set[str], cancelled: set[str], ve
     ends = {row: end for end, row, attempt in engine.executor._ends if attempt == w.attempts[row]}
     for row, state in enumerate(w.state):
         if state == WorkloadState.RUNNING:
-            assert ends[row] == w.started[row] + max(w.simulated[row] - w.kept[row], 1), "a running task was not resumed"
+            left = max(w.simulated[row] - w.kept[row], 1)
+            assert ends[row] == w.started[row] + left, "a running task was not resumed"
 
 
 def finish_everything(path: Path, seen: Counter[str]) -> None:

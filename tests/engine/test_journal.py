@@ -59,7 +59,7 @@ def test_verify_reads_everything(path: Path) -> None:
         ),
         ("DELETE FROM batch WHERE first_version = (SELECT max(first_version) FROM batch)", "acknowledged"),
         (
-            "DELETE FROM batch WHERE first_version = (SELECT first_version FROM batch ORDER BY 1 DESC LIMIT 1 OFFSET 1)",
+            "DELETE FROM batch WHERE rowid IN (SELECT rowid FROM batch ORDER BY 1 DESC LIMIT 1 OFFSET 1)",
             "missing",
         ),
         ("UPDATE batch SET crc = crc + 1 WHERE first_version = (SELECT max(first_version) FROM batch)", "checksum"),

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import gzip
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from reference_sim import figures, jobs_from, simulate
 
 from engine.errors import SpecError, TraceError
 from engine.model import Resources, check_id, check_pool
 from engine.traces.openb import read_nodes
 from engine.traces.swf import COLUMNS, read_header
 from engine.traces.trace import FORMATS, KEPT_PROBLEMS, MAX_LINE, Problems, TraceJob, read_jobs
-
-sys.path.insert(0, str(Path(__file__).parent))
-from reference_sim import figures, jobs_from, simulate
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 

@@ -1,8 +1,8 @@
 """A second opinion on queueing: FCFS and EASY on M identical processors, with counts only and no engine code.
 
 Test oracle for the replay. Rigid jobs; nobody is killed, so a job's estimate is at least its run time. What the
-published tables leave open is settled as in the engine: when the blocked job is due, all jobs expected to end at that
-very moment are gone.
+published tables leave open is settled as in the engine: of several jobs expected to end at the moment the blocked one is
+due, only those it needs (older first) count as gone.
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ def _reservation(jobs: Sequence[Job], expected: dict[int, int], free: int, wante
     """When the blocked job is expected to start, and how many processors it then leaves over."""
     available = free
     shadow = 0
-    for index, end in sorted(expected.items(), key=lambda item: item[1]):
-        if available >= wanted and end > shadow:
+    for index, end in sorted(expected.items(), key=lambda item: (item[1], item[0])):
+        if available >= wanted:
             break
         available += jobs[index].processors
         shadow = end

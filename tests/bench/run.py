@@ -1,0 +1,53 @@
+"""`make bench`: what this machine makes of the engine and the console, beside a reference measured in the same run.
+
+Prints a table, and JSON with `--json FILE`. Names select benchmarks: `run.py placement first_paint`. Figures are of one
+process with no API server, no agents and no network: they are not comparable with a cluster's end-to-end figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+from collections.abc import Callable, Iterator
+
+import engine_bench
+import paint_bench
+
+Row = dict[str, object]
+BENCHES: dict[str, Callable[[], Iterator[Row]]] = {
+    "placement": engine_bench.placement,
+    "end_to_end": engine_bench.end_to_end,
+    "gang": engine_bench.gang,
+    "restart": engine_bench.restart,
+    "fork": engine_bench.fork,
+    "query": engine_bench.query,
+    "replay": engine_bench.replay_kth,
+    "first_paint": paint_bench.first_paint,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"any of {', '.join(BENCHES)}; default all")
+    parser.add_argument("--json", metavar="FILE", help="also write the rows as JSON")
+    options = parser.parse_args()
+    unknown = [name for name in options.names if name not in BENCHES]
+    if unknown:
+        parser.error(f"unknown benchmark {unknown[0]}; there are {', '.join(BENCHES)}")
+    rows: list[Row] = []
+    print(f"{'benchmark':<28}{'at':<40}{'result':>22}  reference in the same run")
+    for name in options.names or BENCHES:
+        for row in BENCHES[name]():
+            rows.append({"benchmark": name, **row})
+            print(f"{name:<28}{row['at']!s:<40}{row['result']!s:>22}  {row.get('reference', '')}", flush=True)
+    if options.json:
+        machine = {"python": platform.python_version(), "machine": platform.machine(), "system": platform.system()}
+        with open(options.json, "w", encoding="utf-8") as out:
+            json.dump({"machine": machine, "rows": rows}, out, indent=1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""Replays: the published figures on real logs, and job by job the same as a second, engine-free simulator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from invariants import check_state
+from reference_sim import Job, simulate
+
+from engine.errors import SpecError, TraceError
+from engine.model import Resources, WorkloadState
+from engine.traces.replay import Plan, prepare, replay, run
+from engine.traces.replay import _cell as cell_of
+from engine.traces.trace import Problems, TraceJob
+
+DATA = Path(__file__).parents[2].parent / "shared" / "data"
+KTH = DATA / "swf" / "KTH-SP2-1996-2.swf.gz"
+with_data = pytest.mark.skipif(
+    not DATA.exists(), reason="the shared folder with real traces is not beside the checkout"
+)
+
+
+def near(value: float, published: float, percent: float) -> bool:
+    return abs(value - published) <= published * percent / 100
+
+
+@with_data
+@pytest.mark.parametrize(
+    ("policy", "estimate", "wait", "slowdown"),
+    [
+        ("fcfs", "requested", 389_901, 7510.73),
+        ("easy", "requested", 6868, 89.07),
+        ("easy", "actual", 6358, 71.24),
+    ],
+)
+def test_kth_sp2_on_100_processors_gives_the_published_figures(policy, estimate, wait, slowdown):
+    result = replay(KTH, "swf", nodes=100, policy=policy, estimate=estimate)
+    assert result.jobs == 28_481
+    assert near(result.avg_wait_s, wait, 1)
+    assert near(result.avg_bounded_slowdown, slowdown, 1)
+    assert result.problems == 0
+
+
+@with_data
+def test_itp_counts_gpus() -> None:
+    result = replay(DATA / "itp2021" / "cluster04.csv.gz", "itp", nodes=592, policy="easy")
+    assert result.jobs == 15_802
+    assert near(result.avg_wait_s, 6823, 1)
+    assert near(result.avg_bounded_slowdown, 2.13, 1)
+
+
+@with_data
+def test_openb_pods_run_on_their_own_nodes() -> None:
+    openb = DATA / "openb"
+    plan = prepare(
+        openb / "openb_pod_list_gpuspec10.csv.gz", "openb", node_file=openb / "openb_node_list_gpu_node.csv.gz"
+    )
+    engine = run(plan, "easy")
+    check_state(engine.state)
+    w = engine.state.workloads
+    assert w.state_counts[WorkloadState.FINISHED] == len(w.ids)
+    assert len(plan.jobs) - len(w.ids) < 5, "only the few pods that no node could ever run are left out"
+
+
+jobs = st.lists(
+    st.tuples(st.integers(0, 40), st.integers(1, 30), st.integers(1, 8), st.integers(0, 30)), min_size=1, max_size=40
+)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(rows=jobs, processors=st.integers(8, 16), policy=st.sampled_from(["fcfs", "easy"]))
+def test_every_job_starts_when_the_reference_simulator_starts_it(rows, processors, policy):
+    rows.sort(key=lambda row: row[0])
+    expected = simulate([Job(a, r, p, r + more) for a, r, p, more in rows], processors, policy)
+    plan = Plan(
+        cell=cell_of("swf", processors, False, None, Problems()),
+        jobs=[
+            TraceJob(id=f"j{i}", arrival_ms=a * 1000, run_ms=r * 1000, tasks=p, request=Resources(cpu_milli=1000))
+            for i, (a, r, p, _) in enumerate(rows)
+        ],
+        estimates=[(r + more) * 1000 for _, r, _, more in rows],
+        units=processors,
+        gpu=False,
+        problems=Problems(),
+    )
+    engine = run(plan, policy)
+    check_state(engine.state)
+    assert [started // 1000 for started in engine.state.workloads.started] == expected
+
+
+def test_arrivals_stretch_and_compress(tmp_path: Path) -> None:
+    log = tmp_path / "log.swf"
+    line = "{} {} 0 100 1 -1 -1 1 100 -1 1 1 1 -1 -1 -1 -1 -1\n"
+    log.write_text("".join(line.format(i, i * 50) for i in range(4)))
+    assert replay(log, "swf", nodes=1).avg_wait_s == (0 + 50 + 100 + 150) / 4
+    assert replay(log, "swf", nodes=1, arrivals=2.0).avg_wait_s == 0
+    assert replay(log, "swf", nodes=1, arrivals=0.5).avg_wait_s == (0 + 75 + 150 + 225) / 4
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"format": "swf", "nodes": 0}, "nodes"),
+        ({"format": "swf", "nodes": 10, "arrivals": 0.0}, "arrivals"),
+        ({"format": "swf", "nodes": 10, "arrivals": float("nan")}, "arrivals"),
+        ({"format": "nonsense", "nodes": 10}, "nonsense"),
+        ({"format": "openb", "nodes": 10}, "node"),
+    ],
+)
+def test_bad_options_are_named(tmp_path: Path, options, names) -> None:
+    log = tmp_path / "log.swf"
+    log.write_text("1 0 0 10 1 -1 -1 1 10 -1 1 1 1 -1 -1 -1 -1 -1\n")
+    if options["format"] == "openb":
+        log.write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1000,1,0,0\n")
+    with pytest.raises((SpecError, TraceError), match=names):
+        replay(log, options.pop("format"), **options)
+
+
+def test_a_bad_line_is_counted_or_stops_and_the_good_ones_run(tmp_path: Path) -> None:
+    log = tmp_path / "log.swf"
+    good = "{} 0 0 10 1 -1 -1 1 10 -1 1 1 1 -1 -1 -1 -1 -1\n"
+    log.write_text(good.format(1) + "2 zero\n" + good.format(3))
+    result = replay(log, "swf", nodes=4)
+    assert (result.jobs, result.problems) == (2, 1)
+    assert "log.swf:2" in result.first_problems[0]
+    with pytest.raises(TraceError, match=r"log\.swf:2"):
+        replay(log, "swf", nodes=4, strict=True)
+
+
+def test_a_job_larger_than_the_cell_is_counted_not_run(tmp_path: Path) -> None:
+    log = tmp_path / "log.swf"
+    log.write_text("1 0 0 10 8 -1 -1 8 10 -1 1 1 1 -1 -1 -1 -1 -1\n2 0 0 10 2 -1 -1 2 10 -1 1 1 1 -1 -1 -1 -1 -1\n")
+    result = replay(log, "swf", nodes=4)
+    assert result.jobs == 1
+    assert result.skipped == {"larger than the cell": 1}
