@@ -20,7 +20,7 @@ test-long: $(STAMP)  ## every test, also the ones that take minutes
 	$(BIN)/python -m pytest -m "slow or not slow"
 
 bench: $(STAMP)  ## the budgets of the house, measured
-	$(BIN)/python -m tests.bench
+	$(BIN)/python tests/bench/run.py --json bench-results.json
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -214,7 +214,7 @@ def _workload_state(view: WorkloadDetail) -> Section:
         lines.append(_fact("position", f"{view.position:,} in {printable(view.queue)}"))
     if view.earliest_start_ms is not None:
         away = duration(max(0, view.earliest_start_ms - view.now_ms))
-        lines.append(_fact("earliest", f"in {away}, {timestamp(view.earliest_start_ms)} UTC, as what runs now ends"))
+        lines.append(_fact("earliest", f"in {away}, {timestamp(view.earliest_start_ms)} UTC"))
     elif view.reasons:
         lines.append(_fact("earliest", "unknown", "dim"))
     lines.append(_fact("submitted", f"{timestamp(view.submitted_ms)} UTC"))
@@ -256,6 +256,9 @@ def _request(view: WorkloadDetail, width: int) -> Section:
         _fact("tenant", " / ".join(part for part in (view.tenant, view.team) if part) or NONE),
         _fact("estimate", duration(view.estimate_ms) if view.estimate_ms else "unknown"),
     ]
+    if view.checkpoint_interval_ms:
+        kept = f", {duration(view.kept_ms)} of work kept" if view.kept_ms else ""
+        lines.append(_fact("checkpoint", f"every {duration(view.checkpoint_interval_ms)}{kept}"))
     if view.tags:
         lines.append(_fact("tags", " ".join(f"{key}={value}" for key, value in sorted(view.tags.items()))))
     for group in view.groups:
@@ -391,7 +394,7 @@ def quantity(name: str, value: int) -> str:
 
 
 def _fact(label: str, text: str, tone: str = "") -> Line:
-    return Line(((fit(label, 10) + " ", "dim"), (printable(text), tone)))
+    return Line(((fit(label, 11), "dim"), (printable(text), tone)))
 
 
 def _finding(glyph: str, tone: str, text: str, link: str, width: int) -> Line:

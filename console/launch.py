@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,9 +21,6 @@ LAST_WORD_S = 1.0
 """How long a failed start may still turn out to be a lost race against another engine."""
 LOG_TAIL_BYTES = 8192
 ERROR_PREFIX = "muster: "
-
-_STARTED: list[subprocess.Popen[bytes]] = []
-"""Engines outlive their starter on purpose; kept here so that Popen does not complain about it."""
 
 
 def ensure_engine(paths: CellPaths, serve_arguments: Sequence[str]) -> Path:
@@ -70,7 +68,8 @@ def _spawn(paths: CellPaths, serve_arguments: Sequence[str]) -> subprocess.Popen
             cwd=packages,
             start_new_session=True,
         )
-    _STARTED.append(process)
+    # Most engines outlive their starter; one that does not must not stay behind as a zombie.
+    threading.Thread(target=process.wait, name="engine-reaper", daemon=True).start()
     return process
 
 

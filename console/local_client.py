@@ -11,10 +11,9 @@ from engine.commands import AddNodes, AddPools, AddPriorityClasses, AddQueues, D
 from engine.errors import RefusedError
 
 if TYPE_CHECKING:
-    from engine.loop import EngineLoop
-
     from engine.commands import AnyCommand, Receipt
     from engine.control import Engine
+    from engine.loop import EngineLoop
     from engine.query import Changes, NodeDetail, Overview, Page, Query, WorkloadDetail
     from runbooks.gate import Gate
     from runbooks.plan import ActionName, Outcome, Proposal

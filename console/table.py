@@ -147,11 +147,15 @@ class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
             while (wanted := self._next_range()) is not None:
                 assert self._fetch is not None
                 source, generation = self._source, self._generation
-                window = await in_thread(partial(self._fetch, *wanted))
+                try:
+                    window = await in_thread(partial(self._fetch, *wanted))
+                except MusterError as error:
+                    if generation != self._generation:
+                        continue  # asked again meanwhile, perhaps because the engine is back
+                    self.post_message(self.LoadFailed(error))
+                    return
                 if source == self._source:
                     self._take(window, wanted[1], generation)
-        except MusterError as error:
-            self.post_message(self.LoadFailed(error))
         finally:
             self._loading = False
 
@@ -326,12 +330,9 @@ class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
             gutter = ("▌" if at_cursor and self.has_focus else " ") + ("●" if marked else " ")
             segments = [Segment(gutter, style + self._tones["accent"])]
             for (text, tone), heading, width in zip(row.cells, self._headings, self._layout(), strict=True):
-                if len(segments) > 1:
-                    segments.append(Segment(" " * GAP, style))
-                strong = at_cursor and tone == "dim"
-                segments.append(
-                    Segment(fit(text, width, right=heading.right), style if strong else style + self._tones[tone])
-                )
+                tone = "" if at_cursor and tone == "dim" else tone
+                cell = fit(text, width, right=heading.right) + " " * GAP
+                segments.append(Segment(cell, style + self._tones[tone]))
             strip = self._in_view(segments, style)
             self._strips[key] = strip
         return strip
@@ -340,11 +341,10 @@ class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
         style, name, down = self._tones["header"], *self._sorted
         segments = [Segment(" " * GUTTER, style)]
         for heading, width in zip(self._headings, self._layout(), strict=False):
-            if len(segments) > 1:
-                segments.append(Segment(" " * GAP, style))
             here = heading.name == name
             title = f"{heading.title} {'↓' if down else '↑'}" if here else heading.title
-            segments.append(Segment(fit(title, width, right=heading.right), self._tones["sorted"] if here else style))
+            cell = fit(title, width, right=heading.right) + " " * GAP
+            segments.append(Segment(cell, self._tones["sorted"] if here else style))
         strip = self._in_view(segments, style)
         if self.max_scroll_x > self.scroll_offset.x:
             strip = Strip.join([strip.crop(0, self._width - 2), Strip([Segment(" »", self._tones["sorted"])])])
@@ -352,7 +352,7 @@ class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
 
     def _in_view(self, segments: list[Segment], style: Style) -> Strip:
         """The first column stays; the others scroll beneath it."""
-        strip, width = Strip(segments), self._width
+        strip, width = Strip(segments).simplify(), self._width
         frozen = min(width, self._frozen())
         shift = self.scroll_offset.x
         if shift:

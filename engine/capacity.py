@@ -26,6 +26,8 @@ from engine.model import NodeSpec, NodeState, PoolSpec, Resources, TaskGroup
 NOWHERE = -1
 _PROBES = 4
 """Nodes examined in a boundary bucket before moving on: keeps a search short at a small cost in packing."""
+GAINS_KEPT = 512
+"""Gains remembered at least: beyond that a verdict is simply made anew."""
 _SHARE_STEP = 50
 """Milli-GPU per bucket of partly used devices."""
 
@@ -194,7 +196,11 @@ class Capacity(Table):
         self.key.extend([NOWHERE] * len(self.node_ids))
         self.pool_nodes = [0] * len(self.pools)
         self.freed = 0
-        """Counts what may let something fit that did not, or breaks a promise: verdicts are valid for one value."""
+        """Counts what may let something start that could not, or breaks a promise."""
+        self.gained: list[int] = []
+        """Nodes that gained room, in order: what did not fit before can fit now only because of one of these."""
+        self.gained_before = 0
+        """How many entries were dropped from the front of `gained`."""
         for node in range(len(self.node_ids)):
             self.pool_nodes[self.pool[node]] += 1
             if self.state[node] == NodeState.READY:
@@ -233,7 +239,7 @@ class Capacity(Table):
         self.key.append(NOWHERE)
         self.pool_nodes[pool] += 1
         self._enter(row)
-        self.freed += 1
+        self.note_gain(row)
 
     # -- state of nodes ---------------------------------------------------------------------------------------------
 
@@ -245,7 +251,23 @@ class Capacity(Table):
         self.since[node] = now_ms
         if state == NodeState.READY:
             self._enter(node)
+        self.note_gain(node)
+
+    def note_gain(self, node: int) -> None:
+        """The node has room that it did not have."""
         self.freed += 1
+        self.gained.append(node)
+        if len(self.gained) > 2 * GAINS_KEPT:
+            del self.gained[:GAINS_KEPT]
+            self.gained_before += GAINS_KEPT
+
+    def gains_since(self, mark: int) -> list[int] | None:
+        """Nodes that gained room after `gained_mark` was `mark`; None when that is too long ago to tell."""
+        return self.gained[mark - self.gained_before :] if mark >= self.gained_before else None
+
+    @property
+    def gained_mark(self) -> int:
+        return self.gained_before + len(self.gained)
 
     def row(self, node_id: str) -> int:
         found = self.row_of.get(node_id)
@@ -448,7 +470,9 @@ class Capacity(Table):
         """How many tasks of the shape fit on all ready nodes now: one vectorised pass."""
         if not self.node_ids:
             return 0
-        mask = (view(self.state) == NodeState.READY) & np.isin(view(self.pool), shape.pools)
+        eligible = np.zeros(len(self.pools), bool)
+        eligible[shape.pools] = True
+        mask = (view(self.state) == NodeState.READY) & eligible[view(self.pool)]
         rows = np.flatnonzero(mask)
         if not len(rows):
             return 0

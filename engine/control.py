@@ -41,6 +41,8 @@ class Engine:
     ) -> None:
         self.seed = seed
         self.snapshot_every = snapshot_every
+        self.cycle_every_ms = 0
+        """Cell milliseconds between scheduling cycles as time passes: 0 has one at every instant something ends."""
         self.journal_error = ""
         """Why the last change could not be recorded; empty when all is well."""
         self._journal = journal
@@ -51,6 +53,7 @@ class Engine:
     def _adopt(self, state: State) -> None:
         self.state = state
         self._clock_ms = state.now_ms
+        self._cycled_ms = state.now_ms
         self.scheduler = Scheduler(state, self._emit_placed)
         self.executor = SimulatedExecutor(state, self.seed)
         self.recent = Recent(state)
@@ -130,9 +133,13 @@ class Engine:
         """
         self._refresh()
         while (end := self.executor.next_end()) is not None and end <= to_ms:
-            self._clock_ms = max(self._clock_ms, end)
-            for row in self.executor.take_ended(end):
-                self._emit(ev.Finished(row))
+            until = min(max(end, self._cycled_ms + self.cycle_every_ms), to_ms)
+            while (end := self.executor.next_end()) is not None and end <= until:
+                self._clock_ms = max(self._clock_ms, end)
+                for row in self.executor.take_ended(end):
+                    self._emit(ev.Finished(row))
+            self._clock_ms = max(self._clock_ms, until)
+            self._tick()
             self._cycle()
         self._clock_ms = max(self._clock_ms, to_ms)
         self._commit()
@@ -146,6 +153,7 @@ class Engine:
 
     def _cycle(self) -> None:
         """Schedule, and have the executor start what was placed. Simulated work is running at once."""
+        self._cycled_ms = self._clock_ms
         self.scheduler.cycle()
         for row in self._to_launch:
             self._emit(ev.Started(row))
@@ -224,6 +232,8 @@ class Engine:
         """An independent engine in the same state, in memory only. Nothing done to it reaches this one."""
         other = Engine(self.state.copy(), seed=self.seed)
         other._clock_ms = self._clock_ms
+        other._cycled_ms = self._cycled_ms
+        other.cycle_every_ms = self.cycle_every_ms
         return other
 
     # -- questions ----------------------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ from engine.model import WorkloadSpec
 T = TypeVar("T")
 TURN_S = 0.05
 """Wall seconds between turns when nobody asks for anything: how late cell time may be seen to pass."""
+CYCLE_EVERY_MS = 100
+"""Cell milliseconds between scheduling cycles as time passes: many ends share one cycle when time runs fast."""
 RETRY_S = 1.0
 """Wall seconds between attempts to write after the journal failed."""
 
@@ -31,6 +33,7 @@ class EngineLoop:
         self, engine: Engine, *, speed: float = 1.0, feed: Iterator[tuple[int, WorkloadSpec]] | None = None
     ) -> None:
         self.engine = engine
+        engine.cycle_every_ms = CYCLE_EVERY_MS
         self.speed = speed
         """Cell milliseconds per wall millisecond."""
         self.paused = False
@@ -46,23 +49,27 @@ class EngineLoop:
         self._version = engine.version
         self._listeners: list[Callable[[int], None]] = []
         self._stopping = False
+        self._door = threading.Lock()
+        """Held to put calls in, so that none comes after the end."""
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
         """Finish the present turn and end the thread. The engine itself stays open."""
-        self._stopping = True
-        self._calls.put(None)
+        with self._door:
+            self._stopping = True
+            self._calls.put(None)
         if self._thread.is_alive():
             self._thread.join()
 
     def call(self, fn: Callable[[Engine], T], timeout_s: float = 30.0) -> T:
         """Run `fn(engine)` on the engine's thread between turns; returns or raises what it does."""
-        if self._stopping:
-            raise UnreachableError("the engine is stopping", "Start it again")
         future: Future[T] = Future()
-        self._calls.put((fn, future))
+        with self._door:
+            if self._stopping:
+                raise UnreachableError("the engine is stopping", "Start it again")
+            self._calls.put((fn, future))
         try:
             return future.result(timeout_s)
         except TimeoutError:
@@ -131,17 +138,24 @@ class EngineLoop:
 
     def _submit_due(self, until_ms: int) -> None:
         """Feed what arrives up to `until_ms`, each at its own time."""
+        self._submit()
         while (entry := self._peek()) is not None and entry[0] <= until_ms:
             at_ms = entry[0]
             self.engine.advance(at_ms)
             while (entry := self._peek()) is not None and entry[0] <= at_ms:
                 self._due.append(entry[1])
                 self._next = None
-            answer = self.engine.commands([Submit(workloads=(spec,)) for spec in self._due])
-            self._due.clear()
-            refused = [a for a in answer if isinstance(a, MusterError)]
-            if refused:
-                self.feed_error = str(refused[-1])
+            self._submit()
+
+    def _submit(self) -> None:
+        """Submit what is due. When the journal fails it stays due, for the next turn."""
+        if not self._due:
+            return
+        answer = self.engine.commands([Submit(workloads=(spec,)) for spec in self._due])
+        self._due.clear()
+        refused = [a for a in answer if isinstance(a, MusterError)]
+        if refused:
+            self.feed_error = str(refused[-1])
 
     def _peek(self) -> tuple[int, WorkloadSpec] | None:
         if self._next is None and self._feed is not None:

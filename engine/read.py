@@ -249,17 +249,30 @@ class Reader:
         return tuple(rows)
 
     def _blocked(self) -> tuple[tuple[str, int], ...]:
-        """Queued workloads by primary reason: each group of like workloads is asked once."""
+        """Queued workloads by primary reason: one of each lot of like workloads is asked."""
         counts: dict[str, int] = {}
-        groups = list(self._state.pending.groups.values())
-        for group in groups[:_BLOCKED_CLASSES]:
-            reasons = self._explainer.reasons(group.rows[group.front])
+        lots = self._lots()
+        for row, count in lots[:_BLOCKED_CLASSES]:
+            reasons = self._explainer.reasons(row)
             token = reasons[0].token if reasons else ""
-            counts[token] = counts.get(token, 0) + len(group)
-        rest = sum(len(group) for group in groups[_BLOCKED_CLASSES:])
+            counts[token] = counts.get(token, 0) + count
+        rest = sum(count for _, count in lots[_BLOCKED_CLASSES:])
         if rest:
             counts["NotExamined"] = rest
         return tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+    def _lots(self) -> list[tuple[int, int]]:
+        """(first row, how many) of the queued workloads that wait for the same."""
+        pending, cls = self._state.pending, self._state.workloads.cls
+        if pending.by_class:
+            return [(group.rows[group.front], len(group)) for group in pending.groups.values()]
+        lots: list[tuple[int, int]] = []
+        for group in pending.groups.values():
+            found: dict[int, list[int]] = {}
+            for row in group.rows[group.front :]:
+                found.setdefault(cls[row], []).append(row)
+            lots += [(rows[0], len(rows)) for rows in found.values()]
+        return lots
 
 
 def _group_detail(group: Any) -> GroupDetail:
@@ -545,7 +558,7 @@ def _text_mask(values: list[str], term: Term) -> Numbers:
         folded = wanted.casefold()
         hits = (folded in value.casefold() for value in values)
     elif "*" in wanted or "?" in wanted:
-        pattern = re.compile(fnmatch.translate(wanted))
+        pattern = re.compile(fnmatch.translate(wanted.replace("[", "[[]")))
         hits = (pattern.match(value) is not None for value in values)
     else:
         hits = (value == wanted for value in values)

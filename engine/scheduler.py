@@ -16,7 +16,8 @@ from heapq import heapify, heappop, heappush
 
 from engine import events as ev
 from engine.backfill import Reservation
-from engine.model import WorkloadState
+from engine.capacity import Capacity, Shape
+from engine.model import NodeState, WorkloadState
 from engine.pending import Key
 from engine.placement import Claim, packed, place, unplace
 from engine.state import State
@@ -43,7 +44,7 @@ class Scheduler:
         self._emit = emit
         self._seen_freed = -1
         self._no_room: dict[int, int] = {}
-        """Class row -> `freed` at which it was found not to fit."""
+        """Class row -> `gained_mark` at which it was found not to fit."""
 
     def cycle(self) -> None:
         """Start everything that may start now."""
@@ -51,7 +52,6 @@ class Scheduler:
         arrivals, state.arrivals = state.arrivals, []
         if self._seen_freed != state.capacity.freed:
             self.reservation = None
-            self._no_room.clear()
             self._full_pass()
         elif arrivals:
             self._look_at(arrivals)
@@ -92,18 +92,24 @@ class Scheduler:
         pending = self.state.pending
         strict = not pending.by_class
         blocked_queues: set[int] = set()
+        refused: set[int] = set()
+        cls = self.state.workloads.cls
         heapify(heads)
         while heads:
             minus_priority, row, key = heappop(heads)
-            if strict and key[1] in blocked_queues:
+            if (strict and key[1] in blocked_queues) or cls[row] in refused:
                 continue
-            if self._consider(row) == Verdict.STARTED:
+            verdict = self._consider(row)
+            if verdict == Verdict.STARTED:
                 group = pending.groups.get(key)
                 if group is not None:
                     following = group.rows[group.front]
                     heappush(heads, (minus_priority, following, key))
             elif strict:
                 blocked_queues.add(key[1])
+            elif verdict != Verdict.NO_QUOTA:
+                # Like workloads of other queues and priorities fare alike: room only shrinks during a pass.
+                refused.add(cls[row])
 
     def _consider(self, row: int) -> Verdict:
         """Start the workload if quota, capacity and promise allow."""
@@ -113,7 +119,7 @@ class Scheduler:
         if state.queues.lacking(w.queue[row], workload_class.request) is not None:
             return Verdict.NO_QUOTA
         cls = w.cls[row]
-        if self._no_room.get(cls) == state.capacity.freed:
+        if self.has_no_room(cls):
             return self._blocked(row)
         shapes = workload_class.shapes
         promise = self.reservation
@@ -122,12 +128,27 @@ class Scheduler:
             return Verdict.WOULD_DELAY
         claims = place(state.capacity, shapes, workload_class.counts)
         if claims is None:
-            self._no_room[cls] = state.capacity.freed
+            self._no_room[cls] = state.capacity.gained_mark
             return self._blocked(row)
         if promise is not None and not self._keeps(promise, late, row, claims):
             return Verdict.WOULD_DELAY
         self._emit(ev.Placed(row, packed(claims, len(shapes))))
         return Verdict.STARTED
+
+    def has_no_room(self, cls: int) -> bool:
+        """Whether the class was found not to fit and still does not: claims only take room away, and no node that has
+        gained some since then takes even one of its tasks."""
+        mark = self._no_room.get(cls)
+        if mark is None:
+            return False
+        capacity = self.state.capacity
+        gained = capacity.gains_since(mark)
+        shapes = self.state.workloads.classes[cls].shapes
+        if gained is None or any(_gains_for(capacity, node, shapes) for node in set(gained)):
+            del self._no_room[cls]
+            return False
+        self._no_room[cls] = capacity.gained_mark
+        return True
 
     def _blocked(self, row: int) -> Verdict:
         """Too little free. The first such workload is promised its time."""
@@ -148,3 +169,11 @@ class Scheduler:
             return True
         unplace(self.state.capacity, shapes, claims)
         return False
+
+
+def _gains_for(capacity: Capacity, node: int, shapes: tuple[Shape, ...]) -> bool:
+    """Whether the node, which gained room, takes a task of one of the shapes."""
+    if capacity.state[node] != NodeState.READY:
+        return False
+    pool = capacity.pool[node]
+    return any(pool in shape.pool_set and capacity.fits(node, shape) for shape in shapes)

@@ -218,10 +218,10 @@ class State(Table):
                 allocations.count[allocation],
                 allocations.devices[allocation],
             )
+            self.capacity.note_gain(allocations.node[allocation])
             allocation = allocations.drop(allocation)
         w.first_allocation[row] = NONE
         self.queues.give_back(w.queue[row], workload_class.request)
-        self.capacity.freed += 1
 
     def _held(self, event: ev.Held) -> None:
         self.pending.discard(self.pending_key(event.row), event.row)

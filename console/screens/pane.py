@@ -22,7 +22,7 @@ from console.screens.sections import SectionsView
 from console.table import WindowTable
 from console.text import printable
 from console.views import LISTS, SHARE, ListView, Row, Window, summary
-from engine.errors import MusterError, NotFoundError, UnreachableError
+from engine.errors import MusterError, UnreachableError
 
 if TYPE_CHECKING:
     from console.client import Client
@@ -230,30 +230,30 @@ class DetailPane(Pane, Generic[D]):
         self.reload()
 
     def reload(self) -> None:
-        if self._asking:
-            self._again = True
-            return
-        self._asking = True
-        self.run_worker(self._ask())
+        self._again = True
+        if not self._asking:
+            self._asking = True
+            self.run_worker(self._ask())
 
     async def _ask(self) -> None:
         """One question at a time; what changed meanwhile is asked for once more."""
         try:
-            self._again = True
             while self._again and self.is_attached:
                 self._again = False
-                self.detail = await in_thread(lambda: self.ask(self.connect()))
-                self._draw()
-        except UnreachableError:
-            pass  # the banner says so; what was read before stays
-        except NotFoundError as error:
-            if self.detail is None:
-                self._left.show([Section(self.crumb, (text_line(str(error), "bad"),))])
-            self.post_message(self.Failed(error))
-        except MusterError as error:
-            self.post_message(self.Failed(error))
+                try:
+                    self.detail = await in_thread(lambda: self.ask(self.connect()))
+                except MusterError as error:
+                    self._refused(error)
+                else:
+                    self._draw()
         finally:
             self._asking = False
+
+    def _refused(self, error: MusterError) -> None:
+        """What was read before stays. While the engine is away the banner says so, not the page."""
+        if self.detail is None and not isinstance(error, UnreachableError):
+            self._left.show([Section(self.crumb, (text_line(str(error), "bad"),))])
+        self.post_message(self.Failed(error))
 
     def on_resize(self) -> None:
         self._right.display = self.ALWAYS_TWO or self.size.width >= WIDE

@@ -15,6 +15,7 @@ from engine.capacity import NOWHERE, Capacity, Shape
 from engine.columns import view
 from engine.commands import Submit
 from engine.control import Engine
+from engine.loop import CYCLE_EVERY_MS
 from engine.model import (
     CellSpec,
     NodeSpec,
@@ -148,6 +149,7 @@ def end_to_end() -> Iterator[dict[str, Any]]:
         batches = [singles(rng, f"w{n}", 1000, groups) for n in range(40)]
         with tempfile.TemporaryDirectory() as folder:
             engine = Engine.open(Path(folder) / "journal.db", cell=cell(size))
+            engine.cycle_every_ms = CYCLE_EVERY_MS
             cycles = []
             begun = time.perf_counter()
             for batch in batches:

@@ -208,9 +208,17 @@ class FakeClient:
     def health(self) -> Health:
         self._answer()
         return Health(
-            name="fake", cell=self._text(4, "demo-cell"), version=self.version, now_ms=self.now_ms, speed=60,
-            paused=False, pid=4242, journal="demo/journal.db", journal_error="", software="0.1.0",
-        )  # fmt: skip
+            name="fake",
+            cell=self._text(4, "demo-cell"),
+            version=self.version,
+            now_ms=self.now_ms,
+            speed=60,
+            paused=False,
+            pid=4242,
+            journal="demo/journal.db",
+            journal_error="",
+            software="0.1.0",
+        )
 
     def overview(self) -> Overview:
         self._answer()
@@ -223,13 +231,23 @@ class FakeClient:
         pools = tuple(self._pool(name) for name in ("h100", "a100", "cpu"))
         history = tuple((NOW_MS - (240 - i) * MINUTE, 400 + i * 37 % 550, i * i % 90) for i in range(240))
         return Overview(
-            version=self.version, now_ms=self.now_ms, cell="demo-cell", policy="easy", states=states,
+            version=self.version,
+            now_ms=self.now_ms,
+            cell="demo-cell",
+            policy="easy",
+            states=states,
             capacity={"cpu_milli": 6_144_000, "memory_mib": 50_331_648, "gpu_milli": 256_000, "disk_mib": 0},
             used={"cpu_milli": 3_100_000, "memory_mib": 30_331_648, "gpu_milli": 211_000, "disk_mib": 0},
-            pools=pools, blocked=tuple(sorted(blocked.items(), key=lambda item: -item[1])),
-            oldest_wait_ms=187 * MINUTE, oldest_waiting="wl-000008", wait_p50_ms=4 * MINUTE, wait_p95_ms=41 * MINUTE,
-            started_last_hour=120, finished_last_hour=98, history=history,
-        )  # fmt: skip
+            pools=pools,
+            blocked=tuple(sorted(blocked.items(), key=lambda item: -item[1])),
+            oldest_wait_ms=187 * MINUTE,
+            oldest_waiting="wl-000008",
+            wait_p50_ms=4 * MINUTE,
+            wait_p95_ms=41 * MINUTE,
+            started_last_hour=120,
+            finished_last_hour=98,
+            history=history,
+        )
 
     def _pool(self, name: str) -> PoolOverview:
         rows = [row for row in self._tables["nodes"] if row["pool"] == name]
@@ -239,9 +257,13 @@ class FakeClient:
         capacity = {"gpu_milli": sum(row["gpu"] for row in rows), "cpu_milli": sum(row["cpu"] for row in rows)}
         free = {"gpu_milli": sum(row["gpu_free"] for row in rows), "cpu_milli": sum(row["cpu_free"] for row in rows)}
         return PoolOverview(
-            name=name, gpu_model="", nodes=len(rows), capacity=capacity,
-            used={key: capacity[key] - free[key] for key in capacity}, **count,
-        )  # fmt: skip
+            name=name,
+            gpu_model="",
+            nodes=len(rows),
+            capacity=capacity,
+            used={key: capacity[key] - free[key] for key in capacity},
+            **count,
+        )
 
     def query(self, query: Query) -> Page:
         self._answer()
@@ -250,9 +272,13 @@ class FakeClient:
         columns = query.columns or DEFAULT_COLUMNS[query.kind]
         window = rows[query.offset : query.offset + query.limit]
         return Page(
-            version=self.version, at_ms=self.now_ms, columns=columns, matched=len(rows),
-            rows=[[row[name] for name in columns] for row in window], total=len(self._tables[query.kind]),
-        )  # fmt: skip
+            version=self.version,
+            at_ms=self.now_ms,
+            columns=columns,
+            matched=len(rows),
+            rows=[[row[name] for name in columns] for row in window],
+            total=len(self._tables[query.kind]),
+        )
 
     def _matching(self, query: Query) -> list[dict[str, Any]]:
         key = (query.kind, query.where, query.sort, self.version)
@@ -279,37 +305,74 @@ class FakeClient:
         )
         runs = row["state"] == "running"
         return WorkloadDetail(
-            version=self.version, now_ms=self.now_ms, id=workload_id, name=row["name"], state=row["state"],
-            since_ms=self.now_ms - row["age"] // 3, queue=row["queue"],
-            priority_class="normal", priority=row["priority"], tenant=row["tenant"], team=row["team"], tags={"cost": self._text(7, "genai"), "user": "ada"},
-            groups=(GroupDetail(name="main", count=row["tasks"], cpu_milli=8_000, memory_mib=65_536,
-                                gpu_milli=1_000, disk_mib=0, gpu_models=("H100-80",)),),
+            version=self.version,
+            now_ms=self.now_ms,
+            id=workload_id,
+            name=row["name"],
+            state=row["state"],
+            since_ms=self.now_ms - row["age"] // 3,
+            queue=row["queue"],
+            priority_class="normal",
+            priority=row["priority"],
+            tenant=row["tenant"],
+            team=row["team"],
+            tags={"cost": self._text(7, "genai"), "user": "ada"},
+            groups=(
+                GroupDetail(
+                    name="main",
+                    count=row["tasks"],
+                    cpu_milli=8_000,
+                    memory_mib=65_536,
+                    gpu_milli=1_000,
+                    disk_mib=0,
+                    gpu_models=("H100-80",),
+                ),
+            ),
             estimate_ms=row["estimate"],
-            submitted_ms=row["submitted"], started_ms=row["started"], ended_ms=row["ended"], attempts=row["attempts"], position=42 if waits else None, reasons=reasons if waits else (),
+            checkpoint_interval_ms=30 * MINUTE,
+            kept_ms=0,
+            submitted_ms=row["submitted"],
+            started_ms=row["started"],
+            ended_ms=row["ended"],
+            attempts=row["attempts"],
+            position=42 if waits else None,
+            reasons=reasons if waits else (),
             earliest_start_ms=self.now_ms + 130 * MINUTE if waits else None,
             placement=tuple(
                 TaskPlace(group="main", node=f"node-{n:05d}", rack="rack-01", tasks=2, devices=(0, 1, 2, 6))
                 for n in range(4)
-            ) if runs else (),
+            )
+            if runs
+            else (),
             placement_total=4 if runs else 0,
             history=(
                 HistoryItem(at_ms=row["submitted"], what="submitted", detail=self._text(8, f"to {row['queue']}")),
                 HistoryItem(at_ms=row["submitted"] + MINUTE, what="placed", detail="4 nodes"),
                 HistoryItem(at_ms=row["submitted"] + 2 * MINUTE, what="running", detail=""),
-            ) if runs else (HistoryItem(at_ms=row["submitted"], what="submitted", detail=self._text(8, "")),),
-        )  # fmt: skip
+            )
+            if runs
+            else (HistoryItem(at_ms=row["submitted"], what="submitted", detail=self._text(8, "")),),
+        )
 
     def node(self, node_id: str) -> NodeDetail:
         self._answer()
         row = self._find(node_id, "nodes")
         return NodeDetail(
-            version=self.version, now_ms=self.now_ms, id=node_id, state=row["state"],
-            since_ms=self.now_ms - 90 * MINUTE, pool=row["pool"], zone=row["zone"], block=row["block"], rack=row["rack"], gpu_model=row["gpu_model"],
+            version=self.version,
+            now_ms=self.now_ms,
+            id=node_id,
+            state=row["state"],
+            since_ms=self.now_ms - 90 * MINUTE,
+            pool=row["pool"],
+            zone=row["zone"],
+            block=row["block"],
+            rack=row["rack"],
+            gpu_model=row["gpu_model"],
             capacity={"cpu_milli": row["cpu"], "memory_mib": row["memory"], "gpu_milli": row["gpu"], "disk_mib": 0},
             free={"cpu_milli": row["cpu_free"], "memory_mib": row["memory_free"], "gpu_milli": row["gpu_free"]},
             devices=tuple((0, 250, 1000, 0, 0, 500, 1000, 0)[: row["gpu"] // 1000]),
             workloads=(("wl-000003", 8), (self._text(3, "wl-000010"), 1)),
-        )  # fmt: skip
+        )
 
     def changes(self, after: int, wait_s: float, limit: int = 500) -> Changes:
         with self._changed:
@@ -334,16 +397,21 @@ class FakeClient:
         self.proposed.append(plan)
         digest = hashlib.sha256(repr(plan).encode()).hexdigest()
         return Proposal(
-            id=f"p-{len(self.proposed)}", plan=plan, digest=digest,
+            id=f"p-{len(self.proposed)}",
+            plan=plan,
+            digest=digest,
             tier="T2" if action in ("cancel", "requeue", "drain") else "T1",
             title=f"{action.capitalize()} {len(targets)} {'node' if targets[0].startswith('node') else 'workload'}s",
             steps=tuple(f"{action} {name} ({self._find(name)['state']}, 64 GPU, 3.2 h lost)" for name in targets),
-            effects=(Effect(label="running workloads", before="150", after=str(150 - len(targets))),
-                     Effect(label=self._text(4, "GPU in use"), before="211", after="147"),
-                     Effect(label="wait p95", before="41m", after="41m")),
+            effects=(
+                Effect(label="running workloads", before="150", after=str(150 - len(targets))),
+                Effect(label=self._text(4, "GPU in use"), before="211", after="147"),
+                Effect(label="wait p95", before="41m", after="41m"),
+            ),
             inverse="cannot be undone; submit it again" if action == "cancel" else "requeue puts them back",
-            version=self.version, expires_ms=NOW_MS + 600_000,
-        )  # fmt: skip
+            version=self.version,
+            expires_ms=NOW_MS + 600_000,
+        )
 
     def approve(self, proposal_id: str, digest: str) -> Outcome:
         self._answer()

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from console import files
-from console.files import cpu_milli, duration_ms, gpu_milli, memory_mib, read_cell, read_workloads
+from console import document
+from console.files import read_cell, read_workloads
+from console.quantities import cpu_milli, duration_ms, gpu_milli, memory_mib
 from engine.errors import SpecError
 from engine.model import Resources, TaskGroup, WorkloadSpec, check_pool
 
@@ -124,7 +125,7 @@ def test_a_missing_folder_or_huge_file_is_told(tmp_path: Path, monkeypatch: pyte
         read_workloads(str(tmp_path / "none.yaml"))
     with pytest.raises(SpecError, match="Is a directory"):
         read_workloads(str(tmp_path))
-    monkeypatch.setattr(files, "MAX_FILE_BYTES", 10)
+    monkeypatch.setattr(document, "MAX_FILE_BYTES", 10)
     with pytest.raises(SpecError, match="larger than"):
         read_workloads(written(tmp_path, "x" * 11))
 

@@ -213,7 +213,9 @@ def test_a_device_model_that_is_nowhere_is_refused_with_those_there_are(engine: 
         ({"disk_mib": 60_000}, 4),
     ],
 )
-def test_the_largest_gang_taken_is_what_the_empty_cell_holds(engine: Engine, request_: dict[str, int], most: int) -> None:
+def test_the_largest_gang_taken_is_what_the_empty_cell_holds(
+    engine: Engine, request_: dict[str, int], most: int
+) -> None:
     error = malformed(engine, gang(group(count=most + 1, **request_)))
     assert error.where == "workload.groups[0].count"
     assert f"room for {most} when empty" in error.problem
@@ -491,7 +493,9 @@ def test_a_malformed_node_refuses_all_nodes_with_the_field_named(engine: Engine,
         (PriorityClassSpec(name="new", value=-(10**10)), "priority_classes[0].value"),
     ],
 )
-def test_a_malformed_priority_class_is_refused_with_the_field_named(engine, spec: PriorityClassSpec, where: str) -> None:
+def test_a_malformed_priority_class_is_refused_with_the_field_named(
+    engine, spec: PriorityClassSpec, where: str
+) -> None:
     assert malformed(engine, cmd.AddPriorityClasses(priority_classes=(spec,))).where == where
 
 

@@ -1,0 +1,79 @@
+"""Quantities as people write them in files and flags, exactly: decimal arithmetic, whole units or an error.
+
+`console.text.read_value` is the lenient reading of the same units in filters, where near enough is good enough.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+_MEMORY_UNITS = {
+    "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40,
+    "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+}  # fmt: skip
+_DURATION_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_NUMBER_AND_UNIT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
+_DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|min|[smhdw])")
+
+
+def cpu_milli(value: Any) -> int:
+    """Milli-CPU of `4`, `0.5`, `"4"` or `"500m"`. Raises ValueError saying what was expected."""
+    if isinstance(value, str) and value.endswith("m"):
+        return _whole(_number(value[:-1], "cores such as 4, 0.5 or 500m"), "milli-CPU")
+    return _whole(_number(value, "cores such as 4, 0.5 or 500m") * 1000, "milli-CPU")
+
+
+def gpu_milli(value: Any) -> int:
+    """Milli-GPU of `8` or `0.5`. Raises ValueError saying what was expected."""
+    return _whole(_number(value, "devices such as 8, or a share such as 0.5") * 1000, "thousandths of a device")
+
+
+def memory_mib(value: Any) -> int:
+    """MiB of `64GiB`, `512MiB`, `1.5TiB`. Raises ValueError saying what was expected."""
+    expected = "a size with its unit such as 64GiB or 512MiB"
+    match = _NUMBER_AND_UNIT.fullmatch(value) if isinstance(value, str) else None
+    factor = _MEMORY_UNITS.get(match[2].upper()) if match else None
+    if match is None or factor is None:
+        raise ValueError(f"{shown(value)} is not {expected}")
+    return _whole(Decimal(match[1]) * factor / 2**20, "MiB")
+
+
+def duration_ms(value: Any) -> int:
+    """Milliseconds of `6h`, `90m`, `1h30m`, `45s`. Raises ValueError saying what was expected."""
+    expected = "a duration with its unit such as 6h, 90m or 1h30m"
+    text = value.replace(" ", "") if isinstance(value, str) else ""
+    parts = _DURATION_PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ValueError(f"{shown(value)} is not {expected}")
+    return _whole(sum(Decimal(number) * _DURATION_UNITS[unit] for number, unit in parts), "milliseconds")
+
+
+def money_microusd(value: Any) -> int:
+    """Micro-USD of an amount in USD such as `12.5`. Raises ValueError saying what was expected."""
+    return _whole(_number(value, "an amount in USD such as 12.5") * 1_000_000, "micro-USD")
+
+
+def _number(value: Any, expected: str) -> Decimal:
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            number = Decimal(str(value).strip())
+        except InvalidOperation:
+            number = Decimal("NaN")
+        if number.is_finite():
+            return number
+    raise ValueError(f"{shown(value)} is not {expected}")
+
+
+def _whole(number: Decimal | int, unit: str) -> int:
+    if not -(2**63) < number < 2**63:
+        raise ValueError("is too large")
+    if number != int(number):
+        raise ValueError(f"is not a whole number of {unit}")
+    return int(number)
+
+
+def shown(value: Any) -> str:
+    text = ascii(value)
+    return text if len(text) <= 40 else text[:39] + "…"

@@ -1,0 +1,90 @@
+"""The filter language: terms, errors that point, completion."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.query import FilterError, complete, parse_filter
+from engine.query import Term
+
+
+def test_the_example_of_the_manual() -> None:
+    assert parse_filter("workloads", "state:queued queue:research/* gpu>=8 age>1h !tenant:acme word") == (
+        Term("state", "=", "queued"),
+        Term("queue", "=", "research/*"),
+        Term("gpu", ">=", 8_000),
+        Term("age", ">", 3_600_000),
+        Term("tenant", "!=", "acme"),
+        Term("text", "~", "word"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "terms"),
+    [
+        ("", ()),
+        ("state:queued,held", (Term("state", "=", "queued"), Term("state", "=", "held"))),
+        ('name:"my job"', (Term("name", "=", "my job"),)),
+        ('name:"a,b",c', (Term("name", "=", "a,b"), Term("name", "=", "c"))),
+        ("name~llama", (Term("name", "~", "llama"),)),
+        ("!name~llama", (Term("name", "!~", "llama"),)),
+        ("!gpu>=8", (Term("gpu", "<", 8_000),)),
+        ("!word", (Term("text", "!~", "word"),)),
+        ("gpus=1 mem>64g", (Term("gpu", "=", 1_000), Term("memory", ">", 65_536))),
+        ("STATE:Queued", (Term("state", "=", "queued"),)),
+        ("wl-1:3", (Term("text", "~", "wl-1:3"),)),
+    ],
+)
+def test_terms(text: str, terms: tuple[Term, ...]) -> None:
+    assert parse_filter("workloads", text) == terms
+
+
+def test_other_kinds() -> None:
+    assert parse_filter("nodes", "use>80% state:down") == (Term("use", ">", 800), Term("state", "=", "down"))
+    assert parse_filter("queues", "queued>10") == (Term("queued", ">", 10),)
+
+
+@pytest.mark.parametrize(
+    ("text", "caret", "says"),
+    [
+        ("stat:queued", "^^^^", "Did you mean state?"),
+        ("a state:quued", "        ^^^^^", "Did you mean queued?"),
+        ("state:pending", "      ^^^^^^^", "running, finished"),
+        ("gpu>=x", "     ^", "not a number"),
+        ("memory>64", "       ^^", "64g"),
+        ('name:"x', "     ^^", "not closed"),
+        ("tenant>3", "^^^^^^^^", "no order"),
+        ("gpu~3", "   ^", "number"),
+        ("state:", "      ^", "state:queued"),
+        ("!", "^", "nothing to look for"),
+    ],
+)
+def test_errors_point_at_what_is_wrong(text: str, caret: str, says: str) -> None:
+    with pytest.raises(FilterError) as caught:
+        parse_filter("workloads", text)
+    assert caught.value.caret() == caret
+    assert says in str(caught.value)
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_filter_or_a_named_error(text: str) -> None:
+    complete("workloads", text, len(text))
+    try:
+        parse_filter("workloads", text)
+    except FilterError as error:
+        start = error.start
+    else:
+        return
+    assert 0 <= start <= len(text)
+
+
+def test_completion() -> None:
+    assert complete("workloads", "sta", 3) == ["state:", "started>="]
+    assert complete("workloads", "gpu>=8 state:q", 14) == ["state:queued"]
+    assert complete("workloads", "state:queued,h", 14) == ["state:queued,held"]
+    assert complete("workloads", "!sta", 4)[0] == "!state:"
+    assert complete("workloads", "stat:x", 6)[0] == "state:x"
+    assert complete("workloads", "queue:re", 8, {"queue": ("research/train", "prod")}) == ["queue:research/train"]
+    assert complete("workloads", "zzz", 3) == []

@@ -1,0 +1,130 @@
+"""Text that is safe to draw, and units in both directions."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from console.text import (
+    LONGEST,
+    cut,
+    duration,
+    fit,
+    mebibytes,
+    milli,
+    money,
+    permille,
+    printable,
+    read_value,
+    show,
+    timestamp,
+    wrap,
+)
+from tests.console.fake_client import HOSTILE
+
+
+@pytest.mark.parametrize(
+    ("raw", "safe"),
+    [
+        ("plain", "plain"),
+        ("line\nbreak\ttab", "line break tab"),
+        ("\x1b]52;c;eA==\x07", "�]52;c;eA==�"),
+        ("\x9b2J", "�2J"),
+        ("\x7f", "�"),
+        ("a\u202eb\u2066c", "a�b�c"),
+        ("a\u200bb\ufeff", "a�b�"),
+        ("\ud800", "�"),
+        ("[@click=app.quit]x[/]", "[@click=app.quit]x[/]"),
+        ("日本", "日本"),
+    ],
+)
+def test_printable(raw: str, safe: str) -> None:
+    assert printable(raw) == safe
+
+
+@given(st.text(alphabet=st.characters(codec=None)))
+def test_nothing_printable_can_act(raw: str) -> None:
+    safe = printable(raw)
+    assert not any(ord(char) < 32 or 0x7F <= ord(char) < 0xA0 or 0xD800 <= ord(char) < 0xE000 for char in safe)
+    safe.encode()
+
+
+def test_a_million_characters_cost_nothing() -> None:
+    assert len(printable("x" * 1_000_000)) == LONGEST
+
+
+@given(st.text(max_size=40), st.integers(0, 30))
+def test_fit_is_exactly_as_wide_as_asked(raw: str, width: int) -> None:
+    text = printable(raw)
+    assert cell_len(cut(text, width)) <= width
+    assert cell_len(fit(text, width)) == width
+    assert cell_len(fit(text, width, right=True)) == width
+
+
+def test_cut_shows_that_something_is_missing() -> None:
+    assert cut("abcdef", 4) == "abc…"
+    assert cut("日本語テキスト", 6) == "日本…"
+
+
+def test_wrap_breaks_at_spaces_and_inside_words_only_where_it_must() -> None:
+    assert wrap("asks for 64 GPU", 8) == ["asks for", "64 GPU"]
+    assert "".join(wrap("x" * 25, 10)) == "x" * 25
+    assert wrap("", 10) == [""]
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [(0, "0s"), (45_999, "45s"), (250_000, "4m 10s"), (720_000, "12m"), (11_100_000, "3h 5m"), (273_600_000, "3d 4h")],
+)
+def test_duration(ms: int, text: str) -> None:
+    assert duration(ms) == text
+
+
+def test_quantities() -> None:
+    assert (milli(8_000), milli(250), milli(12_345_000)) == ("8", "0.25", "12,345")
+    assert (mebibytes(512), mebibytes(65_536), mebibytes(1_572_864)) == ("512 MiB", "64 GiB", "1.5 TiB")
+    assert (permille(999), permille(1000)) == ("99%", "100%")
+    assert money(12_500_000) == "$12.50"
+    assert timestamp(1_772_366_400_000) == "2026-03-01 12:00:00"
+    assert timestamp(10**18) == f"{10**18} ms"
+
+
+def test_show_by_unit() -> None:
+    assert show("gpu", 8_000) == "8"
+    assert show("text", None) == "–"
+    assert show("text", "a\x1bb") == "a�b"
+
+
+@pytest.mark.parametrize(
+    ("unit", "text", "value"),
+    [
+        ("gpu", "8", 8_000),
+        ("cpu", "500m", 500),
+        ("memory", "64g", 65_536),
+        ("memory", "1.5TiB", 1_572_864),
+        ("duration", "2h30m", 9_000_000),
+        ("duration", "0", 0),
+        ("time", "2026-03-01T12:00", 1_772_366_400_000),
+        ("permille", "80%", 800),
+        ("money", "$1.5", 1_500_000),
+        ("count", "12", 12),
+    ],
+)
+def test_read_value(unit: str, text: str, value: int) -> None:
+    assert read_value(unit, text) == value
+
+
+@pytest.mark.parametrize(
+    ("unit", "text"),
+    [("gpu", "x"), ("memory", "64"), ("duration", "5"), ("duration", "2y"), ("time", "noon"), ("count", "1.5")],
+)
+def test_what_cannot_be_read_says_how_to_write_it(unit: str, text: str) -> None:
+    with pytest.raises(ValueError, match=r"write|expected|number"):
+        read_value(unit, text)
+
+
+def test_hostile_names_become_harmless() -> None:
+    for name in HOSTILE:
+        assert "\x1b" not in printable(name)

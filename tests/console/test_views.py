@@ -1,0 +1,218 @@
+"""View models without an app: lists, summaries, pages, the registry and its commands."""
+
+from __future__ import annotations
+
+import pytest
+from rich.cells import cell_len
+
+from console.actions import ACTIONS, Context, Target, actions, complete_command, footer, parse_command
+from console.details import Section, graph, node_columns, overview_columns, shrink, workload_columns
+from console.query import FilterError
+from console.views import EventLog, ListView, lost_banner, meter, summary, top_bar
+from engine.errors import SpecError
+from engine.query import COLUMNS, Change
+from tests.console.fake_client import NOW_MS, FakeClient
+
+
+def test_a_list_asks_for_what_it_shows() -> None:
+    view = ListView.of("workloads")
+    view.filter("state:queued gpu>=8 sort:-wait")
+    query = view.query(100, 50)
+    assert (query.offset, query.limit, query.sort) == (100, 50, ("-wait",))
+    assert set(query.columns) <= {column.name for column in COLUMNS["workloads"]}
+    assert view.filter_text == "state:queued gpu>=8"
+    page = FakeClient(500).query(view.query(0, 20))
+    window = view.window(page, 0)
+    assert window.matched == page.matched > 0
+    assert all(row.state == "queued" for row in window.rows)
+    assert [len(row.cells) for row in window.rows] == [len(view.headings)] * len(window.rows)
+
+
+def test_a_bad_filter_leaves_the_last_good_one() -> None:
+    view = ListView.of("workloads")
+    view.filter("state:queued")
+    for bad in ("stat:x", "sort:wiat", "state:queued gpu>=many"):
+        with pytest.raises(FilterError):
+            view.filter(bad)
+    assert view.filter_text == "state:queued"
+
+
+def test_an_error_behind_an_order_points_at_its_own_place() -> None:
+    with pytest.raises(FilterError) as caught:
+        ListView.of("workloads").filter("sort:wait stat:x")
+    assert caught.value.start == 10
+
+
+def test_sorting_again_turns_it_and_shows_the_column() -> None:
+    view = ListView.of("workloads")
+    view.sort_by("estimate")
+    assert view.sort == ("-estimate",)
+    assert "estimate" in [heading.name for heading in view.headings]
+    view.sort_by("estimate")
+    assert view.sort == ("estimate",)
+    view.sort_by("name")
+    assert view.sort == ("name",)
+
+
+def test_quota_use_is_computed_from_quota() -> None:
+    view = ListView.of("queues")
+    window = view.window(FakeClient().query(view.query(0, 10)), 0)
+    at = [heading.name for heading in view.headings].index("share")
+    shares = {row.id: row.cells[at][0] for row in window.rows}
+    assert shares["research/train"].endswith("75%")
+    assert shares["prod/serve"].endswith("100%")
+
+
+def test_summary() -> None:
+    view = ListView.of("workloads")
+    view.filter("state:queued")
+    window = view.window(FakeClient(500).query(view.query(0, 10)), 0)
+    assert summary(view, window, 2) == "100 of 500  ·  /state:queued  ·  by submitted ↓  ·  2 marked"
+
+
+def test_meter_never_hides_a_little_and_never_overflows() -> None:
+    assert meter(0, 4) == "┄┄┄┄"
+    assert meter(1, 4) == "━┄┄┄"
+    assert meter(5_000, 4) == "━━━━"
+
+
+def test_graph_and_shrink() -> None:
+    assert graph([0, 500, 1000], 1, 1000) == [" ▄█"]
+    assert graph([1000], 2, 1000) == ["█", "█"]
+    assert shrink([1, 3, 5, 7], 2) == [2, 6]
+    assert shrink([1, 2], 10) == [1, 2]
+
+
+def test_header_says_cell_clock_speed_version_and_whether_one_may_act() -> None:
+    health = FakeClient().health()
+    text = "".join(part for part, _ in top_bar(health, "x", NOW_MS, 7, read_only=True, width=120))
+    assert "demo-cell" in text
+    assert "2026-03-01 12:00:00 UTC" in text
+    assert "×60" in text
+    assert "v7" in text
+    assert "read-only" in text
+
+
+def test_banner_says_how_long_how_old_and_when_again() -> None:
+    assert lost_banner("no answer", 75, 4, NOW_MS) == (
+        " ✗ no connection for 1m 15s · data of 12:00:00 · retry in 4s · no answer"
+    )
+
+
+@pytest.mark.parametrize("width", [34, 56, 96])
+def test_pages_fit_their_width(width: int) -> None:
+    client = FakeClient(500)
+    pages = (
+        overview_columns(client.overview(), width),
+        workload_columns(client.workload("wl-000003"), width),
+        workload_columns(client.workload("wl-000000"), width),
+        node_columns(client.node("node-00001"), width),
+    )
+    for left, right in pages:
+        for line in lines(left + right):
+            assert cell_len(line) <= max(width, 62), line
+
+
+def test_the_workload_page_says_why_first() -> None:
+    left, _ = workload_columns(FakeClient().workload("wl-000003"), 60)
+    assert [section.title for section in left] == ["State", "Why it waits", "Request"]
+    why = lines([left[1]])
+    assert why[0] == "▸ WaitingForReservation"
+    assert any(line.startswith("  → ") for line in why)
+
+
+def test_overview_links_lead_somewhere() -> None:
+    left, right = overview_columns(FakeClient().overview(), 56)
+    links = {line.link for section in left + right for line in section.lines if line.link}
+    assert "nodes state:down" in links
+    assert "workloads state:queued sort:-wait" in links
+    for link in links:
+        command = parse_command(link, ACTIONS)
+        if command.action.argument == "filter":
+            ListView.of(command.action.id).filter(command.argument)  # type: ignore[arg-type]
+
+
+def test_events_newest_first_and_filtered() -> None:
+    log = EventLog(keep=3)
+    for version, what in enumerate(("submitted", "placed", "running", "failed"), 1):
+        log.add([Change(version=version, at_ms=NOW_MS, what=what, subject="wl-1", detail="")])
+    assert [row.cells[1][0] for row in log.window([], 0, 10).rows] == ["failed", "running", "placed"]
+    assert log.window(["FAIL"], 0, 10).matched == 1
+
+
+# --- the registry
+
+
+def test_every_row_of_the_registry_is_whole() -> None:
+    ids = [action.id for action in ACTIONS]
+    keys = [key for action in ACTIONS for key in action.keys]
+    commands = [command for action in ACTIONS for command in action.commands]
+    assert len(set(ids)) == len(ids)
+    assert len(set(keys)) == len(keys)
+    assert len(set(commands)) == len(commands)
+    for action in ACTIONS:
+        assert action.title
+        assert action.keys or action.commands
+        assert bool(action.tier) == action.mutates
+        if action.mutates:
+            assert action.targets
+            assert "{ids}" in action.shell
+            assert all(key.isupper() for key in action.keys), "what acts is a capital letter"
+
+
+def test_read_only_has_nothing_that_changes_anything() -> None:
+    assert not any(action.mutates for action in actions(read_only=True))
+    assert {action.id for action in actions(read_only=False) if action.mutates} == {
+        "cancel", "hold", "release", "requeue", "cordon", "uncordon", "drain",
+    }  # fmt: skip
+
+
+def test_a_disabled_action_says_why() -> None:
+    by_id = {action.id: action for action in ACTIONS}
+    held = Context("workloads", "workload", (Target("wl-1", "held"),))
+    assert by_id["release"].disabled_reason(held) == ""
+    assert by_id["hold"].disabled_reason(held) == "only queued ones can be held"
+    assert by_id["cancel"].disabled_reason(Context("workloads", "workload")) == "nothing is selected"
+    assert "no connection" in by_id["cancel"].disabled_reason(
+        Context("workloads", "workload", (Target("wl-1", "held"),), connected=False)
+    )
+    assert by_id["drain"].disabled_reason(held).startswith("only on nodes")
+
+
+def test_the_footer_offers_back_only_where_there_is_a_way_back() -> None:
+    assert "back" not in {action.id for action, _ in footer(ACTIONS, Context("workloads"))}
+    assert "back" in {action.id for action, _ in footer(ACTIONS, Context("workloads", depth=2))}
+
+
+def test_commands() -> None:
+    assert parse_command("workloads state:queued", ACTIONS).argument == "state:queued"
+    assert parse_command("why wl-1", ACTIONS).action.id == "workload"
+    assert parse_command("q", ACTIONS).action.id == "quit"
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("wrokloads", "Did you mean :workloads"),
+        ("w", "needs an id"),
+        ("overview x", "takes nothing"),
+        ("\x1b]0;x\x07", "no command"),
+        ("", "no command"),
+    ],
+)
+def test_bad_commands_say_what_is_wrong(line: str, says: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_command(line, ACTIONS)
+    assert says in str(caught.value)
+    assert "\x1b" not in str(caught.value)
+
+
+def test_command_completion() -> None:
+    assert complete_command("wo", 2, ACTIONS) == ["workloads", "workload"]
+    assert complete_command("workloads state:q", 17, ACTIONS) == ["state:queued"]
+    assert complete_command("sort -wa", 8, ACTIONS) == ["-wait"]
+    assert complete_command("overview ", 9, ACTIONS) == []
+
+
+def lines(sections: list[Section]) -> list[str]:
+    return ["".join(text for text, _ in line.spans) for section in sections for line in section.lines]

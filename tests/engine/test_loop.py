@@ -1,0 +1,256 @@
+"""The engine's thread: callers, time, the feed, those who wait for news, and the end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+from cells import small_cell, submit, workload
+
+from engine import commands as cmd
+from engine.control import Engine
+from engine.errors import JournalError, NotFoundError, UnreachableError
+from engine.loop import EngineLoop
+from engine.model import WorkloadSpec
+
+DEADLINE_S = 20.0
+"""Nothing here should take a second; only a hang takes as long as this."""
+Feed = Iterator[tuple[int, WorkloadSpec]]
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., EngineLoop]]:
+    """Starts loops, and stops them when the test is over."""
+    loops: list[EngineLoop] = []
+
+    def started(
+        engine: Engine | None = None, *, speed: float = 1.0, feed: Feed | None = None, paused: bool = False
+    ) -> EngineLoop:
+        loop = EngineLoop(engine or Engine.open(None, cell=small_cell()), speed=speed, feed=feed)
+        loop.paused = paused
+        loops.append(loop)
+        loop.start()
+        return loop
+
+    yield started
+    for loop in loops:
+        loop.stop()
+
+
+def eventually(loop: EngineLoop, holds: Callable[[Engine], bool]) -> None:
+    """Wait, version by version, until it holds."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not loop.call(lambda engine: holds(engine)):
+        assert time.monotonic() < deadline, "it never came to hold"
+        loop.wait_version(loop.call(lambda engine: engine.version), 0.05)
+
+
+def test_a_call_returns_what_the_function_returns_and_raises_what_it_raises(start) -> None:
+    loop = start()
+    assert loop.call(lambda engine: engine.command(submit(workload("x")))).changed == ("x",)
+    with pytest.raises(NotFoundError, match="'y'"):
+        loop.call(lambda engine: engine.workload("y"))
+    with pytest.raises(TimeoutError, match="its own"):
+        loop.call(lambda engine: (_ for _ in ()).throw(TimeoutError("its own")))
+    assert loop.call(lambda engine: engine.workload("x").state) == "running", "a failed call ends nothing"
+
+
+def test_calls_run_on_one_thread_that_is_not_the_callers(start) -> None:
+    loop = start()
+    with ThreadPoolExecutor(8) as callers:
+        names = list(callers.map(lambda _: loop.call(lambda engine: threading.get_ident()), range(64)))
+    assert len(set(names)) == 1
+    assert threading.get_ident() not in names
+
+
+def test_commands_of_many_callers_are_each_done_once(start) -> None:
+    loop = start()
+    accepted: list[str] = []
+
+    def client(number: int) -> None:
+        for i in range(20):
+            # Two clients each submit the same id: exactly one of them is told that it did.
+            name = f"w{number // 2}-{i}"
+            try:
+                receipt = loop.call(lambda engine, name=name: engine.command(submit(workload(name))))
+            except Exception as error:
+                assert "there already" in str(error)  # noqa: PT017 - in a thread of its own
+                continue
+            accepted.extend(receipt.changed)
+
+    with ThreadPoolExecutor(8) as clients:
+        list(clients.map(client, range(8)))
+    assert sorted(accepted) == sorted(f"w{n}-{i}" for n in range(4) for i in range(20))
+    assert sorted(loop.call(lambda engine: list(engine.state.workloads.ids))) == sorted(accepted)
+
+
+def test_a_call_that_is_not_answered_in_time_is_withdrawn(start) -> None:
+    loop = start()
+    busy, go_on = threading.Event(), threading.Event()
+
+    def occupy(engine: Engine) -> None:
+        busy.set()
+        assert go_on.wait(DEADLINE_S)
+
+    with ThreadPoolExecutor(1) as other:
+        blocked = other.submit(loop.call, occupy)
+        assert busy.wait(DEADLINE_S)
+        with pytest.raises(UnreachableError):
+            loop.call(lambda engine: engine.command(submit(workload("late"))), timeout_s=0.01)
+        go_on.set()
+        blocked.result(DEADLINE_S)
+    assert loop.call(lambda engine: list(engine.state.workloads.ids)) == [], "what was given up is not done later"
+
+
+def test_time_passes_at_the_given_speed_and_work_ends(start) -> None:
+    loop = start(speed=1_000_000)
+    loop.call(lambda engine: engine.command(submit(workload("x", run=60_000))))
+    eventually(loop, lambda engine: engine.workload("x").state == "finished")
+    history = loop.call(lambda engine: engine.workload("x").history)
+    assert history[-1].at_ms - history[0].at_ms == 60_000
+
+
+def test_no_time_passes_while_paused_and_none_is_made_up_for_afterwards(start) -> None:
+    loop = start(speed=1_000_000_000, paused=True)
+    loop.call(lambda engine: engine.command(submit(workload("x", run=60_000))))
+    before = loop.call(lambda engine: engine.now_ms)
+    for _ in range(5):
+        assert loop.call(lambda engine: engine.now_ms) == before == 0
+    assert loop.call(lambda engine: engine.workload("x").state) == "running"
+    loop.paused = False
+    eventually(loop, lambda engine: engine.workload("x").state == "finished")
+
+
+def test_busy_callers_do_not_slow_cell_time(start) -> None:
+    """Each call ends a turn: what a turn rounds off must not be lost."""
+    loop = start()
+
+    def work(engine: Engine) -> tuple[float, int]:
+        until = time.monotonic() + 0.0018
+        while time.monotonic() < until:
+            pass
+        return time.monotonic(), engine.now_ms
+
+    wall, cell = loop.call(work)
+    for _ in range(100):
+        now, cell_now = loop.call(work)
+    # Cell time may lag by the turn that runs; half of it was lost when every turn dropped its fraction.
+    assert cell_now - cell >= (now - wall) * 1000 * 0.8 - 20
+
+
+def test_the_feed_is_submitted_in_order_each_at_its_own_time(start) -> None:
+    arrivals = [(5_000, "a"), (5_000, "b"), (90_000, "c"), (3_600_000, "d")]
+    loop = start(speed=10_000_000, feed=((at, workload(name)) for at, name in arrivals))
+    eventually(loop, lambda engine: "d" in engine.state.workloads.row_of)
+    seen = loop.call(lambda engine: [(engine.workload(i).submitted_ms, i) for i in engine.state.workloads.ids])
+    assert seen == arrivals
+    assert loop.feed_error == ""
+
+
+def test_what_the_feed_finds_refused_is_told_and_the_rest_goes_on(start) -> None:
+    feed = iter([(1, workload("a")), (1, workload("a")), (1, workload("b", queue="nowhere")), (2, workload("c"))])
+    loop = start(speed=1000, feed=feed)
+    eventually(loop, lambda engine: "c" in engine.state.workloads.row_of)
+    assert loop.call(lambda engine: list(engine.state.workloads.ids)) == ["a", "c"]
+    assert "nowhere" in loop.feed_error
+
+
+def test_a_feed_that_fails_is_told_and_the_engine_goes_on(start) -> None:
+    def broken() -> Feed:
+        yield 1, workload("a")
+        raise ValueError("line 2 is not a job")
+
+    loop = start(speed=1000, feed=broken())
+    eventually(loop, lambda engine: loop.feed_error != "")
+    assert "line 2 is not a job" in loop.feed_error
+    assert loop.call(lambda engine: engine.command(submit(workload("b")))).changed == ("b",)
+    assert loop.call(lambda engine: list(engine.state.workloads.ids)) == ["a", "b"]
+
+
+def test_what_the_feed_brings_while_the_journal_fails_is_submitted_later(start, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("engine.loop.RETRY_S", 0.0)
+    engine = Engine.open(tmp_path / "journal.db", cell=small_cell())
+    append, failures = engine._journal.append, iter(range(3))
+
+    def full(*batch: object) -> None:
+        if next(failures, None) is not None:
+            raise JournalError("the disk is full")
+        append(*batch)
+
+    monkeypatch.setattr(engine._journal, "append", full)
+    try:
+        loop = start(engine, speed=1000, feed=iter([(1, workload("a")), (1, workload("b"))]))
+        eventually(loop, lambda engine: "b" in engine.state.workloads.row_of and not engine.journal_error)
+        assert next(failures, None) is None
+        assert loop.call(lambda engine: list(engine.state.workloads.ids)) == ["a", "b"]
+    finally:
+        loop.stop()
+        engine.close()
+
+
+def test_waiting_for_a_version_ends_with_the_change(start) -> None:
+    loop = start(paused=True)
+    version = loop.call(lambda engine: engine.version)
+    assert loop.wait_version(version, 0.01) == version, "nothing happened"
+    with ThreadPoolExecutor(1) as other:
+        waiting = other.submit(loop.wait_version, version, DEADLINE_S)
+        receipt = loop.call(lambda engine: engine.command(submit(workload("x"))))
+        assert waiting.result(DEADLINE_S / 2) == receipt.version
+    assert loop.wait_version(version, DEADLINE_S) == receipt.version, "what is past already is not waited for"
+
+
+def test_a_listener_is_told_each_version_until_it_ends_it(start) -> None:
+    loop = start(paused=True)
+    told: Future[int] = Future()
+    heard: list[int] = []
+
+    def listen(version: int) -> None:
+        heard.append(version)
+        if not told.done():
+            told.set_result(version)
+
+    end = loop.on_version(listen)
+    receipt = loop.call(lambda engine: engine.command(submit(workload("x"))))
+    assert told.result(DEADLINE_S) == receipt.version
+    end()
+    after = loop.call(lambda engine: engine.command(submit(workload("y"))))
+    # The turn that follows has announced it when a waiter knows.
+    assert loop.wait_version(receipt.version, DEADLINE_S) == after.version
+    loop.call(lambda engine: None)
+    assert heard == [receipt.version]
+
+
+def test_stopping_wakes_who_waits_and_refuses_further_calls(start) -> None:
+    loop = start(paused=True)
+    version = loop.call(lambda engine: engine.version)
+    with ThreadPoolExecutor(1) as other:
+        waiting = other.submit(loop.wait_version, version, DEADLINE_S)
+        loop.stop()
+        assert waiting.result(DEADLINE_S / 2) == version
+    with pytest.raises(UnreachableError):
+        loop.call(lambda engine: engine.version)
+    assert loop.engine.command(submit(workload("x"))).changed == ("x",), "the engine itself stays open"
+
+
+def test_every_call_made_while_it_stops_is_either_done_or_refused(start) -> None:
+    loop = start()
+    done: list[int] = []
+
+    def client(number: int) -> None:
+        try:
+            for i in range(100_000):
+                name = f"w{number}-{i}"
+                loop.call(lambda engine, name=name: engine.command(cmd.AddNodes(nodes=())), DEADLINE_S)
+                done.append(1)
+        except UnreachableError as error:
+            assert "did not answer" not in str(error)  # noqa: PT017 - in a thread of its own
+
+    with ThreadPoolExecutor(4) as clients:
+        running = [clients.submit(client, n) for n in range(4)]
+        loop.call(lambda engine: None)
+        loop.stop()
+        for each in running:
+            each.result(DEADLINE_S)
