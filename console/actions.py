@@ -150,7 +150,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("command", "Go", ("colon",), footer=True),
     Action("help", "Help", ("question_mark",), commands=("help",), footer=True),
     Action("palette", "All actions", ("ctrl+p",)),
-    Action("leave", "Back, or quit from the first page", ("q",)),
+    Action("leave", "Back, or quit", ("q",)),
     Action("quit", "Quit", ("ctrl+c",), commands=("quit", "q"), footer=False),
 )  # fmt: skip
 

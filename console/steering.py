@@ -10,6 +10,7 @@ from console.feed import in_thread
 from console.query import FilterError, complete
 from console.screens.pane import ListPane, sortable
 from console.theme import DARK, LIGHT
+from console.views import ListView
 from engine.errors import MusterError, NotFoundError, SpecError
 from engine.query import COLUMNS
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from console.actions import ScreenName
     from console.app import MusterApp
     from console.dialogs import PromptBar
+    from engine.query import Kind
 
 DEBOUNCE_S = 0.12
 """A filter is applied when the fingers rest this long."""
@@ -63,6 +65,9 @@ class Steering:
             self.goto(action.id)
 
     def goto(self, name: str, filter_text: str | None = None) -> None:
+        """To a main page, if need be through a filter. Raises FilterError before anything has moved."""
+        if filter_text is not None:
+            ListView.of(cast("Kind", name)).filter(filter_text)
         self.close_bar()
         pane = self._app.navigator.goto(cast("ScreenName", name))
         if filter_text is not None and isinstance(pane, ListPane):

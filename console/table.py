@@ -327,7 +327,8 @@ class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
             style = self._tones["base"]
             if at_cursor:
                 style += self._tones["cursor"]
-            gutter = ("▌" if at_cursor and self.has_focus else " ") + ("●" if marked else " ")
+            dot = "●" if marked else " "
+            gutter = "▌" + dot if at_cursor and self.has_focus else dot + " "
             segments = [Segment(gutter, style + self._tones["accent"])]
             for (text, tone), heading, width in zip(row.cells, self._headings, self._layout(), strict=True):
                 tone = "" if at_cursor and tone == "dim" else tone

@@ -78,3 +78,7 @@ class Allocations(Table):
         while row != NONE:
             yield row
             row = self.next_on_node[row]
+
+    def workloads_on(self, node: int) -> int:
+        """How many different workloads have a task on the node."""
+        return len({self.workload[row] for row in self.on_node(node)})

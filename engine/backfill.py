@@ -22,7 +22,6 @@ from engine.model import NodeState
 from engine.placement import Claim
 from engine.state import State
 
-
 Returned = tuple[Shape, int, int]
 """(shape, tasks, device mask)"""
 

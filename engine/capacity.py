@@ -283,6 +283,10 @@ class Capacity(Table):
     def device_count(self, node: int) -> int:
         return int(self.pools[self.pool[node]].capacity.gpu_milli // 1000)
 
+    def free_besides_gpu(self, node: int) -> tuple[int, int, int]:
+        """Free (milli-CPU, memory MiB, disk MiB)."""
+        return self.free_cpu[node], self.free_memory[node], self.free_disk[node]
+
     def free_vector(self, node: int) -> tuple[int, int, int, int]:
         """Free quantities in the order of RESOURCES."""
         return (self.free_cpu[node], self.free_memory[node], sum(self.devices(node)), self.free_disk[node])
@@ -495,11 +499,9 @@ class Capacity(Table):
         devices = sum(free // shape.share for free in self.devices(node))
         rest = [
             have // want
-            for have, want in (
-                (self.free_cpu[node], shape.cpu), (self.free_memory[node], shape.memory), (self.free_disk[node], shape.disk)
-            )
+            for have, want in zip(self.free_besides_gpu(node), (shape.cpu, shape.memory, shape.disk), strict=True)
             if want
-        ]  # fmt: skip
+        ]
         return min([devices, *rest])
 
     # -- claims -----------------------------------------------------------------------------------------------------

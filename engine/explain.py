@@ -29,106 +29,140 @@ class Explainer:
         self._state = state
         self._scheduler = scheduler
         self._version = -1
-        self._by_class: dict[tuple[int, int], list[Reason]] = {}
+        self._slots: dict[Shape, int] = {}
         self._starts: dict[int, int | None] = {}
 
     def _current(self) -> None:
         if self._version != self._state.version:
             self._version = self._state.version
-            self._by_class.clear()
+            self._slots.clear()
             self._starts.clear()
+
+    def token(self, row: int) -> str:
+        """The primary reason's token, without working out its numbers; empty unless the workload waits."""
+        w = self._state.workloads
+        if w.state[row] == WorkloadState.HELD:
+            return ON_HOLD
+        if w.state[row] != WorkloadState.QUEUED:
+            return ""
+        if self._stands_behind(row):
+            return BEHIND
+        if self._state.queues.lacking(w.queue[row], w.class_at(row).request) is not None:
+            return QUOTA
+        if self._lacks_room(row):
+            return CAPACITY if self._has_nodes(row) else NO_NODES
+        return RESERVED if self._would_delay(row) else UNSEEN
 
     def reasons(self, row: int) -> list[Reason]:
         """Primary first; empty unless the workload waits."""
         self._current()
-        w = self._state.workloads
-        if w.state[row] == WorkloadState.HELD:
-            return [
-                Reason(token=ON_HOLD, text="an operator or its owner put it on hold", unblock=f"release {w.ids[row]}")
-            ]
-        if w.state[row] != WorkloadState.QUEUED:
+        primary = self.token(row)
+        if not primary:
             return []
-        key = (w.cls[row], w.queue[row])
-        found = self._by_class.get(key)
-        if found is None:
-            found = self._by_class[key] = self._gates(row)
-        return found or [self._order(row)]
+        if primary == ON_HOLD:
+            text = "an operator or its owner put it on hold"
+            return [Reason(token=ON_HOLD, text=text, unblock=f"release {self._state.workloads.ids[row]}")]
+        reasons = [*self._behind(row), *self._quota(row), *self._room(row), *self._reserved(row)]
+        if primary == UNSEEN:
+            reasons.append(Reason(token=UNSEEN, text="the next scheduling cycle decides"))
+        return sorted(reasons, key=lambda reason: reason.token != primary)
 
-    def _gates(self, row: int) -> list[Reason]:
-        """What holds for every workload of the class in this queue; empty when only the order stands in its way."""
-        reasons = []
-        quota = self._quota(row)
-        if quota is not None:
-            reasons.append(quota)
+    # -- the gates: the same tests as the scheduler's ------------------------------------------------------------------
+
+    def _stands_behind(self, row: int) -> bool:
+        """Strict order, and something of its queue goes first."""
+        return not self._state.pending.by_class and self._state.position(row) > 1
+
+    def _has_nodes(self, row: int) -> bool:
+        capacity = self._state.capacity
+        shapes = self._state.workloads.class_at(row).shapes
+        return all(any(capacity.pool_nodes[pool] for pool in shape.pools) for shape in shapes)
+
+    def _lacks_room(self, row: int) -> bool:
+        """What the scheduler found when it last tried; where it did not try, a count of slots."""
         w = self._state.workloads
+        if self._scheduler.has_no_room(w.cls[row]):
+            return True
         workload_class = w.class_at(row)
-        for group, shape in zip(workload_class.groups, workload_class.shapes, strict=True):
-            short = self._capacity(group.name, group.count, shape)
-            if short is not None:
-                reasons.append(short)
-        return reasons
+        return any(
+            self._slots_of(shape) < count
+            for shape, count in zip(workload_class.shapes, workload_class.counts, strict=True)
+        )
 
-    def _quota(self, row: int) -> Reason | None:
+    def _slots_of(self, shape: Shape) -> int:
+        self._current()
+        found = self._slots.get(shape)
+        if found is None:
+            found = self._slots[shape] = self._state.capacity.slots(shape)
+        return found
+
+    def _would_delay(self, row: int) -> bool:
+        promise = self._scheduler.reservation
+        return promise is not None and promise.row != row and not promise.ends_in_time(row)
+
+    # -- the numbers ---------------------------------------------------------------------------------------------------
+
+    def _behind(self, row: int) -> list[Reason]:
+        if not self._stands_behind(row):
+            return []
+        text = f"number {self._state.position(row)} in its queue, and the policy is first come, first served"
+        return [Reason(token=BEHIND, text=text, unblock="the workloads ahead of it start, or the policy becomes easy")]
+
+    def _quota(self, row: int) -> list[Reason]:
         state = self._state
         w = state.workloads
         request = w.class_at(row).request
         lacking = state.queues.lacking(w.queue[row], request)
         if lacking is None:
-            return None
+            return []
         vertex, i = lacking
         limit, used = state.queues.nominal[vertex][i], state.queues.used_vector(vertex)[i]
         name = state.queues.specs[vertex].name
-        return Reason(
-            token=QUOTA,
-            text=f"asks for {quantity(i, request[i])}; queue {name} uses {quantity(i, used)} of its "
-            f"nominal {quantity(i, limit)}",
-            unblock=f"{quantity(i, used + request[i] - limit)} returned in {name}, or a larger quota",
-        )
+        return [
+            Reason(
+                token=QUOTA,
+                text=f"asks for {quantity(i, request[i])}; queue {name} uses {quantity(i, used)} of its "
+                f"nominal {quantity(i, limit)}",
+                unblock=f"{quantity(i, used + request[i] - limit)} returned in {name}, or a larger quota",
+            )
+        ]
 
-    def _capacity(self, name: str, count: int, shape: Shape) -> Reason | None:
+    def _room(self, row: int) -> list[Reason]:
+        """One reason for each group that finds too little room."""
+        if not self._has_nodes(row):
+            return [Reason(token=NO_NODES, text="no node of the cell has what its tasks ask for")]
+        if not self._lacks_room(row):
+            return []
+        workload_class = self._state.workloads.class_at(row)
+        pairs = zip(workload_class.shapes, workload_class.counts, strict=True)
+        short = [self._short(shape, count) for shape, count in pairs if self._slots_of(shape) < count]
+        together = Reason(
+            token=CAPACITY,
+            text="each of its groups would fit alone, but not all of them together",
+            unblock="room for its groups on different nodes",
+        )
+        return short or [together]
+
+    def _short(self, shape: Shape, count: int) -> Reason:
+        slots = self._slots_of(shape)
         capacity = self._state.capacity
-        if not any(capacity.pool_nodes[pool] for pool in shape.pools):
-            return Reason(token=NO_NODES, text=f"no node has what a task of group {name} asks for")
-        slots = capacity.slots(shape)
-        if slots >= count:
-            return None
-        free_gpu = sum(capacity.indexes[pool].free_devices for pool in shape.pools)
+        free = sum(capacity.indexes[pool].free_devices for pool in shape.pools)
         scattered = ""
-        if shape.gpus and free_gpu >= shape.gpus * count:
-            scattered = f" ({free_gpu} GPUs are free, but not {shape.gpus} together on enough nodes)"
+        if shape.gpus and free >= shape.gpus * count:
+            scattered = f" ({free} GPUs are free, but not {shape.gpus} together on enough nodes)"
         return Reason(
             token=CAPACITY,
             text=f"{count} tasks of {task_size(shape)} needed at once, room for {slots} now{scattered}",
             unblock=f"room for {count - slots} more such tasks",
         )
 
-    def _order(self, row: int) -> Reason:
-        """It would fit: something else goes first, or has been promised its time."""
-        state = self._state
-        w = state.workloads
+    def _reserved(self, row: int) -> list[Reason]:
         promise = self._scheduler.reservation
-        if promise is not None and promise.row != row and not promise.ends_in_time(row):
-            first = w.ids[promise.row]
-            return Reason(
-                token=RESERVED,
-                text=f"fits now, but would run past the start promised to {first} and take what it needs",
-                unblock=f"a shorter estimate, or the start of {first}",
-            )
-        position = state.position(row)
-        if not state.pending.by_class and position > 1:
-            return Reason(
-                token=BEHIND,
-                text=f"fits now, but is number {position} in its queue, and the policy is first come, first served",
-                unblock="the workloads ahead of it start, or the policy becomes easy",
-            )
-        groups = w.class_at(row).groups
-        if len(groups) > 1:
-            return Reason(
-                token=CAPACITY,
-                text=f"each of its {len(groups)} groups would fit alone, but not all of them together now",
-                unblock="more free capacity, or smaller groups",
-            )
-        return Reason(token=UNSEEN, text="the next scheduling cycle decides")
+        if promise is None or self._lacks_room(row) or not self._would_delay(row):
+            return []
+        first = self._state.workloads.ids[promise.row]
+        text = f"fits now, but would run past the start promised to {first} and take what it needs"
+        return [Reason(token=RESERVED, text=text, unblock=f"a shorter estimate, or the start of {first}")]
 
     def earliest_start(self, row: int) -> int | None:
         """Cell time at which enough is free if estimates hold and nothing else takes it; None when unknown.
@@ -138,7 +172,7 @@ class Explainer:
         self._current()
         state = self._state
         w = state.workloads
-        if w.state[row] != WorkloadState.QUEUED or self._quota(row) is not None:
+        if w.state[row] != WorkloadState.QUEUED or self._quota(row):
             return None
         cls = w.cls[row]
         if cls not in self._starts:

@@ -128,7 +128,7 @@ class EngineLoop:
             return
         try:
             future.set_result(fn(self.engine))
-        except BaseException as error:  # noqa: BLE001 - the caller gets it, whatever it is
+        except BaseException as error:  # the caller gets it, whatever it is
             future.set_exception(error)
 
     def _pass_time(self, passed_ms: int) -> None:

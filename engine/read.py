@@ -71,13 +71,13 @@ class Reader:
             )
         source = _SOURCES[query.kind](self._state, self._explainer, now_ms)
         order = self._ordered(query, source, now_ms)
-        window = order[query.offset : query.offset + query.limit].tolist()
+        window = order[query.offset : query.offset + query.limit]
         values = [source.values(name, window) for name in columns]
         return Page(
             version=self._state.version,
             at_ms=now_ms,
             columns=columns,
-            rows=[list(row) for row in zip(*values, strict=True)] if window else [],
+            rows=[list(row) for row in zip(*values, strict=True)],
             matched=len(order),
             total=source.size,
         )
@@ -292,34 +292,40 @@ def free_gpu(state: State) -> Numbers:
     return np.asarray(sums[ends] - sums[base])
 
 
-# -- sources: one kind of row, its columns as numbers or text -----------------------------------------------------------
+# -- sources: one kind of row, its columns as numbers or text -------------------------------------------------------
+
+Rows = Numbers | slice
+ALL = slice(None)
+_HAS_WAITED = np.array([s in (WorkloadState.QUEUED, WorkloadState.HELD) for s in WorkloadState])
 
 
 class Source:
-    """Rows of one kind. A column is numeric (one vector) or coded text (codes into a few names) or plain text."""
+    """Rows of one kind. A column is numeric, coded text (codes into a few names) or plain text.
+
+    Column functions take the rows that are wanted, so that a window costs a window and only filters cost a column.
+    """
 
     size = 0
-    numbers: dict[str, Callable[[], Numbers]]
-    """Numeric columns; NaN-free, absent values are `absent`."""
-    codes: dict[str, Callable[[], tuple[Numbers, list[str]]]]
-    """Text columns with few distinct values."""
-    texts: dict[str, list[str]]
-    """Text columns with a value of their own in every row."""
-    absent: dict[str, int]
-    """Numeric column -> the number that means "does not apply"."""
 
     def __init__(self) -> None:
-        self.numbers, self.codes, self.texts, self.absent = {}, {}, {}, {}
+        self.numbers: dict[str, Callable[[Rows], Numbers]] = {}
+        """Numeric columns; values that do not apply are the column's `absent` number."""
+        self.codes: dict[str, Callable[[Rows], tuple[Numbers, list[str]]]] = {}
+        """Text columns with few distinct values."""
+        self.texts: dict[str, list[str]] = {}
+        """Text columns with a value of their own in every row."""
+        self.absent: dict[str, int] = {}
+        """Numeric column -> the number that means "does not apply"."""
 
-    def values(self, name: str, rows: list[int]) -> list[Any]:
+    def values(self, name: str, rows: Numbers) -> list[Any]:
         """The column's values at the rows, as an answer carries them."""
         if name in self.texts:
             column = self.texts[name]
-            return [column[row] for row in rows]
+            return [column[row] for row in rows.tolist()]
         if name in self.codes:
-            coded, names = self.codes[name]()
-            return [names[i] for i in coded[rows].tolist()]
-        numbers = self.numbers[name]()[rows].tolist()
+            coded, names = self.codes[name](rows)
+            return [names[i] for i in coded.tolist()]
+        numbers = self.numbers[name](rows).tolist()
         missing = self.absent.get(name)
         return numbers if missing is None else [None if n == missing else n for n in numbers]
 
@@ -331,12 +337,12 @@ class Source:
             position = {text: i for i, text in enumerate(sorted(set(chosen)))}
             return np.fromiter((position[text] for text in chosen), np.int64, len(chosen))
         if name in self.codes:
-            coded, names = self.codes[name]()
+            coded, names = self.codes[name](rows)
             order = sorted(range(len(names)), key=names.__getitem__)
             rank = np.empty(len(names), np.int64)
             rank[order] = np.arange(len(names))
-            return np.asarray(rank[coded[rows]])
-        return self.numbers[name]()[rows]
+            return np.asarray(rank[coded])
+        return self.numbers[name](rows)
 
 
 class WorkloadSource(Source):
@@ -348,58 +354,52 @@ class WorkloadSource(Source):
         self.size = len(w.ids)
         totals_of = np.array([(c.tasks, *c.request, c.estimate_ms) for c in w.classes], np.int64).reshape(-1, 6)
 
-        def of_class(i: int) -> Callable[[], Numbers]:
-            return lambda: totals_of[view(w.cls), i]
+        def of_class(i: int) -> Callable[[Rows], Numbers]:
+            return lambda rows: np.asarray(totals_of[view(w.cls)[rows], i])
 
-        def waited() -> Numbers:
-            submitted, started, ended = view(w.submitted), view(w.started), view(w.ended)
+        def waited(rows: Rows) -> Numbers:
+            started, ended = view(w.started)[rows], view(w.ended)[rows]
             until = np.where(started >= 0, started, np.where(ended >= 0, ended, now_ms))
-            return np.asarray(until - submitted)
+            return np.asarray(np.where(_HAS_WAITED[view(w.state)[rows]], now_ms, until) - view(w.submitted)[rows])
 
-        def ran() -> Numbers:
-            started, ended = view(w.started), view(w.ended)
-            return np.asarray(np.where(started < 0, -1, np.where(ended >= 0, ended, now_ms) - started))
+        def ran(rows: Rows) -> Numbers:
+            started, ended = view(w.started)[rows], view(w.ended)[rows]
+            never = (started < 0) | _HAS_WAITED[view(w.state)[rows]]
+            return np.asarray(np.where(never, -1, np.where(ended >= 0, ended, now_ms) - started))
 
-        def reason() -> tuple[Numbers, list[str]]:
+        def reason(rows: Rows) -> tuple[Numbers, list[str]]:
             tokens: dict[str, int] = {"": 0}
+            states = view(w.state)
             coded = np.zeros(self.size, np.int32)
-            for row in np.flatnonzero(np.isin(view(w.state), (WorkloadState.QUEUED, WorkloadState.HELD))).tolist():
-                reasons = explainer.reasons(row)
-                coded[row] = tokens.setdefault(reasons[0].token if reasons else "", len(tokens))
-            return coded, list(tokens)
+            wanted = np.arange(self.size)[rows]
+            for row in wanted[_HAS_WAITED[states[wanted]]].tolist():
+                coded[row] = tokens.setdefault(explainer.token(row), len(tokens))
+            return coded[rows], list(tokens)
 
-        self.explainer = explainer
         self.texts = {"id": w.ids, "name": w.names}
         self.codes = {
-            "state": lambda: (view(w.state), [s.label for s in WorkloadState]),
-            "queue": lambda: (view(w.queue), [spec.name for spec in state.queues.specs]),
-            "tenant": lambda: (view(w.tenant), w.tenants.names),
-            "team": lambda: (view(w.team), w.teams.names),
+            "state": lambda rows: (view(w.state)[rows], [s.label for s in WorkloadState]),
+            "queue": lambda rows: (view(w.queue)[rows], [spec.name for spec in state.queues.specs]),
+            "tenant": lambda rows: (view(w.tenant)[rows], w.tenants.names),
+            "team": lambda rows: (view(w.team)[rows], w.teams.names),
             "reason": reason,
         }
         self.numbers = {
-            "priority": lambda: np.array(w.priority_value, np.int64)[view(w.priority)],
+            "priority": lambda rows: np.array(w.priority_value, np.int64)[view(w.priority)[rows]],
             "tasks": of_class(0),
             "cpu": of_class(1),
             "memory": of_class(2),
             "gpu": of_class(3),
             "estimate": of_class(5),
             "wait": waited,
-            "age": lambda: now_ms - view(w.submitted),
+            "age": lambda rows: now_ms - view(w.submitted)[rows],
             "run": ran,
-            "submitted": lambda: view(w.submitted),
-            "started": lambda: view(w.started),
-            "ended": lambda: view(w.ended),
-            "attempts": lambda: view(w.attempts),
+            "submitted": lambda rows: view(w.submitted)[rows],
+            "started": lambda rows: view(w.started)[rows],
+            "ended": lambda rows: view(w.ended)[rows],
+            "attempts": lambda rows: view(w.attempts)[rows],
         }
         self.absent = {"run": -1, "started": -1, "ended": -1}
-
-    def values(self, name: str, rows: list[int]) -> list[Any]:
-        if name == "reason":
-            # Only the window is explained; filtering and sorting by reason explains all.
-            asked = [self.explainer.reasons(row) for row in rows]
-            return [reasons[0].token if reasons else "" for reasons in asked]
-        return super().values(name, rows)
 
 
 class NodeSource(Source):
@@ -411,41 +411,36 @@ class NodeSource(Source):
         self.size = len(c.node_ids)
         full = np.array([pool.capacity.vector() for pool in c.pools], np.int64).reshape(-1, 4)
 
-        def total(i: int) -> Callable[[], Numbers]:
-            return lambda: full[view(c.pool), i]
+        def total(i: int) -> Callable[[Rows], Numbers]:
+            return lambda rows: np.asarray(full[view(c.pool)[rows], i])
 
-        def use() -> Numbers:
+        def use(rows: Rows) -> Numbers:
             shares = []
             for i, free in enumerate((view(c.free_cpu), view(c.free_memory), free_gpu(state))):
-                most = full[view(c.pool), i]
-                shares.append(np.where(most > 0, (most - free) * 1000 // np.maximum(most, 1), 0))
+                most = full[view(c.pool)[rows], i]
+                shares.append(np.where(most > 0, (most - free[rows]) * 1000 // np.maximum(most, 1), 0))
             return np.asarray(np.max(shares, axis=0))
 
-        def bound() -> Numbers:
-            a = state.allocations
-            counts = np.zeros(self.size, np.int64)
-            if len(a.node):
-                live = view(a.workload) >= 0
-                pairs = np.unique(np.stack((view(a.node)[live], view(a.workload)[live])), axis=1)
-                np.add.at(counts, pairs[0], 1)
-            return counts
+        def bound(rows: Rows) -> Numbers:
+            wanted = np.arange(self.size)[rows].tolist()
+            return np.fromiter((state.allocations.workloads_on(node) for node in wanted), np.int64, len(wanted))
 
         self.texts = {"id": c.node_ids}
         self.codes = {
-            "state": lambda: (view(c.state), [s.label for s in NodeState]),
-            "pool": lambda: (view(c.pool), [pool.name for pool in c.pools]),
-            "gpu_model": lambda: (view(c.pool), [pool.gpu_model for pool in c.pools]),
-            "zone": lambda: (view(c.zone), c.places.names),
-            "block": lambda: (view(c.block), c.places.names),
-            "rack": lambda: (view(c.rack), c.places.names),
+            "state": lambda rows: (view(c.state)[rows], [s.label for s in NodeState]),
+            "pool": lambda rows: (view(c.pool)[rows], [pool.name for pool in c.pools]),
+            "gpu_model": lambda rows: (view(c.pool)[rows], [pool.gpu_model for pool in c.pools]),
+            "zone": lambda rows: (view(c.zone)[rows], c.places.names),
+            "block": lambda rows: (view(c.block)[rows], c.places.names),
+            "rack": lambda rows: (view(c.rack)[rows], c.places.names),
         }
         self.numbers = {
             "cpu": total(0),
             "memory": total(1),
             "gpu": total(2),
-            "cpu_free": lambda: view(c.free_cpu),
-            "memory_free": lambda: view(c.free_memory),
-            "gpu_free": lambda: free_gpu(state),
+            "cpu_free": lambda rows: view(c.free_cpu)[rows],
+            "memory_free": lambda rows: view(c.free_memory)[rows],
+            "gpu_free": lambda rows: free_gpu(state)[rows],
             "use": use,
             "workloads": bound,
         }
@@ -467,31 +462,32 @@ class QueueSource(Source):
                     total[q.path[row][1]] += total[row]
             return total
 
-        def in_states(*states: WorkloadState) -> Callable[[], Numbers]:
-            return lambda: up(np.bincount(view(w.queue)[np.isin(view(w.state), states)], minlength=self.size))
+        def in_states(*states: WorkloadState) -> Callable[[Rows], Numbers]:
+            chosen = np.array([s in states for s in WorkloadState])
+            return lambda rows: up(np.bincount(view(w.queue)[chosen[view(w.state)]], minlength=self.size))[rows]
 
-        def oldest() -> Numbers:
+        def oldest(rows: Rows) -> Numbers:
             since = np.full(self.size, -1, np.int64)
             for (_, queue, _), group in state.pending.groups.items():
                 wait = now_ms - w.submitted[group.rows[group.front]]
                 for vertex in q.path[queue]:
                     since[vertex] = max(since[vertex], wait)
-            return since
+            return np.asarray(since[rows])
 
         used = np.array(q.used, np.int64).reshape(-1, 4)
         nominal = np.array(q.nominal, np.int64).reshape(-1, 4)
         self.texts = {"name": [spec.name for spec in q.specs], "parent": [spec.parent for spec in q.specs]}
         self.numbers = {
-            "depth": lambda: np.array([len(path) - 1 for path in q.path], np.int64),
+            "depth": lambda rows: np.array([len(path) - 1 for path in q.path], np.int64)[rows],
             "queued": in_states(WorkloadState.QUEUED),
             "held": in_states(WorkloadState.HELD),
             "running": in_states(WorkloadState.PLACED, WorkloadState.RUNNING),
             "oldest_wait": oldest,
-            "weight": lambda: np.array([spec.weight for spec in q.specs], np.int64),
+            "weight": lambda rows: np.array([spec.weight for spec in q.specs], np.int64)[rows],
         }
         for i, name in ((0, "cpu"), (1, "memory"), (2, "gpu")):
-            self.numbers[f"{name}_used"] = lambda i=i: used[:, i]  # type: ignore[misc]
-            self.numbers[f"{name}_nominal"] = lambda i=i: nominal[:, i]  # type: ignore[misc]
+            self.numbers[f"{name}_used"] = lambda rows, i=i: used[rows, i]  # type: ignore[misc]
+            self.numbers[f"{name}_nominal"] = lambda rows, i=i: nominal[rows, i]  # type: ignore[misc]
             self.absent[f"{name}_nominal"] = UNLIMITED
         self.absent["oldest_wait"] = -1
 
@@ -503,7 +499,7 @@ _SOURCES: dict[Kind, Callable[[State, Explainer, int], Source]] = {
 }
 
 
-# -- filter and sort ----------------------------------------------------------------------------------------------------
+# -- filter and sort -----------------------------------------------------------------------------------------------
 
 
 def column_named(kind: Kind, name: str) -> None:
@@ -545,9 +541,9 @@ def _mask(source: Source, term: Term) -> Numbers:
     if name in source.texts:
         return _text_mask(source.texts[name], term)
     if name in source.codes:
-        coded, names = source.codes[name]()
+        coded, names = source.codes[name](ALL)
         return np.asarray(_text_mask(names, term)[coded]) if names else np.zeros(source.size, bool)
-    return _number_mask(source.numbers[name](), source.absent.get(name), term)
+    return _number_mask(source.numbers[name](ALL), source.absent.get(name), term)
 
 
 def _text_mask(values: list[str], term: Term) -> Numbers:

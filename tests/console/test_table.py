@@ -196,7 +196,7 @@ async def test_enter_chooses_and_space_marks_by_id() -> None:
         table.reload()
         await settled(pilot)
         assert list(table.marked) == ["row-000000", "row-000001"]
-        assert drawn(table)[2].startswith(" ●row-000000")
+        assert drawn(table)[1].startswith("● row-000000")
 
 
 async def test_mouse_header_sorts_and_second_click_opens() -> None:
@@ -212,11 +212,11 @@ async def test_mouse_header_sorts_and_second_click_opens() -> None:
 async def test_columns_scroll_beneath_the_first() -> None:
     async with shown(Rows(5), size=(30, 8)) as (pilot, table):
         assert drawn(table)[0].endswith("»")
-        await pilot.press("right")
+        await pilot.press("right", "right")
         line = drawn(table)[1]
         assert line.startswith("▌ row-000000")
         assert line.endswith("[/b]")
-        await pilot.press("left")
+        await pilot.press("left", "left")
         assert drawn(table)[0].endswith("»")
 
 

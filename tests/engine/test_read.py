@@ -247,8 +247,8 @@ def busy() -> Engine:
     for i in range(240):
         spec = workload(
             f"w{i * 7919 % 240:03}", queue="ab"[i % 2], count=1 + i % 3, gpu=(0, 500, 1000, 4000)[i % 4],
-            priority=("low", "normal", "high")[i // 5 % 3], held=i % 11 == 0, tenant=("", "Zeta", "acme", "beta")[i % 4],
-            run=1 + i % 9 * 1000, estimate=i % 5 * 2000,
+            priority=("low", "normal", "high")[i // 5 % 3], held=i % 11 == 0,
+            tenant=("", "Zeta", "acme", "beta")[i % 4], run=1 + i % 9 * 1000, estimate=i % 5 * 2000,
         )  # fmt: skip
         engine.command(submit(spec))
         engine.advance(engine.now_ms + i % 3 * 400)
@@ -265,7 +265,7 @@ def test_each_column_sorts_both_ways_with_absent_last_and_ties_in_creation_order
         present = [i for i, value in enumerate(values) if value is not None]
         absent = [i for i, value in enumerate(values) if value is None]
         for sign, backwards in (("", False), ("-", True)):
-            order = sorted(present, key=lambda i: values[i], reverse=backwards)  # noqa: B023 - used at once
+            order = sorted(present, key=lambda i: values[i], reverse=backwards)
             # `reverse` keeps ties in their original order, as the answer must.
             expected = [rows(busy, kind, COLUMNS[kind][0].name, limit=1000)[i] for i in order + absent]
             got = rows(busy, kind, COLUMNS[kind][0].name, sort=(sign + column.name,), limit=1000)

@@ -1,0 +1,90 @@
+"""Every screen as it looks, at the smallest usual size and at a roomy one.
+
+After a wanted change: `pytest tests/console/test_snapshots.py --snapshot-update`, and look at the SVG files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from console.app import MusterApp
+from tests.console.fake_client import FakeClient
+from tests.console.test_app import line, until
+
+SIZES = [(80, 24), (140, 40)]
+Shot = Callable[..., bool]
+Steps = Callable[[Pilot[None]], Awaitable[None]]
+
+
+def app(start: str, *, hostile: bool = False, read_only: bool = False) -> MusterApp:
+    client = FakeClient(500, hostile=hostile, read_only=read_only)
+    return MusterApp(lambda: client, start=start, read_only=read_only, title="demo")  # type: ignore[arg-type]
+
+
+def after(*lines: str, keys: tuple[str, ...] = (), title: str = "") -> Steps:
+    """Wait for data, do command lines, press keys, wait for the title."""
+
+    async def run(pilot: Pilot[None]) -> None:
+        console: Any = pilot.app
+        await until(pilot, lambda: console._client is not None and line(pilot, "title"))
+        for command in lines:
+            console.steering.run(command)
+        await until(pilot, lambda: title in line(pilot, "title"))
+        await pilot.app.workers.wait_for_complete()
+        if keys:
+            await pilot.press(*keys)
+        await pilot.pause(0.1)
+
+    return run
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("start", ["overview", "queues", "workloads", "nodes", "events"])
+def test_main_pages(snap_compare: Shot, start: str, size: tuple[int, int]) -> None:
+    assert snap_compare(app(start), terminal_size=size, run_before=after(title=start))
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("command", ["workload wl-000003", "workload wl-000000", "node node-00001"])
+def test_detail_pages(snap_compare: Shot, command: str, size: tuple[int, int]) -> None:
+    assert snap_compare(app("workloads"), terminal_size=size, run_before=after(command, title=command.split()[1]))
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_confirmation(snap_compare: Shot, size: tuple[int, int]) -> None:
+    async def run(pilot: Pilot[None]) -> None:
+        await after("workloads state:running")(pilot)
+        await pilot.press("X")
+        await until(pilot, lambda: len(pilot.app.screen_stack) > 1)
+        await pilot.pause(0.1)
+
+    assert snap_compare(app("workloads"), terminal_size=size, run_before=run)
+
+
+def test_filter_bar_with_an_error(snap_compare: Shot) -> None:
+    async def run(pilot: Pilot[None]) -> None:
+        await after()(pilot)
+        await pilot.press("slash", *"gpu>8", "space", *"stat:x")
+        await pilot.pause(0.3)
+
+    assert snap_compare(app("workloads"), terminal_size=(80, 24), run_before=run)
+
+
+def test_help(snap_compare: Shot) -> None:
+    assert snap_compare(app("nodes"), terminal_size=(100, 50), run_before=after(keys=("question_mark",)))
+
+
+def test_hostile_names(snap_compare: Shot) -> None:
+    assert snap_compare(app("workloads", hostile=True), terminal_size=(140, 24), run_before=after(title="500"))
+
+
+def test_light_and_read_only(snap_compare: Shot) -> None:
+    assert snap_compare(app("overview", read_only=True), terminal_size=(100, 30), run_before=after(keys=("t",)))
+
+
+def test_too_small(snap_compare: Shot) -> None:
+    assert snap_compare(app("overview"), terminal_size=(40, 10), run_before=after())
