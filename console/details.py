@@ -69,7 +69,7 @@ def findings(view: Overview, width: int) -> list[Line]:
 def fleet(view: Overview, width: int) -> Section:
     lines = _capacities(view.capacity, view.used, width)
     nodes, ready = sum(pool.nodes for pool in view.pools), sum(pool.ready for pool in view.pools)
-    return Section("Fleet", tuple(lines), f"{ready:,} of {nodes:,} nodes ready · {printable(view.policy)}")
+    return Section("Fleet", tuple(lines), f"{ready:,}/{nodes:,} nodes ready · {printable(view.policy)}")
 
 
 _RESOURCES = (("gpu_milli", "GPU"), ("cpu_milli", "CPU"), ("memory_mib", "memory"), ("disk_mib", "disk"))
@@ -120,15 +120,15 @@ def work(view: Overview, width: int) -> Section:
     lines.append(Line())
     if view.oldest_waiting:
         spans = (
-            ("oldest wait  ", "dim"),
+            ("oldest     ", "dim"),
             (duration(view.oldest_wait_ms), ""),
             (f"  {printable(view.oldest_waiting)}", "link"),
         )
         lines.append(Line(spans, f"workload {printable(view.oldest_waiting)}"))
     waits = f"p50 {duration(view.wait_p50_ms)} · p95 {duration(view.wait_p95_ms)}"
-    lines.append(Line((("waits        ", "dim"), (waits, ""))))
+    lines.append(Line((("waits      ", "dim"), (waits, ""))))
     hour = f"{view.started_last_hour:,} started · {view.finished_last_hour:,} finished"
-    lines.append(Line((("last hour    ", "dim"), (hour, ""))))
+    lines.append(Line((("last hour  ", "dim"), (hour, ""))))
     return Section("Work", tuple(lines), f"{sum(view.states.values()):,} in all")
 
 
@@ -148,7 +148,7 @@ def blocked(view: Overview, width: int) -> Section:
     if not view.blocked:
         return Section("Why work waits", (text_line("nothing waits", "dim"),))
     most = view.blocked[0][1]
-    name_width = min(22, max(12, width - 18))
+    name_width = min(22, max(12, width - 11))
     lines = []
     for token, count in view.blocked[:8]:
         token = printable(token)
@@ -389,8 +389,10 @@ def _node_work(view: NodeDetail, width: int) -> Section:
 
 
 def quantity(name: str, value: int) -> str:
-    """A quantity of the resource vector with its unit."""
-    return milli(value) if name.endswith("_milli") else mebibytes(value)
+    """A quantity of the resource vector with its unit; large ones without fractions."""
+    if not name.endswith("_milli"):
+        return mebibytes(value)
+    return milli(value) if value < 100_000 else milli(round(value, -3))
 
 
 def _fact(label: str, text: str, tone: str = "") -> Line:

@@ -23,7 +23,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from console.feed import in_thread
-from console.text import fit
+from console.text import fit, printable
 from console.theme import tones
 from console.views import Heading, Row, Window
 from engine.errors import MusterError
@@ -314,7 +314,7 @@ class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
         if self._matched < 0 and y == 1:
             text = "  loading …"
         elif self._matched == 0 and y == 2:
-            text = "  " + self.empty
+            text = "  " + printable(self.empty)
         elif 0 <= index < self._matched:
             text = "  ·"
         return Strip([Segment(fit(text, self._width), base + self._tones["dim"])], self._width)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 
 Key = tuple[int, int, int]
-"""(priority value, queue row, class row); class is 0 where the policy is strictly first come, first served."""
+"""(priority value, queue row, kind). Like workloads are of one kind: their class row, or a negative number of its own
+for one that kept work. 0 for all where the policy is strictly first come, first served."""
 
 
 class Group:
@@ -62,8 +63,8 @@ class Pending:
         other.groups = {key: group.copy() for key, group in self.groups.items()}
         return other
 
-    def key(self, priority: int, queue: int, cls: int) -> Key:
-        return (priority, queue, cls if self.by_class else 0)
+    def key(self, priority: int, queue: int, kind: int) -> Key:
+        return (priority, queue, kind if self.by_class else 0)
 
     def add(self, key: Key, row: int) -> None:
         group = self.groups.get(key)

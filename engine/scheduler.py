@@ -93,11 +93,10 @@ class Scheduler:
         strict = not pending.by_class
         blocked_queues: set[int] = set()
         refused: set[int] = set()
-        cls = self.state.workloads.cls
         heapify(heads)
         while heads:
             minus_priority, row, key = heappop(heads)
-            if (strict and key[1] in blocked_queues) or cls[row] in refused:
+            if (strict and key[1] in blocked_queues) or key[2] in refused:
                 continue
             verdict = self._consider(row)
             if verdict == Verdict.STARTED:
@@ -108,8 +107,8 @@ class Scheduler:
             elif strict:
                 blocked_queues.add(key[1])
             elif verdict != Verdict.NO_QUOTA:
-                # Like workloads of other queues and priorities fare alike: room only shrinks during a pass.
-                refused.add(cls[row])
+                # Others of the kind, in other queues and priorities, fare alike: room only shrinks during a pass.
+                refused.add(key[2])
 
     def _consider(self, row: int) -> Verdict:
         """Start the workload if quota, capacity and promise allow."""

@@ -12,6 +12,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
+from console.text import printable
 from console.theme import tones
 
 Part = tuple[str, str, str]
@@ -19,7 +20,8 @@ Part = tuple[str, str, str]
 
 
 def part(text: str, tone: str = "", press: str = "") -> Part:
-    return text, tone, press
+    """A part whose text, wherever it comes from, is safe to draw."""
+    return printable(text), tone, press
 
 
 class OneLine(Widget):

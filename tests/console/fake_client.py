@@ -154,7 +154,7 @@ class FakeClient:
 
     def _queue(self, number: int) -> dict[str, Any]:
         return {
-            "name": _QUEUES[number],
+            "name": self._text(number, _QUEUES[number]),
             "parent": _QUEUES[number].rpartition("/")[0] or None,
             "depth": _QUEUES[number].count("/"),
             "queued": (120, 14, 0, 66)[number],

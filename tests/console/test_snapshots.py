@@ -87,4 +87,4 @@ def test_light_and_read_only(snap_compare: Shot) -> None:
 
 
 def test_too_small(snap_compare: Shot) -> None:
-    assert snap_compare(app("overview"), terminal_size=(40, 10), run_before=after())
+    assert snap_compare(app("overview"), terminal_size=(40, 10))
