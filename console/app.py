@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -102,7 +101,7 @@ class MusterApp(App[None]):
         self.events = EventLog()
         self.clock = clock
         self._start = start
-        self._log_path = log or Path(tempfile.gettempdir()) / f"muster-console-{os.getuid()}.log"
+        self._log_path = log or Path(os.environ.get("TMPDIR", "/tmp")) / f"muster-console-{os.getuid()}.log"
         self._client: Client | None = None
         self._health: Health | None = None
         self._seen = Seen()
@@ -141,7 +140,11 @@ class MusterApp(App[None]):
 
     def on_resize(self, event: Resize) -> None:
         small = event.size.width < LEAST_WIDTH or event.size.height < LEAST_HEIGHT
-        self.screen_stack[0].set_class(small, "-small")
+        base = self.screen_stack[0]
+        if base.has_class("-small") and not small and self.navigator.current is not None:
+            # What was hidden has lost the focus.
+            self.call_after_refresh(self.navigator.current.land)
+        base.set_class(small, "-small")
         size = f"{event.size.width}x{event.size.height}"
         self.query_one("#small", Static).update(f"{size} is too small\n{LEAST_WIDTH}x{LEAST_HEIGHT} at least")
         self._draw_top()

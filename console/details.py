@@ -160,9 +160,10 @@ def blocked(view: Overview, width: int) -> Section:
 
 def trend(view: Overview, width: int) -> Section:
     """Use and queue over time, newest at the right."""
-    if len(view.history) < 2:
+    # A cell takes its first sample before its clock is set.
+    samples = [sample for sample in view.history if sample[0] > 0]
+    if len(samples) < 2:
         return Section("Trend", (text_line("not enough history yet", "dim"),))
-    samples = view.history
     use = shrink([share for _, share, _ in samples], width - 8)
     queued = shrink([count for _, _, count in samples], width - 8)
     label = "GPU use" if view.capacity.get("gpu_milli") else "CPU use"

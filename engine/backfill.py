@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from engine.capacity import Shape
 from engine.model import NodeState
 from engine.placement import Claim
+from engine.shape import Shape
 from engine.state import State
 
 Returned = tuple[Shape, int, int]

@@ -19,141 +19,17 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from engine.columns import Names, Table, copied, view
+from engine.buckets import SHARE_STEP, PoolIndex
+from engine.columns import Names, Table, view
 from engine.errors import NotFoundError
-from engine.model import NodeSpec, NodeState, PoolSpec, Resources, TaskGroup
+from engine.model import NodeSpec, NodeState, PoolSpec
+from engine.shape import Shape, size_class
 
 NOWHERE = -1
 _PROBES = 4
 """Nodes examined in a boundary bucket before moving on: keeps a search short at a small cost in packing."""
 GAINS_KEPT = 512
 """Gains remembered at least: beyond that a verdict is simply made anew."""
-_SHARE_STEP = 50
-"""Milli-GPU per bucket of partly used devices."""
-
-
-def size_class(value: int) -> int:
-    """Two classes to the octave, monotone, at most 63."""
-    if value < 2:
-        return value * 2
-    bits = value.bit_length()
-    return min(bits << 1 | (value >> bits - 2 & 1), 63)
-
-
-class Shape:
-    """What one task asks for, compiled against the pools. Equal requests share one Shape."""
-
-    __slots__ = (
-        "cpu",
-        "cpu_class",
-        "disk",
-        "gpu_milli",
-        "gpus",
-        "memory",
-        "memory_class",
-        "pool_set",
-        "pools",
-        "share",
-    )
-
-    def __init__(self, group: TaskGroup, pools: list[PoolSpec]) -> None:
-        request = group.request
-        self.cpu, self.memory, self.gpu_milli, self.disk = request.vector()
-        self.gpus, self.share = divmod(self.gpu_milli, 1000)
-        self.cpu_class = size_class(self.cpu)
-        self.memory_class = size_class(self.memory)
-        eligible = [i for i, pool in enumerate(pools) if accepts(group, pool)]
-        # Leave devices to those who need them, then take the cheaper pool, then the older one.
-        eligible.sort(
-            key=lambda i: (pools[i].capacity.gpu_milli > 0 and not self.gpu_milli, pools[i].price_microusd_hour, i)
-        )
-        self.pools = eligible
-        self.pool_set = frozenset(eligible)
-
-    def most_on(self, capacity: Resources) -> int:
-        """How many such tasks an empty node holds."""
-        cpu, memory, gpu, disk = capacity.vector()
-        counts = [have // want for have, want in ((cpu, self.cpu), (memory, self.memory), (disk, self.disk)) if want]
-        if self.gpus:
-            counts.append(gpu // 1000 // self.gpus)
-        if self.share:
-            counts.append(gpu // 1000 * (1000 // self.share))
-        return min(counts)
-
-
-def accepts(group: TaskGroup, pool: PoolSpec) -> bool:
-    """Whether an empty node of the pool could hold one task of the group."""
-    if group.pools and pool.name not in group.pools:
-        return False
-    if group.gpu_models and group.request.gpu_milli and pool.gpu_model not in group.gpu_models:
-        return False
-    return all(have >= want for have, want in zip(pool.capacity.vector(), group.request.vector(), strict=True))
-
-
-class PoolIndex:
-    """Buckets of the ready nodes of one pool, and their free totals."""
-
-    __slots__ = ("counts", "cpu_bits", "free_cpu", "free_devices", "free_memory", "gpu_bits", "heaps", "memory_bits",
-                 "share_bits", "share_counts", "share_heaps")  # fmt: skip
-
-    def __init__(self) -> None:
-        self.gpu_bits = 0
-        self.cpu_bits: list[int] = [0] * 64
-        self.memory_bits: dict[int, int] = {}
-        self.heaps: dict[int, list[int]] = {}
-        self.counts: dict[int, int] = {}
-        self.share_bits = 0
-        self.share_heaps: list[list[int]] = [[] for _ in range(1000 // _SHARE_STEP)]
-        self.share_counts = [0] * (1000 // _SHARE_STEP)
-        self.free_cpu = 0
-        self.free_memory = 0
-        self.free_devices = 0
-        """Whole free devices."""
-
-    def copy(self) -> PoolIndex:
-        other = PoolIndex.__new__(PoolIndex)
-        for name in self.__slots__:
-            setattr(other, name, copied(getattr(self, name)))
-        return other
-
-    def insert(self, key: int, node: int) -> None:
-        heap = self.heaps.get(key)
-        if heap is None:
-            heap = self.heaps[key] = []
-        heappush(heap, node)
-        count = self.counts.get(key, 0)
-        self.counts[key] = count + 1
-        if not count:
-            gpu, cpu, memory = key >> 12, key >> 6 & 63, key & 63
-            self.gpu_bits |= 1 << gpu
-            self.cpu_bits[gpu] |= 1 << cpu
-            self.memory_bits[key >> 6] = self.memory_bits.get(key >> 6, 0) | 1 << memory
-
-    def remove(self, key: int) -> None:
-        """One node fewer in the bucket; its heap entry goes stale."""
-        count = self.counts[key] - 1
-        self.counts[key] = count
-        if count:
-            return
-        self.heaps[key].clear()
-        row = key >> 6
-        gpu, cpu = row >> 6, row & 63
-        self.memory_bits[row] ^= 1 << (key & 63)
-        if not self.memory_bits[row]:
-            self.cpu_bits[gpu] ^= 1 << cpu
-            if not self.cpu_bits[gpu]:
-                self.gpu_bits ^= 1 << gpu
-
-    def insert_share(self, step: int, node: int) -> None:
-        heappush(self.share_heaps[step], node)
-        self.share_counts[step] += 1
-        self.share_bits |= 1 << step
-
-    def remove_share(self, step: int) -> None:
-        self.share_counts[step] -= 1
-        if not self.share_counts[step]:
-            self.share_heaps[step].clear()
-            self.share_bits ^= 1 << step
 
 
 class Capacity(Table):
@@ -308,7 +184,7 @@ class Capacity(Table):
         index.free_memory += self.free_memory[node]
         index.free_devices += key >> 12
         if self.partial[node]:
-            index.insert_share(self.partial[node] // _SHARE_STEP, node)
+            index.insert_share(self.partial[node] // SHARE_STEP, node)
 
     def _leave(self, node: int) -> None:
         index = self.indexes[self.pool[node]]
@@ -318,7 +194,7 @@ class Capacity(Table):
         index.free_memory -= self.free_memory[node]
         index.free_devices -= key >> 12
         if self.partial[node]:
-            index.remove_share(self.partial[node] // _SHARE_STEP)
+            index.remove_share(self.partial[node] // SHARE_STEP)
         self.key[node] = NOWHERE
 
     def _move(self, node: int, index: PoolIndex) -> None:
@@ -407,7 +283,7 @@ class Capacity(Table):
 
     def _find_share(self, index: PoolIndex, shape: Shape, probes: int) -> int:
         """A node with a partly used device that still has the share: fullest device first."""
-        floor = shape.share // _SHARE_STEP
+        floor = shape.share // SHARE_STEP
         bits = index.share_bits >> floor << floor
         while bits:
             low = bits & -bits
@@ -577,11 +453,11 @@ class Capacity(Table):
         self.partial[node] = new
         if index is None or new == old:
             return
-        if new // _SHARE_STEP != old // _SHARE_STEP or not (new and old):
+        if new // SHARE_STEP != old // SHARE_STEP or not (new and old):
             if old:
-                index.remove_share(old // _SHARE_STEP)
+                index.remove_share(old // SHARE_STEP)
             if new:
-                self._insert_share(index, new // _SHARE_STEP, node)
+                self._insert_share(index, new // SHARE_STEP, node)
 
     def _insert_share(self, index: PoolIndex, step: int, node: int) -> None:
         index.insert_share(step, node)
@@ -591,7 +467,7 @@ class Capacity(Table):
 
     def _in_share_step(self, node: int, step: int) -> bool:
         free = self.partial[node]
-        return free > 0 and free // _SHARE_STEP == step and self.key[node] != NOWHERE
+        return free > 0 and free // SHARE_STEP == step and self.key[node] != NOWHERE
 
 
 def _pool_to(pool: PoolSpec) -> dict[str, Any]:

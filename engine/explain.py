@@ -7,10 +7,10 @@ workloads until something changes: nothing is stored that could go stale.
 from __future__ import annotations
 
 from engine.backfill import Reservation
-from engine.capacity import Shape
 from engine.model import RESOURCES, WorkloadState
 from engine.query import Reason
 from engine.scheduler import Scheduler
+from engine.shape import Shape
 from engine.state import State
 
 ON_HOLD = "OnHold"

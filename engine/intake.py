@@ -8,7 +8,6 @@ from typing import Any
 
 from engine import commands as cmd
 from engine import events as ev
-from engine.capacity import Shape, accepts
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
 from engine.model import (
     RESOURCES,
@@ -26,6 +25,7 @@ from engine.model import (
 )
 from engine.quota import check_queues
 from engine.recent import totals
+from engine.shape import Shape, accepts
 from engine.state import State
 
 Checked = tuple[list[ev.AnyEvent], tuple[str, ...]]

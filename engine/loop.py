@@ -1,6 +1,5 @@
 """Drives an Engine in real time on a thread of its own, so that the engine stays single-threaded and nobody waits for
-a lock: callers hand in functions, the thread runs them between turns, and commands that came in together share one
-commit.
+a lock: callers hand in functions, and the thread runs them between turns.
 """
 
 from __future__ import annotations
@@ -8,6 +7,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -39,6 +39,8 @@ class EngineLoop:
         self.paused = False
         self.feed_error = ""
         """Why the feed stopped; empty while it runs."""
+        self.fault = ""
+        """Why the thread ended when nobody asked it to; empty while all is well."""
         self._feed = feed
         self._next: tuple[int, WorkloadSpec] | None = None
         self._due: list[WorkloadSpec] = []
@@ -68,7 +70,7 @@ class EngineLoop:
         future: Future[T] = Future()
         with self._door:
             if self._stopping:
-                raise UnreachableError("the engine is stopping", "Start it again")
+                raise self._gone()
             self._calls.put((fn, future))
         try:
             return future.result(timeout_s)
@@ -94,6 +96,16 @@ class EngineLoop:
     # -- the thread ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        try:
+            self._turns()
+        except Exception as error:
+            # A fault of ours. What is journalled is safe; going on from a state in doubt would not be.
+            traceback.print_exc()
+            self.fault = f"the engine stopped on a fault of its own: {type(error).__name__}: {error}"
+            self._stopping = True
+        self._refuse_rest()
+
+    def _turns(self) -> None:
         last = time.monotonic()
         retry_at = 0.0
         while not self._stopping:
@@ -111,7 +123,6 @@ class EngineLoop:
                     # The engine says so in journal_error and keeps answering questions.
                     retry_at = now + RETRY_S
             self._announce()
-        self._refuse_rest()
 
     def _take_calls(self) -> None:
         """Wait up to a turn for something to do, then do everything that is there."""
@@ -186,4 +197,7 @@ class EngineLoop:
             except queue.Empty:
                 return
             if entry is not None and entry[1].set_running_or_notify_cancel():
-                entry[1].set_exception(UnreachableError("the engine is stopping", "Start it again"))
+                entry[1].set_exception(self._gone())
+
+    def _gone(self) -> UnreachableError:
+        return UnreachableError(self.fault or "the engine is stopping", "Start it again; the journal is whole")

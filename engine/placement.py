@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from array import array
 
-from engine.capacity import NOWHERE, Capacity, Shape
+from engine.capacity import NOWHERE, Capacity
 from engine.events import GroupPlacement
+from engine.shape import Shape
 
 Claim = tuple[int, int, int, int]
 """(group, node row, tasks, device mask)"""

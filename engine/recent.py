@@ -61,7 +61,9 @@ class Recent:
         return sum(row[1] for row in rows), sum(row[2] for row in rows)
 
     def sample(self, now_ms: int) -> None:
-        """Add to the use curve when it is time."""
+        """Add to the use curve when it is time. A cell whose clock was never set has no curve."""
+        if not now_ms:
+            return
         if self.samples and now_ms < self.samples[-1][0] + SAMPLE_EVERY_MS:
             return
         capacity, used = totals(self._state)

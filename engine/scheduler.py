@@ -16,10 +16,11 @@ from heapq import heapify, heappop, heappush
 
 from engine import events as ev
 from engine.backfill import Reservation
-from engine.capacity import Capacity, Shape
+from engine.capacity import Capacity
 from engine.model import NodeState, WorkloadState
 from engine.pending import Key
 from engine.placement import Claim, packed, place, unplace
+from engine.shape import Shape
 from engine.state import State
 
 Emit = Callable[[ev.Placed], None]

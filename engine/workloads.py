@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from engine.capacity import Shape
 from engine.columns import Names, Table
 from engine.errors import NotFoundError
 from engine.model import PoolSpec, PriorityClassSpec, TaskGroup, WorkloadSpec, WorkloadState
 from engine.quota import Vector
+from engine.shape import Shape
 
 UNBOUNDED_MS = 10 * 365 * 86_400_000
 """What an unknown run time counts as in backfill: ten years."""

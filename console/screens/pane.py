@@ -18,7 +18,7 @@ from textual.widget import Widget
 from console.actions import ScreenName, Target, TargetKind
 from console.details import Section, text_line
 from console.feed import in_thread
-from console.screens.sections import SectionsView
+from console.screens.sections import MARGIN, SectionsView
 from console.table import WindowTable
 from console.text import printable
 from console.views import LISTS, SHARE, ListView, Row, Window, summary
@@ -34,6 +34,8 @@ Connect = Callable[[], "Client"]
 """Gives the client of the moment, or raises UnreachableError while there is none."""
 WIDE = 100
 """From this width on a page of details has two columns."""
+BETWEEN = 2
+"""Cells between the two."""
 
 
 class Pane(Vertical):
@@ -257,14 +259,17 @@ class DetailPane(Pane, Generic[D]):
 
     def on_resize(self) -> None:
         self._right.display = self.ALWAYS_TWO or self.size.width >= WIDE
-        self.call_after_refresh(self._draw)
+        self._draw()
 
     def _draw(self) -> None:
-        if self.detail is None or not self._left.size.width:
+        """Lay out what is known. Widths follow from this page's own, which is right before the columns' are."""
+        if self.detail is None or not self.size.width:
             return
-        left, right = self.columns(self.detail, self._left.text_width)
-        self._left.show(left if self._right.display else left + right)
-        self._right.show(right if self._right.display else [])
+        two = self._right.display
+        width = max(20, (self.size.width - BETWEEN if two else self.size.width * 2) // 2 - MARGIN - 1)
+        left, right = self.columns(self.detail, width)
+        self._left.show(left if two else left + right, width)
+        self._right.show(right if two else [], width)
         self.post_message(self.Changed())
 
     @on(SectionsView.LinkChosen)

@@ -15,4 +15,6 @@ class QueuesPane(ListPane):
 
     @on(WindowTable.RowChosen)
     def _chosen(self, event: WindowTable.RowChosen) -> None:
-        self.post_message(self.Follow(f"workloads queue:{quoted(event.row.id)}"))
+        name = event.row.id
+        below = "" if "/" in name else f",{quoted(name + '/*')}"
+        self.post_message(self.Follow(f"workloads queue:{quoted(name)}{below}"))

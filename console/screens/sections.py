@@ -71,9 +71,9 @@ class SectionsView(ScrollView, can_focus=True, inherit_bindings=False):
         """The link under the cursor."""
         return self._lines[self._cursor].link if 0 <= self._cursor < len(self._lines) else ""
 
-    def show(self, sections: Sequence[Section]) -> None:
-        """Draw these instead; the cursor stays on the line with the same link."""
-        lines = self._flat(sections)
+    def show(self, sections: Sequence[Section], width: int = 0) -> None:
+        """Draw these instead, made for `width`; the cursor stays on the line with the same link."""
+        lines = self._flat(sections, width or self.text_width)
         if lines == self._lines:
             return
         before, link = self._lines, self.link
@@ -91,19 +91,14 @@ class SectionsView(ScrollView, can_focus=True, inherit_bindings=False):
             if old != new:
                 self._refresh_line(index)
 
-    def _flat(self, sections: Sequence[Section]) -> list[Line]:
+    def _flat(self, sections: Sequence[Section], width: int) -> list[Line]:
         lines: list[Line] = []
         for section in sections:
             if lines:
                 lines.append(Line())
-            lines.append(self._head(section))
+            lines.append(_head(section, width))
             lines.extend(section.lines)
         return lines
-
-    def _head(self, section: Section) -> Line:
-        note = cut(section.note, max(0, self.text_width - cell_len(section.title) - 6))
-        rule = self.text_width - cell_len(section.title) - cell_len(note) - 2
-        return Line(((section.title, "head"), (" " + "─" * rule + " ", "faint"), (note, "dim")))
 
     def on_mount(self) -> None:
         self._retone()
@@ -176,3 +171,9 @@ class SectionsView(ScrollView, can_focus=True, inherit_bindings=False):
             self._refresh_line(old)
             self._refresh_line(index)
             self.action_follow()
+
+
+def _head(section: Section, width: int) -> Line:
+    note = cut(section.note, max(0, width - cell_len(section.title) - 6))
+    rule = width - cell_len(section.title) - cell_len(note) - 2
+    return Line(((section.title, "head"), (" " + "─" * rule + " ", "faint"), (note, "dim")))

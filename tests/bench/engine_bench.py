@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.capacity import NOWHERE, Capacity, Shape
+from engine.capacity import NOWHERE, Capacity
 from engine.columns import view
 from engine.commands import Submit
 from engine.control import Engine
@@ -27,6 +27,7 @@ from engine.model import (
     WorkloadSpec,
 )
 from engine.query import Query, Term
+from engine.shape import Shape
 from engine.traces.replay import replay
 
 SIZES = (5_000, 50_000, 130_000)
@@ -34,9 +35,7 @@ POOLS = (
     PoolSpec(
         name="h100", capacity=Resources(cpu_milli=192_000, memory_mib=2_000_000, gpu_milli=8000), gpu_model="H100"
     ),
-    PoolSpec(
-        name="a100", capacity=Resources(cpu_milli=96_000, memory_mib=1_000_000, gpu_milli=4000), gpu_model="A100"
-    ),
+    PoolSpec(name="a100", capacity=Resources(cpu_milli=96_000, memory_mib=1_000_000, gpu_milli=4000), gpu_model="A100"),
     PoolSpec(name="cpu", capacity=Resources(cpu_milli=64_000, memory_mib=256_000)),
 )
 CHURN = 20_000
@@ -128,7 +127,9 @@ def cell(size: int) -> CellSpec:
     )
 
 
-def singles(rng: random.Random, prefix: str, count: int, groups: list[tuple[TaskGroup, ...]]) -> tuple[WorkloadSpec, ...]:
+def singles(
+    rng: random.Random, prefix: str, count: int, groups: list[tuple[TaskGroup, ...]]
+) -> tuple[WorkloadSpec, ...]:
     return tuple(
         WorkloadSpec(
             id=f"{prefix}-{i}",

@@ -12,6 +12,7 @@ import pytest
 from textual.pilot import Pilot
 
 from console.app import MusterApp
+from console.screens.pane import DetailPane
 from tests.console.fake_client import FakeClient
 from tests.console.test_app import line, until
 
@@ -34,12 +35,19 @@ def after(*lines: str, keys: tuple[str, ...] = (), title: str = "") -> Steps:
         for command in lines:
             console.steering.run(command)
         await until(pilot, lambda: title in line(pilot, "title"))
+        await until(pilot, lambda: shows_data(console.navigator.current) and pilot.app.focused is not None)
         await pilot.app.workers.wait_for_complete()
         if keys:
             await pilot.press(*keys)
         await pilot.pause(0.1)
 
     return run
+
+
+def shows_data(pane: Any) -> bool:
+    if isinstance(pane, DetailPane):
+        return pane.detail is not None and len(pane._left._lines) > 2
+    return pane.table.cursor_row is not None
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)

@@ -7,8 +7,9 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.capacity import NOWHERE, Capacity, Shape, size_class
+from engine.capacity import NOWHERE, Capacity
 from engine.model import NodeSpec, NodeState, PoolSpec, Resources, TaskGroup
+from engine.shape import Shape, size_class
 
 POOLS = [
     PoolSpec(name="big", capacity=Resources(cpu_milli=96_000, memory_mib=700_000, gpu_milli=8000), gpu_model="H100"),

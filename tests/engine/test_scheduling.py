@@ -585,6 +585,21 @@ def test_work_kept_shortens_what_backfill_expects() -> None:
     assert (end(engine, "x"), started(engine, "big")) == (65 * S, 75 * S)
 
 
+def test_work_kept_sets_apart_from_like_workloads_that_have_done_nothing_yet() -> None:
+    """Both ask for the same, but the older would run past the promised start and the younger has 10 s left."""
+    engine = cell(gpu_nodes=2, cpu_nodes=0)
+    like = {"gpu": 8000, "run": 60 * S, "estimate": 60 * S, "checkpoint": 10 * S, "priority": "low"}
+    engine.command(submit(workload("old", held=True, **like), workload("young", **like)))
+    engine.command(submit(workload("now", gpu=8000, run=75 * S, estimate=75 * S)))
+    engine.advance(55 * S)
+    engine.commands([cmd.Requeue(ids=("young",)), cmd.Hold(ids=("young",)), submit(workload("big", count=2, gpu=8000))])
+    engine.command(cmd.Release(ids=("old", "young")))
+    assert state(engine, "old", "young") == ["queued", "running"]
+    check_settled(engine)
+    engine.advance(75 * S)
+    assert state(engine, "big") == ["running"]
+
+
 def test_held_work_waits_for_its_release_and_then_goes_at_its_age() -> None:
     engine = cell(gpu_nodes=1, cpu_nodes=0)
     engine.command(submit(workload("now", gpu=8000), workload("x", gpu=8000, held=True), workload("y", gpu=8000)))

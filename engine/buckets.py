@@ -1,0 +1,76 @@
+"""Buckets of the ready nodes of one pool, by what they have free. `engine.capacity` searches them."""
+
+from __future__ import annotations
+
+from heapq import heappush
+
+from engine.columns import copied
+
+SHARE_STEP = 50
+"""Milli-GPU per bucket of partly used devices."""
+
+
+class PoolIndex:
+    """Buckets of the ready nodes of one pool, and their free totals."""
+
+    __slots__ = ("counts", "cpu_bits", "free_cpu", "free_devices", "free_memory", "gpu_bits", "heaps", "memory_bits",
+                 "share_bits", "share_counts", "share_heaps")  # fmt: skip
+
+    def __init__(self) -> None:
+        self.gpu_bits = 0
+        self.cpu_bits: list[int] = [0] * 64
+        self.memory_bits: dict[int, int] = {}
+        self.heaps: dict[int, list[int]] = {}
+        self.counts: dict[int, int] = {}
+        self.share_bits = 0
+        self.share_heaps: list[list[int]] = [[] for _ in range(1000 // SHARE_STEP)]
+        self.share_counts = [0] * (1000 // SHARE_STEP)
+        self.free_cpu = 0
+        self.free_memory = 0
+        self.free_devices = 0
+        """Whole free devices."""
+
+    def copy(self) -> PoolIndex:
+        other = PoolIndex.__new__(PoolIndex)
+        for name in self.__slots__:
+            setattr(other, name, copied(getattr(self, name)))
+        return other
+
+    def insert(self, key: int, node: int) -> None:
+        heap = self.heaps.get(key)
+        if heap is None:
+            heap = self.heaps[key] = []
+        heappush(heap, node)
+        count = self.counts.get(key, 0)
+        self.counts[key] = count + 1
+        if not count:
+            gpu, cpu, memory = key >> 12, key >> 6 & 63, key & 63
+            self.gpu_bits |= 1 << gpu
+            self.cpu_bits[gpu] |= 1 << cpu
+            self.memory_bits[key >> 6] = self.memory_bits.get(key >> 6, 0) | 1 << memory
+
+    def remove(self, key: int) -> None:
+        """One node fewer in the bucket; its heap entry goes stale."""
+        count = self.counts[key] - 1
+        self.counts[key] = count
+        if count:
+            return
+        self.heaps[key].clear()
+        row = key >> 6
+        gpu, cpu = row >> 6, row & 63
+        self.memory_bits[row] ^= 1 << (key & 63)
+        if not self.memory_bits[row]:
+            self.cpu_bits[gpu] ^= 1 << cpu
+            if not self.cpu_bits[gpu]:
+                self.gpu_bits ^= 1 << gpu
+
+    def insert_share(self, step: int, node: int) -> None:
+        heappush(self.share_heaps[step], node)
+        self.share_counts[step] += 1
+        self.share_bits |= 1 << step
+
+    def remove_share(self, step: int) -> None:
+        self.share_counts[step] -= 1
+        if not self.share_counts[step]:
+            self.share_heaps[step].clear()
+            self.share_bits ^= 1 << step
