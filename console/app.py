@@ -11,7 +11,6 @@ import signal
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -24,7 +23,7 @@ from textual.widgets import Static
 
 from console import actions
 from console.actions import Action, Context, ScreenName
-from console.feed import Arrived, Connected, Feed, Lost, in_thread
+from console.feed import Arrived, Connected, Feed, Lost, Outage, Seen
 from console.navigator import Navigator
 from console.screens.frame import Frame
 from console.screens.lines import OneLine
@@ -37,35 +36,14 @@ from engine.errors import MusterError, SpecError, UnreachableError
 
 if TYPE_CHECKING:
     from textual.command import Provider
-    from textual.timer import Timer
 
     from console.client import Client, Health
     from console.dialogs import PromptBar
-    from runbooks.plan import ActionName
 
 LEAST_WIDTH, LEAST_HEIGHT = 60, 15
 STALE_MS = 2_000
 """Cell time after which waits and ages on the screen are asked for anew although nothing happened."""
 _BOUND_ELSEWHERE = ("enter", "space", "ctrl+p", "ctrl+c")
-
-
-@dataclass
-class Seen:
-    """What of the cell is on the screen."""
-
-    version: int = 0
-    at_ms: int = 0
-    reloaded_ms: int = 0
-
-
-@dataclass
-class Outage:
-    """Since when and why the engine does not answer."""
-
-    since: float
-    timer: Timer
-    problem: str = ""
-    retry_at: float = 0.0
 
 
 def _palette() -> type[Provider]:
@@ -146,7 +124,7 @@ class MusterApp(App[None]):
             self.call_after_refresh(self.navigator.current.land)
         base.set_class(small, "-small")
         size = f"{event.size.width}x{event.size.height}"
-        self.query_one("#small", Static).update(f"{size} is too small\n{LEAST_WIDTH}x{LEAST_HEIGHT} at least")
+        base.query_one("#small", Static).update(f"{size} is too small\n{LEAST_WIDTH}x{LEAST_HEIGHT} at least")
         self._draw_top()
 
     # --- the line to the engine
@@ -269,19 +247,12 @@ class MusterApp(App[None]):
     @work(group="propose", exclusive=True)
     async def propose(self, action: Action, ids: tuple[str, ...]) -> None:
         """Ask the engine for a plan, the person for a yes, and the engine to do exactly that plan."""
-        from console.dialogs import ConfirmDialog
+        from console.approval import propose
 
         try:
-            name: ActionName = action.id  # type: ignore[assignment]
-            proposal = await in_thread(lambda: self.client().propose(name, ids))
-            if not await self.push_screen_wait(ConfirmDialog(proposal, action.shell_line(ids), self.clock)):
-                self.say(f"{action.title}: nothing was changed")
-                return
-            outcome = await in_thread(lambda: self.client().approve(proposal.id, proposal.digest))
+            self.say(await propose(self, action, ids))
         except MusterError as error:
             self.report(error)
-            return
-        self.say("\n".join([f"{proposal.title}: done", *outcome.verified[:5]]))
         self._reload()
 
     @on(OneLine.Pressed)

@@ -114,6 +114,8 @@ def _show_commands(commands: Any) -> None:
     why = _command(commands, "why", "console.show:why", "why a workload waits, and what would let it start")
     why.add_argument("id")
     _reach(why, sub=True)
+    suggest = _command(commands, "suggest", "console.show:suggest", "what stands out, and what might be done about it")
+    _reach(suggest, sub=True)
 
 
 def _change_commands(commands: Any) -> None:

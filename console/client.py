@@ -15,6 +15,7 @@ from engine.errors import RefusedError
 if TYPE_CHECKING:
     from engine.commands import AnyCommand, Receipt
     from engine.query import Changes, NodeDetail, Overview, Page, Query, WorkloadDetail
+    from recommender.suggest import Advice
     from runbooks.plan import ActionName, Outcome, Proposal
 
 
@@ -37,6 +38,24 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """Version of Muster that serves."""
 
 
+class RuntimeEstimate(msgspec.Struct, frozen=True, kw_only=True):
+    """How long work like a workload ran, in milliseconds, what that rests on, and how well such estimates have held."""
+
+    p10_ms: int
+    p50_ms: int
+    p90_ms: int
+    samples: int
+    """Finished runs of its like."""
+    level: str
+    """What makes them its like: "tenant and name", "tenant and size", "queue and size", or "all" when nothing does."""
+    scored: int
+    """Ends, of every kind of work, compared with what was estimated before they were learnt."""
+    p90_coverage_permille: int | None
+    """Share of the scored that ended within their p90: 900 is perfect. None while none is scored."""
+    median_abs_log_error: float | None
+    """Of p50 against the scored runs, natural logarithm: 0.69 is a factor of two. None while none is scored."""
+
+
 class Client(Protocol):
     """What every face may ask. Errors are `engine.errors.MusterError` and its kinds, nothing else."""
 
@@ -47,6 +66,14 @@ class Client(Protocol):
     def query(self, query: Query) -> Page: ...
     def workload(self, workload_id: str) -> WorkloadDetail: ...
     def node(self, node_id: str) -> NodeDetail: ...
+
+    def estimate(self, workload_id: str) -> RuntimeEstimate | None:
+        """How long work like it ran; None while too little of its like has finished."""
+        ...
+
+    def suggestions(self) -> Advice:
+        """What the recommender finds now. Its actions are hints of what to propose; nothing is done."""
+        ...
 
     def changes(self, after: int, wait_s: float, limit: int = 500) -> Changes:
         """What happened after state version `after`; waits up to `wait_s` seconds for something to happen."""

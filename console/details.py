@@ -17,7 +17,7 @@ from engine.model import WorkloadState
 from engine.query import GroupDetail, HistoryItem, NodeDetail, Overview, PoolOverview, WorkloadDetail
 
 SLOW_WAIT_MS = 30 * 60_000
-"""A p95 wait above this is worth a line on the overview."""
+"""A wait above this is worth a line on the overview."""
 
 
 class Line(NamedTuple):
@@ -58,6 +58,10 @@ def findings(view: Overview, width: int) -> list[Line]:
     if view.wait_p95_ms > SLOW_WAIT_MS:
         text = f"wait p95 is {duration(view.wait_p95_ms)}"
         found.append(_finding("!", "warn", text, "workloads state:queued sort:-wait", width))
+    if view.oldest_wait_ms > SLOW_WAIT_MS:
+        oldest = printable(view.oldest_waiting)
+        text = f"{oldest} waits {duration(view.oldest_wait_ms)}"
+        found.append(_finding("!", "warn", text, f"workload {oldest}", width))
     failed = view.states.get("failed", 0)
     if failed:
         found.append(_finding("✗", "bad", f"{failed:,} failed", "workloads state:failed", width))

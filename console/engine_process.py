@@ -15,6 +15,7 @@ from typing import Any
 
 import uvicorn
 
+from console.advisor import Advisor
 from console.local_client import LocalClient
 from console.server import Watch, build_app
 from console.sockets import bind_tcp, bind_unix, private_folder
@@ -75,7 +76,7 @@ def serve(served: Served) -> None:
         sockets = list(_sockets(served, after))
         _write_pid(served.pid_file, after)
         loop = EngineLoop(engine, speed=served.speed, feed=served.feed(engine) if served.feed else None)
-        client = LocalClient(loop, Gate(engine), served.read_only, name=served.name)
+        client = LocalClient(loop, Gate(engine), Advisor(loop), served.read_only, name=served.name)
         loop.start()
         after.callback(loop.stop)
         asyncio.run(run_server(client, loop, sockets, on_ready=lambda: _say_ready(served)))

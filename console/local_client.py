@@ -11,10 +11,13 @@ from engine.commands import AddNodes, AddPools, AddPriorityClasses, AddQueues, D
 from engine.errors import RefusedError
 
 if TYPE_CHECKING:
+    from console.advisor import Advisor
+    from console.client import RuntimeEstimate
     from engine.commands import AnyCommand, Receipt
     from engine.control import Engine
     from engine.loop import EngineLoop
     from engine.query import Changes, NodeDetail, Overview, Page, Query, WorkloadDetail
+    from recommender.suggest import Advice
     from runbooks.gate import Gate
     from runbooks.plan import ActionName, Outcome, Proposal
 
@@ -23,17 +26,25 @@ REQUESTS = (Submit, Define, AddPools, AddNodes, AddQueues, AddPriorityClasses)
 
 
 class LocalClient:
-    """Implements `console.client.Client` over an engine loop and a gate of this process.
+    """Implements `console.client.Client` over an engine loop, a gate and an advisor of this process.
 
     `who` is the person in whose name is proposed and approved; `name` is the engine's name for the header.
     """
 
     def __init__(
-        self, loop: EngineLoop, gate: Gate, read_only: bool = False, *, who: str = "", name: str = "local"
+        self,
+        loop: EngineLoop,
+        gate: Gate,
+        advisor: Advisor,
+        read_only: bool = False,
+        *,
+        who: str = "",
+        name: str = "local",
     ) -> None:
         self.read_only = read_only
         self._loop = loop
         self._gate = gate
+        self._advisor = advisor
         self._who = who or user_name()
         self._name = name
 
@@ -65,6 +76,12 @@ class LocalClient:
 
     def node(self, node_id: str) -> NodeDetail:
         return self._loop.call(lambda engine: engine.node(node_id))
+
+    def estimate(self, workload_id: str) -> RuntimeEstimate | None:
+        return self._advisor.estimate(workload_id)
+
+    def suggestions(self) -> Advice:
+        return self._advisor.advice()
 
     def changes(self, after: int, wait_s: float, limit: int = 500) -> Changes:
         if wait_s > 0:

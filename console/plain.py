@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,13 @@ from console.text import NONE, duration, mebibytes, milli, permille, printable, 
 from engine.query import COLUMNS, Kind
 
 if TYPE_CHECKING:
+    from console.client import RuntimeEstimate
     from engine.query import Overview, Page, PoolOverview, Reason, WorkloadDetail
+    from recommender.suggest import Advice, Suggestion
 
 OVERVIEW_POOLS = 3
 OVERVIEW_REASONS = 4
+SUGGESTED_IDS = 5
 
 
 def page_table(kind: Kind, page: Page) -> list[str]:
@@ -90,6 +94,30 @@ def reason_lines(view: WorkloadDetail) -> list[str]:
     return [f"waiting for {duration(view.now_ms - view.since_ms)}", *place, *lines, f"earliest start: {when}"]
 
 
+def estimate_line(likely: RuntimeEstimate | None) -> str:
+    """How long work like it ran and how far to trust that, or that there is too little to go by."""
+    if likely is None:
+        return "too few finished runs of work like it to say how long it may run"
+    runs = f"{likely.samples:,} runs of "
+    runs += (
+        "any work: nothing nearer has finished often enough" if likely.level == "all" else f"the same {likely.level}"
+    )
+    spread = " .. ".join(
+        f"{name} {duration(ms)}"
+        for name, ms in (("p10", likely.p10_ms), ("p50", likely.p50_ms), ("p90", likely.p90_ms))
+    )
+    return f"work like it ran {spread} ({runs}; {_held(likely)})"
+
+
+def advice_lines(advice: Advice, which_engine: Sequence[str]) -> list[str]:
+    """Every suggestion with what it rests on. `which_engine` are the flags a command needs to reach the same engine."""
+    lines = []
+    for number, suggestion in enumerate(advice.suggestions, 1):
+        lines += [f"{number}. {printable(suggestion.finding)}", *_suggestion(suggestion, which_engine), ""]
+    found = lines[:-1] or [f"nothing found at version {advice.version:,}"]
+    return [*found, *(f"cannot tell: {printable(text)}" for text in advice.unknown)]
+
+
 def quantity(name: str, value: int) -> str:
     """A quantity of the resource vector with its unit: "8 GPU", "64 GiB memory"."""
     units = {"cpu_milli": "CPU", "gpu_milli": "GPU"}
@@ -156,3 +184,34 @@ def _placement(view: WorkloadDetail) -> str:
 def _reason(reason: Reason) -> list[str]:
     unblock = [f"  would start if: {printable(reason.unblock)}"] if reason.unblock else []
     return [f"{printable(reason.token)}: {printable(reason.text)}", *unblock]
+
+
+def _held(likely: RuntimeEstimate) -> str:
+    if likely.p90_coverage_permille is None:
+        return "no such estimate has been scored yet"
+    return f"p90 held in {permille(likely.p90_coverage_permille)} of {likely.scored:,} scored"
+
+
+def _suggestion(suggestion: Suggestion, which_engine: Sequence[str]) -> list[str]:
+    said = [
+        *(
+            ("evidence", f"{item.metric}: {item.value} ({item.window}; measured on {item.rows:,})")
+            for item in suggestion.evidence
+        ),
+        *(("but", text) for text in suggestion.thin),
+        ("otherwise", suggestion.counterfactual),
+        *(("or", text) for text in suggestion.alternatives),
+    ]
+    pairs = [*_suggested(suggestion, which_engine), *((name, printable(text)) for name, text in said)]
+    return [f"   {line}" for line in facts(pairs)]
+
+
+def _suggested(suggestion: Suggestion, which_engine: Sequence[str]) -> list[tuple[str, str]]:
+    """The action, and the command that proposes it: whole, whatever its length, so that it can be used."""
+    targets = [printable(target) for target in suggestion.targets]
+    if suggestion.action == "notify":
+        more = f" and {len(targets) - SUGGESTED_IDS:,} more" if len(targets) > SUGGESTED_IDS else ""
+        ids = ", ".join(targets[:SUGGESTED_IDS])
+        return [("suggested", f"notify the owners of {ids}{more}; there is nothing to propose")]
+    command = shlex.join(["muster", suggestion.action, *which_engine, *targets])
+    return [("suggested", f"{suggestion.action} {len(targets):,}"), ("propose", command)]

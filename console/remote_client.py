@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 import httpx
 import msgspec
 
-from console.client import Health, refuse_read_only
+from console.client import Health, RuntimeEstimate, refuse_read_only
 from engine.commands import AnyCommand, Receipt
 from engine.errors import (
     JournalBusy,
@@ -22,6 +22,9 @@ from engine.errors import (
 )
 from engine.query import Changes, NodeDetail, Overview, Page, Query, WorkloadDetail
 from runbooks.plan import ActionName, Outcome, Proposal
+
+if TYPE_CHECKING:
+    from recommender.suggest import Advice
 
 T = TypeVar("T")
 
@@ -64,6 +67,16 @@ class RemoteClient:
 
     def node(self, node_id: str) -> NodeDetail:
         return self._get(f"/v1/nodes/{quote(node_id, safe='')}", NodeDetail)
+
+    def estimate(self, workload_id: str) -> RuntimeEstimate | None:
+        kind: Any = RuntimeEstimate | None
+        found: RuntimeEstimate | None = self._get(f"/v1/workloads/{quote(workload_id, safe='')}/estimate", kind)
+        return found
+
+    def suggestions(self) -> Advice:
+        from recommender.suggest import Advice
+
+        return self._get("/v1/suggestions", Advice)
 
     def changes(self, after: int, wait_s: float, limit: int = 500) -> Changes:
         wait_s = min(max(wait_s, 0.0), LONGEST_WAIT_S)

@@ -105,6 +105,7 @@ class LiveReplay:
         self._loop: EngineLoop | None = None
 
     def client(self) -> Client:
+        from console.advisor import Advisor
         from console.local_client import LocalClient
         from engine.commands import SetPolicy
         from engine.control import Engine
@@ -117,7 +118,7 @@ class LiveReplay:
             engine.advance(self._plan.jobs[0].arrival_ms)
         self._loop = EngineLoop(engine, speed=self._speed, feed=traces.workloads(self._plan))
         self._loop.start()
-        return LocalClient(self._loop, Gate(engine), name="replay")
+        return LocalClient(self._loop, Gate(engine), Advisor(self._loop), name="replay")
 
     def close(self) -> None:
         if self._loop is not None:

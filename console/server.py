@@ -1,6 +1,7 @@
 """The HTTP control plane: the same questions and requests as `console.client.Client`, as JSON under /v1.
 
-    GET  /v1/health /v1/overview /v1/workloads/{id} /v1/nodes/{id} /v1/changes?after=&wait_s=&limit=
+    GET  /v1/health /v1/overview /v1/workloads/{id} /v1/workloads/{id}/estimate /v1/nodes/{id} /v1/suggestions
+         /v1/changes?after=&wait_s=&limit=
     POST /v1/query /v1/command /v1/propose /v1/approve
 
 An answer that is not 200 is `{"code", "problem", "remedy"}`; the codes are those of `engine.errors`. Callers are not
@@ -130,8 +131,10 @@ class Faces:
             Route("/v1/health", self.health, methods=["GET"]),
             Route("/v1/overview", self.overview, methods=["GET"]),
             Route("/v1/query", self.query, methods=["POST"]),
+            Route("/v1/workloads/{id:path}/estimate", self.estimate, methods=["GET"]),
             Route("/v1/workloads/{id:path}", self.workload, methods=["GET"]),
             Route("/v1/nodes/{id:path}", self.node, methods=["GET"]),
+            Route("/v1/suggestions", self.suggestions, methods=["GET"]),
             Route("/v1/changes", self.changes, methods=["GET"]),
             Route("/v1/command", self.command, methods=["POST"]),
             Route("/v1/propose", self.propose, methods=["POST"]),
@@ -152,9 +155,19 @@ class Faces:
         workload_id = request.path_params["id"]
         return await answer(lambda: self._client.workload(workload_id))
 
+    async def estimate(self, request: Request) -> Response:
+        workload_id = request.path_params["id"]
+        if not request.scope["raw_path"].endswith(b"/estimate"):
+            # Its slash was quoted: the last part of an id, not ours.
+            return await answer(lambda: self._client.workload(f"{workload_id}/estimate"))
+        return await answer(lambda: self._client.estimate(workload_id))
+
     async def node(self, request: Request) -> Response:
         node_id = request.path_params["id"]
         return await answer(lambda: self._client.node(node_id))
+
+    async def suggestions(self, request: Request) -> Response:
+        return await answer(self._client.suggestions)
 
     async def changes(self, request: Request) -> Response:
         after = int(number(request, "after", 0, 0, 2**62))

@@ -1,4 +1,4 @@
-"""The commands that look: `muster overview`, `get`, `why`."""
+"""The commands that look: `muster overview`, `get`, `why`, `suggest`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from console.attach import connect
-from console.plain import facts, overview_lines, page_table, quantity, reason_lines, workload_lines
+from console.plain import (
+    advice_lines,
+    estimate_line,
+    facts,
+    overview_lines,
+    page_table,
+    quantity,
+    reason_lines,
+    workload_lines,
+)
 from console.query import parse_filter
 from console.text import duration, printable
 from engine.errors import NotFoundError, SpecError
@@ -56,11 +65,19 @@ def get(arguments: argparse.Namespace) -> None:
 def why(arguments: argparse.Namespace) -> None:
     with closing(connect(arguments)) as client:
         view = client.workload(arguments.id)
+        likely = client.estimate(arguments.id)
     if arguments.json:
         names = ("version", "now_ms", "id", "state", "since_ms", "queue", "position", "reasons", "earliest_start_ms")
-        write_json({name: getattr(view, name) for name in names})
+        write_json({**{name: getattr(view, name) for name in names}, "estimate": likely})
         return
-    write_lines([printable(view.id), *reason_lines(view)])
+    write_lines([printable(view.id), *reason_lines(view), estimate_line(likely)])
+
+
+def suggest(arguments: argparse.Namespace) -> None:
+    """Advice only: the command shown with a suggestion proposes its action, and does nothing until a person agrees."""
+    with closing(connect(arguments)) as client:
+        advice = client.suggestions()
+    write_json(advice) if arguments.json else write_lines(advice_lines(advice, _which_engine(arguments)))
 
 
 def write_json(value: Any) -> None:
@@ -71,6 +88,12 @@ def write_json(value: Any) -> None:
 def write_lines(lines: Iterable[str]) -> None:
     """Lines on standard output."""
     sys.stdout.writelines(f"{line}\n" for line in lines)
+
+
+def _which_engine(arguments: argparse.Namespace) -> list[str]:
+    """The flags that named the engine of this command, for another command that shall reach the same."""
+    named = ((f"--{flag}", getattr(arguments, flag)) for flag in ("cell", "connect"))
+    return [word for flag, value in named if value for word in (flag, value)]
 
 
 def _get_one(arguments: argparse.Namespace) -> None:

@@ -71,6 +71,8 @@ class Capacity(Table):
         self.key = array("q", bytes(0))
         self.key.extend([NOWHERE] * len(self.node_ids))
         self.pool_nodes = [0] * len(self.pools)
+        self.not_ready = 0
+        """Nodes in any other state than READY."""
         self.freed = 0
         """Counts what may let something start that could not, or breaks a promise."""
         self.gained: list[int] = []
@@ -81,6 +83,8 @@ class Capacity(Table):
             self.pool_nodes[self.pool[node]] += 1
             if self.state[node] == NodeState.READY:
                 self._enter(node)
+            else:
+                self.not_ready += 1
 
     def dump(self) -> dict[str, Any]:
         return super().dump() | {"pools": [_pool_to(pool) for pool in self.pools]}
@@ -123,10 +127,12 @@ class Capacity(Table):
         """Only READY nodes are in the index. Any change asks for a new look at what waits and what was promised."""
         if self.state[node] == NodeState.READY:
             self._leave(node)
+            self.not_ready += 1
         self.state[node] = state
         self.since[node] = now_ms
         if state == NodeState.READY:
             self._enter(node)
+            self.not_ready -= 1
         self.note_gain(node)
 
     def note_gain(self, node: int) -> None:
@@ -144,6 +150,10 @@ class Capacity(Table):
     @property
     def gained_mark(self) -> int:
         return self.gained_before + len(self.gained)
+
+    @property
+    def all_ready(self) -> bool:
+        return not self.not_ready
 
     def row(self, node_id: str) -> int:
         found = self.row_of.get(node_id)

@@ -38,6 +38,8 @@ class QueueTree(Table):
         self.nominal: list[Vector] = [self._nominal(spec) for spec in self.specs]
         self.path: list[tuple[int, ...]] = []
         """Rows from the queue itself up to its root."""
+        self.limits: list[tuple[tuple[int, int, int], ...]] = []
+        """(vertex row, resource index, nominal quantity) of every limit on that path, the queue's own first."""
         self.children: list[list[int]] = [[] for _ in self.specs]
         for row, spec in enumerate(self.specs):
             self._link(row, spec)
@@ -57,6 +59,14 @@ class QueueTree(Table):
             self.path.append((row, *self.path[parent]))
         else:
             self.path.append((row,))
+        self.limits.append(
+            tuple(
+                (vertex, i, limit)
+                for vertex in self.path[row]
+                for i, limit in enumerate(self.nominal[vertex])
+                if limit != UNLIMITED
+            )
+        )
 
     def add(self, spec: QueueSpec) -> None:
         row = len(self.specs)
@@ -85,19 +95,16 @@ class QueueTree(Table):
     def lacking(self, queue: int, request: Vector) -> tuple[int, int] | None:
         """The first (vertex, resource index) whose nominal quota the request would pass, from the queue upwards."""
         used = self.used
-        for vertex in self.path[queue]:
-            base = vertex * 4
-            for i, limit in enumerate(self.nominal[vertex]):
-                if limit != UNLIMITED and request[i] and used[base + i] + request[i] > limit:
-                    return vertex, i
+        for vertex, i, limit in self.limits[queue]:
+            if request[i] and used[vertex * 4 + i] + request[i] > limit:
+                return vertex, i
         return None
 
     def beyond(self, queue: int, request: Vector) -> tuple[int, int] | None:
         """The first (vertex, resource index) whose nominal quota is below the request even when nothing is used."""
-        for vertex in self.path[queue]:
-            for i, limit in enumerate(self.nominal[vertex]):
-                if limit != UNLIMITED and request[i] > limit:
-                    return vertex, i
+        for vertex, i, limit in self.limits[queue]:
+            if request[i] > limit:
+                return vertex, i
         return None
 
     def charge(self, queue: int, request: Vector) -> None:

@@ -34,6 +34,7 @@ class Verdict(IntEnum):
     NO_QUOTA = 1
     NO_CAPACITY = 2
     WOULD_DELAY = 3
+    PROMISED_QUOTA = 4
 
 
 class Scheduler:
@@ -107,7 +108,7 @@ class Scheduler:
                     heappush(heads, (minus_priority, following, key))
             elif strict:
                 blocked_queues.add(key[1])
-            elif verdict != Verdict.NO_QUOTA:
+            elif verdict not in (Verdict.NO_QUOTA, Verdict.PROMISED_QUOTA):
                 # Others of the kind, in other queues and priorities, fare alike: room only shrinks during a pass.
                 refused.add(key[2])
 
@@ -124,6 +125,8 @@ class Scheduler:
         shapes = workload_class.shapes
         promise = self.reservation
         late = promise is not None and not promise.ends_in_time(row)
+        if late and promise is not None and promise.needs_quota(row):
+            return Verdict.PROMISED_QUOTA
         if late and promise is not None and promise.certainly_in_the_way(shapes, workload_class.tasks):
             return Verdict.WOULD_DELAY
         claims = place(state.capacity, shapes, workload_class.counts)
@@ -154,8 +157,9 @@ class Scheduler:
         """Too little free. The first such workload is promised its time."""
         if self.reservation is None and self.state.pending.by_class:
             promise = Reservation(self.state, row)
-            # What no running work stands in the way of (nodes are down or cordoned) holds up nobody.
-            if promise.start_ms is not None:
+            # What no running work stands in the way of (nodes are down, or its groups never fit together) holds up
+            # nobody: there is no time to promise.
+            if promise.start_ms is not None and promise.start_ms > self.state.now_ms:
                 self.reservation = promise
         return Verdict.NO_CAPACITY
 

@@ -86,7 +86,7 @@ class State(Table):
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def pending_key(self, row: int) -> tuple[int, int, int]:
-        """Where the row waits. One that kept work from an earlier attempt needs less time than its class: its own kind."""
+        """Where the row waits. One that kept work from an earlier attempt needs less time than its class."""
         w = self.workloads
         return self.pending.key(w.value_at(row), w.queue[row], -1 - row if w.kept[row] else w.cls[row])
 

@@ -479,7 +479,7 @@ async def main():
     async with app.run_test() as pilot:
         for _ in range(100):
             await pilot.pause(0.02)
-            if app.navigator.current.table.cursor_row:
+            if app.navigator.current and app.navigator.current.table.cursor_row:
                 break
         assert app.navigator.current.table.cursor_row
 asyncio.run(main())

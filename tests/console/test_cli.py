@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from console import cli
@@ -21,10 +22,10 @@ from console.remote_client import RemoteClient
 from console.settings import CellPaths, paths_in
 from console.sockets import probe
 from engine import errors
-from engine.commands import Submit
+from engine.commands import Cordon, Submit
 from engine.loop import EngineLoop
 from engine.query import Query
-from tests.support.served import gpu_job, running_loop, served_on_unix, socket_folder
+from tests.support.served import HOUR_MS, gpu_job, running_loop, served_on_unix, socket_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = "evil\x1b]52;c;AAAA\x07\u202ename"
@@ -143,11 +144,60 @@ def test_why_tells_the_reason_or_that_there_is_none(shell: Shell, capsys: pytest
     assert json.loads(capsys.readouterr().out)["reasons"][0]["token"] == "InsufficientCapacity"
 
 
+def test_why_tells_how_long_work_like_it_ran_or_that_too_little_is_known(
+    shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shell("why", "first") == 0
+    assert "too few finished runs" in capsys.readouterr().out
+    jobs = tuple(gpu_job(f"train-{number}") for number in range(12))
+    loop.call(lambda engine: engine.command(Submit(workloads=jobs)))
+    loop.call(lambda engine: engine.advance(engine.now_ms + 6 * HOUR_MS))
+    assert shell("why", "train-0") == 0
+    told = "work like it ran p10 1h .. p50 1h .. p90 1h (12 runs of the same tenant and name; p90 held in 100% of "
+    assert told in capsys.readouterr().out
+    assert shell("why", "train-0", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["estimate"]["p90_ms"] == HOUR_MS
+
+
+def test_suggest_shows_the_command_that_would_propose(
+    shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shell("suggest") == 0
+    assert "nothing found" in capsys.readouterr().out
+    loop.call(lambda engine: engine.command(Cordon(ids=("c0", "c1"))))
+    loop.call(lambda engine: engine.advance(engine.now_ms + 2 * HOUR_MS))
+    assert shell("suggest") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("1. 2 cordoned nodes are empty")
+    for told in ("time cordoned, at least: 2.0 h", "No suggestion if", "Do nothing"):
+        assert told in out
+    command = next(line.split()[1:] for line in out.splitlines() if line.split()[:1] == ["propose"])
+    assert command[:2] == ["muster", "uncordon"]
+    assert run([*command[1:], "--dry-run"]) == 0
+    assert "c0" in capsys.readouterr().out
+    assert shell("suggest", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["suggestions"][0]["targets"] == ["c0", "c1"]
+
+
+def test_suggest_names_the_owners_to_notify_and_proposes_nothing(
+    shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = tuple(gpu_job(f"train-{number}") for number in range(40))
+    loop.call(lambda engine: engine.command(Submit(workloads=jobs)))
+    loop.call(lambda engine: engine.advance(engine.now_ms + 15 * HOUR_MS))
+    late = msgspec.structs.replace(gpu_job("train-late"), simulated_runtime_ms=100 * HOUR_MS)
+    loop.call(lambda engine: engine.command(Submit(workloads=(late,))))
+    loop.call(lambda engine: engine.advance(engine.now_ms + 9 * HOUR_MS))
+    assert shell("suggest") == 0
+    out = capsys.readouterr().out
+    assert "notify the owners of train-late; there is nothing to propose" in out
+    print(out)
+    assert "   propose" not in out
+
+
 def test_text_of_strangers_cannot_act_on_the_terminal(
     shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import msgspec
-
     spec = msgspec.structs.replace(gpu_job("third"), name=HOSTILE)
     loop.call(lambda engine: engine.command(Submit(workloads=(spec,))))
     for command in (("get", "workloads", "--columns", "id,name"), ("get", "workloads", "third"), ("why", "third")):

@@ -9,16 +9,17 @@ from contextlib import ExitStack
 
 import pytest
 
+from console.advisor import Advisor
 from console.client import Client
 from console.local_client import LocalClient
 from console.remote_client import RemoteClient
-from engine.commands import AddQueues, Cancel, SetPolicy, Submit
+from engine.commands import AddQueues, Cancel, Cordon, SetPolicy, Submit
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError, UnreachableError
 from engine.loop import EngineLoop
 from engine.model import QueueSpec
 from engine.query import Query, Term
 from runbooks.gate import Gate
-from tests.support.served import gpu_job, running_loop, served_on_unix, socket_folder
+from tests.support.served import HOUR_MS, gpu_job, running_loop, served_on_unix, socket_folder
 
 Connect = Callable[..., Client]
 
@@ -33,8 +34,8 @@ def loop() -> Iterator[EngineLoop]:
 def connect(request: pytest.FixtureRequest, loop: EngineLoop) -> Iterator[Connect]:
     with ExitStack() as after:
         if request.param == "local":
-            gate = Gate(loop.engine)
-            yield lambda read_only=False: LocalClient(loop, gate, read_only, name="lab")
+            gate, advisor = Gate(loop.engine), Advisor(loop)
+            yield lambda read_only=False: LocalClient(loop, gate, advisor, read_only, name="lab")
             return
         path = after.enter_context(served_on_unix(loop))
 
@@ -84,11 +85,44 @@ def test_ids_with_slashes_and_dots_arrive_whole(client: Client) -> None:
     assert client.workload("team/a/../b").id == "team/a/../b"
 
 
+def test_an_id_that_ends_like_a_route_is_still_an_id(client: Client) -> None:
+    submit(client, "a", "b/estimate")
+    assert client.workload("b/estimate").id == "b/estimate"
+    assert client.estimate("b/estimate") is None
+    with pytest.raises(NotFoundError, match="'b'"):
+        client.estimate("b")
+    with pytest.raises(NotFoundError, match="'a/estimate'"):
+        client.workload("a/estimate")
+
+
+def test_an_estimate_comes_from_finished_work_or_not_at_all(client: Client, loop: EngineLoop) -> None:
+    submit(client, *(f"train-{number}" for number in range(20)))
+    assert client.estimate("train-0") is None
+    loop.call(lambda engine: engine.advance(engine.now_ms + 6 * HOUR_MS))
+    likely = client.estimate("train-0")
+    assert likely is not None
+    assert (likely.p10_ms, likely.p50_ms, likely.p90_ms) == (HOUR_MS, HOUR_MS, HOUR_MS)
+    assert (likely.samples, likely.level) == (20, "tenant and name")
+    assert (likely.scored, likely.p90_coverage_permille, likely.median_abs_log_error) == (12, 1000, 0.0)
+
+
+def test_suggestions_are_shown_and_not_done(connect: Connect, loop: EngineLoop) -> None:
+    client = connect(read_only=True)
+    assert client.suggestions().suggestions == ()
+    loop.call(lambda engine: engine.command(Cordon(ids=("g0",))))
+    loop.call(lambda engine: engine.advance(engine.now_ms + 2 * HOUR_MS))
+    [found] = client.suggestions().suggestions
+    assert (found.action, found.targets) == ("uncordon", ("g0",))
+    assert found.evidence[0].value == "2.0 h"
+    assert client.node("g0").state == "cordoned"
+
+
 @pytest.mark.parametrize(
     ("ask", "kind"),
     [
         (lambda client: client.workload("nothing"), NotFoundError),
         (lambda client: client.node("nothing"), NotFoundError),
+        (lambda client: client.estimate("nothing"), NotFoundError),
         (lambda client: client.propose("cancel", ("nothing",)), NotFoundError),
         (lambda client: client.approve("P-0-000000", "0" * 64), NotFoundError),
         (lambda client: client.query(Query(kind="workloads", columns=("nothing",))), SpecError),

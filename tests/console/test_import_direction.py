@@ -18,7 +18,7 @@ def test_imports_run_one_way() -> None:
 
 
 HEAVY = ("textual", "rich", "httpx", "sqlmodel", "sqlalchemy", "numpy", "uvicorn", "starlette", "yaml", "msgspec")
-BEFORE_PAINT = ("httpx", "sqlmodel", "sqlalchemy", "numpy", "uvicorn", "starlette", "yaml")
+BEFORE_PAINT = ("httpx", "sqlmodel", "sqlalchemy", "numpy", "uvicorn", "starlette", "yaml", "recommender")
 
 
 @pytest.mark.parametrize("argument", ["--version", "--help"])

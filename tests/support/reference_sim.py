@@ -1,8 +1,8 @@
 """A second opinion on queueing: FCFS and EASY on M identical processors, with counts only and no engine code.
 
 Test oracle for the replay. Rigid jobs; nobody is killed, so a job's estimate is at least its run time. What the
-published tables leave open is settled as in the engine: of several jobs expected to end at the moment the blocked one is
-due, only those it needs (older first) count as gone.
+published tables leave open is settled as in the engine: of several jobs expected to end at the moment the blocked one
+is due, only those it needs (older first) count as gone.
 """
 
 from __future__ import annotations

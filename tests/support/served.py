@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from console.advisor import Advisor
 from console.engine_process import run_server
 from console.local_client import LocalClient
 from console.sockets import bind_unix
@@ -43,7 +44,7 @@ def running_loop(path: Path | None = None) -> Iterator[EngineLoop]:
 @contextmanager
 def serving(loop: EngineLoop, bound: socket.socket, *, read_only: bool = False) -> Iterator[None]:
     """The control plane of `loop` on a bound socket, on a thread of its own."""
-    client = LocalClient(loop, Gate(loop.engine), read_only, name="lab")
+    client = LocalClient(loop, Gate(loop.engine), Advisor(loop), read_only, name="lab")
     ready = threading.Event()
     aio = asyncio.new_event_loop()
     stop = asyncio.Event()
