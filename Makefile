@@ -8,7 +8,7 @@ PACKAGES = console recommender runbooks engine
 # Without cached bytecode the console starts two to three times slower.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-long bench format lint types imports check lock clean
+.PHONY: run test test-long bench picture format lint types imports check lock clean
 
 run: $(STAMP)  ## the console on a live demo cluster
 	@$(BIN)/muster --demo
@@ -21,6 +21,9 @@ test-long: $(STAMP)  ## every test, also the ones that take minutes
 
 bench: $(STAMP)  ## the budgets of the house, measured
 	$(BIN)/python tests/bench/run.py --json bench-results.json
+
+picture: $(STAMP)  ## docs/console.svg, from the real console on the real engine
+	$(BIN)/python docs/picture.py docs/console.svg
 
 format: $(STAMP)
 	$(BIN)/ruff format .

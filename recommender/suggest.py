@@ -202,7 +202,8 @@ def overruns(running: Page, runtimes: RuntimeModel) -> tuple[list[Suggestion], t
             continue
         judged += 1
         likely = runtimes.estimate(asked(row))
-        if likely is None:
+        # All finished work together is no like of anything: a service would look overdue beside it.
+        if likely is None or likely.level == "all":
             silent += 1
         elif row["run"] > OVERRUN * likely.p90_ms:
             found.append(overrun_suggestion(row, likely, skill))

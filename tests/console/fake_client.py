@@ -8,7 +8,7 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any
 
-from console.client import Health, refuse_read_only
+from console.client import Health, RuntimeEstimate, refuse_read_only
 from engine.commands import AnyCommand, Receipt
 from engine.errors import MusterError, NotFoundError, RefusedError, UnreachableError
 from engine.query import (
@@ -27,6 +27,7 @@ from engine.query import (
     Term,
     WorkloadDetail,
 )
+from recommender.suggest import Advice
 from runbooks.plan import ActionName, Effect, Outcome, Plan, Proposal
 
 NOW_MS = 1_772_366_400_000
@@ -373,6 +374,18 @@ class FakeClient:
             devices=tuple((0, 250, 1000, 0, 0, 500, 1000, 0)[: row["gpu"] // 1000]),
             workloads=(("wl-000003", 8), (self._text(3, "wl-000010"), 1)),
         )
+
+    def estimate(self, workload_id: str) -> RuntimeEstimate | None:
+        self._answer()
+        self._find(workload_id)
+        return RuntimeEstimate(
+            p10_ms=20 * MINUTE, p50_ms=60 * MINUTE, p90_ms=150 * MINUTE, samples=57, level="tenant and name",
+            scored=640, p90_coverage_permille=912, median_abs_log_error=0.4,
+        )  # fmt: skip
+
+    def suggestions(self) -> Advice:
+        self._answer()
+        return Advice(version=self.version, suggestions=(), unknown=())
 
     def changes(self, after: int, wait_s: float, limit: int = 500) -> Changes:
         with self._changed:

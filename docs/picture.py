@@ -1,0 +1,66 @@
+"""Makes docs/console.svg: the real console on the real engine, three hours into the demo's first day.
+
+make picture
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from textual.pilot import Pilot
+
+from console import demo
+from console.advisor import Advisor
+from console.app import MusterApp
+from console.local_client import LocalClient
+from engine.commands import Submit
+from engine.control import Engine
+from engine.loop import EngineLoop
+from engine.traces.generate import HOUR_MS, ai_cell
+from runbooks.gate import Gate
+
+SEED = 1
+NODES = 400
+UNTIL_MS = demo.START_MS + 3 * HOUR_MS
+SIZE = (132, 36)
+
+
+def busy_engine() -> Engine:
+    """The demo cell at half past twelve."""
+    engine = Engine.open(None, cell=ai_cell(NODES), seed=SEED)
+    engine.advance(demo.START_MS)
+    for at_ms, spec in demo.feed(engine, SEED):
+        if at_ms > UNTIL_MS:
+            break
+        engine.advance(at_ms)
+        engine.command(Submit(workloads=(spec,)))
+    engine.advance(UNTIL_MS)
+    return engine
+
+
+async def until(pilot: Pilot[None], shown: Callable[[], bool]) -> None:
+    for _ in range(200):
+        if shown():
+            return
+        await pilot.pause(0.05)
+    raise RuntimeError("the console showed nothing within 10 s")
+
+
+async def main(target: Path) -> None:
+    engine = busy_engine()
+    loop = EngineLoop(engine)
+    loop.paused = True
+    loop.start()
+    app = MusterApp(lambda: LocalClient(loop, Gate(engine), Advisor(loop), name="demo"), title="demo")
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "nodes ready" in app.export_screenshot().replace("&#160;", " "))
+        await pilot.pause(0.5)
+        target.write_text(app.export_screenshot(title="muster --demo"), encoding="utf-8")
+    loop.stop()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1])))
