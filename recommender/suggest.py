@@ -257,8 +257,6 @@ def overrun_suggestion(row: Row, likely: Estimate, skill: Skill | None) -> Sugge
 def doubts(row: Row, likely: Estimate, skill: Skill | None) -> tuple[str, ...]:
     """What weakens a finding that rests on the estimated run time."""
     found = []
-    if likely.level == "all":
-        found.append("compared with every finished workload: nothing nearer has enough samples")
     if (row["estimate"] or 0) > row["run"]:
         found.append(f"its owner asked for {span(row['estimate'])}, which is not over yet")
     if skill is None or skill.scored < LEAST_SCORED:
