@@ -18,7 +18,7 @@ from rich.text import Text
 from textual import on, work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.events import Resize
+from textual.events import Event, Key, Resize
 from textual.widgets import Static
 
 from console import actions
@@ -258,6 +258,14 @@ class MusterApp(App[None]):
     @on(OneLine.Pressed)
     def _pressed(self, event: OneLine.Pressed) -> None:
         self.action_act(event.press)
+
+    async def on_event(self, event: Event) -> None:
+        """Keys come by here in order, before the focused widget has seen the one before."""
+        if not (isinstance(event, Key) and not event.is_forwarded and self.steering.takes(event)):
+            await super().on_event(event)
+
+    async def on_prompt_bar_ready(self, event: PromptBar.Ready) -> None:
+        await self.steering.ready(event.bar)
 
     def on_prompt_bar_edited(self, event: PromptBar.Edited) -> None:
         self.steering.edited(event.text)

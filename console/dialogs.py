@@ -341,6 +341,13 @@ class PromptBar(Vertical):
     class Cancelled(Message):
         """Esc: as if nothing had been typed."""
 
+    class Ready(Message):
+        """Keys reach the input from now on."""
+
+        def __init__(self, bar: PromptBar) -> None:
+            super().__init__()
+            self.bar = bar
+
     def __init__(
         self, sign: str, text: str, candidates: Callable[[str, int], list[str]], history: Sequence[str] = ()
     ) -> None:
@@ -366,9 +373,21 @@ class PromptBar(Vertical):
         self._input.cursor_blink = False
         self._sign.styles.width = 3
         self._sign.show([part(f" {self.sign} ", "key")])
-        self._input.focus()
+        self.screen.set_focus(self._input)
         self._input.cursor_position = len(self._input.value)
         self._offer()
+        self.post_message(self.Ready(self))
+
+    async def take(self, key: events.Key) -> None:
+        """A key that was pressed before the input could have it."""
+        if key.is_printable and key.character:
+            self._input.insert_text_at_cursor(key.character)
+        elif key.key == "enter":
+            await self._input.action_submit()
+        elif key.key == "backspace":
+            self._input.action_delete_left()
+        elif key.key == "escape":
+            self.action_cancel()
 
     def point_at(self, error: SpecError) -> None:
         """Say what is wrong, below where it is wrong."""

@@ -17,6 +17,7 @@ from engine.query import COLUMNS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from textual.events import Key
     from textual.timer import Timer
 
     from console.actions import ScreenName
@@ -34,6 +35,8 @@ class Steering:
     def __init__(self, app: MusterApp) -> None:
         self._app = app
         self._bar: PromptBar | None = None
+        self._early: list[Key] | None = None
+        """Keys pressed while a bar opens; None when none does."""
         self._filtered: Any = None
         self._before = ""
         self._timer: Timer | None = None
@@ -162,6 +165,27 @@ class Steering:
 
     # --- the bars
 
+    def takes(self, key: Key) -> bool:
+        """Whether a key is the bars' affair before any widget sees it: what opens one, and what is typed at once after
+        it, which would else act on the page."""
+        if self._early is not None:
+            self._early.append(key)
+            return True
+        app = self._app
+        if self._bar is None and app.screen is app.screen_stack[0]:
+            for name in ("filter", "command"):
+                if key.key in app.actions[name].keys:
+                    app.action_act(name)
+                    return True
+        return False
+
+    async def ready(self, bar: PromptBar) -> None:
+        """The bar can take keys: first those that came too early."""
+        if bar is self._bar and self._early is not None:
+            early, self._early = self._early, None
+            for key in early:
+                await bar.take(key)
+
     def open_command(self, text: str = "") -> None:
         pane = self._app.navigator.current
         kind = pane.KIND if isinstance(pane, ListPane) else "workloads"
@@ -186,12 +210,14 @@ class Steering:
 
         self.close_bar()
         self._bar = PromptBar(sign, text, candidates, history or [])
+        self._early = []
         self._app.frame.mount(self._bar)
 
     def close_bar(self) -> None:
         if self._bar is not None:
             self._bar.remove()
             self._bar = None
+            self._early = None
             if self._app.navigator.current is not None:
                 self._app.navigator.current.land()
 
