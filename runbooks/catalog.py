@@ -41,8 +41,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """How often a workload was started: tells a restarted one from the run that was shown."""
     gpu_milli: int = 0
     cpu_milli: int = 0
-    run_ms: int = 0
-    """Time a bound workload has run in this attempt; else 0."""
+    unsaved_ms: int = 0
+    """Time a bound workload has run since its last checkpoint, or its start; else 0."""
     worked_ms: int = 0
     """Time a workload has run in all its attempts."""
     pool: str = ""
@@ -246,7 +246,7 @@ def step(action: Action, target: Target, work: Mapping[str, Target]) -> str:
 def workload_facts(action: Action, target: Target) -> list[str]:
     facts = [target.state, size(target.gpu_milli, target.cpu_milli)]
     if loses_work(action, target):
-        facts.append(f"at most {hours(loss_ms(action, target))} of work lost")
+        facts.append(f"{hours(loss_ms(action, target))} of work lost")
     return facts
 
 
@@ -257,7 +257,7 @@ def node_facts(action: Action, target: Target, work: Mapping[str, Target]) -> li
     if action.name != "drain":
         return [target.state, f"leaves {workloads(len(target.work))} running"]
     gpu, cpu = sum(w.gpu_milli for w in held), sum(w.cpu_milli for w in held)
-    return [target.state, f"requeues {listed(target.work)}", size(gpu, cpu), f"at most {lost(action, held)} lost"]
+    return [target.state, f"requeues {listed(target.work)}", size(gpu, cpu), f"{lost(action, held)} lost"]
 
 
 def check(action: Action, before: Target, now: Target) -> str:
@@ -280,12 +280,12 @@ def loses_work(action: Action, target: Target) -> bool:
 
 
 def loss_ms(action: Action, target: Target) -> int:
-    """Run time lost at most: all of it when cancelled; else this attempt's, of which checkpoints may keep a part."""
-    return target.worked_ms if action.name == "cancel" else target.run_ms
+    """Run time lost if it happened now: all of it when cancelled, else what no checkpoint has saved."""
+    return target.worked_ms if action.name == "cancel" else target.unsaved_ms
 
 
 def lost(action: Action, stopped: list[Target]) -> str:
-    """Work lost at most when the action stops these: device hours, or core hours where none has devices."""
+    """Work lost when the action stops these: device hours, or core hours where none has devices."""
     gpu = sum(work.gpu_milli * loss_ms(action, work) for work in stopped)
     if gpu:
         return f"{gpu / 3_600_000_000:,.1f} GPU-h"

@@ -260,14 +260,13 @@ def read_workloads(engine: Engine, ids: Sequence[str]) -> dict[str, Target]:
             work = engine.workload(id_)
         except NotFoundError:
             continue
-        since = work.started_ms if work.state in catalog.BOUND else None
         found[id_] = Target(
             id=id_,
             state=work.state,
             attempts=work.attempts,
             gpu_milli=sum(group.count * group.gpu_milli for group in work.groups),
             cpu_milli=sum(group.count * group.cpu_milli for group in work.groups),
-            run_ms=0 if since is None else work.now_ms - since,
+            unsaved_ms=unsaved(work),
             worked_ms=worked(work),
         )
     return found
@@ -281,6 +280,16 @@ def worked(work: WorkloadDetail) -> int:
             total += item.at_ms - since
         since = item.at_ms if item.what == "running" else None
     return total if since is None else total + work.now_ms - since
+
+
+def unsaved(work: WorkloadDetail) -> int:
+    """Milliseconds a bound workload has run that no checkpoint has saved."""
+    if work.state not in catalog.BOUND or work.started_ms is None:
+        return 0
+    ran = work.now_ms - work.started_ms
+    if not work.checkpoint_interval_ms:
+        return ran
+    return (work.kept_ms + ran) % work.checkpoint_interval_ms
 
 
 def read_nodes(engine: Engine, ids: Sequence[str]) -> dict[str, Target]:
@@ -325,7 +334,7 @@ def simulate(engine: Engine, row: Action, plan: Plan, stops: list[Target]) -> tu
     if stops:
         label = "Cancelled with work done" if row.name == "cancel" else "Requeued"
         effects.append(Effect(label=label, before="none", after=catalog.workloads(len(stops))))
-        effects.append(Effect(label="Work lost, at most", before="none", after=catalog.lost(row, stops)))
+        effects.append(Effect(label="Work lost, if now", before="none", after=catalog.lost(row, stops)))
     effects += compare_starts(started, starts(fork))
     return tuple(effects)
 

@@ -87,7 +87,7 @@ def test_one_node_is_never_a_large_share() -> None:
 @pytest.mark.parametrize("row", CATALOG.values(), ids=lambda row: row.name)
 def test_no_state_lowers_a_tier(row: catalog.Action) -> None:
     for state in row.states or {"fcfs"}:
-        many = tuple(target(f"x{i}", state, pool="p", run_ms=1, worked_ms=1) for i in range(5))
+        many = tuple(target(f"x{i}", state, pool="p", unsaved_ms=1, worked_ms=1) for i in range(5))
         assert TIERS.index(catalog.tier(row, many, {"p": 5})) >= TIERS.index(row.tier)
 
 
@@ -112,9 +112,9 @@ def test_inverse_names_what_undoes_it() -> None:
 
 
 def test_step_of_running_work_says_what_is_lost() -> None:
-    running = target("wl-17", "running", gpu_milli=64_000, run_ms=11_520_000, worked_ms=18_000_000)
-    assert catalog.step(find("requeue"), running, {}) == "requeue wl-17 (running, 64 GPU, at most 3.2 h of work lost)"
-    assert catalog.step(find("cancel"), running, {}) == "cancel wl-17 (running, 64 GPU, at most 5.0 h of work lost)"
+    running = target("wl-17", "running", gpu_milli=64_000, unsaved_ms=11_520_000, worked_ms=18_000_000)
+    assert catalog.step(find("requeue"), running, {}) == "requeue wl-17 (running, 64 GPU, 3.2 h of work lost)"
+    assert catalog.step(find("cancel"), running, {}) == "cancel wl-17 (running, 64 GPU, 5.0 h of work lost)"
 
 
 def test_step_of_queued_work_promises_no_loss() -> None:
@@ -124,10 +124,10 @@ def test_step_of_queued_work_promises_no_loss() -> None:
 def test_step_of_a_drain_names_the_work_it_stops() -> None:
     node = target("n1", "ready", work=("a", "b"))
     work = {
-        "a": target("a", "running", gpu_milli=8_000, run_ms=3_600_000),
-        "b": target("b", "running", gpu_milli=250, run_ms=0),
+        "a": target("a", "running", gpu_milli=8_000, unsaved_ms=3_600_000),
+        "b": target("b", "running", gpu_milli=250, unsaved_ms=0),
     }
-    expected = "drain n1 (ready, requeues a, b, 8.25 GPU, at most 8.0 GPU-h lost)"
+    expected = "drain n1 (ready, requeues a, b, 8.25 GPU, 8.0 GPU-h lost)"
     assert catalog.step(find("drain"), node, work) == expected
     assert catalog.step(find("drain"), target("n2", "ready"), {}) == "drain n2 (ready, no work there)"
     assert catalog.step(find("cordon"), node, {}) == "cordon n1 (ready, leaves 2 workloads running)"

@@ -126,11 +126,11 @@ def test_proposal_is_bound_to_the_digest_of_its_plan(gate: Gate, clock: Clock) -
 def test_cancelling_running_work_shows_loss_and_what_starts(gate: Gate) -> None:
     proposal = gate.propose("cancel", ["r0"])
     assert proposal.tier == "T3"
-    assert proposal.steps == ("cancel r0 (running, 8 GPU, at most 1.0 h of work lost)",)
+    assert proposal.steps == ("cancel r0 (running, 8 GPU, 1.0 h of work lost)",)
     shown = effects(proposal)
     assert shown["Waiting"] == ("2", "1")
     assert shown["Starts because of it"] == ("none", "w0")
-    assert shown["Work lost, at most"] == ("none", "8.0 GPU-h")
+    assert shown["Work lost, if now"] == ("none", "8.0 GPU-h")
 
 
 def test_draining_shows_requeued_work_and_nodes(gate: Gate) -> None:
@@ -159,8 +159,8 @@ def test_loss_of_a_cancel_counts_earlier_attempts(gate: Gate, watched: Watched) 
     watched.engine.command(Requeue(ids=("r0",)))
     assert watched.engine.workload("r0").attempts == 2
     watched.engine.advance(watched.now_ms + HOUR)
-    assert "at most 2.0 h" in gate.propose("cancel", ["r0"]).steps[0]
-    assert "at most 1.0 h" in gate.propose("requeue", ["r0"]).steps[0]
+    assert "2.0 h" in gate.propose("cancel", ["r0"]).steps[0]
+    assert "1.0 h" in gate.propose("requeue", ["r0"]).steps[0]
 
 
 # -- what is refused at the door --------------------------------------------------------------------------------------
@@ -518,3 +518,15 @@ class GateMachine(RuleBasedStateMachine):
 
 TestAnySequence = GateMachine.TestCase
 TestAnySequence.settings = settings(max_examples=200, stateful_step_count=40, deadline=None, database=None)
+
+
+def test_work_saved_by_checkpoints_is_not_shown_as_lost(gate: Gate, watched: Watched) -> None:
+    saved = msgspec.structs.replace(work("saved", gpus=1), checkpoint_interval_ms=HOUR)
+    watched.engine.command(Cancel(ids=("w0",)))
+    watched.engine.command(Uncordon(ids=("n2",)))
+    watched.engine.command(Submit(workloads=(saved,)))
+    watched.engine.advance(watched.now_ms + HOUR + HOUR // 4)
+    assert "15 min of work lost" in gate.propose("requeue", ["saved"]).steps[0]
+    watched.engine.command(Requeue(ids=("saved",)))
+    watched.engine.advance(watched.now_ms + HOUR // 2)
+    assert "30 min of work lost" in gate.propose("requeue", ["saved"]).steps[0]
