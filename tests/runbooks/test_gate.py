@@ -522,7 +522,7 @@ TestAnySequence.settings = settings(max_examples=200, stateful_step_count=40, de
 
 def test_work_saved_by_checkpoints_is_not_shown_as_lost(gate: Gate, watched: Watched) -> None:
     saved = msgspec.structs.replace(work("saved", gpus=1), checkpoint_interval_ms=HOUR)
-    watched.engine.command(Cancel(ids=("w0",)))
+    watched.engine.command(Cancel(ids=("w0", "w1")))
     watched.engine.command(Uncordon(ids=("n2",)))
     watched.engine.command(Submit(workloads=(saved,)))
     watched.engine.advance(watched.now_ms + HOUR + HOUR // 4)
