@@ -37,8 +37,9 @@ from engine.traces.trace import Problems, TraceJob, read_jobs
 Estimate = Literal["requested", "actual"]
 TAU_MS = 10_000
 QUEUE = "trace"
-NODES_NEEDED = ("openb",)
-"""Formats whose tasks ask for more than one unit of one resource, so that they need a list of real nodes."""
+WHOLE_REQUESTS = ("openb",)
+"""Formats whose tasks ask for CPU, memory and devices together. On a list of real nodes they ask for all of it; on
+single-GPU nodes only their GPUs count."""
 
 
 class ReplayResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +90,8 @@ def prepare(
         raise SpecError("arrivals", f"{arrivals} is out of range", "Give a number from 0.0001 to 10000")
     problems = Problems(strict=strict)
     raw = [job for job in read_jobs(path, format, problems) if job.run_ms > 0]
+    if format in WHOLE_REQUESTS and node_file is None:
+        raw = list(_gpus_only(raw, problems))
     gpu = any(job.request.gpu_milli for job in raw)
     cell = _cell(format, nodes, gpu, node_file, problems)
     units = _units(cell, gpu)
@@ -102,14 +105,23 @@ def prepare(
     return Plan(cell=cell, jobs=jobs, estimates=_estimates(jobs, estimate), units=units, gpu=gpu, problems=problems)
 
 
+def _gpus_only(jobs: list[TraceJob], problems: Problems) -> Iterator[TraceJob]:
+    """The jobs as a count of GPUs: one task for each whole GPU, or one for a share; any model."""
+    for job in jobs:
+        whole, share = divmod(job.request.gpu_milli, 1000)
+        if not whole and not share:
+            problems.skip("asks for no GPU")
+            continue
+        request = Resources(gpu_milli=1000 if whole else share)
+        yield msgspec.structs.replace(job, tasks=job.tasks * max(whole, 1), request=request, gpu_models=())
+
+
 def _cell(format: str, nodes: int, gpu: bool, node_file: str | Path | None, problems: Problems) -> CellSpec:
     """N nodes of one processor or GPU each, or the nodes of a list."""
     if node_file is not None:
         pools, listed = read_nodes(node_file, problems)
         listed = listed[:nodes] if nodes else listed
         return _cell_of(tuple(pools), tuple(listed))
-    if format in NODES_NEEDED:
-        raise SpecError("node_file", f"{format} pods need real nodes", "Give the node list with --node-file")
     if not 1 <= nodes <= 1_000_000:
         raise SpecError("nodes", f"{nodes} is out of range", "Give --nodes from 1 to 1000000")
     capacity = Resources(gpu_milli=1000) if gpu else Resources(cpu_milli=1000)

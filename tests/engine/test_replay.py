@@ -65,6 +65,16 @@ def test_openb_pods_run_on_their_own_nodes() -> None:
     assert len(plan.jobs) - len(w.ids) < 5, "only the few pods that no node could ever run are left out"
 
 
+@with_data
+def test_openb_pods_on_single_gpu_nodes_count_their_gpus() -> None:
+    plan = prepare(DATA / "openb" / "openb_pod_list_default.csv.gz", "openb", nodes=6212)
+    assert plan.problems.skipped["asks for no GPU"] > 1000
+    eight = next(job for job in plan.jobs if job.id == "openb-pod-0017")
+    assert (eight.tasks, eight.request.gpu_milli) == (8, 1000)
+    engine = run(plan, "easy")
+    assert engine.state.workloads.state_counts[WorkloadState.FINISHED] == len(plan.jobs) > 6000
+
+
 jobs = st.lists(
     st.tuples(st.integers(0, 40), st.integers(1, 30), st.integers(1, 8), st.integers(0, 30)), min_size=1, max_size=40
 )
@@ -107,14 +117,11 @@ def test_arrivals_stretch_and_compress(tmp_path: Path) -> None:
         ({"format": "swf", "nodes": 10, "arrivals": 0.0}, "arrivals"),
         ({"format": "swf", "nodes": 10, "arrivals": float("nan")}, "arrivals"),
         ({"format": "nonsense", "nodes": 10}, "nonsense"),
-        ({"format": "openb", "nodes": 10}, "node"),
     ],
 )
 def test_bad_options_are_named(tmp_path: Path, options, names) -> None:
     log = tmp_path / "log.swf"
     log.write_text("1 0 0 10 1 -1 -1 1 10 -1 1 1 1 -1 -1 -1 -1 -1\n")
-    if options["format"] == "openb":
-        log.write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1000,1,0,0\n")
     with pytest.raises((SpecError, TraceError), match=names):
         replay(log, options.pop("format"), **options)
 
