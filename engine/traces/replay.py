@@ -32,6 +32,7 @@ from engine.model import (
     WorkloadSpec,
 )
 from engine.traces.openb import read_nodes
+from engine.traces.swf import read_header
 from engine.traces.trace import Problems, TraceJob, read_jobs
 
 Estimate = Literal["requested", "actual"]
@@ -95,12 +96,14 @@ def prepare(
     gpu = any(job.request.gpu_milli for job in raw)
     cell = _cell(format, nodes, gpu, node_file, problems)
     units = _units(cell, gpu)
+    # A log that tells its date is replayed at it.
+    zero_ms = max(0, read_header(path).get("UnixStartTime", 0)) * 1000 if format == "swf" else 0
     jobs: list[TraceJob] = []
     for job in raw:
         if job.tasks * (job.request.gpu_milli if gpu else job.request.cpu_milli) > units * 1000:
             problems.skip("larger than the cell")
         else:
-            jobs.append(msgspec.structs.replace(job, arrival_ms=round(job.arrival_ms * arrivals)))
+            jobs.append(msgspec.structs.replace(job, arrival_ms=zero_ms + round(job.arrival_ms * arrivals)))
     jobs.sort(key=lambda job: job.arrival_ms)
     return Plan(cell=cell, jobs=jobs, estimates=_estimates(jobs, estimate), units=units, gpu=gpu, problems=problems)
 
