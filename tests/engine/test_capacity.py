@@ -107,3 +107,33 @@ def test_size_classes_never_decrease():
     classes = [size_class(v) for v in sorted(values)]
     assert classes == sorted(classes)
     assert max(classes) <= 63
+
+
+def test_the_one_node_that_fits_is_found_among_many_that_almost_do():
+    """All have nearly as much free, so they share a bucket, and only a few of a bucket are probed at first."""
+    capacity = Capacity()
+    capacity.add_pool(POOLS[2])
+    for i in range(40):
+        capacity.add_node(NodeSpec(id=f"n{i}", pool="cpu"), 0)
+    little = Shape(TaskGroup(request=Resources(cpu_milli=2000)), capacity.pools)
+    for node in range(39):
+        capacity.claim(node, little, 1)
+    large = Shape(TaskGroup(request=Resources(cpu_milli=31_000)), capacity.pools)
+    assert capacity.find(large) == 39
+    capacity.claim(39, little, 1)
+    assert capacity.find(large) == NOWHERE
+
+
+def test_the_one_shared_device_that_fits_is_found_among_many_that_almost_do():
+    capacity = Capacity()
+    capacity.add_pool(PoolSpec(name="one", capacity=Resources(cpu_milli=8000, gpu_milli=1000), gpu_model="L4"))
+    for i in range(40):
+        capacity.add_node(NodeSpec(id=f"n{i}", pool="one"), 0)
+    most = Shape(TaskGroup(request=Resources(gpu_milli=520)), capacity.pools)
+    less = Shape(TaskGroup(request=Resources(gpu_milli=505)), capacity.pools)
+    for node in range(40):
+        capacity.claim(node, less if node == 39 else most, 1)
+    share = Shape(TaskGroup(request=Resources(gpu_milli=490)), capacity.pools)
+    assert capacity.find(share) == 39
+    capacity.claim(39, share, 1)
+    assert capacity.find(share) == NOWHERE
