@@ -45,7 +45,20 @@ def open_console(arguments: argparse.Namespace) -> int:
     connect, title, folder = _connector(arguments, settings)
     from console.app import run
 
-    return run(connect, read_only=settings.readonly, title=title, log=folder / "console.log")
+    status = run(connect, read_only=settings.readonly, title=title, log=folder / "console.log")
+    if not settings.connect:
+        _tell_what_goes_on(folder / "engine.pid", title)
+    return status
+
+
+def _tell_what_goes_on(pid_file: Path, cell: str) -> None:
+    """The engine outlives its console: say so, and how to end it."""
+    try:
+        pid = int(pid_file.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return
+    if _alive(pid):
+        print(f"the engine goes on as process {pid}; end it with: muster stop --cell {cell}", file=sys.stderr)
 
 
 def serve_engine(arguments: argparse.Namespace) -> None:
@@ -182,7 +195,7 @@ def refuse_without_terminal() -> None:
     """Raises SpecError unless a console can be shown here."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise SpecError(
-            "muster",
+            "",
             "the console needs a terminal",
             "Use `muster overview` or `muster get workloads` in pipes and scripts",
         )

@@ -96,7 +96,7 @@ def test_a_session_in_tmux(environment: dict[str, str], tmp_path: Path) -> None:
         tmux.press("Enter")
         tmux.until("nodes", "/state:ready")
         tmux.press("C-c")
-        left = tmux.until("left with 0")
+        left = tmux.until("left with 0", "the engine goes on as process", "muster stop --cell demo")
         assert "overview" not in left, "the alternate screen was not left"
         seen = subprocess.run(
             [MUSTER, "get", "workloads", workload, "--cell", "demo", "--json"],
