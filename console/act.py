@@ -1,4 +1,4 @@
-"""The commands that change something: `muster submit`, and the actions that are shown before they are done."""
+"""The commands that change something: `define`, `submit`, and the actions that are shown before they are done."""
 
 from __future__ import annotations
 
@@ -33,6 +33,21 @@ def submit(arguments: argparse.Namespace) -> None:
         return
     write_lines(printable(workload_id) for workload_id in receipt.changed)
     print(f"{len(receipt.changed):,} submitted, journalled as version {receipt.version:,}", file=sys.stderr)
+
+
+def define(arguments: argparse.Namespace) -> None:
+    """Give an empty cell its pools, nodes, queues and priority classes. Refused when it has some."""
+    from console.files import read_cell
+    from engine.commands import Define
+
+    cell = read_cell(arguments.file)
+    with closing(connect(arguments)) as client:
+        receipt = client.command(Define(cell=cell))
+    if arguments.json:
+        write_json(receipt)
+        return
+    write_lines(printable(name) for name in receipt.changed)
+    print(f"{len(cell.nodes):,} nodes defined, journalled as version {receipt.version:,}", file=sys.stderr)
 
 
 def act(arguments: argparse.Namespace) -> None:

@@ -119,6 +119,9 @@ def _show_commands(commands: Any) -> None:
 
 
 def _change_commands(commands: Any) -> None:
+    define = _command(commands, "define", "console.act:define", "give an empty cell its pools, nodes and queues")
+    define.add_argument("file", help="YAML or JSON that defines the cell")
+    _reach(define, sub=True)
     submit = _command(commands, "submit", "console.act:submit", "submit workloads of a file, or one from flags")
     submit.add_argument("file", nargs="?", help="YAML or JSON with one or many workloads; - for standard input")
     submit.add_argument("--id", help="unique id; made up when not given")

@@ -47,6 +47,12 @@ def overview_columns(view: Overview, width: int) -> tuple[list[Section], list[Se
 
 def findings(view: Overview, width: int) -> list[Line]:
     """Is it fine? If not, what, and where to look."""
+    if not view.pools:
+        return [
+            Line((("! ", "warn"), ("this cell has no nodes yet", ""))),
+            Line((("  muster define cell.yaml", "dim"),)),
+            Line((("  or look at a busy one: muster --demo", "dim"),)),
+        ]
     found: list[Line] = []
     down = sum(pool.down for pool in view.pools)
     if down:

@@ -568,3 +568,13 @@ def test_main_exits_with_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(["overview", "--cell", ".."])
     assert caught.value.code == 2
+
+
+def test_an_empty_cell_is_defined_once(paths: CellPaths, capsys: pytest.CaptureFixture[str]) -> None:
+    _, file, *_ = serve_arguments(paths)
+    ensure_engine(paths, ["--data", str(paths.folder), "--cell", "lab"])
+    assert run(["define", file, "--cell", "lab"]) == 0
+    assert "2 nodes defined" in capsys.readouterr().err
+    assert run(["submit", "--cell", "lab", "--queue", "q", "--cpus", "4"]) == 0
+    assert run(["define", file, "--cell", "lab"]) == 4
+    assert "defined already" in capsys.readouterr().err
