@@ -33,14 +33,18 @@ class Allocations(Table):
     def add_node(self) -> None:
         self.first_on_node.append(NONE)
 
+    def row_columns(self) -> tuple[array[int], ...]:
+        """The columns that have an entry for each row."""
+        return (
+            self.workload, self.group, self.node, self.count, self.devices, self.next_of_workload, self.next_on_node,
+            self.previous_on_node,
+        )  # fmt: skip
+
     def add(self, workload: int, group: int, node: int, count: int, devices: int, following: int) -> int:
         """A new row in front of `following`, the workload's rows so far. Returns it."""
         head = self.first_on_node[node]
         values = (workload, group, node, count, devices, following, head, NONE)
-        columns = (
-            self.workload, self.group, self.node, self.count, self.devices, self.next_of_workload, self.next_on_node,
-            self.previous_on_node,
-        )  # fmt: skip
+        columns = self.row_columns()
         if self.unused:
             row = self.unused.pop()
             for column, value in zip(columns, values, strict=True):
@@ -54,8 +58,8 @@ class Allocations(Table):
         self.first_on_node[node] = row
         return row
 
-    def drop(self, row: int) -> int:
-        """Free the row. Returns the next row of the same workload."""
+    def drop(self, row: int) -> None:
+        """Free the row."""
         after, before = self.next_on_node[row], self.previous_on_node[row]
         if before == NONE:
             self.first_on_node[self.node[row]] = after
@@ -65,7 +69,6 @@ class Allocations(Table):
             self.previous_on_node[after] = before
         self.workload[row] = NONE
         self.unused.append(row)
-        return self.next_of_workload[row]
 
     def of_workload(self, first: int) -> Iterator[int]:
         """Rows of the workload whose first row is `first`."""

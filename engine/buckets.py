@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heapq import heappush
+from heapq import heapify, heappush
 
 from engine.columns import copied
 
@@ -49,9 +49,21 @@ class PoolIndex:
             self.cpu_bits[gpu] |= 1 << cpu
             self.memory_bits[key >> 6] = self.memory_bits.get(key >> 6, 0) | 1 << memory
 
-    def remove(self, key: int) -> None:
-        """One node fewer in the bucket; its heap entry goes stale."""
-        count = self.counts[key] - 1
+    def insert_many(self, key: int, nodes: list[int]) -> None:
+        """As `insert` for each of the nodes, which are in ascending order."""
+        self.insert(key, nodes[0])
+        heap = self.heaps[key]
+        if len(nodes) * 8 > len(heap):
+            heap.extend(nodes[1:])
+            heapify(heap)
+        else:
+            for node in nodes[1:]:
+                heappush(heap, node)
+        self.counts[key] += len(nodes) - 1
+
+    def remove(self, key: int, nodes: int = 1) -> None:
+        """So many nodes fewer in the bucket; their heap entries go stale."""
+        count = self.counts[key] - nodes
         self.counts[key] = count
         if count:
             return

@@ -119,7 +119,7 @@ class Capacity(Table):
         self.key.append(NOWHERE)
         self.pool_nodes[pool] += 1
         self._enter(row)
-        self.note_gain(row)
+        self.note_gains([row])
 
     # -- state of nodes ---------------------------------------------------------------------------------------------
 
@@ -133,15 +133,16 @@ class Capacity(Table):
         if state == NodeState.READY:
             self._enter(node)
             self.not_ready -= 1
-        self.note_gain(node)
+        self.note_gains([node])
 
-    def note_gain(self, node: int) -> None:
-        """The node has room that it did not have."""
+    def note_gains(self, nodes: list[int]) -> None:
+        """The nodes have room that they did not have."""
         self.freed += 1
-        self.gained.append(node)
-        if len(self.gained) > 2 * GAINS_KEPT:
-            del self.gained[:GAINS_KEPT]
-            self.gained_before += GAINS_KEPT
+        self.gained += nodes
+        surplus = len(self.gained) - GAINS_KEPT
+        if surplus > GAINS_KEPT:
+            del self.gained[:surplus]
+            self.gained_before += surplus
 
     def gains_since(self, mark: int) -> list[int] | None:
         """Nodes that gained room after `gained_mark` was `mark`; None when that is too long ago to tell."""
@@ -216,6 +217,10 @@ class Capacity(Table):
         index.remove(old)
         self.key[node] = key
         index.insert(key, node)
+        self.tidy(index, key)
+
+    def tidy(self, index: PoolIndex, key: int) -> None:
+        """Keep stale entries from outnumbering the others."""
         heap = index.heaps[key]
         if len(heap) > 2 * index.counts[key] + 64:
             heap[:] = sorted({n for n in heap if self.key[n] == key})

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from array import array
 
+import numpy as np
+
+from engine import bulk
 from engine.capacity import NOWHERE, Capacity
 from engine.events import GroupPlacement
 from engine.shape import Shape
@@ -31,6 +34,12 @@ def place(capacity: Capacity, shapes: tuple[Shape, ...], counts: tuple[int, ...]
             if node == NOWHERE:
                 unplace(capacity, shapes, claims)
                 return None
+            many = bulk.take_first(capacity, shape, node, left)
+            if many is not None:
+                nodes, tasks = many
+                claims += [(group, n, t, 0) for n, t in zip(nodes.tolist(), tasks.tolist(), strict=True)]
+                left -= int(tasks.sum())
+                continue
             count = capacity.room(node, shape, left)
             claims.append((group, node, count, capacity.claim(node, shape, count)))
             left -= count
@@ -38,9 +47,15 @@ def place(capacity: Capacity, shapes: tuple[Shape, ...], counts: tuple[int, ...]
 
 
 def unplace(capacity: Capacity, shapes: tuple[Shape, ...], claims: list[Claim]) -> None:
-    """Give claims back, last first."""
-    for group, node, count, devices in reversed(claims):
-        capacity.give_back(node, shapes[group], count, devices)
+    """Give claims back."""
+    for group, shape in enumerate(shapes):
+        mine = [claim for claim in claims if claim[0] == group]
+        if bulk.worth_it(shape, len(mine)):
+            _, nodes, counts, _ = np.array(mine, np.int64).T
+            bulk.shift_many(capacity, shape, nodes, counts)
+        else:
+            for _, node, count, devices in reversed(mine):
+                capacity.give_back(node, shape, count, devices)
 
 
 def packed(claims: list[Claim], groups: int) -> tuple[GroupPlacement, ...]:

@@ -11,14 +11,18 @@ from collections.abc import Callable
 from heapq import heapify, heappush
 from typing import Any
 
+import numpy as np
+
+from engine import bulk
 from engine import events as ev
 from engine import workloads as wl
 from engine.allocations import NONE, Allocations
 from engine.capacity import Capacity
-from engine.columns import Table, canonical
+from engine.columns import Table, canonical, view
 from engine.model import NodeState, Policy, WorkloadState
 from engine.pending import Pending
 from engine.quota import QueueTree
+from engine.shape import Shape
 from engine.workloads import Workloads
 
 BOUND = (WorkloadState.PLACED, WorkloadState.RUNNING)
@@ -165,6 +169,12 @@ class State(Table):
             nodes, counts = array("i", placement.nodes), array("i", placement.counts)
             devices = array("q", placement.devices)
             on_nodes += len(nodes)
+            if bulk.worth_it(shape, len(nodes)):
+                on, tasks = view(nodes), view(counts).astype(np.int64)
+                if not claimed:
+                    bulk.shift_many(self.capacity, shape, on, -tasks)
+                first = bulk.add_many(self.allocations, row, group, on, tasks, first)
+                continue
             for i in range(len(nodes) - 1, -1, -1):
                 mask = devices[i] if devices else 0
                 if not claimed:
@@ -210,19 +220,29 @@ class State(Table):
         """Return capacity and quota, once."""
         w = self.workloads
         workload_class = w.class_at(row)
-        allocations = self.allocations
-        allocation = w.first_allocation[row]
-        while allocation != NONE:
-            self.capacity.give_back(
-                allocations.node[allocation],
-                workload_class.shapes[allocations.group[allocation]],
-                allocations.count[allocation],
-                allocations.devices[allocation],
-            )
-            self.capacity.note_gain(allocations.node[allocation])
-            allocation = allocations.drop(allocation)
+        rows = list(self.allocations.of_workload(w.first_allocation[row]))
+        for group, shape in enumerate(workload_class.shapes):
+            mine = [a for a in rows if self.allocations.group[a] == group]
+            if bulk.worth_it(shape, len(mine)):
+                self._free_many(shape, np.array(mine, np.int32))
+            else:
+                for a in mine:
+                    self._free_one(shape, a)
         w.first_allocation[row] = NONE
         self.queues.give_back(w.queue[row], workload_class.request)
+
+    def _free_one(self, shape: Shape, row: int) -> None:
+        a = self.allocations
+        node = a.node[row]
+        self.capacity.give_back(node, shape, a.count[row], a.devices[row])
+        self.capacity.note_gains([node])
+        a.drop(row)
+
+    def _free_many(self, shape: Shape, rows: bulk.Rows) -> None:
+        nodes = view(self.allocations.node)[rows]
+        bulk.shift_many(self.capacity, shape, nodes, view(self.allocations.count)[rows].astype(np.int64))
+        self.capacity.note_gains(nodes.tolist())
+        bulk.drop_many(self.allocations, rows)
 
     def _held(self, event: ev.Held) -> None:
         self.pending.discard(self.pending_key(event.row), event.row)

@@ -52,6 +52,8 @@ def _check_nodes(state: State) -> None:
         assert index.free_memory == sum(capacity.free_memory[n] for n in ready)
         assert index.free_devices == sum(capacity.whole[n].bit_count() for n in ready)
         assert sum(index.counts.values()) == len(ready)
+        found = {key: set(heap) for key, heap in index.heaps.items()}
+        assert all(n in found[capacity.key[n]] for n in ready), "a ready node cannot be found"
 
 
 def _check_gangs(state: State) -> None:
