@@ -128,3 +128,13 @@ def test_gangs_that_share_nodes_leave_in_any_order() -> None:
             engine.command(cmd.Cancel(ids=(name,)))
         check_state(engine.state)
         assert not any(engine.node(f"n{i}").workloads for i in range(NODES))
+
+
+def test_a_node_that_is_only_partly_taken_can_still_be_found() -> None:
+    """33 tasks of 500 fill four nodes of 4000 and take one eighth of a fifth, which stays in its bucket."""
+    engine = Engine.open(None, cell=large_cell())
+    engine.command(submit(workload("x", count=33, cpu=500, pools=("small",))))
+    check_state(engine.state)
+    engine.command(submit(workload("y", count=800 - 33, cpu=500, pools=("small",))))
+    assert engine.workload("y").state == "running"
+    check_state(engine.state)
