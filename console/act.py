@@ -13,6 +13,7 @@ from console.text import printable
 from engine.errors import RefusedError, SpecError
 
 if TYPE_CHECKING:
+    from engine.commands import Receipt
     from engine.model import WorkloadSpec
     from runbooks.plan import Outcome, Proposal
 
@@ -28,11 +29,7 @@ def submit(arguments: argparse.Namespace) -> None:
     workloads = _workloads(arguments)
     with closing(connect(arguments)) as client:
         receipt = client.command(Submit(workloads=workloads))
-    if arguments.json:
-        write_json(receipt)
-        return
-    write_lines(printable(workload_id) for workload_id in receipt.changed)
-    print(f"{len(receipt.changed):,} submitted, journalled as version {receipt.version:,}", file=sys.stderr)
+    _acknowledge(arguments, receipt, f"{len(receipt.changed):,} submitted")
 
 
 def define(arguments: argparse.Namespace) -> None:
@@ -43,11 +40,16 @@ def define(arguments: argparse.Namespace) -> None:
     cell = read_cell(arguments.file)
     with closing(connect(arguments)) as client:
         receipt = client.command(Define(cell=cell))
+    _acknowledge(arguments, receipt, f"{len(cell.nodes):,} nodes defined")
+
+
+def _acknowledge(arguments: argparse.Namespace, receipt: Receipt, what: str) -> None:
+    """Ids to standard output, the rest beside it."""
     if arguments.json:
         write_json(receipt)
         return
     write_lines(printable(name) for name in receipt.changed)
-    print(f"{len(cell.nodes):,} nodes defined, journalled as version {receipt.version:,}", file=sys.stderr)
+    print(f"{what}, journalled as version {receipt.version:,}", file=sys.stderr)
 
 
 def act(arguments: argparse.Namespace) -> None:

@@ -8,7 +8,7 @@ real time on a thread of its own.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from engine import events as ev
@@ -105,21 +105,20 @@ class Engine:
         self, commands: Sequence[AnyCommand], *, audit: ev.AuditEntry | None = None
     ) -> list[Receipt | MusterError]:
         """Several in one transaction. Each is accepted or refused on its own; an answer means it is durable."""
-        self._refresh()
         accepted: list[tuple[str, ...] | MusterError] = []
-        for command in commands:
-            try:
-                events, changed = check(self.state, command)
-            except MusterError as error:
-                accepted.append(error)
-                continue
-            for event in events:
-                self._emit(event)
-            accepted.append(changed)
-        if audit is not None and not all(isinstance(answer, MusterError) for answer in accepted):
-            self._emit(ev.Audited(audit))
-        self._cycle()
-        self._commit()
+        with self._turn():
+            for command in commands:
+                try:
+                    events, changed = check(self.state, command)
+                except MusterError as error:
+                    accepted.append(error)
+                    continue
+                for event in events:
+                    self._emit(event)
+                accepted.append(changed)
+            if audit is not None and not all(isinstance(answer, MusterError) for answer in accepted):
+                self._emit(ev.Audited(audit))
+            self._cycle()
         version, at_ms = self.state.version, self._clock_ms
         return [
             answer if isinstance(answer, MusterError) else Receipt(version=version, at_ms=at_ms, changed=answer)
@@ -131,24 +130,35 @@ class Engine:
 
         A clock that stands still or goes backwards passes no time.
         """
-        self._refresh()
-        while (end := self.executor.next_end()) is not None and end <= to_ms:
-            until = min(max(end, self._cycled_ms + self.cycle_every_ms), to_ms)
-            while (end := self.executor.next_end()) is not None and end <= until:
-                self._clock_ms = max(self._clock_ms, end)
-                for row in self.executor.take_ended(end):
-                    self._emit(ev.Finished(row))
-            self._clock_ms = max(self._clock_ms, until)
-            self._tick()
-            self._cycle()
-        self._clock_ms = max(self._clock_ms, to_ms)
-        self._commit()
+        with self._turn():
+            while (end := self.executor.next_end()) is not None and end <= to_ms:
+                until = min(max(end, self._cycled_ms + self.cycle_every_ms), to_ms)
+                while (end := self.executor.next_end()) is not None and end <= until:
+                    self._clock_ms = max(self._clock_ms, end)
+                    for row in self.executor.take_ended(end):
+                        self._emit(ev.Finished(row))
+                self._clock_ms = max(self._clock_ms, until)
+                self._tick()
+                self._cycle()
+            self._clock_ms = max(self._clock_ms, to_ms)
 
     def settle(self) -> None:
         """Run a scheduling cycle now."""
+        with self._turn():
+            self._tick()
+            self._cycle()
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """What is done inside is journalled as one, or none of it stays: a fault half-way is forgotten like a refusal
+        of the journal, by reading the journal again."""
         self._refresh()
-        self._tick()
-        self._cycle()
+        try:
+            yield
+        except BaseException:
+            self._batch.clear()
+            self._stale = True
+            raise
         self._commit()
 
     def _cycle(self) -> None:

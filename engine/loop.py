@@ -5,6 +5,7 @@ a lock: callers hand in functions, and the thread runs them between turns.
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import time
 import traceback
@@ -38,7 +39,7 @@ class EngineLoop:
         """Cell milliseconds per wall millisecond."""
         self.paused = False
         self.feed_error = ""
-        """Why the feed stopped; empty while it runs."""
+        """The last thing that was wrong with the feed; empty while all of it is taken."""
         self.fault = ""
         """Why the thread ended when nobody asked it to; empty while all is well."""
         self._feed = feed
@@ -166,17 +167,23 @@ class EngineLoop:
         self._due.clear()
         refused = [a for a in answer if isinstance(a, MusterError)]
         if refused:
-            self.feed_error = str(refused[-1])
+            self._feed_failed(refused[-1])
 
     def _peek(self) -> tuple[int, WorkloadSpec] | None:
         if self._next is None and self._feed is not None:
             try:
                 self._next = next(self._feed, None)
             except Exception as error:  # whatever a reader of files meets must not end the engine
-                self.feed_error = str(error)
+                self._feed_failed(error)
             if self._next is None:
                 self._feed = None
         return self._next
+
+    def _feed_failed(self, error: Exception) -> None:
+        """Into the engine's log, once for each new text."""
+        if str(error) != self.feed_error:
+            self.feed_error = str(error)
+            print(f"muster: load that was not taken: {error}", file=sys.stderr)
 
     def _announce(self) -> None:
         version = self.engine.version

@@ -177,6 +177,27 @@ def test_a_full_disk_is_an_error_and_the_refused_change_leaves_no_trace(path: Pa
     again.close()
 
 
+def test_a_fault_half_way_through_a_turn_leaves_no_trace(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine.open(path)
+    digest = engine.state.digest()
+
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(engine.scheduler, "cycle", broken)
+    with pytest.raises(ZeroDivisionError):
+        engine.command(submit(workload("half", gpu=1000)))
+    engine.settle()
+    assert engine.state.digest() == digest
+    engine.command(submit(workload("whole", gpu=1000)))
+    digest = engine.state.digest()
+    engine._journal.close()
+    again = Engine.open(path)
+    assert again.state.digest() == digest
+    assert "half" not in again.state.workloads.row_of
+    again.close()
+
+
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
