@@ -38,6 +38,7 @@ ACTIONS = {
 }
 KINDS = ("workloads", "nodes", "queues")
 FORMATS = ("swf", "openb", "itp", "philly")
+BENCHMARKS = ("kueue-baseline", "kueue-large-scale")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -161,6 +162,11 @@ def _engine_commands(commands: Any) -> None:
     replay.add_argument("--live", action="store_true", help="show it on the console")
     _speed(replay)
     _json(replay)
+    bench = _command(commands, "bench", "console.bench:run", "run a published benchmark's load and measure it")
+    bench.add_argument("scenario", choices=(*BENCHMARKS, "list"))
+    bench.add_argument("--estimates", choices=("none", "known"), default="none", help="run times told beforehand")
+    bench.add_argument("--seed", type=int, default=1, metavar="N", help="of the order of arrivals at one instant")
+    _json(bench)
     serve = _command(commands, "serve", "console.start:serve_engine", "run an engine in the foreground")
     serve.add_argument("--cell-file", metavar="FILE", help="YAML or JSON that defines a new cell")
     serve.add_argument("--data", metavar="DIR", help="folder of journal and socket (default: the cell's state folder)")

@@ -34,7 +34,7 @@ def take_first(capacity: Capacity, shape: Shape, node: int, want: int) -> tuple[
     None when the bucket is too small for this to pay. `node` is what `Capacity.find` gave, so it fits.
     """
     key = capacity.key[node]
-    index = capacity.indexes[capacity.pool[node]]
+    index = capacity.index_at(node)
     if not worth_it(shape, min(want, index.counts[key])):
         return None
     heap = index.heaps[key]
@@ -70,10 +70,10 @@ def shift_many(capacity: Capacity, shape: Shape, nodes: Rows, counts: Rows) -> N
             view(column)[nodes] += each * counts
     indexed = view(c.key)[nodes] != NOWHERE
     nodes, counts = nodes[indexed], counts[indexed]
-    pools = view(c.pool)[nodes]
-    for pool in np.unique(pools).tolist():
-        here = pools == pool
-        _move_many(c, c.indexes[pool], shape, nodes[here], counts[here])
+    places = view(c.pool)[nodes].astype(np.int64) + view(c.booking)[nodes].astype(np.int64) * len(c.pools)
+    for place in np.unique(places).tolist():
+        here = places == place
+        _move_many(c, c.index_at(int(nodes[here][0])), shape, nodes[here], counts[here])
 
 
 def _move_many(capacity: Capacity, index: PoolIndex, shape: Shape, nodes: Rows, counts: Rows) -> None:

@@ -13,6 +13,7 @@ qualifies, a function of the state alone and not of how it came about. So a rest
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import Any
 
@@ -26,6 +27,7 @@ from engine.model import NodeSpec, NodeState, PoolSpec
 from engine.shape import Shape, size_class
 
 NOWHERE = -1
+OPEN = -1
 _PROBES = 4
 """Nodes examined in a boundary bucket before moving on: keeps a search short at a small cost in packing."""
 GAINS_KEPT = 512
@@ -36,7 +38,7 @@ class Capacity(Table):
     """Pools, nodes and devices: what there is and what is free."""
 
     columns = (
-        "pools", "node_ids", "places", "pool", "state", "since", "zone", "block", "rack", "free_cpu",
+        "pools", "node_ids", "places", "pool", "state", "since", "zone", "block", "rack", "booking", "free_cpu",
         "free_memory", "free_disk", "whole", "partial", "device_base", "device_free",
     )  # fmt: skip
 
@@ -50,6 +52,8 @@ class Capacity(Table):
         self.zone = array("i")
         self.block = array("i")
         self.rack = array("i")
+        self.booking = array("i")
+        """For whom the node is kept (`engine.bookings`); OPEN when for nobody."""
         self.free_cpu = array("q")
         self.free_memory = array("q")
         self.free_disk = array("q")
@@ -68,9 +72,14 @@ class Capacity(Table):
         self.row_of: dict[str, int] = {name: i for i, name in enumerate(self.node_ids)}
         self.pool_of: dict[str, int] = {pool.name: i for i, pool in enumerate(self.pools)}
         self.indexes = [PoolIndex() for _ in self.pools]
+        """Nodes that are open to all, by pool."""
+        self.booked: dict[tuple[int, int], PoolIndex] = {}
+        """(booking, pool) -> the nodes of that pool which are kept for it."""
         self.key = array("q", bytes(0))
         self.key.extend([NOWHERE] * len(self.node_ids))
         self.pool_nodes = [0] * len(self.pools)
+        self.totals = [0, 0, 0, 0]
+        """Capacity of all nodes, whatever their state, in the order of RESOURCES."""
         self.not_ready = 0
         """Nodes in any other state than READY."""
         self.freed = 0
@@ -81,6 +90,9 @@ class Capacity(Table):
         """How many entries were dropped from the front of `gained`."""
         for node in range(len(self.node_ids)):
             self.pool_nodes[self.pool[node]] += 1
+            self._count(self.pool[node])
+            if self.booking[node] != OPEN:
+                self.booked.setdefault((self.booking[node], self.pool[node]), PoolIndex())
             if self.state[node] == NodeState.READY:
                 self._enter(node)
             else:
@@ -109,6 +121,7 @@ class Capacity(Table):
         self.since.append(now_ms)
         for column, name in ((self.zone, node.zone), (self.block, node.block), (self.rack, node.rack)):
             column.append(self.places.add(name))
+        self.booking.append(OPEN)
         self.free_cpu.append(cpu)
         self.free_memory.append(memory)
         self.free_disk.append(disk)
@@ -118,8 +131,13 @@ class Capacity(Table):
         self.device_free.extend([1000] * devices)
         self.key.append(NOWHERE)
         self.pool_nodes[pool] += 1
+        self._count(pool)
         self._enter(row)
         self.note_gains([row])
+
+    def _count(self, pool: int) -> None:
+        for i, quantity in enumerate(self.pools[pool].capacity.vector()):
+            self.totals[i] += quantity
 
     # -- state of nodes ---------------------------------------------------------------------------------------------
 
@@ -134,6 +152,49 @@ class Capacity(Table):
             self._enter(node)
             self.not_ready -= 1
         self.note_gains([node])
+
+    def index_at(self, node: int) -> PoolIndex:
+        """The index the node is in while it is ready."""
+        booking = self.booking[node]
+        pool = self.pool[node]
+        return self.indexes[pool] if booking == OPEN else self.booked[booking, pool]
+
+    def book(self, nodes: Iterable[int], booking: int) -> None:
+        """Keep the nodes for a booking, or open them to all. Asks for a new look at what waits."""
+        moving = set(nodes)
+        ready = [node for node in sorted(moving) if self.state[node] == NodeState.READY]
+        left = {(id(index), self.key[node]): index for node in ready for index in (self.index_at(node),)}
+        shares = {id(index): index for index in left.values()}
+        for node in ready:
+            self._leave(node)
+        # Stale entries are told by their key alone, so none may stay behind when a node changes index.
+        for (_, key), index in left.items():
+            index.forget(key, moving)
+        for index in shares.values():
+            index.forget_shares(moving)
+        for node in sorted(moving):
+            self.booking[node] = booking
+            if booking != OPEN:
+                self.booked.setdefault((booking, self.pool[node]), PoolIndex())
+        for node in ready:
+            self._enter(node)
+        if booking == OPEN:
+            used = set(self.booking)
+            self.booked = {key: index for key, index in self.booked.items() if key[0] in used}
+        self.note_gains(sorted(moving))
+
+    def usable(self, node: int, shape: Shape) -> bool:
+        """Whether the node is ready, and open to tasks of the shape or kept for them."""
+        if self.state[node] != NodeState.READY:
+            return False
+        booking = self.booking[node]
+        pool = self.pool[node]
+        return pool in shape.pool_set if booking == OPEN else (booking, pool) in shape.booked
+
+    def indexes_for(self, shape: Shape) -> list[PoolIndex]:
+        """What tasks of the shape may use, in order of preference: what is kept for them first."""
+        booked = [self.booked[key] for key in shape.booked if key in self.booked]
+        return booked + [self.indexes[pool] for pool in shape.pools]
 
     def note_gains(self, nodes: list[int]) -> None:
         """The nodes have room that they did not have."""
@@ -188,7 +249,7 @@ class Capacity(Table):
         )
 
     def _enter(self, node: int) -> None:
-        index = self.indexes[self.pool[node]]
+        index = self.index_at(node)
         key = self.key[node] = self._key(node)
         index.insert(key, node)
         index.free_cpu += self.free_cpu[node]
@@ -198,7 +259,7 @@ class Capacity(Table):
             index.insert_share(self.partial[node] // SHARE_STEP, node)
 
     def _leave(self, node: int) -> None:
-        index = self.indexes[self.pool[node]]
+        index = self.index_at(node)
         key = self.key[node]
         index.remove(key)
         index.free_cpu -= self.free_cpu[node]
@@ -227,6 +288,9 @@ class Capacity(Table):
 
     def find(self, shape: Shape) -> int:
         """The node for one more task of the shape, or NOWHERE. Exact: NOWHERE means that none fits."""
+        for key in shape.booked:
+            if key in self.booked and (node := self._find_in(self.booked[key], shape)) != NOWHERE:
+                return node
         for pool in shape.pools:
             node = self._find_in(self.indexes[pool], shape)
             if node != NOWHERE:
@@ -354,21 +418,29 @@ class Capacity(Table):
     def could_hold(self, shape: Shape, count: int) -> bool:
         """A quick necessary condition from the pools' free totals; False means certainly not."""
         cpu = memory = devices = 0
-        for pool in shape.pools:
-            index = self.indexes[pool]
+        for index in self.indexes_for(shape):
             cpu += index.free_cpu
             memory += index.free_memory
             devices += index.free_devices
         return cpu >= shape.cpu * count and memory >= shape.memory * count and devices >= shape.gpus * count
 
+    def usable_mask(self, shape: Shape) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """`usable` of every node."""
+        eligible = np.zeros(len(self.pools), bool)
+        eligible[shape.pools] = True
+        mask = eligible[view(self.pool)]
+        if self.booked:
+            booking = view(self.booking)
+            mask &= booking == OPEN
+            for kept, pool in shape.booked:
+                mask |= (booking == kept) & (view(self.pool) == pool)
+        return np.asarray(mask & (view(self.state) == NodeState.READY))
+
     def slots(self, shape: Shape) -> int:
         """How many tasks of the shape fit on all ready nodes now: one vectorised pass."""
         if not self.node_ids:
             return 0
-        eligible = np.zeros(len(self.pools), bool)
-        eligible[shape.pools] = True
-        mask = (view(self.state) == NodeState.READY) & eligible[view(self.pool)]
-        rows = np.flatnonzero(mask)
+        rows = np.flatnonzero(self.usable_mask(shape))
         if not len(rows):
             return 0
         if shape.share:
@@ -435,7 +507,7 @@ class Capacity(Table):
         if shape.disk:
             self.free_disk[node] += shape.disk * count
         indexed = self.key[node] != NOWHERE
-        index = self.indexes[self.pool[node]]
+        index = self.index_at(node)
         if devices:
             self._shift_devices(node, shape, count, devices, index if indexed else None)
         if indexed:

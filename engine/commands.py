@@ -6,9 +6,21 @@ or where it may run: people and advice reach them only through `runbooks.gate`.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
-from engine.model import CellSpec, NodeSpec, Policy, PoolSpec, PriorityClassSpec, QueueSpec, WorkloadSpec
+from engine.model import (
+    CellSpec,
+    NodeSpec,
+    Policy,
+    PoolSpec,
+    PriorityClassSpec,
+    QueueSpec,
+    ReservationSpec,
+    Settings,
+    WorkloadSpec,
+)
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="do"):
@@ -37,6 +49,37 @@ class AddPriorityClasses(Command, frozen=True, kw_only=True, tag="add_priority_c
     priority_classes: tuple[PriorityClassSpec, ...]
 
 
+class RemovePriorityClasses(Command, frozen=True, kw_only=True, tag="remove_priority_classes"):
+    """Refused while a workload that has not ended uses one."""
+
+    names: tuple[str, ...]
+
+
+class ChangeQueue(Command, frozen=True, kw_only=True, tag="change_queue"):
+    """Give a queue another spec: quota, weight, order, burst. Name and parent stay."""
+
+    queue: QueueSpec
+    over: Literal["refuse", "keep", "evict"] = "refuse"
+    """If the new quota is below what is in use: say what would have to go and change nothing; let it run out, with
+    nothing new until then; or requeue the least costly work above it."""
+
+
+class HoldQueues(Command, frozen=True, kw_only=True, tag="hold_queues"):
+    """Start nothing more from these queues and those below them; what runs goes on."""
+
+    names: tuple[str, ...]
+
+
+class DrainQueues(Command, frozen=True, kw_only=True, tag="drain_queues"):
+    """Hold them, take no new workloads, and requeue what runs."""
+
+    names: tuple[str, ...]
+
+
+class OpenQueues(Command, frozen=True, kw_only=True, tag="open_queues"):
+    names: tuple[str, ...]
+
+
 class Submit(Command, frozen=True, kw_only=True, tag="submit"):
     """All are accepted or none. Ids must be new: a client that retries gets "already there", never a second run."""
 
@@ -63,6 +106,29 @@ class Requeue(Command, frozen=True, kw_only=True, tag="requeue"):
     ids: tuple[str, ...]
 
 
+class Suspend(Command, frozen=True, kw_only=True, tag="suspend"):
+    """Take workloads off their nodes (or out of their queue) until resumed. Work is kept to the last checkpoint, or
+    whole where the workload can write one when asked."""
+
+    ids: tuple[str, ...]
+
+
+class Resume(Command, frozen=True, kw_only=True, tag="resume"):
+    """Suspended workloads wait again, at their original age."""
+
+    ids: tuple[str, ...]
+
+
+class Reserve(Command, frozen=True, kw_only=True, tag="reserve"):
+    """Make an advance reservation. Refused when one of the nodes is reserved at that time already."""
+
+    reservation: ReservationSpec
+
+
+class Unreserve(Command, frozen=True, kw_only=True, tag="unreserve"):
+    names: tuple[str, ...]
+
+
 class Cordon(Command, frozen=True, kw_only=True, tag="cordon"):
     """Nodes take no new work; what runs there goes on."""
 
@@ -83,21 +149,35 @@ class SetPolicy(Command, frozen=True, kw_only=True, tag="set_policy"):
     policy: Policy
 
 
+class SetSettings(Command, frozen=True, kw_only=True, tag="set_settings"):
+    settings: Settings
+
+
 AnyCommand = (
     Define
     | AddPools
     | AddNodes
     | AddQueues
     | AddPriorityClasses
+    | RemovePriorityClasses
+    | ChangeQueue
+    | HoldQueues
+    | DrainQueues
+    | OpenQueues
     | Submit
     | Cancel
     | Hold
     | Release
     | Requeue
+    | Suspend
+    | Resume
+    | Reserve
+    | Unreserve
     | Cordon
     | Uncordon
     | Drain
     | SetPolicy
+    | SetSettings
 )
 
 

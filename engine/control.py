@@ -8,22 +8,27 @@ real time on a thread of its own.
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from engine import events as ev
 from engine import read
 from engine.commands import AnyCommand, Define, Receipt
-from engine.errors import JournalError, MusterError
-from engine.executors.simulated import SimulatedExecutor
+from engine.errors import JournalError, MusterError, RefusedError
+from engine.executors.protocol import Confirmations, Outcome, Report, ReportKind
+from engine.executors.simulated import Faults, SimulatedExecutor
 from engine.intake import check
 from engine.journal import Journal
-from engine.model import CellSpec, WorkloadState
+from engine.model import HOUR_MS, CellSpec, WorkloadState
 from engine.query import Changes, NodeDetail, Overview, Page, Query, WorkloadDetail
 from engine.recent import Recent
 from engine.scheduler import Scheduler
 from engine.state import State
+from engine.timers import Entry, Timer
 
+_STOPPING = (ev.Cancelled, ev.Requeued, ev.Suspended, ev.Failed)
+"""Events after which a workload that was on nodes is not."""
 SNAPSHOT_EVERY = 200_000
 """Events between snapshots: bounds the tail to replay at start."""
 
@@ -38,8 +43,10 @@ class Engine:
         seed: int = 0,
         journal: Journal | None = None,
         snapshot_every: int = SNAPSHOT_EVERY,
+        faults: Faults | None = None,
     ) -> None:
         self.seed = seed
+        self.faults = faults
         self.snapshot_every = snapshot_every
         self.cycle_every_ms = 0
         """Cell milliseconds between scheduling cycles as time passes: 0 has one at every instant something ends."""
@@ -54,8 +61,9 @@ class Engine:
         self.state = state
         self._clock_ms = state.now_ms
         self._cycled_ms = state.now_ms
-        self.scheduler = Scheduler(state, self._emit_placed)
-        self.executor = SimulatedExecutor(state, self.seed)
+        self.scheduler = Scheduler(state, self._emit, self._emit_claimed)
+        self.executor = SimulatedExecutor(state, self.seed, self.faults)
+        self._confirmations = Confirmations(state.workloads)
         self.recent = Recent(state)
         self.reader = read.Reader(state, self.scheduler)
         self._batch: list[ev.AnyEvent] = []
@@ -72,8 +80,10 @@ class Engine:
         cell: CellSpec | None = None,
         use_snapshot: bool = True,
         snapshot_every: int = SNAPSHOT_EVERY,
+        faults: Faults | None = None,
     ) -> Engine:
         """The cell recorded at `path`, or a new one; None keeps it in memory only. `cell` defines a new one.
+        `faults` rehearses an executor that misbehaves.
 
         Raises JournalCorrupt, JournalBusy, JournalError, SpecError.
         """
@@ -81,7 +91,7 @@ class Engine:
         try:
             state = State() if journal is None else recover(journal, use_snapshot=use_snapshot)
             seed = seed if journal is None else journal.seed
-            engine = cls(state, seed=seed, journal=journal, snapshot_every=snapshot_every)
+            engine = cls(state, seed=seed, journal=journal, snapshot_every=snapshot_every, faults=faults)
             if cell is not None and state.version == 0:
                 engine.command(Define(cell=cell))
             else:
@@ -126,21 +136,91 @@ class Engine:
         ]
 
     def advance(self, to_ms: int) -> None:
-        """Let cell time pass up to `to_ms`: executor reports in order of time, a cycle after each, one transaction.
-
-        A clock that stands still or goes backwards passes no time.
-        """
+        """Let cell time pass up to `to_ms`: what executors report and what is due, in order of time, a cycle after
+        each, one transaction. Raises RefusedError when the clock would go backwards."""
+        if to_ms < self._clock_ms:
+            raise RefusedError(
+                f"the clock would go back from {self._clock_ms} to {to_ms} ms", "Give a time that is not in the past"
+            )
         with self._turn():
-            while (end := self.executor.next_end()) is not None and end <= to_ms:
-                until = min(max(end, self._cycled_ms + self.cycle_every_ms), to_ms)
-                while (end := self.executor.next_end()) is not None and end <= until:
-                    self._clock_ms = max(self._clock_ms, end)
-                    for row in self.executor.take_ended(end):
-                        self._emit(ev.Finished(row))
+            while (due := self.next_due()) is not None and due <= to_ms:
+                until = min(max(due, self._cycled_ms + self.cycle_every_ms), to_ms)
+                while (due := self.next_due()) is not None and due <= until:
+                    self._pass_moment(due)
                 self._clock_ms = max(self._clock_ms, until)
                 self._tick()
                 self._cycle()
             self._clock_ms = max(self._clock_ms, to_ms)
+
+    def next_due(self) -> int | None:
+        """Cell time of the next thing that happens by itself; None when nothing does."""
+        report = self.executor.next_report_ms()
+        timer = self.state.timers.next_at(self.state, self._clock_ms)
+        if report is None or timer is None:
+            return timer if report is None else report
+        return min(report, timer)
+
+    def _pass_moment(self, at_ms: int) -> None:
+        """Everything that is reported or due by then. A look at what waits is asked for where time alone matters."""
+        before = self._clock_ms
+        self._clock_ms = max(before, at_ms)
+        for report in self.executor.take_reports(at_ms):
+            self._take_report(report)
+        while (entry := self.state.timers.take(self.state, at_ms)) is not None:
+            self._ring(entry)
+        burst = self.state.queues.next_burst_change(before)
+        if burst is not None and burst <= at_ms:
+            self.state.capacity.freed += 1
+
+    def _take_report(self, report: Report) -> None:
+        outcome = self._confirmations.take(report)
+        row = report.row
+        if outcome == Outcome.CONFIRM:
+            self._start(row)
+        elif outcome == Outcome.ABORT:
+            self._abort(row)
+        elif outcome == Outcome.LATE:
+            self.executor.release(row, report.attempt)
+        elif outcome == Outcome.ENDED:
+            self._emit(ev.Finished(row) if report.kind == ReportKind.FINISHED else self._failure(row))
+
+    def _failure(self, row: int) -> ev.Failed:
+        """The work itself failed: another attempt after a pause, if it may have one."""
+        w = self.state.workloads
+        terms, failures = w.terms_at(row), w.failures[row]
+        if failures >= terms.retries:
+            return ev.Failed(row)
+        return ev.Failed(row, retry_at_ms=self._clock_ms + self._back_off(row, terms.backoff_ms << min(failures, 30)))
+
+    def _back_off(self, row: int, pause_ms: int) -> int:
+        """Up to an hour, and up to a tenth more, so that what failed together does not come back together."""
+        w = self.state.workloads
+        pause_ms = max(1, min(pause_ms, HOUR_MS))
+        return pause_ms + random.Random(f"{self.seed}/{w.ids[row]}/{w.attempts[row]}/pause").randint(0, pause_ms // 10)
+
+    def _abort(self, row: int) -> None:
+        """Executors did not confirm the gang: give all of it back, and let it wait a little."""
+        wake_at_ms = self._clock_ms + self._back_off(row, self.state.workloads.terms_at(row).backoff_ms)
+        self._emit(ev.Requeued(row, ev.REQUEUE_CAUSES.index("not confirmed"), wake_at_ms=wake_at_ms))
+
+    def _ring(self, entry: Entry) -> None:
+        _, timer, subject = entry
+        if timer == Timer.WAKE:
+            self._emit(ev.Woke(subject))
+        elif timer == Timer.DEADLINE:
+            self._emit(ev.Failed(subject, cause=ev.FAILURE_CAUSES.index("deadline")))
+        elif timer == Timer.MAX_RUNTIME:
+            self._emit(ev.Failed(subject, cause=ev.FAILURE_CAUSES.index("max runtime")))
+        elif timer == Timer.CONFIRM:
+            self._abort(subject)
+        elif timer == Timer.CLEAR:
+            self._tick()
+            self.scheduler.carry_out(subject)
+        elif timer == Timer.RESERVATION_START:
+            self.state.capacity.freed += 1
+        else:
+            reservation = next(r for r in self.state.bookings.reservations if r.booking == subject)
+            self._emit(ev.Unreserved(reservation.spec.name))
 
     def settle(self) -> None:
         """Run a scheduling cycle now."""
@@ -166,9 +246,17 @@ class Engine:
         self._cycled_ms = self._clock_ms
         self.scheduler.cycle()
         for row in self._to_launch:
-            self._emit(ev.Started(row))
-            self.executor.launch(row)
+            if self.state.workloads.state[row] != WorkloadState.PLACED:
+                continue
+            if self.executor.try_start(row):
+                self._start(row)
+            else:
+                self.state.timers.watch(self.state, row)
         self._to_launch.clear()
+
+    def _start(self, row: int) -> None:
+        self._emit(ev.Started(row))
+        self.executor.confirm(row)
 
     def _tick(self) -> None:
         """Bring the state's clock up to now. Time that passes without an event is not recorded."""
@@ -179,14 +267,26 @@ class Engine:
 
     def _emit(self, event: ev.AnyEvent) -> None:
         self._tick()
-        self.state.apply(event)
+        if type(event) in _STOPPING and self.state.is_bound(event.row):
+            attempt = self.state.workloads.attempts[event.row]
+            self._confirmations.forget(event.row)
+            self.state.apply(event)
+            self.executor.release(event.row, attempt)
+        else:
+            self.state.apply(event)
+            if type(event) is ev.Shrunk:
+                self.executor.resized(event.row)
         self._record(event)
 
-    def _emit_placed(self, event: ev.Placed) -> None:
-        """A gang whose capacity the scheduler has claimed already."""
-        self.state.apply_placed(event, claimed=True)
+    def _emit_claimed(self, event: ev.Placed | ev.Grown) -> None:
+        """Tasks whose capacity the scheduler has claimed already."""
+        self._tick()
+        self.state.apply_claimed(event)
         self._record(event)
-        self._to_launch.append(event.row)
+        if isinstance(event, ev.Placed):
+            self._to_launch.append(event.row)
+        else:
+            self.executor.resized(event.row)
 
     def _record(self, event: ev.AnyEvent) -> None:
         self.recent.note(event)
@@ -240,7 +340,7 @@ class Engine:
 
     def fork(self) -> Engine:
         """An independent engine in the same state, in memory only. Nothing done to it reaches this one."""
-        other = Engine(self.state.copy(), seed=self.seed)
+        other = Engine(self.state.copy(), seed=self.seed, faults=self.faults)
         other._clock_ms = self._clock_ms
         other._cycled_ms = self._cycled_ms
         other.cycle_every_ms = self.cycle_every_ms

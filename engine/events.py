@@ -9,7 +9,16 @@ from __future__ import annotations
 
 import msgspec
 
-from engine.model import NodeSpec, Policy, PoolSpec, PriorityClassSpec, QueueSpec, WorkloadSpec
+from engine.model import (
+    NodeSpec,
+    Policy,
+    PoolSpec,
+    PriorityClassSpec,
+    QueueSpec,
+    ReservationSpec,
+    Settings,
+    WorkloadSpec,
+)
 
 
 class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -66,6 +75,11 @@ class Placed(Event, frozen=True, array_like=True, gc=False, tag=8):
 
     row: int
     groups: tuple[GroupPlacement, ...]
+    flags: int = 0
+    """Which quota and rule let it start: a sum of BORROWED, BURST, BACKFILLED."""
+
+
+BORROWED, BURST, BACKFILLED = 1, 2, 4
 
 
 class Started(Event, frozen=True, array_like=True, gc=False, tag=9):
@@ -79,9 +93,16 @@ class Finished(Event, frozen=True, array_like=True, gc=False, tag=10):
 
 
 class Failed(Event, frozen=True, array_like=True, gc=False, tag=11):
-    """The work itself failed: consumes an attempt."""
+    """The work itself failed, which consumes an attempt, or it ran out of time."""
 
     row: int
+    cause: int = 0
+    """Index into FAILURE_CAUSES."""
+    retry_at_ms: int = -1
+    """Cell time at which it waits for a start again; -1 when it has failed for good."""
+
+
+FAILURE_CAUSES = ("its work failed", "max runtime", "deadline")
 
 
 class Cancelled(Event, frozen=True, array_like=True, gc=False, tag=12):
@@ -102,9 +123,20 @@ class Requeued(Event, frozen=True, array_like=True, gc=False, tag=15):
     row: int
     cause: int
     """Index into REQUEUE_CAUSES."""
+    by: int = -1
+    """Workload row for which it was preempted; -1 when for none."""
+    saved: bool = False
+    """It wrote a checkpoint before it stopped: no work is lost."""
+    wake_at_ms: int = -1
+    """It waits at least until then; -1: queued at once."""
 
 
-REQUEUE_CAUSES = ("asked", "drain", "node lost")
+REQUEUE_CAUSES = (
+    "asked", "drain", "node lost", "not confirmed", "queue drained", "quota reduced", "expired burst",
+    "overran backfill", "reclaimed", "lower priority",
+)  # fmt: skip
+PREEMPTIONS = frozenset(range(REQUEUE_CAUSES.index("expired burst"), len(REQUEUE_CAUSES)))
+"""Causes by which a workload is preempted for another."""
 
 
 class NodesChanged(Event, frozen=True, array_like=True, gc=False, tag=16):
@@ -129,6 +161,89 @@ class Audited(Event, frozen=True, array_like=True, gc=False, tag=17):
     entry: AuditEntry
 
 
+class QueueChanged(Event, frozen=True, array_like=True, gc=False, tag=18):
+    """The queue of that name has this spec from now on."""
+
+    queue: QueueSpec
+
+
+class QueueModeSet(Event, frozen=True, array_like=True, gc=False, tag=19):
+    queue: int
+    """Row of the queue."""
+    mode: int
+    """A QueueMode."""
+
+
+class PriorityClassRemoved(Event, frozen=True, array_like=True, gc=False, tag=20):
+    name: str
+
+
+class Grown(Event, frozen=True, array_like=True, gc=False, tag=21):
+    """An elastic workload got more tasks, and quota for them."""
+
+    row: int
+    groups: tuple[GroupPlacement, ...]
+
+
+class Shrunk(Event, frozen=True, array_like=True, gc=False, tag=22):
+    """An elastic workload gave back tasks and their quota."""
+
+    row: int
+    groups: tuple[GroupPlacement, ...]
+    by: int = -1
+    """Workload row for which it shrank; -1 when for none."""
+
+
+class Preempting(Event, frozen=True, array_like=True, gc=False, tag=23):
+    """Victims write their checkpoints; at `at_ms` all of them are requeued and the preemptor is placed. Until then the
+    nodes are kept from everyone else."""
+
+    row: int
+    """The preemptor."""
+    victims: bytes
+    """int32 workload rows."""
+    causes: bytes
+    """int8 index into REQUEUE_CAUSES for each victim."""
+    nodes: bytes
+    """int32 node rows that are kept."""
+    at_ms: int
+
+
+class PreemptionEnded(Event, frozen=True, array_like=True, gc=False, tag=24):
+    """Carried out, or dropped because the preemptor no longer waits: the nodes are free for all."""
+
+    row: int
+
+
+class Suspended(Event, frozen=True, array_like=True, gc=False, tag=25):
+    row: int
+    saved: bool = False
+
+
+class Resumed(Event, frozen=True, array_like=True, gc=False, tag=26):
+    row: int
+
+
+class Woke(Event, frozen=True, array_like=True, gc=False, tag=27):
+    """What it waited for (others, its time, a retry) has come: it is queued."""
+
+    row: int
+
+
+class Reserved(Event, frozen=True, array_like=True, gc=False, tag=28):
+    reservation: ReservationSpec
+
+
+class Unreserved(Event, frozen=True, array_like=True, gc=False, tag=29):
+    """Taken back, or its window has passed."""
+
+    name: str
+
+
+class SettingsSet(Event, frozen=True, array_like=True, gc=False, tag=30):
+    settings: Settings
+
+
 AnyEvent = (
     Tick
     | CellNamed
@@ -148,6 +263,19 @@ AnyEvent = (
     | Requeued
     | NodesChanged
     | Audited
+    | QueueChanged
+    | QueueModeSet
+    | PriorityClassRemoved
+    | Grown
+    | Shrunk
+    | Preempting
+    | PreemptionEnded
+    | Suspended
+    | Resumed
+    | Woke
+    | Reserved
+    | Unreserved
+    | SettingsSet
 )
 
 _encoder = msgspec.msgpack.Encoder()

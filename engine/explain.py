@@ -7,7 +7,8 @@ workloads until something changes: nothing is stored that could go stale.
 from __future__ import annotations
 
 from engine.backfill import Reservation
-from engine.model import RESOURCES, WorkloadState
+from engine.model import WorkloadState
+from engine.quantities import quantity, task_size
 from engine.query import Reason
 from engine.scheduler import Scheduler
 from engine.shape import Shape
@@ -81,7 +82,7 @@ class Explainer:
     def _lacks_room(self, row: int) -> bool:
         """What the scheduler found when it last tried; where it did not try, a count of slots."""
         w = self._state.workloads
-        if self._scheduler.has_no_room(w.cls[row]):
+        if self._scheduler.lacks_room(row):
             return True
         workload_class = w.class_at(row)
         return any(
@@ -178,20 +179,3 @@ class Explainer:
         if cls not in self._starts:
             self._starts[cls] = Reservation(state, row).start_ms
         return self._starts[cls]
-
-
-def quantity(resource: int, value: int) -> str:
-    """A quantity of RESOURCES[resource] as people write it."""
-    name = RESOURCES[resource]
-    if name == "cpu_milli":
-        return f"{value / 1000:g} CPU"
-    if name == "gpu_milli":
-        return f"{value / 1000:g} GPU"
-    what = "memory" if name == "memory_mib" else "disk"
-    return f"{value / 1024:.4g} GiB {what}"
-
-
-def task_size(shape: Shape) -> str:
-    """What one task asks for, as people write it."""
-    asked = (shape.cpu, shape.memory, shape.gpu_milli, shape.disk)
-    return " + ".join(quantity(i, value) for i, value in enumerate(asked) if value)

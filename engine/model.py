@@ -21,6 +21,7 @@ MAX_QUANTITY = 2**48
 """Largest accepted quantity of one resource; the sum over 30,000 such nodes still fits 64 bits."""
 MAX_TASKS = 1_000_000
 MAX_NAME = 1024
+HOUR_MS = 3_600_000
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -63,22 +64,85 @@ class NodeSpec(Spec, frozen=True, kw_only=True):
     rack: str = ""
 
 
+class FlavorQuota(Spec, frozen=True, kw_only=True):
+    """A queue's quota of one pool. Dictionaries are resource name -> quantity, as in QueueSpec."""
+
+    pool: str
+    nominal: dict[str, int] = {}
+    borrowing_limit: dict[str, int] = {}
+    lending_limit: dict[str, int] = {}
+
+
+class BurstSpec(Spec, frozen=True, kw_only=True):
+    """Use above nominal and borrowing limit, for a while. The window starts when use first passes them; after it the
+    excess is the first to be reclaimed, and new excess is refused until the cool-down has passed too."""
+
+    limit: dict[str, int]
+    """Resource name -> most the queue may use in all while it bursts."""
+    window_ms: int = 4 * HOUR_MS
+    cooldown_ms: int = HOUR_MS
+
+
 class QueueSpec(Spec, frozen=True, kw_only=True):
-    """A vertex of the queue tree. Leaves take workloads; a nominal quota bounds a vertex and all below it."""
+    """A vertex of the queue tree; an inner vertex is a cohort. Leaves take workloads.
+
+    Quota, as in Kueue: a vertex's nominal quota is its own; what its queue does not use the cohort may borrow, up to
+    the lender's lending limit and the borrower's borrowing limit. A cohort's own nominal is shared by all below it, on
+    top of theirs. A resource that no vertex of a tree names is not limited in that tree; elsewhere a vertex that does
+    not name it has a nominal quota of 0 and may borrow.
+    """
 
     name: str
     parent: str = ""
     nominal: dict[str, int] = {}
-    """Resource name -> quantity. A resource that is not named is not limited at this vertex."""
+    """Resource name -> quantity, in all pools together."""
+    borrowing_limit: dict[str, int] = {}
+    """Most that may be used above nominal; a resource that is not named has no limit but what others lend."""
+    lending_limit: dict[str, int] = {}
+    """Most of the unused nominal that others may borrow; a resource that is not named is lent whole."""
+    flavors: tuple[FlavorQuota, ...] = ()
+    """Quotas by pool, in order of preference, on top of the totals above. Empty: any pool, no preference."""
     weight: int = 1
+    """Share it deserves, relative to its siblings."""
+    order: Literal["best_effort", "strict_fifo", "fair"] = "best_effort"
+    """Within the queue: pass over what cannot start; never start before what is ahead; or, passing over what cannot
+    start, the tenant that uses least goes first."""
+    burst: BurstSpec | None = None
+    reclaim: Literal["never", "lower_priority", "any"] = "any"
+    """Whose work in other queues it may preempt to get its nominal quota back from those above theirs."""
+    min_runtime_ms: int = 0
+    """Its work is not preempted before it has run this long, expired burst excepted."""
+    disruptions: int = -1
+    """Most preemptions of its workloads within `disruption_window_ms`; -1 is no limit."""
+    disruption_window_ms: int = HOUR_MS
 
 
 class PriorityClassSpec(Spec, frozen=True, kw_only=True):
-    """A named integer priority. Higher runs first."""
+    """A named integer priority. Higher runs first. Whom it may preempt and whether it can be are set independently."""
 
     name: str
     value: int
     preemption: Literal["never", "lower"] = "never"
+    """Whether it may preempt work of lower priority in its own queue."""
+    preemptible: bool = True
+    band: int | None = None
+    """Workloads of a higher band go first in the whole cell; within a band the queue with the smaller share goes
+    first, and priority orders only within a queue. Not given: the value, so that priority comes before share."""
+
+
+class Settings(Spec, frozen=True, kw_only=True):
+    """How the cell decides, besides its policy. Times in milliseconds; 0 switches a rule off."""
+
+    fair_half_life_ms: int = 0
+    """Shares count past use too, halved in weight every so often. 0: shares are of what is in use now."""
+    starve_after_ms: int = 0
+    """What has waited longer goes before others of its band, whatever its queue's share."""
+    preempt_after_ms: int = 30_000
+    """Preempt only what would otherwise keep the preemptor waiting longer than this, by the estimates."""
+    try_timeout_ms: int = 30_000
+    """Executors must have confirmed every task of a placed gang by then, or all of it is given back."""
+    reservation_depth: int = 100
+    """Conservative backfill: how many waiting workloads are promised a start."""
 
 
 class CellSpec(Spec, frozen=True, kw_only=True):
@@ -89,18 +153,52 @@ class CellSpec(Spec, frozen=True, kw_only=True):
     nodes: tuple[NodeSpec, ...] = ()
     queues: tuple[QueueSpec, ...] = ()
     priority_classes: tuple[PriorityClassSpec, ...] = ()
+    settings: Settings = Settings()
 
 
 class TaskGroup(Spec, frozen=True, kw_only=True):
-    """Identical members of a gang. `request` is for one task; all `count` start together or none does."""
+    """Identical members of a gang. `request` is for one task; all `count` start together or none does, unless a
+    smaller `min_count` is enough."""
 
     name: str = "main"
     count: int = 1
+    min_count: int = 0
+    """Fewest tasks it may start with; 0 means `count`."""
     request: Resources
     gpu_models: tuple[str, ...] = ()
     """Acceptable device models; empty means any."""
     pools: tuple[str, ...] = ()
     """Acceptable pools; empty means any."""
+
+
+class Dependency(Spec, frozen=True, kw_only=True):
+    """Wait for another workload. `finished` wants success (Slurm: afterok), `failed` its failure or cancellation
+    (afternotok), `ended` either (afterany), `started` its first start (after)."""
+
+    id: str
+    on: Literal["finished", "failed", "ended", "started"] = "finished"
+
+
+class ArraySpec(Spec, frozen=True, kw_only=True):
+    """Many workloads of one description: their ids are `<id>/<index>`."""
+
+    first: int = 0
+    last: int
+    step: int = 1
+    max_running: int = 0
+    """Most that may be placed or running at once; 0 is no limit."""
+
+
+class ReservationSpec(Spec, frozen=True, kw_only=True):
+    """An advance reservation: nodes kept for named queues or workloads during a window of cell time. Work that may run
+    past its start does not begin on those nodes; work that still runs there at the start is not stopped."""
+
+    name: str
+    nodes: tuple[str, ...]
+    start_ms: int
+    end_ms: int
+    queues: tuple[str, ...] = ()
+    """Queues whose work may use the nodes during the window, besides workloads that name the reservation."""
 
 
 class WorkloadSpec(Spec, frozen=True, kw_only=True):
@@ -118,8 +216,30 @@ class WorkloadSpec(Spec, frozen=True, kw_only=True):
     """Requested or estimated run time; 0 means unknown, which backfill treats as unbounded."""
     checkpoint_interval_ms: int = 0
     """Work is kept up to the last multiple of this; 0 means nothing is kept when stopped."""
+    checkpoint_cost_ms: int = 0
+    """Time it takes to write a checkpoint when asked; preemption then asks first and loses no work. 0: cannot."""
+    elastic: bool = False
+    """May grow up to `count` tasks of each group while it runs, and shrink to `min_count` for others. The estimate
+    is for all tasks; with fewer it takes longer in proportion."""
+    after: tuple[Dependency, ...] = ()
+    array: ArraySpec | None = None
+    not_before_ms: int = 0
+    """Cell time before which it does not start."""
+    deadline_ms: int = 0
+    """Cell time by which it should have ended: fails when it waits until its estimate no longer fits. 0: none. What
+    runs is never stopped for it."""
+    max_runtime_ms: int = 0
+    """Stopped as failed when an attempt has run this long; 0: never."""
+    retries: int = 0
+    """How often it starts again after failing. Preemption, node loss and requeues do not count."""
+    backoff_ms: int = 10_000
+    """Wait before the first retry; doubles each time, up to an hour, with up to a tenth added at random."""
+    reservation: str = ""
+    """Advance reservation whose nodes it may use, and uses alone."""
     simulated_runtime_ms: int = 0
     """Run time the simulated executor gives it; 0 lets the executor draw one from the estimate."""
+    simulated_failures: int = 0
+    """How many attempts fail half-way in the simulated executor."""
     held: bool = False
 
 
@@ -134,10 +254,14 @@ class WorkloadState(IntEnum):
     FINISHED = 4
     FAILED = 5
     CANCELLED = 6
+    SUSPENDED = 7
+    """Taken off its nodes by a person, its work kept, until resumed."""
+    WAITING = 8
+    """For other workloads, for its start time, or for a retry."""
 
     @property
     def terminal(self) -> bool:
-        return self >= WorkloadState.FINISHED
+        return WorkloadState.FINISHED <= self <= WorkloadState.CANCELLED
 
     @property
     def label(self) -> str:
@@ -158,7 +282,21 @@ class NodeState(IntEnum):
         return self.name.lower()
 
 
-Policy = Literal["fcfs", "easy"]
+class QueueMode(IntEnum):
+    """What a queue lets happen."""
+
+    OPEN = 0
+    HELD = 1
+    """Takes workloads, starts none."""
+    DRAINING = 2
+    """Takes no new workloads and starts none; what ran was requeued and waits."""
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+Policy = Literal["fcfs", "easy", "easy-sjbf", "conservative"]
 
 
 def check_id(value: str, where: str) -> None:
@@ -202,6 +340,23 @@ def check_pool(pool: PoolSpec, where: str = "pool") -> None:
     check_quantity(pool.price_microusd_hour, f"{where}.price_microusd_hour")
 
 
+_TIMES_AND_COUNTS = (
+    "estimate_ms", "checkpoint_interval_ms", "checkpoint_cost_ms", "not_before_ms", "deadline_ms", "max_runtime_ms",
+    "retries", "backoff_ms", "simulated_runtime_ms", "simulated_failures",
+)  # fmt: skip
+MAX_MEMBERS = 100_000
+"""Workloads in one array."""
+
+
+def _check_array(array: ArraySpec, name: str, where: str) -> None:
+    for field, least in (("first", 0), ("last", array.first), ("step", 1), ("max_running", 0)):
+        check_quantity(getattr(array, field), f"{where}.{field}", least=least, most=2**31 - 1)
+    count = (array.last - array.first) // array.step + 1
+    if count > MAX_MEMBERS:
+        raise SpecError(where, f"has {count} members", f"At most {MAX_MEMBERS} in one array")
+    check_id(f"{name}/{array.last}", f"{where}.last")
+
+
 def check_workload(spec: WorkloadSpec, where: str = "workload") -> None:
     """Everything that can be checked without knowing the cell. Raises SpecError naming the field."""
     check_id(spec.id, f"{where}.id")
@@ -212,8 +367,12 @@ def check_workload(spec: WorkloadSpec, where: str = "workload") -> None:
     for field in ("tenant", "team"):
         if getattr(spec, field):
             check_id(getattr(spec, field), f"{where}.{field}")
-    for field in ("estimate_ms", "checkpoint_interval_ms", "simulated_runtime_ms"):
+    for field in _TIMES_AND_COUNTS:
         check_quantity(getattr(spec, field), f"{where}.{field}")
+    if spec.reservation:
+        check_id(spec.reservation, f"{where}.reservation")
+    if spec.array is not None:
+        _check_array(spec.array, spec.id, f"{where}.array")
     if not spec.groups:
         raise SpecError(f"{where}.groups", "is empty", "Give at least one task group with a request")
     names: set[str] = set()
@@ -225,6 +384,11 @@ def check_workload(spec: WorkloadSpec, where: str = "workload") -> None:
             raise SpecError(f"{at}.name", f"'{group.name}' is given twice", "Give each group its own name")
         names.add(group.name)
         check_quantity(group.count, f"{at}.count", least=1, most=MAX_TASKS)
+        check_quantity(group.min_count, f"{at}.min_count")
+        if group.min_count > group.count:
+            raise SpecError(
+                f"{at}.min_count", f"{group.min_count} is more than count, {group.count}", "Give at most count"
+            )
         total += group.count
         check_resources(group.request, f"{at}.request")
         if not any(group.request.vector()):

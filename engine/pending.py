@@ -1,16 +1,17 @@
-"""The waiting workloads in the order they are considered: priority, then age.
+"""The waiting workloads, in groups of like ones.
 
-Workloads of one priority, queue and class share a group: the scheduler's verdict on the first holds for all, so a pass
-costs what the number of different requests costs, not the number of workloads.
+Workloads of one priority class, queue and workload class share a group: the scheduler's verdict on the first holds for
+all, so a pass costs what the number of different requests costs, not the number of workloads.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 
-Key = tuple[int, int, int]
-"""(priority value, queue row, kind). Like workloads are of one kind: their class row, or a negative number of its own
-for one that kept work. 0 for all where the policy is strictly first come, first served."""
+Key = tuple[int, int, int, int]
+"""(priority class row, queue row, kind, tenant). Like workloads are of one kind: their class row, or a negative number
+of its own for one that kept work; 0 for all where the policy is strictly first come, first served. The tenant counts
+only in queues that are fair to tenants; -1 elsewhere."""
 
 
 class Group:
@@ -63,8 +64,8 @@ class Pending:
         other.groups = {key: group.copy() for key, group in self.groups.items()}
         return other
 
-    def key(self, priority: int, queue: int, kind: int) -> Key:
-        return (priority, queue, kind if self.by_class else 0)
+    def key(self, priority: int, queue: int, kind: int, tenant: int) -> Key:
+        return (priority, queue, kind if self.by_class else 0, tenant)
 
     def add(self, key: Key, row: int) -> None:
         group = self.groups.get(key)
@@ -78,14 +79,14 @@ class Pending:
         if not len(group):
             del self.groups[key]
 
-    def position(self, key: Key, row: int) -> int:
-        """1 for the first of its queue."""
-        priority, queue, _ = key
+    def position(self, key: Key, row: int, values: list[int]) -> int:
+        """1 for the first of its queue by priority and age; `values` are the integer priorities of the classes."""
+        priority, queue = values[key[0]], key[1]
         ahead = 0
-        for (other_priority, other_queue, _), group in self.groups.items():
-            if other_queue == queue:
-                if other_priority > priority:
+        for other, group in self.groups.items():
+            if other[1] == queue:
+                if values[other[0]] > priority:
                     ahead += len(group)
-                elif other_priority == priority:
+                elif values[other[0]] == priority:
                     ahead += group.rank(row)
         return ahead + 1

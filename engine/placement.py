@@ -7,6 +7,7 @@ outside this function. On success the claims stand: the caller emits `Placed` in
 from __future__ import annotations
 
 from array import array
+from itertools import islice, permutations
 
 import numpy as np
 
@@ -17,33 +18,61 @@ from engine.shape import Shape
 
 Claim = tuple[int, int, int, int]
 """(group, node row, tasks, device mask)"""
+MOST_ORDERS = 6
+"""Orders in which the groups of a gang are tried."""
 
 
-def place(capacity: Capacity, shapes: tuple[Shape, ...], counts: tuple[int, ...]) -> list[Claim] | None:
-    """Claims for `counts[g]` tasks of `shapes[g]`, or None with nothing claimed."""
-    claims: list[Claim] = []
-    # What asks for most devices, then most CPU, is hardest to place: first.
-    order = sorted(range(len(shapes)), key=lambda g: (-shapes[g].gpu_milli, -shapes[g].cpu, g))
-    for group in order:
-        shape, left = shapes[group], counts[group]
-        if not capacity.could_hold(shape, left):
-            unplace(capacity, shapes, claims)
+def place(
+    capacity: Capacity, shapes: tuple[Shape, ...], counts: tuple[int, ...], up_to: tuple[int, ...] | None = None
+) -> list[Claim] | None:
+    """Claims for `counts[g]` tasks of `shapes[g]`, and for as many more as there is room for up to `up_to[g]`; or None
+    with nothing claimed.
+
+    Groups are placed one after the other. Where that fails, groups of one gang may only be in each other's way: other
+    orders are tried.
+    """
+    for order in islice(permutations(_hardest_first(shapes)), MOST_ORDERS):
+        claims: list[Claim] = []
+        if all(_place_group(capacity, group, shapes[group], counts[group], claims) for group in order):
+            if up_to is not None and up_to != counts:
+                for group in order:
+                    _extend_group(capacity, group, shapes[group], up_to[group] - counts[group], claims)
+            return claims
+        unplace(capacity, shapes, claims)
+        if not claims:
+            # Its first group finds no room even alone, whatever the order.
             return None
-        while left:
-            node = capacity.find(shape)
-            if node == NOWHERE:
-                unplace(capacity, shapes, claims)
-                return None
-            many = bulk.take_first(capacity, shape, node, left)
-            if many is not None:
-                nodes, tasks = many
-                claims += [(group, n, t, 0) for n, t in zip(nodes.tolist(), tasks.tolist(), strict=True)]
-                left -= int(tasks.sum())
-                continue
-            count = capacity.room(node, shape, left)
-            claims.append((group, node, count, capacity.claim(node, shape, count)))
-            left -= count
-    return claims
+    return None
+
+
+def _hardest_first(shapes: tuple[Shape, ...]) -> list[int]:
+    """What has fewest pools to choose from, then what asks for most devices, then most CPU, is hardest to place."""
+    return sorted(range(len(shapes)), key=lambda g: (-shapes[g].gpu_milli, -shapes[g].cpu, len(shapes[g].pools), g))
+
+
+def _place_group(capacity: Capacity, group: int, shape: Shape, left: int, claims: list[Claim]) -> bool:
+    """Add claims for all the tasks; false when not all found room. Adds nothing when none did."""
+    if not capacity.could_hold(shape, left):
+        return False
+    return _extend_group(capacity, group, shape, left, claims) == 0
+
+
+def _extend_group(capacity: Capacity, group: int, shape: Shape, left: int, claims: list[Claim]) -> int:
+    """Add claims for as many of `left` tasks as there is room for. Returns how many were left over."""
+    while left:
+        node = capacity.find(shape)
+        if node == NOWHERE:
+            break
+        many = bulk.take_first(capacity, shape, node, left)
+        if many is not None:
+            nodes, tasks = many
+            claims += [(group, n, t, 0) for n, t in zip(nodes.tolist(), tasks.tolist(), strict=True)]
+            left -= int(tasks.sum())
+            continue
+        count = capacity.room(node, shape, left)
+        claims.append((group, node, count, capacity.claim(node, shape, count)))
+        left -= count
+    return left
 
 
 def unplace(capacity: Capacity, shapes: tuple[Shape, ...], claims: list[Claim]) -> None:

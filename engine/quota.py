@@ -1,82 +1,256 @@
-"""The queue tree: nominal quotas, what is charged against them, and who is in the way.
+"""The queue tree: quota in cohorts that lend and borrow, bursts, and what is charged against them.
 
-A workload's whole request is charged once at every vertex from its queue to the root, and given back once. A vertex
-without a nominal quantity for a resource does not limit it.
+Quota follows Kueue's hierarchical cohorts (its `resource_node.go`), for every vertex and slot:
+
+    quota   = nominal + what the children lend              lent by a child = its quota - its local part
+    local   = quota - lending limit, if there is one; else 0: what only the vertex's own subtree may use
+    drawn   = use that reaches the vertex: of a child's draw only what is above the child's local part
+    ceiling = quota + borrowing limit; quota at a root
+
+A charge is allowed when it keeps `drawn` within `ceiling` at every vertex it reaches. A burst raises the ceiling for a
+while. A slot is one limited quantity: `flavor * 4 + resource index`. Flavor 0 is all pools together, the others are the
+pools that queues name, in the order of first mention.
+
+Besides, each vertex remembers its decayed average draw, on which shares over the past are built.
 """
 
 from __future__ import annotations
 
 from array import array
-from typing import Any
+from collections.abc import Iterable
+from math import isqrt
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from engine.columns import Table
+from engine.columns import Names, Table
 from engine.errors import NotFoundError, RefusedError, SpecError
-from engine.model import RESOURCES, QueueSpec, check_id, check_quantity
+from engine.events import BORROWED, BURST
+from engine.model import HOUR_MS, RESOURCES, BurstSpec, FlavorQuota, QueueMode, QueueSpec, check_id, check_quantity
 
 Vector = tuple[int, int, int, int]
+Charge = tuple[tuple[int, int], ...]
+"""(slot, quantity above 0) of everything that is charged at once, in the order of slots."""
+BurstState = Literal["idle", "burst", "cooldown"]
+
 UNLIMITED = -1
+"""The nominal quota of a slot that no vertex of the tree names."""
+NO_LIMIT = 2**63 - 1
+DAY_MS = 24 * HOUR_MS
+WIDTH = len(RESOURCES)
+
+
+class Lack(NamedTuple):
+    """Why a charge is not possible: the nearest vertex that refuses it, in which slot, and how much is missing."""
+
+    vertex: int
+    slot: int
+    short: int
 
 
 class QueueTree(Table):
     """Vertices in creation order; a parent always comes before its children."""
 
-    columns = ("specs", "used", "running")
+    columns = (
+        "specs", "flavors", "mode", "used", "running", "burst_since", "disruptions", "average", "accrued_at",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.specs: list[Any] = []
+        self.flavors = Names([""])
+        """Names of the pools that have slots of their own; index 0 stands for all pools together."""
+        self.mode = array("b")
+        """A QueueMode."""
         self.used = array("q")
-        """Charged quantities, len(RESOURCES) entries for each queue."""
+        """Charged to the vertex and all below it; `slots` entries for each vertex."""
         self.running = array("i")
         """Workloads charged at the queue itself."""
+        self.burst_since = array("q")
+        """Cell time at which the present or last burst began; -1 when there was none."""
+        self.disruptions: list[list[int]] = []
+        """Cell times at which the queue's workloads were preempted, within its last window."""
+        self.average = array("q")
+        """Decayed average draw in all pools, in AVERAGE_UNIT-ths; WIDTH entries for each vertex."""
+        self.accrued_at = array("q")
+        """Cell time up to which `average` counts."""
+        self.half_life_ms = DAY_MS
+        """Half-life of the averages; of the cell's settings, so not stored here."""
         self.derive()
+
+    # -- structure ----------------------------------------------------------------------------------------------------
 
     def derive(self) -> None:
         self.specs = [s if isinstance(s, QueueSpec) else msgspec.convert(s, QueueSpec) for s in self.specs]
-        self.row_of = {spec.name: i for i, spec in enumerate(self.specs)}
-        self.nominal: list[Vector] = [self._nominal(spec) for spec in self.specs]
+        self.slots = len(self.flavors.names) * WIDTH
+        self.row_of = {spec.name: row for row, spec in enumerate(self.specs)}
         self.path: list[tuple[int, ...]] = []
         """Rows from the queue itself up to its root."""
-        self.limits: list[tuple[tuple[int, int, int], ...]] = []
-        """(vertex row, resource index, nominal quantity) of every limit on that path, the queue's own first."""
-        self.children: list[list[int]] = [[] for _ in self.specs]
-        for row, spec in enumerate(self.specs):
-            self._link(row, spec)
+        self.children: list[list[int]] = []
+        self.limited: list[int] = []
+        """Bit mask of the slots for which some vertex of the same tree has a nominal quota."""
+        self.flavored_trees: set[int] = set()
+        """Rows of the roots of trees in which some queue names pools."""
+        self.bursts: dict[int, dict[int, int]] = {}
+        """Vertex -> slot -> most it may use in all while it bursts."""
+        size = len(self.specs) * self.slots
+        self.nominal = array("q", bytes(8 * size))
+        self.subtree_nominal = array("q", bytes(8 * size))
+        """Nominal quota of the vertex and all below it."""
+        self.borrowing_limit = array("q", bytes(8 * size))
+        """NO_LIMIT where none is given."""
+        self.lending_limit = array("q", bytes(8 * size))
+        """NO_LIMIT where none is given."""
+        self.quota = array("q", bytes(8 * size))
+        self.local = array("q", bytes(8 * size))
+        self.drawn = array("q", bytes(8 * size))
+        self.ceiling = array("q", bytes(8 * size))
+        """NO_LIMIT where only the vertices above limit it, and in slots that the tree does not limit."""
+        for row in range(len(self.specs)):
+            self._link(row)
+        for row, path in enumerate(self.path):
+            if len(path) == 1:
+                self._rebuild(row)
 
     def dump(self) -> dict[str, Any]:
         return super().dump() | {"specs": [msgspec.to_builtins(spec) for spec in self.specs]}
 
-    @staticmethod
-    def _nominal(spec: QueueSpec) -> Vector:
-        a, b, c, d = (spec.nominal.get(name, UNLIMITED) for name in RESOURCES)
-        return (a, b, c, d)
+    def add(self, spec: QueueSpec) -> None:
+        """Append a vertex. The spec has passed `check_queues`."""
+        row = len(self.specs)
+        wider = self._widen(spec)
+        self.specs.append(spec)
+        self.mode.append(QueueMode.OPEN)
+        self.used.extend([0] * self.slots)
+        self.running.append(0)
+        self.burst_since.append(-1)
+        self.disruptions.append([])
+        self.average.extend([0] * WIDTH)
+        self.accrued_at.append(0)
+        if wider:
+            self.derive()
+            return
+        self.row_of[spec.name] = row
+        for column in (self.nominal, self.subtree_nominal, self.borrowing_limit, self.lending_limit):
+            column.extend([0] * self.slots)
+        for column in (self.quota, self.local, self.drawn, self.ceiling):
+            column.extend([0] * self.slots)
+        self._link(row)
+        if self._named(row) & ~self.limited[row]:
+            self._rebuild(self.path[row][-1])
+        else:
+            self._enter(row)
 
-    def _link(self, row: int, spec: QueueSpec) -> None:
-        if spec.parent:
-            parent = self.row_of[spec.parent]
+    def change(self, spec: QueueSpec) -> None:
+        """Give the vertex of that name another spec. The spec has passed `check_change`."""
+        row = self.row_of[spec.name]
+        self.specs[row] = spec
+        if self._widen(spec):
+            self.derive()
+        else:
+            self._rebuild(self.path[row][-1])
+
+    def _widen(self, spec: QueueSpec) -> bool:
+        """Give slots to the pools the spec is the first to name. True when there were any."""
+        before = self.slots
+        for flavor in spec.flavors:
+            self.flavors.add(flavor.pool)
+        self.slots = len(self.flavors.names) * WIDTH
+        if self.slots == before:
+            return False
+        wider = array("q", bytes(8 * len(self.specs) * self.slots))
+        for row in range(len(self.used) // before):
+            wider[row * self.slots : row * self.slots + before] = self.used[row * before : (row + 1) * before]
+        self.used = wider
+        return True
+
+    def _link(self, row: int) -> None:
+        parent_name = self.specs[row].parent
+        self.children.append([])
+        if parent_name:
+            parent = self.row_of[parent_name]
             self.children[parent].append(row)
             self.path.append((row, *self.path[parent]))
+            self.limited.append(self.limited[parent])
         else:
             self.path.append((row,))
-        self.limits.append(
-            tuple(
-                (vertex, i, limit)
-                for vertex in self.path[row]
-                for i, limit in enumerate(self.nominal[vertex])
-                if limit != UNLIMITED
-            )
-        )
+            self.limited.append(0)
 
-    def add(self, spec: QueueSpec) -> None:
-        row = len(self.specs)
-        self.specs.append(spec)
-        self.row_of[spec.name] = row
-        self.nominal.append(self._nominal(spec))
-        self.used.extend([0] * len(RESOURCES))
-        self.running.append(0)
-        self.children.append([])
-        self._link(row, spec)
+    def _named(self, row: int) -> int:
+        """Bit mask of the slots for which the vertex itself has a nominal quota."""
+        mask = 0
+        for at, quota in self._quotas(row):
+            for resource in quota.nominal:
+                mask |= 1 << at + RESOURCES.index(resource)
+        return mask
+
+    def _quotas(self, row: int) -> list[tuple[int, QueueSpec | FlavorQuota]]:
+        """What a spec gives in all pools and in single pools, each with its first slot."""
+        spec: QueueSpec = self.specs[row]
+        return [(0, spec), *((self.flavors.index[flavor.pool] * WIDTH, flavor) for flavor in spec.flavors)]
+
+    def _rebuild(self, root: int) -> None:
+        """Work out everything derived in the tree below a root."""
+        members = [root]
+        for row in members:
+            members += self.children[row]
+        limited = 0
+        for row in members:
+            limited |= self._named(row)
+        self.flavored_trees.discard(root)
+        for row in members:
+            self.limited[row] = limited
+            first, last = row * self.slots, (row + 1) * self.slots
+            for column in (self.subtree_nominal, self.quota, self.local, self.drawn):
+                column[first:last] = array("q", bytes(8 * self.slots))
+        for row in members:
+            self._enter(row)
+
+    def _enter(self, row: int) -> None:
+        """Fill in what the spec of a vertex says, and count its quota and its own use on the whole path."""
+        spec, slots = self.specs[row], self.slots
+        base = row * slots
+        if spec.flavors:
+            self.flavored_trees.add(self.path[row][-1])
+        self.bursts.pop(row, None)
+        if spec.burst is not None:
+            self.bursts[row] = {RESOURCES.index(name): limit for name, limit in spec.burst.limit.items()}
+        self.nominal[base : base + slots] = array("q", bytes(8 * slots))
+        for column in (self.borrowing_limit, self.lending_limit, self.ceiling):
+            column[base : base + slots] = array("q", [NO_LIMIT]) * slots
+        for at, quota in self._quotas(row):
+            for column, given in (
+                (self.nominal, quota.nominal),
+                (self.borrowing_limit, quota.borrowing_limit),
+                (self.lending_limit, quota.lending_limit),
+            ):
+                for resource, quantity in given.items():
+                    column[base + at + RESOURCES.index(resource)] = quantity
+        for slot in range(slots):
+            nominal = self.nominal[base + slot]
+            for vertex in self.path[row]:
+                self.subtree_nominal[vertex * slots + slot] += nominal
+            below = sum(self.used[child * slots + slot] for child in self.children[row])
+            self._carry(row, slot, nominal, self.used[base + slot] - below)
+
+    def _carry(self, row: int, slot: int, quota: int, drawn: int) -> None:
+        """Add to the quota and the draw of a vertex, and above it what it then lends and passes on more than before."""
+        limited = self.limited[row] >> slot & 1
+        root = self.path[row][-1]
+        for vertex in self.path[row]:
+            i = vertex * self.slots + slot
+            lent, passed = self.quota[i] - self.local[i], max(0, self.drawn[i] - self.local[i])
+            self.quota[i] += quota
+            self.drawn[i] += drawn
+            if self.lending_limit[i] != NO_LIMIT:
+                self.local[i] = max(0, self.quota[i] - self.lending_limit[i])
+            if limited and vertex == root:
+                self.ceiling[i] = self.quota[i]
+            elif limited and self.borrowing_limit[i] != NO_LIMIT:
+                self.ceiling[i] = self.quota[i] + self.borrowing_limit[i]
+            quota = self.quota[i] - self.local[i] - lent
+            drawn = max(0, self.drawn[i] - self.local[i]) - passed
+            if not quota and not drawn:
+                return
 
     def row(self, name: str) -> int:
         found = self.row_of.get(name)
@@ -92,42 +266,339 @@ class QueueTree(Table):
             raise RefusedError(f"queue '{name}' has queues below it and takes no workloads", f"Use one of: {below}")
         return row
 
-    def lacking(self, queue: int, request: Vector) -> tuple[int, int] | None:
-        """The first (vertex, resource index) whose nominal quota the request would pass, from the queue upwards."""
-        used = self.used
-        for vertex, i, limit in self.limits[queue]:
-            if request[i] and used[vertex * 4 + i] + request[i] > limit:
-                return vertex, i
+    # -- modes and pools ----------------------------------------------------------------------------------------------
+
+    def set_mode(self, row: int, mode: int) -> None:
+        self.mode[row] = mode
+
+    def is_open(self, queue: int) -> bool:
+        """Whether the queue may start work: it and all above it are open."""
+        return all(self.mode[vertex] == QueueMode.OPEN for vertex in self.path[queue])
+
+    def takes_work(self, queue: int) -> bool:
+        """Whether work may be submitted to the queue: nothing on its path is draining."""
+        return all(self.mode[vertex] != QueueMode.DRAINING for vertex in self.path[queue])
+
+    def flavored(self, queue: int) -> bool:
+        """Whether the pool a workload of this queue runs in matters to the quota of its tree."""
+        return self.path[queue][-1] in self.flavored_trees
+
+    def flavors_of(self, queue: int) -> tuple[str, ...]:
+        """The pools the queue names, best first; empty when it takes any."""
+        return tuple(flavor.pool for flavor in self.specs[queue].flavors)
+
+    def named_slot(self, slot: int) -> tuple[str, str]:
+        """(pool name, resource name) of a slot; the pool is empty for all pools together."""
+        flavor, resource = divmod(slot, WIDTH)
+        return self.flavors.names[flavor], RESOURCES[resource]
+
+    # -- what may be charged ------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def total_charge(request: Vector) -> Charge:
+        """The charge of a request in a tree without flavors."""
+        return tuple((slot, quantity) for slot, quantity in enumerate(request) if quantity)
+
+    def charge_of(self, parts: Iterable[tuple[str, Vector]]) -> Charge:
+        """The charge of quantities in the pools that hold them."""
+        sums: dict[int, int] = {}
+        for pool, quantities in parts:
+            flavor = self.flavors.index.get(pool, 0) * WIDTH
+            for i, quantity in enumerate(quantities):
+                if quantity:
+                    sums[i] = sums.get(i, 0) + quantity
+                    if flavor:
+                        sums[flavor + i] = sums.get(flavor + i, 0) + quantity
+        return tuple(sorted(sums.items()))
+
+    def lack(self, queue: int, charge: Charge, now_ms: int, *, borrow: bool = True) -> Lack | None:
+        """None when the charge may be made now; otherwise the nearest vertex on the path that does not allow it.
+
+        Without `borrow` the queue itself has to stay within its quota; the vertices above allow what they always do.
+        """
+        limited = self.limited[queue]
+        if not limited:
+            return None
+        drawn, local, ceiling, slots = self.drawn, self.local, self.ceiling, self.slots
+        found: Lack | None = None
+        for slot, quantity in charge:
+            if not limited >> slot & 1:
+                continue
+            rest = quantity
+            for vertex in self.path[queue]:
+                if found is not None and vertex == found.vertex:
+                    break
+                i = vertex * slots + slot
+                have = drawn[i]
+                if not borrow and vertex == queue:
+                    short = have + rest - self.quota[i]
+                else:
+                    short = have + rest - ceiling[i]
+                    if short > 0 and vertex in self.bursts:
+                        short = have + rest - self.ceiling_at(vertex, slot, now_ms)
+                if short > 0:
+                    found = Lack(vertex, slot, short)
+                    if vertex == queue:
+                        return found
+                    break
+                if have < local[i]:
+                    rest -= local[i] - have
+                    if rest <= 0:
+                        break
+        return found
+
+    def beyond(self, queue: int, charge: Charge) -> Lack | None:
+        """As `lack` when nothing is in use and nothing has burst: what is beyond that can never start."""
+        limited = self.limited[queue]
+        for slot, quantity in charge:
+            if not limited >> slot & 1:
+                continue
+            rest = quantity
+            for vertex in self.path[queue]:
+                most = max(self.ceiling[vertex * self.slots + slot], self._burst_ceiling(vertex, slot))
+                if rest > most:
+                    return Lack(vertex, slot, rest - most)
+                rest -= self.local[vertex * self.slots + slot]
+                if rest <= 0:
+                    break
         return None
 
-    def beyond(self, queue: int, request: Vector) -> tuple[int, int] | None:
-        """The first (vertex, resource index) whose nominal quota is below the request even when nothing is used."""
-        for vertex, i, limit in self.limits[queue]:
-            if request[i] > limit:
-                return vertex, i
-        return None
+    def available(self, queue: int, slot: int, now_ms: int) -> int:
+        """The most that may be charged now in one slot; NO_LIMIT when the tree does not limit it."""
+        if not self.limited[queue] >> slot & 1:
+            return NO_LIMIT
+        most = NO_LIMIT
+        for vertex in reversed(self.path[queue]):
+            i = vertex * self.slots + slot
+            own = max(0, self.local[i] - self.drawn[i])
+            room = self.ceiling_at(vertex, slot, now_ms) - self.drawn[i]
+            most = max(0, min(room, own + most))
+        return most
 
-    def charge(self, queue: int, request: Vector) -> None:
-        self.running[queue] += 1
-        self._shift(queue, request, 1)
+    def flags_of(self, queue: int, charge: Charge) -> int:
+        """Which quota a charge that `lack` allows takes: 0 for the queue's own, BORROWED, or BURST when it passes the
+        ceiling of a vertex. Use within the queue's own quota is never a burst, whatever the others do."""
+        limited = self.limited[queue]
+        flags = 0
+        for slot, quantity in charge:
+            if not limited >> slot & 1:
+                continue
+            at = queue * self.slots + slot
+            if self.drawn[at] + quantity <= self.quota[at]:
+                continue
+            flags = flags or BORROWED
+            rest = quantity
+            for vertex in self.path[queue]:
+                i = vertex * self.slots + slot
+                have = self.drawn[i]
+                if have + rest > self.ceiling[i]:
+                    return BURST
+                rest -= max(0, self.local[i] - have)
+                if rest <= 0:
+                    break
+        return flags
 
-    def give_back(self, queue: int, request: Vector) -> None:
-        self.running[queue] -= 1
-        self._shift(queue, request, -1)
+    # -- charging -----------------------------------------------------------------------------------------------------
 
-    def _shift(self, queue: int, request: Vector, sign: int) -> None:
-        cpu, memory, gpu, disk = request
-        used = self.used
-        for vertex in self.path[queue]:
-            base = vertex * 4
-            used[base] += sign * cpu
-            used[base + 1] += sign * memory
-            used[base + 2] += sign * gpu
-            used[base + 3] += sign * disk
+    def charge(self, queue: int, charge: Charge, now_ms: int, workloads: int = 1) -> None:
+        """Take the quantities on the whole path. Past the ceiling of a vertex whose burst is idle, its burst begins.
 
-    def used_vector(self, queue: int) -> Vector:
-        a, b, c, d = self.used[queue * 4 : queue * 4 + 4]
+        `workloads` is 0 when a workload that is charged already grows.
+        """
+        if self.accrued_at[queue] != now_ms:
+            self._accrue(queue, now_ms)
+        self.running[queue] += workloads
+        used, drawn, local, ceiling, slots = self.used, self.drawn, self.local, self.ceiling, self.slots
+        path = self.path[queue]
+        for slot, quantity in charge:
+            rest = quantity
+            for vertex in path:
+                i = vertex * slots + slot
+                used[i] += quantity
+                if rest:
+                    have = drawn[i]
+                    drawn[i] = have + rest
+                    if have + rest > ceiling[i]:
+                        self._begin_burst(vertex, slot, now_ms)
+                    if have < local[i]:
+                        rest = max(0, rest - local[i] + have)
+
+    def give_back(self, queue: int, charge: Charge, now_ms: int, workloads: int = 1) -> None:
+        """Return what `charge` took, once."""
+        if self.accrued_at[queue] != now_ms:
+            self._accrue(queue, now_ms)
+        self.running[queue] -= workloads
+        used, drawn, local, slots = self.used, self.drawn, self.local, self.slots
+        path = self.path[queue]
+        for slot, quantity in charge:
+            rest = quantity
+            for vertex in path:
+                i = vertex * slots + slot
+                used[i] -= quantity
+                if rest:
+                    have = drawn[i]
+                    drawn[i] = have - rest
+                    if local[i]:
+                        rest = min(rest, max(0, have - local[i]))
+
+    # -- bursts -------------------------------------------------------------------------------------------------------
+
+    def ceiling_at(self, vertex: int, slot: int, now_ms: int) -> int:
+        """The most the vertex may draw in the slot at that time. In a cool-down that is less than it may hold still."""
+        plain = self.ceiling[vertex * self.slots + slot]
+        if vertex in self.bursts and self.burst_state(vertex, now_ms) != "cooldown":
+            return max(plain, self._burst_ceiling(vertex, slot))
+        return plain
+
+    def _burst_ceiling(self, vertex: int, slot: int) -> int:
+        """The burst limit is on all use; what is kept for single queues below never reaches the vertex as draw."""
+        limit = self.bursts.get(vertex, {}).get(slot, 0)
+        i = vertex * self.slots + slot
+        return limit - self.subtree_nominal[i] + self.quota[i]
+
+    def burst_state(self, vertex: int, now_ms: int) -> BurstState:
+        """Idle until use passes the ceiling; then one window of burst, then one cool-down, then idle again."""
+        since, burst = self.burst_since[vertex], self.specs[vertex].burst
+        if since < 0 or burst is None or now_ms >= since + burst.window_ms + burst.cooldown_ms:
+            return "idle"
+        return "burst" if now_ms < since + burst.window_ms else "cooldown"
+
+    def _begin_burst(self, vertex: int, slot: int, now_ms: int) -> None:
+        if slot in self.bursts.get(vertex, ()) and self.burst_state(vertex, now_ms) == "idle":
+            self.burst_since[vertex] = now_ms
+
+    def burst_excess(self, vertex: int) -> dict[int, int]:
+        """Slot -> what a vertex that may burst draws above its ceiling."""
+        base = vertex * self.slots
+        excess = {slot: self.drawn[base + slot] - self.ceiling[base + slot] for slot in self.bursts.get(vertex, ())}
+        return {slot: quantity for slot, quantity in sorted(excess.items()) if quantity > 0}
+
+    def next_burst_change(self, now_ms: int) -> int | None:
+        """The next cell time at which a burst window or a cool-down ends."""
+        ends = []
+        for vertex in self.bursts:
+            since, burst = self.burst_since[vertex], self.specs[vertex].burst
+            if since >= 0:
+                ends += [since + burst.window_ms, since + burst.window_ms + burst.cooldown_ms]
+        return min((end for end in ends if end > now_ms), default=None)
+
+    # -- figures ------------------------------------------------------------------------------------------------------
+
+    def used_vector(self, vertex: int) -> Vector:
+        """What is charged to the vertex and all below it, in all pools."""
+        a, b, c, d = self.used[vertex * self.slots : vertex * self.slots + WIDTH]
         return (a, b, c, d)
+
+    def nominal_at(self, vertex: int, slot: int) -> int:
+        """The vertex's own nominal quota; UNLIMITED when its tree does not limit the slot."""
+        return self.nominal[vertex * self.slots + slot] if self.limited[vertex] >> slot & 1 else UNLIMITED
+
+    def guaranteed(self, vertex: int, slot: int) -> int:
+        """Its nominal quota and what the children lend; 0 when the tree does not limit the slot."""
+        return self.quota[vertex * self.slots + slot]
+
+    def borrowed(self, vertex: int, slot: int) -> int:
+        """What it draws above what it is guaranteed."""
+        i = vertex * self.slots + slot
+        return max(0, self.drawn[i] - self.quota[i]) if self.limited[vertex] >> slot & 1 else 0
+
+    def over(self, vertex: int, now_ms: int) -> Charge:
+        """What the vertex draws above its ceiling at that time: its quota was reduced, or its burst window is over."""
+        base = vertex * self.slots
+        excess = ((slot, self.drawn[base + slot] - self.ceiling_at(vertex, slot, now_ms)) for slot in range(self.slots))
+        return tuple((slot, quantity) for slot, quantity in excess if quantity > 0)
+
+    def over_if(self, spec: QueueSpec, now_ms: int) -> dict[int, Charge]:
+        """Vertex -> what `over` would say after a change to that spec, where it says anything."""
+        changed = self.copy()
+        changed.change(spec)
+        found = {vertex: changed.over(vertex, now_ms) for vertex in range(len(changed.specs))}
+        return {vertex: excess for vertex, excess in found.items() if excess}
+
+    # -- disruptions --------------------------------------------------------------------------------------------------
+
+    def note_disruption(self, queue: int, now_ms: int) -> None:
+        """A workload of the queue was preempted."""
+        first = now_ms - self.specs[queue].disruption_window_ms
+        self.disruptions[queue] = [at for at in self.disruptions[queue] if at > first] + [now_ms]
+
+    def disruptions_left(self, queue: int, now_ms: int) -> int:
+        """How many more preemptions the queue's limit allows now; NO_LIMIT when it has none."""
+        spec: QueueSpec = self.specs[queue]
+        if spec.disruptions < 0:
+            return NO_LIMIT
+        first = now_ms - spec.disruption_window_ms
+        return max(0, spec.disruptions - sum(at > first for at in self.disruptions[queue]))
+
+    # -- past use -----------------------------------------------------------------------------------------------------
+
+    def average_use(self, vertex: int, now_ms: int) -> Vector:
+        """Average draw over the past, in all pools; a draw counts half as much for every half-life that has passed."""
+        gain = self._gain(self.accrued_at[vertex], now_ms)
+        past = self.average[vertex * WIDTH : (vertex + 1) * WIDTH]
+        draw = self.drawn[vertex * self.slots : vertex * self.slots + WIDTH]
+        a, b, c, d = [
+            _blend(have, new, gain) // AVERAGE_UNIT if have or new else 0 for have, new in zip(past, draw, strict=True)
+        ]
+        return (a, b, c, d)
+
+    def _accrue(self, queue: int, now_ms: int) -> None:
+        """Count the draw since the last change into the averages of the path, before it changes."""
+        average, drawn = self.average, self.drawn
+        for vertex in self.path[queue]:
+            gain = self._gain(self.accrued_at[vertex], now_ms)
+            self.accrued_at[vertex] = now_ms
+            if gain:
+                base = vertex * self.slots
+                for i in range(WIDTH):
+                    past, draw = average[vertex * WIDTH + i], drawn[base + i]
+                    if past or draw:
+                        average[vertex * WIDTH + i] = _blend(past, draw, gain)
+
+    def _gain(self, then_ms: int, now_ms: int) -> int:
+        """The weight of the time from then to now against all before it, in 2^-DECAY_BITS: 1 - 2^(-time / half-life).
+
+        Both times are rounded to steps counted from 0, so that many short times weigh as much as one long time.
+        """
+        half_life = self.half_life_ms
+        steps = (now_ms << 2 * STEP_BITS) // half_life - (then_ms << 2 * STEP_BITS) // half_life
+        if steps <= 0:
+            return 0
+        halvings, steps = steps >> 2 * STEP_BITS, steps & (1 << 2 * STEP_BITS) - 1
+        kept = _COARSE[steps >> STEP_BITS] * _FINE[steps & (1 << STEP_BITS) - 1] >> DECAY_BITS
+        return (1 << DECAY_BITS) - (kept >> halvings)
+
+
+AVERAGE_UNIT = 2**20
+"""Averages are kept in this fraction, so that frequent small changes are not rounded away."""
+MOST_AVERAGED = 2**42
+"""A larger draw counts as this much in averages, which then fit 64 bits."""
+DECAY_BITS = 48
+STEP_BITS = 10
+"""A half-life is 2^20 steps."""
+
+
+def _blend(past: int, draw: int, gain: int) -> int:
+    return past + ((min(draw, MOST_AVERAGED) * AVERAGE_UNIT - past) * gain >> DECAY_BITS)
+
+
+def _powers(root_bits: int) -> tuple[int, ...]:
+    """2^(-i / 2^root_bits) in 2^-DECAY_BITS, i < 2^STEP_BITS. By integer roots: the same on every machine."""
+    precision = 2 * DECAY_BITS
+    root = 1 << precision - 1
+    for _ in range(root_bits):
+        root = isqrt(root << precision)
+    powers, power = [], 1 << precision
+    for _ in range(1 << STEP_BITS):
+        powers.append(power >> DECAY_BITS)
+        power = power * root >> precision
+    return tuple(powers)
+
+
+_COARSE, _FINE = _powers(STEP_BITS), _powers(2 * STEP_BITS)
+
+
+# -- checks at the door -----------------------------------------------------------------------------------------------
 
 
 def check_queues(new: tuple[QueueSpec, ...], known: dict[str, int], busy: set[str]) -> list[QueueSpec]:
@@ -141,11 +612,7 @@ def check_queues(new: tuple[QueueSpec, ...], known: dict[str, int], busy: set[st
         check_id(spec.name, f"{at}.name")
         if spec.name in known or spec.name in by_name:
             raise SpecError(f"{at}.name", f"queue '{spec.name}' is there already", "Give each queue its own name")
-        check_quantity(spec.weight, f"{at}.weight", least=1, most=1_000_000)
-        for resource, quantity in spec.nominal.items():
-            if resource not in RESOURCES:
-                raise SpecError(f"{at}.nominal", f"unknown resource '{resource}'", f"Use: {', '.join(RESOURCES)}")
-            check_quantity(quantity, f"{at}.nominal.{resource}")
+        _check_fields(spec, at)
         by_name[spec.name] = spec
     for i, spec in enumerate(new):
         at = f"queues[{i}].parent"
@@ -158,21 +625,98 @@ def check_queues(new: tuple[QueueSpec, ...], known: dict[str, int], busy: set[st
     return _parents_first(by_name)
 
 
+def check_change(tree: QueueTree, spec: QueueSpec) -> None:
+    """Whether the queue of that name can have this spec. Raises NotFoundError, or SpecError for bad fields and for
+    another parent."""
+    present = tree.specs[tree.row(spec.name)]
+    if spec.parent != present.parent:
+        raise SpecError(
+            "queue.parent",
+            f"queue '{spec.name}' is below {present.parent or 'no other'} and cannot be moved",
+            "Keep its parent, or define a new queue there",
+        )
+    _check_fields(spec, "queue")
+
+
+def _check_fields(spec: QueueSpec, at: str) -> None:
+    check_quantity(spec.weight, f"{at}.weight", least=1, most=1_000_000)
+    check_quantity(spec.min_runtime_ms, f"{at}.min_runtime_ms")
+    check_quantity(spec.disruptions, f"{at}.disruptions", least=-1)
+    check_quantity(spec.disruption_window_ms, f"{at}.disruption_window_ms", least=1)
+    _check_quota(spec, spec.nominal, spec.borrowing_limit, spec.lending_limit, at)
+    pools: set[str] = set()
+    for i, flavor in enumerate(spec.flavors):
+        where = f"{at}.flavors[{i}]"
+        check_id(flavor.pool, f"{where}.pool")
+        if flavor.pool in pools:
+            raise SpecError(f"{where}.pool", f"pool '{flavor.pool}' is named twice", "Name each pool once")
+        pools.add(flavor.pool)
+        _check_quota(spec, flavor.nominal, flavor.borrowing_limit, flavor.lending_limit, where)
+    if spec.burst is not None:
+        _check_burst(spec, spec.burst, f"{at}.burst")
+
+
+def _check_quota(
+    spec: QueueSpec, nominal: dict[str, int], borrowing: dict[str, int], lending: dict[str, int], at: str
+) -> None:
+    for field, given in (("nominal", nominal), ("borrowing_limit", borrowing), ("lending_limit", lending)):
+        _check_quantities(given, f"{at}.{field}")
+    if not spec.parent:
+        for field, given, direction in (("borrowing_limit", borrowing, "from"), ("lending_limit", lending, "to")):
+            if given:
+                raise SpecError(
+                    f"{at}.{field}",
+                    f"queue '{spec.name}' has no cohort to {'borrow' if direction == 'from' else 'lend'} {direction}",
+                    "Give it a parent, or leave the limit out",
+                )
+
+
+def _check_burst(spec: QueueSpec, burst: BurstSpec, at: str) -> None:
+    check_quantity(burst.window_ms, f"{at}.window_ms", least=1)
+    check_quantity(burst.cooldown_ms, f"{at}.cooldown_ms", least=1)
+    if not burst.limit:
+        raise SpecError(
+            f"{at}.limit", "is empty", "Say how much of which resource the queue may use, or leave burst out"
+        )
+    _check_quantities(burst.limit, f"{at}.limit")
+    for resource, limit in burst.limit.items():
+        if spec.parent and resource not in spec.borrowing_limit:
+            raise SpecError(
+                f"{at}.limit.{resource}",
+                f"queue '{spec.name}' borrows {resource} without limit, so there is nothing beyond",
+                f"Give borrowing_limit.{resource} too; 0 to burst from the nominal quota",
+            )
+        least = spec.nominal.get(resource, 0) + spec.borrowing_limit.get(resource, 0)
+        if limit < least:
+            raise SpecError(
+                f"{at}.limit.{resource}",
+                f"{limit} is below nominal quota and borrowing limit together, {least}",
+                f"Give at least {least}",
+            )
+
+
+def _check_quantities(given: dict[str, int], at: str) -> None:
+    for resource, quantity in given.items():
+        if resource not in RESOURCES:
+            raise SpecError(at, f"unknown resource '{resource}'", f"Use: {', '.join(RESOURCES)}")
+        check_quantity(quantity, f"{at}.{resource}")
+
+
 def _parents_first(by_name: dict[str, QueueSpec]) -> list[QueueSpec]:
     ordered: list[QueueSpec] = []
     placed: set[str] = set()
     for start in by_name.values():
-        chain: list[QueueSpec] = []
+        chain_up: list[QueueSpec] = []
         at = start
         while at.name not in placed:
-            if at in chain:
-                loop = " -> ".join([spec.name for spec in chain[chain.index(at) :]] + [at.name])
+            if at in chain_up:
+                loop = " -> ".join([spec.name for spec in chain_up[chain_up.index(at) :]] + [at.name])
                 raise SpecError("queues", f"the queue tree has a cycle: {loop}", "Make one of them a root")
-            chain.append(at)
+            chain_up.append(at)
             if at.parent not in by_name:
                 break
             at = by_name[at.parent]
-        for spec in reversed(chain):
+        for spec in reversed(chain_up):
             placed.add(spec.name)
             ordered.append(spec)
     return ordered

@@ -1,8 +1,12 @@
-"""The cycle: look at what waits in order, start what may start, promise the first blocked workload its time.
+"""The cycle: look at what waits in order, start what may start, preempt where the policy allows it, promise the first
+blocked workload its time, let elastic workloads grow.
 
-Policies. `fcfs`: within a queue nothing starts before what is ahead of it; queues do not wait for each other. `easy`:
-the first workload that lacks capacity gets a reservation, and whatever is behind it may start if that is not delayed
-(`engine.backfill`). A workload that waits only for its own queue's quota is passed over and holds up nobody.
+Order: band of the priority class, then the share of the queue and of those above it (`engine.fairness`), then
+priority, then age. Policies: `fcfs`: within a queue nothing starts before what is ahead of it. `easy`: the first
+workload that lacks capacity gets a reservation, and whatever is behind it may start if that is not delayed
+(`engine.backfill`); `easy-sjbf` considers those behind it shortest first. `conservative`: every blocked workload gets
+one (`engine.conservative`). A workload that waits only for quota is passed over and holds up nobody, unless its queue
+is strictly first in, first out.
 
 A pass is full only when something was freed since the last; otherwise it looks at new arrivals alone, because what was
 blocked still is. A verdict holds for a whole group of like workloads (`engine.pending`).
@@ -10,23 +14,34 @@ blocked still is. A verdict holds for a whole group of like workloads (`engine.p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from heapq import heapify, heappop, heappush
+from itertools import islice, product
+from typing import NamedTuple
 
 from engine import events as ev
+from engine import preemption
 from engine.backfill import Reservation
-from engine.capacity import Capacity
+from engine.capacity import OPEN, Capacity
+from engine.fairness import order_key
 from engine.model import NodeState, WorkloadState
 from engine.pending import Key
 from engine.placement import Claim, packed, place, unplace
 from engine.shape import Shape
 from engine.state import State
+from engine.workloads import NONE
 
-Emit = Callable[[ev.Placed], None]
-"""Takes a `Placed` whose claims stand already."""
-Candidate = tuple[int, int, Key]
-"""(minus priority, row, pending key): the order of consideration."""
+Order = tuple[int, tuple[int, ...], int, int]
+"""(minus band, shares, minus priority, row): lower goes first."""
+Candidate = tuple[Order, Key]
+MOST_PASSES = 16
+"""Passes of one cycle: each preemption may let its victims be looked at again."""
+MOST_VARIANTS = 64
+"""Assignments of task groups to pools that are tried, in order of preference."""
+DECISIONS_KEPT = 256
 
 
 class Verdict(IntEnum):
@@ -35,38 +50,77 @@ class Verdict(IntEnum):
     NO_CAPACITY = 2
     WOULD_DELAY = 3
     PROMISED_QUOTA = 4
+    QUEUE_CLOSED = 5
+    ARRAY_LIMIT = 6
+    CLEARING = 7
+    """Victims are writing their checkpoints for it."""
+
+
+_ALIKE = (Verdict.WOULD_DELAY, Verdict.ARRAY_LIMIT)
+"""What holds for all of a kind, whatever their queue and priority."""
+
+
+class Decision(NamedTuple):
+    """Why a workload went first."""
+
+    at_ms: int
+    row: int
+    order: Order
+    next_row: int
+    """The workload that would have been next; NONE when no other was a candidate."""
+    next_order: Order | None
 
 
 class Scheduler:
     """Decides on a State. Holds no fact of its own: dropping it loses only the memory of the last pass."""
 
-    def __init__(self, state: State, emit: Emit) -> None:
+    def __init__(
+        self,
+        state: State,
+        emit: Callable[[ev.AnyEvent], None],
+        emit_claimed: Callable[[ev.Placed | ev.Grown], None],
+    ) -> None:
+        """`emit_claimed` takes events whose capacity is claimed already."""
         self.state = state
         self.reservation: Reservation | None = None
+        self.decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT)
         self._emit = emit
+        self._emit_claimed = emit_claimed
         self._seen_freed = -1
-        self._no_room: dict[int, int] = {}
-        """Class row -> `gained_mark` at which it was found not to fit."""
+        self._no_room: dict[tuple[int, tuple[Shape, ...]], int] = {}
+        """(class row, shapes) -> `gained_mark` at which it was found not to fit."""
+        self._short_of_room = False
+        """The last full pass left something waiting for capacity."""
 
     def cycle(self) -> None:
-        """Start everything that may start now."""
+        """Start everything that may start now, until nothing more changes."""
         state = self.state
-        arrivals, state.arrivals = state.arrivals, []
-        if self._seen_freed != state.capacity.freed:
-            self.reservation = None
-            self._full_pass()
-        elif arrivals:
-            self._look_at(arrivals)
-        self._seen_freed = state.capacity.freed
+        for _ in range(MOST_PASSES):
+            arrivals, state.arrivals = state.arrivals, []
+            freed = state.capacity.freed
+            if self._seen_freed != freed:
+                self.reservation = None
+                self._short_of_room = False
+                self._full_pass()
+            elif arrivals:
+                self._look_at(arrivals)
+            else:
+                break
+            self._seen_freed = freed
+        if state.short and not self._short_of_room:
+            self._grow()
 
     def _full_pass(self) -> None:
         groups = self.state.pending.groups
-        self._run([(-key[0], group.rows[group.front], key) for key, group in groups.items()])
+        if self.state.policy == "conservative":
+            self._plan_all()
+        else:
+            self._run([(self.order(key, group.rows[group.front]), key) for key, group in groups.items()])
 
     def _look_at(self, arrivals: list[int]) -> None:
         """Only what is new and first of its group: behind a blocked one of its kind it is blocked too."""
         state = self.state
-        if not state.pending.by_class:
+        if not state.pending.by_class or state.policy == "conservative":
             self._full_pass()
             return
         candidates: list[Candidate] = []
@@ -75,7 +129,7 @@ class Scheduler:
                 key = state.pending_key(row)
                 group = state.pending.groups[key]
                 if group.rows[group.front] == row:
-                    candidates.append((-key[0], row, key))
+                    candidates.append((self.order(key, row), key))
         if self._overtakes(candidates):
             self.reservation = None
             self._full_pass()
@@ -83,89 +137,272 @@ class Scheduler:
             self._run(candidates)
 
     def _overtakes(self, candidates: list[Candidate]) -> bool:
-        """Whether one goes before the workload that was promised its time."""
-        if self.reservation is None or not candidates:
+        """Whether one goes before the workload that was promised its time, or before others of a strict queue."""
+        if not candidates:
+            return False
+        if any(self._is_strict(key[1]) for _, key in candidates):
+            return True
+        if self.reservation is None:
             return False
         reserved = self.reservation.row
-        return min(candidates)[:2] < (-self.state.workloads.value_at(reserved), reserved)
+        return min(candidates)[0] < self.order(self.state.pending_key(reserved), reserved)
+
+    # -- order --------------------------------------------------------------------------------------------------------
+
+    def order(self, key: Key, row: int) -> Order:
+        """Where the workload stands among all that wait."""
+        state = self.state
+        w = state.workloads
+        priority, queue, _, tenant = key
+        patience = state.settings.starve_after_ms
+        shares: tuple[int, ...]
+        if patience and state.now_ms - w.submitted[row] > patience:
+            shares = ()
+        elif len(state.queues.specs) == 1 and tenant == NONE:
+            shares = (0,)
+        else:
+            shares = order_key(state.queues, queue, state.capacity.totals, state.now_ms)
+            if tenant != NONE:
+                shares += (state.tenant_share(queue, tenant),)
+        return -w.priority_band[priority], shares, -w.priority_value[priority], row
+
+    def _backfill_order(self, key: Key, row: int) -> Order:
+        """Behind a reservation, shortest first: the expected time stands in place of share and priority."""
+        w = self.state.workloads
+        left = w.class_at(row).bound_ms - w.kept[row]
+        return -w.priority_band[key[0]], (left,), 0, row
 
     def _run(self, heads: list[Candidate]) -> None:
         """Consider candidates in order; after a start the next of its group follows."""
-        pending = self.state.pending
-        strict = not pending.by_class
-        blocked_queues: set[int] = set()
+        state = self.state
+        pending = state.pending
+        shortest_first = state.policy == "easy-sjbf"
+        rank = self.order
+        closed: set[int] = set()
         refused: set[int] = set()
+        preempts = self._anyone_preempts()
+        starts = 0
+        seen: dict[Key, int] = {}
         heapify(heads)
         while heads:
-            minus_priority, row, key = heappop(heads)
-            if (strict and key[1] in blocked_queues) or key[2] in refused:
+            order, key = heappop(heads)
+            row = order[3]
+            if key[1] in closed or key[2] in refused:
                 continue
+            if starts != seen.get(key, 0):
+                # Shares grow with every start: it may have fallen behind since it was put here.
+                seen[key] = starts
+                now = rank(key, row)
+                if now > order:
+                    heappush(heads, (now, key))
+                    continue
             verdict = self._consider(row)
             if verdict == Verdict.STARTED:
+                starts += 1
+                self._note_decision(row, order, heads)
                 group = pending.groups.get(key)
                 if group is not None:
                     following = group.rows[group.front]
-                    heappush(heads, (minus_priority, following, key))
-            elif strict:
-                blocked_queues.add(key[1])
-            elif verdict not in (Verdict.NO_QUOTA, Verdict.PROMISED_QUOTA):
+                    seen[key] = starts
+                    heappush(heads, (rank(key, following), key))
+            elif verdict == Verdict.QUEUE_CLOSED or self._is_strict(key[1]):
+                closed.add(key[1])
+            elif verdict in _ALIKE or (verdict == Verdict.NO_CAPACITY and not preempts):
                 # Others of the kind, in other queues and priorities, fare alike: room only shrinks during a pass.
                 refused.add(key[2])
+            if shortest_first and self.reservation is not None and rank == self.order:
+                rank = self._backfill_order
+                heads = [(rank(key, order[3]), key) for order, key in heads]
+                heapify(heads)
+
+    def _note_decision(self, row: int, order: Order, heads: list[Candidate]) -> None:
+        following = heads[0][0] if heads else None
+        next_row = NONE if following is None else following[3]
+        self.decisions.append(Decision(self.state.now_ms, row, order, next_row, following))
+
+    def _is_strict(self, queue: int) -> bool:
+        """Whether nothing of the queue starts before what is ahead of it."""
+        return not self.state.pending.by_class or self.state.queues.specs[queue].order == "strict_fifo"
+
+    # -- one workload -------------------------------------------------------------------------------------------------
 
     def _consider(self, row: int) -> Verdict:
-        """Start the workload if quota, capacity and promise allow."""
+        """Start the workload if its queue, quota, capacity and the promises to others allow; or make room for it."""
         state = self.state
         w = state.workloads
+        if not state.queues.is_open(w.queue[row]):
+            return Verdict.QUEUE_CLOSED
+        if self.at_array_limit(row):
+            return Verdict.ARRAY_LIMIT
+        verdict = self._start(row)
+        if verdict in (Verdict.NO_QUOTA, Verdict.NO_CAPACITY):
+            if verdict == Verdict.NO_CAPACITY and state.stretched and self._shrink_for(row):
+                return Verdict.STARTED
+            made_room = self._preempt(row)
+            if made_room is not None:
+                return made_room
+        if verdict == Verdict.NO_CAPACITY:
+            self._short_of_room = True
+            self._promise(row)
+        return verdict
+
+    def at_array_limit(self, row: int) -> bool:
+        w = self.state.workloads
+        member_of = w.array[row]
+        return member_of != NONE and 0 < w.array_limits[member_of] <= w.array_running[member_of]
+
+    def _start(self, row: int) -> Verdict:
+        """Place the workload in the first of its variants that quota and capacity allow: all of them within the
+        nominal quota first, then borrowing."""
+        state = self.state
+        w = state.workloads
+        queue = w.queue[row]
         workload_class = w.class_at(row)
-        if state.queues.lacking(w.queue[row], workload_class.request) is not None:
-            return Verdict.NO_QUOTA
+        worst = Verdict.NO_QUOTA
+        for borrow in (False, True) if state.queues.flavored(queue) else (True,):
+            for shapes in self.variants(row):
+                counts = self._counts_in_quota(row, shapes, borrow=borrow)
+                if counts is None:
+                    continue
+                verdict = self._start_as(row, shapes, counts)
+                if verdict == Verdict.STARTED:
+                    return verdict
+                worst = max(worst, verdict) if worst != Verdict.NO_CAPACITY else worst
+                if workload_class.rigid and len(shapes) == 1 and not state.queues.flavored(queue):
+                    return verdict
+        return worst
+
+    def _counts_in_quota(self, row: int, shapes: tuple[Shape, ...], *, borrow: bool) -> tuple[int, ...] | None:
+        """As many tasks of each group as quota allows, from the fewest it can start with up to all; None if even the
+        fewest are too many."""
+        state = self.state
+        queue = state.workloads.queue[row]
+        workload_class = state.workloads.class_at(row)
+
+        def allowed(counts: tuple[int, ...]) -> bool:
+            charge = state.charge_if(row, shapes, counts)
+            return state.queues.lack(queue, charge, state.now_ms, borrow=borrow) is None
+
+        if allowed(workload_class.counts):
+            return workload_class.counts
+        if workload_class.rigid or not allowed(workload_class.least):
+            return None
+        low, high = 0, workload_class.tasks - sum(workload_class.least)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if allowed(workload_class.least_and(middle)) else (low, middle)
+        return workload_class.least_and(low)
+
+    def _start_as(self, row: int, shapes: tuple[Shape, ...], counts: tuple[int, ...]) -> Verdict:
+        """Place between the fewest tasks and `counts` of these shapes, if there is room and no promise is broken."""
+        state = self.state
+        w = state.workloads
         cls = w.cls[row]
-        if self.has_no_room(cls):
-            return self._blocked(row)
-        shapes = workload_class.shapes
+        workload_class = w.classes[cls]
+        if self._is_full_for(cls, shapes):
+            return Verdict.NO_CAPACITY
         promise = self.reservation
         late = promise is not None and not promise.ends_in_time(row)
         if late and promise is not None and promise.needs_quota(row):
             return Verdict.PROMISED_QUOTA
-        if late and promise is not None and promise.certainly_in_the_way(shapes, workload_class.tasks):
+        if late and promise is not None and promise.certainly_in_the_way(shapes, sum(workload_class.least)):
             return Verdict.WOULD_DELAY
-        claims = place(state.capacity, shapes, workload_class.counts)
+        claims = place(state.capacity, shapes, workload_class.least, counts)
         if claims is None:
-            self._no_room[cls] = state.capacity.gained_mark
-            return self._blocked(row)
-        if promise is not None and not self._keeps(promise, late, row, claims):
+            self._no_room[cls, shapes] = state.capacity.gained_mark
+            return Verdict.NO_CAPACITY
+        if promise is not None and not self._keeps(promise, late, shapes, claims):
             return Verdict.WOULD_DELAY
-        self._emit(ev.Placed(row, packed(claims, len(shapes))))
+        self._bind(row, shapes, claims, backfilled=promise is not None)
         return Verdict.STARTED
 
-    def has_no_room(self, cls: int) -> bool:
+    def _bind(self, row: int, shapes: tuple[Shape, ...], claims: list[Claim], *, backfilled: bool = False) -> None:
+        """Record a gang whose capacity is claimed."""
+        state = self.state
+        placed = [0] * len(shapes)
+        for group, _, count, _ in claims:
+            placed[group] += count
+        flags = state.queues.flags_of(state.workloads.queue[row], state.charge_if(row, shapes, placed))
+        flags |= ev.BACKFILLED if backfilled else 0
+        self._emit_claimed(ev.Placed(row, packed(claims, len(shapes)), flags))
+
+    def variants(self, row: int) -> Iterator[tuple[Shape, ...]]:
+        """The ways its groups may be laid on pools and kept nodes, in order of preference. Where a tree has quotas by
+        pool, each group goes to one pool."""
+        state = self.state
+        w = state.workloads
+        queue = w.queue[row]
+        workload_class = w.class_at(row)
+        bookings = self._bookings(row)
+        if not state.queues.flavored(queue):
+            if not bookings and not workload_class.reservation:
+                yield workload_class.shapes
+                return
+            open_to_it = not workload_class.reservation
+            yield tuple(
+                shape.limited(
+                    tuple(shape.pools) if open_to_it else (),
+                    tuple((booking, pool) for booking in bookings for pool in shape.pools),
+                )
+                for shape in workload_class.shapes
+            )
+            return
+        named = state.queues.flavors_of(queue)
+        choices = []
+        for shape in workload_class.shapes:
+            pools = [state.capacity.pool_of[name] for name in named] if named else shape.pools
+            choices.append(
+                [
+                    shape.limited(
+                        () if workload_class.reservation else (pool,), tuple((booking, pool) for booking in bookings)
+                    )
+                    for pool in pools
+                    if pool in shape.pool_set
+                ]
+            )
+        yield from islice(product(*choices), MOST_VARIANTS)
+
+    def _bookings(self, row: int) -> tuple[int, ...]:
+        """Bookings whose nodes the workload may use now."""
+        state = self.state
+        if not (state.bookings.reservations or state.bookings.clearings):
+            return ()
+        w = state.workloads
+        workload_class = w.class_at(row)
+        queues = frozenset(state.queues.specs[vertex].name for vertex in state.queues.path[w.queue[row]])
+        end_ms = state.now_ms + max(workload_class.bound_ms - w.kept[row], 1)
+        return state.bookings.usable(row, workload_class.reservation, queues, state.now_ms, end_ms)
+
+    def lacks_room(self, row: int) -> bool:
+        """Whether the workload was found not to fit, in any of its variants, and still does not."""
+        cls = self.state.workloads.cls[row]
+        return all(self._is_full_for(cls, shapes) for shapes in self.variants(row))
+
+    def _is_full_for(self, cls: int, shapes: tuple[Shape, ...]) -> bool:
         """Whether the class was found not to fit and still does not: claims only take room away, and no node that has
         gained some since then takes even one of its tasks."""
-        mark = self._no_room.get(cls)
+        mark = self._no_room.get((cls, shapes))
         if mark is None:
             return False
         capacity = self.state.capacity
         gained = capacity.gains_since(mark)
-        shapes = self.state.workloads.classes[cls].shapes
         if gained is None or any(_gains_for(capacity, node, shapes) for node in set(gained)):
-            del self._no_room[cls]
+            del self._no_room[cls, shapes]
             return False
-        self._no_room[cls] = capacity.gained_mark
+        self._no_room[cls, shapes] = capacity.gained_mark
         return True
 
-    def _blocked(self, row: int) -> Verdict:
-        """Too little free. The first such workload is promised its time."""
+    def _promise(self, row: int) -> None:
+        """The first workload with too little free is promised its time."""
         if self.reservation is None and self.state.pending.by_class:
             promise = Reservation(self.state, row)
             # What no running work stands in the way of (nodes are down, or its groups never fit together) holds up
             # nobody: there is no time to promise.
             if promise.start_ms is not None and promise.start_ms > self.state.now_ms:
                 self.reservation = promise
-        return Verdict.NO_CAPACITY
 
-    def _keeps(self, promise: Reservation, late: bool, row: int, claims: list[Claim]) -> bool:
+    def _keeps(self, promise: Reservation, late: bool, shapes: tuple[Shape, ...], claims: list[Claim]) -> bool:
         """Whether the claims keep the promise; if not they are given back."""
-        shapes = self.state.workloads.class_at(row).shapes
         if not late:
             promise.pass_over(shapes, claims)
             return True
@@ -174,10 +411,165 @@ class Scheduler:
         unplace(self.state.capacity, shapes, claims)
         return False
 
+    # -- making room --------------------------------------------------------------------------------------------------
+
+    def _anyone_preempts(self) -> bool:
+        """Whether some workload may preempt others at all."""
+        state = self.state
+        return any(spec.preemption != "never" for spec in state.workloads.priority_classes) or any(state.queues.limited)
+
+    def _preempt(self, row: int) -> Verdict | None:
+        """Have others stopped so that the workload can start: at once, or when they have written their checkpoints.
+        None when the policy (`engine.preemption`) finds nobody, or waiting is as quick."""
+        state = self.state
+        if not preemption.may_preempt(state, row):
+            return None
+        if state.bookings.clearing_for(row) is not None:
+            return Verdict.CLEARING
+        counts = state.workloads.class_at(row).least
+        for shapes in self.variants(row):
+            charge = state.charge_if(row, shapes, counts)
+            found = preemption.find(state, row, shapes, counts, charge)
+            if found is None:
+                continue
+            if preemption.ends_soon(state, found):
+                return None
+            if found.delay_ms:
+                self._clear(row, found)
+                return Verdict.CLEARING
+            for victim, cause in found.victims:
+                self._emit(ev.Requeued(victim, cause, by=row))
+            self._place_preemptor(row, shapes)
+            return Verdict.STARTED
+        return None
+
+    def _clear(self, row: int, found: preemption.Preemption) -> None:
+        """Ask the victims for checkpoints, and keep the nodes the preemptor will need meanwhile."""
+        state = self.state
+        nodes = sorted({node for _, node, _, _ in found.claims if state.capacity.booking[node] == OPEN})
+        self._emit(
+            ev.Preempting(
+                row,
+                victims=array("i", [victim for victim, _ in found.victims]).tobytes(),
+                causes=array("b", [cause for _, cause in found.victims]).tobytes(),
+                nodes=array("i", nodes).tobytes(),
+                at_ms=state.now_ms + found.delay_ms,
+            )
+        )
+
+    def carry_out(self, booking: int) -> None:
+        """The victims of a preemption have had their time: stop them and place the preemptor, if it still fits then."""
+        state = self.state
+        clearing = next(c for c in state.bookings.clearings if c.booking == booking)
+        w = state.workloads
+        row = clearing.row
+        victims = [
+            (victim, cause)
+            for victim, cause in zip(clearing.victims, clearing.causes, strict=True)
+            if w.preempting[victim] == row
+        ]
+        counts = w.class_at(row).least
+        for shapes in self.variants(row):
+            if preemption.lets_start(state, row, shapes, counts, [victim for victim, _ in victims]):
+                for victim, cause in victims:
+                    self._emit(ev.Requeued(victim, cause, by=row, saved=w.checkpoint_cost[victim] > 0))
+                self._place_preemptor(row, shapes)
+                return
+        self._emit(ev.PreemptionEnded(row))
+
+    def _place_preemptor(self, row: int, shapes: tuple[Shape, ...]) -> None:
+        claims = place(self.state.capacity, shapes, self.state.workloads.class_at(row).least)
+        if claims is None:
+            raise AssertionError(f"preemption for row {row} was verified, and yet it does not fit")
+        self._bind(row, shapes, claims)
+        # What was promised counted on the victims, or on the room they left.
+        self.reservation = None
+
+    # -- elastic workloads --------------------------------------------------------------------------------------------
+
+    def _grow(self) -> None:
+        """Give running elastic workloads more tasks, oldest first: only while nothing waits for capacity."""
+        state = self.state
+        w = state.workloads
+        for row in sorted(state.short):
+            workload_class = w.class_at(row)
+            placed = state.placed_of(row)
+            missing = tuple(count - have for count, have in zip(workload_class.counts, placed, strict=True))
+            none = (0,) * len(missing)
+            for shapes in self.variants(row):
+                claims = place(state.capacity, shapes, none, missing) or []
+                while claims and not self._quota_for(row, shapes, claims):
+                    group, node, count, devices = claims.pop()
+                    state.capacity.give_back(node, shapes[group], count, devices)
+                if claims:
+                    self._emit_claimed(ev.Grown(row, packed(claims, len(shapes))))
+                    break
+
+    def _quota_for(self, row: int, shapes: tuple[Shape, ...], claims: list[Claim]) -> bool:
+        state = self.state
+        more = [0] * len(shapes)
+        for group, _, count, _ in claims:
+            more[group] += count
+        charge = state.charge_if(row, shapes, more)
+        return state.queues.lack(state.workloads.queue[row], charge, state.now_ms) is None
+
+    def _shrink_for(self, row: int) -> bool:
+        """Take tasks that elastic workloads can do without, of the youngest first, if that lets this one start."""
+        state = self.state
+        capacity = state.capacity
+        workload_class = state.workloads.class_at(row)
+        for shapes in self.variants(row):
+            if self._counts_in_quota(row, shapes, borrow=True) is None:
+                continue
+            taken: list[tuple[int, Claim]] = []
+            for donor in sorted(state.stretched - {row}, reverse=True):
+                donor_shapes = state.workloads.class_at(donor).shapes
+                for claim in state.spare_tasks(donor):
+                    group, node, count, devices = claim
+                    if any(capacity.usable(node, shape) for shape in shapes):
+                        capacity.give_back(node, donor_shapes[group], count, devices)
+                        taken.append((donor, claim))
+            claims = place(capacity, shapes, workload_class.least) if taken else None
+            if claims is not None:
+                unplace(capacity, shapes, claims)
+            needed = self._needed(taken, shapes, workload_class.least) if claims is not None else []
+            for donor, (group, node, count, devices) in reversed(taken if claims is None else needed):
+                capacity.take(node, state.workloads.class_at(donor).shapes[group], count, devices)
+            if claims is None:
+                continue
+            for donor in dict.fromkeys(donor for donor, _ in needed):
+                groups = len(state.workloads.class_at(donor).shapes)
+                given = [claim for other, claim in needed if other == donor]
+                self._emit(ev.Shrunk(donor, packed(given, groups), by=row))
+            self._place_preemptor(row, shapes)
+            return True
+        return False
+
+    def _needed(
+        self, taken: list[tuple[int, Claim]], shapes: tuple[Shape, ...], counts: tuple[int, ...]
+    ) -> list[tuple[int, Claim]]:
+        """Those of the tasks, given back on the capacity, without which the gang does not fit; the others are taken
+        again."""
+        capacity = self.state.capacity
+        needed = []
+        for donor, claim in reversed(taken):
+            group, node, count, devices = claim
+            shape = self.state.workloads.class_at(donor).shapes[group]
+            capacity.take(node, shape, count, devices)
+            claims = place(capacity, shapes, counts)
+            if claims is None:
+                capacity.give_back(node, shape, count, devices)
+                needed.append((donor, claim))
+            else:
+                unplace(capacity, shapes, claims)
+        return needed
+
+    def _plan_all(self) -> None:
+        raise NotImplementedError
+
 
 def _gains_for(capacity: Capacity, node: int, shapes: tuple[Shape, ...]) -> bool:
     """Whether the node, which gained room, takes a task of one of the shapes."""
     if capacity.state[node] != NodeState.READY:
         return False
-    pool = capacity.pool[node]
-    return any(pool in shape.pool_set and capacity.fits(node, shape) for shape in shapes)
+    return any(capacity.usable(node, shape) and capacity.fits(node, shape) for shape in shapes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 from engine.model import PoolSpec, Resources, TaskGroup
 
 
@@ -17,6 +19,8 @@ class Shape:
     """What one task asks for, compiled against the pools. Equal requests share one Shape."""
 
     __slots__ = (
+        "_limited",
+        "booked",
         "cpu",
         "cpu_class",
         "disk",
@@ -41,7 +45,29 @@ class Shape:
             key=lambda i: (pools[i].capacity.gpu_milli > 0 and not self.gpu_milli, pools[i].price_microusd_hour, i)
         )
         self.pools = eligible
+        """Rows of the pools whose open nodes it may use, in order of preference."""
         self.pool_set = frozenset(eligible)
+        self.booked: tuple[tuple[int, int], ...] = ()
+        """(booking, pool row) of kept nodes that it may use besides, in order of preference."""
+        self._limited: dict[tuple[tuple[int, ...], tuple[tuple[int, int], ...]], Shape] = {}
+
+    def limited(self, pools: tuple[int, ...], booked: tuple[tuple[int, int], ...]) -> Shape:
+        """The same request confined to open nodes of some of its pools, and to kept nodes: (booking, pool row)."""
+        if not booked and pools == tuple(self.pools):
+            return self
+        found = self._limited.get((pools, booked))
+        if found is None:
+            found = self._limited[pools, booked] = copy(self)
+            found.pools = list(pools)
+            found.pool_set = frozenset(pools)
+            found.booked = booked
+            found._limited = {}
+        return found
+
+    @property
+    def home(self) -> int:
+        """The pool of a request that is confined to one."""
+        return self.pools[0] if self.pools else self.booked[0][1]
 
     def most_on(self, capacity: Resources) -> int:
         """How many such tasks an empty node holds."""

@@ -7,32 +7,40 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heapify, heappush
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from engine import bulk
 from engine import events as ev
 from engine import workloads as wl
 from engine.allocations import NONE, Allocations
-from engine.capacity import Capacity
+from engine.bookings import Bookings, Clearing
+from engine.capacity import OPEN, Capacity
 from engine.columns import Table, canonical, view
-from engine.model import NodeState, Policy, WorkloadState
-from engine.pending import Pending
-from engine.quota import QueueTree
+from engine.model import ArraySpec, NodeState, Policy, QueueMode, Settings, WorkloadState
+from engine.pending import Key, Pending
+from engine.quota import Charge, QueueTree
 from engine.shape import Shape
+from engine.timers import Timer, Timers
 from engine.workloads import Workloads
 
 BOUND = (WorkloadState.PLACED, WorkloadState.RUNNING)
 """States in which a workload holds capacity and quota."""
 
 
+def members(spec: ArraySpec) -> range:
+    """Indexes of the array's members."""
+    return range(spec.first, spec.last + 1, spec.step)
+
+
 class State(Table):
     """Everything the engine knows, in five tables and a few scalars."""
 
-    columns = ("cell", "policy", "version", "now_ms")
+    columns = ("cell", "policy", "version", "now_ms", "settings")
 
     def __init__(self) -> None:
         self.cell = "cell"
@@ -40,10 +48,12 @@ class State(Table):
         self.version = 0
         """Events applied so far."""
         self.now_ms = 0
+        self.settings = Settings()
         self.capacity = Capacity()
         self.queues = QueueTree()
         self.workloads = Workloads()
         self.allocations = Allocations()
+        self.bookings = Bookings()
         self.derive_all()
 
     def derive_all(self) -> None:
@@ -57,6 +67,26 @@ class State(Table):
         heapify(self.ends)
         self.arrivals: list[int] = []
         """Rows that became pending since the scheduler last looked."""
+        w = self.workloads
+        self.stretched = {
+            row for row, state in enumerate(w.state)
+            if state == WorkloadState.RUNNING and w.elastic[row] and w.tasks[row] > sum(w.class_at(row).least)
+        }  # fmt: skip
+        """Elastic workloads that run with more tasks than they must."""
+        self.short = {
+            row for row, state in enumerate(w.state)
+            if state == WorkloadState.RUNNING and w.elastic[row] and w.tasks[row] < w.class_at(row).tasks
+        }  # fmt: skip
+        """Elastic workloads that run with fewer tasks than they would like."""
+        self.workloads_of_queue: list[dict[int, int]] = [{} for _ in self.queues.specs]
+        """For each queue: priority value -> workloads placed or running."""
+        self.tenant_use: dict[tuple[int, int], list[int]] = {}
+        """(queue, tenant) -> quantities its workloads there ask for that are placed or running."""
+        for row, state in enumerate(w.state):
+            if state in BOUND:
+                self._count_bound(row, 1)
+        self.timers = Timers()
+        self.timers.rebuild(self)
 
     def rebuild_pending(self) -> None:
         self.pending = Pending(by_class=self.policy != "fcfs")
@@ -72,15 +102,19 @@ class State(Table):
             ("queues", self.queues),
             ("workloads", self.workloads),
             ("allocations", self.allocations),
+            ("bookings", self.bookings),
         )
 
     def dump(self) -> dict[str, Any]:
-        return {"scalars": super().dump()} | {name: table.dump() for name, table in self._tables()}
+        scalars = super().dump() | {"settings": msgspec.to_builtins(self.settings)}
+        return {"scalars": scalars} | {name: table.dump() for name, table in self._tables()}
 
     def load(self, data: dict[str, Any]) -> None:
         super().load(data["scalars"])
+        self.settings = msgspec.convert(self.settings, Settings)
         for name, table in self._tables():
             table.load(data[name])
+        self.queues.fair_half_life_ms = self.settings.fair_half_life_ms
         self.derive_all()
 
     def digest(self) -> str:
@@ -89,14 +123,89 @@ class State(Table):
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
-    def pending_key(self, row: int) -> tuple[int, int, int]:
+    def pending_key(self, row: int) -> Key:
         """Where the row waits. One that kept work from an earlier attempt needs less time than its class."""
         w = self.workloads
-        return self.pending.key(w.value_at(row), w.queue[row], -1 - row if w.kept[row] else w.cls[row])
+        queue = w.queue[row]
+        tenant = w.tenant[row] if self.queues.specs[queue].order == "fair" else NONE
+        return self.pending.key(w.priority[row], queue, -1 - row if w.kept[row] else w.cls[row], tenant)
+
+    def charge_of(self, row: int) -> Charge:
+        """What the placed tasks of the workload cost its queue."""
+        w, a = self.workloads, self.allocations
+        workload_class = w.class_at(row)
+        queue = w.queue[row]
+        if not self.queues.flavored(queue):
+            if w.tasks[row] == workload_class.tasks:
+                return self.queues.total_charge(workload_class.request)
+            return self.queues.total_charge(workload_class.request_of(self.placed_of(row)))
+        by_pool: dict[int, list[int]] = {}
+        for i in a.of_workload(w.first_allocation[row]):
+            counts = by_pool.setdefault(self.capacity.pool[a.node[i]], [0] * len(workload_class.counts))
+            counts[a.group[i]] += a.count[i]
+        pools = self.capacity.pools
+        return self.queues.charge_of(
+            (pools[pool].name, workload_class.request_of(counts)) for pool, counts in sorted(by_pool.items())
+        )
+
+    def placed_of(self, row: int) -> list[int]:
+        """Placed tasks of each group."""
+        w, a = self.workloads, self.allocations
+        placed = [0] * len(w.class_at(row).counts)
+        for i in a.of_workload(w.first_allocation[row]):
+            placed[a.group[i]] += a.count[i]
+        return placed
+
+    def spare_tasks(self, row: int) -> list[tuple[int, int, int, int]]:
+        """(group, node, tasks, device mask) of what an elastic workload has above the fewest tasks it needs."""
+        w, a = self.workloads, self.allocations
+        workload_class = w.class_at(row)
+        spare = [have - least for have, least in zip(self.placed_of(row), workload_class.least, strict=True)]
+        found = []
+        for i in a.of_workload(w.first_allocation[row]):
+            group = a.group[i]
+            count = min(spare[group], a.count[i])
+            if count:
+                spare[group] -= count
+                mask = 0
+                for _ in range(count * workload_class.shapes[group].gpus):
+                    left = a.devices[i] & ~mask
+                    mask |= left & -left
+                found.append((group, a.node[i], count, a.devices[i] if workload_class.shapes[group].share else mask))
+        return found
+
+    def charge_if(self, row: int, shapes: tuple[Shape, ...], counts: Sequence[int]) -> Charge:
+        """What `counts[g]` tasks of each group would cost. In a tree with quotas by pool each shape has one pool."""
+        w = self.workloads
+        workload_class = w.class_at(row)
+        if not self.queues.flavored(w.queue[row]):
+            return self.queues.total_charge(workload_class.request_of(counts))
+        none = [0] * len(counts)
+        return self.queues.charge_of(
+            (self.capacity.pools[shape.home].name, workload_class.request_of([*none[:g], counts[g], *none[g + 1 :]]))
+            for g, shape in enumerate(shapes)
+        )
+
+    def _count_bound(self, row: int, sign: int) -> None:
+        w = self.workloads
+        queue = w.queue[row]
+        counts = self.workloads_of_queue[queue]
+        value = w.value_at(row)
+        counts[value] = counts.get(value, 0) + sign
+        use = self.tenant_use.setdefault((queue, w.tenant[row]), [0, 0, 0, 0])
+        for i, quantity in enumerate(w.class_at(row).request):
+            use[i] += sign * quantity
+
+    def tenant_share(self, queue: int, tenant: int) -> int:
+        """Dominant share of the cell that the tenant's work of this queue holds, in parts per billion."""
+        use = self.tenant_use.get((queue, tenant))
+        if use is None:
+            return 0
+        return max((q * 10**9 // t for q, t in zip(use, self.capacity.totals, strict=True) if t), default=0)
 
     def position(self, row: int) -> int:
         """1 for the first of its queue."""
-        return self.pending.position(self.pending_key(row), row)
+        return self.pending.position(self.pending_key(row), row, self.workloads.priority_value)
 
     def is_bound(self, row: int) -> bool:
         return self.workloads.state[row] in BOUND
@@ -112,10 +221,13 @@ class State(Table):
         self.version += 1
         _APPLY[type(event)](self, event)
 
-    def apply_placed(self, event: ev.Placed, *, claimed: bool) -> None:
-        """Bind a gang. `claimed`: the placement that led here has taken the capacity already."""
+    def apply_claimed(self, event: ev.Placed | ev.Grown) -> None:
+        """Bind tasks whose capacity the placement that led here has taken already."""
         self.version += 1
-        self._placed(event, claimed=claimed)
+        if isinstance(event, ev.Placed):
+            self._placed(event, claimed=True)
+        else:
+            self._resize(event.row, event.groups, claimed=True)
 
     def _tick(self, event: ev.Tick) -> None:
         self.now_ms = event.at_ms
@@ -139,19 +251,62 @@ class State(Table):
 
     def _queue_added(self, event: ev.QueueAdded) -> None:
         self.queues.add(event.queue)
+        self.workloads_of_queue.append({})
+
+    def _queue_changed(self, event: ev.QueueChanged) -> None:
+        fair = self.queues.specs[self.queues.row_of[event.queue.name]].order == "fair"
+        self.queues.change(event.queue)
+        if fair != (event.queue.order == "fair"):
+            self.rebuild_pending()
+        self.capacity.freed += 1
+
+    def _queue_mode_set(self, event: ev.QueueModeSet) -> None:
+        self.queues.set_mode(event.queue, QueueMode(event.mode))
+        self.capacity.freed += 1
+
+    def _settings_set(self, event: ev.SettingsSet) -> None:
+        self.settings = event.settings
+        self.queues.fair_half_life_ms = event.settings.fair_half_life_ms
+        self.capacity.freed += 1
 
     def _priority_class_added(self, event: ev.PriorityClassAdded) -> None:
         self.workloads.add_priority_class(event.priority_class)
 
+    def _priority_class_removed(self, event: ev.PriorityClassRemoved) -> None:
+        self.workloads.remove_priority_class(event.name)
+
     def _submitted(self, event: ev.Submitted) -> None:
         spec = event.workload
-        row = self.workloads.add(spec, self.queues.row_of[spec.queue], self.now_ms, self.capacity.pools)
-        if not spec.held:
+        w = self.workloads
+        queue = self.queues.row_of[spec.queue]
+        if spec.array is None:
+            self._enter(w.add(spec, queue, self.now_ms, self.capacity.pools))
+            return
+        w.add_array(spec.id, spec.array.max_running)
+        array_row = len(w.array_limits) - 1
+        for index in members(spec.array):
+            member = msgspec.structs.replace(spec, id=f"{spec.id}/{index}", array=None)
+            self._enter(w.add(member, queue, self.now_ms, self.capacity.pools, array_row))
+
+    def _enter(self, row: int) -> None:
+        """A new workload, in whatever state it begins."""
+        w = self.workloads
+        if w.state[row] == WorkloadState.QUEUED:
             self._enqueue(row)
+        if w.terms[row] or w.wake[row] >= 0:
+            self.timers.watch(self, row)
 
     def _enqueue(self, row: int) -> None:
         self.pending.add(self.pending_key(row), row)
         self.arrivals.append(row)
+
+    def _dequeue(self, row: int) -> None:
+        """It waits for a start no longer. It may have been first, or promised its time: look again behind it."""
+        self.pending.discard(self.pending_key(row), row)
+        self.capacity.freed += 1
+        clearing = self.bookings.clearing_for(row) if self.bookings.clearings else None
+        if clearing is not None:
+            self._drop_clearing(clearing)
 
     def _placed_in_replay(self, event: ev.Placed) -> None:
         self._placed(event, claimed=False)
@@ -159,21 +314,41 @@ class State(Table):
     def _placed(self, event: ev.Placed, *, claimed: bool) -> None:
         row = event.row
         w = self.workloads
-        workload_class = w.class_at(row)
         self.pending.discard(self.pending_key(row), row)
-        first = NONE
-        on_nodes = 0
-        for group in range(len(event.groups) - 1, -1, -1):
-            placement = event.groups[group]
-            shape = workload_class.shapes[group]
+        clearing = self.bookings.clearing_for(row) if self.bookings.clearings else None
+        tasks, on_nodes = self._bind(row, event.groups, claimed=claimed)
+        w.tasks[row] = tasks
+        w.started[row] = w.rated[row] = self.now_ms
+        w.done[row] = 0
+        w.flags[row] = event.flags
+        w.attempts[row] += 1
+        if w.array[row] != NONE:
+            w.array_running[w.array[row]] += 1
+        self.queues.charge(w.queue[row], self.charge_of(row), self.now_ms)
+        self._count_bound(row, 1)
+        w.set_state(row, WorkloadState.PLACED, wl.PLACED, self.now_ms, on_nodes)
+        heappush(self.ends, (w.expected_end(row), row))
+        if clearing is not None:
+            self._drop_clearing(clearing)
+
+    def _bind(self, row: int, groups: tuple[ev.GroupPlacement, ...], *, claimed: bool) -> tuple[int, int]:
+        """Allocation rows for tasks in front of those the workload has. Returns (tasks, entries)."""
+        w = self.workloads
+        shapes = w.class_at(row).shapes
+        first = w.first_allocation[row]
+        tasks = entries = 0
+        for group in range(len(groups) - 1, -1, -1):
+            placement = groups[group]
+            shape = shapes[group]
             nodes, counts = array("i", placement.nodes), array("i", placement.counts)
             devices = array("q", placement.devices)
-            on_nodes += len(nodes)
+            entries += len(nodes)
+            tasks += sum(counts)
             if bulk.worth_it(shape, len(nodes)):
-                on, tasks = view(nodes), view(counts).astype(np.int64)
+                on, each = view(nodes), view(counts).astype(np.int64)
                 if not claimed:
-                    bulk.shift_many(self.capacity, shape, on, -tasks)
-                first = bulk.add_many(self.allocations, row, group, on, tasks, first)
+                    bulk.shift_many(self.capacity, shape, on, -each)
+                first = bulk.add_many(self.allocations, row, group, on, each, first)
                 continue
             for i in range(len(nodes) - 1, -1, -1):
                 mask = devices[i] if devices else 0
@@ -181,55 +356,100 @@ class State(Table):
                     self.capacity.take(nodes[i], shape, counts[i], mask)
                 first = self.allocations.add(row, group, nodes[i], counts[i], mask, first)
         w.first_allocation[row] = first
-        w.started[row] = self.now_ms
-        w.attempts[row] += 1
-        self.queues.charge(w.queue[row], workload_class.request)
-        w.set_state(row, WorkloadState.PLACED, wl.PLACED, self.now_ms, on_nodes)
-        heappush(self.ends, (w.expected_end(row), row))
+        return tasks, entries
 
     def _started(self, event: ev.Started) -> None:
         row = event.row
-        before = self.workloads.expected_end(row)
-        self.workloads.started[row] = self.now_ms
-        self.workloads.set_state(row, WorkloadState.RUNNING, wl.RUNNING, self.now_ms)
-        after = self.workloads.expected_end(row)
+        w = self.workloads
+        before = w.expected_end(row)
+        w.started[row] = w.rated[row] = self.now_ms
+        w.set_state(row, WorkloadState.RUNNING, wl.RUNNING, self.now_ms)
+        after = w.expected_end(row)
         if after != before:
             heappush(self.ends, (after, row))
+        self._stretch(row)
+        if w.terms[row]:
+            self.timers.watch(self, row)
+        self._tell_dependents(row)
+
+    def _tell_dependents(self, row: int) -> None:
+        w = self.workloads
+        if w.first_dependent[row] != NONE:
+            for waiter in w.note_progress(row):
+                if w.state[waiter] == WorkloadState.WAITING:
+                    if w.wake[waiter] <= self.now_ms:
+                        self._wake(waiter)
+                    else:
+                        self.timers.watch(self, waiter)
+
+    def _wake(self, row: int) -> None:
+        self.workloads.wake[row] = -1
+        self.workloads.set_state(row, WorkloadState.QUEUED, wl.WOKE, self.now_ms)
+        self._enqueue(row)
+
+    def _woke(self, event: ev.Woke) -> None:
+        self._wake(event.row)
 
     def _finished(self, event: ev.Finished) -> None:
         self._end(event.row, WorkloadState.FINISHED, wl.FINISHED)
 
     def _failed(self, event: ev.Failed) -> None:
-        self._end(event.row, WorkloadState.FAILED, wl.FAILED)
+        row = event.row
+        w = self.workloads
+        if event.cause == 0:
+            w.failures[row] += 1
+        if event.retry_at_ms < 0:
+            self._end(row, WorkloadState.FAILED, wl.FAILED, event.cause)
+            return
+        self._keep_work(row, saved=False)
+        self._leave_nodes(row)
+        w.started[row] = -1
+        w.record(row, wl.FAILED, self.now_ms, event.cause)
+        self._wait_until(row, event.retry_at_ms)
+
+    def _wait_until(self, row: int, wake_at_ms: int) -> None:
+        self.workloads.wake[row] = wake_at_ms
+        self.workloads.set_state(row, WorkloadState.WAITING, wl.WAITING, self.now_ms)
+        self.timers.watch(self, row)
 
     def _cancelled(self, event: ev.Cancelled) -> None:
         self._end(event.row, WorkloadState.CANCELLED, wl.CANCELLED)
 
-    def _end(self, row: int, state: WorkloadState, what: int) -> None:
+    def _end(self, row: int, state: WorkloadState, what: int, detail: int = 0) -> None:
         w = self.workloads
         if self.is_bound(row):
-            self._give_back(row)
+            w.done[row] = w.work_done(row, self.now_ms) - w.kept[row]
+            self._leave_nodes(row)
         elif w.state[row] == WorkloadState.QUEUED:
-            self.pending.discard(self.pending_key(row), row)
-            # It may have been first, or promised its time: what was behind it gets a new look.
-            self.capacity.freed += 1
+            self._dequeue(row)
         w.ended[row] = self.now_ms
-        w.set_state(row, state, what, self.now_ms)
+        w.set_state(row, state, what, self.now_ms, detail)
+        self._tell_dependents(row)
 
-    def _give_back(self, row: int) -> None:
+    def _leave_nodes(self, row: int) -> None:
         """Return capacity and quota, once."""
         w = self.workloads
-        workload_class = w.class_at(row)
+        charge = self.charge_of(row)
         rows = list(self.allocations.of_workload(w.first_allocation[row]))
-        for group, shape in enumerate(workload_class.shapes):
+        self._unbind(row, rows)
+        w.first_allocation[row] = NONE
+        w.tasks[row] = 0
+        w.preempting[row] = NONE
+        self.stretched.discard(row)
+        self.short.discard(row)
+        if w.array[row] != NONE:
+            w.array_running[w.array[row]] -= 1
+        self.queues.give_back(w.queue[row], charge, self.now_ms)
+        self._count_bound(row, -1)
+
+    def _unbind(self, row: int, rows: list[int]) -> None:
+        for group, shape in enumerate(self.workloads.class_at(row).shapes):
             mine = [a for a in rows if self.allocations.group[a] == group]
             if bulk.worth_it(shape, len(mine)):
                 self._free_many(shape, np.array(mine, np.int32))
             else:
                 for a in mine:
                     self._free_one(shape, a)
-        w.first_allocation[row] = NONE
-        self.queues.give_back(w.queue[row], workload_class.request)
 
     def _free_one(self, shape: Shape, row: int) -> None:
         a = self.allocations
@@ -244,26 +464,182 @@ class State(Table):
         self.capacity.note_gains(nodes.tolist())
         bulk.drop_many(self.allocations, rows)
 
+    # -- elastic ------------------------------------------------------------------------------------------------------
+
+    def _grown(self, event: ev.Grown) -> None:
+        self._resize(event.row, event.groups, claimed=False)
+
+    def _resize(self, row: int, more: tuple[ev.GroupPlacement, ...], *, claimed: bool) -> None:
+        w = self.workloads
+        before = self.charge_of(row)
+        self._rate(row)
+        tasks, _ = self._bind(row, more, claimed=claimed)
+        w.tasks[row] += tasks
+        self._recharge(row, before)
+        w.record(row, wl.GROWN, self.now_ms, tasks)
+
+    def _shrunk(self, event: ev.Shrunk) -> None:
+        row = event.row
+        w = self.workloads
+        before = self.charge_of(row)
+        self._rate(row)
+        gone = 0
+        for group, placement in enumerate(event.groups):
+            nodes, counts = array("i", placement.nodes), array("i", placement.counts)
+            devices = array("q", placement.devices) or array("q", bytes(8 * len(nodes)))
+            for node, count, mask in zip(nodes, counts, devices, strict=True):
+                self._take_off(row, group, node, count, mask)
+                gone += count
+        w.tasks[row] -= gone
+        self._recharge(row, before)
+        w.record(row, wl.SHRUNK, self.now_ms, gone + ((event.by + 1) << 24))
+
+    def _take_off(self, row: int, group: int, node: int, count: int, mask: int) -> None:
+        """Give back `count` tasks of one allocation, which goes when it has none left."""
+        a = self.allocations
+        w = self.workloads
+        previous = NONE
+        at = w.first_allocation[row]
+        while (a.group[at], a.node[at]) != (group, node) or a.devices[at] & mask != mask or a.count[at] < count:
+            previous, at = at, a.next_of_workload[at]
+        self.capacity.give_back(node, w.class_at(row).shapes[group], count, mask)
+        self.capacity.note_gains([node])
+        a.count[at] -= count
+        a.devices[at] &= ~mask
+        if not a.count[at]:
+            following = a.next_of_workload[at]
+            if previous == NONE:
+                w.first_allocation[row] = following
+            else:
+                a.next_of_workload[previous] = following
+            a.drop(at)
+
+    def _rate(self, row: int) -> None:
+        """Count what was done at the present speed: it is about to change."""
+        w = self.workloads
+        if w.state[row] == WorkloadState.RUNNING:
+            w.done[row] = w.work_done(row, self.now_ms) - w.kept[row]
+        w.rated[row] = self.now_ms
+
+    def _recharge(self, row: int, before: Charge) -> None:
+        w = self.workloads
+        self.queues.give_back(w.queue[row], before, self.now_ms, workloads=0)
+        self.queues.charge(w.queue[row], self.charge_of(row), self.now_ms, workloads=0)
+        heappush(self.ends, (w.expected_end(row), row))
+        self._stretch(row)
+
+    def _stretch(self, row: int) -> None:
+        """Note whether an elastic workload has more tasks than it must, or fewer than it would like."""
+        w = self.workloads
+        if w.elastic[row] and w.state[row] == WorkloadState.RUNNING:
+            workload_class = w.class_at(row)
+            for rows, belongs in (
+                (self.stretched, w.tasks[row] > sum(workload_class.least)),
+                (self.short, w.tasks[row] < workload_class.tasks),
+            ):
+                if belongs:
+                    rows.add(row)
+                else:
+                    rows.discard(row)
+
+    # -- stopped and started again ------------------------------------------------------------------------------------
+
     def _held(self, event: ev.Held) -> None:
-        self.pending.discard(self.pending_key(event.row), event.row)
-        self.workloads.set_state(event.row, WorkloadState.HELD, wl.HELD, self.now_ms)
-        # Strict orders: what was behind it may now be first.
-        self.capacity.freed += 1
+        row = event.row
+        if self.workloads.state[row] == WorkloadState.QUEUED:
+            self._dequeue(row)
+        self.workloads.set_state(row, WorkloadState.HELD, wl.HELD, self.now_ms)
+        self.timers.watch(self, row)
 
     def _released(self, event: ev.Released) -> None:
-        self.workloads.set_state(event.row, WorkloadState.QUEUED, wl.RELEASED, self.now_ms)
-        self._enqueue(event.row)
+        self._wait_or_queue(event.row, wl.RELEASED)
+
+    def _resumed(self, event: ev.Resumed) -> None:
+        self._wait_or_queue(event.row, wl.RESUMED)
+
+    def _wait_or_queue(self, row: int, what: int) -> None:
+        """Let it go on: into its queue, or back to waiting when its time or others have not come."""
+        w = self.workloads
+        if w.unmet[row] or w.wake[row] > self.now_ms:
+            w.set_state(row, WorkloadState.WAITING, what, self.now_ms)
+        else:
+            w.wake[row] = -1
+            w.set_state(row, WorkloadState.QUEUED, what, self.now_ms)
+            self._enqueue(row)
+        self.timers.watch(self, row)
 
     def _requeued(self, event: ev.Requeued) -> None:
         row = event.row
         w = self.workloads
-        if w.state[row] == WorkloadState.RUNNING and w.checkpoint[row]:
-            done = w.kept[row] + self.now_ms - w.started[row]
-            w.kept[row] = done - done % w.checkpoint[row]
-        self._give_back(row)
+        self._keep_work(row, saved=event.saved)
+        self._leave_nodes(row)
         w.started[row] = -1
-        w.set_state(row, WorkloadState.QUEUED, wl.REQUEUED, self.now_ms, event.cause)
-        self._enqueue(row)
+        if event.cause in ev.PREEMPTIONS:
+            w.evictions[row] += 1
+            self.queues.note_disruption(w.queue[row], self.now_ms)
+        detail = event.cause + ((event.by + 1) << 8)
+        if event.wake_at_ms > self.now_ms:
+            w.record(row, wl.REQUEUED, self.now_ms, detail)
+            self._wait_until(row, event.wake_at_ms)
+        else:
+            w.set_state(row, WorkloadState.QUEUED, wl.REQUEUED, self.now_ms, detail)
+            self._enqueue(row)
+            if w.terms[row]:
+                self.timers.watch(self, row)
+
+    def _keep_work(self, row: int, *, saved: bool) -> None:
+        """What stopping it now leaves done: up to the last checkpoint, or all when it wrote one."""
+        w = self.workloads
+        done = w.work_done(row, self.now_ms)
+        w.kept[row] = done if saved else done - w.lost_if_stopped(row, self.now_ms)
+        w.done[row] = 0
+
+    def _suspended(self, event: ev.Suspended) -> None:
+        row = event.row
+        w = self.workloads
+        if self.is_bound(row):
+            self._keep_work(row, saved=event.saved)
+            self._leave_nodes(row)
+            w.started[row] = -1
+        elif w.state[row] == WorkloadState.QUEUED:
+            self._dequeue(row)
+        w.set_state(row, WorkloadState.SUSPENDED, wl.SUSPENDED, self.now_ms)
+        self.timers.watch(self, row)
+
+    # -- bookings -----------------------------------------------------------------------------------------------------
+
+    def _preempting(self, event: ev.Preempting) -> None:
+        victims, nodes = array("i", event.victims).tolist(), array("i", event.nodes).tolist()
+        clearing = self.bookings.clear(event.row, victims, array("b", event.causes).tolist(), nodes, event.at_ms)
+        for victim in victims:
+            self.workloads.preempting[victim] = event.row
+            self.workloads.record(victim, wl.CHECKPOINTING, self.now_ms, event.row)
+        self.capacity.book(nodes, clearing.booking)
+        self.timers.push(event.at_ms, Timer.CLEAR, clearing.booking)
+
+    def _preemption_ended(self, event: ev.PreemptionEnded) -> None:
+        clearing = self.bookings.clearing_for(event.row)
+        if clearing is not None:
+            self._drop_clearing(clearing)
+
+    def _drop_clearing(self, clearing: Clearing) -> None:
+        for victim in clearing.victims:
+            if self.workloads.preempting[victim] == clearing.row:
+                self.workloads.preempting[victim] = NONE
+        self.bookings.drop(clearing)
+        self.capacity.book(clearing.nodes, OPEN)
+
+    def _reserved(self, event: ev.Reserved) -> None:
+        reservation = self.bookings.reserve(event.reservation)
+        self.capacity.book((self.capacity.row_of[name] for name in reservation.spec.nodes), reservation.booking)
+        self.timers.push(reservation.spec.start_ms, Timer.RESERVATION_START, reservation.booking)
+        self.timers.push(reservation.spec.end_ms, Timer.RESERVATION_END, reservation.booking)
+
+    def _unreserved(self, event: ev.Unreserved) -> None:
+        spec = self.bookings.unreserve(event.name).spec
+        self.capacity.book((self.capacity.row_of[name] for name in spec.nodes), OPEN)
+
+    # -- nodes, queues, settings --------------------------------------------------------------------------------------
 
     def _nodes_changed(self, event: ev.NodesChanged) -> None:
         for node in array("i", event.nodes):
@@ -292,4 +668,17 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.Requeued: State._requeued,
     ev.NodesChanged: State._nodes_changed,
     ev.Audited: State._audited,
+    ev.QueueChanged: State._queue_changed,
+    ev.QueueModeSet: State._queue_mode_set,
+    ev.PriorityClassRemoved: State._priority_class_removed,
+    ev.Grown: State._grown,
+    ev.Shrunk: State._shrunk,
+    ev.Preempting: State._preempting,
+    ev.PreemptionEnded: State._preemption_ended,
+    ev.Suspended: State._suspended,
+    ev.Resumed: State._resumed,
+    ev.Woke: State._woke,
+    ev.Reserved: State._reserved,
+    ev.Unreserved: State._unreserved,
+    ev.SettingsSet: State._settings_set,
 }

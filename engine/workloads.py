@@ -6,48 +6,90 @@ Rows are given in order of submission and never reused, so a row is also a workl
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from engine.columns import Names, Table
 from engine.errors import NotFoundError
-from engine.model import PoolSpec, PriorityClassSpec, TaskGroup, WorkloadSpec, WorkloadState
+from engine.model import Dependency, PoolSpec, PriorityClassSpec, TaskGroup, WorkloadSpec, WorkloadState
 from engine.quota import Vector
 from engine.shape import Shape
 
 UNBOUNDED_MS = 10 * 365 * 86_400_000
 """What an unknown run time counts as in backfill: ten years."""
 TRANSITIONS = (
-    "submitted", "held", "released", "placed", "running", "finished", "failed", "cancelled", "requeued",
+    "submitted", "held", "released", "placed", "running", "finished", "failed", "cancelled", "requeued", "suspended",
+    "resumed", "waiting", "woke", "grown", "shrunk", "checkpointing",
 )  # fmt: skip
 """What a history entry records, by code."""
-SUBMITTED, HELD, RELEASED, PLACED, RUNNING, FINISHED, FAILED, CANCELLED, REQUEUED = range(len(TRANSITIONS))
+(
+    SUBMITTED, HELD, RELEASED, PLACED, RUNNING, FINISHED, FAILED, CANCELLED, REQUEUED, SUSPENDED, RESUMED, WAITING,
+    WOKE, GROWN, SHRUNK, CHECKPOINTING,
+) = range(len(TRANSITIONS))  # fmt: skip
+DEPENDS_ON = ("finished", "failed", "ended", "started")
+"""Kinds of dependency, by code."""
+MET = 64
+NONE = -1
+
+
+class Terms(msgspec.Struct, frozen=True, array_like=True):
+    """What few workloads ask for, kept once for all that ask alike. As in WorkloadSpec."""
+
+    deadline_ms: int = 0
+    max_runtime_ms: int = 0
+    retries: int = 0
+    backoff_ms: int = 0
+    not_before_ms: int = 0
+
+
+ClassKey = tuple[tuple[TaskGroup, ...], int, str, str]
+"""(groups, estimate ms, reservation, limited array)"""
 
 
 class WorkloadClass:
-    """Workloads that ask for the same: one set of groups, one estimate. Decisions and reasons are made per class."""
+    """Workloads that ask for the same: groups, estimate, reservation. Decisions and reasons are made per class."""
 
-    __slots__ = ("counts", "estimate_ms", "groups", "request", "shapes", "tasks")
+    __slots__ = ("array", "counts", "estimate_ms", "groups", "least", "request", "reservation", "shapes", "tasks")
 
-    def __init__(self, groups: tuple[TaskGroup, ...], estimate_ms: int) -> None:
-        self.groups = groups
-        self.estimate_ms = estimate_ms
-        self.counts = tuple(group.count for group in groups)
+    def __init__(self, key: ClassKey) -> None:
+        self.groups, self.estimate_ms, self.reservation, self.array = key
+        self.counts = tuple(group.count for group in self.groups)
+        self.least = tuple(group.min_count or group.count for group in self.groups)
+        """Tasks of each group that are enough to start."""
         self.tasks = sum(self.counts)
-        totals = [0, 0, 0, 0]
-        for group in groups:
-            for i, quantity in enumerate(group.request.vector()):
-                totals[i] += quantity * group.count
-        self.request: Vector = (totals[0], totals[1], totals[2], totals[3])
-        """What all tasks ask for together: the quota charge."""
+        self.request = self.request_of(self.counts)
+        """What all tasks ask for together."""
         self.shapes: tuple[Shape, ...] = ()
         """Compiled groups; filled by `Workloads.compile`."""
 
+    def request_of(self, counts: Sequence[int]) -> Vector:
+        """What `counts[g]` tasks of each group ask for together."""
+        totals = [0, 0, 0, 0]
+        for group, count in zip(self.groups, counts, strict=True):
+            for i, quantity in enumerate(group.request.vector()):
+                totals[i] += quantity * count
+        return (totals[0], totals[1], totals[2], totals[3])
+
+    def least_and(self, more: int) -> tuple[int, ...]:
+        """The fewest tasks of each group, and so many more, filling up the groups in order."""
+        counts = []
+        for least, count in zip(self.least, self.counts, strict=True):
+            extra = min(more, count - least)
+            counts.append(least + extra)
+            more -= extra
+        return tuple(counts)
+
     def copy(self) -> WorkloadClass:
-        other = WorkloadClass(self.groups, self.estimate_ms)
+        other = WorkloadClass((self.groups, self.estimate_ms, self.reservation, self.array))
         other.shapes = self.shapes
         return other
+
+    @property
+    def rigid(self) -> bool:
+        """Whether it runs with all its tasks or not at all."""
+        return self.least == self.counts
 
     @property
     def bound_ms(self) -> int:
@@ -61,8 +103,11 @@ class Workloads(Table):
     columns = (
         "ids", "names", "tag_sets", "tenants", "teams", "priority_classes", "class_specs", "cls", "queue",
         "priority", "tenant", "team", "tags", "state", "since", "submitted", "started", "ended", "attempts",
-        "checkpoint", "simulated", "kept", "first_allocation", "history", "history_previous", "history_at",
-        "history_what", "history_detail",
+        "checkpoint", "checkpoint_cost", "simulated", "failing", "kept", "done", "rated", "tasks", "flags", "elastic",
+        "evictions", "preempting", "failures", "wake", "unmet", "terms", "terms_specs", "removed_classes",
+        "array_names", "array_limits", "array_running", "array", "first_allocation", "first_dependency",
+        "first_dependent", "dependency_waiter", "dependency_target", "dependency_kind", "dependency_next",
+        "dependent_next", "history", "history_previous", "history_at", "history_what", "history_detail",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -89,16 +134,58 @@ class Workloads(Table):
         """-1 until terminal."""
         self.attempts = array("i")
         self.checkpoint = array("q")
+        self.checkpoint_cost = array("q")
         self.simulated = array("q")
+        self.failing = array("i")
+        """Attempts that fail in the simulated executor."""
         self.kept = array("q")
         """Milliseconds of work saved by checkpoints of earlier attempts."""
+        self.done = array("q")
+        """Milliseconds of work, at the speed of all tasks, done in this attempt up to `rated`."""
+        self.rated = array("q")
+        """Cell time since which it runs with its present number of tasks."""
+        self.tasks = array("i")
+        """Tasks placed now."""
+        self.flags = array("b")
+        """How the present or last attempt was allowed to start: BORROWED, BURST, BACKFILLED of `engine.events`."""
+        self.elastic = array("b")
+        self.evictions = array("i")
+        """How often it was preempted."""
+        self.preempting = array("i")
+        """Workload for which it is being stopped; NONE when for none."""
+        self.failures = array("i")
+        """Attempts in which its work failed."""
+        self.wake = array("q")
+        """While WAITING: cell time before which it stays so; -1 when it waits for others alone."""
+        self.unmet = array("i")
+        """Dependencies not fulfilled yet; one that can no longer be keeps it above 0."""
+        self.terms = array("i")
+        self.terms_specs: list[Any] = []
+        self.removed_classes: list[int] = []
+        """Rows of priority classes that nobody can use any more."""
+        self.array_names = Names()
+        self.array_limits = array("i")
+        self.array_running = array("i")
+        """Placed or running workloads of each array."""
+        self.array = array("i")
+        """Row of its array; NONE when it is no member of one."""
         self.first_allocation = array("i")
+        self.first_dependency = array("i")
+        """Entry of what it waits for, linked by `dependency_next`."""
+        self.first_dependent = array("i")
+        """Entry of who waits for it, linked by `dependent_next`."""
+        self.dependency_waiter = array("i")
+        self.dependency_target = array("i")
+        self.dependency_kind = array("b")
+        """Index into DEPENDS_ON, plus MET once it is fulfilled."""
+        self.dependency_next = array("i")
+        self.dependent_next = array("i")
         self.history = array("i")
         """Last history entry of the workload; entries are linked backwards."""
         self.history_previous = array("i")
         self.history_at = array("q")
         self.history_what = array("b")
-        self.history_detail = array("i")
+        self.history_detail = array("q")
         self.derive()
 
     def derive(self) -> None:
@@ -107,14 +194,22 @@ class Workloads(Table):
             for p in self.priority_classes
         ]
         self.class_specs = [
-            (tuple(g if isinstance(g, TaskGroup) else msgspec.convert(g, TaskGroup) for g in groups), estimate)
-            for groups, estimate in self.class_specs
+            (tuple(g if isinstance(g, TaskGroup) else msgspec.convert(g, TaskGroup) for g in groups), *rest)
+            for groups, *rest in self.class_specs
         ]
+        self.terms_specs = [t if isinstance(t, Terms) else msgspec.convert(t, Terms) for t in self.terms_specs]
+        self.terms_of = {terms: i for i, terms in enumerate(self.terms_specs)}
         self.row_of: dict[str, int] = {name: i for i, name in enumerate(self.ids)}
-        self.priority_of = {spec.name: i for i, spec in enumerate(self.priority_classes)}
-        self.priority_value = [spec.value for spec in self.priority_classes]
-        self.class_of = {key: i for i, key in enumerate(self.class_specs)}
-        self.classes = [WorkloadClass(groups, estimate) for groups, estimate in self.class_specs]
+        self.priority_of: dict[str, int] = {}
+        self.priority_value: list[int] = []
+        self.priority_band: list[int] = []
+        for row, spec in enumerate(self.priority_classes):
+            self._enter_priority_class(row, spec)
+        for row in self.removed_classes:
+            if self.priority_of.get(self.priority_classes[row].name) == row:
+                del self.priority_of[self.priority_classes[row].name]
+        self.class_of: dict[ClassKey, int] = {key: i for i, key in enumerate(self.class_specs)}
+        self.classes = [WorkloadClass(key) for key in self.class_specs]
         self.shapes: dict[tuple[Any, ...], Shape] = {}
         self.state_counts = [0] * len(WorkloadState)
         for state in self.state:
@@ -123,52 +218,151 @@ class Workloads(Table):
     def dump(self) -> dict[str, Any]:
         plain = {
             "priority_classes": [msgspec.to_builtins(spec) for spec in self.priority_classes],
-            "class_specs": [[msgspec.to_builtins(groups), estimate] for groups, estimate in self.class_specs],
+            "class_specs": [[msgspec.to_builtins(groups), *rest] for groups, *rest in self.class_specs],
+            "terms_specs": [msgspec.to_builtins(terms) for terms in self.terms_specs],
         }
         return super().dump() | plain
 
     def add_priority_class(self, spec: PriorityClassSpec) -> None:
-        self.priority_of[spec.name] = len(self.priority_classes)
         self.priority_classes.append(spec)
-        self.priority_value.append(spec.value)
+        self._enter_priority_class(len(self.priority_classes) - 1, spec)
 
-    def add(self, spec: WorkloadSpec, queue: int, now_ms: int, pools: list[PoolSpec]) -> int:
-        """A new row for the spec, queued or held. Returns the row."""
+    def _enter_priority_class(self, row: int, spec: PriorityClassSpec) -> None:
+        self.priority_of[spec.name] = row
+        self.priority_value.append(spec.value)
+        self.priority_band.append(spec.value if spec.band is None else spec.band)
+
+    def remove_priority_class(self, name: str) -> None:
+        self.removed_classes.append(self.priority_of.pop(name))
+
+    def add_array(self, name: str, limit: int) -> None:
+        """An array whose members follow."""
+        self.array_names.add(name)
+        self.array_limits.append(limit)
+        self.array_running.append(0)
+
+    def add(self, spec: WorkloadSpec, queue: int, now_ms: int, pools: list[PoolSpec], member_of: int = NONE) -> int:
+        """A new row for the spec: queued, held, or waiting for its time or others. Returns the row."""
         row = len(self.ids)
         self.row_of[spec.id] = row
         self.ids.append(spec.id)
         self.names.append(spec.name)
-        self.cls.append(self.intern(spec.groups, spec.estimate_ms, pools))
+        limited = self.array_names.names[member_of] if member_of != NONE and self.array_limits[member_of] else ""
+        self.cls.append(self.intern((spec.groups, spec.estimate_ms, spec.reservation, limited), pools))
         self.queue.append(queue)
         self.priority.append(self.priority_of[spec.priority_class])
         self.tenant.append(self.tenants.add(spec.tenant))
         self.team.append(self.teams.add(spec.team))
         tags = msgspec.json.encode(spec.tags, order="sorted").decode() if spec.tags else "{}"
         self.tags.append(self.tag_sets.add(tags))
-        state = WorkloadState.HELD if spec.held else WorkloadState.QUEUED
-        self.state.append(state)
-        self.state_counts[state] += 1
         self.since.append(now_ms)
         self.submitted.append(now_ms)
         self.started.append(-1)
         self.ended.append(-1)
         self.attempts.append(0)
         self.checkpoint.append(spec.checkpoint_interval_ms)
+        self.checkpoint_cost.append(spec.checkpoint_cost_ms)
         self.simulated.append(spec.simulated_runtime_ms)
+        self.failing.append(spec.simulated_failures)
         self.kept.append(0)
-        self.first_allocation.append(-1)
-        self.history.append(-1)
+        self.done.append(0)
+        self.rated.append(-1)
+        self.tasks.append(0)
+        self.flags.append(0)
+        self.elastic.append(spec.elastic)
+        self.evictions.append(0)
+        self.preempting.append(NONE)
+        self.failures.append(0)
+        self.terms.append(self._intern_terms(spec))
+        self.array.append(member_of)
+        self.first_allocation.append(NONE)
+        self.first_dependency.append(NONE)
+        self.first_dependent.append(NONE)
+        self.history.append(NONE)
+        self.unmet.append(sum(self._depend(row, dependency) for dependency in spec.after))
+        waits = self.unmet[row] > 0 or spec.not_before_ms > now_ms
+        self.wake.append(spec.not_before_ms if waits and spec.not_before_ms > now_ms else -1)
+        state = WorkloadState.HELD if spec.held else WorkloadState.WAITING if waits else WorkloadState.QUEUED
+        self.state.append(state)
+        self.state_counts[state] += 1
         self.record(row, SUBMITTED, now_ms, 0)
         return row
 
-    def intern(self, groups: tuple[TaskGroup, ...], estimate_ms: int, pools: list[PoolSpec]) -> int:
+    def _intern_terms(self, spec: WorkloadSpec) -> int:
+        terms = Terms(spec.deadline_ms, spec.max_runtime_ms, spec.retries, spec.backoff_ms, spec.not_before_ms)
+        found = self.terms_of.get(terms)
+        if found is None:
+            found = self.terms_of[terms] = len(self.terms_specs)
+            self.terms_specs.append(terms)
+        return found
+
+    def terms_at(self, row: int) -> Terms:
+        terms: Terms = self.terms_specs[self.terms[row]]
+        return terms
+
+    # -- dependencies -------------------------------------------------------------------------------------------------
+
+    def _depend(self, row: int, dependency: Dependency) -> bool:
+        """Link the row to what it waits for; false when that is fulfilled already."""
+        target, kind = self.row_of[dependency.id], DEPENDS_ON.index(dependency.on)
+        if self.fulfilled(target, kind):
+            return False
+        entry = len(self.dependency_target)
+        self.dependency_waiter.append(row)
+        self.dependency_target.append(target)
+        self.dependency_kind.append(kind)
+        self.dependency_next.append(self.first_dependency[row])
+        self.dependent_next.append(self.first_dependent[target])
+        self.first_dependency[row] = self.first_dependent[target] = entry
+        return True
+
+    def fulfilled(self, target: int, kind: int) -> bool:
+        """Whether a dependency of the kind (index into DEPENDS_ON) on the workload is met."""
+        state = WorkloadState(self.state[target])
+        if kind == 0:
+            return state == WorkloadState.FINISHED
+        if kind == 1:
+            return state in (WorkloadState.FAILED, WorkloadState.CANCELLED)
+        if kind == 2:
+            return state.terminal
+        return state.terminal or (self.attempts[target] > 0 and state != WorkloadState.PLACED)
+
+    def hopeless(self, target: int, kind: int) -> bool:
+        """Whether such a dependency can no longer be met."""
+        return WorkloadState(self.state[target]).terminal and not self.fulfilled(target, kind)
+
+    def dependencies(self, row: int) -> list[tuple[int, int]]:
+        """(target row, kind) of what the row still waits for, in the order given."""
+        found = []
+        entry = self.first_dependency[row]
+        while entry != NONE:
+            if self.dependency_kind[entry] < MET:
+                found.append((self.dependency_target[entry], int(self.dependency_kind[entry])))
+            entry = self.dependency_next[entry]
+        return found[::-1]
+
+    def note_progress(self, target: int) -> list[int]:
+        """The workload has started or ended: count down who waits for that. Returns rows that wait for no other now."""
+        ready = []
+        entry = self.first_dependent[target]
+        while entry != NONE:
+            kind = int(self.dependency_kind[entry])
+            if kind < MET and self.fulfilled(target, kind):
+                self.dependency_kind[entry] = kind + MET
+                waiter = self.dependency_waiter[entry]
+                self.unmet[waiter] -= 1
+                if not self.unmet[waiter]:
+                    ready.append(waiter)
+            entry = self.dependent_next[entry]
+        return sorted(ready)
+
+    def intern(self, key: ClassKey, pools: list[PoolSpec]) -> int:
         """The row of the class of such workloads."""
-        key = (groups, estimate_ms)
         found = self.class_of.get(key)
         if found is None:
             found = self.class_of[key] = len(self.class_specs)
             self.class_specs.append(key)
-            self.classes.append(WorkloadClass(groups, estimate_ms))
+            self.classes.append(WorkloadClass(key))
             self._compile(self.classes[-1], pools)
         return found
 
@@ -218,4 +412,22 @@ class Workloads(Table):
 
     def expected_end(self, row: int) -> int:
         """Cell time at which a placed or running workload ends if its estimate holds."""
-        return self.started[row] + max(self.class_at(row).bound_ms - self.kept[row], 1)
+        workload_class = self.class_at(row)
+        left = workload_class.bound_ms - self.kept[row] - self.done[row]
+        return self.rated[row] + max(-(-left * workload_class.tasks // self.tasks[row]), 1)
+
+    def work_done(self, row: int, now_ms: int) -> int:
+        """Milliseconds of work, at the speed of all tasks, done in all attempts and not lost."""
+        done = self.kept[row] + self.done[row]
+        if self.state[row] == WorkloadState.RUNNING:
+            done += (now_ms - self.rated[row]) * self.tasks[row] // self.class_at(row).tasks
+        return done
+
+    def lost_if_stopped(self, row: int, now_ms: int) -> int:
+        """Milliseconds of that work which stopping it now would lose: all since its last checkpoint."""
+        since = self.work_done(row, now_ms) - self.kept[row]
+        return since % self.checkpoint[row] if self.checkpoint[row] else since
+
+    def band_at(self, row: int) -> int:
+        """Order band of the workload's priority class."""
+        return self.priority_band[self.priority[row]]

@@ -1,7 +1,7 @@
-"""The simulated executor: every task starts at once and runs for a time known from the trace or drawn from the seed.
+"""The simulated executor: tasks run for a time known from the trace or drawn from the seed, and no machine is needed.
 
-It owns no fact that the state does not hold: run times are a function of (seed, workload id), so after a crash `adopt`
-finds every running task again and it ends when it would have.
+It owns no fact that the state does not hold: what it reports, and when, is a function of (seed, workload id, attempt),
+so after a crash `adopt` finds every gang again, and each starts and ends when it would have.
 """
 
 from __future__ import annotations
@@ -10,60 +10,171 @@ import math
 import random
 from heapq import heapify, heappop, heappush
 
-from engine.model import WorkloadState
+import msgspec
+
+from engine.errors import SpecError
+from engine.executors.protocol import Executor, Report, ReportKind
+from engine.model import WorkloadState, check_quantity
 from engine.state import State
 
 MEDIAN_UNKNOWN_MS = 30 * 60_000
 """Median run time drawn for a workload that gives neither estimate nor simulated run time."""
+ALWAYS = -1
+"""In place of a cell time at which tasks were rated: the report is made whatever has become of its token."""
 
 
-class SimulatedExecutor:
-    """Reports when running workloads end, in cell time."""
+class Faults(msgspec.Struct, frozen=True, kw_only=True):
+    """How the simulated executor misbehaves: the way to rehearse executors that are slow, lossy or full.
 
-    def __init__(self, state: State, seed: int) -> None:
+    Rates are per thousand, each drawn on its own for every part of every attempt. Raises SpecError.
+    """
+
+    delay_ms: tuple[int, int] = (0, 0)
+    """Least and most time between the TRY and an acknowledgement or refusal; everything between is as likely. A
+    duplicate comes later by another such time."""
+    parts: int = 1
+    """Most parts in which a gang is acknowledged."""
+    lost: int = 0
+    """Acknowledgements and refusals that never come."""
+    refused: int = 0
+    """Refusals instead of acknowledgements."""
+    duplicated: int = 0
+    """Reports that come twice; those of ends too."""
+
+    def __post_init__(self) -> None:
+        least, most = self.delay_ms
+        check_quantity(least, "faults.delay_ms")
+        if most < least:
+            raise SpecError("faults.delay_ms", f"{most} is below {least}", "Give the least time first, then the most")
+        check_quantity(self.parts, "faults.parts", least=1)
+        for rate in ("lost", "refused", "duplicated"):
+            check_quantity(getattr(self, rate), f"faults.{rate}", most=1000)
+
+
+class SimulatedExecutor(Executor):
+    """Acknowledges at once, or as `faults` says, and reports when workloads end, in cell time."""
+
+    def __init__(self, state: State, seed: int, faults: Faults | None = None) -> None:
         self.seed = seed
-        self._state = state
-        self._ends: list[tuple[int, int, int]] = []
-        """Heap of (cell ms, row, attempt); stale once the attempt is over."""
+        self.faults = faults
+        """May be set at any time, for the gangs placed from then on."""
         self.adopt(state)
 
     def adopt(self, state: State) -> None:
-        """Take over everything that runs in `state`."""
         self._state = state
-        running = [row for row, s in enumerate(state.workloads.state) if s == WorkloadState.RUNNING]
-        self._ends = [self._end_of(row) for row in running]
-        heapify(self._ends)
+        w = state.workloads
+        self._reports: list[tuple[int, int, Report, int]] = []
+        """Heap of (cell ms, row, report, `rated` of the workload when the end was reckoned or ALWAYS)."""
+        self.held: set[tuple[int, int]] = set()
+        """Tokens whose tasks are kept ready: tried or acknowledged, neither confirmed nor released since."""
+        for row, s in enumerate(w.state):
+            if s == WorkloadState.PLACED:
+                self._answer(row, self.faults or Faults())
+            elif s == WorkloadState.RUNNING:
+                self._reports.append(self._end_of(row))
+        heapify(self._reports)
 
-    def launch(self, row: int) -> None:
-        """Start a workload that was just reported as started."""
-        heappush(self._ends, self._end_of(row))
+    # -- asked by the engine ------------------------------------------------------------------------------------------
 
-    def next_end(self) -> int | None:
-        """Cell time of the next end, or None when nothing runs."""
-        while self._ends and not self._current(self._ends[0]):
-            heappop(self._ends)
-        return self._ends[0][0] if self._ends else None
+    def try_start(self, row: int) -> bool:
+        if self.faults is None:
+            return True
+        self._answer(row, self.faults)
+        return False
 
-    def take_ended(self, at_ms: int) -> list[int]:
-        """Rows that end at or before `at_ms`, in order of time and row."""
-        ended = []
-        while self._ends and self._ends[0][0] <= at_ms:
-            entry = heappop(self._ends)
-            if self._current(entry):
-                ended.append(entry[1])
-        return ended
+    def confirm(self, row: int) -> None:
+        self.held.discard((row, self._state.workloads.attempts[row]))
+        heappush(self._reports, self._end_of(row))
 
-    def _current(self, entry: tuple[int, int, int]) -> bool:
-        _, row, attempt = entry
+    def release(self, row: int, attempt: int) -> None:
+        self.held.discard((row, attempt))
+
+    def resized(self, row: int) -> None:
+        heappush(self._reports, self._end_of(row))
+
+    # -- reports ------------------------------------------------------------------------------------------------------
+
+    def next_report_ms(self) -> int | None:
+        while self._reports and not self._made(self._reports[0]):
+            heappop(self._reports)
+        return self._reports[0][0] if self._reports else None
+
+    def take_reports(self, until_ms: int) -> list[Report]:
+        taken = []
+        while self._reports and self._reports[0][0] <= until_ms:
+            entry = heappop(self._reports)
+            if not self._made(entry):
+                continue
+            at_ms, row, report, rated = entry
+            taken.append(report)
+            if rated != ALWAYS:
+                # Resized and back within a millisecond, it was reckoned twice.
+                while self._reports and self._reports[0] == entry:
+                    heappop(self._reports)
+                self._repeat_end(at_ms, report)
+            elif report.kind == ReportKind.ACKED and not self._runs(report):
+                self.held.add((row, report.attempt))
+        return taken
+
+    def _made(self, entry: tuple[int, int, Report, int]) -> bool:
+        """Whether the report is made: an end is not once the token is over or its tasks run at another speed."""
+        _, row, report, rated = entry
         w = self._state.workloads
-        return w.state[row] == WorkloadState.RUNNING and w.attempts[row] == attempt
+        return rated == ALWAYS or (self._runs(report) and w.rated[row] == rated and w.tasks[row] == report.tasks)
 
-    def _end_of(self, row: int) -> tuple[int, int, int]:
+    def _runs(self, report: Report) -> bool:
         w = self._state.workloads
-        return w.started[row] + max(self.run_time(row) - w.kept[row], 1), row, w.attempts[row]
+        return w.state[report.row] == WorkloadState.RUNNING and w.attempts[report.row] == report.attempt
+
+    # -- starting -----------------------------------------------------------------------------------------------------
+
+    def _answer(self, row: int, faults: Faults) -> None:
+        """Put on their way what a gang placed at `since` is answered."""
+        w = self._state.workloads
+        attempt, tasks = w.attempts[row], w.tasks[row]
+        self.held.add((row, attempt))
+        parts = self._draw(row, "parts").randint(1, min(faults.parts, tasks))
+        for part in range(parts):
+            draw = self._draw(row, str(part))
+            lost, refused, duplicated = (draw.randrange(1000) for _ in range(3))
+            if lost < faults.lost:
+                continue
+            kind = ReportKind.REFUSED if refused < faults.refused else ReportKind.ACKED
+            report = Report(kind, row, attempt, part, tasks // parts + (part < tasks % parts))
+            at_ms = w.since[row] + draw.randint(*faults.delay_ms)
+            heappush(self._reports, (at_ms, row, report, ALWAYS))
+            if duplicated < faults.duplicated:
+                heappush(self._reports, (at_ms + draw.randint(*faults.delay_ms), row, report, ALWAYS))
+
+    def _repeat_end(self, at_ms: int, report: Report) -> None:
+        """Put a duplicate of an end on its way, if there is to be one."""
+        if self.faults is None:
+            return
+        draw = self._draw(report.row, "end")
+        if draw.randrange(1000) < self.faults.duplicated:
+            heappush(self._reports, (at_ms + draw.randint(*self.faults.delay_ms), report.row, report, ALWAYS))
+
+    def _draw(self, row: int, what: str) -> random.Random:
+        """A source of chance of its own for one thing of the row's newest token."""
+        w = self._state.workloads
+        return random.Random(f"{self.seed}/{w.ids[row]}/{w.attempts[row]}/{what}")
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def _end_of(self, row: int) -> tuple[int, int, Report, int]:
+        """The end of a running workload: with k of its n tasks, work goes on at k/n of the speed."""
+        w = self._state.workloads
+        work = self.run_time(row) - w.kept[row]
+        kind = ReportKind.FINISHED
+        if w.failures[row] < w.failing[row]:
+            work //= 2
+            kind = ReportKind.FAILED
+        rated, tasks = w.rated[row], w.tasks[row]
+        left_ms = -(-(work - w.done[row]) * w.class_at(row).tasks // tasks)
+        return rated + max(left_ms, 1), row, Report(kind, row, w.attempts[row], tasks=tasks), rated
 
     def run_time(self, row: int) -> int:
-        """Milliseconds the whole work takes, over all attempts."""
+        """Milliseconds the whole work takes with all tasks, over all attempts."""
         w = self._state.workloads
         given: int = w.simulated[row]
         if given:

@@ -22,7 +22,8 @@ CLASSES = (
 
 
 def small_cell(gpu_nodes: int = 4, cpu_nodes: int = 2, quota: dict[str, int] | None = None) -> CellSpec:
-    """8-GPU nodes, CPU nodes, and a tree root -> (a with `quota`, b)."""
+    """8-GPU nodes, CPU nodes, and a tree root -> (a, which borrows nothing above `quota`, and b, which may borrow all
+    that the root has)."""
     pools = (
         PoolSpec(
             name="gpu",
@@ -35,8 +36,8 @@ def small_cell(gpu_nodes: int = 4, cpu_nodes: int = 2, quota: dict[str, int] | N
     nodes = [NodeSpec(id=f"g{i}", pool="gpu", rack=f"r{i // 2}", block="b0", zone="z0") for i in range(gpu_nodes)]
     nodes += [NodeSpec(id=f"c{i}", pool="cpu", rack="rc", block="b0", zone="z0") for i in range(cpu_nodes)]
     queues = (
-        QueueSpec(name="root"),
-        QueueSpec(name="a", parent="root", nominal=quota or {}),
+        QueueSpec(name="root", nominal=dict.fromkeys(quota or {}, 2**40)),
+        QueueSpec(name="a", parent="root", nominal=quota or {}, borrowing_limit=dict.fromkeys(quota or {}, 0)),
         QueueSpec(name="b", parent="root"),
     )
     return CellSpec(name="test", pools=pools, nodes=tuple(nodes), queues=queues, priority_classes=CLASSES)

@@ -64,24 +64,46 @@ def _check_gangs(state: State) -> None:
         for a in allocations.of_workload(w.first_allocation[row]):
             assert allocations.workload[a] == row
             placed[allocations.group[a]] += allocations.count[a]
-        wanted = list(w.class_at(row).counts) if w.state[row] in BOUND else [0] * len(placed)
-        assert placed == wanted, f"{name} ({WorkloadState(w.state[row]).label}) has {placed} tasks placed"
+        if w.state[row] in BOUND:
+            least, most = w.class_at(row).least, w.class_at(row).counts
+            within = all(low <= have <= high for low, have, high in zip(least, placed, most, strict=True))
+        else:
+            within = not any(placed)
+        assert within, f"{name} ({WorkloadState(w.state[row]).label}) has {placed} tasks placed"
+        assert w.tasks[row] == sum(placed), f"tasks of {name}"
         assert (w.ended[row] >= 0) == WorkloadState(w.state[row]).terminal, f"end of {name}"
     assert w.state_counts == [list(w.state).count(s) for s in WorkloadState]
 
 
 def _check_quota(state: State) -> None:
-    q, w = state.queues, state.workloads
-    used = [[0, 0, 0, 0] for _ in q.specs]
+    """P3: what is charged follows from what is placed, and no tree draws more than it has, bursts apart."""
+    q, w, a, capacity = state.queues, state.workloads, state.allocations, state.capacity
+    used = [[0] * q.slots for _ in q.specs]
+    running = [0] * len(q.specs)
     for row in range(len(w.ids)):
-        if w.state[row] in BOUND:
-            for vertex in q.path[w.queue[row]]:
-                for i, quantity in enumerate(w.class_at(row).request):
-                    used[vertex][i] += quantity
+        if w.state[row] not in BOUND:
+            continue
+        running[w.queue[row]] += 1
+        for i in a.of_workload(w.first_allocation[row]):
+            pool = capacity.pools[capacity.pool[a.node[i]]].name
+            flavor = q.flavors.index.get(pool, 0) if q.flavored(w.queue[row]) else 0
+            for resource, each in enumerate(w.class_at(row).groups[a.group[i]].request.vector()):
+                for vertex in q.path[w.queue[row]]:
+                    used[vertex][resource] += each * a.count[i]
+                    if flavor:
+                        used[vertex][flavor * 4 + resource] += each * a.count[i]
+    assert running == list(q.running), "workloads charged to the queues"
     for vertex, spec in enumerate(q.specs):
-        assert used[vertex] == list(q.used_vector(vertex)), f"charge of queue {spec.name}"
-        for i, limit in enumerate(q.nominal[vertex]):
-            assert limit < 0 or used[vertex][i] <= limit, f"queue {spec.name} is above its nominal quota"
+        stored = list(q.used[vertex * q.slots : (vertex + 1) * q.slots])
+        assert used[vertex] == stored, f"charge of queue {spec.name}"
+
+
+def check_quota_kept(state: State) -> None:
+    """No queue draws more than it may now. Holds while quotas are not reduced below what is in use."""
+    q = state.queues
+    for vertex, spec in enumerate(q.specs):
+        if q.burst_since[vertex] < 0 and not any(q.burst_since[v] >= 0 for v in range(len(q.specs))):
+            assert not q.over(vertex, state.now_ms), f"queue {spec.name} draws more than it may"
 
 
 def _check_pending(state: State) -> None:

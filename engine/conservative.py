@@ -1,0 +1,371 @@
+"""Conservative backfill: every waiting workload is promised the earliest start that delays none before it.
+
+The plan is made anew at each scheduling pass, in the order of the queue, from the state alone: expected ends of what
+runs, then for each waiting workload a placement held for the whole of its estimate. One whose placement begins now
+starts; any other keeps its place in the plan, and later ones go around it. While estimates hold, planning again gives
+the same starts: nothing that starts ahead of its turn touches a placement promised before.
+
+Two timelines hold the future of the cell. Where all work ever submitted asks for the same (as in most batch logs) a
+task is a slot, slots are interchangeable, and one step function of free slots is exact. Otherwise each node has its own
+future and a promise names nodes: the first ones, in a fixed order, that have room over the whole window. The order must
+not depend on what else is placed, or planning again could move a promise into the way of a later one. For the same
+reason devices are named too once a share of a device was ever asked for; whole devices alone are only counted, because
+any set of intervals that never needs more than n devices at once can be given n devices in order of their starts.
+
+Source of the rule: Mu'alem and Feitelson, IEEE TPDS 12(6), 2001.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from engine.allocations import NONE
+from engine.backfill import all_expected_ends
+from engine.columns import view
+from engine.model import NodeState
+from engine.placement import Claim, place
+from engine.shape import Shape
+from engine.state import State
+from engine.workloads import WorkloadClass
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+_TIME_BITS = 42
+HORIZON_MS = 1 << _TIME_BITS
+"""How far ahead starts are promised: 139 years, so that a node and a time fit one sort key."""
+_WHOLE = 1000
+"""Milli-GPU of a device that is wholly free."""
+
+
+class Conservative:
+    """The plan of one pass. Ask for workloads in the order of the queue: each is planned around those before it."""
+
+    def __init__(self, state: State, depth: int) -> None:
+        """`depth`: how many workloads are promised a start. Those behind may still start where that delays none."""
+        self.starts: dict[int, int] = {}
+        """Row -> promised start, cell ms."""
+        self._state = state
+        self._depth = depth
+        one_slot = len(state.workloads.shapes) == 1
+        self._timeline: Slots | Nodes = Slots(state) if one_slot else Nodes(state)
+
+    @property
+    def full(self) -> bool:
+        """Whether all promises are given out."""
+        return len(self.starts) >= self._depth
+
+    def may_start(self, row: int) -> bool:
+        """Whether the workload can start now and keep every promise made so far. Once False it stays False: a plan
+        only fills up."""
+        w = self._state.workloads
+        return self._timeline.fits_now(w.class_at(row), w.remaining_ms(row))
+
+    def start(self, row: int) -> list[Claim] | None:
+        """Claims for a start now that keeps every promise, taken from the capacity already; or None."""
+        w = self._state.workloads
+        return self._timeline.start(w.class_at(row), w.remaining_ms(row))
+
+    def promise(self, row: int) -> int | None:
+        """Hold the earliest place for the workload. Its start in cell ms; None when all promises are given out, or
+        when no end of running work will make room for it."""
+        w = self._state.workloads
+        if self.full:
+            return None
+        start_ms = self._timeline.hold(w.class_at(row), w.remaining_ms(row))
+        if start_ms is not None:
+            self.starts[row] = start_ms
+        return start_ms
+
+    def needs_quota(self, row: int) -> bool:
+        """Whether the workload, started now, holds quota past the start of a promised one that counts on it."""
+        w, queues = self._state.workloads, self._state.queues
+        end_ms = self._state.now_ms + w.remaining_ms(row)
+        request = w.class_at(row).request
+        for vertex, i, limit in queues.limits[w.queue[row]]:
+            promised = sum(
+                w.class_at(other).request[i]
+                for other, start_ms in self.starts.items()
+                if start_ms < end_ms and vertex in queues.path[w.queue[other]]
+            )
+            if promised and queues.used[vertex * 4 + i] + request[i] + promised > limit:
+                return True
+        return False
+
+
+class Slots:
+    """Free slots as a step function of time, where every task is one slot."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._shape = next(iter(state.workloads.shapes.values()))
+        ends, freed = [state.now_ms], [state.capacity.slots(self._shape)]
+        for end, row in all_expected_ends(state):
+            ends.append(end)
+            freed.append(self._slots_of(row))
+        times = np.array(ends, np.int64)
+        last = np.append(times[1:] != times[:-1], True)
+        self._times: Ints = times[last]
+        self._free: Ints = np.cumsum(np.array(freed, np.int64))[last]
+        """Slots free from the time beside it until the next; the last holds for good."""
+
+    def _slots_of(self, row: int) -> int:
+        """Slots that the end of the workload gives back."""
+        w, a, capacity = self._state.workloads, self._state.allocations, self._state.capacity
+        if capacity.all_ready:
+            return w.class_at(row).tasks
+        rows = a.of_workload(w.first_allocation[row])
+        return sum(a.count[i] for i in rows if capacity.state[a.node[i]] == NodeState.READY)
+
+    def fits_now(self, workload_class: WorkloadClass, length_ms: int) -> bool:
+        until = int(np.searchsorted(self._times, self._times[0] + length_ms))
+        return bool(self._free[:until].min() >= workload_class.tasks)
+
+    def start(self, workload_class: WorkloadClass, length_ms: int) -> list[Claim] | None:
+        if not self.fits_now(workload_class, length_ms):
+            return None
+        claims = place(self._state.capacity, workload_class.shapes, workload_class.counts)
+        if claims is not None:
+            self._take(int(self._times[0]), length_ms, workload_class.tasks)
+        return claims
+
+    def hold(self, workload_class: WorkloadClass, length_ms: int) -> int | None:
+        starts = windows(self._times, self._free >= workload_class.tasks, length_ms)
+        if not len(starts):
+            return None
+        start_ms = int(starts[0])
+        self._take(start_ms, length_ms, workload_class.tasks)
+        return start_ms
+
+    def _take(self, start_ms: int, length_ms: int, tasks: int) -> None:
+        first, last = self._step(start_ms), self._step(start_ms + length_ms)
+        self._free[first:last] -= tasks
+
+    def _step(self, at_ms: int) -> int:
+        """The step that begins at that time, made if need be."""
+        step = int(np.searchsorted(self._times, at_ms))
+        if step == len(self._times) or self._times[step] != at_ms:
+            self._times = np.insert(self._times, step, at_ms)
+            self._free = np.insert(self._free, step, self._free[step - 1])
+        return step
+
+
+class Nodes:
+    """What each node has free from now on, as steps: (node, time from which, free quantities)."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        capacity = state.capacity
+        self._named = any(shape.share for shape in state.workloads.shapes.values())
+        """Whether devices are named; else they are counted."""
+        pools = {pool for shape in state.workloads.shapes.values() for pool in shape.pools}
+        eligible = np.isin(view(capacity.pool), list(pools)) & (view(capacity.state) == NodeState.READY)
+        self._nodes: Ints = np.flatnonzero(eligible)
+        """Node rows, ascending; below, a node goes by its place in here."""
+        self._pools = view(capacity.pool)[self._nodes]
+        self._device_columns = self._most_devices(pools) if self._named else 1
+        self._orders: dict[Shape, Ints] = {}
+        self._keys, self._free = self._future()
+
+    # -- how it is built ----------------------------------------------------------------------------------------------
+
+    def _most_devices(self, pools: set[int]) -> int:
+        return max((self._state.capacity.pools[pool].capacity.gpu_milli // _WHOLE for pool in pools), default=0)
+
+    def _future(self) -> tuple[Ints, Ints]:
+        """Sort keys (place of the node, time since now) and free quantities of every step."""
+        places, ends, given_back = self._given_back()
+        count = len(self._nodes)
+        keys = np.concatenate((np.arange(count) << _TIME_BITS, places << _TIME_BITS | ends))
+        order = np.argsort(keys, kind="stable")
+        keys = keys[order]
+        running = np.cumsum(np.concatenate((self._free_now(), given_back))[order], axis=0)
+        # Each node's sums start anew: take off what the nodes before it left in the running sum.
+        first = np.searchsorted(keys, np.arange(count) << _TIME_BITS)
+        before = np.concatenate((np.zeros((1, running.shape[1]), np.int64), running))[first]
+        free = running - before[keys >> _TIME_BITS]
+        last = np.append(keys[1:] != keys[:-1], True)
+        return keys[last], free[last]
+
+    def _free_now(self) -> Ints:
+        capacity = self._state.capacity
+        columns = [view(column)[self._nodes] for column in (capacity.free_cpu, capacity.free_memory, capacity.free_disk)]
+        if not self._named:
+            columns.append(np.bitwise_count(view(capacity.whole)[self._nodes]).astype(np.int64))
+            return np.column_stack(columns)
+        devices = np.zeros((len(self._nodes), self._device_columns), np.int64)
+        for place_, node in enumerate(self._nodes.tolist()):
+            free = capacity.devices(node)
+            devices[place_, : len(free)] = free
+        return np.column_stack((*columns, devices))
+
+    def _given_back(self) -> tuple[Ints, Ints, Ints]:
+        """(place of the node, time since now, quantities) of everything that ends."""
+        a, w = self._state.allocations, self._state.workloads
+        rows = np.flatnonzero(view(a.workload) != NONE)
+        place_of = np.full(len(self._state.capacity.node_ids), -1, np.int64)
+        place_of[self._nodes] = np.arange(len(self._nodes))
+        rows = rows[place_of[view(a.node)[rows]] >= 0]
+        end_of = np.zeros(len(w.ids), np.int64)
+        group_of = np.zeros(len(w.ids), np.int64)
+        """First entry of the workload's groups in `demands`."""
+        demands: list[tuple[int, int, int, int, int]] = []
+        for end, row in all_expected_ends(self._state):
+            end_of[row], group_of[row] = end - self._state.now_ms, len(demands)
+            shapes = w.class_at(row).shapes
+            demands += [(s.cpu, s.memory, s.disk, s.gpus, s.share or _WHOLE * (s.gpus > 0)) for s in shapes]
+        owners = view(a.workload)[rows]
+        demand = np.array(demands or [(0,) * 5], np.int64)[group_of[owners] + view(a.group)[rows]]
+        counts = view(a.count)[rows].astype(np.int64)[:, None]
+        if self._named:
+            bits = view(a.devices)[rows][:, None] >> np.arange(self._device_columns) & 1
+            given_back = np.column_stack((demand[:, :3] * counts, bits * demand[:, 4:]))
+        else:
+            given_back = demand[:, :4] * counts
+        return place_of[view(a.node)[rows]], end_of[owners], given_back
+
+    # -- asking and holding -------------------------------------------------------------------------------------------
+
+    def fits_now(self, workload_class: WorkloadClass, length_ms: int) -> bool:
+        capacity = self._state.capacity
+        groups = zip(workload_class.shapes, workload_class.counts, strict=True)
+        return (
+            all(capacity.could_hold(shape, count) for shape, count in groups)
+            and self._place(workload_class, 0, length_ms) is not None
+        )
+
+    def start(self, workload_class: WorkloadClass, length_ms: int) -> list[Claim] | None:
+        capacity = self._state.capacity
+        claims = self._place(workload_class, 0, length_ms)
+        if claims is None:
+            return None
+        self._take(workload_class, claims, 0, length_ms)
+        taken: list[Claim] = []
+        for group, node, count, mask in claims:
+            shape = workload_class.shapes[group]
+            if self._named:
+                capacity.take(node, shape, count, mask)
+                taken.append((group, node, count, mask))
+            else:
+                taken.append((group, node, count, capacity.claim(node, shape, count)))
+        return taken
+
+    def hold(self, workload_class: WorkloadClass, length_ms: int) -> int | None:
+        for start in self._candidates(workload_class, length_ms).tolist():
+            claims = self._place(workload_class, start, length_ms)
+            if claims is not None:
+                self._take(workload_class, claims, start, length_ms)
+                return int(self._state.now_ms + start)
+        return None
+
+    def _candidates(self, workload_class: WorkloadClass, length_ms: int) -> Ints:
+        """Times since now from which, for as long as asked for, each group finds enough room at every moment, though
+        perhaps not on the same nodes throughout."""
+        times = np.unique(self._keys & HORIZON_MS - 1)
+        enough = np.ones(len(times), bool)
+        first = np.append(True, np.diff(self._keys >> _TIME_BITS) > 0)
+        for shape, count in zip(workload_class.shapes, workload_class.counts, strict=True):
+            room = self._room(self._free, shape, self._keys >> _TIME_BITS)
+            change = np.where(first, room, np.diff(room, prepend=0))
+            total = np.zeros(len(times), np.int64)
+            np.add.at(total, np.searchsorted(times, self._keys & HORIZON_MS - 1), change)
+            enough &= np.cumsum(total) >= count
+        starts = windows(times, enough, length_ms)
+        return starts[starts + length_ms < HORIZON_MS]
+
+    def _room(self, free: Ints, shape: Shape, places: Ints) -> Ints:
+        """How many tasks of the shape fit into each of the free quantities, which are those of the nodes beside."""
+        room = np.where(np.isin(self._pools[places], shape.pools), np.iinfo(np.int32).max, 0).astype(np.int64)
+        for column, want in enumerate((shape.cpu, shape.memory, shape.disk)):
+            if want:
+                np.minimum(room, free[:, column] // want, out=room)
+        devices = free[:, 3:]
+        if shape.share:
+            np.minimum(room, (devices // shape.share).sum(axis=1), out=room)
+        elif shape.gpus:
+            whole = (devices == _WHOLE).sum(axis=1) if self._named else devices[:, 0]
+            np.minimum(room, whole // shape.gpus, out=room)
+        return room
+
+    def _place(self, workload_class: WorkloadClass, start: int, length_ms: int) -> list[Claim] | None:
+        """The first nodes with room over the whole window; what asks for most devices, then most CPU, goes first."""
+        shapes, counts = workload_class.shapes, workload_class.counts
+        free = self._least(start, length_ms)
+        places = np.arange(len(self._nodes))
+        claims: list[Claim] = []
+        for group in sorted(range(len(shapes)), key=lambda g: (-shapes[g].gpu_milli, -shapes[g].cpu, g)):
+            shape, order = shapes[group], self._order(shapes[group])
+            room = self._room(free, shape, places)[order]
+            reached = np.cumsum(room)
+            if not len(reached) or reached[-1] < counts[group]:
+                return None
+            tasks = np.minimum(room, np.maximum(counts[group] - (reached - room), 0))
+            for i in np.flatnonzero(tasks).tolist():
+                claims += self._choose(free[order[i]], group, shape, int(self._nodes[order[i]]), int(tasks[i]))
+        return claims
+
+    def _order(self, shape: Shape) -> Ints:
+        """Nodes in the order the shape prefers its pools, older ones first."""
+        order = self._orders.get(shape)
+        if order is None:
+            order = np.concatenate([np.flatnonzero(self._pools == pool) for pool in shape.pools] or [np.zeros(0, np.int64)])
+            self._orders[shape] = order
+        return order
+
+    def _least(self, start: int, length_ms: int) -> Ints:
+        """What each node has free throughout the window."""
+        base = np.arange(len(self._nodes)) << _TIME_BITS
+        first = np.searchsorted(self._keys, base + start, side="right") - 1
+        last = np.searchsorted(self._keys, base + start + length_ms)
+        edges = np.column_stack((first, last)).ravel()
+        padded = np.concatenate((self._free, self._free[-1:]))
+        return np.minimum.reduceat(padded, edges, axis=0)[::2] if len(edges) else self._free
+
+    def _choose(self, free: Ints, group: int, shape: Shape, node: int, tasks: int) -> list[Claim]:
+        """Claims for tasks on one node, taken off `free`; a share of a device is a claim of its own."""
+        free[:3] -= np.array((shape.cpu, shape.memory, shape.disk)) * tasks
+        if not shape.gpu_milli or not self._named:
+            free[3:] -= shape.gpus * tasks
+            return [(group, node, tasks, 0)]
+        if shape.gpus:
+            chosen = np.flatnonzero(free[3:] == _WHOLE)[: shape.gpus * tasks]
+            free[3 + chosen] = 0
+            return [(group, node, tasks, sum(1 << device for device in chosen.tolist()))]
+        claims: list[Claim] = []
+        for device in range(self._device_columns):
+            here = min(int(free[3 + device]) // shape.share, tasks - len(claims))
+            free[3 + device] -= here * shape.share
+            claims += [(group, node, 1, 1 << device)] * here
+        return claims
+
+    def _take(self, workload_class: WorkloadClass, claims: list[Claim], start: int, length_ms: int) -> None:
+        """Take the claims off the future."""
+        places = np.searchsorted(self._nodes, np.array([claim[1] for claim in claims], np.int64))
+        for at in (start, start + length_ms):
+            self._break(np.unique(places) << _TIME_BITS | at)
+        taken = np.zeros((len(claims), self._free.shape[1]), np.int64)
+        for i, (group, _, count, mask) in enumerate(claims):
+            shape = workload_class.shapes[group]
+            taken[i, :3] = shape.cpu * count, shape.memory * count, shape.disk * count
+            if self._named:
+                taken[i, 3:] = (mask >> np.arange(self._device_columns) & 1) * (shape.share or _WHOLE)
+            else:
+                taken[i, 3] = shape.gpus * count
+        change = np.zeros((len(self._keys) + 1, self._free.shape[1]), np.int64)
+        np.add.at(change, np.searchsorted(self._keys, places << _TIME_BITS | start), -taken)
+        np.add.at(change, np.searchsorted(self._keys, places << _TIME_BITS | start + length_ms), taken)
+        self._free = self._free + np.cumsum(change, axis=0)[:-1]
+
+    def _break(self, keys: Ints) -> None:
+        """Have a step begin at each of the keys."""
+        at = np.searchsorted(self._keys, keys)
+        new = (at == len(self._keys)) | (np.append(self._keys, -1)[at] != keys)
+        self._keys = np.insert(self._keys, at[new], keys[new])
+        self._free = np.insert(self._free, at[new], self._free[at[new] - 1], axis=0)
+
+
+def windows(times: Ints, enough: np.ndarray[Any, np.dtype[np.bool_]], length_ms: int) -> Ints:
+    """Those of the times from which every step is `enough` for that long. The last step lasts for good."""
+    lacking = np.flatnonzero(~enough)
+    end = np.append(times[lacking], np.iinfo(np.int64).max)[np.searchsorted(lacking, np.arange(len(times)))]
+    return times[enough & (end - times >= length_ms)]

@@ -1,0 +1,218 @@
+"""Who goes first among queues: hierarchical, weighted dominant-resource fairness.
+
+A queue's share is that of its dominant resource, the one of which it holds the largest part of the cell (DRF: Ghodsi et
+al., NSDI 2011), divided by its weight. What is within its quota costs nothing, as in Kueue. In a tree, siblings are
+compared with each other at every level, from the roots down (Bhattacharya et al., SoCC 2013): the queue with the
+smallest key goes next, and a subtree gets no more for having many queues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+
+import msgspec
+
+from engine.quota import NO_LIMIT, UNLIMITED, WIDTH, BurstState, QueueTree, Vector
+
+BILLION = 10**9
+
+
+def share(tree: QueueTree, vertex: int, totals: Vector, now_ms: int, *, past: bool = False) -> int:
+    """Weighted dominant share in parts per billion of the cell, whose capacity is `totals`.
+
+    With `past`, use is the mean of what the vertex draws now and its average draw before: a start still counts at once,
+    and of two that draw the same now, the one that drew less before goes first.
+    """
+    at = vertex * tree.slots
+    draw = tree.drawn[at : at + WIDTH]
+    if not past:
+        return _weighted_dominant(tree, vertex, draw, totals)
+    both = [now + before for now, before in zip(draw, tree.average_use(vertex, now_ms), strict=True)]
+    return _weighted_dominant(tree, vertex, both, totals, parts=2)
+
+
+def _weighted_dominant(tree: QueueTree, vertex: int, use: Sequence[int], totals: Vector, parts: int = 1) -> int:
+    """The share of a use given as the sum of `parts` uses, whose mean counts."""
+    quota, at = tree.quota, vertex * tree.slots
+    largest = 0
+    for i, total in enumerate(totals):
+        excess = use[i] - quota[at + i] * parts
+        if excess > 0 and total:
+            largest = max(largest, excess * BILLION // (total * parts))
+    weight: int = tree.specs[vertex].weight
+    return largest // weight
+
+
+def order_key(tree: QueueTree, queue: int, totals: Vector, now_ms: int, *, past: bool = False) -> tuple[int, ...]:
+    """Shares from the queue's root down to the queue. The queue with the smallest key goes first."""
+    return tuple([share(tree, vertex, totals, now_ms, past=past) for vertex in reversed(tree.path[queue])])
+
+
+# -- what each deserves -----------------------------------------------------------------------------------------------
+
+
+def deserved(tree: QueueTree, totals: Vector, demand: Sequence[Vector]) -> list[Vector]:
+    """What each vertex would hold if the cell were divided afresh, resource by resource.
+
+    At every level each vertex first gets what it wants within its quota, then the rest is divided by weight among those
+    that want more. `demand` has what each leaf uses and waits for; a vertex wants no more than it may borrow.
+    """
+    columns = [_divided(tree, i, totals[i], [vector[i] for vector in demand]) for i in range(WIDTH)]
+    return list(zip(*columns, strict=True)) if tree.specs else []
+
+
+def _divided(tree: QueueTree, resource: int, total: int, demand: list[int]) -> list[int]:
+    """One resource of every vertex."""
+    rows = range(len(tree.specs))
+    wanted = [0 if tree.children[row] else demand[row] for row in rows]
+    for row in reversed(rows):
+        at = row * tree.slots + resource
+        wanted[row] += sum(wanted[child] for child in tree.children[row])
+        if tree.ceiling[at] != NO_LIMIT:
+            wanted[row] = min(wanted[row], tree.ceiling[at] - tree.quota[at] + tree.subtree_nominal[at])
+    got = [0] * len(rows)
+    _divide(tree, resource, total, [row for row in rows if not tree.specs[row].parent], wanted, got)
+    for row in rows:
+        _divide(tree, resource, got[row], tree.children[row], wanted, got)
+    return got
+
+
+def _divide(
+    tree: QueueTree, resource: int, amount: int, siblings: list[int], wanted: list[int], got: list[int]
+) -> None:
+    weights = [tree.specs[row].weight for row in siblings]
+    within = [min(wanted[row], tree.subtree_nominal[row * tree.slots + resource]) for row in siblings]
+    first = water_filling(amount, within, weights)
+    rest = [wanted[row] - quantity for row, quantity in zip(siblings, first, strict=True)]
+    second = water_filling(amount - sum(first), rest, weights)
+    for row, a, b in zip(siblings, first, second, strict=True):
+        got[row] = a + b
+
+
+def water_filling(amount: int, wanted: Sequence[int], weights: Sequence[int]) -> list[int]:
+    """Weighted max-min division: nobody gets more than wanted, and who gets less has as much for its weight as any.
+
+    Whole units: what is left after rounding goes to the first in order, one each.
+    """
+    got = [0] * len(wanted)
+    order = sorted(range(len(wanted)), key=lambda i: (Fraction(wanted[i], weights[i]), i))
+    weight = sum(weights)
+    full = 0
+    for i in order:
+        if wanted[i] * weight > amount * weights[i]:
+            break
+        got[i] = wanted[i]
+        amount -= wanted[i]
+        weight -= weights[i]
+        full += 1
+    short = sorted(order[full:])
+    for i in short:
+        got[i] = amount * weights[i] // weight
+    for i in short[: amount - sum(got[i] for i in short)]:
+        got[i] += 1
+    return got
+
+
+# -- the report -------------------------------------------------------------------------------------------------------
+
+
+class BurstReport(msgspec.Struct, frozen=True, kw_only=True):
+    state: BurstState
+    ends_in_ms: int = 0
+    """Cell time until the window or the cool-down ends; 0 when idle."""
+    excess: dict[str, int] = {}
+    """Use above the ceiling: in a cool-down, what is reclaimed first."""
+
+
+class VertexReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One vertex of the queue tree. Keys of dictionaries are resource names for all pools together and `pool/resource`
+    for one pool; what is zero is left out, but for `guaranteed`."""
+
+    name: str
+    parent: str
+    weight: int
+    used: dict[str, int]
+    guaranteed: dict[str, int]
+    """Its nominal quota and what the vertices below lend it. A key that is missing is not limited in this tree."""
+    borrowed: dict[str, int]
+    """What it draws above that."""
+    lent: dict[str, int]
+    """What its siblings use of its idle quota. They use up the quota of the cohort itself first; what they use beyond
+    that counts for all who leave quota idle, in proportion."""
+    burst: BurstReport | None
+    """None when it has no burst quota."""
+    share_ppb: int
+    """Weighted dominant share of what it draws now."""
+    past_share_ppb: int
+    """The same of its average draw over the past."""
+    deserved: dict[str, int]
+    """What it would hold if the cell were divided afresh among all that want some."""
+
+
+def report(tree: QueueTree, totals: Vector, demand: Sequence[Vector], now_ms: int) -> list[VertexReport]:
+    """All vertices in creation order. `totals` and `demand` as in `deserved`."""
+    deserves = deserved(tree, totals, demand)
+    lent = _lent(tree)
+    return [
+        VertexReport(
+            name=spec.name,
+            parent=spec.parent,
+            weight=spec.weight,
+            used=_named(tree, enumerate(tree.used[row * tree.slots : (row + 1) * tree.slots])),
+            guaranteed={
+                _key(tree, slot): tree.guaranteed(row, slot)
+                for slot in range(tree.slots)
+                if tree.nominal_at(row, slot) != UNLIMITED
+            },
+            borrowed=_named(tree, ((slot, tree.borrowed(row, slot)) for slot in range(tree.slots))),
+            lent=_named(tree, lent[row].items()),
+            burst=_burst(tree, row, now_ms),
+            share_ppb=share(tree, row, totals, now_ms),
+            past_share_ppb=_weighted_dominant(tree, row, tree.average_use(row, now_ms), totals),
+            deserved=_named(tree, enumerate(deserves[row])),
+        )
+        for row, spec in enumerate(tree.specs)
+    ]
+
+
+def _key(tree: QueueTree, slot: int) -> str:
+    pool, resource = tree.named_slot(slot)
+    return f"{pool}/{resource}" if pool else resource
+
+
+def _named(tree: QueueTree, quantities: Iterable[tuple[int, int]]) -> dict[str, int]:
+    return {_key(tree, slot): quantity for slot, quantity in quantities if quantity}
+
+
+def _burst(tree: QueueTree, row: int, now_ms: int) -> BurstReport | None:
+    burst = tree.specs[row].burst
+    if burst is None:
+        return None
+    state = tree.burst_state(row, now_ms)
+    ends = tree.burst_since[row] + burst.window_ms + (burst.cooldown_ms if state == "cooldown" else 0)
+    return BurstReport(
+        state=state,
+        ends_in_ms=0 if state == "idle" else ends - now_ms,
+        excess=_named(tree, tree.burst_excess(row).items()),
+    )
+
+
+def _lent(tree: QueueTree) -> list[dict[int, int]]:
+    """For each vertex: slot -> what its siblings use of its idle quota."""
+    lent: list[dict[int, int]] = [{} for _ in tree.specs]
+    for parent, children in enumerate(tree.children):
+        for slot in range(tree.slots):
+            if tree.nominal_at(parent, slot) == UNLIMITED:
+                continue
+            at = [child * tree.slots + slot for child in children]
+            idle = [max(0, tree.quota[i] - max(tree.drawn[i], tree.local[i])) for i in at]
+            borrowed = sum(tree.borrowed(child, slot) for child in children)
+            from_siblings = min(sum(idle), max(0, borrowed - tree.nominal_at(parent, slot)))
+            if from_siblings:
+                passed = 0
+                for child, quantity in zip(children, idle, strict=True):
+                    before = from_siblings * passed // sum(idle)
+                    passed += quantity
+                    lent[child][slot] = from_siblings * passed // sum(idle) - before
+    return lent

@@ -1,0 +1,23 @@
+"""Quantities as people write them."""
+
+from __future__ import annotations
+
+from engine.model import RESOURCES
+from engine.shape import Shape
+
+
+def quantity(resource: int, value: int) -> str:
+    """A quantity of RESOURCES[resource] as people write it."""
+    name = RESOURCES[resource]
+    if name == "cpu_milli":
+        return f"{value / 1000:g} CPU"
+    if name == "gpu_milli":
+        return f"{value / 1000:g} GPU"
+    what = "memory" if name == "memory_mib" else "disk"
+    return f"{value / 1024:.4g} GiB {what}"
+
+
+def task_size(shape: Shape) -> str:
+    """What one task asks for, as people write it."""
+    asked = (shape.cpu, shape.memory, shape.gpu_milli, shape.disk)
+    return " + ".join(quantity(i, value) for i, value in enumerate(asked) if value)

@@ -1,0 +1,110 @@
+"""What happens by the passing of time alone: a heap of moments, each checked against the state when it comes.
+
+Nothing here is stored: `Timers.rebuild` finds every moment again from the state. An entry whose cause is gone is
+dropped when met.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+from engine.model import WorkloadState
+
+if TYPE_CHECKING:
+    from engine.state import State
+
+
+class Timer(IntEnum):
+    WAKE = 0
+    """A waiting workload's start time or retry."""
+    DEADLINE = 1
+    """A workload that has not started cannot end in time any more."""
+    MAX_RUNTIME = 2
+    CONFIRM = 3
+    """Executors have not confirmed a placed gang."""
+    CLEAR = 4
+    """The victims of a preemption have had their time to write checkpoints."""
+    RESERVATION_START = 5
+    RESERVATION_END = 6
+
+
+Entry = tuple[int, Timer, int]
+"""(cell ms, what, row of a workload or number of a booking)"""
+_IDLE = (WorkloadState.QUEUED, WorkloadState.HELD, WorkloadState.WAITING, WorkloadState.SUSPENDED)
+
+
+class Timers:
+    def __init__(self) -> None:
+        self._heap: list[Entry] = []
+
+    def copy(self) -> Timers:
+        other = Timers()
+        other._heap = list(self._heap)
+        return other
+
+    def rebuild(self, state: State) -> None:
+        w = state.workloads
+        self._heap = []
+        for row, now in enumerate(w.state):
+            if now in _IDLE or now in (WorkloadState.PLACED, WorkloadState.RUNNING):
+                self.watch(state, row)
+        for reservation in state.bookings.reservations:
+            self.push(reservation.spec.start_ms, Timer.RESERVATION_START, reservation.booking)
+            self.push(reservation.spec.end_ms, Timer.RESERVATION_END, reservation.booking)
+        for clearing in state.bookings.clearings:
+            self.push(clearing.at_ms, Timer.CLEAR, clearing.booking)
+        heapify(self._heap)
+
+    def push(self, at_ms: int, timer: Timer, subject: int) -> None:
+        heappush(self._heap, (at_ms, timer, subject))
+
+    def watch(self, state: State, row: int) -> None:
+        """Enter every moment that the workload's present state brings."""
+        for timer in (Timer.WAKE, Timer.DEADLINE, Timer.MAX_RUNTIME, Timer.CONFIRM):
+            at_ms = moment(state, timer, row)
+            if at_ms is not None:
+                self.push(at_ms, timer, row)
+
+    def next_at(self, state: State, now_ms: int) -> int | None:
+        """The next moment at which something is due; what is due already counts."""
+        while self._heap and not _current(state, self._heap[0]):
+            heappop(self._heap)
+        own = self._heap[0][0] if self._heap else None
+        burst = state.queues.next_burst_change(now_ms)
+        return min((at for at in (own, burst) if at is not None), default=None)
+
+    def take(self, state: State, at_ms: int) -> Entry | None:
+        """The first entry that is due by `at_ms`."""
+        while self._heap and self._heap[0][0] <= at_ms:
+            entry = heappop(self._heap)
+            if _current(state, entry):
+                return entry
+        return None
+
+
+def moment(state: State, timer: Timer, row: int) -> int | None:
+    """When the timer of the workload is due, in its present state; None when it is not set."""
+    w = state.workloads
+    now = w.state[row]
+    if timer == Timer.WAKE:
+        return w.wake[row] if now == WorkloadState.WAITING and w.wake[row] >= 0 and not w.unmet[row] else None
+    if timer == Timer.DEADLINE:
+        deadline = w.terms_at(row).deadline_ms
+        left = w.class_at(row).estimate_ms - w.kept[row]
+        return deadline - max(left, 0) + 1 if deadline and now in _IDLE else None
+    if timer == Timer.MAX_RUNTIME:
+        limit = w.terms_at(row).max_runtime_ms
+        return w.started[row] + limit if limit and now == WorkloadState.RUNNING else None
+    limit = state.settings.try_timeout_ms
+    return w.since[row] + limit if limit and now == WorkloadState.PLACED else None
+
+
+def _current(state: State, entry: Entry) -> bool:
+    at_ms, timer, subject = entry
+    if timer <= Timer.CONFIRM:
+        return moment(state, timer, subject) == at_ms
+    if timer == Timer.CLEAR:
+        return any(c.booking == subject for c in state.bookings.clearings)
+    return any(r.booking == subject for r in state.bookings.reservations)

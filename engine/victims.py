@@ -1,0 +1,863 @@
+"""Victim selection: the cheapest whole workloads to remove so that a request fits.
+
+Pure choice over arrays. Who may be a victim, in which rank and at what cost, is policy (`engine.preemption`) and given.
+Wanted is, among the sets whose removal makes room for every task asked for and gives back the quota asked for, the one
+with, in this order: the lowest highest level, the least cost, the fewest victims, the youngest victims.
+
+1. Levels are opened from the lowest until the room and quota of all that is open suffice. No set does with less.
+2. Every open workload gets a unit price: its cost over what it contributes to what is missing. A node's price is the
+   sum over what it holds; the nodes with the cheapest slots, a few times as many as needed, are looked at closely.
+3. Greedy: the cheapest slots first. A workload already chosen costs nothing on its other nodes, and prices are worked
+   out anew as less is missing.
+4. Reprieve: whoever is not needed is spared, the most important and costliest first, until nobody can be.
+5. The choice among the costliest victims and those that might take their place is made anew by branch and bound. With
+   up to CORE candidates that is everybody, and the answer is exact; in larger cases it is the core of a knapsack, where
+   greed errs (Balas and Zemel, "An algorithm for large zero-one knapsack problems", Operations Research 28(5), 1980).
+
+A slot is room for one task. Counting slots is exact for one group of equal tasks. Several groups compete for the same
+nodes, and then only the caller can tell whether a set is enough: the argument `fits`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from functools import reduce
+from heapq import heappop, heappush
+from operator import floordiv
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from engine.allocations import Allocations
+from engine.bulk import Rows
+from engine.capacity import Capacity
+from engine.columns import view
+from engine.shape import Shape
+from engine.workloads import WorkloadClass
+
+DEVICE = 1000
+"""Milli-GPU of a whole device."""
+AMPLE = 4
+"""Slots looked at closely, as a multiple of those missing."""
+FEW_NODES = 64
+"""Nodes looked at closely in any case."""
+SAMPLED = 16
+"""Of that many nodes one is looked at to find out which prices are low."""
+REPRICE = 8
+"""Prices are worked out anew when what is missing has shrunk that much."""
+EXCHANGE_WORK = 4000
+"""Pieces priced in search of others for the costliest victims."""
+CORE = 32
+"""Workloads among which the choice is exact."""
+CORE_WORK = 4000
+"""Node updates after which branch and bound settles for the best found; ten times as many when it decides on all."""
+STEP_WORK = 8
+"""What a step of branch and bound costs besides, in node updates."""
+
+Ask = tuple[Shape, int]
+"""(shape, tasks wanted)"""
+Fits = Callable[[list[int]], bool]
+"""Whether the request really fits once these workload rows are gone."""
+
+
+class Candidates(NamedTuple):
+    """Who may be a victim, as columns over all workload rows."""
+
+    level: Rows
+    """int16: the rank in which workloads are sacrificed, lowest first; -1 for those that are not to be touched."""
+    cost: Rows
+    """int64, at least 0."""
+
+
+class Quota(NamedTuple):
+    """Quota that the victims have to give back besides making room."""
+
+    amount: Rows
+    """int64: what each workload row would give back."""
+    short: int
+    """How much is missing."""
+
+
+class Limits(Protocol):
+    """Bounds on the victims as a set. Every subset of an admissible set must be admissible."""
+
+    def take(self, row: int) -> bool:
+        """Count the workload in; False, and nothing changed, when that would pass a bound."""
+
+    def untake(self, row: int) -> None:
+        """Count it out again."""
+
+
+class Requests:
+    """What one task of each group of each workload class asks for, as columns over (class, group)."""
+
+    def __init__(self) -> None:
+        self.first = array("i")
+        """First entry of the class."""
+        self.cpu = array("q")
+        self.memory = array("q")
+        self.disk = array("q")
+        self.gpu_milli = array("q")
+
+    def update(self, classes: Sequence[WorkloadClass]) -> None:
+        """Append the classes that are new since the last call. Classes never change."""
+        for workload_class in classes[len(self.first) :]:
+            self.first.append(len(self.cpu))
+            for group in workload_class.groups:
+                cpu, memory, gpu_milli, disk = group.request.vector()
+                self.cpu.append(cpu)
+                self.memory.append(memory)
+                self.disk.append(disk)
+                self.gpu_milli.append(gpu_milli)
+
+
+def cheapest(
+    capacity: Capacity,
+    allocations: Allocations,
+    requests: Requests,
+    classes: Rows,
+    asks: Sequence[Ask],
+    candidates: Candidates,
+    *,
+    quotas: Sequence[Quota] = (),
+    limits: Limits | None = None,
+    fits: Fits | None = None,
+) -> list[int] | None:
+    """Rows of the victims in ascending order, or None when no set is found. Empty when nothing need be removed.
+
+    `classes` is the class row of every workload row. `limits` are left as they were but for the victims, which are
+    counted in.
+    """
+    field = _Field(capacity, asks, quotas, candidates)
+    if field.enough() and (fits is None or fits([])):
+        return []
+    if not len(candidates.level):
+        return None
+    present = view(allocations.workload)
+    # An unused entry has row -1 and reads the level of the last workload: it is told apart below.
+    levels = candidates.level.take(present)
+    reachable = field.worth_a_look.take(view(allocations.node)) & (present >= 0)
+    for level in np.flatnonzero(np.bincount(candidates.level.astype(np.int64) + 1)[1:]).tolist():
+        field.open(level, allocations, requests, classes, np.flatnonzero((levels == level) & reachable))
+        if field.enough():
+            victims = _Selection(field, limits, fits).run()
+            if victims is not None:
+                return victims
+    return None
+
+
+class _Field:
+    """The cell as the request sees it, in columns: what is free on each node with nobody and with everybody opened gone.
+
+    A piece is an allocation row of somebody opened. A dimension is a resource, or devices counted in units: whole ones,
+    or shares of one size.
+    """
+
+    def __init__(
+        self, capacity: Capacity, asks: Sequence[Ask], quotas: Sequence[Quota], candidates: Candidates
+    ) -> None:
+        self.capacity = capacity
+        self.quotas = quotas
+        self.candidates = candidates
+        self.counts = [count for _, count in asks]
+        self.usable = [capacity.usable_mask(shape) for shape, _ in asks]
+        self.worth_a_look = reduce(np.logical_or, self.usable)
+        self.wants: list[list[tuple[int, int]]] = [[] for _ in asks]
+        """Per ask: (dimension, quantity of one task)."""
+        self.resources: list[str] = []
+        """Names of the dimensions that are resources; those of devices follow."""
+        self.units: list[int] = []
+        """Milli-GPU of one unit, for each dimension of devices."""
+        self.base: list[Rows] = []
+        """Per dimension: free on each node with nobody gone."""
+        self._add_dimensions([shape for shape, _ in asks])
+        self.free = list(self.base)
+        """Per dimension: free on each node with everybody opened gone."""
+        self.base_slots = [self._slots(ask) for ask in range(len(asks))]
+        self.base_total = [int(slots.sum()) for slots in self.base_slots]
+        self.slots = self.base_slots
+        """Per ask: slots on each node with everybody opened gone."""
+        self.given = [0] * len(quotas)
+        """What everybody opened would give back."""
+        self.opened = np.zeros(len(candidates.level), bool)
+        self.workload: Rows = np.empty(0, np.int32)
+        self.node: Rows = np.empty(0, np.int32)
+        self.amounts: list[Rows] = [np.empty(0) for _ in self.base]
+        """Per dimension: what each piece holds. Shares of devices are not in it but in the next two."""
+        self.share: Rows = np.empty(0, np.int32)
+        """Milli-GPU of a shared device; 0 for none."""
+        self.device: Rows = np.empty(0, np.int32)
+        """That device: its entry in `device_free`."""
+        self._device_free: Rows | None = None
+
+    def _add_dimensions(self, shapes: list[Shape]) -> None:
+        c = self.capacity
+        for name, column in (("cpu", c.free_cpu), ("memory", c.free_memory), ("disk", c.free_disk)):
+            wanted = [getattr(shape, name) for shape in shapes]
+            if any(wanted):
+                self.resources.append(name)
+                self._add_dimension(view(column), wanted)
+        for unit in sorted({shape.share or DEVICE for shape in shapes if shape.gpu_milli}):
+            wanted = [(shape.gpus or 1) * (shape.gpu_milli > 0 and unit == (shape.share or DEVICE)) for shape in shapes]
+            self.units.append(unit)
+            self._add_dimension(self._free_units(unit), wanted)
+
+    def _add_dimension(self, free: Rows, wanted: list[int]) -> None:
+        for wants, want in zip(self.wants, wanted, strict=True):
+            if want:
+                wants.append((len(self.base), want))
+        self.base.append(free)
+
+    def _free_units(self, unit: int) -> Rows:
+        if unit == DEVICE:
+            return np.asarray(np.bitwise_count(view(self.capacity.whole)).astype(np.int64))
+        sums = np.append(0, np.cumsum(view(self.capacity.device_free) // unit))
+        ends = np.append(view(self.capacity.device_base), len(sums) - 1)
+        return np.asarray(np.diff(sums[ends]))
+
+    def _slots(self, ask: int) -> Rows:
+        room = reduce(np.minimum, (self.free[dimension] // want for dimension, want in self.wants[ask]))
+        return np.asarray(room * self.usable[ask])
+
+    def enough(self) -> bool:
+        """Whether it would do, by the counts, if everybody opened were gone."""
+        return all(int(slots.sum()) >= count for slots, count in zip(self.slots, self.counts, strict=True)) and all(
+            given >= quota.short for given, quota in zip(self.given, self.quotas, strict=True)
+        )
+
+    def open(self, level: int, allocations: Allocations, requests: Requests, classes: Rows, rows: Rows) -> None:
+        """Make everybody of the level a possible victim. `rows`: what they hold on nodes worth a look."""
+        before = len(self.workload)
+        workload, node = view(allocations.workload).take(rows), view(allocations.node).take(rows)
+        entry = view(requests.first).take(classes.take(workload)) + view(allocations.group).take(rows)
+        count = view(allocations.count).take(rows)
+        amounts = [view(getattr(requests, name)).astype(np.float64).take(entry) * count for name in self.resources]
+        share = device = np.zeros(len(rows), np.int32)
+        if self.units:
+            devices = view(allocations.devices).take(rows)
+            held = np.bitwise_count(devices)
+            shares = (view(requests.gpu_milli) % DEVICE).astype(np.int32)
+            if shares.any():
+                share = shares.take(entry) * count
+                first = view(self.capacity.device_base).take(node)
+                device = first + np.frexp(devices.astype(np.float64))[1] - 1
+                held *= share == 0
+            amounts += [held * float(DEVICE // unit) for unit in self.units]
+        for dimension, amount in enumerate(amounts):
+            self.free[dimension] = self.free[dimension] + _sums(node, amount, len(self.worth_a_look))
+        self.workload, self.node = _joined(self.workload, workload), _joined(self.node, node)
+        self.amounts = [_joined(old, new) for old, new in zip(self.amounts, amounts, strict=True)]
+        self.share, self.device = _joined(self.share, share), _joined(self.device, device)
+        if share.any():
+            self._free_shares(before + np.flatnonzero(share))
+        self.slots = [self._slots(ask) for ask in range(len(self.wants))]
+        of_level = self.candidates.level == level
+        self.opened |= of_level
+        self.given = [
+            given + int(quota.amount[of_level].sum()) for given, quota in zip(self.given, self.quotas, strict=True)
+        ]
+
+    def _free_shares(self, pieces: Rows) -> None:
+        """Several shares of one device add up to a whole one only together."""
+        if self._device_free is None:
+            self._device_free = view(self.capacity.device_free).copy()
+        devices, first, at = np.unique(self.device[pieces], return_index=True, return_inverse=True)
+        old = self._device_free[devices]
+        new = old + _sums(at, self.share[pieces], len(devices))
+        self._device_free[devices] = new
+        nodes = self.node[pieces[first]]
+        for dimension, unit in enumerate(self.units, len(self.resources)):
+            self.free[dimension] = self.free[dimension] + _sums(
+                nodes, new // unit - old // unit, len(self.worth_a_look)
+            )
+
+
+def _sums(at: Rows, values: Rows, size: int) -> Rows:
+    """Sum of the values at each index. Exact in float64: quantities of one node are below 2^53."""
+    return np.asarray(np.bincount(at, weights=values, minlength=size).astype(np.int64))
+
+
+def _joined(old: Rows, new: Rows) -> Rows:
+    return np.concatenate((old, new)) if len(old) else new
+
+
+Piece = tuple[int, tuple[int, ...], int, int, float]
+"""(node, quantity in each dimension, entry of the shared device in the node's list, its share or 0, contribution)"""
+
+
+class _Detail:
+    """Some nodes and some possible victims in plain lists, to decide one at a time. All counts are exact.
+
+    Nodes and workloads go by their place in these lists.
+    """
+
+    def __init__(self, field: _Field, rows: Rows, pieces: Rows, parts: Rows) -> None:
+        """`rows`: workload rows in ascending order. `pieces`: what they hold on the nodes looked at, with `parts`: what
+        each contributes to what is missing."""
+        self.rows: list[int] = rows.tolist()
+        self.cost: list[int] = field.candidates.cost[rows].tolist()
+        self.level: list[int] = field.candidates.level[rows].tolist()
+        self.gone = bytearray(len(self.rows))
+        self.asks = len(field.wants)
+        self.needs = field.counts + [quota.short for quota in field.quotas]
+        self.have = field.base_total + [0] * len(field.quotas)
+        """Slots of each ask on all nodes of the cell, then what is given back of each quota."""
+        self.quota_amounts = [quota.amount[rows].tolist() for quota in field.quotas]
+        nodes, self.node_of = np.unique(field.node[pieces], return_inverse=True)
+        """Per piece: its node."""
+        self.gang_of = np.searchsorted(rows, field.workload[pieces])
+        """Per piece: its workload."""
+        self.parts = parts
+        self.shares = field.share[pieces]
+        self.amounts = np.stack([amount[pieces] for amount in field.amounts], axis=1)
+        self.usable = np.stack([usable[nodes] for usable in field.usable], axis=1)
+        """By node and ask."""
+        self.base = np.stack([free[nodes] for free in field.base], axis=1)
+        """By node and dimension: what is free with nobody gone."""
+        self.free: list[list[int]] = self.base.tolist()
+        self.slots: list[tuple[int, ...]] = list(
+            zip(*(slots[nodes].tolist() for slots in field.base_slots), strict=True)
+        )
+        self.wants = field.wants
+        self._only_wants = [want for _, want in field.wants[0]] if self.asks == 1 else None
+        """With one ask every dimension is wanted, and every node usable."""
+        self._units = list(enumerate(field.units, len(field.resources)))
+        devices = np.zeros(len(pieces), np.int64)
+        if self.shares.any():
+            devices = field.device[pieces] - view(field.capacity.device_base)[field.node[pieces]] + len(field.base)
+            # Behind its dimensions such a node lists what is free of each of its devices.
+            for node in np.unique(self.node_of[self.shares > 0]).tolist():
+                self.free[node] += field.capacity.devices(int(nodes[node]))
+        amounts = zip(*self.amounts.astype(np.int64).T.tolist(), strict=True)
+        columns = (self.node_of.tolist(), amounts, devices.tolist(), self.shares.tolist(), parts.tolist())
+        self.pieces: list[list[Piece]] = [[] for _ in self.rows]
+        for gang, piece in zip(self.gang_of.tolist(), zip(*columns, strict=True), strict=True):
+            self.pieces[gang].append(piece)
+
+    def slots_with(self, node: int, free: list[int]) -> tuple[int, ...]:
+        """Slots of each ask with that much free."""
+        if self._only_wants is not None:
+            return (min(map(floordiv, free, self._only_wants)),)
+        return tuple(
+            min(free[dimension] // want for dimension, want in wants) if usable else 0
+            for usable, wants in zip(self.usable[node], self.wants, strict=True)
+        )
+
+    def shift(self, free: list[int], piece: Piece, sign: int) -> None:
+        """Add what the piece holds to the free quantities of its node, or take it off again."""
+        _, amounts, device, share, _ = piece
+        for dimension, amount in enumerate(amounts):
+            free[dimension] += sign * amount
+        if share:
+            before = free[device]
+            free[device] = after = before + sign * share
+            for dimension, unit in self._units:
+                free[dimension] += after // unit - before // unit
+
+    def remove(self, gang: int) -> None:
+        """Take the workload off its nodes."""
+        self.gone[gang] = 1
+        for piece in self.pieces[gang]:
+            self._shift_on_node(piece, 1)
+        self._shift_quota(gang, 1)
+
+    def restore(self, gang: int) -> None:
+        """Put it back."""
+        self.gone[gang] = 0
+        for piece in self.pieces[gang]:
+            self._shift_on_node(piece, -1)
+        self._shift_quota(gang, -1)
+
+    def spare(self, gang: int) -> bool:
+        """Put it back if there is enough without it."""
+        pieces = self.pieces[gang]
+        self._shift_quota(gang, -1)
+        back = 0
+        while self.enough():
+            if back == len(pieces):
+                self.gone[gang] = 0
+                return True
+            self._shift_on_node(pieces[back], -1)
+            back += 1
+        for piece in pieces[:back]:
+            self._shift_on_node(piece, 1)
+        self._shift_quota(gang, 1)
+        return False
+
+    def _shift_on_node(self, piece: Piece, sign: int) -> None:
+        node = piece[0]
+        free = self.free[node]
+        self.shift(free, piece, sign)
+        before, after = self.slots[node], self.slots_with(node, free)
+        if before != after:
+            self.slots[node] = after
+            for ask in range(self.asks):
+                self.have[ask] += after[ask] - before[ask]
+
+    def _shift_quota(self, gang: int, sign: int) -> None:
+        for at, amounts in enumerate(self.quota_amounts, self.asks):
+            self.have[at] += sign * amounts[gang]
+
+    def enough(self) -> bool:
+        """Whether nothing is missing, by the counts."""
+        return all(map(int.__ge__, self.have, self.needs))
+
+    def victims(self) -> list[int]:
+        """Rows of the workloads that are gone, in ascending order."""
+        return [row for row, gone in zip(self.rows, self.gone, strict=True) if gone]
+
+    def costliest(self) -> list[int]:
+        """Those that are gone, the costliest first, the oldest of equals."""
+        gone = [gang for gang, gone in enumerate(self.gone) if gone]
+        return sorted(gone, key=lambda gang: (-self.cost[gang], gang))
+
+    def copy(self) -> _Detail:
+        """The same nodes and workloads, to be decided independently."""
+        other = copy(self)
+        other.have = self.have.copy()
+        other.gone = self.gone.copy()
+        other.free = [free.copy() for free in self.free]
+        other.slots = self.slots.copy()
+        return other
+
+
+class _Selection:
+    """One search among everybody opened."""
+
+    def __init__(self, field: _Field, limits: Limits | None, fits: Fits | None) -> None:
+        self.field = field
+        self.limits = limits
+        self.fits = fits
+        self.missing = [max(count - total, 0) for count, total in zip(field.counts, field.base_total, strict=True)]
+        self.missing += [max(quota.short, 0) for quota in field.quotas]
+        """What is missing with nobody gone: slots of each ask, then quotas."""
+        self.parts = self._contributions()
+        """Per piece: what it contributes, in wholes of what is missing."""
+        self.whole = np.bincount(field.workload, weights=self.parts, minlength=len(field.opened))
+        """Per workload row: what all of it contributes."""
+        for quota in field.quotas:
+            if quota.short > 0:
+                self.whole += quota.amount * field.opened / quota.short
+        self.unit = unit_prices(field.candidates.cost, self.whole, self.missing)
+        """Per workload row."""
+
+    def _contributions(self) -> Rows:
+        field = self.field
+        parts = np.zeros(len(field.node))
+        for ask, wants in enumerate(field.wants):
+            missing = self.missing[ask]
+            if not missing:
+                continue
+            useful = field.slots[ask] > field.base_slots[ask]
+            most = np.zeros(len(field.node))
+            for dimension, want in wants:
+                # Where there is plenty even for all the slots there might be, a dimension stands in nobody's way.
+                scarce = useful & (field.base[dimension] < field.slots[ask] * want)
+                weight = scarce / float(want * missing)
+                np.maximum(most, field.amounts[dimension] * weight.take(field.node), out=most)
+                if dimension >= len(field.resources) and field.share.any():
+                    unit = field.units[dimension - len(field.resources)]
+                    np.maximum(most, field.share / unit * weight.take(field.node), out=most)
+            parts += most
+        return parts
+
+    def run(self) -> list[int] | None:
+        """The victims, or None when no admissible set is found."""
+        for ample in (AMPLE, AMPLE**2, None):
+            walk = self._greedy(ample)
+            if walk is not None:
+                return self._refined(walk)
+        return None
+
+    def _greedy(self, ample: int | None) -> _Walk | None:
+        """A walk that has come to a set which is enough; None when it ends before."""
+        field = self.field
+        pieces = np.flatnonzero(self._cheap_nodes(ample).take(field.node) & (self.parts > 0))
+        rows = np.union1d(field.workload[pieces], self._cheap_quota(ample))
+        detail = _Detail(field, rows, pieces, self.parts[pieces])
+        walk = _Walk(detail, self.missing, self.whole[rows], self.limits)
+        tried = 0
+        for count, _ in enumerate(walk.line, 1):
+            if count >= tried * 3 // 2 and detail.enough():
+                if self._enough(detail):
+                    return walk
+                tried = count
+        if self.limits is not None:
+            for row in detail.victims():
+                self.limits.untake(row)
+        return None
+
+    def _cheap_nodes(self, ample: int | None) -> Rows:
+        """Marks the nodes with the cheapest slots, `ample` times as many as are missing; all when that is None."""
+        field = self.field
+        gain = np.zeros(len(field.worth_a_look))
+        size = FEW_NODES
+        for ask in range(len(field.wants)):
+            missing = self.missing[ask]
+            if missing:
+                gained = field.slots[ask] - field.base_slots[ask]
+                gain += np.minimum(gained, missing) / missing
+                size = max(size, (ample or 0) * missing * np.count_nonzero(gained) // int(gained.sum()))
+        nodes = np.flatnonzero(gain)
+        if ample is not None and len(nodes) > 2 * size:
+            prices = np.bincount(field.node, weights=self.unit.take(field.workload) * self.parts, minlength=len(gain))
+            ratios = prices[nodes] / gain[nodes]
+            # Partitioning all is the dearest step: a sample tells roughly where the limit is.
+            near = ratios <= np.partition(ratios[::SAMPLED], 2 * size // SAMPLED)[2 * size // SAMPLED]
+            if np.count_nonzero(near) > size:
+                nodes, ratios = nodes[near], ratios[near]
+            nodes = nodes[np.argpartition(ratios, size)[:size]]
+        marks = np.zeros(len(gain), bool)
+        marks[nodes] = True
+        return marks
+
+    def _cheap_quota(self, ample: int | None) -> Rows:
+        """Rows that give back quota most cheaply, `ample` times as much as is missing; all when that is None."""
+        found = [np.empty(0, np.int64)]
+        for quota in self.field.quotas:
+            if quota.short > 0:
+                rows = np.flatnonzero((quota.amount > 0) & self.field.opened)
+                if ample is not None:
+                    rows = rows[np.argsort(self.unit[rows], kind="stable")]
+                    given = np.cumsum(quota.amount[rows])
+                    rows = rows[: max(int(np.searchsorted(given, ample * quota.short)) + 1, CORE)]
+                found.append(rows)
+        return np.concatenate(found)
+
+    def _refined(self, walk: _Walk) -> list[int]:
+        """The choice of the walk, with all that its victims hold in the cell in view."""
+        self._reprieve(walk.detail)
+        chosen, others = walk.detail.victims(), self._others(walk)
+        rows = np.array(sorted([*chosen, *others]), np.int64)
+        concerned = np.zeros(len(self.whole), bool)
+        concerned[rows] = True
+        pieces = np.flatnonzero(concerned.take(self.field.workload))
+        detail = _Detail(self.field, rows, pieces, self.parts[pieces])
+        place = {row: gang for gang, row in enumerate(detail.rows)}
+        for row in chosen:
+            detail.remove(place[row])
+        self._reprieve(detail)
+        free = [place[row] for row in others] + detail.costliest()
+        _Core(detail, free[:CORE], self.limits, self._enough).run(CORE_WORK * (10 if len(rows) <= CORE else 1))
+        self._reprieve(detail)
+        return detail.victims()
+
+    def _others(self, walk: _Walk) -> list[int]:
+        """Rows of those that might do better than some of the chosen."""
+        detail = walk.detail
+        chosen = detail.victims()
+        everybody = np.flatnonzero(self.whole)
+        if len(everybody) <= CORE:
+            return sorted({*everybody.tolist()} - {*chosen})
+        walk.limits = None
+        found: dict[int, None] = {}
+        for gang in detail.costliest()[: EXCHANGE_WORK // len(detail.node_of)]:
+            found |= dict.fromkeys(walk.instead_of(gang))
+        room = max(CORE - len(chosen), CORE // 2)
+        for gang in walk.line:
+            found[gang] = None
+            if len(found) >= room:
+                break
+        return [detail.rows[gang] for gang in list(found)[:room]]
+
+    def _reprieve(self, detail: _Detail) -> None:
+        """Spare who is not needed, the most important and costliest first, the oldest of equals, to a fixpoint."""
+        order = sorted(range(len(detail.rows)), key=lambda g: (-detail.level[g], -detail.cost[g], g))
+        spared = True
+        while spared:
+            spared = False
+            for gang in order:
+                if not detail.gone[gang] or not detail.spare(gang):
+                    continue
+                if self.fits is None or self.fits(detail.victims()):
+                    spared = True
+                    if self.limits is not None:
+                        self.limits.untake(detail.rows[gang])
+                else:
+                    detail.remove(gang)
+
+    def _enough(self, detail: _Detail) -> bool:
+        """Whether the request fits with those gone."""
+        return detail.enough() and (self.fits is None or self.fits(detail.victims()))
+
+
+def unit_prices(cost: Rows, whole: Rows, missing: list[int]) -> Rows:
+    """Price of contributing all that is missing; to contribute more is worth no more. One is added to every cost: of
+    those that lose nothing, fewer are better."""
+    wanted = max(sum(each > 0 for each in missing), 1)
+    return np.asarray((cost + 1) / np.clip(whole, 1e-12, wanted))
+
+
+class _Walk:
+    """The greedy choice: where a slot costs least first, priced anew as less and less is missing."""
+
+    def __init__(self, detail: _Detail, missing: list[int], whole: Rows, limits: Limits | None) -> None:
+        self.detail = detail
+        self.limits = limits
+        self._missing = missing
+        self._whole = whole
+        self._cost = np.array(detail.cost, np.int64)
+        self._unit: list[float] = []
+        self._banned = bytearray(len(detail.rows))
+        """Workloads that would pass a limit."""
+        self._on_node: list[list[tuple[int, Piece]]] = [[] for _ in detail.free]
+        for gang, pieces in enumerate(detail.pieces):
+            for piece in pieces:
+                self._on_node[piece[0]].append((gang, piece))
+        self._keys: list[float] = []
+        """Per node: what a slot costs there at least."""
+        self._heap: list[tuple[float, int]] = []
+        self.line = self.choices()
+
+    def choices(self) -> Iterator[int]:
+        """Victims one after another, gone when they are named, for as long as there are any: those who would do after
+        those who do."""
+        left = self._left()
+        self._price(left)
+        yield from self._for_quota()
+        while True:
+            for gang in self._for_slots():
+                yield gang
+                if self._left() * REPRICE < left:
+                    left = self._left()
+                    self._price(left)
+                    break
+            else:
+                return
+
+    def instead_of(self, gang: int) -> list[int]:
+        """Who would be chosen in the place of one that is gone."""
+        detail = self.detail
+        detail.restore(gang)
+        self._banned[gang] = 1
+        found = []
+        if not detail.enough():
+            for other in self.choices():
+                found.append(other)
+                if detail.enough():
+                    break
+        for other in found:
+            detail.restore(other)
+        self._banned[gang] = 0
+        detail.remove(gang)
+        return found
+
+    def _left(self) -> float:
+        """Largest part of anything that is still missing, but at least one slot."""
+        detail = self.detail
+        short = (max(need - have, 1) for need, have in zip(detail.needs, detail.have, strict=True))
+        return max((now / first for now, first in zip(short, self._missing, strict=True) if first), default=1.0)
+
+    def _for_quota(self) -> Iterator[int]:
+        detail = self.detail
+        for at, amounts in enumerate(detail.quota_amounts, detail.asks):
+            for gang in sorted(range(len(amounts)), key=lambda g: (self._unit[g], -g)):
+                if detail.have[at] >= detail.needs[at]:
+                    break
+                if amounts[gang] and not detail.gone[gang] and not self._banned[gang] and self._take([gang]):
+                    detail.remove(gang)
+                    yield gang
+
+    def _price(self, left: float) -> None:
+        """Work out in vectors what a slot costs on every node: the best among the first one, two, … of its pieces."""
+        detail = self.detail
+        unit = unit_prices(self._cost, self._whole / left, self._missing)
+        self._unit = unit.tolist()
+        gone = np.frombuffer(detail.gone, bool)[detail.gang_of]
+        live = np.flatnonzero(~gone & ~np.frombuffer(self._banned, bool)[detail.gang_of])
+        live = live[np.lexsort((unit[detail.gang_of[live]], detail.node_of[live]))]
+        node = detail.node_of[live]
+        starts = np.flatnonzero(np.diff(node, prepend=-1))
+        keys = np.full(len(detail.free), np.inf)
+        if len(live):
+            keys[node[starts]] = np.minimum.reduceat(self._ratios(live, node, starts, unit, gone), starts)
+            # Shares of one device do not simply add up: such a node is worked out when its turn comes.
+            keys[detail.node_of[detail.shares > 0]] = 0.0
+        self._keys = keys.tolist()
+        order = np.argsort(keys, kind="stable")[: np.count_nonzero(keys < np.inf)]
+        self._heap = list(zip(keys[order].tolist(), order.tolist(), strict=True))
+
+    def _ratios(self, live: Rows, node: Rows, starts: Rows, unit: Rows, gone: Rows) -> Rows:
+        """Per live piece, sorted by node and unit price: price over gain when it and those before it are gone."""
+        detail = self.detail
+        size = len(detail.free)
+
+        def running(values: Rows) -> Rows:
+            sums = np.cumsum(values)
+            return np.asarray(sums - np.repeat(sums[starts] - values[starts], np.diff(starts, append=len(values))))
+
+        now = [
+            free + np.bincount(detail.node_of, weights=amount * gone, minlength=size)
+            for free, amount in zip(detail.base.T, detail.amounts.T, strict=True)
+        ]
+        then = [free[node] + running(amount[live]) for free, amount in zip(now, detail.amounts.T, strict=True)]
+        gain = np.zeros(len(live))
+        for ask, wants in enumerate(detail.wants):
+            if self._missing[ask]:
+                before = reduce(np.minimum, (now[dimension] // want for dimension, want in wants))
+                after = reduce(np.minimum, (then[dimension] // want for dimension, want in wants))
+                gained = (after - before[node]) * detail.usable[node, ask]
+                gain += np.minimum(gained, max(detail.needs[ask] - detail.have[ask], 1)) / self._missing[ask]
+        price = running(unit[detail.gang_of[live]] * detail.parts[live])
+        return np.divide(price, gain, out=np.full(len(live), np.inf), where=gain > 0)
+
+    def _for_slots(self) -> Iterator[int]:
+        detail, heap, keys = self.detail, self._heap, self._keys
+        one_slot = max(self._missing)
+        while heap:
+            key, node = heappop(heap)
+            if key != keys[node]:
+                continue
+            ratio, gangs = self._best_on(node)
+            keys[node] = ratio
+            if not gangs:
+                continue
+            if (heap and ratio > heap[0][0]) or not self._take(gangs):
+                heappush(heap, (ratio, node))
+                continue
+            for gang in gangs:
+                detail.remove(gang)
+                for at, _, _, _, part in detail.pieces[gang]:
+                    if keys[at] < np.inf:
+                        keys[at] = max(keys[at] - self._unit[gang] * part * one_slot, 0.0)
+                        heappush(heap, (keys[at], at))
+            yield from gangs
+
+    def _best_on(self, node: int) -> tuple[float, list[int]]:
+        """(lowest price of a slot there, who has to go for it); infinite and nobody when there is nothing to gain."""
+        detail, unit = self.detail, self._unit
+        free, now = detail.free[node].copy(), detail.slots[node]
+        live = [(unit[g], g, piece) for g, piece in self._on_node[node] if not detail.gone[g] and not self._banned[g]]
+        live.sort()
+        price, best, enough = 0.0, np.inf, 0
+        for count, (each, _, piece) in enumerate(live, 1):
+            price += each * piece[4]
+            detail.shift(free, piece, 1)
+            gain = 0.0
+            for ask, slots in enumerate(detail.slots_with(node, free)):
+                if slots > now[ask] and self._missing[ask]:
+                    lacking = max(detail.needs[ask] - detail.have[ask], 1)
+                    gain += min(slots - now[ask], lacking) / self._missing[ask]
+            if gain and price < best * gain:
+                best, enough = price / gain, count
+        return best, list(dict.fromkeys(gang for _, gang, _ in live[:enough]))
+
+    def _take(self, gangs: list[int]) -> bool:
+        """Count all of them in, or none."""
+        if self.limits is None:
+            return True
+        rows = self.detail.rows
+        for count, gang in enumerate(gangs):
+            if not self.limits.take(rows[gang]):
+                self._banned[gang] = 1
+                for other in gangs[:count]:
+                    self.limits.untake(rows[other])
+                return False
+        return True
+
+
+class _Core:
+    """The best choice among a few workloads, the rest being given: branch and bound, depth first."""
+
+    def __init__(
+        self, detail: _Detail, free: list[int], limits: Limits | None, enough: Callable[[_Detail], bool]
+    ) -> None:
+        self._detail = detail
+        self._limits = limits
+        self._enough = enough
+        self._order = sorted(free, key=lambda g: (-detail.level[g], -detail.cost[g], g))
+        """The first to be spared first, so that the first set found is a reprieve of all."""
+        self._best = [gang for gang in self._order if detail.gone[gang]]
+        self._worth = self._worth_of(self._best)
+        self._least = detail.copy()
+        """With those gone that are decided to go."""
+        self._most = detail.copy()
+        """With the undecided gone too."""
+        for gang in self._order:
+            if detail.gone[gang]:
+                self._least.restore(gang)
+            else:
+                self._most.remove(gang)
+        self._options = [self._options_for(need) for need in range(len(detail.needs))]
+        """Per need: (place in the order, most it can contribute, cost), the most for its cost first."""
+        self._work = 0
+
+    def _worth_of(self, gangs: list[int]) -> tuple[int, int, list[int]]:
+        """What is minimised: cost, number, age."""
+        detail = self._detail
+        return sum(detail.cost[g] for g in gangs), len(gangs), sorted(-detail.rows[g] for g in gangs)
+
+    def _options_for(self, need: int) -> list[tuple[int, int, int]]:
+        least, most = self._least, self._most
+        found = []
+        for place, gang in enumerate(self._order):
+            if need < least.asks:
+                nodes = {piece[0] for piece in least.pieces[gang]}
+                gives = sum(most.slots[node][need] - least.slots[node][need] for node in nodes)
+            else:
+                gives = least.quota_amounts[need - least.asks][gang]
+            if gives:
+                found.append((place, gives, least.cost[gang]))
+        return sorted(found, key=lambda option: (option[2] / option[1], option[0]))
+
+    def run(self, work: int) -> None:
+        """Leave the best set found gone."""
+        self._work = work
+        detail = self._detail
+        before = self._best
+        if self._limits is not None:
+            for gang in before:
+                self._limits.untake(detail.rows[gang])
+        self._search(0, 0, [])
+        for gang in before:
+            detail.restore(gang)
+        for gang in self._best:
+            detail.remove(gang)
+            if self._limits is not None:
+                self._limits.take(detail.rows[gang])
+
+    def _search(self, place: int, cost: int, gone: list[int]) -> None:
+        """Decide from `place` on, those in `gone` going already."""
+        if self._enough(self._least):
+            worth = self._worth_of(gone)
+            if worth < self._worth:
+                self._best, self._worth = gone, worth
+            return
+        if place == len(self._order) or self._work <= 0 or self._hopeless(place, cost, len(gone)):
+            return
+        gang = self._order[place]
+        self._work -= 2 * len(self._least.pieces[gang]) + STEP_WORK
+        self._most.restore(gang)
+        if self._most.enough():
+            self._search(place + 1, cost, gone)
+        self._most.remove(gang)
+        row = self._detail.rows[gang]
+        if self._limits is None or self._limits.take(row):
+            self._least.remove(gang)
+            self._search(place + 1, cost + self._least.cost[gang], [*gone, gang])
+            self._least.restore(gang)
+            if self._limits is not None:
+                self._limits.untake(row)
+
+    def _hopeless(self, place: int, cost: int, count: int) -> bool:
+        """Whether even parts of workloads, the most for their cost first, would make it no better than the best."""
+        more_cost = more = 0
+        for options, have, need in zip(self._options, self._least.have, self._least.needs, strict=True):
+            lacking = need - have
+            if lacking <= 0:
+                continue
+            price = largest = 0
+            rest = lacking
+            for at, gives, each in options:
+                if at >= place:
+                    largest = max(largest, gives)
+                    if rest > 0:
+                        price += -(-each * min(rest, gives) // gives)
+                        rest -= gives
+            if rest > 0:
+                return True
+            more_cost = max(more_cost, price)
+            more = max(more, -(-lacking // largest))
+        return (cost + more_cost, count + more) > self._worth[:2]

@@ -1,0 +1,136 @@
+"""Benchmark of victim selection: room for a large gang of whole nodes in a full cell, against the plain way to find it."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from engine.allocations import Allocations
+from engine.capacity import Capacity
+from engine.columns import view
+from engine.model import PoolSpec, Resources, TaskGroup
+from engine.shape import Shape
+from engine.victims import Candidates, Requests, cheapest
+from engine.workloads import WorkloadClass
+
+NODES = 130_000
+NEED = 512
+NODE = Resources(cpu_milli=192_000, memory_mib=2_000_000, gpu_milli=8000)
+LAYOUTS = ((8,), (4, 4), (2, 2, 4), (1, 1, 2, 4))
+"""Devices of the tasks on a node."""
+GANGS = (1, 2, 4, 8, 16, 32, 64)
+"""Tasks of a gang."""
+
+
+class Cell:
+    """Every device taken, 300,000 allocations, gangs scattered over the cell."""
+
+    def __init__(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        self.capacity = Capacity()
+        self.capacity.add_pool(PoolSpec(name="h100", capacity=NODE, gpu_model="H100"))
+        self.classes = []
+        for devices in (1, 2, 4, 8):
+            request = Resources(cpu_milli=devices * 16_000, memory_mib=devices * 200_000, gpu_milli=devices * 1000)
+            self.classes.append(WorkloadClass(((TaskGroup(request=request),), 3_600_000, "", "")))
+        layout = rng.choice(len(LAYOUTS), NODES, p=(0.29, 0.31, 0.21, 0.19))
+        node, kind, mask = self._tasks(layout)
+        gang = np.empty(len(node), np.int32)
+        gangs = 0
+        for each in range(len(self.classes)):
+            tasks = rng.permutation(np.flatnonzero(kind == each))
+            sizes = rng.choice(GANGS, len(tasks))
+            last = int(np.searchsorted(np.cumsum(sizes), len(tasks))) + 1
+            gang[tasks] = gangs + np.repeat(np.arange(last), sizes[:last])[: len(tasks)]
+            gangs += last
+        self.class_of = np.zeros(gangs, np.int32)
+        self.class_of[gang] = kind
+        self.cost = rng.integers(0, 3_600_000, gangs) * np.bincount(gang) * (1 << self.class_of.astype(np.int64))
+        self.level = rng.integers(0, 4, gangs).astype(np.int16)
+        self._fill(node, kind, mask, gang)
+        self.requests = Requests()
+        self.requests.update(self.classes)
+
+    def _tasks(self, layout: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(node, class, device mask) of every task."""
+        parts = []
+        for each, sizes in enumerate(LAYOUTS):
+            nodes, first = np.flatnonzero(layout == each), 0
+            for size in sizes:
+                mask = (1 << size) - 1 << first
+                parts.append((nodes, np.full(len(nodes), size.bit_length() - 1), np.full(len(nodes), mask)))
+                first += size
+        node, kind, mask = (np.concatenate(column) for column in zip(*parts, strict=True))
+        order = np.random.default_rng(7).permutation(len(node))
+        return node[order], kind[order], mask[order]
+
+    def _fill(self, node: np.ndarray, kind: np.ndarray, mask: np.ndarray, gang: np.ndarray) -> None:
+        c = self.capacity
+        c.node_ids = [f"n{i}" for i in range(NODES)]
+        used = np.bincount(node, weights=1 << kind, minlength=NODES).astype(np.int64)
+        zeros = np.zeros(NODES, np.int64)
+        for name, values in (
+            ("pool", zeros),
+            ("state", zeros),
+            ("since", zeros),
+            ("zone", zeros),
+            ("block", zeros),
+            ("rack", zeros),
+            ("booking", zeros - 1),
+            ("free_cpu", NODE.cpu_milli - used * 16_000),
+            ("free_memory", NODE.memory_mib - used * 200_000),
+            ("free_disk", zeros),
+            ("whole", 255 - np.bincount(node, weights=mask, minlength=NODES).astype(np.int64)),
+            ("partial", zeros),
+            ("device_base", np.arange(NODES) * 8),
+        ):
+            _set(getattr(c, name), values)
+        _set(c.device_free, np.repeat(zeros, 8))
+        c.derive()
+        self.allocations = Allocations()
+        for name, values in (
+            ("workload", gang),
+            ("group", np.zeros_like(gang)),
+            ("node", node),
+            ("count", np.ones_like(gang)),
+            ("devices", mask),
+        ):
+            _set(getattr(self.allocations, name), values)
+
+
+def _set(column: array[int], values: np.ndarray) -> None:
+    column[:] = array(column.typecode, values.astype(view(column).dtype if len(column) else column.typecode).tobytes())
+
+
+def victims() -> Iterator[dict[str, Any]]:
+    """512 whole nodes out of 130,000 that are full: which gangs to remove, warm."""
+    cell = Cell(1)
+    asked = Resources(cpu_milli=96_000, memory_mib=1_000_000, gpu_milli=8000)
+    shape = Shape(TaskGroup(count=NEED, request=asked), cell.capacity.pools)
+    for name, level in (("one level", np.zeros_like(cell.level)), ("four levels", cell.level)):
+        times = []
+        for _ in range(7):
+            begun = time.perf_counter()
+            rows = cheapest(
+                cell.capacity,
+                cell.allocations,
+                cell.requests,
+                cell.class_of,
+                [(shape, NEED)],
+                Candidates(level, cell.cost),
+            )
+            times.append(time.perf_counter() - begun)
+        milliseconds = sorted(times)[len(times) // 2] * 1000
+        cost = int(cell.cost[rows].sum())
+        plain_ms, plain_rows = 0,[]
+        yield {
+            "at": f"{NODES:,} nodes, {len(cell.allocations.node):,} allocations, {name}",
+            "result": f"{milliseconds:.1f} ms",
+            "milliseconds": milliseconds,
+            "victims": len(rows),
+            "reference": "",
+        }

@@ -1,0 +1,73 @@
+"""`muster bench`: what it prints, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from console.bench import SCENARIOS
+from console.cli import BENCHMARKS, run
+
+
+@pytest.fixture
+def small_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The baseline with one cohort of two queues and twenty workloads in each."""
+    baseline = SCENARIOS["kueue-baseline"]
+    mix = tuple(msgspec.structs.replace(m, count=n) for m, n in zip(baseline.mix, (14, 4, 2), strict=True))
+    monkeypatch.setitem(SCENARIOS, "kueue-baseline", msgspec.structs.replace(baseline, cohorts=1, queues=2, mix=mix))
+
+
+def test_the_shell_offers_every_scenario() -> None:
+    assert set(BENCHMARKS) == set(SCENARIOS)
+
+
+@pytest.mark.usefixtures("small_baseline")
+def test_json_has_the_figures_the_bounds_and_what_was_published(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "kueue-baseline", "--json", "--estimates", "known", "--seed", "3"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["scenario"], report["estimates"], report["seed"]) == ("kueue-baseline", "known", 3)
+    result = report["result"]
+    assert result["workloads"] == 40
+    assert result["starts"] == 40 + result["preemptions"]
+    assert result["makespan_ms"] >= report["arrival_bound_ms"] >= report["capacity_bound_ms"] == 2640
+    assert [row["name"] for row in result["classes"]] == ["small", "medium", "large"]
+    for row in result["classes"]:
+        for spread in (row["first_admission"], row["final_admission"]):
+            assert 0 <= spread["p95_ms"] <= spread["max_ms"]
+        assert row["first_admission"]["mean_ms"] <= row["final_admission"]["mean_ms"]
+    assert report["published"]["final_admission_mean_ms"] == {"small": 215_468, "medium": 76_768, "large": 16_501}
+    assert report["published"]["wall_ms"] == 351_116
+    assert report["machine"]["cores"] >= 1
+
+
+@pytest.mark.usefixtures("small_baseline")
+def test_the_text_fits_a_terminal_and_says_what_is_not_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "kueue-baseline"]) == 0
+    out, err = capsys.readouterr()
+    assert "40 workloads" in err
+    assert "x the capacity bound" in out
+    assert "215.47" in out
+    assert "no API server" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_the_list_names_every_scenario_with_its_size(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "list"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in BENCHMARKS)
+    assert "15,000" in out
+    assert run(["bench", "list", "--json"]) == 0
+    listed = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert listed["kueue-large-scale"] == {
+        "name": "kueue-large-scale", "queues": 1000, "workloads": 50_000, "capacity_bound_ms": 4025
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", [["kueue-tiny"], [], ["kueue-baseline", "--estimates", "perfect"]])
+def test_what_is_not_offered_is_misuse(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run(["bench", *arguments])
+    assert caught.value.code == 2
+    assert "list" in capsys.readouterr().err
