@@ -78,7 +78,7 @@ class Capacity(Table):
         self.key = array("q", bytes(0))
         self.key.extend([NOWHERE] * len(self.node_ids))
         self.pool_nodes = [0] * len(self.pools)
-        self.totals = [0, 0, 0, 0]
+        self.totals: tuple[int, int, int, int] = (0, 0, 0, 0)
         """Capacity of all nodes, whatever their state, in the order of RESOURCES."""
         self.not_ready = 0
         """Nodes in any other state than READY."""
@@ -136,8 +136,9 @@ class Capacity(Table):
         self.note_gains([row])
 
     def _count(self, pool: int) -> None:
-        for i, quantity in enumerate(self.pools[pool].capacity.vector()):
-            self.totals[i] += quantity
+        cpu, memory, gpu, disk = self.totals
+        more = self.pools[pool].capacity.vector()
+        self.totals = (cpu + more[0], memory + more[1], gpu + more[2], disk + more[3])
 
     # -- state of nodes ---------------------------------------------------------------------------------------------
 

@@ -27,8 +27,6 @@ from engine.scheduler import Scheduler
 from engine.state import State
 from engine.timers import Entry, Timer
 
-_STOPPING = (ev.Cancelled, ev.Requeued, ev.Suspended, ev.Failed)
-"""Events after which a workload that was on nodes is not."""
 SNAPSHOT_EVERY = 200_000
 """Events between snapshots: bounds the tail to replay at start."""
 
@@ -119,7 +117,7 @@ class Engine:
         with self._turn():
             for command in commands:
                 try:
-                    events, changed = check(self.state, command)
+                    events, changed = check(self.state, command, self._clock_ms)
                 except MusterError as error:
                     accepted.append(error)
                     continue
@@ -267,14 +265,14 @@ class Engine:
 
     def _emit(self, event: ev.AnyEvent) -> None:
         self._tick()
-        if type(event) in _STOPPING and self.state.is_bound(event.row):
+        if isinstance(event, ev.Cancelled | ev.Requeued | ev.Suspended | ev.Failed) and self.state.is_bound(event.row):
             attempt = self.state.workloads.attempts[event.row]
             self._confirmations.forget(event.row)
             self.state.apply(event)
             self.executor.release(event.row, attempt)
         else:
             self.state.apply(event)
-            if type(event) is ev.Shrunk:
+            if isinstance(event, ev.Shrunk):
                 self.executor.resized(event.row)
         self._record(event)
 

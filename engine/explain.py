@@ -1,26 +1,55 @@
-"""Why a workload waits: one primary reason that is true now, the others after it, and what would unblock it.
+"""Why a workload waits: one primary reason that is true now, the others after it.
 
-Reasons are worked out when somebody asks, from the same tests the scheduler makes, and kept per class of like
-workloads until something changes: nothing is stored that could go stale.
+Reasons are worked out when somebody asks, by the tests the scheduler makes and in its order, and kept for all workloads
+that wait for the same until something changes: nothing is stored that could go stale.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from functools import cached_property
+
+import numpy as np
+
 from engine.backfill import Reservation
-from engine.model import WorkloadState
+from engine.bookings import Reservation as Booked
+from engine.capacity import OPEN
+from engine.columns import view
+from engine.model import NodeState, QueueMode, WorkloadState
+from engine.placement import place, unplace
 from engine.quantities import quantity, task_size
 from engine.query import Reason
+from engine.quota import UNLIMITED, WIDTH, Charge, Lack
 from engine.scheduler import Scheduler
 from engine.shape import Shape
 from engine.state import State
+from engine.workloads import DEPENDS_ON, NONE
 
 ON_HOLD = "OnHold"
+SUSPENDED = "Suspended"
+NEVER = "DependencyNeverSatisfied"
+DEPENDENCY = "WaitingForDependency"
+BACKOFF = "Backoff"
+START_TIME = "WaitingForStartTime"
+PREEMPTED = "WaitingForPreempted"
+QUEUE_HELD = "QueueHeld"
+BEHIND = "BehindInQueue"
+ARRAY_LIMIT = "ArrayLimit"
 NO_NODES = "NoMatchingNodes"
 QUOTA = "WaitingForQuota"
 CAPACITY = "InsufficientCapacity"
-BEHIND = "BehindInQueue"
+FRAGMENTED = "Fragmented"
 RESERVED = "WaitingForReservation"
 UNSEEN = "AwaitingEvaluation"
+
+MOST_NAMED = 3
+"""Queues, workloads or pools that a sentence names."""
+_LAST_MOMENT_MS = 253_402_300_799_000
+"""The end of the year 9999."""
+Kind = tuple[int, int, int]
+"""(priority class row, queue row, class row): what like workloads share. In place of the class row, a negative number
+of its own for one that differs from its like."""
 
 
 class Explainer:
@@ -30,152 +59,507 @@ class Explainer:
         self._state = state
         self._scheduler = scheduler
         self._version = -1
-        self._slots: dict[Shape, int] = {}
+        self._room = Room(state)
+        self._heads: dict[int, int] = {}
+        self._waiting: dict[Kind, Waiting] = {}
         self._starts: dict[int, int | None] = {}
-
-    def _current(self) -> None:
-        if self._version != self._state.version:
-            self._version = self._state.version
-            self._slots.clear()
-            self._starts.clear()
 
     def token(self, row: int) -> str:
         """The primary reason's token, without working out its numbers; empty unless the workload waits."""
         w = self._state.workloads
-        if w.state[row] == WorkloadState.HELD:
-            return ON_HOLD
-        if w.state[row] != WorkloadState.QUEUED:
-            return ""
-        if self._stands_behind(row):
-            return BEHIND
-        if self._state.queues.lacking(w.queue[row], w.class_at(row).request) is not None:
-            return QUOTA
-        if self._lacks_room(row):
-            return CAPACITY if self._has_nodes(row) else NO_NODES
-        return RESERVED if self._would_delay(row) else UNSEEN
+        if w.state[row] == WorkloadState.QUEUED:
+            return self._queued(row).tokens[0]
+        reasons = _parked(self._state, row)
+        return reasons[0].token if reasons else ""
 
-    def reasons(self, row: int) -> list[Reason]:
+    def reasons(self, row: int) -> tuple[Reason, ...]:
         """Primary first; empty unless the workload waits."""
-        self._current()
-        primary = self.token(row)
-        if not primary:
-            return []
-        if primary == ON_HOLD:
-            text = "an operator or its owner put it on hold"
-            return [Reason(token=ON_HOLD, text=text, unblock=f"release {self._state.workloads.ids[row]}")]
-        reasons = [*self._behind(row), *self._quota(row), *self._room(row), *self._reserved(row)]
-        if primary == UNSEEN:
-            reasons.append(Reason(token=UNSEEN, text="the next scheduling cycle decides"))
-        return sorted(reasons, key=lambda reason: reason.token != primary)
+        if self._state.workloads.state[row] == WorkloadState.QUEUED:
+            return self._queued(row).reasons
+        return _parked(self._state, row)
 
-    # -- the gates: the same tests as the scheduler's ------------------------------------------------------------------
+    def earliest_start(self, row: int) -> int | None:
+        """Cell time at which enough is free if estimates hold and nothing else takes it; None when unknown.
 
-    def _stands_behind(self, row: int) -> bool:
-        """Strict order, and something of its queue goes first."""
-        return not self._state.pending.by_class and self._state.position(row) > 1
+        Looks at capacity only: what waits for quota, or for people, has no such time.
+        """
+        state = self._state
+        if state.workloads.state[row] != WorkloadState.QUEUED:
+            return None
+        tokens = self._queued(row).tokens
+        if PREEMPTED in tokens:
+            clearing = state.bookings.clearing_for(row)
+            return None if clearing is None else clearing.at_ms
+        if not _WITHOUT_A_TIME.isdisjoint(tokens):
+            return None
+        cls = state.workloads.cls[row]
+        if cls not in self._starts:
+            self._starts[cls] = Reservation(state, row).start_ms
+        return self._starts[cls]
 
-    def _has_nodes(self, row: int) -> bool:
-        capacity = self._state.capacity
-        shapes = self._state.workloads.class_at(row).shapes
-        return all(any(capacity.pool_nodes[pool] for pool in shape.pools) for shape in shapes)
+    def promised_start(self, row: int) -> int | None:
+        """Cell time at which the policy has promised it a start; None without a promise."""
+        promise = self._scheduler.reservation
+        return promise.start_ms if promise is not None and promise.row == row else None
 
-    def _lacks_room(self, row: int) -> bool:
-        """What the scheduler found when it last tried; where it did not try, a count of slots."""
-        w = self._state.workloads
-        if self._scheduler.lacks_room(row):
-            return True
-        workload_class = w.class_at(row)
-        return any(
-            self._slots_of(shape) < count
-            for shape, count in zip(workload_class.shapes, workload_class.counts, strict=True)
-        )
+    def _queued(self, row: int) -> Waiting:
+        """What holds up a queued workload; evaluated once for all of its kind."""
+        state = self._state
+        if self._version != state.version:
+            self._version = state.version
+            self._room = Room(state)
+            self._heads.clear()
+            self._waiting.clear()
+            self._starts.clear()
+        w = state.workloads
+        ahead = self._ahead_of(row)
+        alone = w.kept[row] or state.bookings.clearing_for(row) is not None or self._is_promised(row)
+        first_of_strict = ahead == NONE and self._is_strict(w.queue[row])
+        kind = (w.priority[row], w.queue[row], -1 - row if alone or first_of_strict else w.cls[row])
+        found = self._waiting.get(kind)
+        if found is None:
+            found = self._waiting[kind] = Waiting(state, self._scheduler, self._room, row, ahead)
+        return found
 
-    def _slots_of(self, shape: Shape) -> int:
-        self._current()
+    def _is_promised(self, row: int) -> bool:
+        promise = self._scheduler.reservation
+        return promise is not None and promise.row == row
+
+    def _is_strict(self, queue: int) -> bool:
+        return not self._state.pending.by_class or self._state.queues.specs[queue].order == "strict_fifo"
+
+    def _ahead_of(self, row: int) -> int:
+        """The first of its queue, where nothing starts before that; NONE when nothing is in its way."""
+        state = self._state
+        queue = state.workloads.queue[row]
+        if not self._is_strict(queue):
+            return NONE
+        if queue not in self._heads:
+            groups = ((key, group) for key, group in state.pending.groups.items() if key[1] == queue)
+            self._heads[queue] = min(self._scheduler.order(key, group.rows[group.front]) for key, group in groups)[-1]
+        first = self._heads[queue]
+        return NONE if first == row else first
+
+
+_WITHOUT_A_TIME = frozenset((QUEUE_HELD, ARRAY_LIMIT, NO_NODES, QUOTA))
+
+
+class Room:
+    """Room for tasks of a shape in one version of the state, counted once for each shape."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._slots: dict[Shape, int] = {}
+
+    def slots(self, shape: Shape) -> int:
+        """Tasks that fit now."""
         found = self._slots.get(shape)
         if found is None:
             found = self._slots[shape] = self._state.capacity.slots(shape)
         return found
 
-    def _would_delay(self, row: int) -> bool:
-        promise = self._scheduler.reservation
-        return promise is not None and promise.row != row and not promise.ends_in_time(row)
+    def in_sum(self, shape: Shape) -> int:
+        """Tasks that would fit if what is free, on all the nodes it may use together, were in one piece."""
+        capacity = self._state.capacity
+        nodes = np.flatnonzero(capacity.usable_mask(shape))
+        columns = ((capacity.free_cpu, shape.cpu), (capacity.free_memory, shape.memory), (capacity.free_disk, shape.disk))
+        counts = [int(view(column)[nodes].sum()) // want for column, want in columns if want]
+        if shape.gpus:
+            counts.append(int(np.bitwise_count(view(capacity.whole)[nodes]).sum()) // shape.gpus)
+        elif shape.share:
+            counts.append(sum(sum(capacity.devices(node)) for node in nodes.tolist()) // shape.share)
+        return min(counts)
 
-    # -- the numbers ---------------------------------------------------------------------------------------------------
+    def kept_from(self, shape: Shape) -> tuple[list[int], int]:
+        """(bookings, tasks that would fit on their nodes) of the nodes that are kept from tasks of the shape."""
+        capacity = self._state.capacity
+        mine = set(shape.booked)
+        kept = [(booking, pool) for booking, pool in capacity.booked if pool in shape.pool_set]
+        kept = sorted(set(kept) - mine)
+        slots = self.slots(shape.limited((), tuple(kept))) if kept else 0
+        return sorted({booking for booking, _ in kept}), slots
 
-    def _behind(self, row: int) -> list[Reason]:
-        if not self._stands_behind(row):
+
+class Waiting:
+    """What holds up a queued workload, and all of its kind."""
+
+    def __init__(self, state: State, scheduler: Scheduler, room: Room, row: int, ahead: int) -> None:
+        """`ahead`: the workload that strictly goes first; NONE when there is none."""
+        self._state = state
+        self._scheduler = scheduler
+        self._room = room
+        self._row = row
+        self._ahead = ahead
+        self._class = state.workloads.class_at(row)
+        self._queue = state.workloads.queue[row]
+
+    @cached_property
+    def tokens(self) -> tuple[str, ...]:
+        """Of the gates that do not let it through, in the order the scheduler comes to them."""
+        return tuple(self._closed_gates()) or (UNSEEN,)
+
+    @cached_property
+    def reasons(self) -> tuple[Reason, ...]:
+        return tuple(reason for token in self.tokens for reason in _DESCRIBE[token](self))
+
+    # -- the gates ----------------------------------------------------------------------------------------------------
+
+    def _closed_gates(self) -> Iterator[str]:
+        if self._state.bookings.clearing_for(self._row) is not None:
+            yield PREEMPTED
+        if not self._state.queues.is_open(self._queue):
+            yield QUEUE_HELD
+        if self._ahead != NONE:
+            yield BEHIND
+        if self._scheduler.at_array_limit(self._row):
+            yield ARRAY_LIMIT
+        if self._own_reservation_keeps_it():
+            yield RESERVED
+        elif not self._ways:
+            yield NO_NODES
+        else:
+            yield from self._quota_and_room()
+
+    def _own_reservation_keeps_it(self) -> bool:
+        """Whether it may use only nodes reserved for a time that has not come."""
+        return self._own_reservation is not None and self._state.now_ms < self._own_reservation.spec.start_ms
+
+    def _quota_and_room(self) -> Iterator[str]:
+        if not self._in_quota:
+            yield QUOTA
+        ways = self._in_quota or self._ways
+        if not all(self._lacks_room(shapes) for shapes in ways):
+            if self._would_delay():
+                yield RESERVED
+            return
+        if self._kept_from(ways[0]):
+            yield RESERVED
+        scattered = all(self._room.in_sum(shape) >= count for shape, count in self._short(ways[0]))
+        yield FRAGMENTED if scattered else CAPACITY
+
+    @cached_property
+    def _own_reservation(self) -> Booked | None:
+        """The advance reservation it names, while there is one."""
+        name = self._class.reservation
+        return next((r for r in self._state.bookings.reservations if name and r.spec.name == name), None)
+
+    @cached_property
+    def _ways(self) -> list[tuple[Shape, ...]]:
+        """Its variants in which each group has nodes to run on, whatever their state."""
+        pool_nodes = self._state.capacity.pool_nodes
+        if self._class.reservation and self._own_reservation is None:
             return []
-        text = f"number {self._state.position(row)} in its queue, and the policy is first come, first served"
-        return [Reason(token=BEHIND, text=text, unblock="the workloads ahead of it start, or the policy becomes easy")]
-
-    def _quota(self, row: int) -> list[Reason]:
-        state = self._state
-        w = state.workloads
-        request = w.class_at(row).request
-        lacking = state.queues.lacking(w.queue[row], request)
-        if lacking is None:
-            return []
-        vertex, i = lacking
-        limit, used = state.queues.nominal[vertex][i], state.queues.used_vector(vertex)[i]
-        name = state.queues.specs[vertex].name
         return [
-            Reason(
-                token=QUOTA,
-                text=f"asks for {quantity(i, request[i])}; queue {name} uses {quantity(i, used)} of its "
-                f"nominal {quantity(i, limit)}",
-                unblock=f"{quantity(i, used + request[i] - limit)} returned in {name}, or a larger quota",
-            )
+            shapes
+            for shapes in self._scheduler.variants(self._row)
+            if all(any(pool_nodes[pool] for pool in shape.pools) or shape.booked for shape in shapes)
         ]
 
-    def _room(self, row: int) -> list[Reason]:
-        """One reason for each group that finds too little room."""
-        if not self._has_nodes(row):
-            return [Reason(token=NO_NODES, text="no node of the cell has what its tasks ask for")]
-        if not self._lacks_room(row):
-            return []
-        workload_class = self._state.workloads.class_at(row)
-        pairs = zip(workload_class.shapes, workload_class.counts, strict=True)
-        short = [self._short(shape, count) for shape, count in pairs if self._slots_of(shape) < count]
-        together = Reason(
-            token=CAPACITY,
-            text="each of its groups would fit alone, but not all of them together",
-            unblock="room for its groups on different nodes",
-        )
-        return short or [together]
+    @cached_property
+    def _in_quota(self) -> list[tuple[Shape, ...]]:
+        """Those of them that quota allows, with the fewest tasks it can start with."""
+        return [shapes for shapes in self._ways if self._lack(shapes) is None]
 
-    def _short(self, shape: Shape, count: int) -> Reason:
-        slots = self._slots_of(shape)
+    def _lack(self, shapes: tuple[Shape, ...]) -> Lack | None:
+        return self._state.queues.lack(self._queue, self._charge(shapes), self._state.now_ms)
+
+    def _charge(self, shapes: tuple[Shape, ...]) -> Charge:
+        return self._state.charge_if(self._row, shapes, self._class.least)
+
+    def _lacks_room(self, shapes: tuple[Shape, ...]) -> bool:
+        """Whether its fewest tasks do not fit: each group counted alone, then all of them placed together."""
+        if self._short(shapes):
+            return True
+        if len(shapes) == 1:
+            return False
         capacity = self._state.capacity
-        free = sum(capacity.indexes[pool].free_devices for pool in shape.pools)
-        scattered = ""
-        if shape.gpus and free >= shape.gpus * count:
-            scattered = f" ({free} GPUs are free, but not {shape.gpus} together on enough nodes)"
-        return Reason(
-            token=CAPACITY,
-            text=f"{count} tasks of {task_size(shape)} needed at once, room for {slots} now{scattered}",
-            unblock=f"room for {count - slots} more such tasks",
+        claims = place(capacity, shapes, self._class.least)
+        if claims is not None:
+            unplace(capacity, shapes, claims)
+        return claims is None
+
+    def _short(self, shapes: tuple[Shape, ...]) -> list[tuple[Shape, int]]:
+        """(shape, tasks needed) of the groups that do not find room even alone."""
+        pairs = zip(shapes, self._class.least, strict=True)
+        return [(shape, count) for shape, count in pairs if self._room.slots(shape) < count]
+
+    def _kept_from(self, shapes: tuple[Shape, ...]) -> list[int]:
+        """Bookings without which every group would find its room; empty when that would not help."""
+        bookings: set[int] = set()
+        for shape, count in self._short(shapes):
+            kept, slots = self._room.kept_from(shape)
+            if self._room.slots(shape) + slots < count:
+                return []
+            bookings.update(kept)
+        return sorted(bookings)
+
+    def _would_delay(self) -> bool:
+        promise = self._scheduler.reservation
+        return promise is not None and promise.row != self._row and not promise.ends_in_time(self._row)
+
+    # -- the sentences ------------------------------------------------------------------------------------------------
+
+    def _clearing(self) -> Iterator[Reason]:
+        clearing = self._state.bookings.clearing_for(self._row)
+        if clearing is not None:
+            victims = named([self._state.workloads.ids[victim] for victim in clearing.victims])
+            text = f"{victims} {_verb(len(clearing.victims), 'writes a checkpoint', 'write checkpoints')} to make room"
+            yield Reason(token=PREEMPTED, text=f"{text}, until {moment(clearing.at_ms)}")
+
+    def _held_queue(self) -> Iterator[Reason]:
+        queues = self._state.queues
+        for vertex in queues.path[self._queue]:
+            mode = QueueMode(queues.mode[vertex])
+            if mode != QueueMode.OPEN:
+                name = queues.specs[vertex].name
+                yield Reason(token=QUEUE_HELD, text=f"queue {name} is {mode.label}", unblock=f"open queue {name}")
+
+    def _behind(self) -> Iterator[Reason]:
+        state = self._state
+        first, queue = state.workloads.ids[self._ahead], state.queues.specs[self._queue].name
+        if state.pending.by_class:
+            rule, change = f"queue {queue} is strictly first in, first out", f"queue {queue} takes another order"
+        else:
+            rule, change = "the policy is first come, first served", "the policy becomes easy"
+        yield Reason(
+            token=BEHIND,
+            text=f"nothing in queue {queue} starts before {first}, which goes first: {rule}",
+            unblock=f"the workloads ahead of it start, or {change}",
         )
 
-    def _reserved(self, row: int) -> list[Reason]:
-        promise = self._scheduler.reservation
-        if promise is None or self._lacks_room(row) or not self._would_delay(row):
-            return []
-        first = self._state.workloads.ids[promise.row]
-        text = f"fits now, but would run past the start promised to {first} and take what it needs"
-        return [Reason(token=RESERVED, text=text, unblock=f"a shorter estimate, or the start of {first}")]
+    def _array(self) -> Iterator[Reason]:
+        w = self._state.workloads
+        array = w.array[self._row]
+        name, limit = w.array_names.names[array], w.array_limits[array]
+        yield Reason(
+            token=ARRAY_LIMIT,
+            text=f"{w.array_running[array]} members of array {name} run, and at most {limit} may at once",
+            unblock=f"one of them ends, or array {name} gets a higher limit",
+        )
 
-    def earliest_start(self, row: int) -> int | None:
-        """Cell time at which enough is free if estimates hold and nothing else takes it; None when unknown.
+    def _no_nodes(self) -> Iterator[Reason]:
+        reservation = self._class.reservation
+        named_pools = self._state.queues.flavors_of(self._queue)
+        if reservation and self._own_reservation is None:
+            text = f"the reservation {reservation} that it names is over"
+        elif named_pools:
+            text = f"no node in {named(list(named_pools))}, the pools of its queue, has what its tasks ask for"
+        else:
+            text = "no node of the cell has what its tasks ask for"
+        yield Reason(token=NO_NODES, text=text)
 
-        Looks at capacity only: what waits for quota has no such time.
-        """
-        self._current()
+    def _quota(self) -> Iterator[Reason]:
+        """What lacks in the way it would like best."""
+        queues = self._state.queues
+        shapes = self._ways[0]
+        lack = self._lack(shapes)
+        if lack is None:
+            return
+        vertex, slot, short = lack
+        at = vertex * queues.slots + slot
+        pool, _ = queues.named_slot(slot)
+        where = f" in pool {pool}" if pool else ""
+        name, asked = queues.specs[vertex].name, dict(self._charge(shapes))[slot]
+        text = f"asks for {amount(slot, asked)}{where}; queue {name} uses {amount(slot, queues.used[at])} of "
+        if queues.children[vertex]:
+            text += f"the {amount(slot, queues.guaranteed(vertex, slot))} that it and the queues below it have"
+        elif queues.nominal_at(vertex, slot) != UNLIMITED:
+            text += f"its nominal {amount(slot, queues.nominal_at(vertex, slot))}"
+        if queues.borrowed(vertex, slot):
+            text += f", {amount(slot, queues.borrowed(vertex, slot))} of it borrowed"
+        if queues.burst_state(vertex, self._state.now_ms) == "cooldown":
+            text += ", and its burst is over for now"
+        for borrower, quantity_, bursts in borrowers(self._state, vertex, slot)[:MOST_NAMED]:
+            if borrower != vertex:
+                more = ", in a burst" if bursts else ""
+                text += f"; queue {queues.specs[borrower].name} borrows {amount(slot, quantity_)}{more}"
+        yield Reason(
+            token=QUOTA, text=text, unblock=f"{amount(slot, short)}{where} returned in {name}, or a larger quota"
+        )
+
+    def _insufficient(self) -> Iterator[Reason]:
+        for shape, count in self._short(self._first_way):
+            slots = self._room.slots(shape)
+            text = f"{_tasks(count)} of {task_size(shape)} needed at once, room for {slots} now"
+            text += f" in {self._pools(shape)}{self._not_ready(shape)}"
+            yield Reason(token=CAPACITY, text=text, unblock=f"room for {_tasks(count - slots)} more")
+
+    def _fragmented(self) -> Iterator[Reason]:
+        short = self._short(self._first_way)
+        for shape, count in short:
+            slots = self._room.slots(shape)
+            text = (
+                f"{_tasks(count)} of {task_size(shape)} needed at once; what is free in {self._pools(shape)} would hold "
+                f"{self._room.in_sum(shape)}, but is in pieces that hold {slots}"
+            )
+            yield Reason(token=FRAGMENTED, text=text, unblock=f"{_tasks(count - slots)} more in whole pieces")
+        if not short:
+            yield Reason(
+                token=FRAGMENTED,
+                text="each of its groups would fit alone, but not all of them together",
+                unblock="room for its groups on different nodes",
+            )
+
+    def _reserved(self) -> Iterator[Reason]:
         state = self._state
-        w = state.workloads
-        if w.state[row] != WorkloadState.QUEUED or self._quota(row):
-            return None
-        cls = w.cls[row]
-        if cls not in self._starts:
-            self._starts[cls] = Reservation(state, row).start_ms
-        return self._starts[cls]
+        own, promise = self._own_reservation, self._scheduler.reservation
+        if own is not None and self._own_reservation_keeps_it():
+            text = f"may use the nodes of reservation {own.spec.name} alone, which begins at {moment(own.spec.start_ms)}"
+            yield Reason(token=RESERVED, text=text)
+        elif self._lacks_room(self._first_way):
+            yield from self._nodes_kept(self._kept_from(self._first_way))
+        elif promise is not None:
+            first = state.workloads.ids[promise.row]
+            yield Reason(
+                token=RESERVED,
+                text=f"fits now, but would run past the start promised to {first} and take what it needs",
+                unblock=f"a shorter estimate, or the start of {first}",
+            )
+
+    def _nodes_kept(self, bookings: list[int]) -> Iterator[Reason]:
+        state = self._state
+        nodes = np.bincount(view(state.capacity.booking) - OPEN)
+        for reservation in state.bookings.reservations:
+            if reservation.booking in bookings:
+                spec = reservation.spec
+                yield Reason(
+                    token=RESERVED,
+                    text=f"{_nodes(len(spec.nodes))} it could use are kept by reservation {spec.name}, from "
+                    f"{moment(spec.start_ms)} until {moment(spec.end_ms)}",
+                    unblock=f"the end of {spec.name}, or an estimate that ends before it begins",
+                )
+        for clearing in state.bookings.clearings:
+            if clearing.booking in bookings:
+                first = state.workloads.ids[clearing.row]
+                kept = _nodes(int(nodes[clearing.booking - OPEN]))
+                yield Reason(
+                    token=RESERVED,
+                    text=f"{kept} it could use are kept for {first}, which starts there at {moment(clearing.at_ms)}",
+                    unblock=f"the start of {first}",
+                )
+
+    def _unseen(self) -> Iterator[Reason]:
+        yield Reason(token=UNSEEN, text="the next scheduling cycle decides")
+
+    @property
+    def _first_way(self) -> tuple[Shape, ...]:
+        return (self._in_quota or self._ways)[0]
+
+    def _pools(self, shape: Shape) -> str:
+        pools = self._state.capacity.pools
+        known = [pool for pool in shape.pools if self._state.capacity.pool_nodes[pool]]
+        if not known:
+            return "the nodes of its reservation"
+        return f"{_verb(len(known), 'pool', 'pools')} {named([pools[pool].name for pool in known])}"
+
+    def _not_ready(self, shape: Shape) -> str:
+        capacity = self._state.capacity
+        if not capacity.not_ready:
+            return ""
+        mine = np.isin(view(capacity.pool), shape.pools)
+        count = int((mine & (view(capacity.state) != NodeState.READY)).sum())
+        return f"; {count} of {_nodes(int(mine.sum()))} there are not ready" if count else ""
+
+
+_DESCRIBE: dict[str, Callable[[Waiting], Iterator[Reason]]] = {
+    PREEMPTED: Waiting._clearing,
+    QUEUE_HELD: Waiting._held_queue,
+    BEHIND: Waiting._behind,
+    ARRAY_LIMIT: Waiting._array,
+    NO_NODES: Waiting._no_nodes,
+    QUOTA: Waiting._quota,
+    CAPACITY: Waiting._insufficient,
+    FRAGMENTED: Waiting._fragmented,
+    RESERVED: Waiting._reserved,
+    UNSEEN: Waiting._unseen,
+}
+
+
+def borrowers(state: State, vertex: int, slot: int) -> list[tuple[int, int, bool]]:
+    """(queue, quantity it draws above its own quota, whether in a burst) of the queues in the subtree that do: those
+    that draw most first."""
+    queues = state.queues
+    found = []
+    for queue, path in enumerate(queues.path):
+        if vertex in path and not queues.children[queue] and queues.borrowed(queue, slot):
+            bursts = any(slot in queues.burst_excess(above) for above in path if above in queues.bursts)
+            found.append((queue, queues.borrowed(queue, slot), bursts))
+    return sorted(found, key=lambda item: (-item[1], item[0]))
+
+
+# -- what waits outside the queue ---------------------------------------------------------------------------------------
+
+
+def _parked(state: State, row: int) -> tuple[Reason, ...]:
+    """Reasons of a workload that is not considered at all: for people, for others, for its time."""
+    w = state.workloads
+    own: list[Reason] = []
+    if w.state[row] == WorkloadState.HELD:
+        own = [Reason(token=ON_HOLD, text="an operator or its owner put it on hold", unblock=f"release {w.ids[row]}")]
+    elif w.state[row] == WorkloadState.SUSPENDED:
+        text = "an operator or its owner suspended it; what it had done up to its last checkpoint is kept"
+        own = [Reason(token=SUSPENDED, text=text, unblock=f"resume {w.ids[row]}")]
+    elif w.state[row] != WorkloadState.WAITING:
+        return ()
+    return (*own, *_dependencies(state, row), *_time(state, row))
+
+
+def _dependencies(state: State, row: int) -> list[Reason]:
+    """What can never be met first."""
+    w = state.workloads
+    hopeless, open_ = [], []
+    for target, kind in w.dependencies(row):
+        what = f"{w.ids[target]}, which is {WorkloadState(w.state[target]).label},"
+        verb = _MEANS[DEPENDS_ON[kind]]
+        if w.hopeless(target, kind):
+            hopeless.append(Reason(token=NEVER, text=f"waits for {what} to {verb}: that can no longer happen"))
+        else:
+            text = f"waits for {what} to {verb}"
+            open_.append(Reason(token=DEPENDENCY, text=text.rstrip(","), unblock=f"{w.ids[target]} {verb}s"))
+    return hopeless + open_
+
+
+_MEANS = {"finished": "finish", "failed": "fail", "ended": "end", "started": "start"}
+
+
+def _time(state: State, row: int) -> list[Reason]:
+    w = state.workloads
+    if w.wake[row] < 0 or w.wake[row] <= state.now_ms:
+        return []
+    until = moment(w.wake[row])
+    if w.attempts[row]:
+        text = f"its attempt {w.attempts[row]} did not succeed; the next may begin at {until}"
+        return [Reason(token=BACKOFF, text=text)]
+    return [Reason(token=START_TIME, text=f"is to start no earlier than {until}")]
+
+
+# -- words --------------------------------------------------------------------------------------------------------------
+
+
+def moment(at_ms: int) -> str:
+    """A cell time as people write it."""
+    at = datetime.fromtimestamp(min(at_ms, _LAST_MOMENT_MS) // 1000, UTC)
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def amount(slot: int, value: int) -> str:
+    """A quantity of a quota slot, whatever the pool."""
+    return quantity(slot % WIDTH, value)
+
+
+def named(names: list[str]) -> str:
+    """The first few of the names, and how many more there are."""
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _tasks(count: int) -> str:
+    return f"{count} {_verb(count, 'task', 'tasks')}"
+
+
+def _nodes(count: int) -> str:
+    return f"{count} {_verb(count, 'node', 'nodes')}"
+
+
+def _verb(count: int, one: str, many: str) -> str:
+    return one if count == 1 else many

@@ -39,9 +39,11 @@ Checked = tuple[list[ev.AnyEvent], tuple[str, ...]]
 """The events, and the ids they change."""
 
 
-def check(state: State, command: cmd.AnyCommand) -> Checked:
-    """Raises SpecError, NotFoundError or RefusedError; then nothing of the command is applied."""
-    return _CHECKS[type(command)](state, command)
+def check(state: State, command: cmd.AnyCommand, now_ms: int) -> Checked:
+    """Raises SpecError, NotFoundError or RefusedError; then nothing of the command is applied. `now_ms`: cell time,
+    which goes on without events."""
+    timed = _TIMED.get(type(command))
+    return _CHECKS[type(command)](state, command) if timed is None else timed(state, command, now_ms)
 
 
 # -- definitions ----------------------------------------------------------------------------------------------------
@@ -120,16 +122,16 @@ def _check_flavor_pools(queues: tuple[QueueSpec, ...], pools: set[str], where: s
                 )
 
 
-def _change_queue(state: State, command: cmd.ChangeQueue) -> Checked:
+def _change_queue(state: State, command: cmd.ChangeQueue, now_ms: int) -> Checked:
     """A quota below what is in use is refused with the names of what would have to go, unless that was asked for."""
     spec = command.queue
     check_change(state.queues, spec)
     _check_flavor_pools((spec,), set(state.capacity.pool_of), "queue")
     events: list[ev.AnyEvent] = [ev.QueueChanged(spec)]
-    over = state.queues.over_if(spec, state.now_ms)
+    over = state.queues.over_if(spec, now_ms)
     if not over or command.over == "keep":
         return events, (spec.name,)
-    leaving = least_costly_above(state, spec, over)
+    leaving = least_costly_above(state, spec, over, now_ms)
     if command.over == "refuse":
         vertex, charge = next(iter(over.items()))
         slot, excess = charge[0]
@@ -144,7 +146,7 @@ def _change_queue(state: State, command: cmd.ChangeQueue) -> Checked:
     return events, (spec.name, *_ids(state, leaving))
 
 
-def least_costly_above(state: State, spec: QueueSpec, over: dict[int, Charge]) -> list[int]:
+def least_costly_above(state: State, spec: QueueSpec, over: dict[int, Charge], now_ms: int) -> list[int]:
     """Placed and running workloads whose requeueing brings every vertex back within what it may use after the queue
     has the new spec: those that lose least work first, none that is not needed."""
     trial = state.queues.copy()
@@ -152,29 +154,29 @@ def least_costly_above(state: State, spec: QueueSpec, over: dict[int, Charge]) -
     w = state.workloads
     bound = [row for row in range(len(w.ids)) if state.is_bound(row)]
     below = [row for row in bound if not over.keys().isdisjoint(state.queues.path[w.queue[row]])]
-    below.sort(key=lambda row: (w.value_at(row), _loss(state, row), -row))
+    below.sort(key=lambda row: (w.value_at(row), _loss(state, row, now_ms), -row))
     leaving: list[int] = []
     for row in below:
-        if not any(trial.over(vertex, state.now_ms) for vertex in over):
+        if not any(trial.over(vertex, now_ms) for vertex in over):
             break
-        if any(trial.over(vertex, state.now_ms) for vertex in state.queues.path[w.queue[row]]):
-            trial.give_back(w.queue[row], state.charge_of(row), state.now_ms)
+        if any(trial.over(vertex, now_ms) for vertex in state.queues.path[w.queue[row]]):
+            trial.give_back(w.queue[row], state.charge_of(row), now_ms)
             leaving.append(row)
     for row in reversed(leaving[:]):
-        trial.charge(w.queue[row], state.charge_of(row), state.now_ms)
-        if any(trial.over(vertex, state.now_ms) for vertex in over):
-            trial.give_back(w.queue[row], state.charge_of(row), state.now_ms)
+        trial.charge(w.queue[row], state.charge_of(row), now_ms)
+        if any(trial.over(vertex, now_ms) for vertex in over):
+            trial.give_back(w.queue[row], state.charge_of(row), now_ms)
         else:
             leaving.remove(row)
     return leaving
 
 
-def _loss(state: State, row: int) -> int:
+def _loss(state: State, row: int, now_ms: int) -> int:
     """Work that stopping it would lose, weighed by its share of the cell."""
     w = state.workloads
     if _saves(state, row):
         return 0
-    return w.lost_if_stopped(row, state.now_ms) * state.cell_share(w.class_at(row).request)
+    return w.lost_if_stopped(row, now_ms) * state.cell_share(w.class_at(row).request)
 
 
 def _saves(state: State, row: int) -> bool:
@@ -241,15 +243,15 @@ def _set_settings(state: State, command: cmd.SetSettings) -> Checked:
     return ([ev.SettingsSet(command.settings)] if changes else []), ("settings",)
 
 
-def _reserve(state: State, command: cmd.Reserve) -> Checked:
+def _reserve(state: State, command: cmd.Reserve, now_ms: int) -> Checked:
     spec = command.reservation
     check_id(spec.name, "reservation.name")
     if any(r.spec.name == spec.name for r in state.bookings.reservations):
         raise SpecError("reservation.name", f"'{spec.name}' is there already", "Give it another name")
     if spec.end_ms <= spec.start_ms:
         raise SpecError("reservation.end_ms", "is not after its start", "Give an end after the start")
-    if spec.end_ms <= state.now_ms:
-        raise SpecError("reservation.end_ms", "lies in the past", f"Give a time after {state.now_ms} ms")
+    if spec.end_ms <= now_ms:
+        raise SpecError("reservation.end_ms", "lies in the past", f"Give a time after {now_ms} ms")
     for name in spec.queues:
         state.queues.row(name)
     for row in _nodes(state, spec.nodes):
@@ -293,7 +295,7 @@ def _set_policy(state: State, command: cmd.SetPolicy) -> Checked:
 # -- submission -----------------------------------------------------------------------------------------------------
 
 
-def _submit(state: State, command: cmd.Submit) -> Checked:
+def _submit(state: State, command: cmd.Submit, now_ms: int) -> Checked:
     new: dict[str, int] = {}
     sound: set[tuple[tuple[TaskGroup, ...], str, bool]] = set()
     changed: list[str] = []
@@ -314,7 +316,7 @@ def _submit(state: State, command: cmd.Submit) -> Checked:
             _check_place(state, spec, where)
             sound.add((spec.groups, spec.queue, spec.elastic))
         if spec.deadline_ms or spec.reservation:
-            _check_times(state, spec, where)
+            _check_times(state, spec, where, now_ms)
     depending = [i for i, spec in enumerate(command.workloads) if spec.after]
     workloads = _in_order(state, command.workloads, new) if depending else command.workloads
     return [ev.Submitted(spec) for spec in workloads], tuple(changed)
@@ -325,11 +327,11 @@ def _ids_of(spec: WorkloadSpec) -> list[str]:
     return [spec.id] if spec.array is None else [f"{spec.id}/{index}" for index in members(spec.array)]
 
 
-def _check_times(state: State, spec: WorkloadSpec, where: str) -> None:
+def _check_times(state: State, spec: WorkloadSpec, where: str, now_ms: int) -> None:
     if spec.deadline_ms:
-        if spec.deadline_ms <= state.now_ms:
-            raise SpecError(f"{where}.deadline_ms", "lies in the past", f"Give a time after {state.now_ms} ms")
-        start = max(state.now_ms, spec.not_before_ms)
+        if spec.deadline_ms <= now_ms:
+            raise SpecError(f"{where}.deadline_ms", "lies in the past", f"Give a time after {now_ms} ms")
+        start = max(now_ms, spec.not_before_ms)
         if start + spec.estimate_ms > spec.deadline_ms:
             raise SpecError(
                 f"{where}.deadline_ms",
@@ -439,8 +441,8 @@ def _check_place(state: State, spec: WorkloadSpec, where: str) -> None:
         i = lack.slot
         raise SpecError(
             f"{where}.groups",
-            f"ask for {total[i]} {RESOURCES[i]} in all, {lack.short} more than queue "
-            f"'{state.queues.specs[lack.vertex].name}' could ever be given",
+            f"ask for {total[i]} {RESOURCES[i]} in all, but queue '{state.queues.specs[lack.vertex].name}' can be "
+            f"given {total[i] - lack.short} at most",
             "Ask for less, use another queue, or raise the quota",
         )
 
@@ -614,7 +616,6 @@ _CHECKS: dict[type[Any], Callable[[State, Any], Checked]] = {
     cmd.AddNodes: _add_nodes,
     cmd.AddQueues: _add_queues,
     cmd.AddPriorityClasses: _add_priority_classes,
-    cmd.Submit: _submit,
     cmd.Cancel: _cancel,
     cmd.Hold: _hold,
     cmd.Release: _release,
@@ -624,13 +625,17 @@ _CHECKS: dict[type[Any], Callable[[State, Any], Checked]] = {
     cmd.Drain: _drain,
     cmd.SetPolicy: _set_policy,
     cmd.RemovePriorityClasses: _remove_priority_classes,
-    cmd.ChangeQueue: _change_queue,
     cmd.HoldQueues: _hold_queues,
     cmd.DrainQueues: _drain_queues,
     cmd.OpenQueues: _open_queues,
     cmd.Suspend: _suspend,
     cmd.Resume: _resume,
-    cmd.Reserve: _reserve,
     cmd.Unreserve: _unreserve,
     cmd.SetSettings: _set_settings,
 }
+_TIMED: dict[type[Any], Callable[[State, Any, int], Checked]] = {
+    cmd.ChangeQueue: _change_queue,
+    cmd.Submit: _submit,
+    cmd.Reserve: _reserve,
+}
+"""Those for which it matters what time it is."""

@@ -1,25 +1,491 @@
-"""Stub until the policy lands."""
+"""Preemption: whom a workload that waits may have stopped so that it can start.
 
-from typing import Any, NamedTuple
+A victim is always a whole workload that is placed or running, of a preemptible priority class, and not being stopped
+for somebody already. Two rules say who may be one:
+
+- Its own queue: work of lower priority, if the class of the preemptor may preempt.
+- Other queues: work of a queue that uses more than its nominal quota, in what the preemptor lacks. The preemptor's own
+  queue must stay within its nominal quota with it; the preemptor's queue says whether it takes back its quota from
+  anybody, from lower priorities only, or never. Every cohort between the victim's queue and the common ancestor must be
+  above its quota too, and before each victim is taken they must be so still: what a queue has within its nominal quota
+  nobody else touches.
+
+Spared are: work that has not run for its queue's minimum runtime, expired burst excepted; more workloads of a queue
+than its limit on disruptions allows; and work preempted THRASH times within the last hour, unless by a higher priority.
+
+Among them the order of sacrifice is: expired burst, overrun backfill, burst, other borrowed quota, lower priority in
+the own queue; within each of these, lower priorities first. Then the least lost work counts: the time since the last
+checkpoint, or none where a checkpoint can be written when asked, times the share of the cell that the workload holds
+(its largest of any resource, in millionths). `engine.victims` finds the set. It is taken only if the preemptor then
+really starts, and if it would not without any single one of them.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from engine import bulk
+from engine import events as ev
+from engine import workloads as wl
+from engine.bulk import Rows
+from engine.columns import view
+from engine.model import HOUR_MS, RESOURCES, WorkloadState
+from engine.placement import Claim, place, unplace
+from engine.quota import Charge, Lack, QueueTree
+from engine.shape import Shape
+from engine.state import BOUND, State
+from engine.victims import Candidates, Quota, Requests, cheapest
+from engine.workloads import NONE
+
+THRASH = 3
+"""Preemptions within an hour after which equals leave a workload alone."""
+MILLION = 1_000_000
+MOST_ROUNDS = 8
+"""Searches made for one preemptor, each with what the last found to be lacking still."""
+CLOSELY = 64
+"""Most victims whose need is verified one by one."""
+
+
+class Tier(IntEnum):
+    """Order of sacrifice."""
+
+    EXPIRED_BURST = 0
+    OVERRUN_BACKFILL = 1
+    BURST = 2
+    BORROWED = 3
+    LOWER_PRIORITY = 4
+
+
+CAUSES = {
+    Tier.EXPIRED_BURST: ev.REQUEUE_CAUSES.index("expired burst"),
+    Tier.OVERRUN_BACKFILL: ev.REQUEUE_CAUSES.index("overran backfill"),
+    Tier.BURST: ev.REQUEUE_CAUSES.index("reclaimed"),
+    Tier.BORROWED: ev.REQUEUE_CAUSES.index("reclaimed"),
+    Tier.LOWER_PRIORITY: ev.REQUEUE_CAUSES.index("lower priority"),
+}
 
 
 class Preemption(NamedTuple):
+    """Whom to stop, and what the preemptor gets."""
+
     victims: tuple[tuple[int, int], ...]
-    claims: list[Any]
+    """(workload row, index into REQUEUE_CAUSES), oldest first."""
+    claims: list[Claim]
+    """Where the preemptor goes once they are gone. Nothing is claimed yet."""
     delay_ms: int
+    """Time until the last of them has written its checkpoint; 0 when none is asked to."""
 
 
-def may_preempt(state: Any, row: int) -> bool:
-    return False
+def may_preempt(state: State, row: int) -> bool:
+    """A quick necessary condition: whether there is anybody the workload might preempt."""
+    w, queues = state.workloads, state.queues
+    queue = w.queue[row]
+    return _may_preempt_lower(state, row) or (queues.specs[queue].reclaim != "never" and bool(queues.limited[queue]))
 
 
-def find(*args: Any) -> Preemption | None:
-    return None
+def _may_preempt_lower(state: State, row: int) -> bool:
+    w = state.workloads
+    value = w.value_at(row)
+    running = state.workloads_of_queue[w.queue[row]]
+    return w.priority_classes[w.priority[row]].preemption == "lower" and any(
+        count and other < value for other, count in running.items()
+    )
 
 
-def ends_soon(state: Any, found: Any) -> bool:
-    return False
+def find(
+    state: State, row: int, shapes: tuple[Shape, ...], counts: tuple[int, ...], charge: Charge
+) -> Preemption | None:
+    """The victims for which the workload would start with `counts[g]` tasks of `shapes[g]` at that charge; None when
+    the policy allows no set that is enough. The state is left exactly as it was."""
+    return _Search(state, row, shapes, counts, charge).run()
 
 
-def lets_start(*args: Any) -> bool:
-    return False
+def ends_soon(state: State, found: Preemption) -> bool:
+    """Whether by the estimates all victims end by themselves so soon that waiting for them is better."""
+    w = state.workloads
+    until_ms = state.now_ms + max(state.settings.preempt_after_ms, found.delay_ms)
+    return state.settings.preempt_after_ms > 0 and all(
+        state.now_ms < w.expected_end(victim) <= until_ms for victim, _ in found.victims
+    )
+
+
+def lets_start(
+    state: State, row: int, shapes: tuple[Shape, ...], counts: tuple[int, ...], victims: Sequence[int]
+) -> bool:
+    """Whether the workload fits, in quota and on nodes, once these rows are gone. The state is left as it was."""
+    charge = state.charge_if(row, shapes, counts)
+    queues = _queues_without(state, victims)
+    return (
+        queues.lack(state.workloads.queue[row], charge, state.now_ms) is None
+        and _placed_without(state, shapes, counts, victims) is not None
+    )
+
+
+def _queues_without(state: State, rows: Sequence[int]) -> QueueTree:
+    """A copy of the queue tree with these workloads' charges given back."""
+    queues = state.queues.copy()
+    for row in rows:
+        queues.give_back(state.workloads.queue[row], state.charge_of(row), state.now_ms)
+    return queues
+
+
+def _placed_without(
+    state: State, shapes: tuple[Shape, ...], counts: tuple[int, ...], rows: Sequence[int]
+) -> list[Claim] | None:
+    """Where a gang would go if these workloads were gone; None when it would not fit."""
+    with _off_nodes(state, rows):
+        claims = place(state.capacity, shapes, counts)
+        if claims is not None:
+            unplace(state.capacity, shapes, claims)
+    return claims
+
+
+@contextmanager
+def _off_nodes(state: State, rows: Sequence[int]) -> Iterator[None]:
+    """Meanwhile what these workloads hold is free."""
+    for row in rows:
+        _shift_on_nodes(state, row, 1)
+    yield
+    for row in reversed(rows):
+        _shift_on_nodes(state, row, -1)
+
+
+def _shift_on_nodes(state: State, row: int, sign: int) -> None:
+    """Give back what the workload holds on its nodes, or take it again when `sign` is -1."""
+    w, a, capacity = state.workloads, state.allocations, state.capacity
+    held = list(a.of_workload(w.first_allocation[row]))
+    for group, shape in enumerate(w.class_at(row).shapes):
+        mine = [i for i in held if a.group[i] == group]
+        if bulk.worth_it(shape, len(mine)):
+            bulk.shift_many(capacity, shape, view(a.node)[mine], sign * view(a.count)[mine].astype(np.int64))
+            continue
+        for i in mine:
+            if sign > 0:
+                capacity.give_back(a.node[i], shape, a.count[i], a.devices[i])
+            else:
+                capacity.take(a.node[i], shape, a.count[i], a.devices[i])
+
+
+class _Search:
+    """One preemptor in search of its victims."""
+
+    def __init__(
+        self, state: State, row: int, shapes: tuple[Shape, ...], counts: tuple[int, ...], charge: Charge
+    ) -> None:
+        w = state.workloads
+        self.state = state
+        self.row = row
+        self.shapes = shapes
+        self.counts = counts
+        self.charge = charge
+        self.queue = w.queue[row]
+        self.value = w.value_at(row)
+        self.requests = Requests()
+        self.tier: Rows = np.empty(0, np.int8)
+        """Tier of every workload row; -1 for those that may not be victims."""
+
+    def run(self) -> Preemption | None:
+        state = self.state
+        lacks = self._lacks(state.queues)
+        contested = frozenset(slot for _, slot in lacks) | self._slots_short_of_room()
+        takes_back = self._takes_back(contested)
+        if not takes_back and not _may_preempt_lower(state, self.row):
+            return None
+        self.requests.update(state.workloads.classes)
+        candidates = self._candidates(takes_back)
+        if candidates is None:
+            return None
+        for _ in range(MOST_ROUNDS):
+            found = self._cheapest(candidates, lacks, takes_back)
+            if found is None:
+                return None
+            still = self._lacks(_queues_without(state, found))
+            if not still:
+                return self._verified(found)
+            # Giving back within what a cohort does not lend frees nothing above it: ask for more.
+            for at, short in still.items():
+                lacks[at] = lacks.get(at, 0) + short
+        return None
+
+    def _lacks(self, queues: QueueTree) -> dict[tuple[int, int], int]:
+        """(vertex, slot) -> quantity that the charge lacks, the nearest vertex for each slot."""
+        found: dict[tuple[int, int], int] = {}
+        for part in self.charge:
+            lack: Lack | None = queues.lack(self.queue, (part,), self.state.now_ms)
+            if lack is not None:
+                found[lack.vertex, lack.slot] = lack.short
+        return found
+
+    def _slots_short_of_room(self) -> frozenset[int]:
+        """Slots of the charge that nodes are too full for: devices if it asks for any, else everything."""
+        if _placed_without(self.state, self.shapes, self.counts, ()) is not None:
+            return frozenset()
+        gpu = RESOURCES.index("gpu_milli")
+        devices = frozenset(slot for slot, _ in self.charge if slot % len(RESOURCES) == gpu)
+        return devices or frozenset(slot for slot, _ in self.charge)
+
+    def _takes_back(self, contested: frozenset[int]) -> dict[int, tuple[tuple[int, int], ...]]:
+        """Queue row -> the (vertex, slot) that must be above nominal for the preemptor to take work back from it. Empty
+        when the preemptor takes nothing back."""
+        state = self.state
+        queues = state.queues
+        own = queues.lack(self.queue, self.charge, state.now_ms, borrow=False)
+        if queues.specs[self.queue].reclaim == "never" or (own is not None and own.vertex == self.queue):
+            return {}
+        self.without_leaving = _queues_without(state, self._leaving())
+        ancestors = set(queues.path[self.queue])
+        found = {}
+        for queue, path in enumerate(queues.path):
+            if queue == self.queue or queues.children[queue]:
+                continue
+            below = [vertex for vertex in path if vertex not in ancestors]
+            for slot in sorted(contested):
+                if all(self.without_leaving.borrowed(vertex, slot) for vertex in below):
+                    found[queue] = tuple((vertex, slot) for vertex in below)
+                    break
+        return found
+
+    def _leaving(self) -> list[int]:
+        """Workloads that are being stopped for somebody already."""
+        clearings = self.state.bookings.clearings
+        return [victim for c in clearings for victim in c.victims if self.state.workloads.preempting[victim] == c.row]
+
+    # -- who, and at what cost ----------------------------------------------------------------------------------------
+
+    def _candidates(self, takes_back: dict[int, tuple[tuple[int, int], ...]]) -> Candidates | None:
+        """Everybody who may be a victim; None when nobody may."""
+        w = self.state.workloads
+        rows = np.flatnonzero(np.isin(view(w.state), BOUND))
+        rows = rows[view(w.preempting)[rows] == NONE]
+        tier = self._tiers(rows, takes_back)
+        rows, tier = rows[tier >= 0], tier[tier >= 0]
+        keep = ~self._thrashed(rows)
+        rows, tier = rows[keep], tier[keep]
+        if not len(rows):
+            return None
+        values = np.array(w.priority_value)[view(w.priority)[rows]]
+        level = np.full(len(w.ids), -1, np.int16)
+        level[rows] = np.unique(np.stack((tier, values)), axis=1, return_inverse=True)[1]
+        cost = np.zeros(len(w.ids), np.int64)
+        cost[rows] = self._costs(rows)
+        self.tier = np.full(len(w.ids), -1, np.int8)
+        self.tier[rows] = tier
+        return Candidates(level, cost)
+
+    def _tiers(self, rows: Rows, takes_back: dict[int, tuple[tuple[int, int], ...]]) -> Rows:
+        """Tier of each row; -1 for those that are not to be touched."""
+        state = self.state
+        w, queues = state.workloads, state.queues
+        queue = view(w.queue)[rows]
+        lower = np.array(w.priority_value)[view(w.priority)[rows]] < self.value
+        own = (queue == self.queue) & lower & _may_preempt_lower(state, self.row)
+        above = np.zeros(len(queues.specs), bool)
+        above[list(takes_back)] = True
+        other = above[queue]
+        if queues.specs[self.queue].reclaim == "lower_priority":
+            other &= lower
+        flags = view(w.flags)[rows]
+        burst = flags & ev.BURST > 0
+        expired = burst & np.array([self._burst_is_over(q) for q in range(len(queues.specs))], bool)[queue]
+        overran = (flags & ev.BACKFILLED > 0) & (self._expected_ends(rows) <= state.now_ms)
+        tier = np.where(own, Tier.LOWER_PRIORITY, Tier.BORROWED)
+        tier[other & burst] = Tier.BURST
+        tier[overran] = Tier.OVERRUN_BACKFILL
+        tier[expired] = Tier.EXPIRED_BURST
+        least = np.array([spec.min_runtime_ms for spec in queues.specs], np.int64)[queue]
+        long_enough = (state.now_ms - view(w.started)[rows] >= least) | expired
+        preemptible = np.array([spec.preemptible for spec in w.priority_classes], bool)[view(w.priority)[rows]]
+        tier[~((own | other) & long_enough & preemptible)] = -1
+        return tier
+
+    def _burst_is_over(self, queue: int) -> bool:
+        """Whether the window of a burst that the queue has a part in has passed, and use is above the ceiling still."""
+        queues = self.state.queues
+        return any(
+            queues.burst_state(vertex, self.state.now_ms) != "burst" and bool(queues.burst_excess(vertex))
+            for vertex in queues.path[queue]
+            if vertex in queues.bursts
+        )
+
+    def _expected_ends(self, rows: Rows) -> Rows:
+        """`Workloads.expected_end` of each."""
+        w = self.state.workloads
+        cls = view(w.cls)[rows]
+        left = view(self.requests.bound_ms)[cls] - view(w.kept)[rows] - view(w.done)[rows]
+        slowed = -(-left * view(self.requests.tasks)[cls] // view(w.tasks)[rows])
+        return np.asarray(view(w.rated)[rows] + np.maximum(slowed, 1))
+
+    def _thrashed(self, rows: Rows) -> Rows:
+        """Those that were preempted too often lately for the preemptor, which has no higher priority, to do it again."""
+        w = self.state.workloads
+        marks = np.zeros(len(rows), bool)
+        for i in np.flatnonzero(view(w.evictions)[rows] >= THRASH).tolist():
+            row = int(rows[i])
+            marks[i] = w.value_at(row) >= self.value and self._recent_preemptions(row) >= THRASH
+        return marks
+
+    def _recent_preemptions(self, row: int) -> int:
+        w = self.state.workloads
+        count = 0
+        entry = w.history[row]
+        while entry != NONE and w.history_at[entry] > self.state.now_ms - HOUR_MS:
+            if w.history_what[entry] == wl.REQUEUED:
+                count += w.history_detail[entry] & 255 in ev.PREEMPTIONS
+            entry = w.history_previous[entry]
+        return count
+
+    def _costs(self, rows: Rows) -> Rows:
+        """Lost work in milliseconds times millionths of the cell."""
+        state, requests = self.state, self.requests
+        w = state.workloads
+        cls = view(w.cls)[rows]
+        tasks, all_tasks = view(w.tasks)[rows], view(requests.tasks)[cls]
+        running = view(w.state)[rows] == WorkloadState.RUNNING
+        done = view(w.done)[rows] + running * (state.now_ms - view(w.rated)[rows]) * tasks // all_tasks
+        interval = view(w.checkpoint)[rows]
+        lost = np.where(interval > 0, done % np.maximum(interval, 1), done)
+        lost[view(w.checkpoint_cost)[rows] > 0] = 0
+        share = np.zeros(len(requests.first))
+        for column, total in zip(requests.by_resource, state.capacity.totals, strict=True):
+            asked = np.add.reduceat(view(column) * view(requests.count), view(requests.first))
+            share = np.maximum(share, asked / max(total, 1))
+        return np.asarray(lost * np.maximum((share[cls] * tasks / all_tasks * MILLION).astype(np.int64), 1))
+
+    # -- the set ------------------------------------------------------------------------------------------------------
+
+    def _cheapest(
+        self,
+        candidates: Candidates,
+        lacks: dict[tuple[int, int], int],
+        takes_back: dict[int, tuple[tuple[int, int], ...]],
+    ) -> list[int] | None:
+        state = self.state
+        w = state.workloads
+        one_group = len(self.shapes) == 1
+
+        def fits(rows: list[int]) -> bool:
+            return _placed_without(state, self.shapes, self.counts, rows) is not None
+
+        return cheapest(
+            state.capacity,
+            state.allocations,
+            self.requests,
+            view(w.cls),
+            list(zip(self.shapes, self.counts, strict=True)),
+            candidates,
+            quotas=[Quota(self._given_back(vertex, slot), short) for (vertex, slot), short in lacks.items()],
+            limits=_Limits(self, takes_back),
+            fits=None if one_group else fits,
+        )
+
+    def _given_back(self, vertex: int, slot: int) -> Rows:
+        """Per workload row: what it is charged in the slot, if that reaches the vertex."""
+        state = self.state
+        w, a = state.workloads, state.allocations
+        flavor, resource = divmod(slot, len(RESOURCES))
+        used = np.flatnonzero(view(a.workload) != NONE)
+        workload = view(a.workload)[used]
+        entry = view(self.requests.first)[view(w.cls)[workload]] + view(a.group)[used]
+        quantity = view(self.requests.by_resource[resource])[entry] * view(a.count)[used]
+        if flavor:
+            pool = state.capacity.pool_of[state.queues.flavors.names[flavor]]
+            quantity *= view(state.capacity.pool)[view(a.node)[used]] == pool
+        sums = np.bincount(workload, weights=quantity, minlength=len(w.ids)).astype(np.int64)
+        reaches = np.array([vertex in path for path in state.queues.path], bool)
+        return np.asarray(sums * (reaches[view(w.queue)] & (self.tier >= 0)))
+
+    def _verified(self, found: list[int]) -> Preemption | None:
+        """The set, without those that are not needed after all; None when it is not enough."""
+        state = self.state
+        claims = _placed_without(state, self.shapes, self.counts, found)
+        if claims is None:
+            return None
+        if len(found) <= CLOSELY:
+            found = self._needed(found)
+            claims = _placed_without(state, self.shapes, self.counts, found)
+        if claims is None:
+            return None
+        w = state.workloads
+        return Preemption(
+            tuple((row, CAUSES[Tier(self.tier[row])]) for row in found),
+            claims,
+            max((w.checkpoint_cost[row] for row in found), default=0),
+        )
+
+    def _needed(self, found: list[int]) -> list[int]:
+        """Spare whoever is not needed, the most important and youngest first, until everybody is."""
+        state = self.state
+        spared = True
+        while spared:
+            spared = False
+            for row in sorted(found, key=lambda r: (-int(self.tier[r]), -state.workloads.value_at(r), r)):
+                rest = [other for other in found if other != row]
+                if lets_start(state, self.row, self.shapes, self.counts, rest):
+                    found, spared = rest, True
+        return found
+
+
+class _Limits:
+    """What a set of victims must keep to: limits on disruptions, and the quota of the queues they come from.
+
+    A queue may be taken from while it is above its quota. So of the victims below a vertex all but the largest must
+    together be less than what it has above.
+    """
+
+    def __init__(self, search: _Search, takes_back: dict[int, tuple[tuple[int, int], ...]]) -> None:
+        state = search.state
+        self._state = state
+        self._takes_back = takes_back
+        self._above = {
+            (vertex, slot): search.without_leaving.borrowed(vertex, slot)
+            for places in takes_back.values()
+            for vertex, slot in places
+        }
+        self._taken: dict[tuple[int, int], list[int]] = {place: [] for place in self._above}
+        """(vertex, slot) -> quantities of the victims below it, ascending."""
+        self._sums = dict.fromkeys(self._above, 0)
+        leaving = [state.workloads.queue[row] for row in search._leaving()]
+        self._left = {
+            queue: state.queues.disruptions_left(queue, state.now_ms) - leaving.count(queue)
+            for queue in range(len(state.queues.specs))
+        }
+        self._charges: dict[int, dict[int, int]] = {}
+
+    def take(self, row: int) -> bool:
+        """Count the workload in; False when that would pass a limit."""
+        queue = self._state.workloads.queue[row]
+        if self._left[queue] <= 0:
+            return False
+        charge = self._charge(row)
+        places = self._takes_back.get(queue, ())
+        for place in places:
+            quantity = charge.get(place[1], 0)
+            largest = max(self._taken[place][-1:], default=0)
+            if not quantity or self._sums[place] + quantity - max(largest, quantity) >= self._above[place]:
+                return False
+        self._left[queue] -= 1
+        for place in places:
+            insort(self._taken[place], charge[place[1]])
+            self._sums[place] += charge[place[1]]
+        return True
+
+    def untake(self, row: int) -> None:
+        """Count it out again."""
+        queue = self._state.workloads.queue[row]
+        charge = self._charge(row)
+        self._left[queue] += 1
+        for place in self._takes_back.get(queue, ()):
+            self._taken[place].remove(charge[place[1]])
+            self._sums[place] -= charge[place[1]]
+
+    def _charge(self, row: int) -> dict[int, int]:
+        found = self._charges.get(row)
+        if found is None:
+            found = self._charges[row] = dict(self._state.charge_of(row))
+        return found

@@ -10,7 +10,9 @@ from typing import Any, Literal
 
 import msgspec
 
-Kind = Literal["workloads", "nodes", "queues"]
+from engine.model import QueueSpec
+
+Kind = Literal["workloads", "nodes", "queues", "reservations"]
 Op = Literal["=", "!=", "~", "!~", "<", "<=", ">", ">="]
 """`~` is "contains, ignoring case"; for text `=` accepts `*` as "any characters"."""
 
@@ -61,7 +63,7 @@ COLUMNS: dict[Kind, tuple[Column, ...]] = {
     "workloads": (
         Column("id", "ID", "text", "Unique id"),
         Column("name", "NAME", "text", "Name its owner gave it"),
-        Column("state", "STATE", "text", "queued, held, placed, running, finished, failed, cancelled"),
+        Column("state", "STATE", "text", "queued, held, placed, running, finished, failed, cancelled, suspended, waiting"),
         Column("queue", "QUEUE", "text", "Queue it was submitted to"),
         Column("priority", "PRIO", "count", "Integer priority; higher first"),
         Column("tenant", "TENANT", "text", "Who pays"),
@@ -79,6 +81,7 @@ COLUMNS: dict[Kind, tuple[Column, ...]] = {
         Column("started", "STARTED", "time", "When the present attempt started"),
         Column("ended", "ENDED", "time", "When it ended"),
         Column("attempts", "TRIES", "count", "How often it was started"),
+        Column("array", "ARRAY", "text", "Array it is a member of"),
     ),
     "nodes": (
         Column("id", "ID", "text", "Unique id"),
@@ -99,10 +102,13 @@ COLUMNS: dict[Kind, tuple[Column, ...]] = {
     ),
     "queues": (
         Column("name", "QUEUE", "text", "Queue"),
-        Column("parent", "PARENT", "text", "Parent in the queue tree"),
+        Column("parent", "COHORT", "text", "Cohort it belongs to: its parent in the queue tree"),
         Column("depth", "DEPTH", "count", "Levels below the root"),
-        Column("queued", "QUEUED", "count", "Workloads waiting"),
+        Column("state", "STATE", "text", "open, held or draining, by its own mode or that of a cohort above"),
+        Column("queued", "QUEUED", "count", "Workloads waiting to be started"),
         Column("held", "HELD", "count", "Workloads on hold"),
+        Column("waiting", "WAITING", "count", "Workloads waiting for others, for their time or for a retry"),
+        Column("suspended", "SUSPENDED", "count", "Workloads taken off their nodes until resumed"),
         Column("running", "RUNNING", "count", "Workloads placed or running"),
         Column("oldest_wait", "OLDEST", "duration", "Longest wait among its queued workloads"),
         Column("gpu_used", "GPU USED", "gpu", "GPU charged"),
@@ -111,7 +117,23 @@ COLUMNS: dict[Kind, tuple[Column, ...]] = {
         Column("cpu_nominal", "CPU QUOTA", "cpu", "Nominal CPU quota; null means no limit"),
         Column("memory_used", "MEM USED", "memory", "Memory charged"),
         Column("memory_nominal", "MEM QUOTA", "memory", "Nominal memory quota; null means no limit"),
+        Column("gpu_borrowed", "GPU BORROWED", "gpu", "GPU drawn above its own quota and what is lent below it"),
+        Column("gpu_lent", "GPU LENT", "gpu", "GPU of its idle quota that others use"),
+        Column("cpu_borrowed", "CPU BORROWED", "cpu", "CPU drawn above its own quota and what is lent below it"),
+        Column("cpu_lent", "CPU LENT", "cpu", "CPU of its idle quota that others use"),
+        Column("share", "SHARE", "permille", "Dominant share of the cell above its quota, divided by its weight"),
+        Column("past_share", "PAST", "permille", "The same of its average use over the past"),
+        Column("burst", "BURST", "text", "idle, burst or cooldown; empty without a burst quota"),
+        Column("burst_left", "LEFT", "duration", "Until the burst window or the cool-down ends"),
         Column("weight", "WEIGHT", "count", "Weight in fair sharing"),
+    ),
+    "reservations": (
+        Column("name", "RESERVATION", "text", "Advance reservation"),
+        Column("state", "STATE", "text", "ahead before its start, active after it"),
+        Column("start", "START", "time", "When its window starts"),
+        Column("end", "END", "time", "When its window ends"),
+        Column("nodes", "NODES", "count", "Nodes kept"),
+        Column("queues", "QUEUES", "text", "Queues whose work may use the nodes, besides workloads that name it"),
     ),
 }
 
@@ -119,17 +141,11 @@ DEFAULT_COLUMNS: dict[Kind, tuple[str, ...]] = {
     "workloads": ("id", "state", "queue", "priority", "tenant", "tasks", "gpu", "cpu", "wait", "run", "reason", "name"),
     "nodes": ("id", "state", "pool", "rack", "gpu_model", "gpu_free", "gpu", "cpu_free", "cpu", "use", "workloads"),
     "queues": (
-        "name",
-        "queued",
-        "held",
-        "running",
-        "oldest_wait",
-        "gpu_used",
-        "gpu_nominal",
-        "cpu_used",
-        "cpu_nominal",
+        "name", "state", "queued", "held", "running", "oldest_wait", "gpu_used", "gpu_nominal", "gpu_borrowed",
+        "gpu_lent", "cpu_used", "cpu_nominal", "share", "burst",
     ),
-}
+    "reservations": ("name", "state", "start", "end", "nodes", "queues"),
+}  # fmt: skip
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,6 +242,19 @@ class NodeDetail(msgspec.Struct, frozen=True, kw_only=True):
     """Free milli-GPU of each device."""
     workloads: tuple[tuple[str, int], ...]
     """Ids and task counts of what is bound here."""
+
+
+class QueueDetail(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    now_ms: int
+    name: str
+    mode: str
+    """What it is itself: open, held or draining."""
+    closed_by: str
+    """The nearest queue above that is not open; empty when all are."""
+    spec: QueueSpec
+    leaves: tuple[str, ...]
+    """The queues at or below it that take workloads."""
 
 
 class PoolOverview(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,8 @@ Besides, each vertex remembers its decayed average draw, on which shares over th
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from math import isqrt
 from typing import Any, Literal, NamedTuple
 
@@ -441,6 +442,41 @@ class QueueTree(Table):
                     if local[i]:
                         rest = min(rest, max(0, have - local[i]))
 
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """Whatever is charged and given back inside is forgotten at the end."""
+        names = ("used", "drawn", "running", "burst_since", "average", "accrued_at")
+        kept = {name: getattr(self, name)[:] for name in names}
+        try:
+            yield
+        finally:
+            for name, column in kept.items():
+                setattr(self, name, column)
+
+    def leaves_short(self, queue: int, charge: Charge, others: Iterable[tuple[int, Charge]], now_ms: int) -> bool:
+        """Whether a charge would take quota that others, charged after it in turn, count on. Others that have too
+        little even without it do not count."""
+        if not self.limited[queue]:
+            return False
+        root = self.path[queue][-1]
+        counting = [other for other in others if self.path[other[0]][-1] == root]
+        if not counting:
+            return False
+        with self.trial():
+            served = []
+            for other in counting:
+                if self.lack(*other, now_ms) is None:
+                    self.charge(*other, now_ms)
+                    served.append(other)
+            for other in served:
+                self.give_back(*other, now_ms)
+            self.charge(queue, charge, now_ms)
+            for other in served:
+                if self.lack(*other, now_ms) is not None:
+                    return True
+                self.charge(*other, now_ms)
+        return False
+
     # -- bursts -------------------------------------------------------------------------------------------------------
 
     def ceiling_at(self, vertex: int, slot: int, now_ms: int) -> int:
@@ -706,17 +742,17 @@ def _parents_first(by_name: dict[str, QueueSpec]) -> list[QueueSpec]:
     ordered: list[QueueSpec] = []
     placed: set[str] = set()
     for start in by_name.values():
-        chain_up: list[QueueSpec] = []
+        chain: list[QueueSpec] = []
         at = start
         while at.name not in placed:
-            if at in chain_up:
-                loop = " -> ".join([spec.name for spec in chain_up[chain_up.index(at) :]] + [at.name])
+            if at in chain:
+                loop = " -> ".join([spec.name for spec in chain[chain.index(at) :]] + [at.name])
                 raise SpecError("queues", f"the queue tree has a cycle: {loop}", "Make one of them a root")
-            chain_up.append(at)
+            chain.append(at)
             if at.parent not in by_name:
                 break
             at = by_name[at.parent]
-        for spec in reversed(chain_up):
+        for spec in reversed(chain):
             placed.add(spec.name)
             ordered.append(spec)
     return ordered

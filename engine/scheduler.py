@@ -161,7 +161,8 @@ class Scheduler:
         elif len(state.queues.specs) == 1 and tenant == NONE:
             shares = (0,)
         else:
-            shares = order_key(state.queues, queue, state.capacity.totals, state.now_ms)
+            past = state.settings.fair_half_life_ms > 0
+            shares = order_key(state.queues, queue, state.capacity.totals, state.now_ms, past=past)
             if tenant != NONE:
                 shares += (state.tenant_share(queue, tenant),)
         return -w.priority_band[priority], shares, -w.priority_value[priority], row

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from heapq import heapify, heappush
 from typing import Any
 
@@ -21,9 +22,9 @@ from engine.allocations import NONE, Allocations
 from engine.bookings import Bookings, Clearing
 from engine.capacity import OPEN, Capacity
 from engine.columns import Table, canonical, view
-from engine.model import ArraySpec, NodeState, Policy, QueueMode, Settings, WorkloadState
+from engine.model import ArraySpec, NodeState, Policy, QueueMode, QueueSpec, Settings, WorkloadState
 from engine.pending import Key, Pending
-from engine.quota import Charge, QueueTree
+from engine.quota import DAY_MS, Charge, QueueTree
 from engine.shape import Shape
 from engine.timers import Timer, Timers
 from engine.workloads import Workloads
@@ -114,7 +115,7 @@ class State(Table):
         self.settings = msgspec.convert(self.settings, Settings)
         for name, table in self._tables():
             table.load(data[name])
-        self.queues.fair_half_life_ms = self.settings.fair_half_life_ms
+        self.queues.half_life_ms = self.settings.fair_half_life_ms or DAY_MS
         self.derive_all()
 
     def digest(self) -> str:
@@ -250,15 +251,29 @@ class State(Table):
             self.allocations.add_node()
 
     def _queue_added(self, event: ev.QueueAdded) -> None:
-        self.queues.add(event.queue)
+        with self._charges_following((event.queue,)):
+            self.queues.add(event.queue)
         self.workloads_of_queue.append({})
 
     def _queue_changed(self, event: ev.QueueChanged) -> None:
-        fair = self.queues.specs[self.queues.row_of[event.queue.name]].order == "fair"
-        self.queues.change(event.queue)
-        if fair != (event.queue.order == "fair"):
+        old: QueueSpec = self.queues.specs[self.queues.row_of[event.queue.name]]
+        with self._charges_following((old, event.queue)):
+            self.queues.change(event.queue)
+        if (old.order == "fair") != (event.queue.order == "fair"):
             self.rebuild_pending()
         self.capacity.freed += 1
+
+    @contextmanager
+    def _charges_following(self, specs: tuple[QueueSpec, ...]) -> Iterator[None]:
+        """Charges depend on which pools a tree has quotas for: charge anew what runs when that may change."""
+        if not any(spec.flavors for spec in specs):
+            yield
+            return
+        bound = [row for row in range(len(self.workloads.ids)) if self.is_bound(row)]
+        before = [self.charge_of(row) for row in bound]
+        yield
+        for row, charge in zip(bound, before, strict=True):
+            self._shift_charge(row, charge)
 
     def _queue_mode_set(self, event: ev.QueueModeSet) -> None:
         self.queues.set_mode(event.queue, QueueMode(event.mode))
@@ -266,7 +281,7 @@ class State(Table):
 
     def _settings_set(self, event: ev.SettingsSet) -> None:
         self.settings = event.settings
-        self.queues.fair_half_life_ms = event.settings.fair_half_life_ms
+        self.queues.half_life_ms = event.settings.fair_half_life_ms or DAY_MS
         self.capacity.freed += 1
 
     def _priority_class_added(self, event: ev.PriorityClassAdded) -> None:
@@ -522,11 +537,21 @@ class State(Table):
         w.rated[row] = self.now_ms
 
     def _recharge(self, row: int, before: Charge) -> None:
-        w = self.workloads
-        self.queues.give_back(w.queue[row], before, self.now_ms, workloads=0)
-        self.queues.charge(w.queue[row], self.charge_of(row), self.now_ms, workloads=0)
-        heappush(self.ends, (w.expected_end(row), row))
+        self._shift_charge(row, before)
+        heappush(self.ends, (self.workloads.expected_end(row), row))
         self._stretch(row)
+
+    def _shift_charge(self, row: int, before: Charge) -> None:
+        """Charge what the workload costs now instead of what it cost before: the difference alone, because a new
+        charge could begin a burst."""
+        queue = self.workloads.queue[row]
+        change = dict(self.charge_of(row))
+        for slot, quantity in before:
+            change[slot] = change.get(slot, 0) - quantity
+        less = tuple((slot, -quantity) for slot, quantity in sorted(change.items()) if quantity < 0)
+        more = tuple((slot, quantity) for slot, quantity in sorted(change.items()) if quantity > 0)
+        self.queues.give_back(queue, less, self.now_ms, workloads=0)
+        self.queues.charge(queue, more, self.now_ms, workloads=0)
 
     def _stretch(self, row: int) -> None:
         """Note whether an elastic workload has more tasks than it must, or fewer than it would like."""

@@ -51,8 +51,8 @@ EXCHANGE_WORK = 4000
 """Pieces priced in search of others for the costliest victims."""
 CORE = 32
 """Workloads among which the choice is exact."""
-CORE_WORK = 4000
-"""Node updates after which branch and bound settles for the best found; ten times as many when it decides on all."""
+CORE_WORK = 2000
+"""Node updates after which branch and bound settles for the best found; twenty times as many when it decides on all."""
 STEP_WORK = 8
 """What a step of branch and bound costs besides, in node updates."""
 
@@ -91,26 +91,35 @@ class Limits(Protocol):
 
 
 class Requests:
-    """What one task of each group of each workload class asks for, as columns over (class, group)."""
+    """What the classes of workloads ask for, as columns. The first three go by class, the others by (class, group)."""
 
     def __init__(self) -> None:
         self.first = array("i")
-        """First entry of the class."""
+        """First entry of the class in the columns by group."""
+        self.tasks = array("q")
+        self.bound_ms = array("q")
+        self.count = array("q")
+        """Tasks of the group; the quantities are for one of them."""
         self.cpu = array("q")
         self.memory = array("q")
-        self.disk = array("q")
         self.gpu_milli = array("q")
+        self.disk = array("q")
 
     def update(self, classes: Sequence[WorkloadClass]) -> None:
         """Append the classes that are new since the last call. Classes never change."""
         for workload_class in classes[len(self.first) :]:
-            self.first.append(len(self.cpu))
+            self.first.append(len(self.count))
+            self.tasks.append(workload_class.tasks)
+            self.bound_ms.append(workload_class.bound_ms)
             for group in workload_class.groups:
-                cpu, memory, gpu_milli, disk = group.request.vector()
-                self.cpu.append(cpu)
-                self.memory.append(memory)
-                self.disk.append(disk)
-                self.gpu_milli.append(gpu_milli)
+                self.count.append(group.count)
+                for column, quantity in zip(self.by_resource, group.request.vector(), strict=True):
+                    column.append(quantity)
+
+    @property
+    def by_resource(self) -> tuple[array[int], ...]:
+        """The quantities in the order of RESOURCES."""
+        return self.cpu, self.memory, self.gpu_milli, self.disk
 
 
 def cheapest(
@@ -540,7 +549,7 @@ class _Selection:
             detail.remove(place[row])
         self._reprieve(detail)
         free = [place[row] for row in others] + detail.costliest()
-        _Core(detail, free[:CORE], self.limits, self._enough).run(CORE_WORK * (10 if len(rows) <= CORE else 1))
+        _Core(detail, free[:CORE], self.limits, self._enough).run(CORE_WORK * (20 if len(rows) <= CORE else 1))
         self._reprieve(detail)
         return detail.victims()
 

@@ -40,8 +40,12 @@ class Terms(msgspec.Struct, frozen=True, array_like=True):
     deadline_ms: int = 0
     max_runtime_ms: int = 0
     retries: int = 0
-    backoff_ms: int = 0
+    backoff_ms: int = 10_000
     not_before_ms: int = 0
+
+
+USUAL = Terms()
+"""The terms of row 0: those of a workload that names none."""
 
 
 ClassKey = tuple[tuple[TaskGroup, ...], int, str, str]
@@ -160,7 +164,7 @@ class Workloads(Table):
         self.unmet = array("i")
         """Dependencies not fulfilled yet; one that can no longer be keeps it above 0."""
         self.terms = array("i")
-        self.terms_specs: list[Any] = []
+        self.terms_specs: list[Any] = [USUAL]
         self.removed_classes: list[int] = []
         """Rows of priority classes that nobody can use any more."""
         self.array_names = Names()

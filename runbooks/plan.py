@@ -7,7 +7,24 @@ from typing import Literal
 
 import msgspec
 
-ActionName = Literal["cancel", "hold", "release", "requeue", "cordon", "uncordon", "drain", "set_policy"]
+from engine.model import QueueSpec, ReservationSpec
+
+ActionName = Literal[
+    "cancel", "hold", "release", "requeue", "suspend", "resume", "cordon", "uncordon", "drain", "hold_queue",
+    "drain_queue", "open_queue", "set_quota", "reserve", "unreserve", "set_policy",
+]  # fmt: skip
+
+
+class QueueChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Another spec for a queue: quota, weight, order, burst."""
+
+    was: QueueSpec
+    """What it has when the change is thought out. The way back; and when it has something else by then, the change is
+    refused instead of undoing what somebody else did meanwhile."""
+    to: QueueSpec
+    over: Literal["refuse", "keep", "evict"] = "refuse"
+    """If more is in use than `to` allows: change nothing and name what would have to go; let it run out; or requeue
+    the least costly of it."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -16,6 +33,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     action: ActionName
     targets: tuple[str, ...]
     """Ids (or the policy name for set_policy), in the order they are acted on."""
+    queue: QueueChange | None = None
+    """Given exactly for set_quota."""
+    reservation: ReservationSpec | None = None
+    """Given exactly for reserve."""
     reason: str = ""
     requester: str = ""
 
@@ -42,7 +63,8 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     """Rendered from the typed plan, for example "Drain 2 nodes"."""
     steps: tuple[str, ...]
-    """One line per target, resolved against the live state: "cancel wl-17 (running, 64 GPU, 3.2 h of work lost)"."""
+    """One line per target, resolved against the live state: "cancel wl-17 (running, 64 GPU, 3.2 h of work lost)". What
+    acts on queues has a line more for every workload it stops."""
     effects: tuple[Effect, ...]
     inverse: str
     """How it can be taken back, or "cannot be undone"."""

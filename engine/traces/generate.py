@@ -79,7 +79,7 @@ def ai_day(seed: int, *, nodes: int = 400, day: int = 0) -> tuple[CellSpec, list
     # Text, not a tuple: seeds of text are the same in every process and version.
     rng = Random(f"ai-day {seed} {nodes} {day}")
     sizes = _pool_sizes(nodes)
-    quotas = {queue.name: queue.nominal for queue in cell.queues}
+    quotas = _most(cell)
     today = _FIRST_DATE + timedelta(days=day)
     arrivals: list[tuple[int, WorkloadSpec]] = []
     for rack in RACKS:
@@ -120,16 +120,23 @@ def _queues(sizes: dict[str, int]) -> Iterator[QueueSpec]:
         QueueSpec(
             name=team.queue,
             parent=team.queue.partition("/")[0],
-            nominal=_quota(team.gpu_share * gpus, team.cpu_share * cpus),
+            nominal=_quota(team.gpu_share * DEPARTMENT_OF_SUM * gpus, team.cpu_share * DEPARTMENT_OF_SUM * cpus),
         )
         for team in TEAMS
     ]
     for department in dict.fromkeys(leaf.parent for leaf in leaves):
-        teams = [team for team in TEAMS if team.queue.startswith(f"{department}/")]
-        gpu_share = sum(team.gpu_share for team in teams) * DEPARTMENT_OF_SUM
-        cpu_share = sum(team.cpu_share for team in teams) * DEPARTMENT_OF_SUM
-        yield QueueSpec(name=department, nominal=_quota(gpu_share * gpus, cpu_share * cpus))
+        yield QueueSpec(name=department)
     yield from leaves
+
+
+def _most(cell: CellSpec) -> dict[str, dict[str, int]]:
+    """The most of each resource that a queue may be given: teams borrow from all of their department."""
+    most: dict[str, dict[str, int]] = {}
+    for queue in cell.queues:
+        department = most.setdefault(queue.parent or queue.name, {})
+        for name, quantity in queue.nominal.items():
+            department[name] = department.get(name, 0) + quantity
+    return {queue.name: most[queue.parent or queue.name] for queue in cell.queues}
 
 
 def _quota(gpus: float, cpus: float) -> dict[str, int]:
@@ -137,7 +144,7 @@ def _quota(gpus: float, cpus: float) -> dict[str, int]:
 
 
 def _fitting(work: Work, pool_nodes: int, quotas: dict[str, dict[str, int]]) -> list[Shape]:
-    """Shapes that can start in this cell and leave room: at most half the pool, and within its queue's quotas."""
+    """Shapes that can start in this cell and leave room: at most half the pool, within what the queue may borrow."""
     capacity = _pool(work).capacity
     queue = _team(work).queue
     fitting = []
@@ -146,11 +153,7 @@ def _fitting(work: Work, pool_nodes: int, quotas: dict[str, dict[str, int]]) -> 
         per_node = min(getattr(capacity, name) // want for name, want in asked.items() if want)
         total = {name: want * shape.tasks for name, want in asked.items()}
         total["cpu_milli"] += LAUNCHER.cpu_milli
-        allowed = all(
-            total[name] <= limit
-            for vertex in (queue, queue.partition("/")[0])
-            for name, limit in quotas[vertex].items()
-        )
+        allowed = all(total[name] <= limit for name, limit in quotas[queue].items())
         if allowed and shape.tasks <= per_node * (pool_nodes // 2):
             fitting.append(shape)
     return fitting

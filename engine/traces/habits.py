@@ -129,7 +129,7 @@ TEAMS = (
     Team(prefix="ci", queue="platform/ci", tenant="core", gpu_share=0.06, cpu_share=0.10),
 )
 DEPARTMENT_OF_SUM = 0.9
-"""A department may use less than its teams together: then its own quota is what binds."""
+"""The quotas of a department's teams come to this part of what the teams hope for."""
 
 # In hours 0 to 23. Chained jobs and scripts keep even office work going at night.
 _OFFICE = (5, 5, 4, 4, 4, 4, 5, 6, 8, 10, 11, 11, 9, 10, 11, 11, 10, 9, 8, 7, 6, 6, 5, 5)

@@ -305,7 +305,7 @@ def _class_result(mix: Mix, views: list[WorkloadDetail]) -> ClassResult:
     first, final = [], []
     preemptions = lost_ms = 0
     for view in views:
-        starts = [item.at_ms for item in view.history if item.what == "running"]
+        starts = [item.at_ms for item in view.history if item.what == "placed"]
         stops = [item.at_ms for item in view.history if item.what == "requeued"]
         first.append(starts[0] - view.submitted_ms)
         final.append(starts[-1] - view.submitted_ms)

@@ -76,7 +76,8 @@ def check_recovered(engine: Engine, submitted: set[str], cancelled: set[str], ve
     for name in cancelled:
         assert w.state[w.row_of[name]] == WorkloadState.CANCELLED, f"{name} was cancelled, and is not"
     assert list(w.history_what).count(SUBMITTED) == len(w.ids), "something was submitted twice"
-    ends = {row: end for end, row, attempt in engine.executor._ends if attempt == w.attempts[row]}
+    reports = engine.executor._reports
+    ends = {row: end for end, row, report, _ in reports if report.attempt == w.attempts[row]}
     for row, state in enumerate(w.state):
         if state == WorkloadState.RUNNING:
             left = max(w.simulated[row] - w.kept[row], 1)
@@ -93,7 +94,7 @@ def finish_everything(path: Path, seen: Counter[str]) -> None:
     held = tuple(w.ids[row] for row, state in enumerate(w.state) if state == WorkloadState.HELD)
     if held:
         engine.command(Release(ids=held))
-    while (end := engine.executor.next_end()) is not None:
+    while (end := engine.next_due()) is not None:
         engine.advance(end)
     check_state(engine.state)
     for row, name in enumerate(w.ids):

@@ -86,25 +86,33 @@ def test_a_small_run_finishes_everything_within_the_quota(scenario: Scenario, es
     assert result.makespan_ms >= scenario.arrival_bound_ms
     assert result.used_permille <= 1000
     assert result.cycles == len({at_ms for at_ms, _ in load}) + len(set(engine.state.workloads.ended))
-    most = _most_units(engine)
+    steps = _holdings(engine)
+    most = _most_units(steps)
     for queue in engine.state.queues.specs:
         limit = scenario.nominal + scenario.borrowing_limit if queue.parent else scenario.queues * scenario.nominal
         assert 0 < most[queue.name] <= limit
+    held_unit_ms = sum(-units * at_ms for at_ms, units, name in steps if "/" in name)
+    assert result.lost_unit_ms == held_unit_ms - scenario.work_unit_ms
 
 
-def _most_units(engine: Engine) -> dict[str, int]:
-    """Most units a queue, or a cohort with all below it, ever held, from what each workload's history says."""
+def _holdings(engine: Engine) -> list[tuple[int, int, str]]:
+    """(cell ms, units taken or given back, queue or cohort), from what each workload's history says."""
     parents = {spec.name: spec.parent for spec in engine.state.queues.specs}
+    signs = {"placed": 1, "requeued": -1, "finished": -1}
     steps = []
     for workload_id in engine.state.workloads.ids:
         view = engine.workload(workload_id)
-        units = view.groups[0].count
         for item in view.history:
-            sign = {"running": 1, "requeued": -1, "finished": -1}.get(item.what, 0)
-            steps += [(item.at_ms, sign * units, name) for name in (view.queue, parents[view.queue])]
-    held = dict.fromkeys(parents, 0)
+            units = signs.get(item.what, 0) * view.groups[0].count
+            steps += [(item.at_ms, units, name) for name in (view.queue, parents[view.queue])]
+    return sorted(steps)
+
+
+def _most_units(steps: list[tuple[int, int, str]]) -> dict[str, int]:
+    """Most units that each queue, and each cohort with all below it, ever held."""
+    held = dict.fromkeys((name for _, _, name in steps), 0)
     most = dict(held)
-    for _, units, name in sorted(steps):
+    for _, units, name in steps:
         held[name] += units
         most[name] = max(most[name], held[name])
     assert not any(held.values())

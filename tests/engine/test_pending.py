@@ -6,7 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.pending import Pending
+from engine.pending import Key, Pending
+
+VALUES = [-5, 0, 900, 0]
+"""Integer priorities of the priority classes; two share one."""
 
 
 class Line(RuleBasedStateMachine):
@@ -15,23 +18,24 @@ class Line(RuleBasedStateMachine):
     @initialize(by_class=st.booleans())
     def empty(self, by_class: bool) -> None:
         self.pending = Pending(by_class=by_class)
-        self.facts: dict[int, tuple[int, int, int]] = {}
-        """Row -> (priority, queue, class) of everything ever seen."""
+        self.facts: dict[int, tuple[int, int, int, int]] = {}
+        """Row -> (priority class, queue, class, tenant) of everything ever seen."""
         self.waiting: set[int] = set()
 
-    def key(self, row: int) -> tuple[int, int, int]:
+    def key(self, row: int) -> Key:
         return self.pending.key(*self.facts[row])
 
     @rule(
         count=st.integers(1, 150),
-        priority=st.sampled_from([-5, 0, 900]),
+        priority=st.integers(0, 3),
         queue=st.integers(0, 1),
         cls=st.integers(0, 2),
+        tenant=st.integers(-1, 1),
     )
-    def submit(self, count: int, priority: int, queue: int, cls: int) -> None:
+    def submit(self, count: int, priority: int, queue: int, cls: int, tenant: int) -> None:
         for _ in range(count):
             row = len(self.facts)
-            self.facts[row] = (priority, queue, cls)
+            self.facts[row] = (priority, queue, cls, tenant)
             self.pending.add(self.key(row), row)
             self.waiting.add(row)
 
@@ -64,17 +68,18 @@ class Line(RuleBasedStateMachine):
     def agrees(self) -> None:
         if not hasattr(self, "pending"):
             return
-        groups: dict[tuple[int, int, int], list[int]] = {}
+        groups: dict[Key, list[int]] = {}
         for row in sorted(self.waiting):
             groups.setdefault(self.key(row), []).append(row)
         assert {key: group.rows[group.front :] for key, group in self.pending.groups.items()} == groups
         assert {key: len(group) for key, group in self.pending.groups.items()} == {k: len(v) for k, v in groups.items()}
         for queue in (0, 1):
-            line = sorted((r for r in self.waiting if self.facts[r][1] == queue), key=lambda r: (-self.facts[r][0], r))
+            mine = (r for r in self.waiting if self.facts[r][1] == queue)
+            line = sorted(mine, key=lambda r: (-VALUES[self.facts[r][0]], r))
             shown = {*line[:3], *line[len(line) // 2 : len(line) // 2 + 3], *line[-3:]}
             for place, row in enumerate(line, 1):
                 if row in shown:
-                    assert self.pending.position(self.key(row), row) == place
+                    assert self.pending.position(self.key(row), row, VALUES) == place
 
 
 Line.TestCase.settings = settings(max_examples=50, stateful_step_count=25, deadline=None, derandomize=True)
@@ -87,5 +92,5 @@ def test_only_where_a_verdict_holds_for_all_do_rows_share_a_group(by_class: bool
     """Strict order knows one line to a queue; otherwise each kind of request has its own."""
     pending = Pending(by_class=by_class)
     for row, cls in enumerate(classes):
-        pending.add(pending.key(0, 0, cls), row)
+        pending.add(pending.key(0, 0, cls, -1), row)
     assert len(pending.groups) == (len(set(classes)) if by_class else 1)

@@ -308,7 +308,7 @@ def test_nobody_starts_later_than_the_start_first_promised(work) -> None:
 
 def follow(engine: Engine, until: int, note) -> None:
     """Let time pass, and note after each end of work."""
-    while (end := engine.executor.next_end()) is not None and end <= until:
+    while (end := engine.next_due()) is not None and end <= until:
         engine.advance(end)
         note()
     engine.advance(until)
@@ -354,9 +354,9 @@ def test_quota_is_charged_once_up_the_tree_and_returned_once(ending: str) -> Non
     check_state(engine.state)
 
 
-def test_the_quota_of_a_parent_bounds_its_children_together() -> None:
+def test_the_quota_of_a_tree_bounds_all_its_queues_together() -> None:
     queues = (
-        QueueSpec(name="root", nominal={"gpu_milli": 10_000}),
+        QueueSpec(name="root", nominal={"gpu_milli": 2000}),
         QueueSpec(name="a", parent="root", nominal={"gpu_milli": 8000}),
         QueueSpec(name="b", parent="root"),
     )

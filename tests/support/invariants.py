@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from engine.capacity import NOWHERE
-from engine.model import NodeState, WorkloadState
+from array import array
+from collections.abc import Sequence
+
+from engine import events as ev
+from engine.capacity import NOWHERE, OPEN
+from engine.control import Engine
+from engine.model import RESOURCES, NodeState, QueueSpec, WorkloadState
+from engine.placement import place
+from engine.scheduler import Scheduler
+from engine.shape import accepts
 from engine.state import BOUND, State
+from engine.timers import Timer
 
 
 def check_state(state: State) -> None:
@@ -13,6 +22,8 @@ def check_state(state: State) -> None:
     _check_gangs(state)
     _check_quota(state)
     _check_pending(state)
+    _check_owners(state)
+    _check_bookings(state)
 
 
 def _check_nodes(state: State) -> None:
@@ -44,9 +55,12 @@ def _check_nodes(state: State) -> None:
         assert capacity.whole[node] == sum(1 << i for i, free in enumerate(devices) if free == 1000)
         assert capacity.partial[node] == max((free for free in devices if free < 1000), default=0)
         assert (capacity.key[node] != NOWHERE) == (capacity.state[node] == NodeState.READY), f"index of {node_id}"
-    for pool_row, index in enumerate(capacity.indexes):
+    everywhere = {(OPEN, pool): index for pool, index in enumerate(capacity.indexes)} | capacity.booked
+    for (booking, pool_row), index in everywhere.items():
         ready = [
-            n for n in range(len(capacity.node_ids)) if capacity.pool[n] == pool_row and capacity.key[n] != NOWHERE
+            n
+            for n in range(len(capacity.node_ids))
+            if (capacity.booking[n], capacity.pool[n]) == (booking, pool_row) and capacity.key[n] != NOWHERE
         ]
         assert index.free_cpu == sum(capacity.free_cpu[n] for n in ready)
         assert index.free_memory == sum(capacity.free_memory[n] for n in ready)
@@ -96,6 +110,12 @@ def _check_quota(state: State) -> None:
     for vertex, spec in enumerate(q.specs):
         stored = list(q.used[vertex * q.slots : (vertex + 1) * q.slots])
         assert used[vertex] == stored, f"charge of queue {spec.name}"
+    books = Books(q.specs)
+    draws = books.draws(leaf_use(state))
+    for (name, pool, resource), drawn in draws.items():
+        vertex, flavor = q.row_of[name], q.flavors.index[pool]
+        stored_draw = q.drawn[vertex * q.slots + flavor * 4 + RESOURCES.index(resource)]
+        assert drawn == stored_draw, f"draw of queue {name} in {resource} {pool}"
 
 
 def check_quota_kept(state: State) -> None:
@@ -114,6 +134,398 @@ def _check_pending(state: State) -> None:
         rows = group.rows[group.front :]
         assert rows == sorted(rows), "a group is out of order"
         assert all(state.pending_key(row) == key for row in rows), "a workload is in the wrong group"
+
+
+def _check_owners(state: State) -> None:
+    """P6: what has not ended is somewhere from where it can go on: pending, bound, stopped by a person, or waiting for
+    others or for a moment that will come."""
+    w = state.workloads
+    moments = set(state.timers._heap)
+    for row, name in enumerate(w.ids):
+        now = w.state[row]
+        if now == WorkloadState.WAITING:
+            waits_for = w.dependencies(row)
+            assert w.unmet[row] == len(waits_for), f"{name} counts {w.unmet[row]} dependencies, has {len(waits_for)}"
+            assert waits_for or w.wake[row] >= 0, f"{name} waits for nothing"
+            assert not any(w.fulfilled(target, kind) for target, kind in waits_for), f"{name} waits for what has come"
+            if not waits_for:
+                assert (w.wake[row], Timer.WAKE, row) in moments, f"nothing wakes {name}"
+        elif now == WorkloadState.QUEUED:
+            assert w.unmet[row] == 0, f"{name} is queued though it waits for others"
+            assert w.wake[row] <= state.now_ms, f"{name} is queued before its time"
+        timeout = state.settings.try_timeout_ms
+        if now == WorkloadState.PLACED and timeout:
+            assert (w.since[row] + timeout, Timer.CONFIRM, row) in moments or w.since[row] == state.now_ms, (
+                f"nobody waits for the confirmation of {name}"
+            )
+        terms = w.terms_at(row)
+        if now == WorkloadState.RUNNING and terms.max_runtime_ms:
+            assert (w.started[row] + terms.max_runtime_ms, Timer.MAX_RUNTIME, row) in moments, f"nothing stops {name}"
+        assert (w.preempting[row] < 0) or (
+            now in BOUND and any(row in c.victims and c.row == w.preempting[row] for c in state.bookings.clearings)
+        ), f"{name} is being preempted for nobody"
+
+
+def _check_bookings(state: State) -> None:
+    """P7: kept nodes belong to exactly one live reservation or preemption, and those have all their nodes."""
+    capacity, w = state.capacity, state.workloads
+    kept: dict[int, set[int]] = {}
+    for node, booking in enumerate(capacity.booking):
+        if booking != OPEN:
+            kept.setdefault(booking, set()).add(node)
+    owned = {r.booking: {capacity.row_of[name] for name in r.spec.nodes} for r in state.bookings.reservations}
+    owned |= {c.booking: set(c.nodes) for c in state.bookings.clearings}
+    assert kept == {booking: nodes for booking, nodes in owned.items() if nodes}, "nodes kept for nobody"
+    rows = [clearing.row for clearing in state.bookings.clearings]
+    assert len(rows) == len(set(rows)), "cleared for twice"
+    assert all(w.state[row] == WorkloadState.QUEUED for row in rows), "cleared for one that does not wait"
+
+
+def check_in_time(state: State, now_ms: int) -> None:
+    """P7: nothing waits for a confirmation, a moment or a preemption longer than it may."""
+    w, timeout = state.workloads, state.settings.try_timeout_ms
+    for row, name in enumerate(w.ids):
+        if w.state[row] == WorkloadState.PLACED and timeout:
+            assert now_ms < w.since[row] + timeout, f"{name} still holds nodes without a confirmation"
+        if w.state[row] == WorkloadState.WAITING and not w.unmet[row]:
+            assert now_ms < w.wake[row], f"{name} slept in"
+    assert all(now_ms < c.at_ms for c in state.bookings.clearings), "a preemption was not carried out"
+    assert all(now_ms < r.spec.end_ms for r in state.bookings.reservations), "a reservation outlived its window"
+
+
+# -- quota, from the specs alone --------------------------------------------------------------------------------------
+
+Slot = tuple[str, str]
+"""(pool name, resource name); an empty pool name stands for all pools together."""
+
+
+def leaf_use(state: State) -> dict[tuple[str, str, str], int]:
+    """(queue, pool, resource) -> what its placed tasks ask for there; in all pools under the empty name."""
+    w, a, capacity = state.workloads, state.allocations, state.capacity
+    use: dict[tuple[str, str, str], int] = {}
+    for row in range(len(w.ids)):
+        if w.state[row] not in BOUND:
+            continue
+        queue = state.queues.specs[w.queue[row]].name
+        for i in a.of_workload(w.first_allocation[row]):
+            request = w.class_at(row).groups[a.group[i]].request.vector()
+            for resource, each in zip(RESOURCES, request, strict=True):
+                for pool in ("", capacity.pools[capacity.pool[a.node[i]]].name):
+                    key = queue, pool, resource
+                    use[key] = use.get(key, 0) + each * a.count[i]
+    return use
+
+
+class Books:
+    """The quota rules, worked out recursively from what the specs say."""
+
+    def __init__(self, specs: Sequence[QueueSpec]) -> None:
+        self.specs = {spec.name: spec for spec in specs}
+        self.children: dict[str, list[str]] = {spec.name: [] for spec in specs}
+        for spec in specs:
+            if spec.parent:
+                self.children[spec.parent].append(spec.name)
+        self.pools = ("", *dict.fromkeys(flavor.pool for spec in specs for flavor in spec.flavors))
+        self._limited = {
+            (self.root(spec.name), pool, resource)
+            for spec in specs
+            for pool in self.pools
+            for resource in self._given(spec.name, pool, "nominal")
+        }
+
+    def root(self, name: str) -> str:
+        while self.specs[name].parent:
+            name = self.specs[name].parent
+        return name
+
+    def path(self, name: str) -> list[str]:
+        """From the queue up to its root."""
+        found = [name]
+        while self.specs[found[-1]].parent:
+            found.append(self.specs[found[-1]].parent)
+        return found
+
+    def flavored(self, name: str) -> bool:
+        root = self.root(name)
+        return any(spec.flavors and self.root(spec.name) == root for spec in self.specs.values())
+
+    def limited(self, name: str, slot: Slot) -> bool:
+        """Whether some vertex of the same tree gives a nominal quota."""
+        return (self.root(name), *slot) in self._limited
+
+    def _given(self, name: str, pool: str, field: str) -> dict[str, int]:
+        spec = self.specs[name]
+        if not pool:
+            return getattr(spec, field)
+        return next((getattr(flavor, field) for flavor in spec.flavors if flavor.pool == pool), {})
+
+    def nominal(self, name: str, slot: Slot) -> int:
+        return self._given(name, slot[0], "nominal").get(slot[1], 0)
+
+    def quota(self, name: str, slot: Slot) -> int:
+        lent = (self.quota(child, slot) - self.local(child, slot) for child in self.children[name])
+        return self.nominal(name, slot) + sum(lent)
+
+    def local(self, name: str, slot: Slot) -> int:
+        """What only the subtree itself may use."""
+        lending = self._given(name, slot[0], "lending_limit").get(slot[1])
+        return 0 if lending is None else max(0, self.quota(name, slot) - lending)
+
+    def ceiling(self, name: str, slot: Slot) -> int | None:
+        """The most the vertex may draw, bursts apart; None: whatever those above allow."""
+        if not self.limited(name, slot):
+            return None
+        if not self.specs[name].parent:
+            return self.quota(name, slot)
+        borrowing = self._given(name, slot[0], "borrowing_limit").get(slot[1])
+        return None if borrowing is None else self.quota(name, slot) + borrowing
+
+    def drawn(self, name: str, slot: Slot, use: dict[tuple[str, str, str], int]) -> int:
+        """What the vertex takes of its own quota and of those above."""
+        if not self.children[name]:
+            return 0 if slot[0] and not self.flavored(name) else use.get((name, *slot), 0)
+        return sum(max(0, self.drawn(child, slot, use) - self.local(child, slot)) for child in self.children[name])
+
+    def draws(self, use: dict[tuple[str, str, str], int]) -> dict[tuple[str, str, str], int]:
+        """(vertex, pool, resource) -> what it draws."""
+        slots = [(pool, resource) for pool in self.pools for resource in RESOURCES]
+        return {(name, *slot): self.drawn(name, slot, use) for name in self.specs for slot in slots}
+
+    def used(self, name: str, slot: Slot, use: dict[tuple[str, str, str], int]) -> int:
+        """All use of the vertex and those below it."""
+        below = sum(self.used(child, slot, use) for child in self.children[name])
+        return below + use.get((name, *slot), 0)
+
+    def borrows(self, name: str, use: dict[tuple[str, str, str], int]) -> list[Slot]:
+        """Slots in which the queue uses more than its nominal quota, where quotas count."""
+        return [
+            (pool, resource)
+            for pool in self.pools
+            if not pool or self.flavored(name)
+            for resource in RESOURCES
+            if self.limited(name, (pool, resource))
+            and use.get((name, pool, resource), 0) > self.nominal(name, (pool, resource))
+        ]
+
+
+# -- what must hold of every event ------------------------------------------------------------------------------------
+
+
+class Series:
+    """A preemption while it happens: victims go one by one, then the preemptor is placed."""
+
+    def __init__(self, row: int, before: State | None) -> None:
+        self.row = row
+        self.before = before
+        """The state just before it; None when the victims were given time to write checkpoints."""
+        self.victims: list[ev.Requeued] = []
+
+
+class Witness:
+    """Looks at every event just before and just after it happens."""
+
+    def __init__(self) -> None:
+        self.history: list[ev.AnyEvent] = []
+        self.series: Series | None = None
+        self.preempted: list[tuple[str, int]] = []
+        """(queue, cell ms) of every preemption."""
+        self.pairs: set[tuple[int, int]] = set()
+        """(preemptor, victim) since `new_turn`, at the time `pairs_at`."""
+        self.pairs_at = -1
+        self.most_events = 50_000
+        """More than any of the small cells can need: the engine goes round in circles."""
+
+    def new_turn(self) -> None:
+        """Something new was asked of the engine: what is preempted again is preempted for that."""
+        self.pairs.clear()
+
+    def record(self, event: ev.AnyEvent) -> None:
+        self.history.append(event)
+        assert len(self.history) < self.most_events, "the engine goes round in circles"
+
+    def before(self, state: State, event: ev.AnyEvent) -> None:
+        if self.series is not None and not _goes_on(event, self.series.row):
+            raise AssertionError(f"victims were evicted for row {self.series.row}, and then came {event}")
+        if type(event) is ev.Requeued and event.cause in ev.PREEMPTIONS:
+            if self.series is None:
+                cleared = state.bookings.clearing_for(event.by) is not None
+                self.series = Series(event.by, None if cleared else state.copy())
+            self.series.victims.append(event)
+            self._check_victim(state, event)
+        elif type(event) in (ev.Placed, ev.Grown):
+            self._use, self._bursts = leaf_use(state), _bursting(state)
+            self._clearing = state.bookings.clearing_for(event.row)
+
+    def after(self, state: State, event: ev.AnyEvent) -> None:
+        if type(event) in (ev.Placed, ev.Grown):
+            _check_admission(state, self._use, self._bursts)
+            _check_place(state, event, None if self._clearing is None else self._clearing.booking)
+        if type(event) is ev.Placed and self.series is not None:
+            series, self.series = self.series, None
+            self._check_preemptor(state, series)
+
+    # -- preemption: P4, P5, P13, P18 ---------------------------------------------------------------------------------
+
+    def _check_victim(self, state: State, event: ev.Requeued) -> None:
+        w, q, now_ms = state.workloads, state.queues, state.now_ms
+        victim, by, cause = event.row, event.by, ev.REQUEUE_CAUSES[event.cause]
+        name, spec = w.ids[victim], q.specs[w.queue[victim]]
+        assert by >= 0, f"{name} was preempted for nobody"
+        assert by != victim, f"{name} preempted itself"
+        assert w.state[victim] in BOUND, f"{name} was preempted while {w.state[victim]}"
+        assert w.priority_classes[w.priority[victim]].preemptible, f"{name} may not be preempted"
+        same_queue = w.queue[victim] == w.queue[by]
+        if same_queue:
+            assert w.value_at(victim) < w.value_at(by), f"{name} ({cause}) is no less than {w.ids[by]}"
+        if cause == "lower priority":
+            assert same_queue, f"{name} is of another queue than {w.ids[by]}"
+            assert w.priority_classes[w.priority[by]].preemption == "lower", f"{w.ids[by]} may not preempt"
+        elif cause == "reclaimed":
+            assert not same_queue, f"{name} reclaimed within its queue"
+            reclaim = q.specs[w.queue[by]].reclaim
+            assert reclaim != "never", f"{w.ids[by]} reclaims though its queue never does"
+            assert reclaim == "any" or w.value_at(victim) < w.value_at(by), f"{name} is no less than {w.ids[by]}"
+            books = Books(q.specs)
+            assert books.borrows(spec.name, leaf_use(state)), (
+                f"{name} was reclaimed though {spec.name} is within its nominal quota"
+            )
+        elif cause == "overran backfill":
+            assert w.flags[victim] & ev.BACKFILLED, f"{name} was no backfill"
+            assert w.expected_end(victim) <= now_ms, f"{name} has not overrun"
+        elif cause == "expired burst":
+            expired = [v for v in q.path[w.queue[victim]] if q.burst_excess(v) and q.burst_state(v, now_ms) != "burst"]
+            assert expired, f"{name} was preempted for a burst that has not expired"
+        if cause != "expired burst":
+            assert now_ms - w.started[victim] >= spec.min_runtime_ms, f"{name} ran less than its queue assures"
+        self.preempted.append((spec.name, now_ms))
+        if spec.disruptions >= 0:
+            recent = [q for q, at in self.preempted if q == spec.name and at > now_ms - spec.disruption_window_ms]
+            assert len(recent) <= spec.disruptions, f"queue {spec.name} was disrupted {len(recent)} times"
+        if self.pairs_at != now_ms:
+            self.pairs.clear()
+            self.pairs_at = now_ms
+        assert not any(victim == other for _, other in self.pairs), f"{name} was preempted twice at one time"
+        self.pairs.add((by, victim))
+
+    def _check_preemptor(self, state: State, series: Series) -> None:
+        w = state.workloads
+        name = w.ids[series.row]
+        if any(ev.REQUEUE_CAUSES[v.cause] == "reclaimed" for v in series.victims):
+            books = Books(state.queues.specs)
+            queue = state.queues.specs[w.queue[series.row]].name
+            over = [slot for slot in books.borrows(queue, leaf_use(state)) if _asks(state, series.row, slot)]
+            assert not over, f"{name} reclaimed, and now its queue {queue} is above nominal in {over}"
+        if series.before is None:
+            return
+        for spared in series.victims:
+            trial = series.before.copy()
+            for victim in series.victims:
+                if victim is not spared:
+                    trial.apply(victim)
+            assert not could_start(trial, series.row), f"{w.ids[spared.row]} need not have gone for {name}"
+
+
+def _asks(state: State, row: int, slot: Slot) -> bool:
+    return state.workloads.class_at(row).request[RESOURCES.index(slot[1])] > 0
+
+
+def _goes_on(event: ev.AnyEvent, row: int) -> bool:
+    """Whether the event may follow in a preemption for the row that has begun."""
+    if type(event) is ev.Requeued:
+        return event.by == row
+    return type(event) is ev.Tick or (type(event) is ev.Placed and event.row == row)
+
+
+def could_start(state: State, row: int) -> bool:
+    """Whether quota and room let the workload start as things are."""
+    counts = state.workloads.class_at(row).least
+    for shapes in Scheduler(state, lambda _: None, lambda _: None).variants(row):
+        charge = state.charge_if(row, shapes, counts)
+        if state.queues.lack(state.workloads.queue[row], charge, state.now_ms) is None:
+            claims = place(state.capacity, shapes, counts)
+            if claims is not None:
+                return True
+    return False
+
+
+def _bursting(state: State) -> set[str]:
+    """Vertices whose burst is open: it has not begun, or its window is not over."""
+    q = state.queues
+    return {spec.name for row, spec in enumerate(q.specs) if q.burst_state(row, state.now_ms) != "cooldown"}
+
+
+def _check_admission(state: State, before: dict[tuple[str, str, str], int], bursting: set[str]) -> None:
+    """P3: what just started keeps every vertex within what it may draw, or within its burst while that is open."""
+    books, after = Books(state.queues.specs), leaf_use(state)
+    drew = books.draws(before)
+    for (name, pool, resource), drawn in books.draws(after).items():
+        ceiling = books.ceiling(name, (pool, resource))
+        if ceiling is None or drawn <= ceiling or drawn <= drew[name, pool, resource]:
+            continue
+        burst = books.specs[name].burst
+        limit = -1 if burst is None or pool or name not in bursting else burst.limit.get(resource, -1)
+        assert books.used(name, (pool, resource), after) <= limit, (
+            f"queue {name} draws {drawn} {resource} {pool}, it may {ceiling}, or use {limit} in all"
+        )
+
+
+def _check_place(state: State, event: ev.Placed | ev.Grown, clearing: int | None) -> None:
+    """P15: only on ready nodes of pools it accepts, and on kept nodes only if they are kept for it, or if it is expected
+    to be gone when the reservation starts."""
+    w, q, capacity = state.workloads, state.queues, state.capacity
+    row = event.row
+    name = w.ids[row]
+    books = Books(q.specs)
+    queue = q.specs[w.queue[row]]
+    path = set(books.path(queue.name))
+    own = w.class_at(row).reservation
+    by_booking = {r.booking: r.spec for r in state.bookings.reservations}
+    for group, placement in enumerate(event.groups):
+        spec = w.class_at(row).groups[group]
+        pools_used = set()
+        for node in array("i", placement.nodes):
+            pool = capacity.pools[capacity.pool[node]]
+            pools_used.add(pool.name)
+            assert accepts(spec, pool), f"{name} is in pool {pool.name}"
+            assert capacity.state[node] == NodeState.READY, f"{name} is on {capacity.node_ids[node]}"
+            reservation = by_booking.get(capacity.booking[node])
+            if own:
+                now_its = reservation is not None and reservation.start_ms <= state.now_ms
+                assert now_its and reservation.name == own, f"{name} is outside its reservation {own}"
+            elif reservation is not None:
+                open_to_it = reservation.start_ms <= state.now_ms and not path.isdisjoint(reservation.queues)
+                assert open_to_it or w.expected_end(row) <= reservation.start_ms, (
+                    f"{name} is expected until {w.expected_end(row)} on a node of {reservation.name}, which starts at "
+                    f"{reservation.start_ms}"
+                )
+            elif capacity.booking[node] != OPEN:
+                raise AssertionError(f"{name} is on a node that is kept for another, not for {clearing}")
+        if books.flavored(queue.name) and queue.flavors:
+            assert pools_used <= {flavor.pool for flavor in queue.flavors}, f"{name} is outside its flavors"
+
+
+class WatchedEngine(Engine):
+    """An engine whose every event is looked at. Forks of it are not."""
+
+    def __init__(self, *args, **kwargs) -> None:
+        self.witness = Witness()
+        super().__init__(*args, **kwargs)
+
+    def _emit(self, event: ev.AnyEvent) -> None:
+        self._tick()
+        self.witness.before(self.state, event)
+        super()._emit(event)
+        self.witness.after(self.state, event)
+
+    def _emit_claimed(self, event: ev.Placed | ev.Grown) -> None:
+        self._tick()
+        self.witness.before(self.state, event)
+        super()._emit_claimed(event)
+        self.witness.after(self.state, event)
+
+    def _record(self, event: ev.AnyEvent) -> None:
+        self.witness.record(event)
+        super()._record(event)
 
 
 def check_settled(engine) -> None:
