@@ -16,16 +16,57 @@ Feitelson, IEEE TPDS 12(6), 2001.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from heapq import heappop, heappush
 
-from engine.model import NodeState
 from engine.placement import Claim
 from engine.shape import Shape
 from engine.state import State
 
 Returned = tuple[Shape, int, int]
 """(shape, tasks, device mask)"""
+
+
+def correct_overdue(state: State) -> bool:
+    """Give what has outrun its expected end a later one. True if there was any: what was promised before may not hold.
+
+    Afterwards the first of `state.ends` is current and lies ahead.
+    """
+    overdue = False
+    while state.ends:
+        end, row = state.ends[0]
+        if state.ends_at(row, end):
+            break
+        heappop(state.ends)
+        if end <= state.now_ms and state.is_bound(row):
+            overdue = True
+            heappush(state.ends, (state.workloads.expected_end(row, state.now_ms), row))
+    return overdue
+
+
+def expected_ends(state: State) -> Generator[tuple[int, int], None, None]:
+    """(expected end ms, row) of what runs, soonest first; all lie ahead. Costs only what is taken from it. Close it
+    before the state changes: what was taken is put back then."""
+    correct_overdue(state)
+    passed: list[tuple[int, int]] = []
+    try:
+        while state.ends:
+            end, row = heappop(state.ends)
+            if state.ends_at(row, end) and not (passed and passed[-1] == (end, row)):
+                passed.append((end, row))
+                yield end, row
+    finally:
+        for entry in passed:
+            heappush(state.ends, entry)
+
+
+def all_expected_ends(state: State) -> list[tuple[int, int]]:
+    """The same for everything that runs. Drops what is stale from `state.ends`."""
+    correct_overdue(state)
+    # A sorted list is a heap.
+    state.ends[:] = [(end, row) for end, row in sorted(set(state.ends)) if state.ends_at(row, end)]
+    return state.ends
 
 
 class NodeAhead:
@@ -72,8 +113,6 @@ class Reservation:
         self.workload_class = state.workloads.class_at(row)
         self.start_ms: int | None = None
         """When it can start if the estimates hold; None when even an otherwise empty cell is too small now."""
-        self.quota = frozenset(state.queues.path[state.workloads.queue[row]])
-        """Vertices whose quota it will be charged to."""
         self._state = state
         self._ahead: dict[int, NodeAhead] = {}
         self._returned: dict[int, list[Returned]] = {}
@@ -84,8 +123,8 @@ class Reservation:
         self._own = None if only is None or only.share else only
         """The one shape that is asked for. Such a task, given back or taken, is exactly one slot: no need to look."""
         self._spare = [
-            state.capacity.slots(shape) - group.count
-            for shape, group in zip(self.workload_class.shapes, self.workload_class.groups, strict=True)
+            state.capacity.slots(shape) - count
+            for shape, count in zip(self.workload_class.shapes, self.workload_class.least, strict=True)
         ]
         """Slots at the reserved time beyond what each group needs."""
         self._find_start()
@@ -96,25 +135,19 @@ class Reservation:
         if min(self._spare) >= 0:
             self.start_ms = state.now_ms
             return
-        passed: list[tuple[int, int]] = []
-        while state.ends:
-            end, row = heappop(state.ends)
-            if not state.ends_at(row, end) or (passed and passed[-1] == (end, row)):
-                continue
-            passed.append((end, row))
-            self._give_back(row)
-            if min(self._spare) >= 0:
-                # Work that runs longer than expected is taken to end at any moment.
-                self.start_ms = max(end, state.now_ms + 1)
-                break
-        for entry in passed:
-            heappush(state.ends, entry)
+        with closing(expected_ends(state)) as ends:
+            for end, row in ends:
+                self._give_back(row)
+                if min(self._spare) >= 0:
+                    self.start_ms = end
+                    break
 
     def _give_back(self, row: int) -> None:
         state = self._state
         workload_class = state.workloads.class_at(row)
-        if workload_class.shapes == (self._own,) and not self._ahead and state.capacity.all_ready:
-            self._spare[0] += workload_class.tasks
+        alone = workload_class.shapes == (self._own,) and not self._ahead
+        if alone and state.capacity.all_ready and not state.capacity.booked:
+            self._spare[0] += state.workloads.tasks[row]
             self._ending.append(row)
             return
         for shape, node, count, devices in self._tasks_of(row):
@@ -130,22 +163,20 @@ class Reservation:
     def _shift(self, node: int, shape: Shape, count: int, devices: int) -> None:
         """Give back tasks (take, when negative) at the reserved time, and adjust the spare slots."""
         capacity = self._state.capacity
-        if capacity.state[node] != NodeState.READY:
+        mine = self.workload_class.shapes
+        counts = [capacity.usable(node, own) for own in mine]
+        if not any(counts):
             return
         if shape is self._own and node not in self._ahead:
             self._spare[0] += count
             if count > 0:
                 self._returned.setdefault(node, []).append((shape, count, devices))
             return
-        pool = capacity.pool[node]
-        mine = self.workload_class.shapes
-        if not any(pool in own.pool_set for own in mine):
-            return
         ahead = self._node_ahead(node)
-        before = [ahead.slots(own) if pool in own.pool_set else 0 for own in mine]
+        before = [ahead.slots(own) if counted else 0 for own, counted in zip(mine, counts, strict=True)]
         ahead.shift(shape, count, devices)
         for i, own in enumerate(mine):
-            if pool in own.pool_set:
+            if counts[i]:
                 self._spare[i] += ahead.slots(own) - before[i]
 
     def _node_ahead(self, node: int) -> NodeAhead:
@@ -163,18 +194,15 @@ class Reservation:
 
     def ends_in_time(self, row: int) -> bool:
         """Whether the workload, started now, is expected to be gone by the reserved start."""
-        w = self._state.workloads
-        remaining = max(w.class_at(row).bound_ms - w.kept[row], 1)
-        return self.start_ms is None or self._state.now_ms + remaining <= self.start_ms
+        remaining_ms = self._state.workloads.remaining_ms(row)
+        return self.start_ms is None or self._state.now_ms + remaining_ms <= self.start_ms
 
     def needs_quota(self, row: int) -> bool:
         """Whether the workload, held past the reserved start, takes quota that the reserved one counts on."""
         w, queues = self._state.workloads, self._state.queues
-        request, promised = w.class_at(row).request, self.workload_class.request
-        return any(
-            vertex in self.quota and request[i] and queues.used[vertex * 4 + i] + request[i] + promised[i] > limit
-            for vertex, i, limit in queues.limits[w.queue[row]]
-        )
+        charge = queues.total_charge(w.class_at(row).request)
+        promised = queues.total_charge(self.workload_class.request_of(self.workload_class.least))
+        return queues.leaves_short(w.queue[row], charge, [(w.queue[self.row], promised)], self._state.now_ms)
 
     def certainly_in_the_way(self, shapes: tuple[Shape, ...], count: int) -> bool:
         """A quick test for tasks just like the reserved ones: each takes exactly one slot."""

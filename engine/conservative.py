@@ -47,7 +47,7 @@ class Conservative:
         """Row -> promised start, cell ms."""
         self._state = state
         self._depth = depth
-        one_slot = len(state.workloads.shapes) == 1
+        one_slot = len(state.workloads.shapes) == 1 and not state.capacity.booked
         self._timeline: Slots | Nodes = Slots(state) if one_slot else Nodes(state)
 
     @property
@@ -56,23 +56,26 @@ class Conservative:
         return len(self.starts) >= self._depth
 
     def may_start(self, row: int) -> bool:
-        """Whether the workload can start now and keep every promise made so far. Once False it stays False: a plan
-        only fills up."""
+        """Whether the workload, on open nodes, can start now and keep every promise made so far. Once False it stays
+        False: a plan only fills up."""
         w = self._state.workloads
-        return self._timeline.fits_now(w.class_at(row), w.remaining_ms(row))
+        asked = w.class_at(row)
+        return self._timeline.fits_now(asked.confined(asked.shapes), w.remaining_ms(row))
 
-    def start(self, row: int) -> list[Claim] | None:
-        """Claims for a start now that keeps every promise, taken from the capacity already; or None."""
+    def start(self, row: int, shapes: tuple[Shape, ...]) -> list[Claim] | None:
+        """Claims for a start now, as these shapes, that keeps every promise; taken from the capacity already. Or
+        None."""
         w = self._state.workloads
-        return self._timeline.start(w.class_at(row), w.remaining_ms(row))
+        return self._timeline.start(w.class_at(row).confined(shapes), w.remaining_ms(row))
 
     def promise(self, row: int) -> int | None:
-        """Hold the earliest place for the workload. Its start in cell ms; None when all promises are given out, or
-        when no end of running work will make room for it."""
+        """Hold the earliest place on open nodes for the workload. Its start in cell ms; None when all promises are
+        given out, or when no end of running work will make room for it."""
         w = self._state.workloads
         if self.full:
             return None
-        start_ms = self._timeline.hold(w.class_at(row), w.remaining_ms(row))
+        asked = w.class_at(row)
+        start_ms = self._timeline.hold(asked.confined(asked.shapes), w.remaining_ms(row))
         if start_ms is not None:
             self.starts[row] = start_ms
         return start_ms
@@ -80,17 +83,16 @@ class Conservative:
     def needs_quota(self, row: int) -> bool:
         """Whether the workload, started now, holds quota past the start of a promised one that counts on it."""
         w, queues = self._state.workloads, self._state.queues
+        if not queues.limited[w.queue[row]]:
+            return False
         end_ms = self._state.now_ms + w.remaining_ms(row)
-        request = w.class_at(row).request
-        for vertex, i, limit in queues.limits[w.queue[row]]:
-            promised = sum(
-                w.class_at(other).request[i]
-                for other, start_ms in self.starts.items()
-                if start_ms < end_ms and vertex in queues.path[w.queue[other]]
-            )
-            if promised and queues.used[vertex * 4 + i] + request[i] + promised > limit:
-                return True
-        return False
+        promised = [
+            (w.queue[other], queues.total_charge(w.class_at(other).request_of(w.class_at(other).least)))
+            for other, start_ms in self.starts.items()
+            if start_ms < end_ms
+        ]
+        charge = queues.total_charge(w.class_at(row).request)
+        return queues.leaves_short(w.queue[row], charge, promised, self._state.now_ms)
 
 
 class Slots:
@@ -113,7 +115,7 @@ class Slots:
         """Slots that the end of the workload gives back."""
         w, a, capacity = self._state.workloads, self._state.allocations, self._state.capacity
         if capacity.all_ready:
-            return w.class_at(row).tasks
+            return w.tasks[row]
         rows = a.of_workload(w.first_allocation[row])
         return sum(a.count[i] for i in rows if capacity.state[a.node[i]] == NodeState.READY)
 
@@ -162,7 +164,9 @@ class Nodes:
         eligible = np.isin(view(capacity.pool), list(pools)) & (view(capacity.state) == NodeState.READY)
         self._nodes: Ints = np.flatnonzero(eligible)
         """Node rows, ascending; below, a node goes by its place in here."""
-        self._pools = view(capacity.pool)[self._nodes]
+        kept_for = view(capacity.booking)[self._nodes] + 1
+        self._places = view(capacity.pool)[self._nodes] + kept_for * len(capacity.pools)
+        """Pool of each node, and for whom it is kept, as one number: the pool's row for an open node."""
         self._device_columns = self._most_devices(pools) if self._named else 1
         self._orders: dict[Shape, Ints] = {}
         self._keys, self._free = self._future()
@@ -189,7 +193,8 @@ class Nodes:
 
     def _free_now(self) -> Ints:
         capacity = self._state.capacity
-        columns = [view(column)[self._nodes] for column in (capacity.free_cpu, capacity.free_memory, capacity.free_disk)]
+        besides = (capacity.free_cpu, capacity.free_memory, capacity.free_disk)
+        columns = [view(column)[self._nodes] for column in besides]
         if not self._named:
             columns.append(np.bitwise_count(view(capacity.whole)[self._nodes]).astype(np.int64))
             return np.column_stack(columns)
@@ -275,7 +280,8 @@ class Nodes:
 
     def _room(self, free: Ints, shape: Shape, places: Ints) -> Ints:
         """How many tasks of the shape fit into each of the free quantities, which are those of the nodes beside."""
-        room = np.where(np.isin(self._pools[places], shape.pools), np.iinfo(np.int32).max, 0).astype(np.int64)
+        usable = np.isin(self._places[places], self._places_of(shape))
+        room = np.where(usable, np.iinfo(np.int32).max, 0).astype(np.int64)
         for column, want in enumerate((shape.cpu, shape.memory, shape.disk)):
             if want:
                 np.minimum(room, free[:, column] // want, out=room)
@@ -308,9 +314,14 @@ class Nodes:
         """Nodes in the order the shape prefers its pools, older ones first."""
         order = self._orders.get(shape)
         if order is None:
-            order = np.concatenate([np.flatnonzero(self._pools == pool) for pool in shape.pools] or [np.zeros(0, np.int64)])
-            self._orders[shape] = order
+            found = [np.flatnonzero(self._places == place_) for place_ in self._places_of(shape)]
+            order = self._orders[shape] = np.concatenate(found or [np.zeros(0, np.int64)])
         return order
+
+    def _places_of(self, shape: Shape) -> list[int]:
+        """What tasks of the shape may use, kept nodes first."""
+        pools = len(self._state.capacity.pools)
+        return [pool + (booking + 1) * pools for booking, pool in shape.booked] + shape.pools
 
     def _least(self, start: int, length_ms: int) -> Ints:
         """What each node has free throughout the window."""

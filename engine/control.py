@@ -143,7 +143,7 @@ class Engine:
         with self._turn():
             while (due := self.next_due()) is not None and due <= to_ms:
                 until = min(max(due, self._cycled_ms + self.cycle_every_ms), to_ms)
-                while (due := self.next_due()) is not None and due <= until:
+                while (due := self._next_event_ms()) is not None and due <= until:
                     self._pass_moment(due)
                 self._clock_ms = max(self._clock_ms, until)
                 self._tick()
@@ -151,7 +151,11 @@ class Engine:
             self._clock_ms = max(self._clock_ms, to_ms)
 
     def next_due(self) -> int | None:
-        """Cell time of the next thing that happens by itself; None when nothing does."""
+        """Cell time of the next thing that happens by itself, or was expected to; None when nothing does."""
+        times = (self._next_event_ms(), self.scheduler.next_overdue_ms())
+        return min((at for at in times if at is not None), default=None)
+
+    def _next_event_ms(self) -> int | None:
         report = self.executor.next_report_ms()
         timer = self.state.timers.next_at(self.state, self._clock_ms)
         if report is None or timer is None:
@@ -240,9 +244,16 @@ class Engine:
         self._commit()
 
     def _cycle(self) -> None:
-        """Schedule, and have the executor start what was placed. Simulated work is running at once."""
+        """Schedule, and have the executor start what was placed, until nothing waits for a start that has come."""
         self._cycled_ms = self._clock_ms
         self.scheduler.cycle()
+        self._launch()
+        while self.state.arrivals:
+            self.scheduler.cycle()
+            self._launch()
+
+    def _launch(self) -> None:
+        """Simulated work is running at once, unless faults are rehearsed."""
         for row in self._to_launch:
             if self.state.workloads.state[row] != WorkloadState.PLACED:
                 continue

@@ -162,7 +162,11 @@ class Room:
         """Tasks that would fit if what is free, on all the nodes it may use together, were in one piece."""
         capacity = self._state.capacity
         nodes = np.flatnonzero(capacity.usable_mask(shape))
-        columns = ((capacity.free_cpu, shape.cpu), (capacity.free_memory, shape.memory), (capacity.free_disk, shape.disk))
+        columns = (
+            (capacity.free_cpu, shape.cpu),
+            (capacity.free_memory, shape.memory),
+            (capacity.free_disk, shape.disk),
+        )
         counts = [int(view(column)[nodes].sum()) // want for column, want in columns if want]
         if shape.gpus:
             counts.append(int(np.bitwise_count(view(capacity.whole)[nodes]).sum()) // shape.gpus)
@@ -228,14 +232,12 @@ class Waiting:
         if not self._in_quota:
             yield QUOTA
         ways = self._in_quota or self._ways
-        if not all(self._lacks_room(shapes) for shapes in ways):
-            if self._would_delay():
+        if self._scheduler.lacks_room(self._row) or all(self._lacks_room(shapes) for shapes in ways):
+            if self._state.capacity.booked and self._kept_from(ways[0]):
                 yield RESERVED
-            return
-        if self._kept_from(ways[0]):
+            yield FRAGMENTED if self._is_scattered(ways[0]) else CAPACITY
+        elif self._would_delay():
             yield RESERVED
-        scattered = all(self._room.in_sum(shape) >= count for shape, count in self._short(ways[0]))
-        yield FRAGMENTED if scattered else CAPACITY
 
     @cached_property
     def _own_reservation(self) -> Booked | None:
@@ -283,6 +285,14 @@ class Waiting:
         pairs = zip(shapes, self._class.least, strict=True)
         return [(shape, count) for shape, count in pairs if self._room.slots(shape) < count]
 
+    def _is_scattered(self, shapes: tuple[Shape, ...]) -> bool:
+        """Whether enough is free for each group, but not in pieces that hold its tasks."""
+        could_hold = self._state.capacity.could_hold
+        if not all(could_hold(shape, count) for shape, count in zip(shapes, self._class.least, strict=True)):
+            return False
+        short = self._short(shapes)
+        return bool(short) and all(self._room.in_sum(shape) >= count for shape, count in short)
+
     def _kept_from(self, shapes: tuple[Shape, ...]) -> list[int]:
         """Bookings without which every group would find its room; empty when that would not help."""
         bookings: set[int] = set()
@@ -303,7 +313,9 @@ class Waiting:
         clearing = self._state.bookings.clearing_for(self._row)
         if clearing is not None:
             victims = named([self._state.workloads.ids[victim] for victim in clearing.victims])
-            text = f"{victims} {_verb(len(clearing.victims), 'writes a checkpoint', 'write checkpoints')} to make room"
+            text = (
+                f"{victims} {_plural(len(clearing.victims), 'writes a checkpoint', 'write checkpoints')} to make room"
+            )
             yield Reason(token=PREEMPTED, text=f"{text}, until {moment(clearing.at_ms)}")
 
     def _held_queue(self) -> Iterator[Reason]:
@@ -378,33 +390,35 @@ class Waiting:
         )
 
     def _insufficient(self) -> Iterator[Reason]:
-        for shape, count in self._short(self._first_way):
+        short = self._short(self._first_way)
+        for shape, count in short:
             slots = self._room.slots(shape)
             text = f"{_tasks(count)} of {task_size(shape)} needed at once, room for {slots} now"
             text += f" in {self._pools(shape)}{self._not_ready(shape)}"
             yield Reason(token=CAPACITY, text=text, unblock=f"room for {_tasks(count - slots)} more")
+        if not short:
+            yield Reason(
+                token=CAPACITY,
+                text="each of its groups would fit alone, but not all of them together",
+                unblock="room for its groups on different nodes",
+            )
 
     def _fragmented(self) -> Iterator[Reason]:
-        short = self._short(self._first_way)
-        for shape, count in short:
+        for shape, count in self._short(self._first_way):
             slots = self._room.slots(shape)
             text = (
                 f"{_tasks(count)} of {task_size(shape)} needed at once; what is free in {self._pools(shape)} would hold "
                 f"{self._room.in_sum(shape)}, but is in pieces that hold {slots}"
             )
             yield Reason(token=FRAGMENTED, text=text, unblock=f"{_tasks(count - slots)} more in whole pieces")
-        if not short:
-            yield Reason(
-                token=FRAGMENTED,
-                text="each of its groups would fit alone, but not all of them together",
-                unblock="room for its groups on different nodes",
-            )
 
     def _reserved(self) -> Iterator[Reason]:
         state = self._state
         own, promise = self._own_reservation, self._scheduler.reservation
         if own is not None and self._own_reservation_keeps_it():
-            text = f"may use the nodes of reservation {own.spec.name} alone, which begins at {moment(own.spec.start_ms)}"
+            text = (
+                f"may use the nodes of reservation {own.spec.name} alone, which begins at {moment(own.spec.start_ms)}"
+            )
             yield Reason(token=RESERVED, text=text)
         elif self._lacks_room(self._first_way):
             yield from self._nodes_kept(self._kept_from(self._first_way))
@@ -450,7 +464,7 @@ class Waiting:
         known = [pool for pool in shape.pools if self._state.capacity.pool_nodes[pool]]
         if not known:
             return "the nodes of its reservation"
-        return f"{_verb(len(known), 'pool', 'pools')} {named([pools[pool].name for pool in known])}"
+        return f"{_plural(len(known), 'pool', 'pools')} {named([pools[pool].name for pool in known])}"
 
     def _not_ready(self, shape: Shape) -> str:
         capacity = self._state.capacity
@@ -554,12 +568,12 @@ def named(names: list[str]) -> str:
 
 
 def _tasks(count: int) -> str:
-    return f"{count} {_verb(count, 'task', 'tasks')}"
+    return f"{count} {_plural(count, 'task', 'tasks')}"
 
 
 def _nodes(count: int) -> str:
-    return f"{count} {_verb(count, 'node', 'nodes')}"
+    return f"{count} {_plural(count, 'node', 'nodes')}"
 
 
-def _verb(count: int, one: str, many: str) -> str:
+def _plural(count: int, one: str, many: str) -> str:
     return one if count == 1 else many

@@ -23,7 +23,8 @@ really starts, and if it would not without any single one of them.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from typing import NamedTuple
@@ -50,6 +51,12 @@ MOST_ROUNDS = 8
 """Searches made for one preemptor, each with what the last found to be lacking still."""
 CLOSELY = 64
 """Most victims whose need is verified one by one."""
+
+
+Place = tuple[int, int]
+"""(vertex of the queue tree, slot)"""
+Sources = dict[int, list[tuple[Place, ...]]]
+"""Queue row -> for each slot that work may be taken back in: the places above quota that this brings down."""
 
 
 class Tier(IntEnum):
@@ -111,7 +118,7 @@ def ends_soon(state: State, found: Preemption) -> bool:
     w = state.workloads
     until_ms = state.now_ms + max(state.settings.preempt_after_ms, found.delay_ms)
     return state.settings.preempt_after_ms > 0 and all(
-        state.now_ms < w.expected_end(victim) <= until_ms for victim, _ in found.victims
+        state.now_ms < w.expected_end(victim, state.now_ms) <= until_ms for victim, _ in found.victims
     )
 
 
@@ -189,25 +196,30 @@ class _Search:
         self.requests = Requests()
         self.tier: Rows = np.empty(0, np.int8)
         """Tier of every workload row; -1 for those that may not be victims."""
+        clearings = state.bookings.clearings
+        self.leaving = [victim for c in clearings for victim in c.victims if w.preempting[victim] == c.row]
+        """Workloads that are being stopped for somebody already."""
+        self.settled = _queues_without(state, self.leaving)
+        """The queue tree once they are gone."""
 
     def run(self) -> Preemption | None:
         state = self.state
         lacks = self._lacks(state.queues)
         contested = frozenset(slot for _, slot in lacks) | self._slots_short_of_room()
-        takes_back = self._takes_back(contested)
-        if not takes_back and not _may_preempt_lower(state, self.row):
+        sources = self._sources(contested)
+        if not sources and not _may_preempt_lower(state, self.row):
             return None
         self.requests.update(state.workloads.classes)
-        candidates = self._candidates(takes_back)
+        candidates = self._candidates(sources)
         if candidates is None:
             return None
         for _ in range(MOST_ROUNDS):
-            found = self._cheapest(candidates, lacks, takes_back)
-            if found is None:
+            found = self._cheapest(candidates, lacks, sources)
+            if not found:
                 return None
             still = self._lacks(_queues_without(state, found))
             if not still:
-                return self._verified(found)
+                return self._verified(found, exact=len(self.shapes) == 1 and not lacks)
             # Giving back within what a cohort does not lend frees nothing above it: ask for more.
             for at, short in still.items():
                 lacks[at] = lacks.get(at, 0) + short
@@ -230,55 +242,45 @@ class _Search:
         devices = frozenset(slot for slot, _ in self.charge if slot % len(RESOURCES) == gpu)
         return devices or frozenset(slot for slot, _ in self.charge)
 
-    def _takes_back(self, contested: frozenset[int]) -> dict[int, tuple[tuple[int, int], ...]]:
-        """Queue row -> the (vertex, slot) that must be above nominal for the preemptor to take work back from it. Empty
-        when the preemptor takes nothing back."""
+    def _sources(self, contested: frozenset[int]) -> Sources:
+        """The queues above their nominal quota from which the preemptor may take work back."""
         state = self.state
         queues = state.queues
         own = queues.lack(self.queue, self.charge, state.now_ms, borrow=False)
         if queues.specs[self.queue].reclaim == "never" or (own is not None and own.vertex == self.queue):
             return {}
-        self.without_leaving = _queues_without(state, self._leaving())
         ancestors = set(queues.path[self.queue])
-        found = {}
+        found: Sources = {}
         for queue, path in enumerate(queues.path):
-            if queue == self.queue or queues.children[queue]:
-                continue
             below = [vertex for vertex in path if vertex not in ancestors]
             for slot in sorted(contested):
-                if all(self.without_leaving.borrowed(vertex, slot) for vertex in below):
-                    found[queue] = tuple((vertex, slot) for vertex in below)
-                    break
+                if below and all(self.settled.borrowed(vertex, slot) for vertex in below):
+                    found.setdefault(queue, []).append(tuple((vertex, slot) for vertex in below))
         return found
-
-    def _leaving(self) -> list[int]:
-        """Workloads that are being stopped for somebody already."""
-        clearings = self.state.bookings.clearings
-        return [victim for c in clearings for victim in c.victims if self.state.workloads.preempting[victim] == c.row]
 
     # -- who, and at what cost ----------------------------------------------------------------------------------------
 
-    def _candidates(self, takes_back: dict[int, tuple[tuple[int, int], ...]]) -> Candidates | None:
+    def _candidates(self, sources: Sources) -> Candidates | None:
         """Everybody who may be a victim; None when nobody may."""
         w = self.state.workloads
-        rows = np.flatnonzero(np.isin(view(w.state), BOUND))
+        rows = np.flatnonzero(np.logical_or.reduce([view(w.state) == state for state in BOUND]))
         rows = rows[view(w.preempting)[rows] == NONE]
-        tier = self._tiers(rows, takes_back)
+        tier = self._tiers(rows, sources)
         rows, tier = rows[tier >= 0], tier[tier >= 0]
         keep = ~self._thrashed(rows)
         rows, tier = rows[keep], tier[keep]
         if not len(rows):
             return None
-        values = np.array(w.priority_value)[view(w.priority)[rows]]
+        values, rank = np.unique(w.priority_value, return_inverse=True)
         level = np.full(len(w.ids), -1, np.int16)
-        level[rows] = np.unique(np.stack((tier, values)), axis=1, return_inverse=True)[1]
+        level[rows] = tier * len(values) + rank[view(w.priority)[rows]]
         cost = np.zeros(len(w.ids), np.int64)
         cost[rows] = self._costs(rows)
         self.tier = np.full(len(w.ids), -1, np.int8)
         self.tier[rows] = tier
         return Candidates(level, cost)
 
-    def _tiers(self, rows: Rows, takes_back: dict[int, tuple[tuple[int, int], ...]]) -> Rows:
+    def _tiers(self, rows: Rows, sources: Sources) -> Rows:
         """Tier of each row; -1 for those that are not to be touched."""
         state = self.state
         w, queues = state.workloads, state.queues
@@ -286,7 +288,7 @@ class _Search:
         lower = np.array(w.priority_value)[view(w.priority)[rows]] < self.value
         own = (queue == self.queue) & lower & _may_preempt_lower(state, self.row)
         above = np.zeros(len(queues.specs), bool)
-        above[list(takes_back)] = True
+        above[list(sources)] = True
         other = above[queue]
         if queues.specs[self.queue].reclaim == "lower_priority":
             other &= lower
@@ -322,7 +324,7 @@ class _Search:
         return np.asarray(view(w.rated)[rows] + np.maximum(slowed, 1))
 
     def _thrashed(self, rows: Rows) -> Rows:
-        """Those that were preempted too often lately for the preemptor, which has no higher priority, to do it again."""
+        """Those that were preempted so often lately that only a higher priority may do it again."""
         w = self.state.workloads
         marks = np.zeros(len(rows), bool)
         for i in np.flatnonzero(view(w.evictions)[rows] >= THRASH).tolist():
@@ -363,7 +365,7 @@ class _Search:
         self,
         candidates: Candidates,
         lacks: dict[tuple[int, int], int],
-        takes_back: dict[int, tuple[tuple[int, int], ...]],
+        sources: Sources,
     ) -> list[int] | None:
         state = self.state
         w = state.workloads
@@ -380,7 +382,7 @@ class _Search:
             list(zip(self.shapes, self.counts, strict=True)),
             candidates,
             quotas=[Quota(self._given_back(vertex, slot), short) for (vertex, slot), short in lacks.items()],
-            limits=_Limits(self, takes_back),
+            limits=_Limits(self, sources),
             fits=None if one_group else fits,
         )
 
@@ -400,22 +402,20 @@ class _Search:
         reaches = np.array([vertex in path for path in state.queues.path], bool)
         return np.asarray(sums * (reaches[view(w.queue)] & (self.tier >= 0)))
 
-    def _verified(self, found: list[int]) -> Preemption | None:
-        """The set, without those that are not needed after all; None when it is not enough."""
+    def _verified(self, found: list[int], *, exact: bool) -> Preemption | None:
+        """The set, without those that are not needed after all unless it is `exact`; None when it is not enough."""
         state = self.state
+        w = state.workloads
         claims = _placed_without(state, self.shapes, self.counts, found)
-        if claims is None:
-            return None
-        if len(found) <= CLOSELY:
+        if claims is not None and not exact and len(found) <= CLOSELY:
             found = self._needed(found)
             claims = _placed_without(state, self.shapes, self.counts, found)
         if claims is None:
             return None
-        w = state.workloads
         return Preemption(
             tuple((row, CAUSES[Tier(self.tier[row])]) for row in found),
             claims,
-            max((w.checkpoint_cost[row] for row in found), default=0),
+            max(w.checkpoint_cost[row] for row in found),
         )
 
     def _needed(self, found: list[int]) -> list[int]:
@@ -438,51 +438,57 @@ class _Limits:
     together be less than what it has above.
     """
 
-    def __init__(self, search: _Search, takes_back: dict[int, tuple[tuple[int, int], ...]]) -> None:
+    def __init__(self, search: _Search, sources: Sources) -> None:
         state = search.state
         self._state = state
-        self._takes_back = takes_back
-        self._above = {
-            (vertex, slot): search.without_leaving.borrowed(vertex, slot)
-            for places in takes_back.values()
-            for vertex, slot in places
-        }
-        self._taken: dict[tuple[int, int], list[int]] = {place: [] for place in self._above}
-        """(vertex, slot) -> quantities of the victims below it, ascending."""
-        self._sums = dict.fromkeys(self._above, 0)
-        leaving = [state.workloads.queue[row] for row in search._leaving()]
+        self._sources = sources
+        places = {at for ways in sources.values() for way in ways for at in way}
+        self._above = {at: search.settled.borrowed(*at) for at in places}
+        self._taken: dict[Place, list[int]] = {at: [] for at in places}
+        """Quantities of the victims below the place, ascending."""
+        self._sums = dict.fromkeys(places, 0)
+        leaving = Counter(state.workloads.queue[row] for row in search.leaving)
         self._left = {
-            queue: state.queues.disruptions_left(queue, state.now_ms) - leaving.count(queue)
+            queue: state.queues.disruptions_left(queue, state.now_ms) - leaving[queue]
             for queue in range(len(state.queues.specs))
         }
         self._charges: dict[int, dict[int, int]] = {}
+        self._ways: dict[int, tuple[Place, ...]] = {}
+        """Victim -> the places it was counted at."""
 
     def take(self, row: int) -> bool:
         """Count the workload in; False when that would pass a limit."""
         queue = self._state.workloads.queue[row]
-        if self._left[queue] <= 0:
+        way = self._way(row, queue)
+        if way is None or self._left[queue] <= 0:
             return False
-        charge = self._charge(row)
-        places = self._takes_back.get(queue, ())
-        for place in places:
-            quantity = charge.get(place[1], 0)
-            largest = max(self._taken[place][-1:], default=0)
-            if not quantity or self._sums[place] + quantity - max(largest, quantity) >= self._above[place]:
-                return False
         self._left[queue] -= 1
-        for place in places:
-            insort(self._taken[place], charge[place[1]])
-            self._sums[place] += charge[place[1]]
+        self._ways[row] = way
+        for at in way:
+            quantity = self._charge(row)[at[1]]
+            insort(self._taken[at], quantity)
+            self._sums[at] += quantity
         return True
 
     def untake(self, row: int) -> None:
         """Count it out again."""
-        queue = self._state.workloads.queue[row]
+        self._left[self._state.workloads.queue[row]] += 1
+        for at in self._ways.pop(row):
+            quantity = self._charge(row)[at[1]]
+            self._taken[at].remove(quantity)
+            self._sums[at] -= quantity
+
+    def _way(self, row: int, queue: int) -> tuple[Place, ...] | None:
+        """Where it counts; nowhere when it is of the preemptor's own queue; None when it may not be taken."""
+        ways = self._sources.get(queue)
+        if ways is None:
+            return ()
         charge = self._charge(row)
-        self._left[queue] += 1
-        for place in self._takes_back.get(queue, ()):
-            self._taken[place].remove(charge[place[1]])
-            self._sums[place] -= charge[place[1]]
+        return next((way for way in ways if all(self._admits(at, charge.get(at[1], 0)) for at in way)), None)
+
+    def _admits(self, at: Place, quantity: int) -> bool:
+        largest = max(self._taken[at][-1:], default=0)
+        return quantity > 0 and self._sums[at] + quantity - max(largest, quantity) < self._above[at]
 
     def _charge(self, row: int) -> dict[int, int]:
         found = self._charges.get(row)

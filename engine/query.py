@@ -63,7 +63,9 @@ COLUMNS: dict[Kind, tuple[Column, ...]] = {
     "workloads": (
         Column("id", "ID", "text", "Unique id"),
         Column("name", "NAME", "text", "Name its owner gave it"),
-        Column("state", "STATE", "text", "queued, held, placed, running, finished, failed, cancelled, suspended, waiting"),
+        Column(
+            "state", "STATE", "text", "queued, held, placed, running, finished, failed, cancelled, suspended, waiting"
+        ),
         Column("queue", "QUEUE", "text", "Queue it was submitted to"),
         Column("priority", "PRIO", "count", "Integer priority; higher first"),
         Column("tenant", "TENANT", "text", "Who pays"),
@@ -152,12 +154,43 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     """Why a workload waits. The first of a list is the primary one."""
 
     token: str
-    """OnHold, WaitingForQuota, InsufficientCapacity, BehindInQueue, WaitingForReservation, NoMatchingNodes,
-    AwaitingEvaluation."""
+    """OnHold, Suspended, WaitingForDependency, DependencyNeverSatisfied, WaitingForStartTime, Backoff; of a queued
+    one WaitingForPreempted, QueueHeld, BehindInQueue, ArrayLimit, WaitingForReservation, NoMatchingNodes,
+    WaitingForQuota, InsufficientCapacity, Fragmented, AwaitingEvaluation."""
     text: str
     """A sentence with the numbers: asked, free, by whom."""
     unblock: str = ""
-    """What would let it start, where that is known."""
+    """What would open this gate, where that is known. Others may be closed behind it."""
+
+
+class Counterfactual(msgspec.Struct, frozen=True, kw_only=True):
+    """One change after which a waiting workload really started, on a fork of the cell."""
+
+    kind: str
+    """What is changed: release, resume, queue, array, dependency, start_time, ahead, policy, estimate, promise,
+    reservation, returned, quota, uncordon, capacity, tasks; nothing, when the next scheduling cycle is enough."""
+    text: str
+    """The change in words, exactly as it was applied."""
+    edits: tuple[dict[str, Any], ...]
+    """The commands that were applied together, in one turn. Fields are those of `engine.commands`."""
+    starts: str
+    """Id of what starts: the workload, or the copy that the edits submit in its place."""
+    smallest: bool
+    """Whether one less of the same (a task, a slot, a node) was tried too, and was not enough."""
+    verified: bool = True
+
+
+class Unblocking(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found that would let a workload start now."""
+
+    version: int
+    """State version of the cell that was forked."""
+    found: Counterfactual | None
+    """None: unknown. What was tried did not start it."""
+    tried: tuple[str, ...]
+    """What was tried before, each with what it came to."""
+    forks: int
+    """Forks on which something was tried."""
 
 
 class HistoryItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,6 +246,8 @@ class WorkloadDetail(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_interval_ms: int
     kept_ms: int
     """Work saved by the checkpoints of earlier attempts."""
+    loss_ms: int = 0
+    """Work that stopping it now would lose; 0 where it writes a checkpoint when asked."""
     position: int | None
     """1 = first of its queue; null when it does not wait."""
     reasons: tuple[Reason, ...]
@@ -255,6 +290,9 @@ class QueueDetail(msgspec.Struct, frozen=True, kw_only=True):
     spec: QueueSpec
     leaves: tuple[str, ...]
     """The queues at or below it that take workloads."""
+    over: dict[str, int]
+    """What it, or else the nearest queue above, draws above what it may, by resource or `pool/resource`. Empty unless a
+    quota was reduced or a burst is over."""
 
 
 class PoolOverview(msgspec.Struct, frozen=True, kw_only=True):

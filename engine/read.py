@@ -10,7 +10,8 @@ import difflib
 import fnmatch
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import cache
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -19,7 +20,8 @@ from engine.columns import view
 from engine.errors import SpecError
 from engine.events import REQUEUE_CAUSES
 from engine.explain import Explainer
-from engine.model import RESOURCES, NodeState, WorkloadState
+from engine.fairness import VertexReport, report
+from engine.model import RESOURCES, NodeState, QueueMode, ReservationSpec, WorkloadState
 from engine.query import (
     COLUMNS,
     DEFAULT_COLUMNS,
@@ -31,11 +33,12 @@ from engine.query import (
     Page,
     PoolOverview,
     Query,
+    QueueDetail,
     TaskPlace,
     Term,
     WorkloadDetail,
 )
-from engine.quota import UNLIMITED
+from engine.quota import UNLIMITED, WIDTH, BurstState
 from engine.recent import Recent, totals
 from engine.scheduler import Scheduler
 from engine.state import State
@@ -121,6 +124,7 @@ class Reader:
             attempts=w.attempts[row],
             checkpoint_interval_ms=w.checkpoint[row],
             kept_ms=w.kept[row],
+            loss_ms=0 if w.checkpoint_cost[row] or not state.is_bound(row) else w.lost_if_stopped(row, now_ms),
             position=state.position(row) if waits else None,
             reasons=tuple(self._explainer.reasons(row)),
             earliest_start_ms=self._earliest_start(row, now_ms) if waits else None,
@@ -159,6 +163,27 @@ class Reader:
             items.append(HistoryItem(at_ms=w.history_at[entry], what=TRANSITIONS[what], detail=text))
             entry = w.history_previous[entry]
         return tuple(reversed(items))
+
+    def queue(self, name: str, now_ms: int) -> QueueDetail:
+        state = self._state
+        tree = state.queues
+        row = tree.row(name)
+        leaves = [queue for queue, path in enumerate(tree.path) if row in path and not tree.children[queue]]
+        closed = [vertex for vertex in tree.path[row][1:] if tree.mode[vertex] != QueueMode.OPEN]
+        over = next((excess for vertex in tree.path[row] if (excess := tree.over(vertex, now_ms))), ())
+        return QueueDetail(
+            version=state.version,
+            now_ms=now_ms,
+            name=name,
+            mode=QueueMode(tree.mode[row]).label,
+            closed_by=tree.specs[closed[0]].name if closed else "",
+            spec=tree.specs[row],
+            leaves=tuple(tree.specs[queue].name for queue in leaves),
+            over={"/".join(filter(None, tree.named_slot(slot))): excess for slot, excess in over},
+        )
+
+    def reservation(self, name: str) -> ReservationSpec:
+        return self._state.bookings.reservation(name).spec
 
     def node(self, node_id: str, now_ms: int) -> NodeDetail:
         state = self._state
@@ -296,7 +321,8 @@ def free_gpu(state: State) -> Numbers:
 
 Rows = Numbers | slice
 ALL = slice(None)
-_HAS_WAITED = np.array([s in (WorkloadState.QUEUED, WorkloadState.HELD) for s in WorkloadState])
+_STILL_WAITS = (WorkloadState.QUEUED, WorkloadState.HELD, WorkloadState.SUSPENDED, WorkloadState.WAITING)
+_HAS_WAITED = np.array([s in _STILL_WAITS for s in WorkloadState])
 
 
 class Source:
@@ -382,6 +408,7 @@ class WorkloadSource(Source):
             "queue": lambda rows: (view(w.queue)[rows], [spec.name for spec in state.queues.specs]),
             "tenant": lambda rows: (view(w.tenant)[rows], w.tenants.names),
             "team": lambda rows: (view(w.team)[rows], w.teams.names),
+            "array": lambda rows: (view(w.array)[rows] + 1, ["", *w.array_names.names]),
             "reason": reason,
         }
         self.numbers = {
@@ -468,34 +495,89 @@ class QueueSource(Source):
 
         def oldest(rows: Rows) -> Numbers:
             since = np.full(self.size, -1, np.int64)
-            for (_, queue, _), group in state.pending.groups.items():
+            for (_, queue, _, _), group in state.pending.groups.items():
                 wait = now_ms - w.submitted[group.rows[group.front]]
                 for vertex in q.path[queue]:
                     since[vertex] = max(since[vertex], wait)
             return np.asarray(since[rows])
 
-        used = np.array(q.used, np.int64).reshape(-1, 4)
-        nominal = np.array(q.nominal, np.int64).reshape(-1, 4)
+        def state_of(rows: Rows) -> tuple[Numbers, list[str]]:
+            strictest = [max(q.mode[vertex] for vertex in path) for path in q.path]
+            return np.array(strictest, np.int64)[rows], [mode.label for mode in QueueMode]
+
+        def burst_state(rows: Rows) -> tuple[Numbers, list[str]]:
+            states = [q.burst_state(row, now_ms) if q.specs[row].burst else "" for row in range(self.size)]
+            names = ["", *get_args(BurstState)]
+            return np.array([names.index(state) for state in states], np.int64)[rows], names
+
+        def burst_left(rows: Rows) -> Numbers:
+            bursts = [vertex.burst for vertex in reports()]
+            left = [-1 if burst is None or burst.state == "idle" else burst.ends_in_ms for burst in bursts]
+            return np.array(left, np.int64)[rows]
+
+        @cache
+        def reports() -> list[VertexReport]:
+            demand = [q.used_vector(row) for row in range(self.size)]
+            return report(q, state.capacity.totals, demand, now_ms)
+
+        def reported(figures: str, resource: str) -> Callable[[Rows], Numbers]:
+            return lambda rows: np.array([getattr(v, figures).get(resource, 0) for v in reports()], np.int64)[rows]
+
+        def share_of(figure: str) -> Callable[[Rows], Numbers]:
+            return lambda rows: np.array([getattr(v, figure) // 1_000_000 for v in reports()], np.int64)[rows]
+
+        used = np.array([q.used_vector(row) for row in range(self.size)], np.int64).reshape(-1, 4)
+        nominal = np.array([q.nominal_at(row, slot) for row in range(self.size) for slot in range(WIDTH)], np.int64)
+        nominal = nominal.reshape(-1, WIDTH)
         self.texts = {"name": [spec.name for spec in q.specs], "parent": [spec.parent for spec in q.specs]}
+        self.codes = {"state": state_of, "burst": burst_state}
         self.numbers = {
             "depth": lambda rows: np.array([len(path) - 1 for path in q.path], np.int64)[rows],
             "queued": in_states(WorkloadState.QUEUED),
             "held": in_states(WorkloadState.HELD),
+            "waiting": in_states(WorkloadState.WAITING),
+            "suspended": in_states(WorkloadState.SUSPENDED),
             "running": in_states(WorkloadState.PLACED, WorkloadState.RUNNING),
             "oldest_wait": oldest,
+            "share": share_of("share_ppb"),
+            "past_share": share_of("past_share_ppb"),
+            "burst_left": burst_left,
             "weight": lambda rows: np.array([spec.weight for spec in q.specs], np.int64)[rows],
         }
         for i, name in ((0, "cpu"), (1, "memory"), (2, "gpu")):
             self.numbers[f"{name}_used"] = lambda rows, i=i: used[rows, i]  # type: ignore[misc]
             self.numbers[f"{name}_nominal"] = lambda rows, i=i: nominal[rows, i]  # type: ignore[misc]
             self.absent[f"{name}_nominal"] = UNLIMITED
-        self.absent["oldest_wait"] = -1
+        for name in ("cpu", "gpu"):
+            self.numbers[f"{name}_borrowed"] = reported("borrowed", f"{name}_milli")
+            self.numbers[f"{name}_lent"] = reported("lent", f"{name}_milli")
+        self.absent["oldest_wait"] = self.absent["burst_left"] = -1
+
+
+class ReservationSource(Source):
+    """Columns of `COLUMNS["reservations"]`."""
+
+    def __init__(self, state: State, explainer: Explainer, now_ms: int) -> None:
+        super().__init__()
+        specs: list[ReservationSpec] = [reservation.spec for reservation in state.bookings.reservations]
+        self.size = len(specs)
+        self.texts = {
+            "name": [spec.name for spec in specs],
+            "state": ["ahead" if now_ms < spec.start_ms else "active" for spec in specs],
+            "queues": [", ".join(spec.queues) for spec in specs],
+        }
+        self.numbers = {
+            "start": lambda rows: np.array([spec.start_ms for spec in specs], np.int64)[rows],
+            "end": lambda rows: np.array([spec.end_ms for spec in specs], np.int64)[rows],
+            "nodes": lambda rows: np.array([len(spec.nodes) for spec in specs], np.int64)[rows],
+        }
 
 
 _SOURCES: dict[Kind, Callable[[State, Explainer, int], Source]] = {
     "workloads": WorkloadSource,
     "nodes": NodeSource,
     "queues": QueueSource,
+    "reservations": ReservationSource,
 }
 
 

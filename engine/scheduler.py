@@ -24,8 +24,9 @@ from typing import NamedTuple
 
 from engine import events as ev
 from engine import preemption
-from engine.backfill import Reservation
+from engine.backfill import Reservation, correct_overdue
 from engine.capacity import OPEN, Capacity
+from engine.conservative import Conservative
 from engine.fairness import order_key
 from engine.model import NodeState, WorkloadState
 from engine.pending import Key
@@ -56,8 +57,8 @@ class Verdict(IntEnum):
     """Victims are writing their checkpoints for it."""
 
 
-_ALIKE = (Verdict.WOULD_DELAY, Verdict.ARRAY_LIMIT)
-"""What holds for all of a kind, whatever their queue and priority."""
+_OF_ROOM = (Verdict.NO_CAPACITY, Verdict.WOULD_DELAY)
+"""What holds for all of a kind, unless their queue or priority gives them nodes that others do not get."""
 
 
 class Decision(NamedTuple):
@@ -83,6 +84,8 @@ class Scheduler:
         """`emit_claimed` takes events whose capacity is claimed already."""
         self.state = state
         self.reservation: Reservation | None = None
+        self.promises: dict[int, int] = {}
+        """Conservative: row -> promised start, cell ms, as far as the last pass worked them out."""
         self.decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT)
         self._emit = emit
         self._emit_claimed = emit_claimed
@@ -95,10 +98,13 @@ class Scheduler:
     def cycle(self) -> None:
         """Start everything that may start now, until nothing more changes."""
         state = self.state
+        # What has outrun its estimate ends later than was counted on: promises are made anew.
+        overdue = state.pending.by_class and correct_overdue(state)
         for _ in range(MOST_PASSES):
             arrivals, state.arrivals = state.arrivals, []
             freed = state.capacity.freed
-            if self._seen_freed != freed:
+            if overdue or self._seen_freed != freed or (arrivals and state.policy == "conservative"):
+                overdue = False
                 self.reservation = None
                 self._short_of_room = False
                 self._full_pass()
@@ -110,6 +116,14 @@ class Scheduler:
         if state.short and not self._short_of_room:
             self._grow()
 
+    def next_overdue_ms(self) -> int | None:
+        """Cell time at which the next running workload should have ended, if anything waits for that."""
+        state = self.state
+        if not state.pending.by_class or not state.pending.groups:
+            return None
+        correct_overdue(state)
+        return state.ends[0][0] if state.ends else None
+
     def _full_pass(self) -> None:
         groups = self.state.pending.groups
         if self.state.policy == "conservative":
@@ -120,7 +134,7 @@ class Scheduler:
     def _look_at(self, arrivals: list[int]) -> None:
         """Only what is new and first of its group: behind a blocked one of its kind it is blocked too."""
         state = self.state
-        if not state.pending.by_class or state.policy == "conservative":
+        if not state.pending.by_class:
             self._full_pass()
             return
         candidates: list[Candidate] = []
@@ -170,8 +184,7 @@ class Scheduler:
     def _backfill_order(self, key: Key, row: int) -> Order:
         """Behind a reservation, shortest first: the expected time stands in place of share and priority."""
         w = self.state.workloads
-        left = w.class_at(row).bound_ms - w.kept[row]
-        return -w.priority_band[key[0]], (left,), 0, row
+        return -w.priority_band[key[0]], (w.remaining_ms(row),), 0, row
 
     def _run(self, heads: list[Candidate]) -> None:
         """Consider candidates in order; after a start the next of its group follows."""
@@ -181,7 +194,7 @@ class Scheduler:
         rank = self.order
         closed: set[int] = set()
         refused: set[int] = set()
-        preempts = self._anyone_preempts()
+        alike = not self._anyone_preempts() and not state.bookings.reservations
         starts = 0
         seen: dict[Key, int] = {}
         heapify(heads)
@@ -208,7 +221,7 @@ class Scheduler:
                     heappush(heads, (rank(key, following), key))
             elif verdict == Verdict.QUEUE_CLOSED or self._is_strict(key[1]):
                 closed.add(key[1])
-            elif verdict in _ALIKE or (verdict == Verdict.NO_CAPACITY and not preempts):
+            elif verdict == Verdict.ARRAY_LIMIT or (verdict in _OF_ROOM and alike):
                 # Others of the kind, in other queues and priorities, fare alike: room only shrinks during a pass.
                 refused.add(key[2])
             if shortest_first and self.reservation is not None and rank == self.order:
@@ -371,7 +384,7 @@ class Scheduler:
         w = state.workloads
         workload_class = w.class_at(row)
         queues = frozenset(state.queues.specs[vertex].name for vertex in state.queues.path[w.queue[row]])
-        end_ms = state.now_ms + max(workload_class.bound_ms - w.kept[row], 1)
+        end_ms = state.now_ms + w.remaining_ms(row)
         return state.bookings.usable(row, workload_class.reservation, queues, state.now_ms, end_ms)
 
     def lacks_room(self, row: int) -> bool:
@@ -395,7 +408,8 @@ class Scheduler:
 
     def _promise(self, row: int) -> None:
         """The first workload with too little free is promised its time."""
-        if self.reservation is None and self.state.pending.by_class:
+        named = self.state.workloads.class_at(row).reservation
+        if self.reservation is None and self.state.pending.by_class and not named:
             promise = Reservation(self.state, row)
             # What no running work stands in the way of (nodes are down, or its groups never fit together) holds up
             # nobody: there is no time to promise.
@@ -565,8 +579,75 @@ class Scheduler:
                 unplace(capacity, shapes, claims)
         return needed
 
+    # -- conservative -------------------------------------------------------------------------------------------------
+
     def _plan_all(self) -> None:
-        raise NotImplementedError
+        """Start what may start, and promise the rest their times, in order. Stops as soon as nothing more can start:
+        promises that no start depends on are not worked out."""
+        state = self.state
+        waiting = {key: deque(group.rows[group.front :]) for key, group in state.pending.groups.items()}
+        heads = [(self.order(key, rows[0]), key) for key, rows in waiting.items()]
+        heapify(heads)
+        plan = Conservative(state, state.settings.reservation_depth)
+        hopeful = [(key, rows[0]) for key, rows in waiting.items()] if self._only_room_counts() else None
+        while heads:
+            while hopeful and (not waiting[hopeful[-1][0]] or not plan.may_start(hopeful[-1][1])):
+                hopeful.pop()
+            if hopeful is not None and not hopeful:
+                self._short_of_room = True
+                return
+            order, key = heappop(heads)
+            row = order[3]
+            now = self.order(key, row)
+            if now > order:
+                heappush(heads, (now, key))
+                continue
+            waiting[key].popleft()
+            verdict = self._plan_one(plan, row)
+            if verdict == Verdict.STARTED:
+                self._note_decision(row, order, heads)
+            elif verdict == Verdict.QUEUE_CLOSED or self._is_strict(key[1]):
+                heads = [head for head in heads if head[1][1] != key[1]]
+                heapify(heads)
+                continue
+            elif verdict != Verdict.NO_CAPACITY or plan.full:
+                continue
+            if waiting[key]:
+                heappush(heads, (self.order(key, waiting[key][0]), key))
+        self.promises = plan.starts
+
+    def _only_room_counts(self) -> bool:
+        """Whether nothing but room on open nodes decides who starts."""
+        bookings = self.state.bookings
+        return not (self._anyone_preempts() or bookings.reservations or bookings.clearings or self.state.stretched)
+
+    def _plan_one(self, plan: Conservative, row: int) -> Verdict:
+        """Start the workload if the plan allows, or promise it its time."""
+        state = self.state
+        w = state.workloads
+        if not state.queues.is_open(w.queue[row]):
+            return Verdict.QUEUE_CLOSED
+        if self.at_array_limit(row):
+            return Verdict.ARRAY_LIMIT
+        verdict = Verdict.NO_QUOTA
+        for borrow in (False, True) if state.queues.flavored(w.queue[row]) else (True,):
+            for shapes in self.variants(row):
+                if self._counts_in_quota(row, shapes, borrow=borrow) is None:
+                    continue
+                if plan.needs_quota(row):
+                    return Verdict.PROMISED_QUOTA
+                verdict = Verdict.NO_CAPACITY
+                claims = plan.start(row, shapes)
+                if claims is not None:
+                    self._bind(row, shapes, claims, backfilled=bool(plan.starts))
+                    return Verdict.STARTED
+        made_room = self._preempt(row)
+        if made_room is not None:
+            return made_room
+        if verdict == Verdict.NO_CAPACITY:
+            self._short_of_room = True
+            plan.promise(row)
+        return verdict
 
 
 def _gains_for(capacity: Capacity, node: int, shapes: tuple[Shape, ...]) -> bool:

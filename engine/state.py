@@ -61,9 +61,8 @@ class State(Table):
         """Rebuild what spans several tables: compiled shapes, the pending order, the ends of running work."""
         self.workloads.compile(self.capacity.pools)
         self.rebuild_pending()
-        self.ends: list[tuple[int, int]] = [
-            (self.workloads.expected_end(row), row) for row, state in enumerate(self.workloads.state) if state in BOUND
-        ]
+        bound = [row for row, state in enumerate(self.workloads.state) if state in BOUND]
+        self.ends: list[tuple[int, int]] = [(self.workloads.expected_end(row, self.now_ms), row) for row in bound]
         """Heap of (expected end ms, row); an entry is stale unless `ends_at` says otherwise."""
         heapify(self.ends)
         self.arrivals: list[int] = []
@@ -83,9 +82,8 @@ class State(Table):
         """For each queue: priority value -> workloads placed or running."""
         self.tenant_use: dict[tuple[int, int], list[int]] = {}
         """(queue, tenant) -> quantities its workloads there ask for that are placed or running."""
-        for row, state in enumerate(w.state):
-            if state in BOUND:
-                self._count_bound(row, 1)
+        for row in bound:
+            self._count_bound(row, 1)
         self.timers = Timers()
         self.timers.rebuild(self)
 
@@ -213,7 +211,7 @@ class State(Table):
 
     def ends_at(self, row: int, end_ms: int) -> bool:
         """Whether an entry of `ends` is current."""
-        return self.is_bound(row) and self.workloads.expected_end(row) == end_ms
+        return self.is_bound(row) and self.workloads.expected_end(row, self.now_ms) == end_ms
 
     # -- change -----------------------------------------------------------------------------------------------------
 
@@ -342,7 +340,7 @@ class State(Table):
         self.queues.charge(w.queue[row], self.charge_of(row), self.now_ms)
         self._count_bound(row, 1)
         w.set_state(row, WorkloadState.PLACED, wl.PLACED, self.now_ms, on_nodes)
-        heappush(self.ends, (w.expected_end(row), row))
+        heappush(self.ends, (w.expected_end(row, self.now_ms), row))
         if clearing is not None:
             self._drop_clearing(clearing)
 
@@ -376,10 +374,10 @@ class State(Table):
     def _started(self, event: ev.Started) -> None:
         row = event.row
         w = self.workloads
-        before = w.expected_end(row)
+        before = w.expected_end(row, self.now_ms)
         w.started[row] = w.rated[row] = self.now_ms
         w.set_state(row, WorkloadState.RUNNING, wl.RUNNING, self.now_ms)
-        after = w.expected_end(row)
+        after = w.expected_end(row, self.now_ms)
         if after != before:
             heappush(self.ends, (after, row))
         self._stretch(row)
@@ -538,7 +536,7 @@ class State(Table):
 
     def _recharge(self, row: int, before: Charge) -> None:
         self._shift_charge(row, before)
-        heappush(self.ends, (self.workloads.expected_end(row), row))
+        heappush(self.ends, (self.workloads.expected_end(row, self.now_ms), row))
         self._stretch(row)
 
     def _shift_charge(self, row: int, before: Charge) -> None:

@@ -136,8 +136,7 @@ def cheapest(
 ) -> list[int] | None:
     """Rows of the victims in ascending order, or None when no set is found. Empty when nothing need be removed.
 
-    `classes` is the class row of every workload row. `limits` are left as they were but for the victims, which are
-    counted in.
+    `classes` is the class row of every workload row. The victims are counted in `limits`.
     """
     field = _Field(capacity, asks, quotas, candidates)
     if field.enough() and (fits is None or fits([])):
@@ -158,7 +157,7 @@ def cheapest(
 
 
 class _Field:
-    """The cell as the request sees it, in columns: what is free on each node with nobody and with everybody opened gone.
+    """The cell as the request sees it, in columns: what is free on each node with nobody and with all the opened gone.
 
     A piece is an allocation row of somebody opened. A dimension is a resource, or devices counted in units: whole ones,
     or shares of one size.
@@ -451,10 +450,12 @@ class _Selection:
                 self.whole += quota.amount * field.opened / quota.short
         self.unit = unit_prices(field.candidates.cost, self.whole, self.missing)
         """Per workload row."""
+        self.line: Iterator[int] = iter(())
+        """The choices of the present walk."""
 
     def _contributions(self) -> Rows:
         field = self.field
-        parts = np.zeros(len(field.node))
+        parts: Rows = np.zeros(len(field.node))
         for ask, wants in enumerate(field.wants):
             missing = self.missing[ask]
             if not missing:
@@ -469,7 +470,7 @@ class _Selection:
                 if dimension >= len(field.resources) and field.share.any():
                     unit = field.units[dimension - len(field.resources)]
                     np.maximum(most, field.share / unit * weight.take(field.node), out=most)
-            parts += most
+            parts = parts + most
         return parts
 
     def run(self) -> list[int] | None:
@@ -487,8 +488,9 @@ class _Selection:
         rows = np.union1d(field.workload[pieces], self._cheap_quota(ample))
         detail = _Detail(field, rows, pieces, self.parts[pieces])
         walk = _Walk(detail, self.missing, self.whole[rows], self.limits)
+        self.line = walk.choices()
         tried = 0
-        for count, _ in enumerate(walk.line, 1):
+        for count, _ in enumerate(self.line, 1):
             if count >= tried * 3 // 2 and detail.enough():
                 if self._enough(detail):
                     return walk
@@ -501,14 +503,14 @@ class _Selection:
     def _cheap_nodes(self, ample: int | None) -> Rows:
         """Marks the nodes with the cheapest slots, `ample` times as many as are missing; all when that is None."""
         field = self.field
-        gain = np.zeros(len(field.worth_a_look))
+        gain: Rows = np.zeros(len(field.worth_a_look))
         size = FEW_NODES
         for ask in range(len(field.wants)):
             missing = self.missing[ask]
             if missing:
                 gained = field.slots[ask] - field.base_slots[ask]
-                gain += np.minimum(gained, missing) / missing
-                size = max(size, (ample or 0) * missing * np.count_nonzero(gained) // int(gained.sum()))
+                gain = gain + np.minimum(gained, missing) / missing
+                size = max(size, (ample or 0) * missing * int(np.count_nonzero(gained)) // int(gained.sum()))
         nodes = np.flatnonzero(gain)
         if ample is not None and len(nodes) > 2 * size:
             prices = np.bincount(field.node, weights=self.unit.take(field.workload) * self.parts, minlength=len(gain))
@@ -565,7 +567,7 @@ class _Selection:
         for gang in detail.costliest()[: EXCHANGE_WORK // len(detail.node_of)]:
             found |= dict.fromkeys(walk.instead_of(gang))
         room = max(CORE - len(chosen), CORE // 2)
-        for gang in walk.line:
+        for gang in self.line:
             found[gang] = None
             if len(found) >= room:
                 break
@@ -618,7 +620,6 @@ class _Walk:
         self._keys: list[float] = []
         """Per node: what a slot costs there at least."""
         self._heap: list[tuple[float, int]] = []
-        self.line = self.choices()
 
     def choices(self) -> Iterator[int]:
         """Victims one after another, gone when they are named, for as long as there are any: those who would do after
@@ -702,7 +703,7 @@ class _Walk:
             for free, amount in zip(detail.base.T, detail.amounts.T, strict=True)
         ]
         then = [free[node] + running(amount[live]) for free, amount in zip(now, detail.amounts.T, strict=True)]
-        gain = np.zeros(len(live))
+        gain: Rows = np.zeros(len(live))
         for ask, wants in enumerate(detail.wants):
             if self._missing[ask]:
                 before = reduce(np.minimum, (now[dimension] // want for dimension, want in wants))
@@ -710,7 +711,7 @@ class _Walk:
                 gained = (after - before[node]) * detail.usable[node, ask]
                 gain += np.minimum(gained, max(detail.needs[ask] - detail.have[ask], 1)) / self._missing[ask]
         price = running(unit[detail.gang_of[live]] * detail.parts[live])
-        return np.divide(price, gain, out=np.full(len(live), np.inf), where=gain > 0)
+        return np.asarray(np.divide(price, gain, out=np.full(len(live), np.inf), where=gain > 0))
 
     def _for_slots(self) -> Iterator[int]:
         detail, heap, keys = self.detail, self._heap, self._keys

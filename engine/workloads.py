@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -19,6 +20,11 @@ from engine.shape import Shape
 
 UNBOUNDED_MS = 10 * 365 * 86_400_000
 """What an unknown run time counts as in backfill: ten years."""
+_STEPS_MS = tuple(minutes * 60_000 for minutes in (1, 5, 15, 30, 60, 120, 300, 600, 1200, 3000))
+CORRECTIONS_MS = tuple(accumulate(_STEPS_MS))
+"""What is added to an estimate that proves too short, each time it does; then the last step over and over. Steps of
+Tsafrir, Etsion and Feitelson, IEEE TPDS 18(6), 2007."""
+LAST_STEP_MS = _STEPS_MS[-1]
 TRANSITIONS = (
     "submitted", "held", "released", "placed", "running", "finished", "failed", "cancelled", "requeued", "suspended",
     "resumed", "waiting", "woke", "grown", "shrunk", "checkpointing",
@@ -84,6 +90,14 @@ class WorkloadClass:
             counts.append(least + extra)
             more -= extra
         return tuple(counts)
+
+    def confined(self, shapes: tuple[Shape, ...]) -> WorkloadClass:
+        """The same request with the fewest tasks it may start with, on other shapes."""
+        other = self.copy()
+        other.shapes = shapes
+        other.counts = self.least
+        other.tasks = sum(self.least)
+        return other
 
     def copy(self) -> WorkloadClass:
         other = WorkloadClass((self.groups, self.estimate_ms, self.reservation, self.array))
@@ -414,11 +428,25 @@ class Workloads(Table):
         """Integer priority of the workload."""
         return int(self.priority_value[self.priority[row]])
 
-    def expected_end(self, row: int) -> int:
-        """Cell time at which a placed or running workload ends if its estimate holds."""
+    def remaining_ms(self, row: int) -> int:
+        """How long the workload, started now with the fewest tasks it may start with, is expected to run."""
+        workload_class = self.class_at(row)
+        left = workload_class.bound_ms - self.kept[row]
+        return max(left if workload_class.rigid else -(-left * workload_class.tasks // sum(workload_class.least)), 1)
+
+    def expected_end(self, row: int, now_ms: int) -> int:
+        """Cell time, after `now_ms`, at which a placed or running workload is expected to end: by its estimate, or,
+        where that was too short, by the first correction that lies ahead."""
         workload_class = self.class_at(row)
         left = workload_class.bound_ms - self.kept[row] - self.done[row]
-        return self.rated[row] + max(-(-left * workload_class.tasks // self.tasks[row]), 1)
+        end: int = self.rated[row] + max(-(-left * workload_class.tasks // self.tasks[row]), 1)
+        if end > now_ms:
+            return end
+        end += next((more for more in CORRECTIONS_MS if end + more > now_ms), 0)
+        if end <= now_ms:
+            end += CORRECTIONS_MS[-1] + ((now_ms - end - CORRECTIONS_MS[-1]) // LAST_STEP_MS + 1) * LAST_STEP_MS
+        latest = self.started[row] + self.terms_at(row).max_runtime_ms
+        return latest if now_ms < latest < end else end
 
     def work_done(self, row: int, now_ms: int) -> int:
         """Milliseconds of work, at the speed of all tasks, done in all attempts and not lost."""

@@ -1,5 +1,5 @@
 """The closed set of actions a plan may name: what each applies to, how risky it is, how it reads, how it is taken
-back, which engine command it becomes, and what must be true afterwards.
+back, which engine command its plan becomes, and what must be true afterwards.
 
 Tiers: T1 reversible, T2 disruptive, T3 hard to undo. An action's own tier is a floor; the state of its targets may
 raise it and nothing lowers it. For now a single operator may approve their own plan at any tier; who else must
@@ -10,33 +10,56 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 import msgspec
 
-from engine.commands import AnyCommand, Cancel, Cordon, Drain, Hold, Release, Requeue, SetPolicy, Uncordon
+from engine.commands import (
+    AnyCommand,
+    Cancel,
+    ChangeQueue,
+    Cordon,
+    Drain,
+    DrainQueues,
+    Hold,
+    HoldQueues,
+    OpenQueues,
+    Release,
+    Requeue,
+    Reserve,
+    Resume,
+    SetPolicy,
+    Suspend,
+    Uncordon,
+    Unreserve,
+)
 from engine.errors import SpecError
-from engine.model import Policy
+from engine.model import Policy, QueueSpec, ReservationSpec
+from runbooks.amounts import hours, listed, size, workloads
 from runbooks.plan import ActionName, Plan
+from runbooks.specs import differences, kept
 
-Kind = Literal["workload", "node", "policy"]
+Kind = Literal["workload", "node", "queue", "reservation", "policy"]
 Tier = Literal["T0", "T1", "T2", "T3"]
+
+Given = TypeVar("Given")
 
 TIERS: tuple[Tier, ...] = get_args(Tier)
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 BOUND = frozenset(("placed", "running"))
 """States in which a workload holds capacity, so that stopping it loses work."""
 LARGE_SHARE_PERMILLE = 100
-"""Taking more than this share of a pool (and more than one node) out of use is a tier riskier."""
+"""Taking more than this share of a pool (and more than one node) out of use is a tier riskier, and so is stopping more
+than this share of the cell's running workloads (and more than one) by way of their queue."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """One target as the engine's state has it at the moment it was read."""
 
     id: str
-    """Id of a workload or node; for `set_policy` the name of the policy asked for."""
+    """Id of a workload or node, name of a queue or reservation; for `set_policy` the name of the policy asked for."""
     state: str
-    """Label of its state; for `set_policy` the policy in force."""
+    """Label of its state; for `set_policy` the policy in force, for a reservation "made" or "not made"."""
     attempts: int = 0
     """How often a workload was started: tells a restarted one from the run that was shown."""
     gpu_milli: int = 0
@@ -47,7 +70,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """Time a workload has run in all its attempts."""
     pool: str = ""
     work: tuple[str, ...] = ()
-    """Workloads with a task on a node."""
+    """Workloads with a task on a node; of a queue, those that the action stops."""
+    queue: QueueSpec | None = None
+    """What a queue has."""
+    reservation: ReservationSpec | None = None
+    """What a reservation that is made keeps."""
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,18 +90,42 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     otherwise: str
     """What a person can do when a target is in another state."""
     inverse: str
-    """How it is taken back; `{them}` stands for the targets, `{was}` for the policy in force."""
-    command: Callable[[tuple[str, ...]], AnyCommand]
+    """How it is taken back; `{them}` stands for the targets, `{was}` for what is in force instead."""
+    command: Callable[[Plan], AnyCommand]
+    """Raises SpecError for a plan that no command can express."""
     done: Callable[[Target, Target], bool]
     """True when the second reading shows the action's effect; the first is from before execution."""
 
 
-def set_policy_command(names: tuple[str, ...]) -> AnyCommand:
+def change_queue_command(plan: Plan) -> AnyCommand:
+    """Raises SpecError unless the plan gives its one queue another spec."""
+    change = required(plan.queue, "queue")
+    names = (change.was.name, change.to.name)
+    if plan.targets != (change.to.name,) or len(set(names)) > 1:
+        raise SpecError("queue", f"{' and '.join(names)} is not the target", "Change one queue, by its own name")
+    return ChangeQueue(queue=change.to, over=change.over)
+
+
+def reserve_command(plan: Plan) -> AnyCommand:
+    """Raises SpecError unless the plan describes its one reservation."""
+    reservation = required(plan.reservation, "reservation")
+    if plan.targets != (reservation.name,):
+        raise SpecError("reservation", f"{reservation.name} is not the target", "Make one reservation, by its own name")
+    return Reserve(reservation=reservation)
+
+
+def set_policy_command(plan: Plan) -> AnyCommand:
     """Raises SpecError unless there is exactly one name and it is a known policy."""
     for policy in POLICIES:
-        if names == (policy,):
+        if plan.targets == (policy,):
             return SetPolicy(policy=policy)
-    raise SpecError("targets", f"{', '.join(names)} is not one policy", f"Give one of {', '.join(POLICIES)}")
+    raise SpecError("targets", f"{', '.join(plan.targets)} is not one policy", f"Give one of {', '.join(POLICIES)}")
+
+
+def required(given: Given | None, where: str) -> Given:
+    if given is None:
+        raise SpecError(where, "is missing", "Say what it shall be")
+    return given
 
 
 ROWS: tuple[Action, ...] = (
@@ -83,10 +134,10 @@ ROWS: tuple[Action, ...] = (
         kind="workload",
         verb="Cancel",
         tier="T2",
-        states=frozenset(("queued", "held", "placed", "running")),
+        states=frozenset(("queued", "held", "waiting", "suspended", "placed", "running")),
         otherwise="Only work that has not ended can be cancelled",
         inverse="Cannot be undone: submit {them} again under a new id; work done so far is lost",
-        command=lambda ids: Cancel(ids=ids),
+        command=lambda plan: Cancel(ids=plan.targets),
         done=lambda before, now: now.state == "cancelled",
     ),
     Action(
@@ -94,10 +145,10 @@ ROWS: tuple[Action, ...] = (
         kind="workload",
         verb="Hold",
         tier="T1",
-        states=frozenset(("queued",)),
-        otherwise="Only queued work can be held; requeue running work first",
+        states=frozenset(("queued", "waiting")),
+        otherwise="Only queued or waiting work can be held; requeue running work first",
         inverse="Release {them}",
-        command=lambda ids: Hold(ids=ids),
+        command=lambda plan: Hold(ids=plan.targets),
         done=lambda before, now: now.state == "held",
     ),
     Action(
@@ -108,7 +159,7 @@ ROWS: tuple[Action, ...] = (
         states=frozenset(("held",)),
         otherwise="Only held work can be released",
         inverse="Hold {them} while not yet started",
-        command=lambda ids: Release(ids=ids),
+        command=lambda plan: Release(ids=plan.targets),
         done=lambda before, now: now.state != "held",
     ),
     Action(
@@ -119,9 +170,31 @@ ROWS: tuple[Action, ...] = (
         states=BOUND,
         otherwise="Only placed or running work can be requeued",
         inverse="Cannot be undone: work since the last checkpoint is lost; place in the queue is kept",
-        command=lambda ids: Requeue(ids=ids),
+        command=lambda plan: Requeue(ids=plan.targets),
         # A scheduling cycle may have started it again already: then it is a later attempt.
         done=lambda before, now: now.state not in BOUND or now.attempts > before.attempts,
+    ),
+    Action(
+        name="suspend",
+        kind="workload",
+        verb="Suspend",
+        tier="T1",
+        states=BOUND | {"queued", "waiting"},
+        otherwise="Only work that runs or waits can be suspended; release held work first",
+        inverse="Resume {them}; work since the last checkpoint is lost",
+        command=lambda plan: Suspend(ids=plan.targets),
+        done=lambda before, now: now.state == "suspended",
+    ),
+    Action(
+        name="resume",
+        kind="workload",
+        verb="Resume",
+        tier="T1",
+        states=frozenset(("suspended",)),
+        otherwise="Only suspended work can be resumed",
+        inverse="Suspend {them}",
+        command=lambda plan: Resume(ids=plan.targets),
+        done=lambda before, now: now.state != "suspended",
     ),
     Action(
         name="cordon",
@@ -131,7 +204,7 @@ ROWS: tuple[Action, ...] = (
         states=frozenset(("ready",)),
         otherwise="Only ready nodes can be cordoned",
         inverse="Uncordon {them}",
-        command=lambda ids: Cordon(ids=ids),
+        command=lambda plan: Cordon(ids=plan.targets),
         done=lambda before, now: now.state == "cordoned",
     ),
     Action(
@@ -142,7 +215,7 @@ ROWS: tuple[Action, ...] = (
         states=frozenset(("cordoned", "draining")),
         otherwise="Only cordoned or draining nodes can be uncordoned",
         inverse="Cordon {them}",
-        command=lambda ids: Uncordon(ids=ids),
+        command=lambda plan: Uncordon(ids=plan.targets),
         done=lambda before, now: now.state == "ready",
     ),
     Action(
@@ -153,8 +226,74 @@ ROWS: tuple[Action, ...] = (
         states=frozenset(("ready", "cordoned")),
         otherwise="Only ready or cordoned nodes can be drained",
         inverse="Uncordon {them}; work since the last checkpoint is lost and does not return by itself",
-        command=lambda ids: Drain(ids=ids),
+        command=lambda plan: Drain(ids=plan.targets),
         done=lambda before, now: now.state in ("draining", "cordoned") and not now.work,
+    ),
+    Action(
+        name="hold_queue",
+        kind="queue",
+        verb="Hold",
+        tier="T1",
+        states=frozenset(("open",)),
+        otherwise="Only open queues can be held; a draining one holds its work already",
+        inverse="Open {them}",
+        command=lambda plan: HoldQueues(names=plan.targets),
+        done=lambda before, now: now.state == "held",
+    ),
+    Action(
+        name="drain_queue",
+        kind="queue",
+        verb="Drain",
+        tier="T2",
+        states=frozenset(("open", "held")),
+        otherwise="Only open or held queues can be drained",
+        inverse="Open {them}; work since the last checkpoint is lost",
+        command=lambda plan: DrainQueues(names=plan.targets),
+        done=lambda before, now: now.state == "draining" and not now.work,
+    ),
+    Action(
+        name="open_queue",
+        kind="queue",
+        verb="Open",
+        tier="T1",
+        states=frozenset(("held", "draining")),
+        otherwise="Only held or draining queues can be opened; look for one above that holds it",
+        inverse="Hold {them}; what has started by then goes on",
+        command=lambda plan: OpenQueues(names=plan.targets),
+        done=lambda before, now: now.state == "open",
+    ),
+    Action(
+        name="set_quota",
+        kind="queue",
+        verb="Set quota of",
+        tier="T1",
+        states=frozenset(("open", "held", "draining")),
+        otherwise="Nothing needs doing",
+        inverse="Set quota of {them} back to {was}",
+        command=change_queue_command,
+        done=lambda before, now: now.queue is not None and now.queue != before.queue,
+    ),
+    Action(
+        name="reserve",
+        kind="reservation",
+        verb="Make",
+        tier="T1",
+        states=frozenset(("not made",)),
+        otherwise="Give it another name, or take that one back first",
+        inverse="Unreserve {them}",
+        command=reserve_command,
+        done=lambda before, now: now.state == "made",
+    ),
+    Action(
+        name="unreserve",
+        kind="reservation",
+        verb="Take back",
+        tier="T1",
+        states=frozenset(("made",)),
+        otherwise="Nothing needs doing",
+        inverse="Reserve {was}; others may have taken the nodes by then",
+        command=lambda plan: Unreserve(names=plan.targets),
+        done=lambda before, now: now.state == "not made",
     ),
     Action(
         name="set_policy",
@@ -183,7 +322,10 @@ def find(name: str) -> Action:
 
 def command(plan: Plan) -> AnyCommand:
     """The one engine command a plan stands for. Raises SpecError for what no command can express."""
-    return find(plan.action).command(plan.targets)
+    for field, action in (("queue", "set_quota"), ("reservation", "reserve")):
+        if getattr(plan, field) is not None and plan.action != action:
+            raise SpecError(field, f"has no meaning for {plan.action}", "Leave it out")
+    return find(plan.action).command(plan)
 
 
 def why_not(action: Action, target: Target) -> str:
@@ -193,11 +335,16 @@ def why_not(action: Action, target: Target) -> str:
     return "" if target.state in action.states else f"{target.id} is {target.state}"
 
 
-def tier(action: Action, targets: tuple[Target, ...], pool_nodes: Mapping[str, int]) -> Tier:
-    """The tier of acting on these targets now. `pool_nodes` is pool name -> how many nodes it has."""
-    floor = TIERS.index(action.tier)
-    raises = discards_work(action, targets) or takes_large_share(action, targets, pool_nodes)
-    return TIERS[min(floor + raises, len(TIERS) - 1)]
+def tier(action: Action, targets: tuple[Target, ...], pool_nodes: Mapping[str, int], running: int) -> Tier:
+    """The tier of acting on these targets now. `pool_nodes` is pool name -> how many nodes it has, `running` how many
+    workloads of the cell are bound."""
+    raises = (
+        discards_work(action, targets),
+        takes_large_share(action, targets, pool_nodes),
+        interrupts_work(action, targets),
+        stops_large_share(action, targets, running),
+    )
+    return TIERS[min(TIERS.index(action.tier) + sum(raises), len(TIERS) - 1)]
 
 
 def discards_work(action: Action, targets: tuple[Target, ...]) -> bool:
@@ -213,8 +360,21 @@ def takes_large_share(action: Action, targets: tuple[Target, ...], pool_nodes: M
     return any(n > 1 and n * 1000 > LARGE_SHARE_PERMILLE * pool_nodes.get(pool, 0) for pool, n in taken.items())
 
 
+def interrupts_work(action: Action, targets: tuple[Target, ...]) -> bool:
+    """True when an action that may leave running work alone stops some."""
+    return (action.name == "suspend" and any(target.state in BOUND for target in targets)) or (
+        action.name == "set_quota" and any(target.work for target in targets)
+    )
+
+
+def stops_large_share(action: Action, targets: tuple[Target, ...], running: int) -> bool:
+    """True when what is done to queues stops a large share of the cell's work."""
+    stopped = {id_ for target in targets for id_ in target.work} if action.kind == "queue" else ()
+    return len(stopped) > 1 and len(stopped) * 1000 > LARGE_SHARE_PERMILLE * running
+
+
 def title(plan: Plan) -> str:
-    """Rendered from the typed plan: "Drain 2 nodes", "Cancel workload wl-17", "Set policy to easy"."""
+    """Rendered from the typed plan: "Drain 2 nodes", "Set quota of queue research", "Set policy to easy"."""
     action = find(plan.action)
     return f"{action.verb} {plan.targets[0]}" if action.kind == "policy" else f"{action.verb} {subject(action, plan)}"
 
@@ -229,18 +389,32 @@ def inverse(plan: Plan, targets: tuple[Target, ...]) -> str:
     """How the plan can be taken back, in a sentence."""
     action = find(plan.action)
     them = plan.targets[0] if len(plan.targets) == 1 else f"the same {len(plan.targets)} {action.kind}s"
-    return action.inverse.format(them=them, was=targets[0].state)
+    return action.inverse.format(them=them, was=instead(plan, targets))
 
 
-def step(action: Action, target: Target, work: Mapping[str, Target]) -> str:
-    """One line for one target, with what it costs. `work` holds the workloads named by `target.work`."""
+def instead(plan: Plan, targets: tuple[Target, ...]) -> str:
+    """What the plan puts an end to, where the way back has to name it."""
+    if plan.queue is not None:
+        return ", ".join(f"{what} {was}" for what, was, _ in differences(plan.queue.was, plan.queue.to))
+    made = [f"{target.id}: {kept(target.reservation)}" for target in targets if target.reservation is not None]
+    return "; ".join(made) or targets[0].state
+
+
+def steps(plan: Plan, targets: tuple[Target, ...], work: Mapping[str, Target]) -> list[str]:
+    """What is done, a line each, with what it costs. `work` holds the workloads named by `Target.work`."""
+    action = find(plan.action)
     match action.kind:
         case "policy":
-            return f"set policy {target.id} (now {target.state})"
+            return [f"set policy {target.id} (now {target.state})" for target in targets]
         case "workload":
-            return f"{action.name} {target.id} ({', '.join(workload_facts(action, target))})"
+            return [f"{action.name} {target.id} ({', '.join(workload_facts(action, target))})" for target in targets]
         case "node":
-            return f"{action.name} {target.id} ({', '.join(node_facts(action, target, work))})"
+            return [f"{action.name} {target.id} ({', '.join(node_facts(action, target, work))})" for target in targets]
+        case "reservation":
+            return [reservation_step(plan, target) for target in targets]
+        case "queue":
+            stops = [f"requeue {held.id} ({', '.join(workload_facts(action, held))})" for held in work.values()]
+            return [*queue_steps(plan, targets, work), *stops]
 
 
 def workload_facts(action: Action, target: Target) -> list[str]:
@@ -260,10 +434,35 @@ def node_facts(action: Action, target: Target, work: Mapping[str, Target]) -> li
     return [target.state, f"requeues {listed(target.work)}", size(gpu, cpu), f"{lost(action, held)} lost"]
 
 
+def queue_steps(plan: Plan, targets: tuple[Target, ...], work: Mapping[str, Target]) -> list[str]:
+    """What happens to the queues themselves."""
+    if plan.queue is not None:
+        return [f"{plan.queue.to.name}: {d.what} {d.was} -> {d.to}" for d in differences(plan.queue.was, plan.queue.to)]
+    found = []
+    for target in targets:
+        held = [work[id_] for id_ in target.work if id_ in work]
+        facts = [target.state, f"requeues {workloads(len(held))}", f"{lost(find(plan.action), held)} lost"]
+        found.append(f"{command_name(plan.action)} {target.id} ({', '.join(facts if held else facts[:1])})")
+    return found
+
+
+def reservation_step(plan: Plan, target: Target) -> str:
+    reservation = plan.reservation or target.reservation
+    return f"{plan.action} {target.id}: {kept(reservation) if reservation else target.state}"
+
+
+def command_name(action: str) -> str:
+    """The action as people type it: "hold-queue"."""
+    return action.replace("_", "-")
+
+
 def check(action: Action, before: Target, now: Target) -> str:
     """What a target's reading after execution says: "verified: …" or, when the effect is missing, "NOT verified: …"."""
     found = f"policy is {now.state}" if action.kind == "policy" else f"{now.id} is {now.state}"
-    if now.work and action.name == "drain":
+    if action.name == "set_quota" and before.queue is not None and now.queue is not None:
+        changed = [f"{what} {to}" for what, _, to in differences(before.queue, now.queue)]
+        found = f"{now.id} has {', '.join(changed) or 'what it had'}"
+    if now.work and action.name in ("drain", "drain_queue"):
         found += f" with {workloads(len(now.work))} still there"
     return f"verified: {found}" if action.done(before, now) else f"NOT verified: {found} after {action.name}"
 
@@ -273,7 +472,7 @@ def loses_work(action: Action, target: Target) -> bool:
     match action.name:
         case "cancel":
             return target.state in BOUND or target.worked_ms > 0
-        case "requeue" | "drain":
+        case "requeue" | "suspend" | "drain" | "drain_queue" | "set_quota":
             return target.state in BOUND
         case _:
             return False
@@ -290,28 +489,3 @@ def lost(action: Action, stopped: list[Target]) -> str:
     if gpu:
         return f"{gpu / 3_600_000_000:,.1f} GPU-h"
     return f"{sum(work.cpu_milli * loss_ms(action, work) for work in stopped) / 3_600_000_000:,.1f} CPU-h"
-
-
-def size(gpu_milli: int, cpu_milli: int) -> str:
-    """As in "64 GPU", or "8 CPU" for work that asks for no device."""
-    return f"{whole(gpu_milli)} GPU" if gpu_milli else f"{whole(cpu_milli)} CPU"
-
-
-def whole(milli: int) -> str:
-    """Thousandths as people write them: "64", "0.25", "130,000"."""
-    return f"{milli / 1000:,.12g}"
-
-
-def hours(ms: int) -> str:
-    """As in "3.2 h"; minutes below one hour."""
-    return f"{ms / 3_600_000:,.1f} h" if ms >= 3_600_000 else f"{ms // 60_000} min"
-
-
-def workloads(count: int) -> str:
-    return "1 workload" if count == 1 else f"{count:,} workloads"
-
-
-def listed(ids: tuple[str, ...], most: int = 5) -> str:
-    """As in "wl-1, wl-2 and 3 more"."""
-    rest = len(ids) - most
-    return ", ".join(ids[:most]) + (f" and {rest:,} more" if rest > 0 else "")

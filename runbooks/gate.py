@@ -12,18 +12,19 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.events import AuditEntry
-from engine.model import check_id
+from engine.model import ReservationSpec, check_id
 from engine.query import Overview, Query, Term, WorkloadDetail
 from runbooks import catalog
-from runbooks.catalog import Action, Target, whole
-from runbooks.plan import Effect, Outcome, Plan, Proposal
+from runbooks.amounts import amount, listed, utc, whole, workloads
+from runbooks.catalog import Action, Target
+from runbooks.plan import Effect, Outcome, Plan, Proposal, QueueChange
+from runbooks.specs import differences
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -39,6 +40,10 @@ CLOCK_TOLERANCE_MS = 1_000
 """A wall clock that falls back further than this expires what is open: it could otherwise revive a proposal."""
 SHOWN_STARTS = 1_000
 """Fresh starts compared by name, before and after."""
+MOST_ROWS = 10_000
+"""Rows asked for at a time."""
+STOPS = frozenset(("requeued", "suspended", "finished", "failed", "cancelled"))
+"""What ends an attempt, in a workload's history."""
 
 
 class Open(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,20 +74,33 @@ class Gate:
         self._open: dict[str, Open] = {}
         self._executed: dict[str, Executed] = {}
 
-    def propose(self, action: str, targets: Sequence[str], reason: str = "", requester: str = "") -> Proposal:
-        """Resolve, simulate on a fork, and show. Changes nothing.
+    def propose(
+        self,
+        action: str,
+        targets: Sequence[str],
+        reason: str = "",
+        requester: str = "",
+        *,
+        queue: QueueChange | None = None,
+        reservation: ReservationSpec | None = None,
+    ) -> Proposal:
+        """Resolve, simulate on a fork, and show. Changes nothing. `queue` and `reservation` as in Plan.
 
         Raises SpecError for an unknown action or malformed targets, NotFoundError naming every unknown target, and
         RefusedError naming every target the action does not apply to, and why.
         """
         now_ms = self._now()
         row = catalog.find(action)
-        ids = checked_targets(row, targets)
+        ids = members(self._engine, row, checked_targets(row, targets))
         check_text(reason, "reason", MAX_REASON)
         check_text(requester, "requester", MAX_PERSON)
-        plan = Plan(action=row.name, targets=ids, reason=reason, requester=requester)
-        shown = read(self._engine, row, ids)
+        plan = Plan(
+            action=row.name, targets=ids, queue=queue, reservation=reservation, reason=reason, requester=requester
+        )
+        catalog.command(plan)
+        shown = read(self._engine, row, plan)
         refuse_inapplicable(row, shown)
+        refuse_outdated(plan, shown)
         overview = self._engine.overview()
         work = read_work(self._engine, row, shown)
         digest = plan.digest()
@@ -91,9 +109,9 @@ class Gate:
             id=f"P-{self._count}-{digest[:6]}",
             plan=plan,
             digest=digest,
-            tier=catalog.tier(row, shown, pool_nodes(overview)),
+            tier=catalog.tier(row, shown, pool_nodes(overview), bound(overview)),
             title=catalog.title(plan),
-            steps=tuple(catalog.step(row, target, work) for target in shown),
+            steps=tuple(catalog.steps(plan, shown, work)),
             effects=simulate(self._engine, row, plan, stopped(row, shown, work)),
             inverse=catalog.inverse(plan, shown),
             version=overview.version,
@@ -127,7 +145,7 @@ class Gate:
         # From here on it has happened, whatever the reading below finds.
         del self._open[proposal_id]
         self._remember(proposal_id, Executed(at_ms=now_ms, approver=approver))
-        after = {target.id: target for target in read(self._engine, row, plan.targets)}
+        after = {target.id: target for target in read(self._engine, row, plan, executed=True)}
         return Outcome(
             proposal=proposal_id,
             digest=digest,
@@ -176,11 +194,12 @@ class Gate:
 
     def _refuse_stale(self, row: Action, kept: Open) -> None:
         try:
-            now = read(self._engine, row, kept.proposal.plan.targets)
-        except NotFoundError as gone:
+            now = read(self._engine, row, kept.proposal.plan)
+        except (NotFoundError, RefusedError) as gone:
             raise stale(kept.proposal.id, [gone.problem]) from gone
         found = [text for old, new in zip(kept.shown, now, strict=True) if (text := difference(row, old, new))]
-        tier = catalog.tier(row, now, pool_nodes(self._engine.overview()))
+        overview = self._engine.overview()
+        tier = catalog.tier(row, now, pool_nodes(overview), bound(overview))
         if tier > kept.proposal.tier:
             found.append(f"it was {kept.proposal.tier} and is {tier} now")
         if found:
@@ -195,16 +214,26 @@ def stale(proposal_id: str, found: list[str]) -> RefusedError:
 
 def difference(row: Action, shown: Target, now: Target) -> str:
     """How a target differs, in what the proposal showed and the action depends on; empty when it does not."""
-    if now.state != shown.state:
+    if shown.queue is not None and now.queue is not None and now.queue != shown.queue:
+        return changed_meanwhile(shown.id, QueueChange(was=shown.queue, to=now.queue))
+    if now.reservation != shown.reservation:
+        return f"{shown.id} was shown as another reservation"
+    if now.state != shown.state and row.name != "set_quota":
         return f"{shown.id} was shown as {shown.state} and is {now.state} now"
     if now.attempts != shown.attempts:
         return f"{shown.id} was shown in attempt {shown.attempts} and is in attempt {now.attempts} now"
-    if row.name == "drain":
-        # Work that left since makes the drain milder than was approved; work that arrived would be stopped unseen.
+    if row.name in ("drain", "drain_queue", "set_quota"):
+        # Work that left since makes it milder than was approved; work that arrived would be stopped unseen.
         seen = set(shown.work)
         arrived = tuple(id_ for id_ in now.work if id_ not in seen)
-        return f"{shown.id} has work now that was not shown: {catalog.listed(arrived)}" if arrived else ""
+        return f"{shown.id} has work now that was not shown: {listed(arrived)}" if arrived else ""
     return ""
+
+
+def changed_meanwhile(name: str, change: QueueChange) -> str:
+    """As in "research was changed meanwhile: nominal gpu 32 GPU -> 48 GPU"."""
+    found = (f"{what} {was} -> {to}" for what, was, to in differences(change.was, change.to))
+    return f"{name} was changed meanwhile: {', '.join(found)}"
 
 
 def checked_targets(row: Action, targets: Sequence[str]) -> tuple[str, ...]:
@@ -215,12 +244,36 @@ def checked_targets(row: Action, targets: Sequence[str]) -> tuple[str, ...]:
     if not ids:
         raise SpecError("targets", "is empty", f"Name each {row.kind}")
     if len(ids) > MAX_TARGETS:
-        raise SpecError("targets", f"{len(ids):,} targets", f"Give at most {MAX_TARGETS:,} at a time")
+        raise too_many(len(ids))
     for i, id_ in enumerate(ids):
         check_id(id_, f"targets[{i}]")
-    if row.kind == "policy":
-        row.command(ids)
     return ids
+
+
+def members(engine: Engine, row: Action, ids: tuple[str, ...]) -> tuple[str, ...]:
+    """The ids with that of an array replaced by those of its members that the action applies to, so that a plan names
+    each workload it touches. An array none of whose members it applies to stays, and is refused by name."""
+    if row.kind != "workload":
+        return ids
+    known = read_workloads(engine, ids)
+    states = tuple(Term("state", "=", state) for state in sorted(row.states))
+    found: dict[str, None] = {}
+    for id_ in ids:
+        if id_ in known:
+            found[id_] = None
+            continue
+        where = (Term("array", "=", id_), *states)
+        page = engine.query(Query(kind="workloads", columns=("id",), where=where, limit=MAX_TARGETS))
+        if page.matched > MAX_TARGETS:
+            raise SpecError("targets", f"{id_} has {page.matched:,} such members", "Name some of them")
+        found |= dict.fromkeys([values[0] for values in page.rows] or [id_])
+    if len(found) > MAX_TARGETS:
+        raise too_many(len(found))
+    return tuple(found)
+
+
+def too_many(count: int) -> SpecError:
+    return SpecError("targets", f"{count:,} targets", f"Give at most {MAX_TARGETS:,} at a time")
 
 
 def check_text(value: str, where: str, most: int) -> None:
@@ -237,11 +290,30 @@ def refuse_inapplicable(row: Action, targets: tuple[Target, ...]) -> None:
         raise RefusedError(f"cannot {row.name}: {'; '.join(found)}", row.otherwise)
 
 
-def read(engine: Engine, row: Action, ids: tuple[str, ...]) -> tuple[Target, ...]:
-    """The targets as they are now, in the order given. Raises NotFoundError naming every one that does not exist."""
+def refuse_outdated(plan: Plan, targets: tuple[Target, ...]) -> None:
+    """A change of a queue is refused when it starts from what the queue no longer has, and when it changes nothing."""
+    if plan.queue is None:
+        return
+    present = targets[0].queue
+    if present is not None and present != plan.queue.was:
+        text = changed_meanwhile(targets[0].id, QueueChange(was=plan.queue.was, to=present))
+        raise RefusedError(text, "Look at the queue again, then ask for the change again")
+    if plan.queue.to == plan.queue.was:
+        raise RefusedError(f"{targets[0].id} has exactly that", "Nothing needs doing")
+
+
+def read(engine: Engine, row: Action, plan: Plan, *, executed: bool = False) -> tuple[Target, ...]:
+    """The targets as they are now, in the order given. Raises NotFoundError naming every one that does not exist, and
+    RefusedError when the engine refuses what the plan does with a queue. `executed`: the plan is done, and what it
+    would do once more does not matter."""
+    ids = plan.targets
     match row.kind:
         case "policy":
             return (Target(id=ids[0], state=engine.overview().policy),)
+        case "reservation":
+            return tuple(read_reservation(engine, row, id_) for id_ in ids)
+        case "queue":
+            found = read_queues(engine, plan, executed)
         case "workload":
             found = read_workloads(engine, ids)
         case "node":
@@ -250,6 +322,54 @@ def read(engine: Engine, row: Action, ids: tuple[str, ...]) -> tuple[Target, ...
     if missing:
         raise NotFoundError(f"no such {row.kind}: {', '.join(missing)}", f"Check the ids against the {row.kind} list")
     return tuple(found[id_] for id_ in ids)
+
+
+def read_queues(engine: Engine, plan: Plan, executed: bool) -> dict[str, Target]:
+    """Name -> reading, for those that exist."""
+    found: dict[str, Target] = {}
+    for name in plan.targets:
+        try:
+            queue = engine.reader.queue(name, engine.now_ms)
+        except NotFoundError:
+            continue
+        work: tuple[str, ...] = ()
+        if plan.action == "drain_queue":
+            work = bound_work(engine, queue.leaves)
+        elif plan.queue is not None and plan.queue.over != "keep" and not executed:
+            work = evicted(engine, plan)
+        found[name] = Target(id=name, state=queue.mode, work=work, queue=queue.spec)
+    return found
+
+
+def bound_work(engine: Engine, queues: tuple[str, ...]) -> tuple[str, ...]:
+    """Ids of the placed and running workloads of these queues."""
+    states = tuple(Term("state", "=", state) for state in sorted(catalog.BOUND))
+    found: list[str] = []
+    for name in queues:
+        where = (Term("queue", "=", name), *states)
+        query = Query(kind="workloads", columns=("id",), where=where, limit=MOST_ROWS)
+        page = engine.query(query)
+        found += [row[0] for row in page.rows]
+        while page.rows and len(found) < page.matched:
+            page = engine.query(msgspec.structs.replace(query, offset=len(found)))
+            found += [row[0] for row in page.rows]
+    return tuple(found)
+
+
+def evicted(engine: Engine, plan: Plan) -> tuple[str, ...]:
+    """Ids of the workloads that would lose their places to a change of a queue, as a fork finds."""
+    return engine.fork().command(catalog.command(plan)).changed[len(plan.targets) :]
+
+
+def read_reservation(engine: Engine, row: Action, name: str) -> Target:
+    """A reservation need not exist to be made, and must to be taken back."""
+    try:
+        reservation = engine.reader.reservation(name)
+    except NotFoundError:
+        if row.name != "reserve":
+            raise
+        return Target(id=name, state="not made")
+    return Target(id=name, state="made", reservation=reservation)
 
 
 def read_workloads(engine: Engine, ids: Sequence[str]) -> dict[str, Target]:
@@ -266,7 +386,7 @@ def read_workloads(engine: Engine, ids: Sequence[str]) -> dict[str, Target]:
             attempts=work.attempts,
             gpu_milli=sum(group.count * group.gpu_milli for group in work.groups),
             cpu_milli=sum(group.count * group.cpu_milli for group in work.groups),
-            unsaved_ms=unsaved(work),
+            unsaved_ms=work.loss_ms,
             worked_ms=worked(work),
         )
     return found
@@ -276,20 +396,12 @@ def worked(work: WorkloadDetail) -> int:
     """Milliseconds a workload has run in all its attempts, by its history."""
     total, since = 0, None
     for item in work.history:
-        if since is not None:
+        if item.what in STOPS and since is not None:
             total += item.at_ms - since
-        since = item.at_ms if item.what == "running" else None
+            since = None
+        elif item.what == "running":
+            since = item.at_ms
     return total if since is None else total + work.now_ms - since
-
-
-def unsaved(work: WorkloadDetail) -> int:
-    """Milliseconds a bound workload has run that no checkpoint has saved."""
-    if work.state not in catalog.BOUND or work.started_ms is None:
-        return 0
-    ran = work.now_ms - work.started_ms
-    if not work.checkpoint_interval_ms:
-        return ran
-    return (work.kept_ms + ran) % work.checkpoint_interval_ms
 
 
 def read_nodes(engine: Engine, ids: Sequence[str]) -> dict[str, Target]:
@@ -305,8 +417,8 @@ def read_nodes(engine: Engine, ids: Sequence[str]) -> dict[str, Target]:
 
 
 def read_work(engine: Engine, row: Action, targets: tuple[Target, ...]) -> dict[str, Target]:
-    """The workloads a drain would stop. A gang on several of the nodes is read, and later counted, once."""
-    if row.name != "drain":
+    """The workloads that would be stopped besides the targets. A gang on several nodes is read, and counted, once."""
+    if row.name not in ("drain", "drain_queue", "set_quota"):
         return {}
     return read_workloads(engine, tuple(dict.fromkeys(id_ for target in targets for id_ in target.work)))
 
@@ -320,6 +432,11 @@ def pool_nodes(overview: Overview) -> dict[str, int]:
     return {pool.name: pool.nodes for pool in overview.pools}
 
 
+def bound(overview: Overview) -> int:
+    """Workloads that hold capacity."""
+    return sum(overview.states.get(state, 0) for state in catalog.BOUND)
+
+
 def simulate(engine: Engine, row: Action, plan: Plan, stops: list[Target]) -> tuple[Effect, ...]:
     """What the plan and one scheduling cycle change, on a fork.
 
@@ -327,44 +444,52 @@ def simulate(engine: Engine, row: Action, plan: Plan, stops: list[Target]) -> tu
     """
     fork = engine.fork()
     fork.settle()
-    overview, started = fork.overview(), starts(fork)
+    overview, started, excess = fork.overview(), starts(fork), over(fork, plan)
     fork.command(catalog.command(plan))
     fork.settle()
     effects = compare(overview, fork.overview())
+    if excess != over(fork, plan):
+        effects.append(Effect(label="Above what it may use", before=excess, after=over(fork, plan)))
     if stops:
-        label = "Cancelled with work done" if row.name == "cancel" else "Requeued"
-        effects.append(Effect(label=label, before="none", after=catalog.workloads(len(stops))))
+        label = {"cancel": "Cancelled with work done", "suspend": "Suspended from running"}.get(row.name, "Requeued")
+        effects.append(Effect(label=label, before="none", after=workloads(len(stops))))
         effects.append(Effect(label="Work lost, if now", before="none", after=catalog.lost(row, stops)))
     effects += compare_starts(started, starts(fork))
     return tuple(effects)
+
+
+def over(fork: Engine, plan: Plan) -> str:
+    """What the queue of the plan draws above what it may."""
+    if plan.queue is None:
+        return "none"
+    excess = fork.reader.queue(plan.queue.to.name, fork.now_ms).over
+    pairs = ((key.rpartition("/"), quantity) for key, quantity in excess.items())
+    return ", ".join(f"{pool}{slash}{amount(name, quantity)}" for (pool, slash, name), quantity in pairs) or "none"
 
 
 def compare(before: Overview, after: Overview) -> list[Effect]:
     """The figures of every plan, and those others that change."""
     unit = scarce(before)[1]
     always = [
-        Effect(label="Waiting", before=waiting(before), after=waiting(after)),
+        Effect(label="Waiting", before=in_state(before, "queued"), after=in_state(after, "queued")),
         Effect(label="Running", before=running(before), after=running(after)),
         Effect(label=f"{unit} in use", before=in_use(before), after=in_use(after)),
         Effect(label=f"{unit} free", before=free(before), after=free(after)),
     ]
     others = [
-        Effect(label="On hold", before=held(before), after=held(after)),
+        Effect(label="On hold", before=in_state(before, "held"), after=in_state(after, "held")),
+        Effect(label="Suspended", before=in_state(before, "suspended"), after=in_state(after, "suspended")),
         Effect(label="Nodes taking work", before=nodes_ready(before), after=nodes_ready(after)),
     ]
     return always + [effect for effect in others if effect.before != effect.after]
 
 
-def waiting(overview: Overview) -> str:
-    return f"{overview.states.get('queued', 0):,}"
-
-
-def held(overview: Overview) -> str:
-    return f"{overview.states.get('held', 0):,}"
+def in_state(overview: Overview, state: str) -> str:
+    return f"{overview.states.get(state, 0):,}"
 
 
 def running(overview: Overview) -> str:
-    return f"{sum(overview.states.get(state, 0) for state in catalog.BOUND):,}"
+    return f"{bound(overview):,}"
 
 
 def nodes_ready(overview: Overview) -> str:
@@ -406,11 +531,7 @@ def compare_starts(before: tuple[tuple[str, ...], int], after: tuple[tuple[str, 
     gained, missed = tuple(id_ for id_ in new if id_ not in was), tuple(id_ for id_ in old if id_ not in is_)
     effects = []
     if gained:
-        effects.append(Effect(label="Starts because of it", before="none", after=catalog.listed(gained)))
+        effects.append(Effect(label="Starts because of it", before="none", after=listed(gained)))
     if missed:
-        effects.append(Effect(label="No longer starts now", before=catalog.listed(missed), after="none"))
+        effects.append(Effect(label="No longer starts now", before=listed(missed), after="none"))
     return effects
-
-
-def utc(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -202,7 +202,7 @@ def run(plan: Plan, policy: Policy) -> Engine:
         for answer in engine.commands([Submit(workloads=(spec,)) for _, spec in arriving]):
             if isinstance(answer, MusterError):
                 plan.problems.skip(answer.problem)
-    while (end := engine.executor.next_end()) is not None:
+    while (end := engine.next_due()) is not None:
         engine.advance(end)
     return engine
 

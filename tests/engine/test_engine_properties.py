@@ -1,150 +1,226 @@
-"""Random operation sequences against the invariants: whatever people and time do, the books balance."""
+"""Random lives of random cells: whatever people, time and executors do, the books balance and nothing is lost.
+
+Every life is played on an engine whose every event is looked at (`invariants.Witness`), and after every operation the
+whole state is checked from the ground up. At the end the cell is left alone until nothing happens any more.
+"""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
-from cells import small_cell, submit
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from invariants import check_settled, check_state
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from invariants import WatchedEngine, check_in_time, check_settled, check_state
+from random_cells import Fork, Life, Names, Pass, Restart, cells, lives, passes, submits
 
 from engine import commands as cmd
+from engine import events as ev
 from engine.control import Engine
 from engine.errors import MusterError
-from engine.model import Resources, TaskGroup, WorkloadSpec
+from engine.model import CellSpec, NodeState, QueueMode, TaskGroup, WorkloadSpec, WorkloadState
+from engine.state import State
 
-groups = st.builds(
-    TaskGroup,
-    name=st.just("main"),
-    count=st.integers(1, 6),
-    request=st.builds(
-        Resources,
-        cpu_milli=st.sampled_from([1, 500, 1000, 4000, 16_000, 33_000]),
-        memory_mib=st.sampled_from([0, 100, 4000, 60_000]),
-        gpu_milli=st.sampled_from([0, 0, 250, 333, 500, 1000, 2000, 8000]),
-        disk_mib=st.sampled_from([0, 0, 0, 40_000]),
-    ),
-)
+YEAR_MS = 366 * 86_400_000
+QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
 
-class Cell(RuleBasedStateMachine):
-    """One durable engine. Everything people can ask for, in any order, and time passing."""
+class Player:
+    """Plays the operations of one life, and checks after each."""
 
-    @initialize(
-        quota=st.sampled_from([{}, {"gpu_milli": 12_000}, {"cpu_milli": 40_000}]),
-        policy=st.sampled_from(["fcfs", "easy"]),
-    )
-    def open(self, quota: dict[str, int], policy: str) -> None:
-        self.folder = tempfile.TemporaryDirectory()
-        self.path = Path(self.folder.name) / "journal.db"
-        self.engine = Engine.open(self.path, cell=small_cell(3, 2, quota), seed=7, snapshot_every=40)
-        self.engine.command(cmd.SetPolicy(policy=policy))
-        self.submitted: set[str] = set()
+    def __init__(self, life: Life, folder: str | None = None) -> None:
+        self.life = life
+        self.names = Names.of(life.cell)
+        self.path = None if folder is None else Path(folder) / "journal.db"
+        self.commands: list[Any] = []
+        """What was done, in the engine's own terms: a command, a time to advance to, or a name."""
+        self.engine: Engine = self.open(cell=life.cell)
+        self.ask(cmd.SetPolicy(policy=life.policy))
 
-    def teardown(self) -> None:
-        if hasattr(self, "engine"):
-            self.engine.close()
-            self.folder.cleanup()
-
-    def ask(self, command: cmd.AnyCommand) -> bool:
-        """Whether it was accepted; a refusal must leave no trace."""
-        before = self.engine.version
-        answer = self.engine.commands([command])[0]
-        refused = isinstance(answer, MusterError)
-        assert not refused or self.engine.version == before, f"refused, yet something changed: {answer}"
-        return not refused
-
-    @rule(
-        sizes=st.lists(groups, min_size=1, max_size=2),
-        queue=st.sampled_from(["a", "b"]),
-        priority=st.sampled_from(["low", "normal", "high"]),
-        estimate=st.sampled_from([0, 1000, 60_000, 600_000]),
-        run=st.sampled_from([1, 900, 60_000, 700_000]),
-        checkpoint=st.sampled_from([0, 500]),
-        held=st.booleans(),
-    )
-    def submit(self, sizes, queue, priority, estimate, run, checkpoint, held) -> None:
-        name = f"w{len(self.submitted)}"
-        spec = WorkloadSpec(
-            id=name,
-            queue=queue,
-            priority_class=priority,
-            groups=tuple(
-                TaskGroup(name=f"g{i}", count=group.count, request=group.request) for i, group in enumerate(sizes)
-            ),
-            estimate_ms=estimate,
-            simulated_runtime_ms=run,
-            checkpoint_interval_ms=checkpoint,
-            held=held,
+    def open(self, cell: CellSpec | None = None, *, use_snapshot: bool = True) -> WatchedEngine:
+        return WatchedEngine.open(
+            self.path,
+            seed=self.life.seed,
+            cell=cell,
+            faults=self.life.faults,
+            snapshot_every=40,
+            use_snapshot=use_snapshot,
         )
-        if self.ask(submit(spec)):
-            self.submitted.add(name)
 
-    @rule(milliseconds=st.sampled_from([1, 899, 1000, 30_000, 600_000]))
-    def pass_time(self, milliseconds: int) -> None:
-        self.engine.advance(self.engine.now_ms + milliseconds)
+    def play(self) -> None:
+        for operation in self.life.operations:
+            self.do(operation)
+            self.check()
 
-    @precondition(lambda self: self.submitted)
-    @rule(
-        data=st.data(),
-        action=st.sampled_from([cmd.Cancel, cmd.Hold, cmd.Release, cmd.Requeue]),
-    )
-    def act_on_workload(self, data, action) -> None:
-        self.ask(action(ids=(data.draw(st.sampled_from(sorted(self.submitted))),)))
+    def do(self, operation: Any) -> None:
+        if isinstance(operation, Pass):
+            self.advance(self.engine, operation.milliseconds)
+        elif isinstance(operation, Fork):
+            self.fork(operation)
+        elif isinstance(operation, Restart):
+            self.restart(operation.use_snapshot)
+        else:
+            command = self.names.command(operation, self.engine.now_ms)
+            if command is not None:
+                self.ask(command)
 
-    @rule(
-        node=st.sampled_from(["g0", "g1", "g2", "c0", "c1"]),
-        action=st.sampled_from([cmd.Cordon, cmd.Uncordon, cmd.Drain]),
-    )
-    def act_on_node(self, node, action) -> None:
-        self.ask(action(ids=(node,)))
+    def advance(self, engine: Engine, milliseconds: int) -> None:
+        self.commands.append(engine.now_ms + milliseconds)
+        engine.advance(engine.now_ms + milliseconds)
 
-    @rule(policy=st.sampled_from(["fcfs", "easy"]))
-    def change_policy(self, policy) -> None:
-        self.ask(cmd.SetPolicy(policy=policy))
-
-    @rule()
-    def restart(self) -> None:
-        """A new process with the same journal has the same state, from the snapshot and from every event."""
+    def ask(self, command: cmd.AnyCommand) -> None:
+        """A refusal must leave no trace."""
+        self.commands.append(command)
+        self.engine.witness.new_turn()
         before = self.engine.state.digest()
-        now = self.engine.state.now_ms
-        self.engine._journal.close()
-        whole = Engine.open(self.path, use_snapshot=False)
-        assert whole.state.digest() == before
-        whole._journal.close()
-        self.engine = Engine.open(self.path, snapshot_every=40)
-        assert self.engine.state.digest() == before
-        assert self.engine.now_ms == now
+        answer = self.engine.commands([command])[0]
+        if isinstance(answer, MusterError):
+            assert self.engine.state.digest() == before, f"refused, yet something changed: {answer}"
+            self.commands[-1] = None
+        else:
+            self.names.accepted(command, answer.changed)
 
-    @rule(milliseconds=st.sampled_from([1000, 100_000]))
-    def fork(self, milliseconds: int) -> None:
-        """A fork changes nothing here, and left alone it is this cell's future."""
-        before = self.engine.state.digest()
-        twin = self.engine.fork()
-        assert twin.state.digest() == before
-        twin.advance(twin.now_ms + milliseconds)
+    def fork(self, operation: Fork) -> None:
+        """P10: nothing done to a fork reaches its parent, and one that is left alone is the parent's future."""
+        engine, now_ms = self.engine, self.engine.now_ms
+        before = engine.state.digest()
+        twin, untouched = engine.fork(), engine.fork()
+        names = self.names.copy()
+        for step in operation.operations:
+            if isinstance(step, Pass):
+                twin.advance(twin.now_ms + step.milliseconds)
+            elif (command := names.command(step, twin.now_ms)) is not None:
+                answer = twin.commands([command])[0]
+                if not isinstance(answer, MusterError):
+                    names.accepted(command, answer.changed)
+            check_state(twin.state)
+        twin.advance(twin.now_ms + operation.milliseconds)
         check_state(twin.state)
-        assert self.engine.state.digest() == before
-        self.engine.advance(self.engine.now_ms + milliseconds)
-        assert self.engine.state.digest() == twin.state.digest()
+        untouched.advance(now_ms + operation.milliseconds)
+        assert engine.state.digest() == before, "a fork changed its parent"
+        self.advance(engine, operation.milliseconds)
+        assert not (off := differences(engine.state, untouched.state)), f"a fork left alone had another future: {off}"
 
-    @invariant()
-    def holds(self) -> None:
-        if hasattr(self, "engine"):
-            check_state(self.engine.state)
-            check_settled(self.engine)
-            known = set(self.engine.state.workloads.ids)
-            assert known == self.submitted, "a workload appeared or disappeared"
+    def restart(self, use_snapshot: bool) -> None:
+        """P9: a new process that finds the journal has the same state, from the snapshot and from every event."""
+        self.commands.append("restart")
+        engine = self.engine
+        assert isinstance(engine, WatchedEngine)
+        assert engine._journal is not None
+        before, now_ms = engine.state.digest(), engine.state.now_ms
+        engine._journal.close()
+        found = self.open(use_snapshot=not use_snapshot)
+        assert found.state.digest() == before, "another way of reading the journal gives another state"
+        found._journal.close()
+        self.engine = found = self.open(use_snapshot=use_snapshot)
+        assert found.state.digest() == before, "the journal gives another state"
+        assert found.now_ms == now_ms
+        found.witness.history = engine.witness.history
+        found.witness.preempted = engine.witness.preempted
+
+    def check(self) -> None:
+        engine = self.engine
+        check_state(engine.state)
+        check_in_time(engine.state, engine.now_ms)
+        check_settled(engine)
+        assert engine.state.workloads.ids == self.names.workloads, "a workload appeared or disappeared"
+        self.check_stable()
+
+    def check_stable(self) -> None:
+        """P5: another cycle on what is unchanged does nothing, not even one that looks at everything anew."""
+        engine = self.engine
+        seen = len(engine.witness.history)
+        engine.settle()
+        more = [event for event in engine.witness.history[seen:] if type(event) is not ev.Tick]
+        assert not more, f"a second cycle found more to do: {more}"
+        twin = engine.fork()
+        twin.settle()
+        changes = twin.changes(engine.version)
+        assert twin.version == engine.version, f"a cycle without memory found more to do: {changes.items}"
+
+    def check_replay(self) -> None:
+        """P9: the events alone give the state."""
+        replayed = State()
+        for event in ev.decode(ev.encode(self.engine.witness.history)):
+            replayed.apply(event)
+        assert replayed.digest() == self.engine.state.digest(), "the events give another state"
+
+    # -- P8 -----------------------------------------------------------------------------------------------------------
+
+    def leave_alone(self) -> None:
+        """Undo what people did to keep work from running, and let time pass: everything that can end ends."""
+        engine = self.engine
+        engine.faults = engine.executor.faults = None
+        self.ask(cmd.OpenQueues(names=tuple(queue.name for queue in self.names.queues)))
+        self.ask(cmd.Uncordon(ids=tuple(self.names.nodes)))
+        for state, command in ((WorkloadState.HELD, cmd.Release), (WorkloadState.SUSPENDED, cmd.Resume)):
+            rows = [row for row, now in enumerate(engine.state.workloads.state) if now == state]
+            if rows:
+                self.ask(command(ids=tuple(engine.state.workloads.ids[row] for row in rows)))
+        self.advance(engine, 20 * YEAR_MS)
+        self.check()
+        w = engine.state.workloads
+        for row, name in enumerate(w.ids):
+            if not WorkloadState(w.state[row]).terminal and not self.can_never_start(row):
+                raise AssertionError(f"{name} is {WorkloadState(w.state[row]).label} for ever")
+
+    def can_never_start(self, row: int) -> bool:
+        """It waits for what cannot come any more, its reservation is gone, or even alone it finds no quota or room."""
+        state = self.engine.state
+        w = state.workloads
+        if w.unmet[row]:
+            return all(w.hopeless(target, kind) or self.can_never_start(target) for target, kind in w.dependencies(row))
+        if w.class_at(row).reservation:
+            return True
+        cell = CellSpec(
+            pools=tuple(state.capacity.pools),
+            queues=tuple(state.queues.specs),
+            priority_classes=tuple(w.priority_classes),
+        )
+        alone = Engine.open(None, cell=cell)
+        nodes = tuple(ev.NodeSpec(id=i, pool=state.capacity.pools[p].name) for i, p in self.nodes())
+        alone.command(cmd.AddNodes(nodes=nodes))
+        spec = WorkloadSpec(
+            id="alone",
+            queue=state.queues.specs[w.queue[row]].name,
+            groups=tuple(w.class_at(row).groups),
+            priority_class=w.priority_classes[w.priority[row]].name,
+            simulated_runtime_ms=1,
+        )
+        answer = alone.commands([cmd.Submit(workloads=(spec,))])[0]
+        if isinstance(answer, MusterError):
+            return True
+        alone.advance(YEAR_MS)
+        return alone.state.workloads.state[0] != WorkloadState.FINISHED
+
+    def nodes(self) -> list[tuple[str, int]]:
+        capacity = self.engine.state.capacity
+        return list(zip(capacity.node_ids, capacity.pool, strict=True))
 
 
-Cell.TestCase.settings = settings(
-    max_examples=60,
-    stateful_step_count=30,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
-TestCell = Cell.TestCase
+def differences(one: State, other: State) -> list[str]:
+    """Names of the columns that are not equal."""
+    a, b = one.dump(), other.dump()
+    return [f"{table}.{column}" for table in a for column in a[table] if a[table][column] != b[table][column]]
+
+
+def live(life: Life) -> Player:
+    """The whole life, with all its checks."""
+    if life.durable:
+        with tempfile.TemporaryDirectory() as folder:
+            player = Player(life, folder)
+            try:
+                _live(player)
+            finally:
+                player.engine._journal.close()
+    else:
+        player = Player(life)
+        _live(player)
+    return player
+
+
+def _live(player: Player) -> None:
+    player.play()
+    player.leave_alone()
+    player.check_replay()

@@ -702,14 +702,19 @@ class Rehearsal(RuleBasedStateMachine):
         run=st.sampled_from([1, 900, 60_000]),
         fails=st.integers(0, 2),
         retries=st.integers(0, 2),
+        elastic=st.booleans(),
     )
-    def submit(self, counts, gpu, queue, priority, run, fails, retries) -> None:
+    def submit(self, counts, gpu, queue, priority, run, fails, retries, elastic) -> None:
         request = Resources(cpu_milli=1000, gpu_milli=gpu)
         spec = WorkloadSpec(
             id=f"w{len(self.submitted)}",
             queue=queue,
             priority_class=priority,
-            groups=tuple(TaskGroup(name=f"g{i}", count=count, request=request) for i, count in enumerate(counts)),
+            groups=tuple(
+                TaskGroup(name=f"g{i}", count=count, min_count=1 if elastic else count, request=request)
+                for i, count in enumerate(counts)
+            ),
+            elastic=elastic,
             estimate_ms=60_000,
             simulated_runtime_ms=run,
             simulated_failures=fails,

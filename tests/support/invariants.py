@@ -14,6 +14,7 @@ from engine.scheduler import Scheduler
 from engine.shape import accepts
 from engine.state import BOUND, State
 from engine.timers import Timer
+from engine.workloads import UNBOUNDED_MS
 
 
 def check_state(state: State) -> None:
@@ -354,12 +355,11 @@ class Witness:
             self._check_victim(state, event)
         elif type(event) in (ev.Placed, ev.Grown):
             self._use, self._bursts = leaf_use(state), _bursting(state)
-            self._clearing = state.bookings.clearing_for(event.row)
 
     def after(self, state: State, event: ev.AnyEvent) -> None:
         if type(event) in (ev.Placed, ev.Grown):
             _check_admission(state, self._use, self._bursts)
-            _check_place(state, event, None if self._clearing is None else self._clearing.booking)
+            _check_place(state, event)
         if type(event) is ev.Placed and self.series is not None:
             series, self.series = self.series, None
             self._check_preemptor(state, series)
@@ -386,12 +386,10 @@ class Witness:
             assert reclaim != "never", f"{w.ids[by]} reclaims though its queue never does"
             assert reclaim == "any" or w.value_at(victim) < w.value_at(by), f"{name} is no less than {w.ids[by]}"
             books = Books(q.specs)
-            assert books.borrows(spec.name, leaf_use(state)), (
-                f"{name} was reclaimed though {spec.name} is within its nominal quota"
-            )
+            assert books.borrows(spec.name, leaf_use(state)), f"{name} was reclaimed from within quota"
         elif cause == "overran backfill":
             assert w.flags[victim] & ev.BACKFILLED, f"{name} was no backfill"
-            assert w.expected_end(victim) <= now_ms, f"{name} has not overrun"
+            assert estimated_end(state, victim) <= now_ms, f"{name} has not overrun"
         elif cause == "expired burst":
             expired = [v for v in q.path[w.queue[victim]] if q.burst_excess(v) and q.burst_state(v, now_ms) != "burst"]
             assert expired, f"{name} was preempted for a burst that has not expired"
@@ -427,6 +425,13 @@ class Witness:
 
 def _asks(state: State, row: int, slot: Slot) -> bool:
     return state.workloads.class_at(row).request[RESOURCES.index(slot[1])] > 0
+
+
+def estimated_end(state: State, row: int) -> int:
+    """Cell time at which bound work ends by its estimate: with fewer tasks it takes longer in proportion."""
+    w = state.workloads
+    work = (w.class_at(row).estimate_ms or UNBOUNDED_MS) - w.kept[row] - w.done[row]
+    return w.rated[row] + max(-(-work * sum(w.class_at(row).counts) // w.tasks[row]), 1)
 
 
 def _goes_on(event: ev.AnyEvent, row: int) -> bool:
@@ -469,9 +474,9 @@ def _check_admission(state: State, before: dict[tuple[str, str, str], int], burs
         )
 
 
-def _check_place(state: State, event: ev.Placed | ev.Grown, clearing: int | None) -> None:
-    """P15: only on ready nodes of pools it accepts, and on kept nodes only if they are kept for it, or if it is expected
-    to be gone when the reservation starts."""
+def _check_place(state: State, event: ev.Placed | ev.Grown) -> None:
+    """P15: only on ready nodes of pools it accepts, and on kept nodes only if they are kept for it, or if it is
+    expected to be gone when the reservation starts."""
     w, q, capacity = state.workloads, state.queues, state.capacity
     row = event.row
     name = w.ids[row]
@@ -490,16 +495,17 @@ def _check_place(state: State, event: ev.Placed | ev.Grown, clearing: int | None
             assert capacity.state[node] == NodeState.READY, f"{name} is on {capacity.node_ids[node]}"
             reservation = by_booking.get(capacity.booking[node])
             if own:
-                now_its = reservation is not None and reservation.start_ms <= state.now_ms
-                assert now_its and reservation.name == own, f"{name} is outside its reservation {own}"
+                assert reservation is not None, f"{name} is outside its reservation {own}"
+                assert reservation.name == own, f"{name} is in reservation {reservation.name}, not in {own}"
+                assert reservation.start_ms <= state.now_ms, f"{name} is early in its reservation"
             elif reservation is not None:
                 open_to_it = reservation.start_ms <= state.now_ms and not path.isdisjoint(reservation.queues)
-                assert open_to_it or w.expected_end(row) <= reservation.start_ms, (
-                    f"{name} is expected until {w.expected_end(row)} on a node of {reservation.name}, which starts at "
+                assert open_to_it or estimated_end(state, row) <= reservation.start_ms, (
+                    f"{name} is expected until {estimated_end(state, row)} on a node of {reservation.name}, which starts at "
                     f"{reservation.start_ms}"
                 )
             elif capacity.booking[node] != OPEN:
-                raise AssertionError(f"{name} is on a node that is kept for another, not for {clearing}")
+                raise AssertionError(f"{name} is on a node that is kept for another")
         if books.flavored(queue.name) and queue.flavors:
             assert pools_used <= {flavor.pool for flavor in queue.flavors}, f"{name} is outside its flavors"
 

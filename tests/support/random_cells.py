@@ -501,7 +501,7 @@ def _array(draw: st.DrawFn) -> Any:
 # -- strategies: what happens -----------------------------------------------------------------------------------------
 
 numbers = st.integers(0, 11)
-submits = st.builds(Submit, st.lists(drafts(), min_size=1, max_size=4).map(tuple))
+submits = st.builds(Submit, st.lists(drafts(), min_size=1, max_size=3).map(tuple))
 passes = st.builds(Pass, st.sampled_from([1, 500, SECOND, 4 * SECOND, 15 * SECOND, MINUTE, 10 * MINUTE]))
 acts = st.builds(
     Act,
@@ -538,22 +538,26 @@ adopts = st.builds(
     ),
 )
 grows = st.builds(Grow, st.integers(0, 2))
-plain = st.one_of(
-    submits, submits, submits, submits, passes, passes, passes, passes, acts, acts, turns, gates, changes, books,
-    unbooks, adopts, grows,
-)  # fmt: skip
+others = st.one_of(passes, passes, passes, passes, acts, acts, acts, turns, gates, changes, changes, books, adopts)
+rare = st.one_of(unbooks, grows)
+plain = st.one_of(others, others, submits, submits, rare)
 forks = st.builds(Fork, st.lists(plain, max_size=3).map(tuple), st.sampled_from([SECOND, 30 * SECOND, 20 * MINUTE]))
 restarts = st.builds(Restart, st.booleans())
 
 
 @st.composite
-def lives(draw: st.DrawFn, steps: int = 16, durable: bool = False) -> Life:
-    """A random cell and up to `steps` operations; a durable one is restarted too."""
-    operations = st.one_of(plain, plain, plain, forks, restarts) if durable else st.one_of(plain, plain, plain, forks)
+def lives(draw: st.DrawFn, durable: bool = False, policies: tuple[str, ...] = POLICIES) -> Life:
+    """A random cell, and work and disturbances by turns; a durable one is restarted too."""
+    step = st.one_of(others, restarts) if durable else st.one_of(others, rare, forks)
+    rounds = st.tuples(st.lists(submits, max_size=4), st.lists(step, max_size=6))
+    operations: list[Any] = []
+    for _ in range(4):
+        arriving, happening = draw(rounds)
+        operations += [*arriving, *happening]
     return Life(
         draw(cells()),
-        draw(st.sampled_from(POLICIES)),
+        draw(st.sampled_from(policies)),
         draw(st.one_of(st.none(), st.none(), all_faults)),
         draw(st.integers(0, 3)),
-        tuple(draw(st.lists(operations, min_size=1, max_size=steps))),
+        tuple(operations),
     )

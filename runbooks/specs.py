@@ -1,0 +1,60 @@
+"""Specs in words: what two of a queue differ in, and what a reservation keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from engine.model import FlavorQuota, QueueSpec, ReservationSpec
+from runbooks.amounts import amount, listed, span, utc
+
+UNSET = "not set"
+
+
+class Difference(NamedTuple):
+    what: str
+    was: str
+    to: str
+
+
+def differences(was: QueueSpec, to: QueueSpec) -> list[Difference]:
+    """Everything in which they differ, as in ("nominal gpu", "32 GPU", "24 GPU")."""
+    before, after = dict(_facts(was)), dict(_facts(to))
+    found = [Difference(what, before.get(what, UNSET), after.get(what, UNSET)) for what in before | after]
+    return [difference for difference in found if difference.was != difference.to]
+
+
+def kept(reservation: ReservationSpec) -> str:
+    """As in "2 nodes (n0, n1) from … to … for research"."""
+    nodes = f"{len(reservation.nodes):,} node{'s' if len(reservation.nodes) != 1 else ''} ({listed(reservation.nodes)})"
+    window = f"from {utc(reservation.start_ms)} to {utc(reservation.end_ms)}"
+    return f"{nodes} {window} for {listed(reservation.queues) or 'work that names it'}"
+
+
+def _facts(spec: QueueSpec) -> Iterator[tuple[str, str]]:
+    yield from _quota(spec, "")
+    if spec.flavors:
+        yield "pools", ", ".join(flavor.pool for flavor in spec.flavors)
+    for flavor in spec.flavors:
+        yield from _quota(flavor, f"{flavor.pool}: ")
+    if spec.burst is not None:
+        for resource, quantity in spec.burst.limit.items():
+            yield f"burst {_short(resource)}", amount(resource, quantity)
+        yield "burst window", span(spec.burst.window_ms)
+        yield "burst cool-down", span(spec.burst.cooldown_ms)
+    yield "weight", f"{spec.weight:,}"
+    yield "order", spec.order
+    yield "reclaim", spec.reclaim
+    yield "minimum run time", span(spec.min_runtime_ms)
+    yield "disruptions", "no limit" if spec.disruptions < 0 else f"{spec.disruptions:,}"
+    yield "disruption window", span(spec.disruption_window_ms)
+
+
+def _quota(quota: QueueSpec | FlavorQuota, prefix: str) -> Iterator[tuple[str, str]]:
+    for name in ("nominal", "borrowing_limit", "lending_limit"):
+        for resource, quantity in getattr(quota, name).items():
+            yield f"{prefix}{name.replace('_', ' ')} {_short(resource)}", amount(resource, quantity)
+
+
+def _short(resource: str) -> str:
+    return resource.partition("_")[0]
