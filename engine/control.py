@@ -21,7 +21,7 @@ from engine.executors.simulated import Faults, SimulatedExecutor
 from engine.intake import check
 from engine.journal import Journal
 from engine.model import HOUR_MS, CellSpec, WorkloadState
-from engine.query import Changes, NodeDetail, Overview, Page, Query, WorkloadDetail
+from engine.query import Changes, FairnessReport, NodeDetail, Overview, Page, Query, WorkloadDetail
 from engine.recent import Recent
 from engine.scheduler import Scheduler
 from engine.state import State
@@ -146,8 +146,9 @@ class Engine:
                 while (due := self._next_event_ms()) is not None and due <= until:
                     self._pass_moment(due)
                 self._clock_ms = max(self._clock_ms, until)
-                self._tick()
-                self._cycle()
+                if self.scheduler.has_work(self._clock_ms):
+                    self._tick()
+                    self._cycle()
             self._clock_ms = max(self._clock_ms, to_ms)
 
     def next_due(self) -> int | None:
@@ -236,6 +237,10 @@ class Engine:
         of the journal, by reading the journal again."""
         self._refresh()
         try:
+            if self.scheduler.fresh:
+                # A fork or a restart first sees what its origin had seen when it last looked.
+                self.scheduler.cycle()
+                self._launch()
             yield
         except BaseException:
             self._batch.clear()
@@ -382,6 +387,9 @@ class Engine:
 
     def node(self, node_id: str) -> NodeDetail:
         return self.reader.node(node_id, self._clock_ms)
+
+    def fairness(self) -> FairnessReport:
+        return self.reader.fairness(self._clock_ms)
 
     def changes(self, after: int, limit: int = 500) -> Changes:
         """What happened after version `after`, as far as it is remembered."""

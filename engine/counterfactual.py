@@ -65,7 +65,7 @@ def verified(engine: Engine, workload_id: str) -> Unblocking:
     """
     row = engine.state.workloads.row(workload_id)
     search = _Search(engine, row)
-    reasons = engine.reasons(workload_id)
+    reasons = engine.reader.reasons(row)
     found = search.run(reasons[0].token) if reasons else None
     return Unblocking(version=engine.version, found=found, tried=tuple(search.tried), forks=search.forks)
 
@@ -82,8 +82,12 @@ class _Search:
         self._engine = engine
 
     def run(self, token: str) -> Counterfactual | None:
-        if token not in _AT_ONCE and self._starts(_NOTHING):
-            return _stated(_NOTHING, self.id, smallest=False)
+        if token in _CONSIDERED:
+            self.forks += 1
+            fork = self._engine.fork()
+            fork.settle()
+            if fork.state.is_bound(self.row):
+                return _stated(Trial("nothing", "nothing: the next scheduling cycle starts it", ()), self.id)
         for look in _LOOKS.get(token, ()):
             for found in look(self):
                 if found is not None:
@@ -93,7 +97,7 @@ class _Search:
     # -- trying -------------------------------------------------------------------------------------------------------
 
     def _try(self, trial: Trial) -> Counterfactual | None:
-        return _stated(trial, self.id, smallest=False) if self._starts(trial) else None
+        return _stated(trial, self.id) if self._starts(trial) else None
 
     def _starts(self, trial: Trial) -> bool:
         """Whether the workload has its nodes after the change. False without a try when all forks are used up."""
@@ -108,25 +112,22 @@ class _Search:
         starts = fork.state.workloads.row(trial.starts or self.id)
         if fork.state.is_bound(starts):
             return True
-        then = fork.reasons(trial.starts or self.id)
-        self.tried.append(f"{trial.text}: then {then[0].token}" if then else f"{trial.text}: it does not start")
+        then = fork.reader.reasons(starts)
+        self.tried.append(f"{trial.text}: then {then[0].token if then else 'it is gone'}")
         return False
 
     def _least(self, low: int, high: int, trial_of: Callable[[int], Trial]) -> Counterfactual | None:
-        """The smallest of the numbers from `low` to `high` that is enough; `low - 1` is known not to be. The larger
-        number is taken to be at least as good."""
+        """The smallest number from `low` to `high` that is enough, where one more is never worse. `low - 1` was tried,
+        or is nothing at all."""
         best: Trial | None = None
-        step = 1
-        at = low
+        at, step = low, 1
         while low <= high and self.forks < MOST_FORKS:
             trial = trial_of(at)
             if self._starts(trial):
                 best, high = trial, at - 1
-                at = (low + high) // 2
             else:
                 low = at + 1
-                step *= 4
-                at = min(at + step, high) if best is None else (low + high) // 2
+            at, step = (min(at + step, high), step * 4) if best is None else ((low + high) // 2, step)
         return None if best is None else _stated(best, self.id, smallest=low > high)
 
     def _copy(self, kind: str, text: str, **changes: Any) -> Trial:
@@ -150,12 +151,15 @@ class _Search:
 
     def without_dependencies(self) -> Iterator[Counterfactual | None]:
         w = self.state.workloads
+        if not self._may_be_copied():
+            return
         targets = named([w.ids[target] for target, _ in w.dependencies(self.row)])
         yield self._try(self._copy("dependency", f"{self.id} is submitted again without waiting for {targets}"))
 
     def without_start_time(self) -> Iterator[Counterfactual | None]:
-        until = moment(self.state.workloads.wake[self.row])
-        yield self._try(self._copy("start_time", f"{self.id} is submitted again without waiting until {until}"))
+        if self._may_be_copied():
+            text = f"{self.id} is submitted again without waiting until {moment(self.state.workloads.wake[self.row])}"
+            yield self._try(self._copy("start_time", text, not_before_ms=0))
 
     def one_member_less(self) -> Iterator[Counterfactual | None]:
         """Whatever member of its array loses least work."""
@@ -174,7 +178,9 @@ class _Search:
         before = [row for key, group in groups for row in group.rows[group.front :] if order(key, row) < mine]
         if len(before) <= MOST_AHEAD:
             ids = tuple(w.ids[row] for row in sorted(before))
-            yield self._try(Trial("ahead", f"{', '.join(ids)} ahead of it {_be(ids)} put on hold", (cmd.Hold(ids=ids),)))
+            yield self._try(
+                Trial("ahead", f"{', '.join(ids)} ahead of it {_be(ids)} put on hold", (cmd.Hold(ids=ids),))
+            )
 
     def other_order(self) -> Iterator[Counterfactual | None]:
         spec = self.state.queues.specs[self.state.workloads.queue[self.row]]
@@ -190,22 +196,25 @@ class _Search:
     def shorter_estimate(self) -> Iterator[Counterfactual | None]:
         """As long as it may run without delaying what was promised or reserved."""
         state = self.state
-        if not self._may_be_copied():
+        workload_class = state.workloads.class_at(self.row)
+        if workload_class.reservation or not self._may_be_copied():
             return
-        bookings = state.bookings
-        starts = [reservation.spec.start_ms for reservation in bookings.reservations]
-        promise = self._engine.scheduler.reservation
-        if promise is not None and promise.start_ms is not None:
-            starts.append(promise.start_ms)
-        for start_ms in sorted((start for start in set(starts) if start > state.now_ms), reverse=True):
-            estimate_ms = start_ms - state.now_ms
-            text = f"{self.id} is submitted again with an estimate of {estimate_ms / 1000:g} s"
-            yield self._try(self._copy("estimate", text, estimate_ms=estimate_ms))
+        starts = {reservation.spec.start_ms for reservation in state.bookings.reservations}
+        starts |= set(self._engine.reader.promised().values())
+        lengths = sorted((at - state.now_ms for at in starts), reverse=True)
+        lengths = [length for length in lengths if 0 < length < workload_class.bound_ms]
+
+        def shorter(at: int) -> Trial:
+            text = f"{self.id} is submitted again with an estimate of {lengths[at] / 1000:g} s"
+            return self._copy("estimate", text, estimate_ms=lengths[at])
+
+        yield self._least(0, len(lengths) - 1, shorter)
 
     def promised_on_hold(self) -> Iterator[Counterfactual | None]:
-        promise = self._engine.scheduler.reservation
-        if promise is not None and promise.row != self.row:
-            first = self.state.workloads.ids[promise.row]
+        promised = self._engine.reader.promised()
+        others = [row for row in promised if row != self.row]
+        if others:
+            first = self.state.workloads.ids[min(others, key=promised.__getitem__)]
             text = f"{first}, which is promised a start, is put on hold"
             yield self._try(Trial("promise", text, (cmd.Hold(ids=(first,)),)))
 
@@ -271,6 +280,8 @@ class _Search:
         added: dict[tuple[int, int], int] = {}
         while (lack := self._lack(trial)) is not None and len(added) <= trial.slots:
             vertex = self._to_be_raised(lack)
+            if not _may_name(trial, vertex, lack.slot):
+                return
             added[vertex, lack.slot] = added.get((vertex, lack.slot), 0) + lack.short
             trial.change(_with_more(trial, vertex, lack.slot, lack.short))
         if not added:
@@ -319,84 +330,27 @@ class _Search:
                 return
         if nodes:
             ids = tuple(capacity.node_ids[node] for node in sorted(nodes))
-            text = f"{_count(len(ids), 'node')} {_be(ids)} uncordoned ({named(list(ids))})"
+            text = f"{_counted(len(ids), 'node')} {_be(ids)} uncordoned ({named(list(ids))})"
             yield self._try(Trial("uncordon", text, (cmd.Uncordon(ids=ids),)))
 
     def more_nodes(self) -> Iterator[Counterfactual | None]:
         """The fewest more tasks of each group that lacks room that there would have to be room for."""
         workload_class = self.state.workloads.class_at(self.row)
         shapes, slots = self._shapes(), self.state.capacity.slots
+        if workload_class.reservation:
+            return
         missing = [max(0, least - slots(shape)) for shape, least in zip(shapes, workload_class.least, strict=True)]
         if not any(missing):
             missing = list(workload_class.least)
-        if sum(missing) > MOST_NEW_TASKS:
+        sites = [_Site(self.state, self.row, group, shapes[group]) for group, tasks in enumerate(missing) if tasks]
+        if sum(missing) > MOST_NEW_TASKS or not all(site.per_node for site in sites):
             return
-        only = [group for group, tasks in enumerate(missing) if tasks]
-        if len(only) > 1:
-            yield self._try(self._grown({group: missing[group] for group in only}))
+        if len(sites) > 1:
+            yield self._try(_grown([(site, -(-missing[site.group] // site.per_node)) for site in sites]))
             return
-        group = only[0]
-        pool = self._pool_for(group)
-        per_node = 1 if pool.capacity == _one_task(workload_class.groups[group]) else shapes[group].most_on(pool.capacity)
-        if not per_node:
-            return
-        fewest = -(-missing[group] // per_node)
-        yield self._least(fewest, MOST_NEW_TASKS // per_node, lambda nodes: self._grown({group: nodes}))
-
-    def _grown(self, nodes_of: dict[int, int]) -> Trial:
-        """So many new nodes for tasks of each group: of a pool of their own with room for one task each, or, where
-        pools are named, whole nodes of the best of those."""
-        capacity = self.state.capacity
-        groups = self.state.workloads.class_at(self.row).groups
-        edits: list[cmd.AnyCommand] = []
-        parts = []
-        for group, count in nodes_of.items():
-            pool = self._pool_for(group)
-            rack = self._roomiest_rack(pool)
-            where = f" in rack {rack}" if rack else ""
-            if pool.name not in capacity.pool_of:
-                edits.append(cmd.AddPools(pools=(pool,)))
-                parts.append(f"{_total(groups[group], count)} more{_model(pool)}{where}, as room for {_tasks(count)} of "
-                             f"{task_size(Shape(groups[group], [pool]))}")  # fmt: skip
-            else:
-                parts.append(f"{_count(count, 'node')} more in pool {pool.name}{where}")
-            zone, block = self._place_of(rack)
-            names = _free_names(f"{pool.name}-new", capacity.row_of, count)
-            nodes = tuple(NodeSpec(id=name, pool=pool.name, zone=zone, block=block, rack=rack) for name in names)
-            edits.append(cmd.AddNodes(nodes=nodes))
-        return Trial("capacity", " and ".join(parts), tuple(edits))
-
-    def _pool_for(self, group: int) -> PoolSpec:
-        """The pool that new nodes for the group belong to."""
-        state = self.state
-        capacity, spec = state.capacity, state.workloads.class_at(self.row).groups[group]
-        pools = self._shapes()[group].pools
-        own = capacity.pools[pools[0]] if pools else None
-        if own is not None and (spec.pools or state.queues.flavored(state.workloads.queue[self.row])):
-            return own
-        model = spec.gpu_models[0] if spec.gpu_models else ""
-        like = own or PoolSpec(name="pool", capacity=_one_task(spec), gpu_model=model if spec.request.gpu_milli else "")
-        name = _free_names(f"{like.name[:100]}-for-{spec.name[:20]}", capacity.pool_of, 1)[0]
-        return msgspec.structs.replace(like, name=name, capacity=_one_task(spec))
-
-    def _roomiest_rack(self, pool: PoolSpec) -> str:
-        """Where most of the pool (or of the pool it is like) is free, so that a gang stays close together."""
-        capacity = self.state.capacity
-        like = next((p for name, p in capacity.pool_of.items() if pool.name.startswith(name)), None)
-        nodes = np.flatnonzero(view(capacity.pool) == like) if like is not None else np.empty(0, np.int64)
-        if not len(nodes):
-            return ""
-        racks = view(capacity.rack)[nodes]
-        free = np.bincount(racks, weights=np.bitwise_count(view(capacity.whole)[nodes]) + 1)
-        return capacity.places.names[int(free.argmax())]
-
-    def _place_of(self, rack: str) -> tuple[str, str]:
-        """(zone, block) of a rack."""
-        capacity = self.state.capacity
-        if not rack:
-            return "", ""
-        node = int(np.flatnonzero(view(capacity.rack) == capacity.places.index[rack])[0])
-        return capacity.places.names[capacity.zone[node]], capacity.places.names[capacity.block[node]]
+        site = sites[0]
+        fewest = -(-missing[site.group] // site.per_node)
+        yield self._least(max(1, fewest - 1), MOST_NEW_TASKS // site.per_node, lambda nodes: _grown([(site, nodes)]))
 
     def fewer_tasks(self) -> Iterator[Counterfactual | None]:
         """A smaller gang, as large as starts."""
@@ -404,12 +358,12 @@ class _Search:
         if len(workload_class.groups) > 1 or not self._may_be_copied():
             return
         group, fewest = workload_class.groups[0], workload_class.least[0]
-        most = min(fewest - 1, self.state.capacity.slots(self._shapes()[0]))
+        most = min(fewest - 1, self.state.capacity.slots(self._shapes()[0]) + 1)
 
         def smaller(left_out: int) -> Trial:
             tasks = most - left_out
             fewer = msgspec.structs.replace(group, count=tasks, min_count=0)
-            text = f"{self.id} is submitted again with {tasks} of {_tasks(fewest)}"
+            text = f"{self.id} is submitted again with {tasks} of {_counted(fewest, 'task')}"
             return self._copy("tasks", text, groups=(fewer,), elastic=False)
 
         if most > 0:
@@ -435,3 +389,173 @@ class _Search:
         """A copy starts from nothing, and outside its array."""
         w = self.state.workloads
         return not w.kept[self.row] and w.array[self.row] < 0
+
+
+class _Site:
+    """Where new nodes for the tasks of one group would stand: in a pool of their own, each just large enough for one
+    task; or, where the group or the quota names pools, in the pool it would like best."""
+
+    def __init__(self, state: State, row: int, group: int, shape: Shape) -> None:
+        capacity, w = state.capacity, state.workloads
+        self.capacity = capacity
+        self.group = group
+        self.task: TaskGroup = w.class_at(row).groups[group]
+        like = shape.pools[0] if shape.pools else None
+        self.is_new = like is None or not (self.task.pools or state.queues.flavored(w.queue[row]))
+        self.pool: PoolSpec = self._like(None if like is None else capacity.pools[like])
+        self.shape = Shape(self.task, [self.pool])
+        self.per_node = self.shape.most_on(self.pool.capacity) if self.shape.pools else 0
+        """Tasks that one such node holds; 0 when it holds none."""
+        self.zone, self.block, self.rack = self._place(like)
+
+    def _like(self, pool: PoolSpec | None) -> PoolSpec:
+        if pool is not None and not self.is_new:
+            return pool
+        cpu, memory, gpu_milli, disk = self.task.request.vector()
+        one = Resources(cpu_milli=cpu, memory_mib=memory, gpu_milli=-(-gpu_milli // DEVICE) * DEVICE, disk_mib=disk)
+        if pool is None:
+            model = self.task.gpu_models[0] if self.task.gpu_models and gpu_milli else ""
+            named_pools = [name for name in self.task.pools if name not in self.capacity.pool_of]
+            pool = PoolSpec(name=named_pools[0] if named_pools else "pool", capacity=one, gpu_model=model)
+        name = _free_names(f"{pool.name[:90]}-{self.task.name[:20]}", self.capacity.pool_of, 1)[0]
+        return msgspec.structs.replace(pool, name=name, capacity=one)
+
+    def _place(self, pool: int | None) -> tuple[str, str, str]:
+        """(zone, block, rack) where most devices of the pool are free, so that a gang stays close together."""
+        capacity = self.capacity
+        nodes = np.flatnonzero(view(capacity.pool) == pool) if pool is not None else np.empty(0, np.int64)
+        if not len(nodes):
+            return "", "", ""
+        racks = view(capacity.rack)[nodes]
+        free = np.bincount(racks, weights=np.bitwise_count(view(capacity.whole)[nodes]))
+        rack = int(free.argmax()) if free.any() else int(racks[0])
+        node = int(nodes[np.flatnonzero(racks == rack)[0]])
+        names = capacity.places.names
+        return names[capacity.zone[node]], names[capacity.block[node]], names[rack]
+
+    def said(self, nodes: int) -> str:
+        """What so many nodes are, in words."""
+        where = f" in rack {self.rack}" if self.rack else ""
+        if not self.is_new:
+            return f"{_counted(nodes, 'node')} more in pool {self.pool.name}{where}"
+        tasks = nodes * self.per_node
+        vector = self.task.request.vector()
+        scarce = next(i for i in _SCARCEST if vector[i])
+        model = f" of model {self.pool.gpu_model}" if self.pool.gpu_model and self.task.request.gpu_milli else ""
+        size = task_size(self.shape)
+        return f"{quantity(scarce, vector[scarce] * tasks)} more{model}{where}, as room for {_counted(tasks, 'task')} of {size}"
+
+
+def _grown(wanted: list[tuple[_Site, int]]) -> Trial:
+    """So many new nodes on each site."""
+    edits: list[cmd.AnyCommand] = [cmd.AddPools(pools=(site.pool,)) for site, _ in wanted if site.is_new]
+    nodes: list[NodeSpec] = []
+    for site, count in wanted:
+        taken = site.capacity.row_of.keys() | {node.id for node in nodes}
+        names = _free_names(f"{site.pool.name[:100]}-new", taken, count)
+        nodes += [NodeSpec(id=n, pool=site.pool.name, zone=site.zone, block=site.block, rack=site.rack) for n in names]
+    edits.append(cmd.AddNodes(nodes=tuple(nodes)))
+    return Trial("capacity", " and ".join(site.said(count) for site, count in wanted), tuple(edits))
+
+
+def _may_name(tree: QueueTree, vertex: int, slot: int) -> bool:
+    """Whether the vertex may be given quota of the slot's pool. A queue that names no pools takes any; the first it
+    names would close the others to it."""
+    pool, _ = tree.named_slot(slot)
+    return not pool or pool in tree.flavors_of(vertex) or bool(tree.children[vertex])
+
+
+def _with_more(tree: QueueTree, vertex: int, slot: int, more: int) -> QueueSpec:
+    """The spec of the vertex with more nominal quota in one slot."""
+    spec: QueueSpec = tree.specs[vertex]
+    pool, resource = tree.named_slot(slot)
+    if pool:
+        flavors = list(spec.flavors)
+        at = next((i for i, flavor in enumerate(flavors) if flavor.pool == pool), len(flavors))
+        if at == len(flavors):
+            flavors.append(FlavorQuota(pool=pool))
+        flavors[at] = msgspec.structs.replace(flavors[at], nominal=_plus(flavors[at].nominal, resource, more))
+        return msgspec.structs.replace(spec, flavors=tuple(flavors))
+    nominal, burst = _plus(spec.nominal, resource, more), spec.burst
+    if burst is not None and resource in burst.limit:
+        # A burst limit below nominal quota and borrowing limit together is refused.
+        burst = msgspec.structs.replace(burst, limit=_plus(burst.limit, resource, more))
+    return msgspec.structs.replace(spec, nominal=nominal, burst=burst)
+
+
+def _plus(given: dict[str, int], resource: str, more: int) -> dict[str, int]:
+    return given | {resource: given.get(resource, 0) + more}
+
+
+def _spec_of(state: State, row: int, **changes: Any) -> WorkloadSpec:
+    """The workload as if it were submitted now, under another id."""
+    w = state.workloads
+    workload_class, terms = w.class_at(row), w.terms_at(row)
+    taken = w.row_of.keys() | w.array_names.index.keys()
+    spec = WorkloadSpec(
+        id=_free_names(f"{w.ids[row][:110]}-again", taken, 1)[0],
+        name=w.names[row],
+        queue=state.queues.specs[w.queue[row]].name,
+        groups=workload_class.groups,
+        priority_class=w.priority_classes[w.priority[row]].name,
+        tenant=w.tenants.names[w.tenant[row]],
+        team=w.teams.names[w.team[row]],
+        tags=msgspec.json.decode(w.tag_sets.names[w.tags[row]], type=dict[str, str]),
+        estimate_ms=workload_class.estimate_ms,
+        checkpoint_interval_ms=w.checkpoint[row],
+        checkpoint_cost_ms=w.checkpoint_cost[row],
+        elastic=bool(w.elastic[row]),
+        not_before_ms=terms.not_before_ms,
+        deadline_ms=terms.deadline_ms,
+        max_runtime_ms=terms.max_runtime_ms,
+        retries=terms.retries,
+        backoff_ms=terms.backoff_ms,
+        reservation=workload_class.reservation,
+        simulated_runtime_ms=w.simulated[row],
+        simulated_failures=w.failing[row],
+    )
+    return msgspec.structs.replace(spec, **changes)
+
+
+def _free_names(base: str, taken: Container[str], count: int) -> list[str]:
+    """`<base>-<number>`, as many as asked for, of those that nobody has."""
+    free = (name for i in numbers(1) if (name := f"{base}-{i}") not in taken)
+    return list(islice(free, count))
+
+
+def _stated(trial: Trial, workload_id: str, *, smallest: bool = False) -> Counterfactual:
+    edits = tuple(msgspec.to_builtins(edit) for edit in trial.edits)
+    return Counterfactual(
+        kind=trial.kind, text=trial.text, edits=edits, starts=trial.starts or workload_id, smallest=smallest
+    )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _be(names: Sized) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+_SCARCEST = (2, 0, 1, 3)
+"""Indexes into RESOURCES: what a request is known by, if it asks for it."""
+_CONSIDERED = (QUEUE_HELD, BEHIND, ARRAY_LIMIT, NO_NODES, QUOTA, CAPACITY, FRAGMENTED, RESERVED, UNSEEN)
+"""Primary reasons of what the scheduler looks at in every cycle."""
+_LOOKS: dict[str, tuple[Callable[[_Search], Iterator[Counterfactual | None]], ...]] = {
+    ON_HOLD: (_Search.release,),
+    SUSPENDED: (_Search.resume,),
+    NEVER: (_Search.without_dependencies,),
+    DEPENDENCY: (_Search.without_dependencies,),
+    START_TIME: (_Search.without_start_time,),
+    BACKOFF: (_Search.without_start_time,),
+    QUEUE_HELD: (_Search.open_queue,),
+    BEHIND: (_Search.ahead, _Search.other_order),
+    ARRAY_LIMIT: (_Search.one_member_less,),
+    NO_NODES: (_Search.without_reservation, _Search.more_nodes),
+    QUOTA: (_Search.returned, _Search.more_quota, _Search.fewer_tasks),
+    CAPACITY: (_Search.uncordon, _Search.more_nodes, _Search.without_reservation, _Search.fewer_tasks),
+    FRAGMENTED: (_Search.uncordon, _Search.more_nodes, _Search.without_reservation, _Search.fewer_tasks),
+    RESERVED: (_Search.without_reservation, _Search.shorter_estimate, _Search.promised_on_hold, _Search.unreserve),
+}
+"""By primary reason, the cheapest change for an operator first."""

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
-import msgspec
-
-from engine.quota import NO_LIMIT, UNLIMITED, WIDTH, BurstState, QueueTree, Vector
+from engine.query import BurstReport, VertexReport
+from engine.quota import NO_LIMIT, UNLIMITED, WIDTH, QueueTree, Vector
 
 BILLION = 10**9
 
@@ -115,39 +114,6 @@ def water_filling(amount: int, wanted: Sequence[int], weights: Sequence[int]) ->
 
 
 # -- the report -------------------------------------------------------------------------------------------------------
-
-
-class BurstReport(msgspec.Struct, frozen=True, kw_only=True):
-    state: BurstState
-    ends_in_ms: int = 0
-    """Cell time until the window or the cool-down ends; 0 when idle."""
-    excess: dict[str, int] = {}
-    """Use above the ceiling: in a cool-down, what is reclaimed first."""
-
-
-class VertexReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One vertex of the queue tree. Keys of dictionaries are resource names for all pools together and `pool/resource`
-    for one pool; what is zero is left out, but for `guaranteed`."""
-
-    name: str
-    parent: str
-    weight: int
-    used: dict[str, int]
-    guaranteed: dict[str, int]
-    """Its nominal quota and what the vertices below lend it. A key that is missing is not limited in this tree."""
-    borrowed: dict[str, int]
-    """What it draws above that."""
-    lent: dict[str, int]
-    """What its siblings use of its idle quota. They use up the quota of the cohort itself first; what they use beyond
-    that counts for all who leave quota idle, in proportion."""
-    burst: BurstReport | None
-    """None when it has no burst quota."""
-    share_ppb: int
-    """Weighted dominant share of what it draws now."""
-    past_share_ppb: int
-    """The same of its average draw over the past."""
-    deserved: dict[str, int]
-    """What it would hold if the cell were divided afresh among all that want some."""
 
 
 def report(tree: QueueTree, totals: Vector, demand: Sequence[Vector], now_ms: int) -> list[VertexReport]:

@@ -347,3 +347,71 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     items: tuple[Change, ...] = ()
     missed: int = 0
     """How many changes were dropped from `items` because the reader was too far behind."""
+
+
+class BurstReport(msgspec.Struct, frozen=True, kw_only=True):
+    state: Literal["idle", "burst", "cooldown"]
+    ends_in_ms: int = 0
+    """Cell time until the window or the cool-down ends; 0 when idle."""
+    excess: dict[str, int] = {}
+    """Use above the ceiling: in a cool-down, what is reclaimed first."""
+
+
+class VertexReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One vertex of the queue tree. Keys of dictionaries are resource names for all pools together and `pool/resource`
+    for one pool; what is zero is left out, but for `guaranteed`."""
+
+    name: str
+    parent: str
+    weight: int
+    used: dict[str, int]
+    guaranteed: dict[str, int]
+    """Its nominal quota and what the vertices below lend it. A key that is missing is not limited in this tree."""
+    borrowed: dict[str, int]
+    """What it draws above that."""
+    lent: dict[str, int]
+    """What its siblings use of its idle quota. They use up the quota of the cohort itself first; what they use beyond
+    that counts for all who leave quota idle, in proportion."""
+    burst: BurstReport | None
+    """None when it has no burst quota."""
+    share_ppb: int
+    """Weighted dominant share of what it draws now."""
+    past_share_ppb: int
+    """The same of its average draw over the past."""
+    deserved: dict[str, int]
+    """What it would hold if the cell were divided afresh among all that want some."""
+
+
+class DecisionReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a workload went first: its place in the order beside that of the one that would have been next."""
+
+    at_ms: int
+    workload: str
+    queue: str
+    band: int
+    shares_ppb: tuple[int, ...]
+    """Weighted dominant shares from the root of its tree down to its queue, as they were before it started; empty when
+    it had waited so long that shares did not count."""
+    priority: int
+    next_workload: str = ""
+    """Empty when nothing else was a candidate."""
+    next_queue: str = ""
+    next_band: int = 0
+    next_shares_ppb: tuple[int, ...] = ()
+    next_priority: int = 0
+    rule: Literal["alone", "band", "waited", "share", "priority", "age"]
+    """What decided between the two."""
+
+
+class FairnessReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What each queue holds, would deserve, and why the last starts went in their order."""
+
+    version: int
+    now_ms: int
+    half_life_ms: int
+    """Past use counts half as much for every such time that has passed."""
+    past_counts: bool
+    """Whether past use counts in the order, or is shown only."""
+    queues: tuple[VertexReport, ...]
+    decisions: tuple[DecisionReport, ...]
+    """The last starts, newest first. Not kept over a restart."""

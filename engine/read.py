@@ -11,7 +11,7 @@ import fnmatch
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -20,11 +20,13 @@ from engine.columns import view
 from engine.errors import SpecError
 from engine.events import REQUEUE_CAUSES
 from engine.explain import Explainer
-from engine.fairness import VertexReport, report
+from engine.fairness import report
 from engine.model import RESOURCES, NodeState, QueueMode, ReservationSpec, WorkloadState
 from engine.query import (
     COLUMNS,
     DEFAULT_COLUMNS,
+    DecisionReport,
+    FairnessReport,
     GroupDetail,
     HistoryItem,
     Kind,
@@ -36,11 +38,12 @@ from engine.query import (
     QueueDetail,
     TaskPlace,
     Term,
+    VertexReport,
     WorkloadDetail,
 )
 from engine.quota import UNLIMITED, WIDTH, BurstState
 from engine.recent import Recent, totals
-from engine.scheduler import Scheduler
+from engine.scheduler import Decision, Scheduler
 from engine.state import State
 from engine.workloads import PLACED, REQUEUED, TRANSITIONS
 
@@ -57,6 +60,7 @@ class Reader:
 
     def __init__(self, state: State, scheduler: Scheduler) -> None:
         self._state = state
+        self._scheduler = scheduler
         self._explainer = Explainer(state, scheduler)
         self._order_key: tuple[Any, ...] | None = None
         self._order: Numbers = np.zeros(0, dtype=np.int64)
@@ -213,6 +217,59 @@ class Reader:
         )
 
     # -- the overview ---------------------------------------------------------------------------------------------
+
+    def fairness(self, now_ms: int) -> FairnessReport:
+        """What each queue holds and would deserve, and why the last starts went in their order."""
+        state = self._state
+        queues = state.queues
+        demand = [list(queues.used_vector(row)) for row in range(len(queues.specs))]
+        for key, group in state.pending.groups.items():
+            row = group.rows[group.front]
+            for i, quantity in enumerate(state.workloads.class_at(row).request):
+                demand[key[1]][i] += quantity * len(group)
+        vectors = [(cpu, memory, gpu, disk) for cpu, memory, gpu, disk in demand]
+        return FairnessReport(
+            version=state.version,
+            now_ms=now_ms,
+            half_life_ms=queues.half_life_ms,
+            past_counts=state.settings.fair_half_life_ms > 0,
+            queues=tuple(report(queues, state.capacity.totals, vectors, now_ms)),
+            decisions=tuple(self._decision(made) for made in reversed(self._scheduler.decisions)),
+        )
+
+    def _decision(self, made: Decision) -> DecisionReport:
+        w, queues = self._state.workloads, self._state.queues
+        band, shares, priority, _ = made.order
+        first = DecisionReport(
+            at_ms=made.at_ms,
+            workload=w.ids[made.row],
+            queue=queues.specs[w.queue[made.row]].name,
+            band=-band,
+            shares_ppb=shares,
+            priority=-priority,
+            rule="alone",
+        )
+        if made.next_order is None:
+            return first
+        next_band, next_shares, next_priority, _ = made.next_order
+        rule: Literal["band", "waited", "share", "priority", "age"] = "age"
+        if band != next_band:
+            rule = "band"
+        elif bool(shares) != bool(next_shares):
+            rule = "waited"
+        elif shares != next_shares:
+            rule = "share"
+        elif priority != next_priority:
+            rule = "priority"
+        return msgspec.structs.replace(
+            first,
+            next_workload=w.ids[made.next_row],
+            next_queue=queues.specs[w.queue[made.next_row]].name,
+            next_band=-next_band,
+            next_shares_ppb=next_shares,
+            next_priority=-next_priority,
+            rule=rule,
+        )
 
     def overview(self, recent: Recent, now_ms: int) -> Overview:
         state = self._state

@@ -116,6 +116,19 @@ class Scheduler:
         if state.short and not self._short_of_room:
             self._grow()
 
+    @property
+    def fresh(self) -> bool:
+        """Whether it has never looked at anything."""
+        return self._seen_freed < 0
+
+    def has_work(self, now_ms: int) -> bool:
+        """Whether a cycle at that time may find anything to do."""
+        state = self.state
+        if state.arrivals or self._seen_freed != state.capacity.freed:
+            return True
+        overdue = self.next_overdue_ms()
+        return overdue is not None and overdue <= now_ms
+
     def next_overdue_ms(self) -> int | None:
         """Cell time at which the next running workload should have ended, if anything waits for that."""
         state = self.state

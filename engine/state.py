@@ -278,7 +278,10 @@ class State(Table):
         self.capacity.freed += 1
 
     def _settings_set(self, event: ev.SettingsSet) -> None:
+        patience = self.settings.try_timeout_ms
         self.settings = event.settings
+        if patience != event.settings.try_timeout_ms:
+            self.timers.rebuild(self)
         self.queues.half_life_ms = event.settings.fair_half_life_ms or DAY_MS
         self.capacity.freed += 1
 

@@ -438,7 +438,9 @@ class _Selection:
         self.field = field
         self.limits = limits
         self.fits = fits
-        self.missing = [max(count - total, 0) for count, total in zip(field.counts, field.base_total, strict=True)]
+        # Several groups may be in each other's way although there are slots enough for each alone.
+        least = int(len(field.counts) > 1)
+        self.missing = [max(count - total, least) for count, total in zip(field.counts, field.base_total, strict=True)]
         self.missing += [max(quota.short, 0) for quota in field.quotas]
         """What is missing with nobody gone: slots of each ask, then quotas."""
         self.parts = self._contributions()
@@ -460,12 +462,15 @@ class _Selection:
             missing = self.missing[ask]
             if not missing:
                 continue
-            useful = field.slots[ask] > field.base_slots[ask]
             most = np.zeros(len(field.node))
             for dimension, want in wants:
-                # Where there is plenty even for all the slots there might be, a dimension stands in nobody's way.
-                scarce = useful & (field.base[dimension] < field.slots[ask] * want)
-                weight = scarce / float(want * missing)
+                useful = field.usable[ask]
+                if len(field.wants) == 1:
+                    # Where there is plenty even for all the slots there might be, a dimension is in nobody's way.
+                    useful = (field.slots[ask] > field.base_slots[ask]) & (
+                        field.base[dimension] < field.slots[ask] * want
+                    )
+                weight = useful / float(want * missing)
                 np.maximum(most, field.amounts[dimension] * weight.take(field.node), out=most)
                 if dimension >= len(field.resources) and field.share.any():
                     unit = field.units[dimension - len(field.resources)]
@@ -510,11 +515,11 @@ class _Selection:
             if missing:
                 gained = field.slots[ask] - field.base_slots[ask]
                 gain = gain + np.minimum(gained, missing) / missing
-                size = max(size, (ample or 0) * missing * int(np.count_nonzero(gained)) // int(gained.sum()))
-        nodes = np.flatnonzero(gain)
+                size = max(size, (ample or 0) * missing * int(np.count_nonzero(gained)) // max(int(gained.sum()), 1))
+        nodes = np.flatnonzero(gain) if len(field.wants) == 1 else np.flatnonzero(field.worth_a_look)
         if ample is not None and len(nodes) > 2 * size:
             prices = np.bincount(field.node, weights=self.unit.take(field.workload) * self.parts, minlength=len(gain))
-            ratios = prices[nodes] / gain[nodes]
+            ratios = prices[nodes] / np.maximum(gain[nodes], 1e-12)
             # Partitioning all is the dearest step: a sample tells roughly where the limit is.
             near = ratios <= np.partition(ratios[::SAMPLED], 2 * size // SAMPLED)[2 * size // SAMPLED]
             if np.count_nonzero(near) > size:
@@ -624,6 +629,7 @@ class _Walk:
     def choices(self) -> Iterator[int]:
         """Victims one after another, gone when they are named, for as long as there are any: those who would do after
         those who do."""
+        detail = self.detail
         left = self._left()
         self._price(left)
         yield from self._for_quota()
@@ -635,7 +641,12 @@ class _Walk:
                     self._price(left)
                     break
             else:
-                return
+                break
+        # Counting slots sees no more to gain; several groups that are in each other's way may need more room yet.
+        for gang in sorted(range(len(self._unit)), key=lambda g: (self._unit[g], -g)):
+            if not detail.gone[gang] and not self._banned[gang] and self._take([gang]):
+                detail.remove(gang)
+                yield gang
 
     def instead_of(self, gang: int) -> list[int]:
         """Who would be chosen in the place of one that is gone."""

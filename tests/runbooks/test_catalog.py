@@ -6,23 +6,38 @@ from typing import get_args
 
 import pytest
 
-from engine.commands import Cancel, SetPolicy
+from engine.commands import Cancel, ChangeQueue, DrainQueues, Reserve, SetPolicy
 from engine.errors import SpecError
-from engine.model import NodeState, WorkloadState
-from runbooks import catalog
+from engine.model import BurstSpec, FlavorQuota, NodeState, QueueMode, QueueSpec, ReservationSpec, WorkloadState
+from runbooks import amounts, catalog
 from runbooks.catalog import CATALOG, TIERS, Target, find
-from runbooks.plan import ActionName, Plan
+from runbooks.plan import ActionName, Plan, QueueChange
+from runbooks.specs import differences, kept
 
 WORKLOAD_STATES = {state.label for state in WorkloadState}
-NODE_STATES = {state.label for state in NodeState}
+STATES: dict[str, set[str]] = {
+    "workload": WORKLOAD_STATES,
+    "node": {state.label for state in NodeState},
+    "queue": {mode.label for mode in QueueMode},
+    "reservation": {"made", "not made"},
+    "policy": set(),
+}
+WAS = QueueSpec(name="q", parent="root", nominal={"gpu_milli": 32_000, "memory_mib": 1024}, weight=2)
+TO = QueueSpec(name="q", parent="root", nominal={"gpu_milli": 24_000, "memory_mib": 1024}, order="fair")
+LESS = QueueChange(was=WAS, to=TO)
+MAINTENANCE = ReservationSpec(name="r", nodes=("n1", "n2"), start_ms=1_772_366_400_000, end_ms=1_772_370_000_000)
+
+
+def plan(action: str, *targets: str, **specs: object) -> Plan:
+    return Plan(action=action, targets=targets, **specs)  # type: ignore[arg-type]
+
+
+def steps(wanted: Plan, *targets: Target, work: dict[str, Target] | None = None) -> list[str]:
+    return catalog.steps(wanted, targets, work or {})
 
 
 def target(id_: str = "x", state: str = "queued", **facts: object) -> Target:
     return Target(id=id_, state=state, **facts)  # type: ignore[arg-type]
-
-
-def plan(action: str, *targets: str) -> Plan:
-    return Plan(action=action, targets=targets)  # type: ignore[arg-type]
 
 
 def test_catalogue_is_exactly_what_a_plan_may_name() -> None:
@@ -31,8 +46,7 @@ def test_catalogue_is_exactly_what_a_plan_may_name() -> None:
 
 @pytest.mark.parametrize("row", CATALOG.values(), ids=lambda row: row.name)
 def test_rows_name_states_that_exist(row: catalog.Action) -> None:
-    known = {"workload": WORKLOAD_STATES, "node": NODE_STATES, "policy": set()}[row.kind]
-    assert row.states <= known
+    assert row.states <= STATES[row.kind]
 
 
 @pytest.mark.parametrize("name", ["run_shell", "kubectl", "", "CANCEL", "drain\x1b[2J"])
@@ -46,6 +60,37 @@ def test_unknown_action_is_refused_and_shown_safely(name: str) -> None:
 def test_plan_becomes_one_typed_command() -> None:
     assert catalog.command(plan("cancel", "a", "b")) == Cancel(ids=("a", "b"))
     assert catalog.command(plan("set_policy", "easy")) == SetPolicy(policy="easy")
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "easy", "easy-sjbf", "conservative"])
+def test_every_policy_can_be_set(policy: str) -> None:
+    assert catalog.command(plan("set_policy", policy)) == SetPolicy(policy=policy)  # type: ignore[arg-type]
+
+
+def test_plans_with_specs_become_the_command_that_has_them() -> None:
+    change = plan("set_quota", "q", queue=QueueChange(was=WAS, to=TO, over="evict"))
+    assert catalog.command(change) == ChangeQueue(queue=TO, over="evict")
+    assert catalog.command(plan("reserve", "r", reservation=MAINTENANCE)) == Reserve(reservation=MAINTENANCE)
+    assert catalog.command(plan("drain_queue", "q", "p")) == DrainQueues(names=("q", "p"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        plan("set_quota", "q"),
+        plan("set_quota", "p", queue=LESS),
+        plan("set_quota", "q", "p", queue=LESS),
+        plan("set_quota", "q", queue=QueueChange(was=QueueSpec(name="p"), to=TO)),
+        plan("hold_queue", "q", queue=LESS),
+        plan("reserve", "r"),
+        plan("reserve", "other", reservation=MAINTENANCE),
+        plan("unreserve", "r", reservation=MAINTENANCE),
+        plan("cancel", "q", queue=LESS),
+    ],
+)
+def test_a_spec_belongs_to_the_target_and_to_its_action(wrong: Plan) -> None:
+    with pytest.raises(SpecError):
+        catalog.command(wrong)
 
 
 @pytest.mark.parametrize("names", [("random",), ("easy", "fcfs"), ()])
@@ -64,11 +109,28 @@ def test_set_policy_takes_one_known_policy(names: tuple[str, ...]) -> None:
         ("cancel", (target(), target("y", "placed")), "T3"),
         ("cancel", (target(state="running"),), "T3"),
         ("cancel", (target(state="queued", worked_ms=1),), "T3"),
+        ("suspend", (target(), target("y", "waiting")), "T1"),
+        ("suspend", (target(), target("y", "running")), "T2"),
+        ("resume", (target(state="suspended"),), "T1"),
+        ("hold_queue", (target("q", "open"),), "T1"),
+        ("open_queue", (target("q", "draining"),), "T1"),
+        ("drain_queue", (target("q", "open", work=("a",)),), "T2"),
+        ("set_quota", (target("q", "open", queue=WAS),), "T1"),
+        ("set_quota", (target("q", "open", queue=WAS, work=("a",)),), "T2"),
+        ("reserve", (target("r", "not made"),), "T1"),
+        ("unreserve", (target("r", "made"),), "T1"),
         ("set_policy", (target("easy", "fcfs"),), "T1"),
     ],
 )
 def test_tiers_of_workload_actions(action: str, targets: tuple[Target, ...], tier: str) -> None:
-    assert catalog.tier(find(action), targets, {}) == tier
+    assert catalog.tier(find(action), targets, {}, 100) == tier
+
+
+@pytest.mark.parametrize(("action", "tier"), [("drain_queue", "T3"), ("set_quota", "T3")])
+def test_stopping_a_large_share_of_all_that_runs_raises_the_tier(action: str, tier: str) -> None:
+    queues = (target("q", "open", work=("a", "b")), target("p", "open", work=("b", "c")))
+    assert catalog.tier(find(action), queues, {}, 29) == tier
+    assert catalog.tier(find(action), queues, {}, 30) == "T2"
 
 
 @pytest.mark.parametrize(
@@ -77,18 +139,18 @@ def test_tiers_of_workload_actions(action: str, targets: tuple[Target, ...], tie
 )
 def test_taking_a_large_share_of_a_pool_raises_the_tier(action: str, taken: int, tier: str) -> None:
     targets = tuple(target(f"n{i}", "ready", pool="p") for i in range(taken))
-    assert catalog.tier(find(action), targets, {"p": 20, "q": 1000}) == tier
+    assert catalog.tier(find(action), targets, {"p": 20, "q": 1000}, 0) == tier
 
 
 def test_one_node_is_never_a_large_share() -> None:
-    assert catalog.tier(find("drain"), (target("n", "ready", pool="p"),), {"p": 1}) == "T2"
+    assert catalog.tier(find("drain"), (target("n", "ready", pool="p"),), {"p": 1}, 0) == "T2"
 
 
 @pytest.mark.parametrize("row", CATALOG.values(), ids=lambda row: row.name)
 def test_no_state_lowers_a_tier(row: catalog.Action) -> None:
     for state in row.states or {"fcfs"}:
         many = tuple(target(f"x{i}", state, pool="p", unsaved_ms=1, worked_ms=1) for i in range(5))
-        assert TIERS.index(catalog.tier(row, many, {"p": 5})) >= TIERS.index(row.tier)
+        assert TIERS.index(catalog.tier(row, many, {"p": 5}, 5)) >= TIERS.index(row.tier)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +159,9 @@ def test_no_state_lowers_a_tier(row: catalog.Action) -> None:
         (plan("drain", "n1", "n2"), "Drain 2 nodes"),
         (plan("cancel", "wl-17"), "Cancel workload wl-17"),
         (plan("set_policy", "easy"), "Set policy to easy"),
+        (plan("set_quota", "q", queue=LESS), "Set quota of queue q"),
+        (plan("drain_queue", "q", "p"), "Drain 2 queues"),
+        (plan("unreserve", "r"), "Take back reservation r"),
     ],
 )
 def test_titles(wanted: Plan, title: str) -> None:
@@ -109,16 +174,22 @@ def test_inverse_names_what_undoes_it() -> None:
     assert catalog.inverse(plan("set_policy", "easy"), (target("easy", "fcfs"),)) == "Set policy to fcfs"
     assert catalog.inverse(plan("cancel", "a"), (target(),)).startswith("Cannot be undone")
     assert catalog.inverse(plan("requeue", "a"), (target(),)).startswith("Cannot be undone")
+    assert catalog.inverse(plan("drain_queue", "q"), (target("q", "open"),)).startswith("Open q;")
+    back = catalog.inverse(plan("set_quota", "q", queue=LESS), (target("q", "open", queue=WAS),))
+    assert back == "Set quota of q back to nominal gpu 32 GPU, weight 2, order best_effort"
+    back = catalog.inverse(plan("unreserve", "r"), (target("r", "made", reservation=MAINTENANCE),))
+    assert back.startswith("Reserve r: 2 nodes (n1, n2) from 2026-03-01 12:00:00 UTC to")
 
 
 def test_step_of_running_work_says_what_is_lost() -> None:
     running = target("wl-17", "running", gpu_milli=64_000, unsaved_ms=11_520_000, worked_ms=18_000_000)
-    assert catalog.step(find("requeue"), running, {}) == "requeue wl-17 (running, 64 GPU, 3.2 h of work lost)"
-    assert catalog.step(find("cancel"), running, {}) == "cancel wl-17 (running, 64 GPU, 5.0 h of work lost)"
+    assert steps(plan("requeue", "wl-17"), running) == ["requeue wl-17 (running, 64 GPU, 3.2 h of work lost)"]
+    assert steps(plan("suspend", "wl-17"), running) == ["suspend wl-17 (running, 64 GPU, 3.2 h of work lost)"]
+    assert steps(plan("cancel", "wl-17"), running) == ["cancel wl-17 (running, 64 GPU, 5.0 h of work lost)"]
 
 
 def test_step_of_queued_work_promises_no_loss() -> None:
-    assert catalog.step(find("cancel"), target("a", cpu_milli=500), {}) == "cancel a (queued, 0.5 CPU)"
+    assert steps(plan("cancel", "a"), target("a", cpu_milli=500)) == ["cancel a (queued, 0.5 CPU)"]
 
 
 def test_step_of_a_drain_names_the_work_it_stops() -> None:
@@ -127,10 +198,57 @@ def test_step_of_a_drain_names_the_work_it_stops() -> None:
         "a": target("a", "running", gpu_milli=8_000, unsaved_ms=3_600_000),
         "b": target("b", "running", gpu_milli=250, unsaved_ms=0),
     }
-    expected = "drain n1 (ready, requeues a, b, 8.25 GPU, 8.0 GPU-h lost)"
-    assert catalog.step(find("drain"), node, work) == expected
-    assert catalog.step(find("drain"), target("n2", "ready"), {}) == "drain n2 (ready, no work there)"
-    assert catalog.step(find("cordon"), node, {}) == "cordon n1 (ready, leaves 2 workloads running)"
+    expected = ["drain n1 (ready, requeues a, b, 8.25 GPU, 8.0 GPU-h lost)"]
+    assert steps(plan("drain", "n1"), node, work=work) == expected
+    assert steps(plan("drain", "n2"), target("n2", "ready")) == ["drain n2 (ready, no work there)"]
+    assert steps(plan("cordon", "n1"), node) == ["cordon n1 (ready, leaves 2 workloads running)"]
+
+
+def test_steps_on_queues_name_every_change_and_every_workload_that_is_stopped() -> None:
+    work = {"a": target("a", "running", gpu_milli=8_000, unsaved_ms=3_600_000)}
+    loser = "requeue a (running, 8 GPU, 1.0 h of work lost)"
+    change = plan("set_quota", "q", queue=LESS)
+    assert steps(change, target("q", "open", queue=WAS, work=("a",)), work=work) == [
+        "q: nominal gpu 32 GPU -> 24 GPU", "q: weight 2 -> 1", "q: order best_effort -> fair", loser,
+    ]  # fmt: skip
+    assert steps(plan("drain_queue", "q", "p"), target("q", "open", work=("a",)), target("p", "held"), work=work) == [
+        "drain-queue q (open, requeues 1 workload, 8.0 GPU-h lost)", "drain-queue p (held)", loser,
+    ]  # fmt: skip
+
+
+def test_steps_on_reservations_say_what_is_kept_for_whom() -> None:
+    said = "2 nodes (n1, n2) from 2026-03-01 12:00:00 UTC to 2026-03-01 13:00:00 UTC for work that names it"
+    assert steps(plan("reserve", "r", reservation=MAINTENANCE), target("r", "not made")) == [f"reserve r: {said}"]
+    made = target("r", "made", reservation=MAINTENANCE)
+    assert steps(plan("unreserve", "r"), made) == [f"unreserve r: {said}"]
+    shared = ReservationSpec(name="r", nodes=("n1",), start_ms=0, end_ms=1, queues=("q", "p"))
+    assert kept(shared).endswith("for q, p")
+
+
+def test_differences_of_queues_name_every_field() -> None:
+    rich = QueueSpec(
+        name="q", parent="root", nominal={"gpu_milli": 1}, borrowing_limit={"gpu_milli": 500},
+        lending_limit={"memory_mib": 1}, flavors=(FlavorQuota(pool="h100", nominal={"gpu_milli": 8000}),), weight=3,
+        order="strict_fifo", burst=BurstSpec(limit={"gpu_milli": 9000}, window_ms=5_400_000), reclaim="never",
+        min_runtime_ms=90_000, disruptions=2, disruption_window_ms=1500,
+    )  # fmt: skip
+    assert [tuple(difference) for difference in differences(QueueSpec(name="q", parent="root"), rich)] == [
+        ("weight", "1", "3"),
+        ("order", "best_effort", "strict_fifo"),
+        ("reclaim", "any", "never"),
+        ("minimum run time", "0s", "1m 30s"),
+        ("disruptions", "no limit", "2"),
+        ("disruption window", "1h", "1s 500ms"),
+        ("nominal gpu", "not set", "0.001 GPU"),
+        ("borrowing limit gpu", "not set", "0.5 GPU"),
+        ("lending limit memory", "not set", "0.0009765625 GiB memory"),
+        ("pools", "not set", "h100"),
+        ("h100: nominal gpu", "not set", "8 GPU"),
+        ("burst gpu", "not set", "9 GPU"),
+        ("burst window", "not set", "1h 30m"),
+        ("burst cool-down", "not set", "1h"),
+    ]
+    assert differences(rich, rich) == []
 
 
 @pytest.mark.parametrize(
@@ -151,6 +269,22 @@ def test_step_of_a_drain_names_the_work_it_stops() -> None:
         ("drain", target(state="ready"), target(state="draining"), True),
         ("drain", target(state="ready"), target(state="draining", work=("a",)), False),
         ("drain", target(state="ready"), target(state="ready"), False),
+        ("suspend", target(state="running"), target(state="suspended"), True),
+        ("suspend", target(state="running"), target(state="running"), False),
+        ("resume", target(state="suspended"), target(state="queued"), True),
+        ("resume", target(state="suspended"), target(state="suspended"), False),
+        ("hold_queue", target(state="open"), target(state="held"), True),
+        ("hold_queue", target(state="open"), target(state="open"), False),
+        ("drain_queue", target(state="open", work=("a",)), target(state="draining"), True),
+        ("drain_queue", target(state="open", work=("a",)), target(state="draining", work=("a",)), False),
+        ("open_queue", target(state="held"), target(state="open"), True),
+        ("open_queue", target(state="held"), target(state="held"), False),
+        ("set_quota", target(state="open", queue=WAS), target(state="open", queue=TO), True),
+        ("set_quota", target(state="open", queue=WAS), target(state="open", queue=WAS), False),
+        ("reserve", target(state="not made"), target(state="made"), True),
+        ("reserve", target(state="not made"), target(state="not made"), False),
+        ("unreserve", target(state="made"), target(state="not made"), True),
+        ("unreserve", target(state="made"), target(state="made"), False),
         ("set_policy", target("easy", "fcfs"), target("easy", "easy"), True),
         ("set_policy", target("easy", "fcfs"), target("easy", "fcfs"), False),
     ],
@@ -161,5 +295,7 @@ def test_reading_back_can_fail(action: str, before: Target, now: Target, verifie
 
 
 def test_amounts_as_people_write_them() -> None:
-    assert [catalog.whole(n) for n in (0, 250, 1000, 10_000, 130_000_000)] == ["0", "0.25", "1", "10", "130,000"]
-    assert catalog.listed(("a", "b", "c"), most=2) == "a, b and 1 more"
+    assert [amounts.whole(n) for n in (0, 250, 1000, 10_000, 130_000_000)] == ["0", "0.25", "1", "10", "130,000"]
+    assert amounts.listed(("a", "b", "c"), most=2) == "a, b and 1 more"
+    assert [amounts.span(ms) for ms in (0, 1_500, 5_400_000, 90_000_000)] == ["0s", "1s 500ms", "1h 30m", "25h"]
+    assert amounts.amount("memory_mib", 1536) == "1.5 GiB memory"

@@ -14,14 +14,38 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
-from engine.commands import Cancel, Cordon, Hold, Release, Requeue, Submit, Uncordon
+from engine.commands import (
+    Cancel,
+    ChangeQueue,
+    Cordon,
+    Hold,
+    HoldQueues,
+    Release,
+    Requeue,
+    Reserve,
+    Resume,
+    Submit,
+    Suspend,
+    Uncordon,
+)
 from engine.control import Engine
 from engine.errors import JournalError, MusterError, NotFoundError, RefusedError, SpecError
 from engine.events import Audited, AuditEntry, NodesChanged
 from engine.journal import Journal
-from engine.model import CellSpec, NodeSpec, NodeState, PoolSpec, QueueSpec, Resources, TaskGroup, WorkloadSpec
+from engine.model import (
+    ArraySpec,
+    CellSpec,
+    NodeSpec,
+    NodeState,
+    PoolSpec,
+    QueueSpec,
+    ReservationSpec,
+    Resources,
+    TaskGroup,
+    WorkloadSpec,
+)
 from runbooks.gate import EXPIRY_MS, MAX_OPEN, MAX_TARGETS, Gate
-from runbooks.plan import Plan, Proposal
+from runbooks.plan import Plan, Proposal, QueueChange
 
 HOUR = 3_600_000
 START = 1_800_000_000_000
@@ -163,6 +187,221 @@ def test_loss_of_a_cancel_counts_earlier_attempts(gate: Gate, watched: Watched) 
     assert "1.0 h" in gate.propose("requeue", ["r0"]).steps[0]
 
 
+def test_work_that_writes_a_checkpoint_when_asked_loses_nothing(gate: Gate, watched: Watched) -> None:
+    saves = msgspec.structs.replace(work("saves"), checkpoint_cost_ms=60_000)
+    watched.engine.command(Cancel(ids=("w0", "w1")))
+    watched.engine.command(Uncordon(ids=("n2",)))
+    watched.engine.command(Submit(workloads=(saves,)))
+    watched.engine.advance(watched.now_ms + HOUR)
+    proposal = gate.propose("suspend", ["saves"])
+    assert (proposal.tier, proposal.steps) == ("T2", ("suspend saves (running, 8 GPU, 0 min of work lost)",))
+    assert effects(proposal)["Work lost, if now"] == ("none", "0.0 CPU-h")
+
+
+def test_suspending_running_work_is_disruptive_and_shows_what_starts_instead(gate: Gate) -> None:
+    assert gate.propose("suspend", ["w0"]).tier == "T1"
+    proposal = gate.propose("suspend", ["r0"])
+    assert proposal.tier == "T2"
+    shown = effects(proposal)
+    assert shown["Suspended"] == ("0", "1")
+    assert shown["Suspended from running"] == ("none", "1 workload")
+    assert shown["Work lost, if now"] == ("none", "8.0 GPU-h")
+    assert shown["Starts because of it"] == ("none", "w0")
+
+
+def test_an_array_stands_for_the_members_it_can_apply_to(gate: Gate, watched: Watched) -> None:
+    sweep = msgspec.structs.replace(work("sweep", gpus=1), array=ArraySpec(last=3))
+    watched.engine.command(Submit(workloads=(sweep,)))
+    watched.engine.command(Cancel(ids=("sweep/2",)))
+    watched.engine.command(Hold(ids=("sweep/1",)))
+    proposal = gate.propose("hold", ["w1", "sweep", "sweep/3"])
+    assert proposal.plan.targets == ("w1", "sweep/0", "sweep/3")
+    gate.approve(proposal.id, proposal.digest, "ann")
+    with pytest.raises(NotFoundError, match="sweep"):
+        gate.propose("resume", ["sweep"])
+
+
+# -- queues and reservations ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shared() -> Watched:
+    """Queues a and b under root have 8 GPU of their own each and borrow from each other, on three nodes of 8. a0, a1
+    and b0 have run an hour; a2 waits for quota."""
+    nominal = {"gpu_milli": 8000}
+    queues = (
+        QueueSpec(name="root", nominal=nominal),
+        QueueSpec(name="a", parent="root", nominal=nominal),
+        QueueSpec(name="b", parent="root", nominal=nominal, weight=2),
+    )
+    engine = Engine.open(None, cell=msgspec.structs.replace(CELL, queues=queues))
+    for queue, names in (("a", ("a0",)), ("b", ("b0",)), ("a", ("a1", "a2"))):
+        specs = tuple(msgspec.structs.replace(work(name), queue=queue) for name in names)
+        engine.command(Submit(workloads=specs))
+        engine.advance(engine.now_ms + HOUR)
+    return Watched(engine)
+
+
+@pytest.fixture
+def over_shared(shared: Watched, clock: Clock) -> Gate:
+    return Gate(shared, clock)  # type: ignore[arg-type]
+
+
+def change(watched: Watched, name: str, over: str = "refuse", **fields: Any) -> QueueChange:
+    was = watched.engine.reader.queue(name, watched.now_ms).spec
+    return QueueChange(was=was, to=msgspec.structs.replace(was, **fields), over=over)  # type: ignore[arg-type]
+
+
+NO_BORROWING: dict[str, Any] = {"nominal": {"gpu_milli": 8000}, "borrowing_limit": {"gpu_milli": 0}}
+
+
+def test_a_smaller_quota_is_refused_by_the_names_of_what_would_have_to_go(over_shared: Gate, shared: Watched) -> None:
+    with pytest.raises(RefusedError, match=r"8 GPU more than it may; 1 workloads? would have to go: 'a1'"):
+        over_shared.propose("set_quota", ["a"], queue=change(shared, "a", **NO_BORROWING))
+
+
+def test_eviction_names_who_goes_and_what_it_costs_before_it_happens(over_shared: Gate, shared: Watched) -> None:
+    proposal = over_shared.propose("set_quota", ["a"], queue=change(shared, "a", "evict", **NO_BORROWING))
+    assert (proposal.tier, proposal.title) == ("T2", "Set quota of queue a")
+    assert proposal.steps == (
+        "a: borrowing limit gpu not set -> 0 GPU", "requeue a1 (running, 8 GPU, 1.0 h of work lost)",
+    )  # fmt: skip
+    shown = effects(proposal)
+    assert shown["Running"] == ("3", "2")
+    assert (shown["Requeued"], shown["Work lost, if now"]) == (("none", "1 workload"), ("none", "8.0 GPU-h"))
+    assert proposal.inverse == "Set quota of a back to borrowing limit gpu not set"
+    assert proposal.plan.queue is not None
+    outcome = over_shared.approve(proposal.id, proposal.digest, "ann")
+    assert outcome.changed == ("a", "a1")
+    assert outcome.verified == ("verified: a has borrowing limit gpu 0 GPU",)
+    assert state_of(shared, "a1") == "queued"
+    [entry] = shared.executed
+    assert msgspec.json.decode(entry.plan, type=Plan) == proposal.plan
+    back = QueueChange(was=proposal.plan.queue.to, to=proposal.plan.queue.was)
+    undo = over_shared.propose("set_quota", ["a"], queue=back)
+    assert undo.tier == "T1"
+    over_shared.approve(undo.id, undo.digest, "ann")
+    assert state_of(shared, "a1") == "running"
+
+
+def test_a_kept_excess_runs_out_and_is_told(over_shared: Gate, shared: Watched) -> None:
+    proposal = over_shared.propose("set_quota", ["a"], queue=change(shared, "a", "keep", **NO_BORROWING))
+    assert proposal.tier == "T1"
+    assert effects(proposal)["Above what it may use"] == ("none", "8 GPU")
+    over_shared.approve(proposal.id, proposal.digest, "ann")
+    assert state_of(shared, "a1") == "running"
+
+
+def test_the_digest_binds_the_whole_spec_and_what_becomes_of_the_excess(over_shared: Gate, shared: Watched) -> None:
+    wanted = [
+        change(shared, "a", "keep", weight=3), change(shared, "a", "evict", weight=3),
+        change(shared, "a", "keep", weight=4), change(shared, "a", "keep", weight=3, min_runtime_ms=1),
+    ]  # fmt: skip
+    assert len({over_shared.propose("set_quota", ["a"], queue=each).digest for each in wanted}) == len(wanted)
+
+
+def test_a_change_of_a_queue_that_was_changed_meanwhile_is_stale(over_shared: Gate, shared: Watched) -> None:
+    first, second = change(shared, "a", weight=3), change(shared, "a", weight=5)
+    late = over_shared.propose("set_quota", ["a"], queue=second)
+    shared.engine.command(ChangeQueue(queue=first.to))
+    with pytest.raises(RefusedError, match="stale, nothing was done: a was changed meanwhile: weight 1 -> 3"):
+        over_shared.approve(late.id, late.digest, "ann")
+    with pytest.raises(RefusedError, match="a was changed meanwhile: weight 1 -> 3"):
+        over_shared.propose("set_quota", ["a"], queue=second)
+    assert shared.executed == []
+
+
+def test_a_change_of_another_queue_does_not_make_it_stale(over_shared: Gate, shared: Watched) -> None:
+    proposal = over_shared.propose("set_quota", ["a"], queue=change(shared, "a", weight=3))
+    shared.engine.command(ChangeQueue(queue=change(shared, "b", weight=3).to))
+    shared.engine.command(HoldQueues(names=("a",)))
+    assert over_shared.approve(proposal.id, proposal.digest, "ann").verified == ("verified: a has weight 3",)
+
+
+def test_another_victim_makes_an_eviction_stale(over_shared: Gate, shared: Watched) -> None:
+    proposal = over_shared.propose("set_quota", ["a"], queue=change(shared, "a", "evict", **NO_BORROWING))
+    shared.engine.command(Suspend(ids=("a1",)))
+    with pytest.raises(RefusedError, match="work now that was not shown: a2"):
+        over_shared.approve(proposal.id, proposal.digest, "ann")
+
+
+def test_a_change_that_changes_nothing_is_refused(over_shared: Gate, shared: Watched) -> None:
+    with pytest.raises(RefusedError, match="exactly that"):
+        over_shared.propose("set_quota", ["a"], queue=change(shared, "a"))
+
+
+def test_draining_a_queue_names_what_it_requeues(over_shared: Gate, shared: Watched) -> None:
+    proposal = over_shared.propose("drain_queue", ["a"])
+    assert proposal.tier == "T3"
+    assert proposal.steps == (
+        "drain-queue a (open, requeues 2 workloads, 32.0 GPU-h lost)",
+        "requeue a0 (running, 8 GPU, 3.0 h of work lost)",
+        "requeue a1 (running, 8 GPU, 1.0 h of work lost)",
+    )
+    outcome = over_shared.approve(proposal.id, proposal.digest, "ann")
+    assert outcome.verified == ("verified: a is draining",)
+    assert (state_of(shared, "a0"), state_of(shared, "b0")) == ("queued", "running")
+
+
+def test_a_cohort_is_drained_with_all_below_it_counted_once(over_shared: Gate) -> None:
+    proposal = over_shared.propose("drain_queue", ["root", "a"])
+    assert effects(proposal)["Requeued"] == ("none", "3 workloads")
+    assert [step.split()[1] for step in proposal.steps] == ["root", "a", "a0", "a1", "b0"]
+
+
+def test_work_that_started_meanwhile_makes_a_drain_of_its_queue_stale(over_shared: Gate, shared: Watched) -> None:
+    proposal = over_shared.propose("drain_queue", ["a"])
+    shared.engine.command(Cancel(ids=("b0",)))
+    with pytest.raises(RefusedError, match="work now that was not shown: a2"):
+        over_shared.approve(proposal.id, proposal.digest, "ann")
+
+
+def test_a_held_queue_starts_nothing_until_it_is_opened(over_shared: Gate, shared: Watched) -> None:
+    hold = over_shared.propose("hold_queue", ["a"])
+    assert (hold.tier, hold.inverse) == ("T1", "Open a")
+    assert over_shared.approve(hold.id, hold.digest, "ann").verified == ("verified: a is held",)
+    shared.engine.command(Cancel(ids=("b0",)))
+    assert state_of(shared, "a2") == "queued"
+    reopen = over_shared.propose("open_queue", ["a"])
+    assert effects(reopen)["Starts because of it"] == ("none", "a2")
+    over_shared.approve(reopen.id, reopen.digest, "ann")
+    assert state_of(shared, "a2") == "running"
+    with pytest.raises(RefusedError, match="a is open"):
+        over_shared.propose("open_queue", ["a"])
+
+
+def test_queues_that_do_not_exist_are_named(over_shared: Gate) -> None:
+    with pytest.raises(NotFoundError, match="ghost"):
+        over_shared.propose("hold_queue", ["a", "ghost"])
+
+
+def test_a_reservation_is_made_and_taken_back(gate: Gate, watched: Watched) -> None:
+    now_ms = watched.now_ms
+    wanted = ReservationSpec(name="m", nodes=("n0", "n1"), start_ms=now_ms + HOUR, end_ms=now_ms + 2 * HOUR)
+    proposal = gate.propose("reserve", ["m"], reservation=wanted)
+    assert proposal.steps[0].startswith("reserve m: 2 nodes (n0, n1) from ")
+    assert gate.approve(proposal.id, proposal.digest, "ann").verified == ("verified: m is made",)
+    with pytest.raises(RefusedError, match="m is made"):
+        gate.propose("reserve", ["m"], reservation=wanted)
+    back = gate.propose("unreserve", ["m"])
+    assert back.inverse.startswith("Reserve m: 2 nodes (n0, n1) from ")
+    assert gate.approve(back.id, back.digest, "ann").verified == ("verified: m is not made",)
+    with pytest.raises(NotFoundError):
+        gate.propose("unreserve", ["m"])
+
+
+def test_taking_back_another_reservation_than_was_shown_is_stale(gate: Gate, watched: Watched) -> None:
+    now_ms = watched.now_ms
+    first = ReservationSpec(name="m", nodes=("n0",), start_ms=now_ms + HOUR, end_ms=now_ms + 2 * HOUR)
+    watched.engine.command(Reserve(reservation=first))
+    shown = gate.propose("unreserve", ["m"])
+    again = gate.propose("unreserve", ["m"], reason="twice")
+    gate.approve(again.id, again.digest, "ann")
+    watched.engine.command(Reserve(reservation=msgspec.structs.replace(first, nodes=("n1",))))
+    with pytest.raises(RefusedError, match="another reservation"):
+        gate.approve(shown.id, shown.digest, "ann")
+
+
 # -- what is refused at the door --------------------------------------------------------------------------------------
 
 
@@ -221,6 +460,9 @@ def test_policy_in_force_and_unknown_policy(gate: Gate, watched: Watched) -> Non
         ("hold", "w0", "w0 is held"),
         ("release", "h0", "h0 is queued"),
         ("requeue", "r1", "r1 is running"),
+        ("suspend", "r1", "r1 is suspended"),
+        ("hold_queue", "q", "q is held"),
+        ("drain_queue", "q", "q is draining"),
         ("cordon", "n0", "n0 is cordoned"),
         ("uncordon", "n2", "n2 is ready"),
         ("drain", "n0", "n0 is draining"),
@@ -428,16 +670,20 @@ def test_audit_and_effect_are_durable_together(tmp_path: Path) -> None:
 
 WANTED = st.one_of(
     st.tuples(
-        st.sampled_from(("cancel", "hold", "release", "requeue")),
+        st.sampled_from(("cancel", "hold", "release", "requeue", "suspend", "resume")),
         st.lists(st.sampled_from(WORK), min_size=1, max_size=2),
     ),
     st.tuples(
         st.sampled_from(("cordon", "uncordon", "drain")),
         st.lists(st.sampled_from(("n0", "n1", "n2")), min_size=1, max_size=2),
     ),
-    st.tuples(st.just("set_policy"), st.sampled_from((["fcfs"], ["easy"]))),
+    st.tuples(st.sampled_from(("hold_queue", "drain_queue", "open_queue")), st.just(["q"])),
+    st.tuples(st.just("set_policy"), st.sampled_from((["fcfs"], ["easy"], ["easy-sjbf"], ["conservative"]))),
     st.tuples(st.sampled_from(("cancel", "drain", "run_shell")), st.sampled_from(([], ["*"], ["ghost"], ["r0", "n0"]))),
 )
+
+
+OVER = st.sampled_from(("refuse", "keep", "evict"))
 
 
 class GateMachine(RuleBasedStateMachine):
@@ -459,6 +705,17 @@ class GateMachine(RuleBasedStateMachine):
         try:
             return self.gate.propose(*wanted)
         except (SpecError, NotFoundError, RefusedError):
+            return multiple()
+        finally:
+            assert self.watched.engine.state.digest() == before
+
+    @rule(target=proposals, weight=st.sampled_from((1, 2)), gpus=st.sampled_from((8, 16, 24)), over=OVER)
+    def propose_a_quota(self, weight: int, gpus: int, over: str) -> Any:
+        before = self.watched.engine.state.digest()
+        wanted = change(self.watched, "q", over, weight=weight, nominal={"gpu_milli": gpus * 1000})
+        try:
+            return self.gate.propose("set_quota", ["q"], queue=wanted)
+        except RefusedError:
             return multiple()
         finally:
             assert self.watched.engine.state.digest() == before
@@ -497,7 +754,7 @@ class GateMachine(RuleBasedStateMachine):
     def cell_time_passes(self, step_ms: int) -> None:
         self.watched.engine.advance(self.watched.now_ms + step_ms)
 
-    @rule(command=st.sampled_from((Cancel, Hold, Release, Requeue)), id_=st.sampled_from(WORK))
+    @rule(command=st.sampled_from((Cancel, Hold, Release, Requeue, Suspend, Resume)), id_=st.sampled_from(WORK))
     def workload_changes(self, command: type[Any], id_: str) -> None:
         try:
             self.watched.engine.command(command(ids=(id_,)))

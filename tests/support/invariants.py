@@ -501,7 +501,7 @@ def _check_place(state: State, event: ev.Placed | ev.Grown) -> None:
             elif reservation is not None:
                 open_to_it = reservation.start_ms <= state.now_ms and not path.isdisjoint(reservation.queues)
                 assert open_to_it or estimated_end(state, row) <= reservation.start_ms, (
-                    f"{name} is expected until {estimated_end(state, row)} on a node of {reservation.name}, which starts at "
+                    f"{name} is expected until {estimated_end(state, row)} on a node of {reservation.name}, from "
                     f"{reservation.start_ms}"
                 )
             elif capacity.booking[node] != OPEN:
@@ -539,6 +539,6 @@ def check_settled(engine) -> None:
     state = engine.state
     for row in range(len(state.workloads.ids)):
         if state.workloads.state[row] in (WorkloadState.QUEUED, WorkloadState.HELD):
-            reasons = engine.reader._explainer.reasons(row)
+            reasons = engine.reader.explainer.reasons(row)
             assert reasons, f"{state.workloads.ids[row]} waits without a reason"
             assert reasons[0].token != "AwaitingEvaluation", f"{state.workloads.ids[row]}: {reasons}"
