@@ -14,9 +14,10 @@ from engine.errors import RefusedError
 
 if TYPE_CHECKING:
     from engine.commands import AnyCommand, Receipt
-    from engine.query import Changes, NodeDetail, Overview, Page, Query, WorkloadDetail
+    from engine.model import ReservationSpec
+    from engine.query import Changes, FairnessReport, NodeDetail, Overview, Page, Query, QueueDetail, WorkloadDetail
     from recommender.suggest import Advice
-    from runbooks.plan import ActionName, Outcome, Proposal
+    from runbooks.plan import ActionName, Outcome, Proposal, QueueChange
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +67,11 @@ class Client(Protocol):
     def query(self, query: Query) -> Page: ...
     def workload(self, workload_id: str) -> WorkloadDetail: ...
     def node(self, node_id: str) -> NodeDetail: ...
+    def queue(self, name: str) -> QueueDetail: ...
+
+    def fairness(self) -> FairnessReport:
+        """What each queue holds and deserves, and why the last starts went in their order."""
+        ...
 
     def estimate(self, workload_id: str) -> RuntimeEstimate | None:
         """How long work like it ran; None while too little of its like has finished."""
@@ -83,8 +89,16 @@ class Client(Protocol):
         """Submissions and definitions. Actions on what exists go through propose and approve."""
         ...
 
-    def propose(self, action: ActionName, targets: tuple[str, ...], reason: str = "") -> Proposal:
-        """Resolve, simulate on a fork and show. Changes nothing."""
+    def propose(
+        self,
+        action: ActionName,
+        targets: tuple[str, ...],
+        reason: str = "",
+        *,
+        queue: QueueChange | None = None,
+        reservation: ReservationSpec | None = None,
+    ) -> Proposal:
+        """Resolve, simulate on a fork and show. Changes nothing. `queue` and `reservation` as in a plan."""
         ...
 
     def approve(self, proposal_id: str, digest: str) -> Outcome:

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from engine.commands import AnyCommand, Receipt
     from engine.control import Engine
     from engine.loop import EngineLoop
-    from engine.query import Changes, NodeDetail, Overview, Page, Query, WorkloadDetail
+    from engine.model import ReservationSpec
+    from engine.query import Changes, FairnessReport, NodeDetail, Overview, Page, Query, QueueDetail, WorkloadDetail
     from recommender.suggest import Advice
     from runbooks.gate import Gate
-    from runbooks.plan import ActionName, Outcome, Proposal
+    from runbooks.plan import ActionName, Outcome, Proposal, QueueChange
 
 REQUESTS = (Submit, Define, AddPools, AddNodes, AddQueues, AddPriorityClasses)
 """Commands that need no approval: they add, they do not touch what exists."""
@@ -77,6 +78,12 @@ class LocalClient:
     def node(self, node_id: str) -> NodeDetail:
         return self._loop.call(lambda engine: engine.node(node_id))
 
+    def queue(self, name: str) -> QueueDetail:
+        return self._loop.call(lambda engine: engine.reader.queue(name, engine.now_ms))
+
+    def fairness(self) -> FairnessReport:
+        return self._loop.call(lambda engine: engine.fairness())
+
     def estimate(self, workload_id: str) -> RuntimeEstimate | None:
         return self._advisor.estimate(workload_id)
 
@@ -93,9 +100,19 @@ class LocalClient:
         refuse_action(command)
         return self._loop.call(lambda engine: engine.command(command))
 
-    def propose(self, action: ActionName, targets: tuple[str, ...], reason: str = "") -> Proposal:
+    def propose(
+        self,
+        action: ActionName,
+        targets: tuple[str, ...],
+        reason: str = "",
+        *,
+        queue: QueueChange | None = None,
+        reservation: ReservationSpec | None = None,
+    ) -> Proposal:
         self._refuse_if_read_only()
-        return self._loop.call(lambda _: self._gate.propose(action, targets, reason, self._who))
+        return self._loop.call(
+            lambda _: self._gate.propose(action, targets, reason, self._who, queue=queue, reservation=reservation)
+        )
 
     def approve(self, proposal_id: str, digest: str) -> Outcome:
         self._refuse_if_read_only()

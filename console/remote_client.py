@@ -20,8 +20,9 @@ from engine.errors import (
     SpecError,
     UnreachableError,
 )
-from engine.query import Changes, NodeDetail, Overview, Page, Query, WorkloadDetail
-from runbooks.plan import ActionName, Outcome, Proposal
+from engine.model import ReservationSpec
+from engine.query import Changes, FairnessReport, NodeDetail, Overview, Page, Query, QueueDetail, WorkloadDetail
+from runbooks.plan import ActionName, Outcome, Proposal, QueueChange
 
 if TYPE_CHECKING:
     from recommender.suggest import Advice
@@ -68,6 +69,12 @@ class RemoteClient:
     def node(self, node_id: str) -> NodeDetail:
         return self._get(f"/v1/nodes/{quote(node_id, safe='')}", NodeDetail)
 
+    def queue(self, name: str) -> QueueDetail:
+        return self._get(f"/v1/queues/{quote(name, safe='')}", QueueDetail)
+
+    def fairness(self) -> FairnessReport:
+        return self._get("/v1/fairness", FairnessReport)
+
     def estimate(self, workload_id: str) -> RuntimeEstimate | None:
         kind: Any = RuntimeEstimate | None
         found: RuntimeEstimate | None = self._get(f"/v1/workloads/{quote(workload_id, safe='')}/estimate", kind)
@@ -87,8 +94,17 @@ class RemoteClient:
     def command(self, command: AnyCommand) -> Receipt:
         return self._change("/v1/command", Receipt, command)
 
-    def propose(self, action: ActionName, targets: tuple[str, ...], reason: str = "") -> Proposal:
-        return self._change("/v1/propose", Proposal, {"action": action, "targets": targets, "reason": reason})
+    def propose(
+        self,
+        action: ActionName,
+        targets: tuple[str, ...],
+        reason: str = "",
+        *,
+        queue: QueueChange | None = None,
+        reservation: ReservationSpec | None = None,
+    ) -> Proposal:
+        body = {"action": action, "targets": targets, "reason": reason, "queue": queue, "reservation": reservation}
+        return self._change("/v1/propose", Proposal, body)
 
     def approve(self, proposal_id: str, digest: str) -> Outcome:
         return self._change("/v1/approve", Outcome, {"proposal": proposal_id, "digest": digest})

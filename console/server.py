@@ -1,7 +1,7 @@
 """The HTTP control plane: the same questions and requests as `console.client.Client`, as JSON under /v1.
 
-    GET  /v1/health /v1/overview /v1/workloads/{id} /v1/workloads/{id}/estimate /v1/nodes/{id} /v1/suggestions
-         /v1/changes?after=&wait_s=&limit=
+    GET  /v1/health /v1/overview /v1/workloads/{id} /v1/workloads/{id}/estimate /v1/nodes/{id} /v1/queues/{name}
+         /v1/fairness /v1/suggestions /v1/changes?after=&wait_s=&limit=
     POST /v1/query /v1/command /v1/propose /v1/approve
 
 An answer that is not 200 is `{"code", "problem", "remedy"}`; the codes are those of `engine.errors`. Callers are not
@@ -31,8 +31,9 @@ from console.client import Client, refuse_read_only
 from console.local_client import refuse_action
 from engine.commands import AnyCommand
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
+from engine.model import ReservationSpec
 from engine.query import Query
-from runbooks.plan import ActionName
+from runbooks.plan import ActionName, QueueChange
 
 if TYPE_CHECKING:
     from engine.loop import EngineLoop
@@ -71,6 +72,8 @@ class ProposeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     action: ActionName
     targets: tuple[str, ...]
     reason: str = ""
+    queue: QueueChange | None = None
+    reservation: ReservationSpec | None = None
 
 
 class ApproveBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -134,6 +137,8 @@ class Faces:
             Route("/v1/workloads/{id:path}/estimate", self.estimate, methods=["GET"]),
             Route("/v1/workloads/{id:path}", self.workload, methods=["GET"]),
             Route("/v1/nodes/{id:path}", self.node, methods=["GET"]),
+            Route("/v1/queues/{name:path}", self.queue, methods=["GET"]),
+            Route("/v1/fairness", self.fairness, methods=["GET"]),
             Route("/v1/suggestions", self.suggestions, methods=["GET"]),
             Route("/v1/changes", self.changes, methods=["GET"]),
             Route("/v1/command", self.command, methods=["POST"]),
@@ -166,6 +171,13 @@ class Faces:
         node_id = request.path_params["id"]
         return await answer(lambda: self._client.node(node_id))
 
+    async def queue(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        return await answer(lambda: self._client.queue(name))
+
+    async def fairness(self, request: Request) -> Response:
+        return await answer(self._client.fairness)
+
     async def suggestions(self, request: Request) -> Response:
         return await answer(self._client.suggestions)
 
@@ -190,7 +202,11 @@ class Faces:
     async def propose(self, request: Request) -> Response:
         self._forbid_if_read_only()
         wanted = decoded(await body(request), ProposeBody)
-        return await answer(lambda: self._client.propose(wanted.action, wanted.targets, wanted.reason))
+        return await answer(
+            lambda: self._client.propose(
+                wanted.action, wanted.targets, wanted.reason, queue=wanted.queue, reservation=wanted.reservation
+            )
+        )
 
     async def approve(self, request: Request) -> Response:
         self._forbid_if_read_only()

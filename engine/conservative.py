@@ -180,6 +180,8 @@ class Nodes:
         """Sort keys (place of the node, time since now) and free quantities of every step."""
         places, ends, given_back = self._given_back()
         count = len(self._nodes)
+        if not count:
+            return np.empty(0, np.int64), np.empty((0, 3 + self._device_columns), np.int64)
         keys = np.concatenate((np.arange(count) << _TIME_BITS, places << _TIME_BITS | ends))
         order = np.argsort(keys, kind="stable")
         keys = keys[order]
@@ -266,6 +268,8 @@ class Nodes:
     def _candidates(self, workload_class: WorkloadClass, length_ms: int) -> Ints:
         """Times since now from which, for as long as asked for, each group finds enough room at every moment, though
         perhaps not on the same nodes throughout."""
+        if not len(self._nodes):
+            return np.empty(0, np.int64)
         times = np.unique(self._keys & HORIZON_MS - 1)
         enough = np.ones(len(times), bool)
         first = np.append(True, np.diff(self._keys >> _TIME_BITS) > 0)
@@ -295,6 +299,8 @@ class Nodes:
 
     def _place(self, workload_class: WorkloadClass, start: int, length_ms: int) -> list[Claim] | None:
         """The first nodes with room over the whole window; what asks for most devices, then most CPU, goes first."""
+        if not len(self._nodes):
+            return None
         shapes, counts = workload_class.shapes, workload_class.counts
         free = self._least(start, length_ms)
         places = np.arange(len(self._nodes))

@@ -253,7 +253,7 @@ class Engine:
         self._cycled_ms = self._clock_ms
         self.scheduler.cycle()
         self._launch()
-        while self.state.arrivals:
+        while self.scheduler.unsettled:
             self.scheduler.cycle()
             self._launch()
 

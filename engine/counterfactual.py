@@ -8,7 +8,9 @@ change that would start them instead is no answer. A search stops at its first s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Sized
+from itertools import count as numbers
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,18 +22,38 @@ from engine.columns import view
 from engine.control import Engine
 from engine.errors import MusterError
 from engine.explain import (
+    ARRAY_LIMIT,
+    BACKOFF,
+    BEHIND,
+    CAPACITY,
+    DEPENDENCY,
+    FRAGMENTED,
+    NEVER,
+    NO_NODES,
+    ON_HOLD,
+    QUEUE_HELD,
+    QUOTA,
+    RESERVED,
+    START_TIME,
+    SUSPENDED,
+    UNSEEN,
     amount,
     borrowers,
     moment,
     named,
 )
 from engine.model import (
+    FlavorQuota,
     NodeSpec,
     NodeState,
     PoolSpec,
     QueueMode,
+    QueueSpec,
+    Resources,
+    TaskGroup,
+    WorkloadSpec,
 )
-from engine.quantities import task_size
+from engine.quantities import quantity, task_size
 from engine.query import Counterfactual, Unblocking
 from engine.quota import Lack, QueueTree
 from engine.shape import Shape
@@ -44,6 +66,8 @@ MOST_LENDERS = 3
 """Queues that are asked for borrowed quota, one after the other."""
 MOST_NEW_TASKS = 4096
 """Room for that many more tasks is tried at most."""
+MOST_ROUNDS = 4
+"""How often more quota is added for others that took what was meant for the workload."""
 DEVICE = 1000
 """Milli-GPU of a whole device."""
 
@@ -65,7 +89,7 @@ def verified(engine: Engine, workload_id: str) -> Unblocking:
     """
     row = engine.state.workloads.row(workload_id)
     search = _Search(engine, row)
-    reasons = engine.reader.reasons(row)
+    reasons = engine.reader.explainer.reasons(row)
     found = search.run(reasons[0].token) if reasons else None
     return Unblocking(version=engine.version, found=found, tried=tuple(search.tried), forks=search.forks)
 
@@ -80,6 +104,8 @@ class _Search:
         self.tried: list[str] = []
         self.forks = 0
         self._engine = engine
+        self._after: State = engine.state
+        """What became of the cell in the last trial."""
 
     def run(self, token: str) -> Counterfactual | None:
         if token in _CONSIDERED:
@@ -109,10 +135,11 @@ class _Search:
         if refusals:
             self.tried.append(f"{trial.text}: refused, {refusals[0].problem}")
             return False
+        self._after = fork.state
         starts = fork.state.workloads.row(trial.starts or self.id)
         if fork.state.is_bound(starts):
             return True
-        then = fork.reader.reasons(starts)
+        then = fork.reader.explainer.reasons(starts)
         self.tried.append(f"{trial.text}: then {then[0].token if then else 'it is gone'}")
         return False
 
@@ -200,7 +227,7 @@ class _Search:
         if workload_class.reservation or not self._may_be_copied():
             return
         starts = {reservation.spec.start_ms for reservation in state.bookings.reservations}
-        starts |= set(self._engine.reader.promised().values())
+        starts |= set(self._engine.reader.explainer.promised().values())
         lengths = sorted((at - state.now_ms for at in starts), reverse=True)
         lengths = [length for length in lengths if 0 < length < workload_class.bound_ms]
 
@@ -211,7 +238,7 @@ class _Search:
         yield self._least(0, len(lengths) - 1, shorter)
 
     def promised_on_hold(self) -> Iterator[Counterfactual | None]:
-        promised = self._engine.reader.promised()
+        promised = self._engine.reader.explainer.promised()
         others = [row for row in promised if row != self.row]
         if others:
             first = self.state.workloads.ids[min(others, key=promised.__getitem__)]
@@ -274,26 +301,27 @@ class _Search:
         return chosen if short <= 0 else []
 
     def more_quota(self) -> Iterator[Counterfactual | None]:
-        """As much more nominal quota of its queue as is lacking, at whichever vertex above."""
-        state = self.state
-        trial = state.queues.copy()
+        """As much more nominal quota of its queue as is lacking, at whichever vertex above; and again, when others
+        ahead of it took that."""
         added: dict[tuple[int, int], int] = {}
-        while (lack := self._lack(trial)) is not None and len(added) <= trial.slots:
-            vertex = self._to_be_raised(lack)
-            if not _may_name(trial, vertex, lack.slot):
+        for _ in range(MOST_ROUNDS):
+            raised = self._after.queues.copy()
+            before = sum(added.values())
+            while (lack := self._lack(raised)) is not None:
+                vertex = self._to_be_raised(lack)
+                if not _may_name(raised, vertex, lack.slot):
+                    return
+                added[vertex, lack.slot] = added.get((vertex, lack.slot), 0) + lack.short
+                raised.change(_with_more(raised, vertex, lack.slot, lack.short))
+            if sum(added.values()) == before:
                 return
-            added[vertex, lack.slot] = added.get((vertex, lack.slot), 0) + lack.short
-            trial.change(_with_more(trial, vertex, lack.slot, lack.short))
-        if not added:
-            return
-        changed = {vertex: trial.specs[vertex] for vertex, _ in added}
-        parts = []
-        for (vertex, slot), more in added.items():
-            pool, _ = trial.named_slot(slot)
-            where = f" in pool {pool}" if pool else ""
-            parts.append(f"{amount(slot, more)} more nominal quota{where} in queue {trial.specs[vertex].name}")
-        edits = tuple(cmd.ChangeQueue(queue=spec, over="keep") for spec in changed.values())
-        yield self._try(Trial("quota", " and ".join(parts), edits))
+            specs = {vertex: raised.specs[vertex] for vertex, _ in added}
+            edits = tuple(cmd.ChangeQueue(queue=spec, over="keep") for spec in specs.values())
+            text = " and ".join(_more_nominal(raised, vertex, slot, more) for (vertex, slot), more in added.items())
+            found = self._try(Trial("quota", text, edits))
+            yield found
+            if found is not None:
+                return
 
     def _to_be_raised(self, lack: Lack) -> int:
         """Its own queue; of a pool that it does not name, the vertex that refuses."""
@@ -380,10 +408,10 @@ class _Search:
         return self.state.workloads.state[row] in BOUND
 
     def _loss(self, row: int) -> tuple[int, int]:
-        """Work that stopping it loses, weighed by what it holds; the youngest of equals first."""
+        """Task-milliseconds of work that stopping it loses; the youngest of equals first."""
         w = self.state.workloads
         lost = 0 if w.checkpoint_cost[row] else w.lost_if_stopped(row, self.state.now_ms)
-        return lost * self.state.cell_share(w.class_at(row).request), -row
+        return lost * w.tasks[row], -row
 
     def _may_be_copied(self) -> bool:
         """A copy starts from nothing, and outside its array."""
@@ -442,8 +470,8 @@ class _Site:
         vector = self.task.request.vector()
         scarce = next(i for i in _SCARCEST if vector[i])
         model = f" of model {self.pool.gpu_model}" if self.pool.gpu_model and self.task.request.gpu_milli else ""
-        size = task_size(self.shape)
-        return f"{quantity(scarce, vector[scarce] * tasks)} more{model}{where}, as room for {_counted(tasks, 'task')} of {size}"
+        room = f"as room for {_counted(tasks, 'task')} of {task_size(self.shape)}"
+        return f"{quantity(scarce, vector[scarce] * tasks)} more{model}{where}, {room}"
 
 
 def _grown(wanted: list[tuple[_Site, int]]) -> Trial:
@@ -481,6 +509,12 @@ def _with_more(tree: QueueTree, vertex: int, slot: int, more: int) -> QueueSpec:
         # A burst limit below nominal quota and borrowing limit together is refused.
         burst = msgspec.structs.replace(burst, limit=_plus(burst.limit, resource, more))
     return msgspec.structs.replace(spec, nominal=nominal, burst=burst)
+
+
+def _more_nominal(tree: QueueTree, vertex: int, slot: int, more: int) -> str:
+    pool, _ = tree.named_slot(slot)
+    where = f" in pool {pool}" if pool else ""
+    return f"{amount(slot, more)} more nominal quota{where} in queue {tree.specs[vertex].name}"
 
 
 def _plus(given: dict[str, int], resource: str, more: int) -> dict[str, int]:

@@ -92,15 +92,17 @@ class Explainer:
             return None if clearing is None else clearing.at_ms
         if not _WITHOUT_A_TIME.isdisjoint(tokens):
             return None
+        promised_ms = self.promised().get(row)
+        if promised_ms is not None:
+            return promised_ms
         cls = state.workloads.cls[row]
         if cls not in self._starts:
             self._starts[cls] = Reservation(state, row).start_ms
         return self._starts[cls]
 
-    def promised_start(self, row: int) -> int | None:
-        """Cell time at which the policy has promised it a start; None without a promise."""
-        promise = self._scheduler.reservation
-        return promise.start_ms if promise is not None and promise.row == row else None
+    def promised(self) -> dict[int, int]:
+        """Workload row -> cell time at which the policy has promised it a start."""
+        return _promised(self._state, self._scheduler)
 
     def _queued(self, row: int) -> Waiting:
         """What holds up a queued workload; evaluated once for all of its kind."""
@@ -113,17 +115,13 @@ class Explainer:
             self._starts.clear()
         w = state.workloads
         ahead = self._ahead_of(row)
-        alone = w.kept[row] or state.bookings.clearing_for(row) is not None or self._is_promised(row)
+        alone = w.kept[row] or state.bookings.clearing_for(row) is not None or row in self.promised()
         first_of_strict = ahead == NONE and self._is_strict(w.queue[row])
         kind = (w.priority[row], w.queue[row], -1 - row if alone or first_of_strict else w.cls[row])
         found = self._waiting.get(kind)
         if found is None:
             found = self._waiting[kind] = Waiting(state, self._scheduler, self._room, row, ahead)
         return found
-
-    def _is_promised(self, row: int) -> bool:
-        promise = self._scheduler.reservation
-        return promise is not None and promise.row == row
 
     def _is_strict(self, queue: int) -> bool:
         return not self._state.pending.by_class or self._state.queues.specs[queue].order == "strict_fifo"
@@ -304,6 +302,9 @@ class Waiting:
         return sorted(bookings)
 
     def _would_delay(self) -> bool:
+        """Whether, though it fits, a start now would be in the way of what others were promised."""
+        if self._state.policy == "conservative":
+            return True
         promise = self._scheduler.reservation
         return promise is not None and promise.row != self._row and not promise.ends_in_time(self._row)
 
@@ -313,10 +314,8 @@ class Waiting:
         clearing = self._state.bookings.clearing_for(self._row)
         if clearing is not None:
             victims = named([self._state.workloads.ids[victim] for victim in clearing.victims])
-            text = (
-                f"{victims} {_plural(len(clearing.victims), 'writes a checkpoint', 'write checkpoints')} to make room"
-            )
-            yield Reason(token=PREEMPTED, text=f"{text}, until {moment(clearing.at_ms)}")
+            writes = _plural(len(clearing.victims), "writes a checkpoint", "write checkpoints")
+            yield Reason(token=PREEMPTED, text=f"{victims} {writes} to make room, until {moment(clearing.at_ms)}")
 
     def _held_queue(self) -> Iterator[Reason]:
         queues = self._state.queues
@@ -407,14 +406,14 @@ class Waiting:
         for shape, count in self._short(self._first_way):
             slots = self._room.slots(shape)
             text = (
-                f"{_tasks(count)} of {task_size(shape)} needed at once; what is free in {self._pools(shape)} would hold "
-                f"{self._room.in_sum(shape)}, but is in pieces that hold {slots}"
+                f"{_tasks(count)} of {task_size(shape)} needed at once; what is free in {self._pools(shape)} would "
+                f"hold {self._room.in_sum(shape)}, but is in pieces that hold {slots}"
             )
             yield Reason(token=FRAGMENTED, text=text, unblock=f"{_tasks(count - slots)} more in whole pieces")
 
     def _reserved(self) -> Iterator[Reason]:
         state = self._state
-        own, promise = self._own_reservation, self._scheduler.reservation
+        own, promised = self._own_reservation, _promised(state, self._scheduler)
         if own is not None and self._own_reservation_keeps_it():
             text = (
                 f"may use the nodes of reservation {own.spec.name} alone, which begins at {moment(own.spec.start_ms)}"
@@ -422,8 +421,9 @@ class Waiting:
             yield Reason(token=RESERVED, text=text)
         elif self._lacks_room(self._first_way):
             yield from self._nodes_kept(self._kept_from(self._first_way))
-        elif promise is not None:
-            first = state.workloads.ids[promise.row]
+        else:
+            others = sorted((start_ms, row) for row, start_ms in promised.items() if row != self._row)
+            first = state.workloads.ids[others[0][1]] if others else "what goes before it"
             yield Reason(
                 token=RESERVED,
                 text=f"fits now, but would run past the start promised to {first} and take what it needs",
@@ -489,6 +489,14 @@ _DESCRIBE: dict[str, Callable[[Waiting], Iterator[Reason]]] = {
 }
 
 
+def _promised(state: State, scheduler: Scheduler) -> dict[int, int]:
+    if state.policy == "conservative":
+        queued = WorkloadState.QUEUED
+        return {row: at for row, at in scheduler.promises.items() if state.workloads.state[row] == queued}
+    promise = scheduler.reservation
+    return {} if promise is None or promise.start_ms is None else {promise.row: promise.start_ms}
+
+
 def borrowers(state: State, vertex: int, slot: int) -> list[tuple[int, int, bool]]:
     """(queue, quantity it draws above its own quota, whether in a burst) of the queues in the subtree that do: those
     that draw most first."""
@@ -501,7 +509,7 @@ def borrowers(state: State, vertex: int, slot: int) -> list[tuple[int, int, bool
     return sorted(found, key=lambda item: (-item[1], item[0]))
 
 
-# -- what waits outside the queue ---------------------------------------------------------------------------------------
+# -- what waits outside the queue -------------------------------------------------------------------------------------
 
 
 def _parked(state: State, row: int) -> tuple[Reason, ...]:
@@ -547,7 +555,7 @@ def _time(state: State, row: int) -> list[Reason]:
     return [Reason(token=START_TIME, text=f"is to start no earlier than {until}")]
 
 
-# -- words --------------------------------------------------------------------------------------------------------------
+# -- words ------------------------------------------------------------------------------------------------------------
 
 
 def moment(at_ms: int) -> str:

@@ -402,7 +402,7 @@ def _spread(state: State, spec: WorkloadSpec, arrays: dict[str, list[str]]) -> W
         if dependency.id in arrays:
             names = arrays[dependency.id]
         elif dependency.id in w.array_names.index:
-            names = _ids(state, members_of(state, dependency.id))
+            names = list(_ids(state, members_of(state, dependency.id)))
         else:
             names = [dependency.id]
         after += [Dependency(id=name, on=dependency.on) for name in names]

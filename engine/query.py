@@ -224,6 +224,16 @@ class GroupDetail(msgspec.Struct, frozen=True, kw_only=True):
     pools: tuple[str, ...] = ()
 
 
+class DependencyDetail(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    on: str
+    """finished, failed, ended, started: what has to happen to it"""
+    state: str
+    """Of the workload that is waited for."""
+    never: bool
+    """Whether it can no longer be met."""
+
+
 class WorkloadDetail(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     now_ms: int
@@ -258,6 +268,26 @@ class WorkloadDetail(msgspec.Struct, frozen=True, kw_only=True):
     placement_total: int
     """Nodes it is on; `placement` shows at most 1,000 of them."""
     history: tuple[HistoryItem, ...]
+    promised_start_ms: int | None = None
+    """Cell time at which the policy has promised it a start; null without a promise."""
+    flags: tuple[Literal["borrowed", "burst", "backfilled"], ...] = ()
+    """How the present attempt was allowed to start."""
+    burst_ends_ms: int | None = None
+    """While its queue bursts: when the window ends, after which work in a burst is the first to be stopped."""
+    making_room_for: str = ""
+    """Id of the workload for which it writes a checkpoint and then stops."""
+    tasks_placed: int = 0
+    tasks_total: int = 0
+    waits_for: tuple[DependencyDetail, ...] = ()
+    """Dependencies that are not met yet."""
+    deadline_ms: int | None = None
+    """Cell time by which it should have ended."""
+    failures: int = 0
+    """Attempts in which its work failed."""
+    retries: int = 0
+    """How many of those are followed by another attempt."""
+    array: str = ""
+    """Id of the array it is a member of."""
 
 
 class NodeDetail(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ import numpy as np
 
 from engine.columns import view
 from engine.errors import SpecError
-from engine.events import REQUEUE_CAUSES
+from engine.events import BACKFILLED, BORROWED, BURST, FAILURE_CAUSES, REQUEUE_CAUSES
 from engine.explain import Explainer
 from engine.fairness import report
 from engine.model import RESOURCES, NodeState, QueueMode, ReservationSpec, WorkloadState
@@ -26,6 +26,7 @@ from engine.query import (
     COLUMNS,
     DEFAULT_COLUMNS,
     DecisionReport,
+    DependencyDetail,
     FairnessReport,
     GroupDetail,
     HistoryItem,
@@ -45,12 +46,34 @@ from engine.quota import UNLIMITED, WIDTH, BurstState
 from engine.recent import Recent, totals
 from engine.scheduler import Decision, Scheduler
 from engine.state import State
-from engine.workloads import PLACED, REQUEUED, TRANSITIONS
+from engine.workloads import (
+    CHECKPOINTING,
+    DEPENDS_ON,
+    FAILED,
+    GROWN,
+    NONE,
+    PLACED,
+    REQUEUED,
+    SHRUNK,
+    TRANSITIONS,
+)
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 MOST_ROWS = 10_000
 """Largest window of one answer."""
 MOST_PLACES = 1_000
+_FLAGS: tuple[tuple[int, Literal["borrowed", "burst", "backfilled"]], ...] = (
+    (BORROWED, "borrowed"),
+    (BURST, "burst"),
+    (BACKFILLED, "backfilled"),
+)
+_RULES = {
+    "expired burst": "its queue's burst is over",
+    "overran backfill": "backfilled, and ran past its estimate",
+    "reclaimed": "what its queue had borrowed was taken back",
+    "lower priority": "lower priority, same queue",
+}
+"""Why a workload of that cause in REQUEUE_CAUSES was the one to go."""
 _BLOCKED_CLASSES = 500
 """Classes of waiting workloads whose reasons an overview works out."""
 
@@ -61,7 +84,7 @@ class Reader:
     def __init__(self, state: State, scheduler: Scheduler) -> None:
         self._state = state
         self._scheduler = scheduler
-        self._explainer = Explainer(state, scheduler)
+        self.explainer = Explainer(state, scheduler)
         self._order_key: tuple[Any, ...] | None = None
         self._order: Numbers = np.zeros(0, dtype=np.int64)
 
@@ -76,7 +99,7 @@ class Reader:
             raise SpecError(
                 "limit", f"{query.limit} from {query.offset} is no window", f"Ask for 0 to {MOST_ROWS} rows"
             )
-        source = _SOURCES[query.kind](self._state, self._explainer, now_ms)
+        source = _SOURCES[query.kind](self._state, self.explainer, now_ms)
         order = self._ordered(query, source, now_ms)
         window = order[query.offset : query.offset + query.limit]
         values = [source.values(name, window) for name in columns]
@@ -130,16 +153,49 @@ class Reader:
             kept_ms=w.kept[row],
             loss_ms=0 if w.checkpoint_cost[row] or not state.is_bound(row) else w.lost_if_stopped(row, now_ms),
             position=state.position(row) if waits else None,
-            reasons=tuple(self._explainer.reasons(row)),
+            reasons=self.explainer.reasons(row),
             earliest_start_ms=self._earliest_start(row, now_ms) if waits else None,
+            promised_start_ms=self.explainer.promised().get(row),
             placement=tuple(self._place(workload_class.groups, a) for a in allocations[:MOST_PLACES]),
             placement_total=len(allocations),
             history=self._history(row),
+            flags=tuple(name for flag, name in _FLAGS if w.flags[row] & flag) if state.is_bound(row) else (),
+            burst_ends_ms=self._burst_ends(row, now_ms) if state.is_bound(row) else None,
+            making_room_for=w.ids[w.preempting[row]] if w.preempting[row] != NONE else "",
+            tasks_placed=w.tasks[row],
+            tasks_total=workload_class.tasks,
+            waits_for=tuple(self._dependency(target, kind) for target, kind in w.dependencies(row)),
+            deadline_ms=w.terms_at(row).deadline_ms or None,
+            failures=w.failures[row],
+            retries=w.terms_at(row).retries,
+            array=w.array_names.names[w.array[row]] if w.array[row] != NONE else "",
+        )
+
+    def _burst_ends(self, row: int, now_ms: int) -> int | None:
+        """The first end of a burst that it runs in."""
+        queues = self._state.queues
+        if not self._state.workloads.flags[row] & BURST:
+            return None
+        bursting = [
+            vertex
+            for vertex in queues.path[self._state.workloads.queue[row]]
+            if queues.burst_state(vertex, now_ms) == "burst"
+        ]
+        ends = [queues.burst_since[vertex] + queues.specs[vertex].burst.window_ms for vertex in bursting]
+        return min(ends, default=None)
+
+    def _dependency(self, target: int, kind: int) -> DependencyDetail:
+        w = self._state.workloads
+        return DependencyDetail(
+            id=w.ids[target],
+            on=DEPENDS_ON[kind],
+            state=WorkloadState(w.state[target]).label,
+            never=w.hopeless(target, kind),
         )
 
     def _earliest_start(self, row: int, now_ms: int) -> int | None:
         """Never in the past, though what it waits for may have run longer than expected."""
-        start = self._explainer.earliest_start(row)
+        start = self.explainer.earliest_start(row)
         return None if start is None else max(start, now_ms)
 
     def _place(self, groups: Sequence[Any], allocation: int) -> TaskPlace:
@@ -159,14 +215,32 @@ class Reader:
         entry = w.history[row]
         while entry >= 0:
             what, detail = w.history_what[entry], w.history_detail[entry]
-            text = ""
-            if what == PLACED:
-                text = f"on {detail} node{'s' if detail != 1 else ''}"
-            elif what == REQUEUED:
-                text = REQUEUE_CAUSES[detail]
-            items.append(HistoryItem(at_ms=w.history_at[entry], what=TRANSITIONS[what], detail=text))
+            items.append(
+                HistoryItem(at_ms=w.history_at[entry], what=TRANSITIONS[what], detail=self._said(what, detail))
+            )
             entry = w.history_previous[entry]
         return tuple(reversed(items))
+
+    def _said(self, what: int, detail: int) -> str:
+        """The detail of a history entry in words: how much, why, and for whom."""
+        ids = self._state.workloads.ids
+        if what == PLACED:
+            return f"on {detail} node{'s' if detail != 1 else ''}"
+        if what == REQUEUED:
+            cause, by = detail & 0xFF, (detail >> 8) - 1
+            name = REQUEUE_CAUSES[cause]
+            return name if by == NONE else f"preempted for {ids[by]} ({_RULES.get(name, name)})"
+        if what == FAILED:
+            return FAILURE_CAUSES[detail]
+        if what == CHECKPOINTING:
+            return f"writes a checkpoint, to make room for {ids[detail]}"
+        if what in (GROWN, SHRUNK):
+            tasks, by = detail & 0xFFFFFF, (detail >> 24) - 1
+            counted = f"{tasks} task{'s' if tasks != 1 else ''}"
+            if what == GROWN:
+                return f"{counted} more"
+            return f"{counted} less" if by == NONE else f"{counted} less, to make room for {ids[by]}"
+        return ""
 
     def queue(self, name: str, now_ms: int) -> QueueDetail:
         state = self._state
@@ -335,7 +409,7 @@ class Reader:
         counts: dict[str, int] = {}
         lots = self._lots()
         for row, count in lots[:_BLOCKED_CLASSES]:
-            reasons = self._explainer.reasons(row)
+            reasons = self.explainer.reasons(row)
             token = reasons[0].token if reasons else ""
             counts[token] = counts.get(token, 0) + count
         rest = sum(count for _, count in lots[_BLOCKED_CLASSES:])

@@ -121,10 +121,14 @@ class Scheduler:
         """Whether it has never looked at anything."""
         return self._seen_freed < 0
 
+    @property
+    def unsettled(self) -> bool:
+        """Whether something has changed since it last looked."""
+        return bool(self.state.arrivals) or self._seen_freed != self.state.capacity.freed
+
     def has_work(self, now_ms: int) -> bool:
         """Whether a cycle at that time may find anything to do."""
-        state = self.state
-        if state.arrivals or self._seen_freed != state.capacity.freed:
+        if self.unsettled:
             return True
         overdue = self.next_overdue_ms()
         return overdue is not None and overdue <= now_ms
@@ -280,24 +284,19 @@ class Scheduler:
 
     def _start(self, row: int) -> Verdict:
         """Place the workload in the first of its variants that quota and capacity allow: all of them within the
-        nominal quota first, then borrowing."""
-        state = self.state
-        w = state.workloads
-        queue = w.queue[row]
-        workload_class = w.class_at(row)
-        worst = Verdict.NO_QUOTA
-        for borrow in (False, True) if state.queues.flavored(queue) else (True,):
+        nominal quota first, then borrowing. Of several refusals the last word is the one that is nearest to a start."""
+        by_pool = self.state.queues.flavored(self.state.workloads.queue[row])
+        nearest = Verdict.NO_QUOTA
+        for borrow in (False, True) if by_pool else (True,):
             for shapes in self.variants(row):
                 counts = self._counts_in_quota(row, shapes, borrow=borrow)
                 if counts is None:
                     continue
                 verdict = self._start_as(row, shapes, counts)
-                if verdict == Verdict.STARTED:
+                if verdict == Verdict.STARTED or not by_pool:
                     return verdict
-                worst = max(worst, verdict) if worst != Verdict.NO_CAPACITY else worst
-                if workload_class.rigid and len(shapes) == 1 and not state.queues.flavored(queue):
-                    return verdict
-        return worst
+                nearest = Verdict.NO_CAPACITY if Verdict.NO_CAPACITY in (verdict, nearest) else verdict
+        return nearest
 
     def _counts_in_quota(self, row: int, shapes: tuple[Shape, ...], *, borrow: bool) -> tuple[int, ...] | None:
         """As many tasks of each group as quota allows, from the fewest it can start with up to all; None if even the
@@ -305,6 +304,8 @@ class Scheduler:
         state = self.state
         queue = state.workloads.queue[row]
         workload_class = state.workloads.class_at(row)
+        if not state.queues.limited[queue]:
+            return workload_class.counts
 
         def allowed(counts: tuple[int, ...]) -> bool:
             charge = state.charge_if(row, shapes, counts)
@@ -346,11 +347,13 @@ class Scheduler:
     def _bind(self, row: int, shapes: tuple[Shape, ...], claims: list[Claim], *, backfilled: bool = False) -> None:
         """Record a gang whose capacity is claimed."""
         state = self.state
-        placed = [0] * len(shapes)
-        for group, _, count, _ in claims:
-            placed[group] += count
-        flags = state.queues.flags_of(state.workloads.queue[row], state.charge_if(row, shapes, placed))
-        flags |= ev.BACKFILLED if backfilled else 0
+        queue = state.workloads.queue[row]
+        flags = ev.BACKFILLED if backfilled else 0
+        if state.queues.limited[queue]:
+            placed = [0] * len(shapes)
+            for group, _, count, _ in claims:
+                placed[group] += count
+            flags |= state.queues.flags_of(queue, state.charge_if(row, shapes, placed))
         self._emit_claimed(ev.Placed(row, packed(claims, len(shapes)), flags))
 
     def variants(self, row: int) -> Iterator[tuple[Shape, ...]]:

@@ -24,7 +24,7 @@ from engine.capacity import OPEN, Capacity
 from engine.columns import Table, canonical, view
 from engine.model import ArraySpec, NodeState, Policy, QueueMode, QueueSpec, Settings, WorkloadState
 from engine.pending import Key, Pending
-from engine.quota import DAY_MS, Charge, QueueTree
+from engine.quota import DAY_MS, Charge, QueueTree, Vector
 from engine.shape import Shape
 from engine.timers import Timer, Timers
 from engine.workloads import Workloads
@@ -136,7 +136,7 @@ class State(Table):
         queue = w.queue[row]
         if not self.queues.flavored(queue):
             if w.tasks[row] == workload_class.tasks:
-                return self.queues.total_charge(workload_class.request)
+                return workload_class.charge
             return self.queues.total_charge(workload_class.request_of(self.placed_of(row)))
         by_pool: dict[int, list[int]] = {}
         for i in a.of_workload(w.first_allocation[row]):
@@ -178,6 +178,8 @@ class State(Table):
         w = self.workloads
         workload_class = w.class_at(row)
         if not self.queues.flavored(w.queue[row]):
+            if counts is workload_class.counts:
+                return workload_class.charge
             return self.queues.total_charge(workload_class.request_of(counts))
         none = [0] * len(counts)
         return self.queues.charge_of(
@@ -194,6 +196,10 @@ class State(Table):
         use = self.tenant_use.setdefault((queue, w.tenant[row]), [0, 0, 0, 0])
         for i, quantity in enumerate(w.class_at(row).request):
             use[i] += sign * quantity
+
+    def cell_share(self, request: Vector) -> int:
+        """Largest part of the cell's total of any resource that the request takes, in parts per million."""
+        return max((q * 1_000_000 // t for q, t in zip(request, self.capacity.totals, strict=True) if t), default=0)
 
     def tenant_share(self, queue: int, tenant: int) -> int:
         """Dominant share of the cell that the tenant's work of this queue holds, in parts per billion."""
@@ -563,9 +569,11 @@ class State(Table):
                 (self.stretched, w.tasks[row] > sum(workload_class.least)),
                 (self.short, w.tasks[row] < workload_class.tasks),
             ):
-                if belongs:
+                if belongs and row not in rows:
                     rows.add(row)
-                else:
+                    # It may shrink for what waits, or grow.
+                    self.capacity.freed += 1
+                elif not belongs:
                     rows.discard(row)
 
     # -- stopped and started again ------------------------------------------------------------------------------------

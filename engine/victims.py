@@ -52,9 +52,11 @@ EXCHANGE_WORK = 4000
 CORE = 32
 """Workloads among which the choice is exact."""
 CORE_WORK = 2000
-"""Node updates after which branch and bound settles for the best found; twenty times as many when it decides on all."""
-STEP_WORK = 8
-"""What a step of branch and bound costs besides, in node updates."""
+"""Node updates after which branch and bound settles for the best found."""
+SMALL = 20
+"""That many times as much work is done where the core is everybody."""
+STEP_WORK, ASKING_WORK = 8, 100
+"""What a step of branch and bound costs besides, and what asking the caller does, in node updates."""
 
 Ask = tuple[Shape, int]
 """(shape, tasks wanted)"""
@@ -449,11 +451,12 @@ class _Selection:
         """Per workload row: what all of it contributes."""
         for quota in field.quotas:
             if quota.short > 0:
-                self.whole += quota.amount * field.opened / quota.short
+                self.whole = self.whole + quota.amount * field.opened / quota.short
         self.unit = unit_prices(field.candidates.cost, self.whole, self.missing)
         """Per workload row."""
-        self.line: Iterator[int] = iter(())
-        """The choices of the present walk."""
+        self.walk: _Walk
+        self.line: Iterator[int]
+        """The choices of the walk."""
 
     def _contributions(self) -> Rows:
         field = self.field
@@ -480,30 +483,70 @@ class _Selection:
 
     def run(self) -> list[int] | None:
         """The victims, or None when no admissible set is found."""
+        everybody = np.flatnonzero(self.whole)
+        cost = self.field.candidates.cost
+        if len(everybody) <= CORE:
+            return self._exact(everybody)
         for ample in (AMPLE, AMPLE**2, None):
-            walk = self._greedy(ample)
-            if walk is not None:
-                return self._refined(walk)
+            detail = self._shortlist(ample)
+            if self._walk(detail, cost):
+                return self._refined(detail)
+        # The cheapest ones may be so many that they pass a limit: try with as few as possible.
+        if self.limits is not None and self._walk(detail, np.ones_like(cost)):
+            return self._refined(detail)
         return None
 
-    def _greedy(self, ample: int | None) -> _Walk | None:
-        """A walk that has come to a set which is enough; None when it ends before."""
+    def _exact(self, everybody: Rows) -> list[int] | None:
+        detail = self._detail_of(everybody)
+        found = self._walk(detail, self.field.candidates.cost)
+        if found:
+            self._reprieve(detail)
+        core = _Core(self, detail, list(range(len(detail.rows))), known=found)
+        return detail.victims() if core.run(CORE_WORK * SMALL) else None
+
+    def _refined(self, shortlist: _Detail) -> list[int]:
+        """The choice of the walk, with all that its victims hold in the cell in view."""
+        self._reprieve(shortlist)
+        chosen, others = shortlist.victims(), self._others(shortlist)
+        detail = self._detail_of(np.array(sorted([*chosen, *others]), np.int64))
+        place = {row: gang for gang, row in enumerate(detail.rows)}
+        for row in chosen:
+            detail.remove(place[row])
+        self._reprieve(detail)
+        core = [place[row] for row in others] + detail.costliest()
+        _Core(self, detail, core[:CORE], known=True).run(CORE_WORK)
+        self._reprieve(detail)
+        return detail.victims()
+
+    def _detail_of(self, rows: Rows) -> _Detail:
+        """These workloads, with all that they hold in the cell."""
+        concerned = np.zeros(len(self.whole), bool)
+        concerned[rows] = True
+        pieces = np.flatnonzero(concerned.take(self.field.workload))
+        return _Detail(self.field, rows, pieces, self.parts[pieces])
+
+    def _shortlist(self, ample: int | None) -> _Detail:
+        """The nodes with the cheapest slots and what is there, and who gives back quota most cheaply."""
         field = self.field
         pieces = np.flatnonzero(self._cheap_nodes(ample).take(field.node) & (self.parts > 0))
         rows = np.union1d(field.workload[pieces], self._cheap_quota(ample))
-        detail = _Detail(field, rows, pieces, self.parts[pieces])
-        walk = _Walk(detail, self.missing, self.whole[rows], self.limits)
-        self.line = walk.choices()
+        return _Detail(field, rows, pieces, self.parts[pieces])
+
+    def _walk(self, detail: _Detail, cost: Rows) -> bool:
+        """Remove the cheapest until there is enough; when there never is, nobody."""
+        self.walk = _Walk(detail, self.missing, cost[detail.rows], self.whole[detail.rows], self.limits)
+        self.line = self.walk.choices()
         tried = 0
         for count, _ in enumerate(self.line, 1):
             if count >= tried * 3 // 2 and detail.enough():
-                if self._enough(detail):
-                    return walk
+                if self.enough(detail):
+                    return True
                 tried = count
-        if self.limits is not None:
-            for row in detail.victims():
-                self.limits.untake(row)
-        return None
+        for gang in detail.costliest():
+            detail.restore(gang)
+            if self.limits is not None:
+                self.limits.untake(detail.rows[gang])
+        return False
 
     def _cheap_nodes(self, ample: int | None) -> Rows:
         """Marks the nodes with the cheapest slots, `ample` times as many as are missing; all when that is None."""
@@ -542,36 +585,14 @@ class _Selection:
                 found.append(rows)
         return np.concatenate(found)
 
-    def _refined(self, walk: _Walk) -> list[int]:
-        """The choice of the walk, with all that its victims hold in the cell in view."""
-        self._reprieve(walk.detail)
-        chosen, others = walk.detail.victims(), self._others(walk)
-        rows = np.array(sorted([*chosen, *others]), np.int64)
-        concerned = np.zeros(len(self.whole), bool)
-        concerned[rows] = True
-        pieces = np.flatnonzero(concerned.take(self.field.workload))
-        detail = _Detail(self.field, rows, pieces, self.parts[pieces])
-        place = {row: gang for gang, row in enumerate(detail.rows)}
-        for row in chosen:
-            detail.remove(place[row])
-        self._reprieve(detail)
-        free = [place[row] for row in others] + detail.costliest()
-        _Core(detail, free[:CORE], self.limits, self._enough).run(CORE_WORK * (20 if len(rows) <= CORE else 1))
-        self._reprieve(detail)
-        return detail.victims()
-
-    def _others(self, walk: _Walk) -> list[int]:
-        """Rows of those that might do better than some of the chosen."""
-        detail = walk.detail
-        chosen = detail.victims()
-        everybody = np.flatnonzero(self.whole)
-        if len(everybody) <= CORE:
-            return sorted({*everybody.tolist()} - {*chosen})
-        walk.limits = None
+    def _others(self, detail: _Detail) -> list[int]:
+        """Rows of those that might do better than some of the chosen: for the costliest, who would be chosen in their
+        place; then the next in line."""
+        self.walk.limits = None
         found: dict[int, None] = {}
         for gang in detail.costliest()[: EXCHANGE_WORK // len(detail.node_of)]:
-            found |= dict.fromkeys(walk.instead_of(gang))
-        room = max(CORE - len(chosen), CORE // 2)
+            found |= dict.fromkeys(self.walk.instead_of(gang))
+        room = max(CORE - sum(detail.gone), CORE // 2)
         for gang in self.line:
             found[gang] = None
             if len(found) >= room:
@@ -594,7 +615,7 @@ class _Selection:
                 else:
                     detail.remove(gang)
 
-    def _enough(self, detail: _Detail) -> bool:
+    def enough(self, detail: _Detail) -> bool:
         """Whether the request fits with those gone."""
         return detail.enough() and (self.fits is None or self.fits(detail.victims()))
 
@@ -609,12 +630,12 @@ def unit_prices(cost: Rows, whole: Rows, missing: list[int]) -> Rows:
 class _Walk:
     """The greedy choice: where a slot costs least first, priced anew as less and less is missing."""
 
-    def __init__(self, detail: _Detail, missing: list[int], whole: Rows, limits: Limits | None) -> None:
+    def __init__(self, detail: _Detail, missing: list[int], cost: Rows, whole: Rows, limits: Limits | None) -> None:
         self.detail = detail
         self.limits = limits
         self._missing = missing
+        self._cost = cost
         self._whole = whole
-        self._cost = np.array(detail.cost, np.int64)
         self._unit: list[float] = []
         self._banned = bytearray(len(detail.rows))
         """Workloads that would pass a limit."""
@@ -782,16 +803,15 @@ class _Walk:
 class _Core:
     """The best choice among a few workloads, the rest being given: branch and bound, depth first."""
 
-    def __init__(
-        self, detail: _Detail, free: list[int], limits: Limits | None, enough: Callable[[_Detail], bool]
-    ) -> None:
+    def __init__(self, selection: _Selection, detail: _Detail, free: list[int], *, known: bool) -> None:
+        """`known`: those gone already are a set that is enough."""
+        self._selection = selection
+        self._limits = selection.limits
         self._detail = detail
-        self._limits = limits
-        self._enough = enough
         self._order = sorted(free, key=lambda g: (-detail.level[g], -detail.cost[g], g))
         """The first to be spared first, so that the first set found is a reprieve of all."""
         self._best = [gang for gang in self._order if detail.gone[gang]]
-        self._worth = self._worth_of(self._best)
+        self._worth: tuple[float, int, list[int]] = self._worth_of(self._best) if known else (np.inf, 0, [])
         self._least = detail.copy()
         """With those gone that are decided to go."""
         self._most = detail.copy()
@@ -823,8 +843,8 @@ class _Core:
                 found.append((place, gives, least.cost[gang]))
         return sorted(found, key=lambda option: (option[2] / option[1], option[0]))
 
-    def run(self, work: int) -> None:
-        """Leave the best set found gone."""
+    def run(self, work: int) -> bool:
+        """Leave the best set gone, as far as that much work leads; False when none was found."""
         self._work = work
         detail = self._detail
         before = self._best
@@ -838,10 +858,11 @@ class _Core:
             detail.remove(gang)
             if self._limits is not None:
                 self._limits.take(detail.rows[gang])
+        return self._worth[0] < np.inf
 
     def _search(self, place: int, cost: int, gone: list[int]) -> None:
         """Decide from `place` on, those in `gone` going already."""
-        if self._enough(self._least):
+        if self._selection.enough(self._least):
             worth = self._worth_of(gone)
             if worth < self._worth:
                 self._best, self._worth = gone, worth
@@ -850,6 +871,8 @@ class _Core:
             return
         gang = self._order[place]
         self._work -= 2 * len(self._least.pieces[gang]) + STEP_WORK
+        if self._selection.fits is not None and self._least.enough():
+            self._work -= ASKING_WORK
         self._most.restore(gang)
         if self._most.enough():
             self._search(place + 1, cost, gone)

@@ -15,7 +15,7 @@ import msgspec
 from engine.columns import Names, Table
 from engine.errors import NotFoundError
 from engine.model import Dependency, PoolSpec, PriorityClassSpec, TaskGroup, WorkloadSpec, WorkloadState
-from engine.quota import Vector
+from engine.quota import Charge, QueueTree, Vector
 from engine.shape import Shape
 
 UNBOUNDED_MS = 10 * 365 * 86_400_000
@@ -61,7 +61,10 @@ ClassKey = tuple[tuple[TaskGroup, ...], int, str, str]
 class WorkloadClass:
     """Workloads that ask for the same: groups, estimate, reservation. Decisions and reasons are made per class."""
 
-    __slots__ = ("array", "counts", "estimate_ms", "groups", "least", "request", "reservation", "shapes", "tasks")
+    __slots__ = (
+        "array", "charge", "counts", "estimate_ms", "groups", "least", "request", "reservation", "rigid", "shapes",
+        "tasks",
+    )  # fmt: skip
 
     def __init__(self, key: ClassKey) -> None:
         self.groups, self.estimate_ms, self.reservation, self.array = key
@@ -71,6 +74,10 @@ class WorkloadClass:
         self.tasks = sum(self.counts)
         self.request = self.request_of(self.counts)
         """What all tasks ask for together."""
+        self.charge: Charge = QueueTree.total_charge(self.request)
+        """The same, as what it costs where there are no quotas by pool."""
+        self.rigid = self.least == self.counts
+        """Whether it runs with all its tasks or not at all."""
         self.shapes: tuple[Shape, ...] = ()
         """Compiled groups; filled by `Workloads.compile`."""
 
@@ -103,11 +110,6 @@ class WorkloadClass:
         other = WorkloadClass((self.groups, self.estimate_ms, self.reservation, self.array))
         other.shapes = self.shapes
         return other
-
-    @property
-    def rigid(self) -> bool:
-        """Whether it runs with all its tasks or not at all."""
-        return self.least == self.counts
 
     @property
     def bound_ms(self) -> int:

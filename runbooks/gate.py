@@ -311,7 +311,8 @@ def read(engine: Engine, row: Action, plan: Plan, *, executed: bool = False) -> 
         case "policy":
             return (Target(id=ids[0], state=engine.overview().policy),)
         case "reservation":
-            return tuple(read_reservation(engine, row, id_) for id_ in ids)
+            absent_is_well = row.name == "reserve" or executed
+            return tuple(read_reservation(engine, id_, absent_is_well) for id_ in ids)
         case "queue":
             found = read_queues(engine, plan, executed)
         case "workload":
@@ -361,12 +362,12 @@ def evicted(engine: Engine, plan: Plan) -> tuple[str, ...]:
     return engine.fork().command(catalog.command(plan)).changed[len(plan.targets) :]
 
 
-def read_reservation(engine: Engine, row: Action, name: str) -> Target:
-    """A reservation need not exist to be made, and must to be taken back."""
+def read_reservation(engine: Engine, name: str, absent_is_well: bool) -> Target:
+    """Raises NotFoundError for one that is not made, unless that is well."""
     try:
         reservation = engine.reader.reservation(name)
     except NotFoundError:
-        if row.name != "reserve":
+        if not absent_is_well:
             raise
         return Target(id=name, state="not made")
     return Target(id=name, state="made", reservation=reservation)

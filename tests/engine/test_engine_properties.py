@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from invariants import WatchedEngine, check_in_time, check_settled, check_state
-from random_cells import Fork, Life, Names, Pass, Restart, cells, lives, passes, submits
+from random_cells import Fork, Life, Names, Pass, Restart, lives
 
 from engine import commands as cmd
 from engine import events as ev
 from engine.control import Engine
 from engine.errors import MusterError
-from engine.model import CellSpec, NodeState, QueueMode, TaskGroup, WorkloadSpec, WorkloadState
+from engine.model import CellSpec, NodeSpec, WorkloadSpec, WorkloadState
 from engine.state import State
 
 YEAR_MS = 366 * 86_400_000
@@ -61,25 +61,23 @@ class Player:
         elif isinstance(operation, Restart):
             self.restart(operation.use_snapshot)
         else:
-            command = self.names.command(operation, self.engine.now_ms)
-            if command is not None:
-                self.ask(command)
+            self.ask(*self.names.commands(operation, self.engine.now_ms))
 
     def advance(self, engine: Engine, milliseconds: int) -> None:
         self.commands.append(engine.now_ms + milliseconds)
         engine.advance(engine.now_ms + milliseconds)
 
-    def ask(self, command: cmd.AnyCommand) -> None:
-        """A refusal must leave no trace."""
-        self.commands.append(command)
+    def ask(self, *commands: cmd.AnyCommand) -> None:
+        """All in one turn. A refusal must leave no trace."""
+        self.commands.append(commands)
         self.engine.witness.new_turn()
         before = self.engine.state.digest()
-        answer = self.engine.commands([command])[0]
-        if isinstance(answer, MusterError):
-            assert self.engine.state.digest() == before, f"refused, yet something changed: {answer}"
-            self.commands[-1] = None
-        else:
-            self.names.accepted(command, answer.changed)
+        answers = self.engine.commands(commands)
+        for command, answer in zip(commands, answers, strict=True):
+            if not isinstance(answer, MusterError):
+                self.names.accepted(command, answer.changed)
+        if all(isinstance(answer, MusterError) for answer in answers):
+            assert self.engine.state.digest() == before, f"refused, yet something changed: {answers}"
 
     def fork(self, operation: Fork) -> None:
         """P10: nothing done to a fork reaches its parent, and one that is left alone is the parent's future."""
@@ -90,10 +88,11 @@ class Player:
         for step in operation.operations:
             if isinstance(step, Pass):
                 twin.advance(twin.now_ms + step.milliseconds)
-            elif (command := names.command(step, twin.now_ms)) is not None:
-                answer = twin.commands([command])[0]
-                if not isinstance(answer, MusterError):
-                    names.accepted(command, answer.changed)
+            else:
+                commands = names.commands(step, twin.now_ms)
+                for command, answer in zip(commands, twin.commands(commands), strict=True):
+                    if not isinstance(answer, MusterError):
+                        names.accepted(command, answer.changed)
             check_state(twin.state)
         twin.advance(twin.now_ms + operation.milliseconds)
         check_state(twin.state)
@@ -166,21 +165,34 @@ class Player:
                 raise AssertionError(f"{name} is {WorkloadState(w.state[row]).label} for ever")
 
     def can_never_start(self, row: int) -> bool:
-        """It waits for what cannot come any more, its reservation is gone, or even alone it finds no quota or room."""
+        """It waits for what cannot come any more, or even alone it finds no quota or room; or its queue keeps strict
+        order, and such a one is in it."""
         state = self.engine.state
         w = state.workloads
         if w.unmet[row]:
-            return all(w.hopeless(target, kind) or self.can_never_start(target) for target, kind in w.dependencies(row))
+            return any(w.hopeless(target, kind) or self.can_never_start(target) for target, kind in w.dependencies(row))
+        queue = w.queue[row]
+        others = [row]
+        if state.policy == "fcfs" or state.queues.specs[queue].order == "strict_fifo":
+            others += [other for other, q in enumerate(w.queue) if q == queue]
+        return any(not self.starts_alone(other) for other in others if w.state[other] == WorkloadState.QUEUED)
+
+    def starts_alone(self, row: int) -> bool:
+        """Whether it starts in a new cell that is otherwise like this one."""
+        state = self.engine.state
+        w = state.workloads
         if w.class_at(row).reservation:
-            return True
+            return False
         cell = CellSpec(
             pools=tuple(state.capacity.pools),
+            nodes=tuple(
+                NodeSpec(id=name, pool=state.capacity.pools[pool].name)
+                for name, pool in zip(state.capacity.node_ids, state.capacity.pool, strict=True)
+            ),
             queues=tuple(state.queues.specs),
             priority_classes=tuple(w.priority_classes),
         )
         alone = Engine.open(None, cell=cell)
-        nodes = tuple(ev.NodeSpec(id=i, pool=state.capacity.pools[p].name) for i, p in self.nodes())
-        alone.command(cmd.AddNodes(nodes=nodes))
         spec = WorkloadSpec(
             id="alone",
             queue=state.queues.specs[w.queue[row]].name,
@@ -190,13 +202,9 @@ class Player:
         )
         answer = alone.commands([cmd.Submit(workloads=(spec,))])[0]
         if isinstance(answer, MusterError):
-            return True
+            return False
         alone.advance(YEAR_MS)
-        return alone.state.workloads.state[0] != WorkloadState.FINISHED
-
-    def nodes(self) -> list[tuple[str, int]]:
-        capacity = self.engine.state.capacity
-        return list(zip(capacity.node_ids, capacity.pool, strict=True))
+        return alone.state.workloads.state[0] == WorkloadState.FINISHED
 
 
 def differences(one: State, other: State) -> list[str]:
