@@ -13,12 +13,16 @@ from console.text import printable
 from engine.errors import RefusedError, SpecError
 
 if TYPE_CHECKING:
+    from console.moments import Now
     from engine.commands import Receipt
     from engine.model import WorkloadSpec
     from runbooks.plan import Outcome, Proposal
 
 SHOWN_STEPS = 40
-_FLAGS = ("id", "name", "queue", "priority", "tenant", "team", "tasks", "estimate")
+_FLAGS = (
+    "id", "name", "queue", "priority", "tenant", "team", "tasks", "min_tasks", "elastic", "estimate", "max_runtime",
+    "array", "after", "not_before", "deadline", "retries", "reservation",
+)  # fmt: skip
 _REQUEST_FLAGS = {"cpus": "cpu", "memory": "memory", "gpus_per_task": "gpu", "disk": "disk"}
 
 
@@ -26,8 +30,8 @@ def submit(arguments: argparse.Namespace) -> None:
     """All workloads of a file are accepted or none; a retry says "already there" instead of running them twice."""
     from engine.commands import Submit
 
-    workloads = _workloads(arguments)
     with closing(connect(arguments)) as client:
+        workloads = _workloads(arguments, lambda: client.health().now_ms)
         receipt = client.command(Submit(workloads=workloads))
     _acknowledge(arguments, receipt, f"{len(receipt.changed):,} submitted")
 
@@ -54,8 +58,10 @@ def _acknowledge(arguments: argparse.Namespace, receipt: Receipt, what: str) -> 
 
 def act(arguments: argparse.Namespace) -> None:
     """Propose, show the plan and its effect, ask, and do exactly what was shown."""
+    from console.wishes import propose
+
     with closing(connect(arguments)) as client:
-        proposal = client.propose(arguments.action, tuple(arguments.ids), arguments.reason)
+        proposal = propose(client, arguments.action, arguments, arguments.reason)
         if arguments.dry_run:
             write_json(proposal) if arguments.json else write_lines(proposal_lines(proposal))
             return
@@ -107,14 +113,14 @@ def _tell(lines: list[str]) -> None:
         print(line, file=sys.stderr)
 
 
-def _workloads(arguments: argparse.Namespace) -> tuple[WorkloadSpec, ...]:
+def _workloads(arguments: argparse.Namespace, now: Now) -> tuple[WorkloadSpec, ...]:
     from console.files import read_workloads, workload_from
 
     values = _from_flags(arguments)
     if arguments.file:
         if values:
             raise SpecError("submit", "takes a file or flags, not both", "Put the values into the file")
-        return read_workloads(arguments.file)
+        return read_workloads(arguments.file, now)
     if "queue" not in values or "request" not in values:
         raise SpecError(
             "submit",
@@ -122,7 +128,7 @@ def _workloads(arguments: argparse.Namespace) -> tuple[WorkloadSpec, ...]:
             "See `muster submit --help`",
         )
     values.setdefault("id", _made_up_id(values.get("name", "job")))
-    return (workload_from(values, "flags"),)
+    return (workload_from(values, "flags", now),)
 
 
 def _from_flags(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from engine.errors import SpecError
 from engine.query import COLUMNS, Kind
 
 ScreenName = Literal["overview", "queues", "workloads", "nodes", "events", "workload", "node"]
-TargetKind = Literal["", "workload", "node"]
+TargetKind = Literal["", "workload", "node", "queue"]
 SCREENS: tuple[ScreenName, ...] = ("overview", "queues", "workloads", "nodes", "events", "workload", "node")
 LISTS: tuple[ScreenName, ...] = ("queues", "workloads", "nodes")
 
@@ -62,7 +62,8 @@ class Action:
     """What does the same from the shell; `{ids}` stands for the targets."""
     commands: tuple[str, ...] = ()
     """Names in the `:` bar."""
-    argument: Literal["", "filter", "id", "ids", "column"] = ""
+    argument: Literal["", "filter", "id", "ids", "flags", "column"] = ""
+    """What stands behind its name in the `:` bar. `flags`: what stands behind it in the shell."""
     footer: bool = False
     why_not: Why = field(default=_always)
 
@@ -76,7 +77,7 @@ class Action:
             return f"only on {', '.join(self.screens)}"
         if self.targets and not context.targets:
             return "nothing is selected"
-        if self.mutates and context.kind != self.targets:
+        if self.targets and self.mutates and context.kind != self.targets:
             return f"acts on {self.targets}s"
         if self.mutates and not context.connected:
             return "no connection to the engine"
@@ -97,8 +98,14 @@ def _needs_state(verb: str, *states: str) -> Why:
     return why_not
 
 
+def _only_typed(example: str) -> Why:
+    """Needs more than a key can say."""
+    return lambda _context: f"type {example}"
+
+
 _WORK: tuple[ScreenName, ...] = ("workloads", "workload")
 _NODES: tuple[ScreenName, ...] = ("nodes", "node")
+_QUEUES: tuple[ScreenName, ...] = ("queues",)
 
 ACTIONS: tuple[Action, ...] = (
     Action("overview", "Overview", ("1",), commands=("overview", "o"), shell="muster"),
@@ -115,11 +122,11 @@ ACTIONS: tuple[Action, ...] = (
     Action("back", "Back", ("escape", "backspace", "h"), footer=True),
     Action(
         "cancel", "Cancel", ("X",), _WORK, "T2", "workload", "muster cancel {ids}", ("cancel",), "ids", True,
-        _needs_state("cancelled", "queued", "held", "placed", "running"),
+        _needs_state("cancelled", "queued", "held", "waiting", "suspended", "placed", "running"),
     ),
     Action(
         "hold", "Hold", ("H",), _WORK, "T1", "workload", "muster hold {ids}", ("hold",), "ids", True,
-        _needs_state("held", "queued"),
+        _needs_state("held", "queued", "waiting"),
     ),
     Action(
         "release", "Release", ("L",), _WORK, "T1", "workload", "muster release {ids}", ("release",), "ids", True,
@@ -128,6 +135,14 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "requeue", "Requeue", ("R",), _WORK, "T2", "workload", "muster requeue {ids}", ("requeue",), "ids", True,
         _needs_state("requeued", "placed", "running"),
+    ),
+    Action(
+        "suspend", "Suspend", ("S",), _WORK, "T1", "workload", "muster suspend {ids}", ("suspend",), "ids", False,
+        _needs_state("suspended", "queued", "waiting", "placed", "running"),
+    ),
+    Action(
+        "resume", "Resume", ("E",), _WORK, "T1", "workload", "muster resume {ids}", ("resume",), "ids", False,
+        _needs_state("resumed", "suspended"),
     ),
     Action(
         "cordon", "Cordon", ("C",), _NODES, "T1", "node", "muster cordon {ids}", ("cordon",), "ids", True,
@@ -141,7 +156,35 @@ ACTIONS: tuple[Action, ...] = (
         "drain", "Drain", ("D",), _NODES, "T2", "node", "muster drain {ids}", ("drain",), "ids", True,
         _needs_state("drained", "ready", "cordoned"),
     ),
-    Action("mark", "Mark", ("space",), ("workloads", "nodes")),
+    Action(
+        "hold_queue", "Hold queue", ("P",), _QUEUES, "T1", "queue", "muster hold-queue {ids}", ("hold-queue",), "ids",
+        True, _needs_state("held", "open"),
+    ),
+    Action(
+        "open_queue", "Open queue", ("O",), _QUEUES, "T1", "queue", "muster open-queue {ids}", ("open-queue",), "ids",
+        True, _needs_state("opened", "held", "draining"),
+    ),
+    Action(
+        "drain_queue", "Drain queue", ("V",), _QUEUES, "T2", "queue", "muster drain-queue {ids}", ("drain-queue",),
+        "ids", True, _needs_state("drained", "open", "held"),
+    ),
+    Action(
+        "set_quota", "Set quota", tier="T1", shell="muster set-quota {ids}", commands=("set-quota",), argument="flags",
+        why_not=_only_typed(":set-quota QUEUE --nominal gpu=24"),
+    ),
+    Action(
+        "reserve", "Reserve nodes", tier="T1", shell="muster reserve {ids}", commands=("reserve",), argument="flags",
+        why_not=_only_typed(":reserve NAME --nodes a,b --start +2h --end +6h"),
+    ),
+    Action(
+        "unreserve", "Take back a reservation", tier="T1", shell="muster unreserve {ids}", commands=("unreserve",),
+        argument="flags", why_not=_only_typed(":unreserve NAME"),
+    ),
+    Action(
+        "set_policy", "Set policy", tier="T1", shell="muster set-policy {ids}", commands=("set-policy",),
+        argument="flags", why_not=_only_typed(":set-policy easy"),
+    ),
+    Action("mark", "Mark", ("space",), ("workloads", "nodes", "queues")),
     Action("filter", "Filter", ("slash",), (*LISTS, "events"), footer=True),
     Action("sort", "Sort", ("s",), LISTS, commands=("sort",), argument="column", footer=True),
     Action("copy", "Copy id", ("y",), ("workloads", "nodes", "queues", "workload", "node", "events")),

@@ -32,11 +32,21 @@ ACTIONS = {
     "hold": ("WORKLOAD", "keep queued workloads from starting"),
     "release": ("WORKLOAD", "let held workloads start"),
     "requeue": ("WORKLOAD", "stop running workloads and queue them again"),
+    "suspend": ("WORKLOAD", "take workloads off their nodes until they are resumed"),
+    "resume": ("WORKLOAD", "let suspended workloads wait again"),
     "cordon": ("NODE", "nodes take no new work"),
     "uncordon": ("NODE", "nodes take work again"),
     "drain": ("NODE", "cordon nodes and move their work away"),
+    "hold-queue": ("QUEUE", "start nothing more from queues; what runs goes on"),
+    "drain-queue": ("QUEUE", "start and take nothing more, and requeue what runs"),
+    "open-queue": ("QUEUE", "held or draining queues take and start work again"),
+    "set-quota": ("QUEUE", "give a queue another quota, weight, order or burst"),
+    "reserve": ("NAME", "keep nodes for named queues or workloads during a window"),
+    "unreserve": ("NAME", "take reservations back"),
+    "set-policy": ("POLICY", "change how the cell orders and backfills"),
 }
-KINDS = ("workloads", "nodes", "queues")
+KINDS = ("workloads", "nodes", "queues", "reservations")
+POLICIES = ("fcfs", "easy", "easy-sjbf", "conservative")
 FORMATS = ("swf", "openb", "itp", "philly")
 BENCHMARKS = ("kueue-baseline", "kueue-large-scale")
 
@@ -115,6 +125,11 @@ def _show_commands(commands: Any) -> None:
     why = _command(commands, "why", "console.show:why", "why a workload waits, and what would let it start")
     why.add_argument("id")
     _reach(why, sub=True)
+    fairness = _command(
+        commands, "fairness", "console.fairness:fairness", "shares of the queues, and who went first why"
+    )
+    fairness.add_argument("queue", nargs="?", help="only this queue and its starts")
+    _reach(fairness, sub=True)
     suggest = _command(commands, "suggest", "console.show:suggest", "what stands out, and what might be done about it")
     _reach(suggest, sub=True)
 
@@ -137,16 +152,66 @@ def _change_commands(commands: Any) -> None:
     submit.add_argument("--gpus-per-task", metavar="GPUS", help="of one task, such as 8 or 0.5")
     submit.add_argument("--disk", metavar="SIZE", help="of one task, such as 100GiB")
     submit.add_argument("--estimate", metavar="TIME", help="run time, such as 6h or 1h30m")
+    submit.add_argument("--max-runtime", metavar="TIME", help="stop it as failed when it runs longer")
+    submit.add_argument("--array", metavar="RANGE", help="many of a kind, such as 0-99, 0-99:2 or 0-99%%10 at once")
+    submit.add_argument("--after", nargs="+", metavar="ID", help="wait for these, as in prep or prep:failed")
+    submit.add_argument("--not-before", metavar="WHEN", help="such as +6h or 2026-03-01T14:30 (UTC)")
+    submit.add_argument("--deadline", metavar="WHEN", help="fail it when it waits until it cannot end by then")
+    submit.add_argument("--retries", type=_count, metavar="N", help="how often it starts again after failing")
+    submit.add_argument("--min-tasks", type=_positive, metavar="N", help="fewest members it may start with")
+    submit.add_argument("--elastic", action="store_true", default=None, help="may grow and shrink while it runs")
+    submit.add_argument("--reservation", metavar="NAME", help="use the nodes of this reservation, and only those")
     submit.add_argument("--held", action="store_true", help="submit on hold")
     _reach(submit, sub=True)
-    for name, (what, text) in ACTIONS.items():
+    for name, (_, text) in ACTIONS.items():
         action = _command(commands, name, "console.act:act", text)
-        action.add_argument("ids", nargs="+", metavar=what)
+        action_arguments(action, name)
         action.add_argument("--reason", default="", help="kept with the action")
         action.add_argument("--yes", action="store_true", help="do not ask; needed where nobody can be asked")
         action.add_argument("--dry-run", action="store_true", help="show the plan and its effect, do nothing")
         action.set_defaults(action=name)
         _reach(action, sub=True)
+
+
+def action_arguments(target: argparse.ArgumentParser, name: str) -> None:
+    """What stands behind an action's name, in the shell as in the `:` bar of the console."""
+    metavar, _ = ACTIONS[name]
+    if name == "set-quota":
+        _quota_arguments(target)
+    elif name == "reserve":
+        target.add_argument("name", metavar=metavar)
+        target.add_argument("--nodes", required=True, metavar="NODES", help="ids with commas between")
+        target.add_argument("--start", default="now", metavar="WHEN", help="now, +2h or 2026-03-01T14:30 (UTC)")
+        target.add_argument("--end", required=True, metavar="WHEN")
+        target.add_argument("--queues", default="", metavar="QUEUES", help="whose work may use the nodes meanwhile")
+    elif name == "set-policy":
+        target.add_argument("policy", choices=POLICIES)
+    else:
+        target.add_argument("ids", nargs="+", metavar=metavar)
+
+
+def _quota_arguments(target: argparse.ArgumentParser) -> None:
+    """What is not given stays as it is."""
+    amounts = {"nargs": "+", "metavar": "RESOURCE=QUANTITY"}
+    target.add_argument("queue", metavar="QUEUE")
+    target.add_argument("--nominal", **amounts, help="its own quota, such as gpu=24 memory=1TiB; none removes one")
+    target.add_argument("--borrowing-limit", **amounts, help="most it may use above that")
+    target.add_argument("--lending-limit", **amounts, help="most of its idle quota that others may use")
+    target.add_argument("--weight", type=_positive, metavar="N", help="share it deserves beside its siblings")
+    target.add_argument("--order", choices=("best_effort", "strict_fifo", "fair"), help="within the queue")
+    target.add_argument("--reclaim", choices=("never", "lower_priority", "any"), help="whose work it may preempt")
+    target.add_argument("--burst", **amounts, help="most it may use in all for a while; none for no burst")
+    target.add_argument("--burst-window", metavar="TIME", help="how long a burst lasts")
+    target.add_argument("--burst-cooldown", metavar="TIME", help="pause before the next")
+    target.add_argument("--min-runtime", metavar="TIME", help="its work is not preempted before")
+    target.add_argument("--disruptions", type=int, metavar="N", help="most preemptions in a window; -1 for no limit")
+    target.add_argument("--disruption-window", metavar="TIME")
+    target.add_argument(
+        "--over",
+        choices=("refuse", "keep", "evict"),
+        default="refuse",
+        help="if more is in use: name what would have to go (default), let it run out, or requeue it",
+    )
 
 
 def _engine_commands(commands: Any) -> None:
@@ -155,7 +220,7 @@ def _engine_commands(commands: Any) -> None:
     replay.add_argument("--format", required=True, choices=FORMATS)
     replay.add_argument("--nodes", type=_count, default=0, metavar="N", help="one-processor (or one-GPU) nodes")
     replay.add_argument("--node-file", metavar="FILE", help="the trace's own node list (openb)")
-    replay.add_argument("--policy", choices=("fcfs", "easy"), default="easy")
+    replay.add_argument("--policy", choices=POLICIES, default="easy")
     replay.add_argument("--estimate", choices=("requested", "actual"), default="requested")
     replay.add_argument("--arrivals", type=float, default=1.0, metavar="X", help="stretch (>1) or compress arrivals")
     replay.add_argument("--strict", action="store_true", help="stop at the first bad line")

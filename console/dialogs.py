@@ -70,6 +70,10 @@ class ConfirmDialog(Dialog):
     def _plain(self) -> bool:
         return self._proposal.tier in ("T0", "T1")
 
+    @property
+    def _deed(self) -> str:
+        return self._proposal.plan.action.replace("_", " ")
+
     def compose(self) -> ComposeResult:
         with Vertical():
             yield self._body
@@ -110,7 +114,7 @@ class ConfirmDialog(Dialog):
     def _ask(self) -> None:
         no = [part(" n ", "key"), part("no, leave it ", "strong"), part("  ")]
         if self._plain:
-            self._question.show([*no, part(" y ", "key"), part(f"yes, {self._proposal.plan.action}", "off")])
+            self._question.show([*no, part(" y ", "key"), part(f"yes, {self._deed}", "off")])
             return
         left = "_" * (PREFIX - len(self._typed))
         wanted = self._proposal.digest[:PREFIX]
@@ -119,7 +123,7 @@ class ConfirmDialog(Dialog):
                 *no,
                 part("type ", "off"),
                 part(wanted, "key"),
-                part(f" to {self._proposal.plan.action}: ", "off"),
+                part(f" to {self._deed}: ", "off"),
                 part(self._typed + left, "strong"),
             ]
         )
@@ -254,7 +258,14 @@ def _help_line(action: Action, reason: str) -> Line:
 
 
 def _argument(action: Action) -> str:
-    words = {"": "", "filter": "[filter]", "id": "ID", "ids": "[ID …]", "column": "[-]column"}
+    words = {
+        "": "",
+        "filter": "[filter]",
+        "id": "ID",
+        "ids": "[ID …]",
+        "flags": "as in the shell",
+        "column": "[-]column",
+    }
     return words[action.argument]
 
 

@@ -1,17 +1,19 @@
 """Workload and cell files, written by people, turned into specs.
 
-Quantities take human forms (`cpu: 4`, `memory: 64GiB`, `gpu: 8`, `estimate: 6h`) as well as the raw fields of
-`engine.model`.
+Quantities and times take human forms (`cpu: 4`, `memory: 64GiB`, `gpu: 8`, `estimate: 6h`, `deadline: +2d`) as well as
+the raw fields of `engine.model`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
 from console.document import Document, read_document
+from console.moments import Now, moment_ms
 from console.quantities import cpu_milli, duration_ms, gpu_milli, memory_mib, money_microusd, shown
 from engine.errors import SpecError
 from engine.model import CellSpec, WorkloadSpec, check_workload
@@ -27,8 +29,8 @@ workloads:
 """
 
 
-def read_workloads(path: str) -> tuple[WorkloadSpec, ...]:
-    """Workloads of a YAML or JSON file, or of standard input for `-`.
+def read_workloads(path: str, now: Now) -> tuple[WorkloadSpec, ...]:
+    """Workloads of a YAML or JSON file, or of standard input for `-`. `now` gives the cell's clock.
 
     The file holds one workload, a list, or a mapping with the one key `workloads`. Raises SpecError.
     """
@@ -39,10 +41,10 @@ def read_workloads(path: str) -> tuple[WorkloadSpec, ...]:
             document.fail(key, f"unknown key '{key}' beside 'workloads'", "Put it inside a workload")
         top, prefix = top["workloads"], "workloads"
     if isinstance(top, dict):
-        return (_workload(document, top, prefix),)
+        return (_workload(document, top, prefix, now),)
     if not isinstance(top, list) or not top:
         document.fail(prefix, "holds no workload", f"Write for example:\n{WORKLOAD_EXAMPLE}")
-    return tuple(_workload(document, item, f"{prefix}[{i}]") for i, item in enumerate(top))
+    return tuple(_workload(document, item, f"{prefix}[{i}]", now) for i, item in enumerate(top))
 
 
 def read_cell(path: str) -> CellSpec:
@@ -58,43 +60,97 @@ def read_cell(path: str) -> CellSpec:
     for i, pool in enumerate(_list(document, raw, "pools")):
         nodes.extend(_pool_nodes(document, pool, f"pools[{i}]"))
         _pool_quantities(document, pool, f"pools[{i}]")
-    for i, queue in enumerate(_list(document, raw, "queues")):
-        if isinstance(queue, dict) and isinstance(queue.get("nominal"), dict):
-            queue["nominal"] = _resources(document, queue["nominal"], f"queues[{i}].nominal")
+    if "queues" in raw:
+        queues = enumerate(_list(document, raw, "queues"))
+        raw["queues"] = [_queue(document, queue, f"queues[{i}]") for i, queue in queues]
+    if isinstance(raw.get("settings"), dict):
+        raw["settings"] = _renamed(document, raw["settings"], _SETTINGS_FORMS, "settings")
     if nodes:
         raw["nodes"] = nodes
     cell: CellSpec = _convert(document, raw, CellSpec, "")
     return cell
 
 
-def workload_from(values: dict[str, Any], name: str) -> WorkloadSpec:
+def workload_from(values: dict[str, Any], name: str, now: Now) -> WorkloadSpec:
     """One workload from flags, in the same forms as in a file. `name` says where they came from, for messages."""
-    return _workload(Document(name, values, {}), values, "")
+    return _workload(Document(name, values, {}), values, "", now)
 
 
-_RESOURCE_FORMS: dict[str, tuple[str, Callable[[Any], int]]] = {
+Forms = dict[str, tuple[str, Callable[[Any], Any]]]
+"""Key as people write it -> raw field, and how its value becomes the raw one."""
+RESOURCE_FORMS: Forms = {
     "cpu": ("cpu_milli", cpu_milli),
     "memory": ("memory_mib", memory_mib),
     "gpu": ("gpu_milli", gpu_milli),
     "disk": ("disk_mib", memory_mib),
 }
-_WORKLOAD_FORMS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "estimate": ("estimate_ms", duration_ms),
-    "checkpoint_interval": ("checkpoint_interval_ms", duration_ms),
-    "simulated_runtime": ("simulated_runtime_ms", duration_ms),
-    "priority": ("priority_class", lambda value: value),
+_QUEUE_FORMS: Forms = {
+    "min_runtime": ("min_runtime_ms", duration_ms),
+    "disruption_window": ("disruption_window_ms", duration_ms),
 }
-_GROUP_SHORTHAND = {"tasks": "count", "request": "request", "gpu_models": "gpu_models", "pools": "pools"}
+_BURST_FORMS: Forms = {"window": ("window_ms", duration_ms), "cooldown": ("cooldown_ms", duration_ms)}
+_SETTINGS_FORMS: Forms = {
+    "fair_half_life": ("fair_half_life_ms", duration_ms),
+    "starve_after": ("starve_after_ms", duration_ms),
+    "preempt_after": ("preempt_after_ms", duration_ms),
+    "try_timeout": ("try_timeout_ms", duration_ms),
+}
+_GROUP_SHORTHAND = {
+    "tasks": "count", "min_tasks": "min_count", "request": "request", "gpu_models": "gpu_models", "pools": "pools",
+}  # fmt: skip
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?(?::(\d+))?(?:%(\d+))?")
 
 
-def _workload(document: Document, raw: Any, path: str) -> WorkloadSpec:
+def _workload_forms(now: Now) -> Forms:
+    def moment(value: Any) -> int:
+        return moment_ms(value, now)
+
+    return {
+        "estimate": ("estimate_ms", duration_ms),
+        "max_runtime": ("max_runtime_ms", duration_ms),
+        "checkpoint_interval": ("checkpoint_interval_ms", duration_ms),
+        "checkpoint_cost": ("checkpoint_cost_ms", duration_ms),
+        "backoff": ("backoff_ms", duration_ms),
+        "simulated_runtime": ("simulated_runtime_ms", duration_ms),
+        "not_before": ("not_before_ms", moment),
+        "deadline": ("deadline_ms", moment),
+        "after": ("after", _dependencies),
+        "array": ("array", _array),
+        "priority": ("priority_class", lambda value: value),
+    }
+
+
+def _dependencies(value: Any) -> list[Any]:
+    """`prep`, or a list of `prep`, `prep:failed` and raw dependencies."""
+    found: list[Any] = []
+    for item in value if isinstance(value, list) else [value]:
+        if isinstance(item, str):
+            name, colon, on = item.partition(":")
+            found.append({"id": name, "on": on} if colon else {"id": name})
+        else:
+            found.append(item)
+    return found
+
+
+def _array(value: Any) -> Any:
+    """`0-99`, `1-9:2` in steps, `0-99%10` ten at once, or a raw array."""
+    if not isinstance(value, str | int):
+        return value
+    match = _RANGE.fullmatch(str(value))
+    if match is None:
+        raise ValueError(f"{shown(value)} is not a range such as 0-99, 1-9:2 or 0-99%10")
+    first, last, step, at_once = match.groups()
+    return {"first": int(first), "last": int(last or first), "step": int(step or 1), "max_running": int(at_once or 0)}
+
+
+def _workload(document: Document, raw: Any, path: str, now: Now) -> WorkloadSpec:
     if not isinstance(raw, dict):
         document.fail(path, "is not a workload", f"Write for example:\n{WORKLOAD_EXAMPLE}")
-    values = _renamed(document, raw, _WORKLOAD_FORMS, path)
+    values = _renamed(document, raw, _workload_forms(now), path)
     short = {new: values.pop(old) for old, new in _GROUP_SHORTHAND.items() if old in values}
     if short:
         if "groups" in values:
-            document.fail(path, "has both 'groups' and one of tasks, request, gpu_models, pools", "Use one form")
+            document.fail(path, f"has both 'groups' and one of {', '.join(_GROUP_SHORTHAND)}", "Use one form")
         values["groups"] = [short]
     for i, group in enumerate(_list(document, values, "groups")):
         if isinstance(group, dict) and isinstance(group.get("request"), dict):
@@ -107,6 +163,34 @@ def _workload(document: Document, raw: Any, path: str) -> WorkloadSpec:
         problem = error.problem.removeprefix(f"{error.where}: ")
         document.fail(path + error.where.removeprefix("workload"), problem, error.remedy)
     return spec
+
+
+def _queue(document: Document, raw: Any, path: str) -> Any:
+    """A queue with raw fields; what is not a mapping is left to the conversion to refuse."""
+    if not isinstance(raw, dict):
+        return raw
+    values = _quota(document, _renamed(document, raw, _QUEUE_FORMS, path), path)
+    if isinstance(values.get("flavors"), list):
+        flavors = enumerate(values["flavors"])
+        values["flavors"] = [
+            _quota(document, flavor, f"{path}.flavors[{j}]") if isinstance(flavor, dict) else flavor
+            for j, flavor in flavors
+        ]
+    if isinstance(values.get("burst"), dict):
+        burst = _renamed(document, values["burst"], _BURST_FORMS, f"{path}.burst")
+        if isinstance(burst.get("limit"), dict):
+            burst["limit"] = _resources(document, burst["limit"], f"{path}.burst.limit")
+        values["burst"] = burst
+    return values
+
+
+def _quota(document: Document, raw: dict[str, Any], path: str) -> dict[str, Any]:
+    """A copy with the quantities of a queue, or of a queue in one pool, as raw fields."""
+    values = dict(raw)
+    for field in ("nominal", "borrowing_limit", "lending_limit"):
+        if isinstance(values.get(field), dict):
+            values[field] = _resources(document, values[field], f"{path}.{field}")
+    return values
 
 
 def _pool_nodes(document: Document, pool: Any, path: str) -> Iterator[dict[str, Any]]:
@@ -131,12 +215,10 @@ def _pool_quantities(document: Document, pool: dict[str, Any], path: str) -> Non
 
 
 def _resources(document: Document, raw: dict[str, Any], path: str) -> dict[str, Any]:
-    return _renamed(document, raw, _RESOURCE_FORMS, path)
+    return _renamed(document, raw, RESOURCE_FORMS, path)
 
 
-def _renamed(
-    document: Document, raw: dict[str, Any], forms: dict[str, tuple[str, Callable[[Any], Any]]], path: str
-) -> dict[str, Any]:
+def _renamed(document: Document, raw: dict[str, Any], forms: Forms, path: str) -> dict[str, Any]:
     """A copy of `raw` with human forms turned into raw fields."""
     values: dict[str, Any] = {}
     for key, value in raw.items():

@@ -14,7 +14,7 @@ from functools import cache
 
 from console.text import printable, read_value
 from engine.errors import SpecError
-from engine.model import NodeState, WorkloadState
+from engine.model import NodeState, QueueMode, WorkloadState
 from engine.query import COLUMNS, Column, Kind, Op, Term
 
 ANYWHERE = "text"
@@ -23,6 +23,9 @@ ANYWHERE = "text"
 VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("workloads", "state"): tuple(state.label for state in WorkloadState),
     ("nodes", "state"): tuple(state.label for state in NodeState),
+    ("queues", "state"): tuple(mode.label for mode in QueueMode),
+    ("queues", "burst"): ("idle", "burst", "cooldown"),
+    ("reservations", "state"): ("ahead", "active"),
     ("workloads", "reason"): (
         "OnHold",
         "WaitingForQuota",

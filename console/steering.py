@@ -122,7 +122,9 @@ class Steering:
         """Do a `:` line. With `drill` it came from the page, and Back returns there. Raises SpecError."""
         command = parse_command(line, list(self._app.actions.values()))
         action, argument = command.action, command.argument
-        if action.mutates:
+        if action.argument == "flags":
+            self._propose(action, argument)
+        elif action.mutates:
             self._act(action, tuple(argument.split()))
         elif action.id == "open":
             self._app.run_worker(self._open_any(argument), exclusive=True, group="open")
@@ -142,6 +144,25 @@ class Steering:
             self._app.action_act(action.id)
         else:
             self._app.propose(action, ids)
+
+    def _propose(self, action: Action, line: str) -> None:
+        """Raises SpecError for a line that the action's command would not take."""
+        from console.wishes import finish, parse, propose
+
+        name = action.commands[0]
+        arguments = parse(name, line)
+
+        async def ask_and_do() -> None:
+            try:
+                shell = action.shell_line((line,))
+                told = await finish(self._app, action, lambda: propose(self._app.client(), name, arguments), shell)
+            except MusterError as error:
+                self._app.report(error)
+            else:
+                self._app.say(told)
+            self.refresh()
+
+        self._app.run_worker(ask_and_do(), exclusive=True, group="propose")
 
     def _sort(self, argument: str) -> None:
         pane = self._app.navigator.current

@@ -56,17 +56,19 @@ LISTS: dict[Kind, tuple[str, ...]] = {
     "workloads": ("id", "state", "queue", "gpu", "wait", "reason", "priority", "tenant", "tasks", "cpu", "run", "name"),
     "nodes": ("id", "state", "use", "gpu_free", "gpu", "workloads", "pool", "rack", "cpu_free", "cpu", "gpu_model"),
     "queues": (
-        "name", "queued", "running", "oldest_wait", "gpu_used", "gpu_nominal", "share", "held", "cpu_used",
-        "cpu_nominal",
+        "name", "state", "queued", "running", "oldest_wait", "gpu_used", "gpu_nominal", "quota_use", "gpu_borrowed",
+        "gpu_lent", "share", "weight", "burst", "burst_left", "held", "waiting", "suspended", "cpu_used", "cpu_nominal",
+        "parent",
     ),
+    "reservations": ("name", "state", "start", "end", "nodes", "queues"),
 }  # fmt: skip
 """Columns in order of importance: on a narrow screen the last ones are a scroll to the right away."""
 
-KEY_COLUMN: dict[Kind, str] = {"workloads": "id", "nodes": "id", "queues": "name"}
+KEY_COLUMN: dict[Kind, str] = {"workloads": "id", "nodes": "id", "queues": "name", "reservations": "name"}
 SORT = "sort:"
 NEWEST_FIRST = ("-submitted",)
 SHARE = Column(
-    "share", "QUOTA USE", "permille", "Share of the GPU quota in use, or of the CPU quota where there is none"
+    "quota_use", "QUOTA USE", "permille", "Share of the GPU quota in use, or of the CPU quota where there is none"
 )
 _WIDEST = {"id": 40, "name": 60, "queue": 28, "pool": 20, "rack": 16, "reason": 22}
 
@@ -157,7 +159,7 @@ class ListView:
 
 
 def heading(column: Column) -> Heading:
-    right = column.unit not in ("text", "time") and column.name not in ("use", "share")
+    right = column.unit not in ("text", "time") and column.name not in ("use", SHARE.name)
     return Heading(column.name, column.title, right, _WIDEST.get(column.name, 24))
 
 
@@ -181,6 +183,8 @@ def cell(column: Column, values: Sequence[Any], index: dict[str, int]) -> Span:
 def _tone(column: Column, value: Any) -> str:
     if value == 0:
         return "faint"
+    if column.name == "burst":
+        return "warn" if value == "burst" else "dim"
     if column.name in ("id", "reason") or (column.name == "name" and column.title == "QUEUE"):
         return ""
     return "dim" if column.unit == "text" else ""
@@ -257,6 +261,7 @@ EVENT_HEADINGS = (
 _EVENT_TONES = {
     "failed": "bad", "down": "bad", "cancelled": "warn", "requeued": "warn", "held": "warn", "draining": "warn",
     "cordoned": "warn", "drained": "warn", "finished": "ok", "running": "ok", "started": "ok", "placed": "info",
+    "suspended": "warn", "resumed": "info",
 }  # fmt: skip
 
 

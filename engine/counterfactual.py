@@ -226,9 +226,14 @@ class _Search:
         workload_class = state.workloads.class_at(self.row)
         if workload_class.reservation or not self._may_be_copied():
             return
-        starts = {reservation.spec.start_ms for reservation in state.bookings.reservations}
-        starts |= set(self._engine.reader.explainer.promised().values())
-        lengths = sorted((at - state.now_ms for at in starts), reverse=True)
+        ends = {reservation.spec.start_ms for reservation in state.bookings.reservations}
+        if state.policy == "conservative":
+            # What was promised starts when something ends.
+            w = state.workloads
+            bound = np.flatnonzero(np.isin(view(w.state), BOUND)).tolist()
+            ends |= {w.expected_end(row, self._engine.now_ms) for row in bound}
+        ends |= set(self._engine.reader.explainer.promised().values())
+        lengths = sorted((end_ms - self._engine.now_ms for end_ms in ends), reverse=True)
         lengths = [length for length in lengths if 0 < length < workload_class.bound_ms]
 
         def shorter(at: int) -> Trial:
@@ -304,8 +309,9 @@ class _Search:
         """As much more nominal quota of its queue as is lacking, at whichever vertex above; and again, when others
         ahead of it took that."""
         added: dict[tuple[int, int], int] = {}
+        after = self.state
         for _ in range(MOST_ROUNDS):
-            raised = self._after.queues.copy()
+            raised = after.queues.copy()
             before = sum(added.values())
             while (lack := self._lack(raised)) is not None:
                 vertex = self._to_be_raised(lack)
@@ -320,8 +326,7 @@ class _Search:
             text = " and ".join(_more_nominal(raised, vertex, slot, more) for (vertex, slot), more in added.items())
             found = self._try(Trial("quota", text, edits))
             yield found
-            if found is not None:
-                return
+            after = self._after
 
     def _to_be_raised(self, lack: Lack) -> int:
         """Its own queue; of a pool that it does not name, the vertex that refuses."""
@@ -336,7 +341,7 @@ class _Search:
         if shapes is None:
             return None
         charge = state.charge_if(self.row, shapes, state.workloads.class_at(self.row).least)
-        return queues.lack(state.workloads.queue[self.row], charge, state.now_ms)
+        return queues.lack(state.workloads.queue[self.row], charge, self._engine.now_ms)
 
     # -- nodes --------------------------------------------------------------------------------------------------------
 
@@ -410,7 +415,7 @@ class _Search:
     def _loss(self, row: int) -> tuple[int, int]:
         """Task-milliseconds of work that stopping it loses; the youngest of equals first."""
         w = self.state.workloads
-        lost = 0 if w.checkpoint_cost[row] else w.lost_if_stopped(row, self.state.now_ms)
+        lost = 0 if w.checkpoint_cost[row] else w.lost_if_stopped(row, self._engine.now_ms)
         return lost * w.tasks[row], -row
 
     def _may_be_copied(self) -> bool:

@@ -199,11 +199,13 @@ class _Search:
         clearings = state.bookings.clearings
         self.leaving = [victim for c in clearings for victim in c.victims if w.preempting[victim] == c.row]
         """Workloads that are being stopped for somebody already."""
-        self.settled = _queues_without(state, self.leaving)
+        self.settled = _queues_without(state, self.leaving) if self.leaving else state.queues
         """The queue tree once they are gone."""
 
     def run(self) -> Preemption | None:
         state = self.state
+        if not self._may_take_back() and not _may_preempt_lower(state, self.row):
+            return None
         lacks = self._lacks(state.queues)
         contested = frozenset(slot for _, slot in lacks) | self._slots_short_of_room()
         sources = self._sources(contested)
@@ -242,16 +244,26 @@ class _Search:
         devices = frozenset(slot for slot, _ in self.charge if slot % len(RESOURCES) == gpu)
         return devices or frozenset(slot for slot, _ in self.charge)
 
+    def _may_take_back(self) -> bool:
+        """Whether the preemptor keeps within its queue's nominal quota and somebody else does not."""
+        queues = self.state.queues
+        if queues.specs[self.queue].reclaim == "never":
+            return False
+        own = queues.lack(self.queue, self.charge, self.state.now_ms, borrow=False)
+        return (own is None or own.vertex != self.queue) and any(
+            queues.borrowed(queue, slot)
+            for slot, _ in self.charge
+            for queue in range(len(queues.specs))
+            if queue != self.queue
+        )
+
     def _sources(self, contested: frozenset[int]) -> Sources:
         """The queues above their nominal quota from which the preemptor may take work back."""
-        state = self.state
-        queues = state.queues
-        own = queues.lack(self.queue, self.charge, state.now_ms, borrow=False)
-        if queues.specs[self.queue].reclaim == "never" or (own is not None and own.vertex == self.queue):
-            return {}
-        ancestors = set(queues.path[self.queue])
         found: Sources = {}
-        for queue, path in enumerate(queues.path):
+        if not self._may_take_back():
+            return found
+        ancestors = set(self.state.queues.path[self.queue])
+        for queue, path in enumerate(self.state.queues.path):
             below = [vertex for vertex in path if vertex not in ancestors]
             for slot in sorted(contested):
                 if below and all(self.settled.borrowed(vertex, slot) for vertex in below):

@@ -51,7 +51,7 @@ EXCHANGE_WORK = 4000
 """Pieces priced in search of others for the costliest victims."""
 CORE = 32
 """Workloads among which the choice is exact."""
-CORE_WORK = 2000
+CORE_WORK = 3000
 """Node updates after which branch and bound settles for the best found."""
 SMALL = 20
 """That many times as much work is done where the core is everybody."""
@@ -447,7 +447,7 @@ class _Selection:
         """What is missing with nobody gone: slots of each ask, then quotas."""
         self.parts = self._contributions()
         """Per piece: what it contributes, in wholes of what is missing."""
-        self.whole = np.bincount(field.workload, weights=self.parts, minlength=len(field.opened))
+        self.whole: Rows = np.bincount(field.workload, weights=self.parts, minlength=len(field.opened))
         """Per workload row: what all of it contributes."""
         for quota in field.quotas:
             if quota.short > 0:
@@ -590,7 +590,7 @@ class _Selection:
         place; then the next in line."""
         self.walk.limits = None
         found: dict[int, None] = {}
-        for gang in detail.costliest()[: EXCHANGE_WORK // len(detail.node_of)]:
+        for gang in detail.costliest()[: EXCHANGE_WORK // max(len(detail.node_of), 1)]:
             found |= dict.fromkeys(self.walk.instead_of(gang))
         room = max(CORE - sum(detail.gone), CORE // 2)
         for gang in self.line:

@@ -462,6 +462,10 @@ class Workloads(Table):
         since = self.work_done(row, now_ms) - self.kept[row]
         return since % self.checkpoint[row] if self.checkpoint[row] else since
 
+    def saves_when_asked(self, row: int) -> bool:
+        """Whether it writes a checkpoint when it is asked to stop."""
+        return self.checkpoint_cost[row] > 0
+
     def band_at(self, row: int) -> int:
         """Order band of the workload's priority class."""
         return self.priority_band[self.priority[row]]

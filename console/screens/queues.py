@@ -1,4 +1,5 @@
-"""All queues: what waits in each, and how much of its quota is in use. Enter shows a queue's workloads."""
+"""All queues: what waits in each, whether it may start, and how much it uses, borrows and lends. Enter shows a queue's
+workloads."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from console.table import WindowTable
 class QueuesPane(ListPane):
     NAME = "queues"
     KIND = "queues"
+    TARGETS = "queue"
 
     @on(WindowTable.RowChosen)
     def _chosen(self, event: WindowTable.RowChosen) -> None:

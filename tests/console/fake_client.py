@@ -11,10 +11,14 @@ from typing import Any
 from console.client import Health, RuntimeEstimate, refuse_read_only
 from engine.commands import AnyCommand, Receipt
 from engine.errors import MusterError, NotFoundError, RefusedError, UnreachableError
+from engine.model import QueueSpec, ReservationSpec
 from engine.query import (
     DEFAULT_COLUMNS,
+    BurstReport,
     Change,
     Changes,
+    DecisionReport,
+    FairnessReport,
     GroupDetail,
     HistoryItem,
     NodeDetail,
@@ -22,13 +26,15 @@ from engine.query import (
     Page,
     PoolOverview,
     Query,
+    QueueDetail,
     Reason,
     TaskPlace,
     Term,
+    VertexReport,
     WorkloadDetail,
 )
 from recommender.suggest import Advice
-from runbooks.plan import ActionName, Effect, Outcome, Plan, Proposal
+from runbooks.plan import ActionName, Effect, Outcome, Plan, Proposal, QueueChange
 
 NOW_MS = 1_772_366_400_000
 """2026-03-01 12:00:00 UTC."""
@@ -56,13 +62,16 @@ _REASONS = ("InsufficientCapacity", "BehindInQueue", "WaitingForQuota", "Waiting
 _NAMES = ("llama pretrain", "eval sweep", "serve chat", "tokenise", "render")
 _NEXT_STATE = {
     "cancel": "cancelled", "hold": "held", "release": "queued", "requeue": "queued", "cordon": "cordoned",
-    "uncordon": "ready", "drain": "draining",
+    "uncordon": "ready", "drain": "draining", "suspend": "suspended", "resume": "queued", "hold_queue": "held",
+    "drain_queue": "draining", "open_queue": "open",
 }  # fmt: skip
 _ALLOWED = {
     "cancel": {"queued", "held", "placed", "running"}, "hold": {"queued"}, "release": {"held"},
     "requeue": {"placed", "running"}, "cordon": {"ready"}, "uncordon": {"cordoned", "draining"},
-    "drain": {"ready", "cordoned"},
+    "drain": {"ready", "cordoned"}, "suspend": {"queued", "placed", "running"}, "resume": {"suspended"},
+    "hold_queue": {"open"}, "drain_queue": {"open", "held"}, "open_queue": {"held", "draining"},
 }  # fmt: skip
+_DISRUPTIVE = ("cancel", "requeue", "drain", "drain_queue")
 
 
 class FakeClient:
@@ -87,6 +96,7 @@ class FakeClient:
             "workloads": [self._workload(number) for number in range(workloads)],
             "nodes": [self._node(number) for number in range(nodes)],
             "queues": [self._queue(number) for number in range(len(_QUEUES))],
+            "reservations": [],
         }
         for number in range(30):
             row = self._tables["workloads"][number % max(1, workloads)] if workloads else {"id": "none"}
@@ -131,6 +141,7 @@ class FakeClient:
             "started": NOW_MS - age * 2 // 3 if started else None,
             "ended": NOW_MS - MINUTE if state in ("finished", "failed") else None,
             "attempts": int(started),
+            "array": None,
         }
 
     def _node(self, number: int) -> dict[str, Any]:
@@ -158,8 +169,11 @@ class FakeClient:
             "name": self._text(number, _QUEUES[number]),
             "parent": _QUEUES[number].rpartition("/")[0] or None,
             "depth": _QUEUES[number].count("/"),
+            "state": ("open", "held", "open", "draining")[number],
             "queued": (120, 14, 0, 66)[number],
             "held": (3, 0, 0, 1)[number],
+            "waiting": (7, 0, 0, 0)[number],
+            "suspended": (0, 0, 2, 0)[number],
             "running": (41, 8, 120, 31)[number],
             "oldest_wait": (187 * MINUTE, 12 * MINUTE, 0, 45 * MINUTE)[number],
             "gpu_used": (96_000, 12_000, 64_000, 0)[number],
@@ -168,6 +182,14 @@ class FakeClient:
             "cpu_nominal": (None, None, None, 800_000)[number],
             "memory_used": 1_048_576,
             "memory_nominal": None,
+            "gpu_borrowed": (0, 4_000, 0, 0)[number],
+            "gpu_lent": (4_000, 0, 0, 0)[number],
+            "cpu_borrowed": 0,
+            "cpu_lent": 0,
+            "share": (0, 31, 0, 120)[number],
+            "past_share": (8, 12, 0, 90)[number],
+            "burst": (None, "burst", None, "cooldown")[number],
+            "burst_left": (None, 42 * MINUTE, None, 7 * MINUTE)[number],
             "weight": 1 + number,
         }
 
@@ -375,6 +397,56 @@ class FakeClient:
             workloads=(("wl-000003", 8), (self._text(3, "wl-000010"), 1)),
         )
 
+    def queue(self, name: str) -> QueueDetail:
+        self._answer()
+        row = self._find(name, "queues")
+        return QueueDetail(
+            version=self.version,
+            now_ms=self.now_ms,
+            name=name,
+            mode=row["state"],
+            closed_by="",
+            spec=QueueSpec(name=name, nominal={"gpu_milli": row["gpu_nominal"] or 0}, weight=row["weight"]),
+            leaves=(name,),
+            over={},
+        )
+
+    def fairness(self) -> FairnessReport:
+        self._answer()
+        name = self._text(5, "research/train")
+        vertex = VertexReport(
+            name=name,
+            parent="",
+            weight=2,
+            used={"gpu_milli": 96_000},
+            guaranteed={"gpu_milli": 64_000},
+            borrowed={"gpu_milli": 32_000},
+            lent={},
+            burst=BurstReport(state="burst", ends_in_ms=42 * MINUTE),
+            share_ppb=62_500_000,
+            past_share_ppb=12_000_000,
+            deserved={"gpu_milli": 80_000},
+        )
+        idle = VertexReport(
+            name="prod", parent="", weight=1, used={}, guaranteed={}, borrowed={}, lent={"gpu_milli": 32_000},
+            burst=None, share_ppb=0, past_share_ppb=0, deserved={},
+        )  # fmt: skip
+        first = {"at_ms": self.now_ms, "workload": self._text(6, "wl-1"), "queue": name, "band": 500, "priority": 7}
+        second = {"next_workload": "wl-2", "next_queue": "prod", "next_band": 400, "next_priority": 5}
+        shares = {"shares_ppb": (0, 62_500_000), "next_shares_ppb": (0, 120_000_000)}
+        rules = ("band", "waited", "share", "priority", "age")
+        return FairnessReport(
+            version=self.version,
+            now_ms=self.now_ms,
+            half_life_ms=24 * 60 * MINUTE,
+            past_counts=True,
+            queues=(vertex, idle),
+            decisions=(
+                *(DecisionReport(**first, **second, **shares, rule=rule) for rule in rules),  # type: ignore[arg-type]
+                DecisionReport(at_ms=0, workload="wl-9", queue="prod", band=0, shares_ppb=(), priority=0, rule="alone"),
+            ),
+        )
+
     def estimate(self, workload_id: str) -> RuntimeEstimate | None:
         self._answer()
         self._find(workload_id)
@@ -399,12 +471,22 @@ class FakeClient:
     def command(self, command: AnyCommand) -> Receipt:
         raise RefusedError("the fake takes no commands")
 
-    def propose(self, action: ActionName, targets: tuple[str, ...], reason: str = "") -> Proposal:
+    def propose(
+        self,
+        action: ActionName,
+        targets: tuple[str, ...],
+        reason: str = "",
+        *,
+        queue: QueueChange | None = None,
+        reservation: ReservationSpec | None = None,
+    ) -> Proposal:
         self._answer()
         if self.read_only:
             raise refuse_read_only()
-        plan = Plan(action=action, targets=targets, reason=reason, requester="tester")
-        for name in targets:
+        plan = Plan(
+            action=action, targets=targets, queue=queue, reservation=reservation, reason=reason, requester="tester"
+        )
+        for name in targets if action in _ALLOWED else ():
             if self._find(name)["state"] not in _ALLOWED[action]:
                 raise RefusedError(f"{name} is {self._find(name)['state']}", "Choose others")
         self.proposed.append(plan)
@@ -413,9 +495,12 @@ class FakeClient:
             id=f"p-{len(self.proposed)}",
             plan=plan,
             digest=digest,
-            tier="T2" if action in ("cancel", "requeue", "drain") else "T1",
+            tier="T2" if action in _DISRUPTIVE or (queue and queue.over == "evict") else "T1",
             title=f"{action.capitalize()} {len(targets)} {'node' if targets[0].startswith('node') else 'workload'}s",
-            steps=tuple(f"{action} {name} ({self._find(name)['state']}, 64 GPU, 3.2 h lost)" for name in targets),
+            steps=tuple(
+                f"{action} {name} ({self._find(name)['state']}, 64 GPU, 3.2 h lost)"
+                for name in (targets if action in _ALLOWED else ())
+            ),
             effects=(
                 Effect(label="running workloads", before="150", after=str(150 - len(targets))),
                 Effect(label=self._text(4, "GPU in use"), before="211", after="147"),
@@ -429,11 +514,11 @@ class FakeClient:
     def approve(self, proposal_id: str, digest: str) -> Outcome:
         self._answer()
         plan = self.proposed[int(proposal_id.removeprefix("p-")) - 1]
-        for name in plan.targets:
+        verified = tuple(f"{name} is {_NEXT_STATE.get(plan.action, 'changed')}" for name in plan.targets)
+        for name in plan.targets if plan.action in _NEXT_STATE else ():
             self._find(name)["state"] = _NEXT_STATE[plan.action]
             self.happen(_NEXT_STATE[plan.action], name)
         self.approved.append(proposal_id)
-        verified = tuple(f"{name} is {_NEXT_STATE[plan.action]}" for name in plan.targets)
         return Outcome(
             proposal=proposal_id, digest=digest, version=self.version, changed=plan.targets, verified=verified
         )
@@ -442,9 +527,9 @@ class FakeClient:
         """Nothing to let go of."""
 
     def _find(self, name: str, kind: str = "") -> dict[str, Any]:
-        for table in [kind] if kind else ["workloads", "nodes"]:
+        for table in [kind] if kind else ["workloads", "nodes", "queues"]:
             for row in self._tables[table]:
-                if row["id"] == name:
+                if row["name" if table == "queues" else "id"] == name:
                     return row
         raise NotFoundError(f"there is no {kind.removesuffix('s') or 'object'} '{name}'")
 

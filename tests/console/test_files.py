@@ -16,6 +16,14 @@ from engine.errors import SpecError
 from engine.model import Resources, TaskGroup, WorkloadSpec, check_pool
 
 
+NOW_MS = 1_772_366_400_000
+"""2026-03-01 12:00:00 UTC."""
+
+
+def now() -> int:
+    return NOW_MS
+
+
 def written(folder: Path, text: str | bytes, name: str = "work.yaml") -> str:
     path = folder / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -43,25 +51,25 @@ TRAIN = WorkloadSpec(
     ],
 )
 def test_every_form_means_the_same(tmp_path: Path, text: str) -> None:
-    assert read_workloads(written(tmp_path, text)) == (TRAIN,)
+    assert read_workloads(written(tmp_path, text), now) == (TRAIN,)
 
 
 def test_json_is_read_too(tmp_path: Path) -> None:
     raw = {"id": "train", "queue": "research", "priority": "high", "estimate": "1h30m", "tasks": 8}
     raw["request"] = {"cpu": 32, "memory": "256GiB", "gpu": 8}
     path = written(tmp_path, json.dumps({"workloads": [raw]}), "work.json")
-    assert read_workloads(path) == (TRAIN,)
+    assert read_workloads(path, now) == (TRAIN,)
 
 
 def test_standard_input_is_a_file_named_dash(monkeypatch: pytest.MonkeyPatch) -> None:
     text = b"{id: a, queue: q, request: {gpu: 1}}"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
-    assert read_workloads("-")[0].id == "a"
+    assert read_workloads("-", now)[0].id == "a"
 
 
 def test_words_and_times_are_text_unless_they_are_plain_numbers(tmp_path: Path) -> None:
     text = "{id: no, queue: q, name: 1:30, tags: {on: 2026-01-01, off: yes}, request: {gpu: 1}}"
-    spec = read_workloads(written(tmp_path, text))[0]
+    spec = read_workloads(written(tmp_path, text), now)[0]
     assert (spec.id, spec.name, spec.tags) == ("no", "1:30", {"on": "2026-01-01", "off": "yes"})
 
 
@@ -104,7 +112,7 @@ def test_words_and_times_are_text_unless_they_are_plain_numbers(tmp_path: Path) 
 )
 def test_what_is_wrong_is_told_with_its_place(tmp_path: Path, text: str | bytes, problem: str) -> None:
     with pytest.raises(SpecError, match=problem):
-        read_workloads(written(tmp_path, text))
+        read_workloads(written(tmp_path, text), now)
 
 
 @pytest.mark.parametrize(
@@ -117,17 +125,17 @@ def test_what_is_wrong_is_told_with_its_place(tmp_path: Path, text: str | bytes,
 )
 def test_malformed_json_is_told_with_its_place(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(SpecError, match=problem):
-        read_workloads(written(tmp_path, text, "work.json"))
+        read_workloads(written(tmp_path, text, "work.json"), now)
 
 
 def test_a_missing_folder_or_huge_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SpecError, match="No such file"):
-        read_workloads(str(tmp_path / "none.yaml"))
+        read_workloads(str(tmp_path / "none.yaml"), now)
     with pytest.raises(SpecError, match="Is a directory"):
-        read_workloads(str(tmp_path))
+        read_workloads(str(tmp_path), now)
     monkeypatch.setattr(document, "MAX_FILE_BYTES", 10)
     with pytest.raises(SpecError, match="larger than"):
-        read_workloads(written(tmp_path, "x" * 11))
+        read_workloads(written(tmp_path, "x" * 11), now)
 
 
 def test_a_cell_is_read_with_counted_nodes(tmp_path: Path) -> None:

@@ -6,12 +6,16 @@ whole state is checked from the ground up. At the end the cell is left alone unt
 
 from __future__ import annotations
 
+import os
+import pickle
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, given, settings
 from invariants import WatchedEngine, check_in_time, check_settled, check_state
 from random_cells import Fork, Life, Names, Pass, Restart, lives
 
@@ -23,7 +27,6 @@ from engine.model import CellSpec, NodeSpec, WorkloadSpec, WorkloadState
 from engine.state import State
 
 YEAR_MS = 366 * 86_400_000
-QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
 
 class Player:
@@ -232,3 +235,80 @@ def _live(player: Player) -> None:
     player.play()
     player.leave_alone()
     player.check_replay()
+
+
+SOME = settings(
+    max_examples=150,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+MANY = settings(SOME, max_examples=10_000)
+
+
+@SOME
+@given(lives())
+def test_whatever_happens_the_books_balance_and_nothing_is_lost(life: Life) -> None:
+    live(life)
+
+
+@settings(SOME, max_examples=40)
+@given(lives(durable=True))
+def test_the_journal_brings_everything_back(life: Life) -> None:
+    live(life)
+
+
+@pytest.mark.slow
+@MANY
+@given(lives())
+def test_ten_thousand_lives(life: Life) -> None:
+    live(life)
+
+
+@pytest.mark.slow
+@settings(MANY, max_examples=1000)
+@given(lives(durable=True))
+def test_a_thousand_lives_with_restarts(life: Life) -> None:
+    live(life)
+
+
+# -- the same again: P9 -----------------------------------------------------------------------------------------------
+
+
+@settings(SOME, max_examples=15)
+@given(lives())
+def test_the_same_life_has_the_same_history(life: Life) -> None:
+    first, second = live(life).engine, live(life).engine
+    assert ev.encode(first.witness.history) == ev.encode(second.witness.history)
+    assert first.state.digest() == second.state.digest()
+
+
+def test_another_process_comes_to_the_same_end() -> None:
+    """Neither the order of sets nor that of dictionaries of strings decides anything."""
+    found: list[Life] = []
+
+    @settings(SOME, max_examples=12, database=None)
+    @given(lives())
+    def collect(life: Life) -> None:
+        found.append(life)
+
+    collect()
+    digests = {play_elsewhere(pickle.dumps(found), hash_seed) for hash_seed in ("1", "2")}
+    assert len(digests) == 1
+    assert len(digests.pop().split()) == len(found)
+
+
+def play_elsewhere(pickled: bytes, hash_seed: str) -> str:
+    """The digests at the end of the lives, as a new process finds them."""
+    program = (
+        "import pickle, sys; sys.path[:0] = sys.argv[1:]; from test_engine_properties import live\n"
+        "for life in pickle.load(sys.stdin.buffer): print(live(life).engine.state.digest())"
+    )
+    here = Path(__file__).parent
+    folders = [str(here), str(here.parent / "support"), str(here.parent.parent)]
+    environment = os.environ | {"PYTHONHASHSEED": hash_seed}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *folders], input=pickled, capture_output=True, env=environment, timeout=120
+    )
+    assert not done.returncode, done.stderr.decode()
+    return done.stdout.decode()

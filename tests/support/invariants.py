@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from itertools import islice, permutations
 
 from engine import events as ev
 from engine.capacity import NOWHERE, OPEN
@@ -200,12 +201,13 @@ Slot = tuple[str, str]
 """(pool name, resource name); an empty pool name stands for all pools together."""
 
 
-def leaf_use(state: State) -> dict[tuple[str, str, str], int]:
-    """(queue, pool, resource) -> what its placed tasks ask for there; in all pools under the empty name."""
+def leaf_use(state: State, only: set[int] | None = None) -> dict[tuple[str, str, str], int]:
+    """(queue, pool, resource) -> what its placed tasks ask for there; in all pools under the empty name. Of these rows
+    alone, when given."""
     w, a, capacity = state.workloads, state.allocations, state.capacity
     use: dict[tuple[str, str, str], int] = {}
     for row in range(len(w.ids)):
-        if w.state[row] not in BOUND:
+        if w.state[row] not in BOUND or (only is not None and row not in only):
             continue
         queue = state.queues.specs[w.queue[row]].name
         for i in a.of_workload(w.first_allocation[row]):
@@ -315,10 +317,12 @@ class Books:
 class Series:
     """A preemption while it happens: victims go one by one, then the preemptor is placed."""
 
-    def __init__(self, row: int, before: State | None) -> None:
+    def __init__(self, row: int, before: State, cleared: bool) -> None:
         self.row = row
         self.before = before
-        """The state just before it; None when the victims were given time to write checkpoints."""
+        """The state just before it."""
+        self.cleared = cleared
+        """The victims were chosen earlier, and given time to write checkpoints."""
         self.victims: list[ev.Requeued] = []
 
 
@@ -350,7 +354,7 @@ class Witness:
         if type(event) is ev.Requeued and event.cause in ev.PREEMPTIONS:
             if self.series is None:
                 cleared = state.bookings.clearing_for(event.by) is not None
-                self.series = Series(event.by, None if cleared else state.copy())
+                self.series = Series(event.by, state.copy(), cleared)
             self.series.victims.append(event)
             self._check_victim(state, event)
         elif type(event) in (ev.Placed, ev.Grown):
@@ -385,8 +389,6 @@ class Witness:
             reclaim = q.specs[w.queue[by]].reclaim
             assert reclaim != "never", f"{w.ids[by]} reclaims though its queue never does"
             assert reclaim == "any" or w.value_at(victim) < w.value_at(by), f"{name} is no less than {w.ids[by]}"
-            books = Books(q.specs)
-            assert books.borrows(spec.name, leaf_use(state)), f"{name} was reclaimed from within quota"
         elif cause == "overran backfill":
             assert w.flags[victim] & ev.BACKFILLED, f"{name} was no backfill"
             assert estimated_end(state, victim) <= now_ms, f"{name} has not overrun"
@@ -413,7 +415,8 @@ class Witness:
             queue = state.queues.specs[w.queue[series.row]].name
             over = [slot for slot in books.borrows(queue, leaf_use(state)) if _asks(state, series.row, slot)]
             assert not over, f"{name} reclaimed, and now its queue {queue} is above nominal in {over}"
-        if series.before is None:
+            _check_reclaimed(series)
+        if series.cleared:
             return
         for spared in series.victims:
             trial = series.before.copy()
@@ -421,6 +424,28 @@ class Witness:
                 if victim is not spared:
                     trial.apply(victim)
             assert not could_start(trial, series.row), f"{w.ids[spared.row]} need not have gone for {name}"
+
+
+def _check_reclaimed(series: Series) -> None:
+    """P4: in some order each reclaimed victim goes while its queue is above its nominal quota."""
+    before = series.before
+    w, books = before.workloads, Books(before.queues.specs)
+    for queue in {w.queue[victim.row] for victim in series.victims}:
+        name = before.queues.specs[queue].name
+        mine = [v.row for v in series.victims if w.queue[v.row] == queue]
+        others = [v.row for v in series.victims if ev.REQUEUE_CAUSES[v.cause] != "reclaimed"]
+        parts = {row: leaf_use(before, {row}) for row in mine}
+
+        def above(gone: Sequence[int], name: str = name, parts: dict = parts) -> bool:
+            use = leaf_use(before)
+            for row in gone:
+                for key, quantity in parts[row].items():
+                    use[key] -= quantity
+            return bool(books.borrows(name, use))
+
+        orders = islice(permutations(mine), 720)
+        fine = any(all(row in others or above(order[:i]) for i, row in enumerate(order)) for order in orders)
+        assert fine, f"{[w.ids[row] for row in mine]} were reclaimed from what queue {name} has within its quota"
 
 
 def _asks(state: State, row: int, slot: Slot) -> bool:

@@ -1,0 +1,157 @@
+"""From words behind an action's name, in the shell or the `:` bar, to a proposal of the engine, and on to its end."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+import msgspec
+
+from console.cli import action_arguments
+from console.files import RESOURCE_FORMS
+from console.moments import Now, moment_ms
+from console.quantities import duration_ms, shown
+from engine.errors import SpecError
+from engine.model import BurstSpec, QueueSpec, ReservationSpec
+from runbooks.plan import ActionName, Proposal, QueueChange
+
+if TYPE_CHECKING:
+    from console.actions import Action
+    from console.app import MusterApp
+    from console.client import Client
+
+NOTHING = "none"
+"""As a quantity: the resource is no longer named. As a burst: there is none."""
+
+
+class LineParser(argparse.ArgumentParser):
+    """Says what is wrong with a line of the `:` bar instead of ending the program."""
+
+    def error(self, message: str) -> NoReturn:
+        raise SpecError("", message)
+
+
+def parse(name: str, line: str) -> argparse.Namespace:
+    """What stands behind an action's name in the `:` bar, read as the shell reads it. Raises SpecError."""
+    parser = LineParser(prog=f":{name}", add_help=False, allow_abbrev=False)
+    action_arguments(parser, name)
+    try:
+        return parser.parse_args(shlex.split(line))
+    except ValueError as error:
+        raise SpecError("", str(error)) from None
+
+
+def propose(client: Client, name: str, arguments: argparse.Namespace, reason: str = "") -> Proposal:
+    """The engine's plan for what was typed. Raises MusterError."""
+    action = cast("ActionName", name.replace("-", "_"))
+    match action:
+        case "set_quota":
+            change = queue_change(client.queue(arguments.queue).spec, arguments)
+            return client.propose(action, (arguments.queue,), reason, queue=change)
+        case "reserve":
+            wanted = reservation(arguments, lambda: client.health().now_ms)
+            return client.propose(action, (arguments.name,), reason, reservation=wanted)
+        case "set_policy":
+            return client.propose(action, (arguments.policy,), reason)
+        case _:
+            return client.propose(action, tuple(arguments.ids), reason)
+
+
+async def finish(app: MusterApp, action: Action, ask: Callable[[], Proposal], shell: str) -> str:
+    """Have the engine's plan confirmed and done. Gives what to tell the person in the end. Raises MusterError."""
+    from console.dialogs import ConfirmDialog
+    from console.feed import in_thread
+
+    proposal = await in_thread(ask)
+    if not await app.push_screen_wait(ConfirmDialog(proposal, shell, app.clock)):
+        return f"{action.title}: nothing was changed"
+    outcome = await in_thread(lambda: app.client().approve(proposal.id, proposal.digest))
+    return "\n".join([f"{proposal.title}: done", *outcome.verified[:5]])
+
+
+def queue_change(was: QueueSpec, arguments: argparse.Namespace) -> QueueChange:
+    """The spec with what was given in place of what it had; a resource that is not named keeps its quantity. Raises
+    SpecError naming the flag."""
+    given: dict[str, Any] = {}
+    for field in ("nominal", "borrowing_limit", "lending_limit"):
+        words = getattr(arguments, field)
+        if words is not None:
+            given[field] = _quantities(getattr(was, field), words, _flag(field))
+    for field in ("weight", "order", "reclaim", "disruptions"):
+        if getattr(arguments, field) is not None:
+            given[field] = getattr(arguments, field)
+    for field in ("min_runtime", "disruption_window"):
+        if getattr(arguments, field) is not None:
+            given[f"{field}_ms"] = _duration(getattr(arguments, field), _flag(field))
+    given["burst"] = _burst(was.burst, arguments)
+    return QueueChange(was=was, to=msgspec.structs.replace(was, **given), over=arguments.over)
+
+
+def reservation(arguments: argparse.Namespace, now: Now) -> ReservationSpec:
+    """Raises SpecError naming the flag."""
+    return ReservationSpec(
+        name=arguments.name,
+        nodes=_names(arguments.nodes),
+        start_ms=_moment(arguments.start, now, "--start"),
+        end_ms=_moment(arguments.end, now, "--end"),
+        queues=_names(arguments.queues),
+    )
+
+
+def _burst(was: BurstSpec | None, arguments: argparse.Namespace) -> BurstSpec | None:
+    if arguments.burst == [NOTHING]:
+        return None
+    given: dict[str, Any] = {}
+    if arguments.burst is not None:
+        given["limit"] = _quantities(was.limit if was else {}, arguments.burst, "--burst")
+    for field in ("window", "cooldown"):
+        text = getattr(arguments, f"burst_{field}")
+        if text is not None:
+            given[f"{field}_ms"] = _duration(text, f"--burst-{field}")
+    if was is None and given and "limit" not in given:
+        raise SpecError("--burst", "is missing", "Say how much the queue may use while it bursts, such as gpu=32")
+    if was is None:
+        return BurstSpec(**given) if given else None
+    return msgspec.structs.replace(was, **given)
+
+
+def _quantities(had: dict[str, int], words: Sequence[str], flag: str) -> dict[str, int]:
+    """`gpu=24 memory=1TiB disk=none` on top of what there was."""
+    found = dict(had)
+    for word in words:
+        name, equals, text = word.partition("=")
+        field, convert = RESOURCE_FORMS.get(name, ("", None))
+        if convert is None or not equals:
+            raise SpecError(flag, f"{shown(word)} is not RESOURCE=QUANTITY", f"Resources: {', '.join(RESOURCE_FORMS)}")
+        if text == NOTHING:
+            found.pop(field, None)
+            continue
+        try:
+            found[field] = convert(text)
+        except ValueError as error:
+            raise SpecError(flag, str(error)) from None
+    return found
+
+
+def _duration(text: str, flag: str) -> int:
+    try:
+        return duration_ms(text)
+    except ValueError as error:
+        raise SpecError(flag, str(error)) from None
+
+
+def _moment(text: str, now: Now, flag: str) -> int:
+    try:
+        return moment_ms(text, now)
+    except ValueError as error:
+        raise SpecError(flag, str(error)) from None
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",")))
+
+
+def _flag(field: str) -> str:
+    return "--" + field.replace("_", "-")
