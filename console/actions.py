@@ -166,7 +166,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         "drain_queue", "Drain queue", ("V",), _QUEUES, "T2", "queue", "muster drain-queue {ids}", ("drain-queue",),
-        "ids", True, _needs_state("drained", "open", "held"),
+        "ids", False, _needs_state("drained", "open", "held"),
     ),
     Action(
         "set_quota", "Set quota", tier="T1", shell="muster set-quota {ids}", commands=("set-quota",), argument="flags",
@@ -177,7 +177,7 @@ ACTIONS: tuple[Action, ...] = (
         why_not=_only_typed(":reserve NAME --nodes a,b --start +2h --end +6h"),
     ),
     Action(
-        "unreserve", "Take back a reservation", tier="T1", shell="muster unreserve {ids}", commands=("unreserve",),
+        "unreserve", "Unreserve nodes", tier="T1", shell="muster unreserve {ids}", commands=("unreserve",),
         argument="flags", why_not=_only_typed(":unreserve NAME"),
     ),
     Action(

@@ -56,7 +56,7 @@ LISTS: dict[Kind, tuple[str, ...]] = {
     "workloads": ("id", "state", "queue", "gpu", "wait", "reason", "priority", "tenant", "tasks", "cpu", "run", "name"),
     "nodes": ("id", "state", "use", "gpu_free", "gpu", "workloads", "pool", "rack", "cpu_free", "cpu", "gpu_model"),
     "queues": (
-        "name", "state", "queued", "running", "oldest_wait", "gpu_used", "gpu_nominal", "quota_use", "gpu_borrowed",
+        "name", "state", "queued", "running", "oldest_wait", "quota_use", "gpu_used", "gpu_nominal", "gpu_borrowed",
         "gpu_lent", "share", "weight", "burst", "burst_left", "held", "waiting", "suspended", "cpu_used", "cpu_nominal",
         "parent",
     ),

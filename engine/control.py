@@ -27,6 +27,8 @@ from engine.scheduler import Scheduler
 from engine.state import State
 from engine.timers import Entry, Timer
 
+LEAST_PAUSE_MS = 1000
+"""Between attempts to have a gang confirmed, so that a full executor is not asked all the time."""
 SNAPSHOT_EVERY = 200_000
 """Events between snapshots: bounds the tail to replay at start."""
 
@@ -67,7 +69,10 @@ class Engine:
         self._batch: list[ev.AnyEvent] = []
         self._first_version = state.version + 1
         self._snapshot_at = state.version
-        self._to_launch: list[int] = [row for row, s in enumerate(state.workloads.state) if s == WorkloadState.PLACED]
+        self._to_launch: list[int] = []
+        for row, s in enumerate(state.workloads.state):
+            if s == WorkloadState.PLACED:
+                state.timers.watch(state, row)
 
     @classmethod
     def open(
@@ -203,7 +208,9 @@ class Engine:
 
     def _abort(self, row: int) -> None:
         """Executors did not confirm the gang: give all of it back, and let it wait a little."""
-        wake_at_ms = self._clock_ms + self._back_off(row, self.state.workloads.terms_at(row).backoff_ms)
+        w = self.state.workloads
+        pause_ms = max(w.terms_at(row).backoff_ms, LEAST_PAUSE_MS) << min(w.attempts[row] - 1, 20)
+        wake_at_ms = self._clock_ms + self._back_off(row, pause_ms)
         self._emit(ev.Requeued(row, ev.REQUEUE_CAUSES.index("not confirmed"), wake_at_ms=wake_at_ms))
 
     def _ring(self, entry: Entry) -> None:
@@ -354,7 +361,7 @@ class Engine:
 
     def fork(self) -> Engine:
         """An independent engine in the same state, in memory only. Nothing done to it reaches this one."""
-        other = Engine(self.state.copy(), seed=self.seed, faults=self.faults)
+        other = Engine(self.state.copy(), seed=self.seed, faults=self.executor.faults)
         other._clock_ms = self._clock_ms
         other._cycled_ms = self._cycled_ms
         other.cycle_every_ms = self.cycle_every_ms

@@ -36,7 +36,6 @@ from engine.explain import (
     RESERVED,
     START_TIME,
     SUSPENDED,
-    UNSEEN,
     amount,
     borrowers,
     moment,
@@ -88,9 +87,16 @@ def verified(engine: Engine, workload_id: str) -> Unblocking:
     Nothing is found for what does not wait. Raises NotFoundError.
     """
     row = engine.state.workloads.row(workload_id)
-    search = _Search(engine, row)
-    reasons = engine.reader.explainer.reasons(row)
-    found = search.run(reasons[0].token) if reasons else None
+    if not engine.reader.explainer.token(row):
+        return Unblocking(version=engine.version, found=None, tried=(), forks=0)
+    # What is told is to be due to the change alone: first everything starts that would start without it.
+    settled = engine.fork()
+    settled.settle()
+    search = _Search(settled, row)
+    if settled.state.is_bound(row):
+        found = _stated(Trial("nothing", "the next scheduling cycle comes", ()), workload_id)
+    else:
+        found = search.run()
     return Unblocking(version=engine.version, found=found, tried=tuple(search.tried), forks=search.forks)
 
 
@@ -102,19 +108,13 @@ class _Search:
         self.row = row
         self.id: str = engine.state.workloads.ids[row]
         self.tried: list[str] = []
-        self.forks = 0
+        self.forks = 1
         self._engine = engine
         self._after: State = engine.state
         """What became of the cell in the last trial."""
 
-    def run(self, token: str) -> Counterfactual | None:
-        if token in _CONSIDERED:
-            self.forks += 1
-            fork = self._engine.fork()
-            fork.settle()
-            if fork.state.is_bound(self.row):
-                return _stated(Trial("nothing", "nothing: the next scheduling cycle starts it", ()), self.id)
-        for look in _LOOKS.get(token, ()):
+    def run(self) -> Counterfactual | None:
+        for look in _LOOKS.get(self._engine.reader.explainer.token(self.row), ()):
             for found in look(self):
                 if found is not None:
                     return found
@@ -579,8 +579,6 @@ def _be(names: Sized) -> str:
 
 _SCARCEST = (2, 0, 1, 3)
 """Indexes into RESOURCES: what a request is known by, if it asks for it."""
-_CONSIDERED = (QUEUE_HELD, BEHIND, ARRAY_LIMIT, NO_NODES, QUOTA, CAPACITY, FRAGMENTED, RESERVED, UNSEEN)
-"""Primary reasons of what the scheduler looks at in every cycle."""
 _LOOKS: dict[str, tuple[Callable[[_Search], Iterator[Counterfactual | None]], ...]] = {
     ON_HOLD: (_Search.release,),
     SUSPENDED: (_Search.resume,),

@@ -416,7 +416,7 @@ class Waiting:
         own, promised = self._own_reservation, _promised(state, self._scheduler)
         if own is not None and self._own_reservation_keeps_it():
             text = (
-                f"may use the nodes of reservation {own.spec.name} alone, which begins at {moment(own.spec.start_ms)}"
+                f"may use only the nodes of reservation {own.spec.name}, which begins at {moment(own.spec.start_ms)}"
             )
             yield Reason(token=RESERVED, text=text)
         elif self._lacks_room(self._first_way):

@@ -118,7 +118,7 @@ def ends_soon(state: State, found: Preemption) -> bool:
     w = state.workloads
     until_ms = state.now_ms + max(state.settings.preempt_after_ms, found.delay_ms)
     return state.settings.preempt_after_ms > 0 and all(
-        state.now_ms < w.expected_end(victim, state.now_ms) <= until_ms for victim, _ in found.victims
+        w.expected_end(victim, state.now_ms) <= until_ms for victim, _ in found.victims
     )
 
 
@@ -307,7 +307,7 @@ class _Search:
         flags = view(w.flags)[rows]
         burst = flags & ev.BURST > 0
         expired = burst & np.array([self._burst_is_over(q) for q in range(len(queues.specs))], bool)[queue]
-        overran = (flags & ev.BACKFILLED > 0) & (self._expected_ends(rows) <= state.now_ms)
+        overran = (flags & ev.BACKFILLED > 0) & (self._estimated_ends(rows) <= state.now_ms)
         tier = np.where(own, Tier.LOWER_PRIORITY, Tier.BORROWED)
         tier[other & burst] = Tier.BURST
         tier[overran] = Tier.OVERRUN_BACKFILL
@@ -327,8 +327,8 @@ class _Search:
             if vertex in queues.bursts
         )
 
-    def _expected_ends(self, rows: Rows) -> Rows:
-        """`Workloads.expected_end` of each."""
+    def _estimated_ends(self, rows: Rows) -> Rows:
+        """Cell time at which each would have ended by its estimate."""
         w = self.state.workloads
         cls = view(w.cls)[rows]
         left = view(self.requests.bound_ms)[cls] - view(w.kept)[rows] - view(w.done)[rows]

@@ -190,7 +190,7 @@ class Unblocking(msgspec.Struct, frozen=True, kw_only=True):
     tried: tuple[str, ...]
     """What was tried before, each with what it came to."""
     forks: int
-    """Forks on which something was tried."""
+    """Forks of the cell that were made: one without any change, one for each that was tried."""
 
 
 class HistoryItem(msgspec.Struct, frozen=True, kw_only=True):

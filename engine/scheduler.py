@@ -55,6 +55,8 @@ class Verdict(IntEnum):
     ARRAY_LIMIT = 6
     CLEARING = 7
     """Victims are writing their checkpoints for it."""
+    NOT_YET = 8
+    """The reservation it names has not begun."""
 
 
 _OF_ROOM = (Verdict.NO_CAPACITY, Verdict.WOULD_DELAY)
@@ -265,6 +267,8 @@ class Scheduler:
             return Verdict.QUEUE_CLOSED
         if self.at_array_limit(row):
             return Verdict.ARRAY_LIMIT
+        if w.class_at(row).reservation and not self._bookings(row):
+            return Verdict.NOT_YET
         verdict = self._start(row)
         if verdict in (Verdict.NO_QUOTA, Verdict.NO_CAPACITY):
             if verdict == Verdict.NO_CAPACITY and state.stretched and self._shrink_for(row):
@@ -364,6 +368,8 @@ class Scheduler:
         queue = w.queue[row]
         workload_class = w.class_at(row)
         bookings = self._bookings(row)
+        if workload_class.reservation and not bookings:
+            return
         if not state.queues.flavored(queue):
             if not bookings and not workload_class.reservation:
                 yield workload_class.shapes
@@ -619,7 +625,11 @@ class Scheduler:
                 heappush(heads, (now, key))
                 continue
             waiting[key].popleft()
+            freed = state.capacity.freed
             verdict = self._plan_one(plan, row)
+            if state.capacity.freed != freed:
+                # Others were stopped for it: the plan is of a past.
+                return
             if verdict == Verdict.STARTED:
                 self._note_decision(row, order, heads)
             elif verdict == Verdict.QUEUE_CLOSED or self._is_strict(key[1]):
@@ -645,6 +655,8 @@ class Scheduler:
             return Verdict.QUEUE_CLOSED
         if self.at_array_limit(row):
             return Verdict.ARRAY_LIMIT
+        if w.class_at(row).reservation and not self._bookings(row):
+            return Verdict.NOT_YET
         verdict = Verdict.NO_QUOTA
         for borrow in (False, True) if state.queues.flavored(w.queue[row]) else (True,):
             for shapes in self.variants(row):

@@ -385,6 +385,7 @@ class State(Table):
         w = self.workloads
         before = w.expected_end(row, self.now_ms)
         w.started[row] = w.rated[row] = self.now_ms
+        w.confirmed[row] = 1
         w.set_state(row, WorkloadState.RUNNING, wl.RUNNING, self.now_ms)
         after = w.expected_end(row, self.now_ms)
         if after != before:

@@ -452,7 +452,11 @@ class _Selection:
         for quota in field.quotas:
             if quota.short > 0:
                 self.whole = self.whole + quota.amount * field.opened / quota.short
-        self.unit = unit_prices(field.candidates.cost, self.whole, self.missing)
+        rows = len(field.opened)
+        self.prices = field.candidates.cost + (2 - np.arange(rows) / max(rows, 1))
+        """Per workload row: its cost, and a little more the older it is: among those that lose nothing, fewer are better,
+        then younger ones."""
+        self.unit = unit_prices(self.prices, self.whole, self.missing)
         """Per workload row."""
         self.walk: _Walk
         self.line: Iterator[int]
@@ -484,21 +488,20 @@ class _Selection:
     def run(self) -> list[int] | None:
         """The victims, or None when no admissible set is found."""
         everybody = np.flatnonzero(self.whole)
-        cost = self.field.candidates.cost
         if len(everybody) <= CORE:
             return self._exact(everybody)
         for ample in (AMPLE, AMPLE**2, None):
             detail = self._shortlist(ample)
-            if self._walk(detail, cost):
+            if self._walk(detail, self.prices):
                 return self._refined(detail)
         # The cheapest ones may be so many that they pass a limit: try with as few as possible.
-        if self.limits is not None and self._walk(detail, np.ones_like(cost)):
+        if self.limits is not None and self._walk(detail, np.ones_like(self.prices)):
             return self._refined(detail)
         return None
 
     def _exact(self, everybody: Rows) -> list[int] | None:
         detail = self._detail_of(everybody)
-        found = self._walk(detail, self.field.candidates.cost)
+        found = self._walk(detail, self.prices)
         if found:
             self._reprieve(detail)
         core = _Core(self, detail, list(range(len(detail.rows))), known=found)
@@ -532,9 +535,9 @@ class _Selection:
         rows = np.union1d(field.workload[pieces], self._cheap_quota(ample))
         return _Detail(field, rows, pieces, self.parts[pieces])
 
-    def _walk(self, detail: _Detail, cost: Rows) -> bool:
+    def _walk(self, detail: _Detail, prices: Rows) -> bool:
         """Remove the cheapest until there is enough; when there never is, nobody."""
-        self.walk = _Walk(detail, self.missing, cost[detail.rows], self.whole[detail.rows], self.limits)
+        self.walk = _Walk(detail, self.missing, prices[detail.rows], self.whole[detail.rows], self.limits)
         self.line = self.walk.choices()
         tried = 0
         for count, _ in enumerate(self.line, 1):
@@ -620,21 +623,20 @@ class _Selection:
         return detail.enough() and (self.fits is None or self.fits(detail.victims()))
 
 
-def unit_prices(cost: Rows, whole: Rows, missing: list[int]) -> Rows:
-    """Price of contributing all that is missing; to contribute more is worth no more. One is added to every cost: of
-    those that lose nothing, fewer are better."""
+def unit_prices(prices: Rows, whole: Rows, missing: list[int]) -> Rows:
+    """Price of contributing all that is missing; to contribute more is worth no more."""
     wanted = max(sum(each > 0 for each in missing), 1)
-    return np.asarray((cost + 1) / np.clip(whole, 1e-12, wanted))
+    return np.asarray(prices / np.clip(whole, 1e-12, wanted))
 
 
 class _Walk:
     """The greedy choice: where a slot costs least first, priced anew as less and less is missing."""
 
-    def __init__(self, detail: _Detail, missing: list[int], cost: Rows, whole: Rows, limits: Limits | None) -> None:
+    def __init__(self, detail: _Detail, missing: list[int], prices: Rows, whole: Rows, limits: Limits | None) -> None:
         self.detail = detail
         self.limits = limits
         self._missing = missing
-        self._cost = cost
+        self._prices = prices
         self._whole = whole
         self._unit: list[float] = []
         self._banned = bytearray(len(detail.rows))
@@ -705,7 +707,7 @@ class _Walk:
     def _price(self, left: float) -> None:
         """Work out in vectors what a slot costs on every node: the best among the first one, two, … of its pieces."""
         detail = self.detail
-        unit = unit_prices(self._cost, self._whole / left, self._missing)
+        unit = unit_prices(self._prices, self._whole / left, self._missing)
         self._unit = unit.tolist()
         gone = np.frombuffer(detail.gone, bool)[detail.gang_of]
         live = np.flatnonzero(~gone & ~np.frombuffer(self._banned, bool)[detail.gang_of])

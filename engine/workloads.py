@@ -124,7 +124,7 @@ class Workloads(Table):
         "ids", "names", "tag_sets", "tenants", "teams", "priority_classes", "class_specs", "cls", "queue",
         "priority", "tenant", "team", "tags", "state", "since", "submitted", "started", "ended", "attempts",
         "checkpoint", "checkpoint_cost", "simulated", "failing", "kept", "done", "rated", "tasks", "flags", "elastic",
-        "evictions", "preempting", "failures", "wake", "unmet", "terms", "terms_specs", "removed_classes",
+        "evictions", "preempting", "confirmed", "failures", "wake", "unmet", "terms", "terms_specs", "removed_classes",
         "array_names", "array_limits", "array_running", "array", "first_allocation", "first_dependency",
         "first_dependent", "dependency_waiter", "dependency_target", "dependency_kind", "dependency_next",
         "dependent_next", "history", "history_previous", "history_at", "history_what", "history_detail",
@@ -173,6 +173,8 @@ class Workloads(Table):
         """How often it was preempted."""
         self.preempting = array("i")
         """Workload for which it is being stopped; NONE when for none."""
+        self.confirmed = array("b")
+        """Whether executors ever confirmed it: it has started at least once."""
         self.failures = array("i")
         """Attempts in which its work failed."""
         self.wake = array("q")
@@ -292,6 +294,7 @@ class Workloads(Table):
         self.elastic.append(spec.elastic)
         self.evictions.append(0)
         self.preempting.append(NONE)
+        self.confirmed.append(0)
         self.failures.append(0)
         self.terms.append(self._intern_terms(spec))
         self.array.append(member_of)
@@ -345,7 +348,7 @@ class Workloads(Table):
             return state in (WorkloadState.FAILED, WorkloadState.CANCELLED)
         if kind == 2:
             return state.terminal
-        return state.terminal or (self.attempts[target] > 0 and state != WorkloadState.PLACED)
+        return state.terminal or bool(self.confirmed[target])
 
     def hopeless(self, target: int, kind: int) -> bool:
         """Whether such a dependency can no longer be met."""

@@ -15,7 +15,6 @@ from console.quantities import cpu_milli, duration_ms, gpu_milli, memory_mib
 from engine.errors import SpecError
 from engine.model import Resources, TaskGroup, WorkloadSpec, check_pool
 
-
 NOW_MS = 1_772_366_400_000
 """2026-03-01 12:00:00 UTC."""
 

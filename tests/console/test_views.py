@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
+from console import cli
 from console.actions import ACTIONS, Context, Target, actions, complete_command, footer, parse_command
 from console.details import Section, graph, node_columns, overview_columns, shrink, workload_columns
 from console.query import FilterError
 from console.views import EventLog, ListView, lost_banner, meter, summary, top_bar
 from engine.errors import SpecError
 from engine.query import COLUMNS, Change
+from runbooks.catalog import CATALOG
 from tests.console.fake_client import NOW_MS, FakeClient
 
 
@@ -57,7 +59,7 @@ def test_sorting_again_turns_it_and_shows_the_column() -> None:
 def test_quota_use_is_computed_from_quota() -> None:
     view = ListView.of("queues")
     window = view.window(FakeClient().query(view.query(0, 10)), 0)
-    at = [heading.name for heading in view.headings].index("share")
+    at = [heading.name for heading in view.headings].index("quota_use")
     shares = {row.id: row.cells[at][0] for row in window.rows}
     assert shares["research/train"].endswith("75%")
     assert shares["prod/serve"].endswith("100%")
@@ -155,23 +157,41 @@ def test_every_row_of_the_registry_is_whole() -> None:
         assert action.keys or action.commands
         assert bool(action.tier) == action.mutates
         if action.mutates:
-            assert action.targets
+            assert action.targets or action.argument == "flags"
             assert "{ids}" in action.shell
             assert all(key.isupper() for key in action.keys), "what acts is a capital letter"
 
 
-def test_read_only_has_nothing_that_changes_anything() -> None:
+def test_the_registry_offers_what_the_catalogue_has_at_its_least_tier() -> None:
     assert not any(action.mutates for action in actions(read_only=True))
-    assert {action.id for action in actions(read_only=False) if action.mutates} == {
-        "cancel", "hold", "release", "requeue", "cordon", "uncordon", "drain",
-    }  # fmt: skip
+    offered = {action.id: action for action in actions(read_only=False) if action.mutates}
+    assert set(offered) == set(CATALOG)
+    for name, action in offered.items():
+        assert action.tier == CATALOG[name].tier
+        assert action.shell.split()[:2] == ["muster", action.commands[0]]
+        assert action.commands[0] in cli.ACTIONS
+
+
+def test_an_action_is_possible_in_the_screen_exactly_where_the_catalogue_says() -> None:
+    for action in actions(read_only=False):
+        if action.targets:
+            row, screen = CATALOG[action.id], action.screens[0]
+            for state in {state for other in CATALOG.values() if other.kind == row.kind for state in other.states}:
+                reason = action.disabled_reason(Context(screen, action.targets, (Target("x", state),)))
+                assert (reason == "") == (state in row.states), (action.id, state)
+
+
+def test_what_needs_words_says_which() -> None:
+    by_id = {action.id: action for action in ACTIONS}
+    assert by_id["set_quota"].disabled_reason(Context("queues")) == "type :set-quota QUEUE --nominal gpu=24"
+    assert parse_command("set-quota research --nominal gpu=24", ACTIONS).argument == "research --nominal gpu=24"
 
 
 def test_a_disabled_action_says_why() -> None:
     by_id = {action.id: action for action in ACTIONS}
     held = Context("workloads", "workload", (Target("wl-1", "held"),))
     assert by_id["release"].disabled_reason(held) == ""
-    assert by_id["hold"].disabled_reason(held) == "only queued ones can be held"
+    assert by_id["hold"].disabled_reason(held) == "only queued or waiting ones can be held"
     assert by_id["cancel"].disabled_reason(Context("workloads", "workload")) == "nothing is selected"
     assert "no connection" in by_id["cancel"].disabled_reason(
         Context("workloads", "workload", (Target("wl-1", "held"),), connected=False)

@@ -561,9 +561,11 @@ class WatchedEngine(Engine):
 
 def check_settled(engine) -> None:
     """After a cycle: every waiting workload has a true primary reason, and none could simply start."""
-    state = engine.state
-    for row in range(len(state.workloads.ids)):
-        if state.workloads.state[row] in (WorkloadState.QUEUED, WorkloadState.HELD):
-            reasons = engine.reader.explainer.reasons(row)
-            assert reasons, f"{state.workloads.ids[row]} waits without a reason"
-            assert reasons[0].token != "AwaitingEvaluation", f"{state.workloads.ids[row]}: {reasons}"
+    w, explainer = engine.state.workloads, engine.reader.explainer
+    for row, name in enumerate(w.ids):
+        reasons = explainer.reasons(row)
+        waits = not engine.state.is_bound(row) and not WorkloadState(w.state[row]).terminal
+        assert bool(reasons) == waits, f"{name} is {WorkloadState(w.state[row]).label}, and its reasons are {reasons}"
+        if waits:
+            assert explainer.token(row) == reasons[0].token
+            assert reasons[0].token != "AwaitingEvaluation", f"{name}: {reasons}"

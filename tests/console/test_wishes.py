@@ -1,0 +1,153 @@
+"""From words to a proposal: quotas and reservations as they are typed, in the shell and in the `:` bar."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from console.cli import ACTIONS
+from console.wishes import parse, propose, queue_change, reservation
+from engine.errors import SpecError
+from engine.model import BurstSpec, QueueSpec, ReservationSpec
+from tests.console.fake_client import NOW_MS, FakeClient
+
+HOUR = 3_600_000
+WAS = QueueSpec(
+    name="q", parent="root", nominal={"gpu_milli": 32_000, "cpu_milli": 8_000}, borrowing_limit={"gpu_milli": 8_000},
+    burst=BurstSpec(limit={"gpu_milli": 48_000}, window_ms=HOUR),
+)  # fmt: skip
+
+
+def changed(line: str, was: QueueSpec = WAS) -> dict[str, Any]:
+    """The fields that the line gives another value."""
+    change = queue_change(was, parse("set-quota", f"q {line}"))
+    assert change.was == was
+    fields = ((name, getattr(change.to, name)) for name in QueueSpec.__struct_fields__)
+    return {name: value for name, value in fields if value != getattr(was, name)}
+
+
+@pytest.mark.parametrize(
+    ("line", "fields"),
+    [
+        ("--nominal gpu=24", {"nominal": {"gpu_milli": 24_000, "cpu_milli": 8_000}}),
+        ("--nominal cpu=none memory=1TiB", {"nominal": {"gpu_milli": 32_000, "memory_mib": 2**20}}),
+        ("--borrowing-limit gpu=none", {"borrowing_limit": {}}),
+        ("--lending-limit gpu=0.5", {"lending_limit": {"gpu_milli": 500}}),
+        ("--weight 3 --order fair --reclaim never", {"weight": 3, "order": "fair", "reclaim": "never"}),
+        ("--min-runtime 1h30m --disruptions 2", {"min_runtime_ms": 5_400_000, "disruptions": 2}),
+        ("--burst none", {"burst": None}),
+        ("--burst-cooldown 2h", {"burst": BurstSpec(limit={"gpu_milli": 48_000}, window_ms=HOUR, cooldown_ms=2 * HOUR)}),
+        ("", {}),
+    ],
+)  # fmt: skip
+def test_what_is_not_given_stays_as_it_is(line: str, fields: dict[str, Any]) -> None:
+    assert changed(line) == fields
+
+
+def test_a_burst_can_be_given_to_a_queue_that_had_none() -> None:
+    plain = QueueSpec(name="q")
+    assert changed("--burst gpu=16 --burst-window 30m", plain) == {
+        "burst": BurstSpec(limit={"gpu_milli": 16_000}, window_ms=1_800_000)
+    }
+    with pytest.raises(SpecError, match="--burst: is missing"):
+        changed("--burst-window 30m", plain)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("--nominal gpu", "--nominal: 'gpu' is not RESOURCE=QUANTITY"),
+        ("--nominal tpu=8", "--nominal: 'tpu=8' is not RESOURCE=QUANTITY. Resources: cpu, memory, gpu, disk"),
+        ("--nominal gpu=many", "--nominal: 'many' is not devices"),
+        ("--borrowing-limit memory=1", "--borrowing-limit: '1' is not a size"),
+        ("--min-runtime soon", "--min-runtime: 'soon' is not a duration"),
+        ("--order random", "invalid choice: 'random'"),
+        ("--colour red", "unrecognized arguments: --colour red"),
+        ("--nominal 'gpu=1", "No closing quotation"),
+    ],
+)
+def test_a_slip_of_the_fingers_is_told_by_its_flag(line: str, told: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        changed(line)
+    assert told in str(caught.value)
+
+
+def test_the_excess_is_refused_unless_something_else_is_said() -> None:
+    assert queue_change(WAS, parse("set-quota", "q --nominal gpu=8")).over == "refuse"
+    assert queue_change(WAS, parse("set-quota", "q --nominal gpu=8 --over evict")).over == "evict"
+
+
+def test_reservations_are_given_in_cell_time() -> None:
+    line = "m --nodes n1,n2 --start +2h --end 2026-03-01T16:00 --queues a,b"
+    assert reservation(parse("reserve", line), lambda: NOW_MS) == ReservationSpec(
+        name="m", nodes=("n1", "n2"), start_ms=NOW_MS + 2 * HOUR, end_ms=NOW_MS + 4 * HOUR, queues=("a", "b")
+    )
+    at_once = reservation(parse("reserve", "m --nodes n1 --end +1h"), lambda: NOW_MS)
+    assert (at_once.start_ms, at_once.end_ms, at_once.queues) == (NOW_MS, NOW_MS + HOUR, ())
+    with pytest.raises(SpecError, match="--end: 'tomorrow' is not a time"):
+        reservation(parse("reserve", "m --nodes n1 --end tomorrow"), lambda: NOW_MS)
+
+
+LINES = {
+    "set-quota": "research/train --weight 2", "reserve": "m --nodes n1 --end +1h", "unreserve": "m",
+    "set-policy": "fcfs", "hold-queue": "batch research/train", "drain-queue": "research/train",
+    "open-queue": "research/eval", "cordon": "node-00000", "uncordon": "node-00005", "drain": "node-00000",
+    "cancel": "wl-000000", "hold": "wl-000003", "release": "wl-000005", "requeue": "wl-000000",
+    "suspend": "wl-000000", "resume": "wl-000005",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_every_action_of_the_shell_is_proposed_under_its_name(name: str) -> None:
+    client = FakeClient(100)
+    for row in client._tables["queues"]:
+        row["state"] = "held" if name == "open-queue" else "open"
+    client._find("wl-000003")["state"] = "queued"
+    client._find("wl-000005")["state"] = "suspended" if name == "resume" else "held"
+    proposal = propose(client, name, parse(name, LINES[name]), "a reason")
+    assert proposal.plan.action == name.replace("-", "_")
+    assert proposal.plan.reason == "a reason"
+    assert proposal.plan.targets[0] == LINES[name].split()[0]
+
+
+async def test_a_quota_typed_in_the_console_is_confirmed_and_done() -> None:
+    from console.dialogs import ConfirmDialog
+    from tests.console.test_app import console, hint, notes, press, until, write
+
+    client = FakeClient(100)
+    async with console(client, start="queues") as pilot:
+        await press(pilot, "colon")
+        await write(pilot, "set-quota research/train --nominal tpu=8 --weight x")
+        await press(pilot, "enter")
+        await until(pilot, lambda: "invalid _positive value: 'x'" in hint(pilot) or "weight" in hint(pilot))
+        await write(pilot, "set-quota research/train --nominal gpu=64 --over evict")
+        await press(pilot, "enter")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmDialog))
+        assert client.approved == []
+        await press(pilot, *client.proposed[0].digest()[:0], "escape")
+        await until(pilot, lambda: "nothing was changed" in notes(pilot))
+        assert client.approved == []
+        pilot.app.steering.run("set-quota research/train --weight 5")  # type: ignore[attr-defined]
+        await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmDialog))
+        await press(pilot, "y")
+        await until(pilot, lambda: len(client.approved) == 1)
+    [evicting, weighing] = client.proposed
+    assert evicting.queue is not None
+    assert evicting.queue.to.nominal == {"gpu_milli": 64_000}
+    assert weighing.queue is not None
+    assert weighing.queue.to.weight == 5
+
+
+async def test_queues_are_held_by_their_key() -> None:
+    from console.dialogs import ConfirmDialog
+    from tests.console.test_app import console, notes, press, until
+
+    client = FakeClient(100)
+    async with console(client, start="queues") as pilot:
+        await press(pilot, "P")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmDialog))
+        await press(pilot, "y")
+        await until(pilot, lambda: client.state_of("research/train") == "held")
+        await press(pilot, "P")
+        await until(pilot, lambda: "only open ones can be held" in notes(pilot))

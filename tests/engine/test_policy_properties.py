@@ -1,0 +1,257 @@
+"""Random work against what the policies promise: starts that do not slip, and preemption that is fair and needed.
+
+What each preemption must keep to is checked, event by event, by `invariants.Witness`; the cells here are small, full
+and divided among queues that lend and borrow, so that there is much of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_cells import (
+    CLASS_NAMES,
+    HOUR,
+    MINUTE,
+    PRIORITY_CLASSES,
+    SECOND,
+    SOME,
+    Draft,
+    Life,
+    Pass,
+    Player,
+    Submit,
+    drafts,
+    live,
+    run_times,
+)
+
+from engine import events as ev
+from engine.model import (
+    BurstSpec,
+    CellSpec,
+    NodeSpec,
+    PoolSpec,
+    QueueSpec,
+    Resources,
+    Settings,
+    TaskGroup,
+    WorkloadSpec,
+    WorkloadState,
+)
+
+GPU = "gpu_milli"
+BIG = Resources(cpu_milli=64_000, memory_mib=64_000, gpu_milli=4000)
+
+
+def cell(nodes: int, queues: tuple[QueueSpec, ...], given_settings: Settings) -> CellSpec:
+    """Nodes of four devices each."""
+    return CellSpec(
+        name="full",
+        pools=(PoolSpec(name="p", capacity=BIG, gpu_model="A"),),
+        nodes=tuple(NodeSpec(id=f"n{i}", pool="p") for i in range(nodes)),
+        queues=queues,
+        priority_classes=PRIORITY_CLASSES,
+        settings=given_settings,
+    )
+
+
+def gang(
+    count: int, gpu_milli: int, run_ms: int, priority: str = "normal", least: int = 0, **given: Any
+) -> WorkloadSpec:
+    """One group, exact estimate."""
+    return WorkloadSpec(
+        id="open",
+        queue="open",
+        priority_class=priority,
+        groups=(TaskGroup(count=count, min_count=min(least, count), request=Resources(gpu_milli=gpu_milli)),),
+        estimate_ms=run_ms,
+        simulated_runtime_ms=run_ms,
+        **given,
+    )
+
+
+# -- preemption: P4, P5, P13, P18 -------------------------------------------------------------------------------------
+
+contested = st.builds(
+    Draft,
+    st.builds(
+        gang,
+        st.sampled_from([1, 1, 2, 3, 5]),
+        st.sampled_from([1000, 1000, 2000, 4000, 500]),
+        run_times,
+        st.sampled_from(CLASS_NAMES),
+        st.sampled_from([0, 0, 1, 2]),
+        checkpoint_interval_ms=st.sampled_from([0, 700]),
+        checkpoint_cost_ms=st.sampled_from([0, 0, 0, 2 * SECOND]),
+        elastic=st.booleans(),
+    ),
+    st.integers(0, 3),
+)
+
+
+@st.composite
+def lenders(draw: st.DrawFn) -> tuple[QueueSpec, ...]:
+    """A cohort, or one within another, of queues that lend, borrow and take back."""
+    share = st.sampled_from([2000, 4000, 0, 6000])
+    queues = [QueueSpec(name="root", nominal={GPU: draw(st.sampled_from([0, 0, 4000]))})]
+    parents = ["root", "root", "root"]
+    if draw(st.booleans()):
+        queues.append(QueueSpec(name="inner", parent="root", nominal={GPU: draw(share)}))
+        parents = ["root", "inner", "inner"]
+    for i, parent in enumerate(parents):
+        nominal = draw(share)
+        borrowing = draw(st.sampled_from([None, 0, 0, 2000]))
+        limits = {} if borrowing is None else {GPU: borrowing}
+        bursts = borrowing is not None and draw(st.booleans())
+        queues.append(
+            QueueSpec(
+                name=f"q{i}",
+                parent=parent,
+                nominal={GPU: nominal},
+                borrowing_limit=limits,
+                lending_limit=draw(st.sampled_from([{}, {}, {GPU: 2000}])),
+                burst=BurstSpec(limit={GPU: nominal + borrowing + 4000}, window_ms=SECOND, cooldown_ms=MINUTE)
+                if bursts
+                else None,
+                reclaim=draw(st.sampled_from(["any", "any", "lower_priority", "never"])),
+                min_runtime_ms=draw(st.sampled_from([0, 0, 3 * SECOND])),
+                disruptions=draw(st.sampled_from([-1, -1, 2, 1])),
+                disruption_window_ms=draw(st.sampled_from([SECOND, HOUR])),
+            )
+        )
+    return tuple(queues)
+
+
+@st.composite
+def contests(draw: st.DrawFn) -> Life:
+    """Work arrives one by one, with time passing in between, in a cell that is mostly full."""
+    settings_ = st.builds(Settings, preempt_after_ms=st.sampled_from([0, 0, SECOND]), reservation_depth=st.just(5))
+    arrivals = st.builds(Submit, st.lists(contested, min_size=1, max_size=3).map(tuple))
+    passes = st.builds(Pass, st.sampled_from([500, 4 * SECOND, 15 * SECOND]))
+    steps = st.lists(st.one_of(arrivals, arrivals, passes), min_size=4, max_size=16)
+    return Life(
+        cell(draw(st.integers(1, 3)), draw(lenders()), draw(settings_)),
+        draw(st.sampled_from(["easy", "fcfs", "easy-sjbf", "conservative"])),
+        None,
+        0,
+        tuple(draw(steps)),
+    )
+
+
+@settings(SOME, max_examples=120)
+@given(contests())
+def test_preemption_is_just_needed_and_final(life: Life) -> None:
+    live(life)
+
+
+@pytest.mark.slow
+@settings(SOME, max_examples=5000)
+@given(contests())
+def test_five_thousand_contests(life: Life) -> None:
+    live(life)
+
+
+def test_contests_have_every_kind_of_preemption() -> None:
+    """What the tests above find nothing wrong with does happen in them."""
+    seen: set[str] = set()
+
+    @settings(SOME, max_examples=200, database=None)
+    @given(contests())
+    def look(life: Life) -> None:
+        player = Player(life)
+        for operation in life.operations:
+            player.do(operation)
+        history = player.engine.witness.history
+        seen.update(ev.REQUEUE_CAUSES[e.cause] for e in history if type(e) is ev.Requeued)
+        seen.update(type(e).__name__ for e in history)
+
+    look()
+    wanted = {"reclaimed", "lower priority", "expired burst", "Preempting", "PreemptionEnded", "Shrunk", "Grown"}
+    assert not wanted - seen
+
+
+# -- promises: P8 -----------------------------------------------------------------------------------------------------
+
+exact_work = st.builds(
+    gang,
+    st.sampled_from([1, 1, 2, 3, 5]),
+    st.sampled_from([1000, 2000, 4000]),
+    st.sampled_from([500, SECOND, 7 * SECOND, MINUTE, 10 * MINUTE]),
+    st.sampled_from(["low", "low", "steady"]),
+)
+
+
+@st.composite
+def days(draw: st.DrawFn, policy: str) -> Life:
+    """Everything arrives at once, and all estimates are exact."""
+    work = draw(st.lists(st.builds(Draft, exact_work, st.just(0)), min_size=2, max_size=14))
+    depth = draw(st.sampled_from([1, 3, 100]))
+    queues = (QueueSpec(name="q"),)
+    shape = cell(draw(st.integers(2, 4)), queues, Settings(reservation_depth=depth))
+    return Life(shape, policy, None, 0, (Submit(tuple(work)),))
+
+
+def play_to_the_end(life: Life) -> list[dict[int, int]]:
+    """What was promised (workload row -> start) after each moment at which something happened. Checks that nothing
+    that was promised starts later."""
+    player = Player(life)
+    player.play()
+    engine = player.engine
+    told: list[dict[int, int]] = []
+    latest: dict[int, int] = {}
+    while True:
+        w, scheduler = engine.state.workloads, engine.scheduler
+        promised = promises(scheduler)
+        for row, start_ms in promised.items():
+            assert start_ms <= latest.get(row, start_ms), f"{w.ids[row]} was promised {latest[row]}, now {start_ms}"
+            latest[row] = start_ms
+        for row, start_ms in latest.items():
+            if w.attempts[row]:
+                assert w.started[row] <= start_ms, f"{w.ids[row]} was promised {start_ms}, began {w.started[row]}"
+            else:
+                assert engine.now_ms < start_ms, f"{w.ids[row]} was promised {start_ms} and waits still"
+        told.append(promised)
+        due = engine.next_due()
+        if due is None:
+            break
+        engine.advance(due)
+    assert all(state == WorkloadState.FINISHED for state in engine.state.workloads.state)
+    return told
+
+
+def promises(scheduler: Any) -> dict[int, int]:
+    """Workload row -> start promised now."""
+    if scheduler.state.policy == "conservative":
+        return dict(scheduler.promises)
+    promise = scheduler.reservation
+    return {} if promise is None or promise.start_ms is None else {promise.row: promise.start_ms}
+
+
+@pytest.mark.parametrize("policy", ["easy", "easy-sjbf", "conservative"])
+def test_with_exact_estimates_no_promised_start_slips(policy: str) -> None:
+    told: list[int] = []
+
+    @settings(SOME, max_examples=80)
+    @given(days(policy))
+    def check(life: Life) -> None:
+        told.append(sum(map(len, play_to_the_end(life))))
+
+    check()
+    assert sum(map(bool, told)) > len(told) // 4, "hardly anything was promised"
+
+
+@settings(SOME, max_examples=40)
+@given(st.lists(drafts(exact=True), min_size=1, max_size=6), st.sampled_from(["easy", "conservative"]))
+def test_finite_work_of_every_kind_ends(work: list[Draft], policy: str) -> None:
+    """Each in a turn of its own, the same all in one turn: the cell is empty in the end."""
+    shape = cell(3, (QueueSpec(name="q"),), Settings())
+    together = Life(shape, policy, None, 0, (Submit(tuple(work)),))
+    for life in (together, replace(together, operations=tuple(Submit((draft,)) for draft in work))):
+        state = live(life).engine.state
+        assert not any(state.queues.used)
+        assert state.capacity.free_vector(0) == msgspec.structs.astuple(BIG)
