@@ -80,6 +80,7 @@ def _report_lines(arguments: argparse.Namespace, scenario: Scenario, result: Res
         ("bound", f"{_seconds(bound_ms)} by capacity, {_seconds(scenario.arrival_bound_ms)} with the arrivals"),
         ("utilisation", f"{result.used_permille / 10:.1f}%"),
         ("preemptions", f"{result.preemptions:,}, which lost {lost}"),
+        ("withdrawn", f"{result.withdrawn:,} placements, before an executor saw them"),
         ("decisions", f"{result.starts:,} starts, {result.preemptions:,} preemptions in {result.cycles:,} cycles"),
         ("wall time", f"{_seconds(result.wall_ms)}, {result.decisions_per_s:,} decisions/s"),
         ("machine", f"Python {platform.python_version()}, {os.cpu_count()} cores"),

@@ -204,7 +204,9 @@ def _quota_arguments(target: argparse.ArgumentParser) -> None:
     target.add_argument("--burst-window", metavar="TIME", help="how long a burst lasts")
     target.add_argument("--burst-cooldown", metavar="TIME", help="pause before the next")
     target.add_argument("--min-runtime", metavar="TIME", help="its work is not preempted before")
-    target.add_argument("--disruptions", type=int, metavar="N", help="most preemptions in a window; -1 for no limit")
+    target.add_argument(
+        "--disruptions", type=_integer, metavar="N", help="most preemptions in a window; -1 for no limit"
+    )
     target.add_argument("--disruption-window", metavar="TIME")
     target.add_argument(
         "--over",
@@ -279,17 +281,24 @@ def _speed(target: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
+    value = _integer(text)
     if value < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
     return value
 
 
 def _count(text: str) -> int:
-    value = int(text)
+    value = _integer(text)
     if value < 0:
         raise argparse.ArgumentTypeError("must not be negative")
     return value
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text[:40]!a} is not a whole number") from None
 
 
 def _exit_table() -> str:

@@ -15,7 +15,17 @@ from engine.errors import RefusedError
 if TYPE_CHECKING:
     from engine.commands import AnyCommand, Receipt
     from engine.model import ReservationSpec
-    from engine.query import Changes, FairnessReport, NodeDetail, Overview, Page, Query, QueueDetail, WorkloadDetail
+    from engine.query import (
+        Changes,
+        FairnessReport,
+        NodeDetail,
+        Overview,
+        Page,
+        Query,
+        QueueDetail,
+        Unblocking,
+        WorkloadDetail,
+    )
     from recommender.suggest import Advice
     from runbooks.plan import ActionName, Outcome, Proposal, QueueChange
 
@@ -75,6 +85,10 @@ class Client(Protocol):
 
     def estimate(self, workload_id: str) -> RuntimeEstimate | None:
         """How long work like it ran; None while too little of its like has finished."""
+        ...
+
+    def unblocking(self, workload_id: str) -> Unblocking:
+        """What would let it start now, tried on forks of the cell. Takes as long as a dozen of them: ask once."""
         ...
 
     def suggestions(self) -> Advice:

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from console.plain import terms, unblocking_lines
 from console.query import quoted
 from console.text import NONE, cut, duration, fit, mebibytes, milli, permille, printable, timestamp, wrap
 from console.theme import STATES, state_look
 from console.views import Span, meter
 from engine.model import WorkloadState
-from engine.query import GroupDetail, HistoryItem, NodeDetail, Overview, PoolOverview, WorkloadDetail
+from engine.query import GroupDetail, HistoryItem, NodeDetail, Overview, PoolOverview, Unblocking, WorkloadDetail
 
 SLOW_WAIT_MS = 30 * 60_000
 """A wait above this is worth a line on the overview."""
@@ -210,9 +211,12 @@ def graph(values: Sequence[int], height: int, top: int) -> list[str]:
 # --- one workload
 
 
-def workload_columns(view: WorkloadDetail, width: int) -> tuple[list[Section], list[Section]]:
-    """Left: what it is and why it waits. Right: where it runs and what happened."""
-    left = [_workload_state(view), *_reasons(view, width), _request(view, width)]
+def workload_columns(
+    view: WorkloadDetail, width: int, unblocking: Unblocking | None = None
+) -> tuple[list[Section], list[Section]]:
+    """Left: what it is, why it waits and what would end that, once that is known. Right: where it runs and what
+    happened."""
+    left = [_workload_state(view), *_reasons(view, unblocking, width), _request(view, width)]
     right = [_placement(view, width), _history(view.history, view.now_ms, width)]
     return left, right
 
@@ -229,6 +233,8 @@ def _workload_state(view: WorkloadDetail) -> Section:
     elif view.reasons:
         lines.append(_fact("earliest", "unknown", "dim"))
     lines.append(_fact("submitted", f"{timestamp(view.submitted_ms)} UTC"))
+    if view.promised_start_ms is not None:
+        lines.append(_fact("promised", f"{timestamp(view.promised_start_ms)} UTC"))
     if view.started_ms is not None:
         ran = (view.ended_ms if view.ended_ms is not None else view.now_ms) - view.started_ms
         lines.append(
@@ -241,8 +247,8 @@ def _workload_state(view: WorkloadDetail) -> Section:
     return Section("State", tuple(lines), f"{view.attempts} {_plural('start', view.attempts)}")
 
 
-def _reasons(view: WorkloadDetail, width: int) -> list[Section]:
-    """The primary reason first, each with what would end it."""
+def _reasons(view: WorkloadDetail, unblocking: Unblocking | None, width: int) -> list[Section]:
+    """The primary reason first, each with what it needs; then the change that was found to be enough."""
     lines: list[Line] = []
     for rank, reason in enumerate(view.reasons):
         lines.append(
@@ -253,6 +259,9 @@ def _reasons(view: WorkloadDetail, width: int) -> list[Section]:
             first, *rest = wrap(printable(reason.unblock), width - 4)
             lines.append(Line((("  → ", "ok"), (first, "ok"))))
             lines += [text_line("    " + part, "ok") for part in rest]
+    if lines and unblocking is not None:
+        for text in unblocking_lines(unblocking):
+            lines += [text_line(part, "dim" if unblocking.found is None else "ok") for part in wrap(text, width)]
     return [Section("Why it waits", tuple(lines))] if lines else []
 
 
@@ -270,6 +279,7 @@ def _request(view: WorkloadDetail, width: int) -> Section:
     if view.checkpoint_interval_ms:
         kept = f", {duration(view.kept_ms)} of work kept" if view.kept_ms else ""
         lines.append(_fact("checkpoint", f"every {duration(view.checkpoint_interval_ms)}{kept}"))
+    lines += [_fact(name, text) for name, text in terms(view)]
     if view.tags:
         lines.append(_fact("tags", " ".join(f"{key}={value}" for key, value in sorted(view.tags.items()))))
     for group in view.groups:

@@ -17,7 +17,17 @@ if TYPE_CHECKING:
     from engine.control import Engine
     from engine.loop import EngineLoop
     from engine.model import ReservationSpec
-    from engine.query import Changes, FairnessReport, NodeDetail, Overview, Page, Query, QueueDetail, WorkloadDetail
+    from engine.query import (
+        Changes,
+        FairnessReport,
+        NodeDetail,
+        Overview,
+        Page,
+        Query,
+        QueueDetail,
+        Unblocking,
+        WorkloadDetail,
+    )
     from recommender.suggest import Advice
     from runbooks.gate import Gate
     from runbooks.plan import ActionName, Outcome, Proposal, QueueChange
@@ -86,6 +96,13 @@ class LocalClient:
 
     def estimate(self, workload_id: str) -> RuntimeEstimate | None:
         return self._advisor.estimate(workload_id)
+
+    def unblocking(self, workload_id: str) -> Unblocking:
+        from engine.counterfactual import verified
+
+        # The engine is held up for one fork; the search goes on beside it.
+        twin = self._loop.call(lambda engine: engine.fork())
+        return verified(twin, workload_id)
 
     def suggestions(self) -> Advice:
         return self._advisor.advice()

@@ -13,7 +13,7 @@ from engine.query import COLUMNS, Kind
 
 if TYPE_CHECKING:
     from console.client import RuntimeEstimate
-    from engine.query import Overview, Page, PoolOverview, Reason, WorkloadDetail
+    from engine.query import Overview, Page, PoolOverview, Reason, Unblocking, WorkloadDetail
     from recommender.suggest import Advice, Suggestion
 
 OVERVIEW_POOLS = 3
@@ -78,9 +78,42 @@ def workload_lines(view: WorkloadDetail) -> list[str]:
         *((f"group {printable(group.name)}", _group_text(group)) for group in view.groups),
         ("estimate", duration(view.estimate_ms) if view.estimate_ms else "unknown"),
         ("submitted", f"{timestamp(view.submitted_ms)} UTC"),
+        *((name, printable(text)) for name, text in terms(view)),
         *([("placed on", _placement(view))] if view.placement else []),
     ]
     return [*facts(pairs), *(reason_lines(view) if view.reasons else [])]
+
+
+def terms(view: WorkloadDetail) -> list[tuple[str, str]]:
+    """What not every workload has: limits, retries, what it waits for, how it was allowed to start. Foreign text is as
+    it came."""
+    pairs = []
+    if view.array:
+        pairs.append(("array", view.array))
+    if view.deadline_ms is not None:
+        pairs.append(("deadline", f"{timestamp(view.deadline_ms)} UTC"))
+    if view.retries or view.failures:
+        pairs.append(("retries", f"failed {view.failures:,} times, {view.retries:,} retries allowed"))
+    for other in view.waits_for:
+        can_be = ", which cannot be any more" if other.never else ""
+        pairs.append(("after", f"{other.id} is {other.on}; it is {other.state}{can_be}"))
+    if 0 < view.tasks_placed < view.tasks_total:
+        pairs.append(("tasks", f"{view.tasks_placed:,} of {view.tasks_total:,} run"))
+    if view.flags:
+        pairs.append(("started", _allowed(view)))
+    if view.making_room_for:
+        pairs.append(("stopping", f"writes a checkpoint, to make room for {view.making_room_for}"))
+    return pairs
+
+
+def _allowed(view: WorkloadDetail) -> str:
+    """By which quota and rule it runs, and for how long a burst may last yet."""
+    words = {"borrowed": "on borrowed quota", "burst": "in a burst", "backfilled": "by backfill"}
+    text = ", ".join(words[flag] for flag in view.flags)
+    if "burst" in view.flags:
+        left = view.burst_ends_ms - view.now_ms if view.burst_ends_ms is not None else 0
+        text += f"; the burst lasts {duration(left)} yet" if left > 0 else "; the burst is over, it may be stopped"
+    return text
 
 
 def reason_lines(view: WorkloadDetail) -> list[str]:
@@ -91,7 +124,21 @@ def reason_lines(view: WorkloadDetail) -> list[str]:
     start = view.earliest_start_ms
     when = f"in {duration(start - view.now_ms)}, at {timestamp(start)} UTC" if start is not None else "not known"
     lines = [line for reason in view.reasons for line in _reason(reason)]
-    return [f"waiting for {duration(view.now_ms - view.since_ms)}", *place, *lines, f"earliest start: {when}"]
+    promised = (
+        [f"promised start: {timestamp(view.promised_start_ms)} UTC"] if view.promised_start_ms is not None else []
+    )
+    waited = f"waiting for {duration(view.now_ms - view.since_ms)}"
+    return [waited, *place, *lines, f"earliest start: {when}", *promised]
+
+
+def unblocking_lines(answer: Unblocking) -> list[str]:
+    """What would let it start, as it was tried; or that nothing was found, and what was tried."""
+    where = f"on a fork at v{answer.version:,}"
+    if answer.found is not None:
+        return [f"would start if: {printable(answer.found.text)} (verified {where})"]
+    if not answer.tried:
+        return ["would start if: unknown; there is no single change to try"]
+    return [f"would start if: unknown; tried {where}", *(f"  {printable(text)}" for text in answer.tried)]
 
 
 def estimate_line(likely: RuntimeEstimate | None) -> str:
@@ -182,7 +229,7 @@ def _placement(view: WorkloadDetail) -> str:
 
 
 def _reason(reason: Reason) -> list[str]:
-    unblock = [f"  would start if: {printable(reason.unblock)}"] if reason.unblock else []
+    unblock = [f"  needs: {printable(reason.unblock)}"] if reason.unblock else []
     return [f"{printable(reason.token)}: {printable(reason.text)}", *unblock]
 
 

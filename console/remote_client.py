@@ -21,7 +21,17 @@ from engine.errors import (
     UnreachableError,
 )
 from engine.model import ReservationSpec
-from engine.query import Changes, FairnessReport, NodeDetail, Overview, Page, Query, QueueDetail, WorkloadDetail
+from engine.query import (
+    Changes,
+    FairnessReport,
+    NodeDetail,
+    Overview,
+    Page,
+    Query,
+    QueueDetail,
+    Unblocking,
+    WorkloadDetail,
+)
 from runbooks.plan import ActionName, Outcome, Proposal, QueueChange
 
 if TYPE_CHECKING:
@@ -79,6 +89,9 @@ class RemoteClient:
         kind: Any = RuntimeEstimate | None
         found: RuntimeEstimate | None = self._get(f"/v1/workloads/{quote(workload_id, safe='')}/estimate", kind)
         return found
+
+    def unblocking(self, workload_id: str) -> Unblocking:
+        return self._get(f"/v1/workloads/{quote(workload_id, safe='')}/unblocking", Unblocking)
 
     def suggestions(self) -> Advice:
         from recommender.suggest import Advice

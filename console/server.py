@@ -1,7 +1,7 @@
 """The HTTP control plane: the same questions and requests as `console.client.Client`, as JSON under /v1.
 
-    GET  /v1/health /v1/overview /v1/workloads/{id} /v1/workloads/{id}/estimate /v1/nodes/{id} /v1/queues/{name}
-         /v1/fairness /v1/suggestions /v1/changes?after=&wait_s=&limit=
+    GET  /v1/health /v1/overview /v1/workloads/{id} /v1/workloads/{id}/estimate /v1/workloads/{id}/unblocking
+         /v1/nodes/{id} /v1/queues/{name} /v1/fairness /v1/suggestions /v1/changes?after=&wait_s=&limit=
     POST /v1/query /v1/command /v1/propose /v1/approve
 
 An answer that is not 200 is `{"code", "problem", "remedy"}`; the codes are those of `engine.errors`. Callers are not
@@ -135,6 +135,7 @@ class Faces:
             Route("/v1/overview", self.overview, methods=["GET"]),
             Route("/v1/query", self.query, methods=["POST"]),
             Route("/v1/workloads/{id:path}/estimate", self.estimate, methods=["GET"]),
+            Route("/v1/workloads/{id:path}/unblocking", self.unblocking, methods=["GET"]),
             Route("/v1/workloads/{id:path}", self.workload, methods=["GET"]),
             Route("/v1/nodes/{id:path}", self.node, methods=["GET"]),
             Route("/v1/queues/{name:path}", self.queue, methods=["GET"]),
@@ -161,11 +162,17 @@ class Faces:
         return await answer(lambda: self._client.workload(workload_id))
 
     async def estimate(self, request: Request) -> Response:
+        return await self._of_workload(request, "estimate", self._client.estimate)
+
+    async def unblocking(self, request: Request) -> Response:
+        return await self._of_workload(request, "unblocking", self._client.unblocking)
+
+    async def _of_workload(self, request: Request, what: str, ask: Callable[[str], object]) -> Response:
         workload_id = request.path_params["id"]
-        if not request.scope["raw_path"].endswith(b"/estimate"):
+        if not request.scope["raw_path"].endswith(f"/{what}".encode()):
             # Its slash was quoted: the last part of an id, not ours.
-            return await answer(lambda: self._client.workload(f"{workload_id}/estimate"))
-        return await answer(lambda: self._client.estimate(workload_id))
+            return await answer(lambda: self._client.workload(f"{workload_id}/{what}"))
+        return await answer(lambda: ask(workload_id))
 
     async def node(self, request: Request) -> Response:
         node_id = request.path_params["id"]

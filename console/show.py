@@ -19,6 +19,7 @@ from console.plain import (
     page_table,
     quantity,
     reason_lines,
+    unblocking_lines,
     workload_lines,
 )
 from console.query import parse_filter
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
     from console.client import Client
     from engine.query import NodeDetail
 
+WHY = (
+    "version", "now_ms", "id", "state", "since_ms", "queue", "position", "reasons", "waits_for", "earliest_start_ms",
+    "promised_start_ms",
+)  # fmt: skip
+"""Fields of a workload that `muster why --json` gives."""
 WINDOW = 10_000
 """Rows asked for at a time; the engine gives no more in one answer."""
 
@@ -66,11 +72,13 @@ def why(arguments: argparse.Namespace) -> None:
     with closing(connect(arguments)) as client:
         view = client.workload(arguments.id)
         likely = client.estimate(arguments.id)
+        unblocking = client.unblocking(arguments.id) if view.reasons else None
     if arguments.json:
-        names = ("version", "now_ms", "id", "state", "since_ms", "queue", "position", "reasons", "earliest_start_ms")
-        write_json({**{name: getattr(view, name) for name in names}, "estimate": likely})
+        shown = {name: getattr(view, name) for name in WHY}
+        write_json({**shown, "unblocking": unblocking, "estimate": likely})
         return
-    write_lines([printable(view.id), *reason_lines(view), estimate_line(likely)])
+    change = unblocking_lines(unblocking) if unblocking is not None else []
+    write_lines([printable(view.id), *reason_lines(view), *change, estimate_line(likely)])
 
 
 def suggest(arguments: argparse.Namespace) -> None:

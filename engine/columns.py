@@ -7,7 +7,7 @@ the scheduler does), and numpy sees them without a copy where a whole column is 
 from __future__ import annotations
 
 from array import array
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Self
 
 import msgspec
 import numpy as np
@@ -76,18 +76,11 @@ def copied(value: Any) -> Any:
     if isinstance(value, array):
         return value[:]
     if isinstance(value, list):
-        return [copied(item) for item in value] if value and isinstance(value[0], _MUTABLE) else list(value)
+        return [copied(item) for item in value] if value and hasattr(value[0], "copy") else list(value)
     if isinstance(value, dict):
         first = next(iter(value.values()), None)
-        return {k: copied(v) for k, v in value.items()} if isinstance(first, _MUTABLE) else dict(value)
-    return value.copy() if isinstance(value, Copies) else value
-
-
-@runtime_checkable
-class Copies(Protocol):
-    """Objects of the state that know how to copy themselves."""
-
-    def copy(self) -> Any: ...
+        return {k: copied(v) for k, v in value.items()} if hasattr(first, "copy") else dict(value)
+    return value.copy() if hasattr(value, "copy") else value
 
 
 def view(column: array[int]) -> np.ndarray[Any, np.dtype[Any]]:
@@ -95,7 +88,6 @@ def view(column: array[int]) -> np.ndarray[Any, np.dtype[Any]]:
     return np.frombuffer(column, dtype=_DTYPES[column.typecode])
 
 
-_MUTABLE = (list, dict, Copies)
 _DTYPES = {"q": np.int64, "i": np.int32, "h": np.int16, "b": np.int8}
 
 

@@ -93,10 +93,8 @@ def verified(engine: Engine, workload_id: str) -> Unblocking:
     settled = engine.fork()
     settled.settle()
     search = _Search(settled, row)
-    if settled.state.is_bound(row):
-        found = _stated(Trial("nothing", "the next scheduling cycle comes", ()), workload_id)
-    else:
-        found = search.run()
+    nothing = Trial("nothing", "the next scheduling cycle comes", ())
+    found = _stated(nothing, workload_id) if settled.state.is_bound(row) else search.run()
     return Unblocking(version=engine.version, found=found, tried=tuple(search.tried), forks=search.forks)
 
 

@@ -47,6 +47,7 @@ from engine.workloads import NONE
 THRASH = 3
 """Preemptions within an hour after which equals leave a workload alone."""
 MILLION = 1_000_000
+FOREVER = 2**62
 MOST_ROUNDS = 8
 """Searches made for one preemptor, each with what the last found to be lacking still."""
 CLOSELY = 64
@@ -113,13 +114,32 @@ def find(
     return _Search(state, row, shapes, counts, charge).run()
 
 
-def ends_soon(state: State, found: Preemption) -> bool:
-    """Whether by the estimates all victims end by themselves so soon that waiting for them is better."""
+def likely_ends(state: State, rows: Rows) -> Rows:
+    """When placed and running workloads are likely to end: by their estimates, or, for those that give none, by what
+    the last two of their class took. FOREVER for those of which nothing is known, and those that are overdue."""
     w = state.workloads
-    until_ms = state.now_ms + max(state.settings.preempt_after_ms, found.delay_ms)
-    return state.settings.preempt_after_ms > 0 and all(
-        w.expected_end(victim, state.now_ms) <= until_ms for victim, _ in found.victims
-    )
+    estimate = np.array([c.estimate_ms for c in w.classes], np.int64)
+    took, before = view(w.took), view(w.took_before)
+    learned = np.where(before >= 0, (took + before + 1) // 2, took)
+    cls = view(w.cls)[rows]
+    work = np.where(estimate > 0, estimate, learned)[cls]
+    tasks = np.array([c.tasks for c in w.classes], np.int64)[cls]
+    left = work - view(w.kept)[rows] - view(w.done)[rows]
+    ends = view(w.rated)[rows] + np.maximum(-(-left * tasks // view(w.tasks)[rows]), 1)
+    return np.where((work > 0) & (ends > state.now_ms), ends, FOREVER)
+
+
+def waiting_is_better(state: State, rows: Rows, delay_ms: int = 0) -> bool:
+    """Whether all these workloads are likely to end by themselves so soon that nobody is to be stopped for that."""
+    patience = state.settings.preempt_after_ms
+    if not patience or not len(rows):
+        return False
+    return bool(likely_ends(state, rows).max() <= state.now_ms + max(patience, delay_ms))
+
+
+def bound_rows(state: State) -> Rows:
+    """Rows of all placed and running workloads."""
+    return np.flatnonzero(np.isin(view(state.workloads.state), BOUND))
 
 
 def lets_start(
@@ -127,11 +147,12 @@ def lets_start(
 ) -> bool:
     """Whether the workload fits, in quota and on nodes, once these rows are gone. The state is left as it was."""
     charge = state.charge_if(row, shapes, counts)
-    queues = _queues_without(state, victims)
-    return (
-        queues.lack(state.workloads.queue[row], charge, state.now_ms) is None
-        and _placed_without(state, shapes, counts, victims) is not None
-    )
+    w, queues = state.workloads, state.queues
+    with queues.trial():
+        for victim in victims:
+            queues.give_back(w.queue[victim], state.charge_of(victim), state.now_ms)
+        lack = queues.lack(w.queue[row], charge, state.now_ms)
+    return lack is None and _placed_without(state, shapes, counts, victims) is not None
 
 
 def _queues_without(state: State, rows: Sequence[int]) -> QueueTree:

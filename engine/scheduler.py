@@ -22,6 +22,8 @@ from heapq import heapify, heappop, heappush
 from itertools import islice, product
 from typing import NamedTuple
 
+import numpy as np
+
 from engine import events as ev
 from engine import preemption
 from engine.backfill import Reservation, correct_overdue
@@ -96,6 +98,8 @@ class Scheduler:
         """(class row, shapes) -> `gained_mark` at which it was found not to fit."""
         self._short_of_room = False
         """The last full pass left something waiting for capacity."""
+        self._soon = (-1, False)
+        """State version, and whether then all that ran was likely to end soon."""
 
     def cycle(self) -> None:
         """Start everything that may start now, until nothing more changes."""
@@ -463,13 +467,16 @@ class Scheduler:
             return None
         if state.bookings.clearing_for(row) is not None:
             return Verdict.CLEARING
+        if self._all_end_soon():
+            return None
         counts = state.workloads.class_at(row).least
         for shapes in self.variants(row):
             charge = state.charge_if(row, shapes, counts)
             found = preemption.find(state, row, shapes, counts, charge)
             if found is None:
                 continue
-            if preemption.ends_soon(state, found):
+            victims = np.array([victim for victim, _ in found.victims], np.int64)
+            if preemption.waiting_is_better(state, victims, found.delay_ms):
                 return None
             if found.delay_ms:
                 self._clear(row, found)
@@ -479,6 +486,13 @@ class Scheduler:
             self._place_preemptor(row, shapes)
             return Verdict.STARTED
         return None
+
+    def _all_end_soon(self) -> bool:
+        """Whether everything that runs is likely to end soon: then nobody is worth looking for."""
+        state = self.state
+        if self._soon[0] != state.version:
+            self._soon = (state.version, preemption.waiting_is_better(state, preemption.bound_rows(state)))
+        return self._soon[1]
 
     def _clear(self, row: int, found: preemption.Preemption) -> None:
         """Ask the victims for checkpoints, and keep the nodes the preemptor will need meanwhile."""

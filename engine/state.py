@@ -442,6 +442,8 @@ class State(Table):
         w = self.workloads
         if self.is_bound(row):
             w.done[row] = w.work_done(row, self.now_ms) - w.kept[row]
+            if state == WorkloadState.FINISHED:
+                w.note_finished(row)
             self._leave_nodes(row)
         elif w.state[row] == WorkloadState.QUEUED:
             self._dequeue(row)

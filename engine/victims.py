@@ -454,8 +454,7 @@ class _Selection:
                 self.whole = self.whole + quota.amount * field.opened / quota.short
         rows = len(field.opened)
         self.prices = field.candidates.cost + (2 - np.arange(rows) / max(rows, 1))
-        """Per workload row: its cost, and a little more the older it is: among those that lose nothing, fewer are better,
-        then younger ones."""
+        """Per workload row: its cost, and a little for being one more and for its age: fewer are better, and younger."""
         self.unit = unit_prices(self.prices, self.whole, self.missing)
         """Per workload row."""
         self.walk: _Walk
@@ -592,14 +591,16 @@ class _Selection:
         """Rows of those that might do better than some of the chosen: for the costliest, who would be chosen in their
         place; then the next in line."""
         self.walk.limits = None
+        chosen = bytes(detail.gone)
         found: dict[int, None] = {}
-        for gang in detail.costliest()[: EXCHANGE_WORK // max(len(detail.node_of), 1)]:
+        for gang in detail.costliest()[: EXCHANGE_WORK // len(detail.node_of)]:
             found |= dict.fromkeys(self.walk.instead_of(gang))
-        room = max(CORE - sum(detail.gone), CORE // 2)
+        room = max(CORE - sum(chosen), CORE // 2)
         for gang in self.line:
-            found[gang] = None
             if len(found) >= room:
                 break
+            if not chosen[gang]:
+                found[gang] = None
         return [detail.rows[gang] for gang in list(found)[:room]]
 
     def _reprieve(self, detail: _Detail) -> None:
@@ -676,12 +677,10 @@ class _Walk:
         detail = self.detail
         detail.restore(gang)
         self._banned[gang] = 1
-        found = []
+        before = bytes(detail.gone)
         if not detail.enough():
-            for other in self.choices():
-                found.append(other)
-                if detail.enough():
-                    break
+            next((other for other in self.choices() if detail.enough()), None)
+        found = [other for other, gone in enumerate(detail.gone) if gone > before[other]]
         for other in found:
             detail.restore(other)
         self._banned[gang] = 0

@@ -124,8 +124,9 @@ class Workloads(Table):
         "ids", "names", "tag_sets", "tenants", "teams", "priority_classes", "class_specs", "cls", "queue",
         "priority", "tenant", "team", "tags", "state", "since", "submitted", "started", "ended", "attempts",
         "checkpoint", "checkpoint_cost", "simulated", "failing", "kept", "done", "rated", "tasks", "flags", "elastic",
-        "evictions", "preempting", "confirmed", "failures", "wake", "unmet", "terms", "terms_specs", "removed_classes",
-        "array_names", "array_limits", "array_running", "array", "first_allocation", "first_dependency",
+        "evictions", "preempting", "confirmed",
+        "failures", "wake", "unmet", "terms", "terms_specs", "removed_classes",
+        "took", "took_before", "array_names", "array_limits", "array_running", "array", "first_allocation", "first_dependency",
         "first_dependent", "dependency_waiter", "dependency_target", "dependency_kind", "dependency_next",
         "dependent_next", "history", "history_previous", "history_at", "history_what", "history_detail",
     )  # fmt: skip
@@ -185,6 +186,10 @@ class Workloads(Table):
         self.terms_specs: list[Any] = [USUAL]
         self.removed_classes: list[int] = []
         """Rows of priority classes that nobody can use any more."""
+        self.took = array("q")
+        """By class: milliseconds of work of the one that finished last; -1 before any has."""
+        self.took_before = array("q")
+        """Of the one before that."""
         self.array_names = Names()
         self.array_limits = array("i")
         self.array_running = array("i")
@@ -386,6 +391,8 @@ class Workloads(Table):
             found = self.class_of[key] = len(self.class_specs)
             self.class_specs.append(key)
             self.classes.append(WorkloadClass(key))
+            self.took.append(-1)
+            self.took_before.append(-1)
             self._compile(self.classes[-1], pools)
         return found
 
@@ -464,6 +471,12 @@ class Workloads(Table):
         """Milliseconds of that work which stopping it now would lose: all since its last checkpoint."""
         since = self.work_done(row, now_ms) - self.kept[row]
         return since % self.checkpoint[row] if self.checkpoint[row] else since
+
+    def note_finished(self, row: int) -> None:
+        """Remember how much work it was, for others of its class that give no estimate. `done` has it all."""
+        cls = self.cls[row]
+        self.took_before[cls] = self.took[cls]
+        self.took[cls] = self.kept[row] + self.done[row]
 
     def saves_when_asked(self, row: int) -> bool:
         """Whether it writes a checkpoint when it is asked to stop."""

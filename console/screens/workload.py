@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from console.actions import Target
 from console.details import Section, workload_columns
+from console.feed import in_thread
 from console.screens.pane import Connect, DetailPane
 from console.text import cut, printable
-from engine.query import WorkloadDetail
+from engine.errors import MusterError
+from engine.query import Reason, Unblocking, WorkloadDetail
 
 if TYPE_CHECKING:
     from console.client import Client
@@ -21,6 +24,9 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
     def __init__(self, connect: Connect, workload_id: str) -> None:
         super().__init__(connect)
         self._workload_id = workload_id
+        self._unblocking: Unblocking | None = None
+        self._searched: tuple[Reason, ...] = ()
+        """The reasons for which it was asked what would end them."""
 
     @property
     def crumb(self) -> str:
@@ -38,4 +44,21 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
         return client.workload(self._workload_id)
 
     def columns(self, detail: WorkloadDetail, width: int) -> tuple[list[Section], list[Section]]:
-        return workload_columns(detail, width)
+        return workload_columns(detail, width, self._unblocking)
+
+    def _draw(self) -> None:
+        super()._draw()
+        reasons = self.detail.reasons if self.detail else ()
+        if [reason.token for reason in reasons] != [reason.token for reason in self._searched]:
+            self._searched, self._unblocking = reasons, None
+            if reasons:
+                self.run_worker(self._search(reasons))
+
+    async def _search(self, reasons: tuple[Reason, ...]) -> None:
+        """What would let it start takes a while to find: the page is shown without it first. Whatever keeps the engine
+        from answering, the page itself meets too and tells."""
+        with suppress(MusterError):
+            found = await in_thread(lambda: self.connect().unblocking(self._workload_id))
+            if reasons is self._searched:
+                self._unblocking = found
+                self._draw()

@@ -162,6 +162,9 @@ class ClassResult(msgspec.Struct, frozen=True, kw_only=True):
     final_admission: Spread
     """To the start of the attempt that finished, which is the time Kueue publishes."""
     preemptions: int
+    """Of running work."""
+    withdrawn: int
+    """Placements taken back for another workload before an executor saw them."""
     lost_unit_ms: int
     """Units x milliseconds that preempted attempts had run."""
 
@@ -176,6 +179,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Of the capacity over the makespan, with work that was lost."""
     starts: int
     preemptions: int
+    withdrawn: int
     lost_unit_ms: int
     cycles: int
     """Scheduling cycles: one whenever work arrived, and one whenever work ended."""
@@ -292,6 +296,7 @@ def measure(scenario: Scenario, engine: Engine, cycles: int, wall_s: float) -> R
         used_permille=used_unit_ms * 1000 // (scenario.capacity * makespan_ms),
         starts=starts,
         preemptions=preemptions,
+        withdrawn=sum(result.withdrawn for result in classes),
         lost_unit_ms=lost_unit_ms,
         cycles=cycles,
         wall_ms=round(wall_s * 1000),
@@ -303,20 +308,29 @@ def measure(scenario: Scenario, engine: Engine, cycles: int, wall_s: float) -> R
 def _class_result(mix: Mix, views: list[WorkloadDetail]) -> ClassResult:
     """What these workloads, all of one class and all finished, met."""
     first, final = [], []
-    preemptions = lost_ms = 0
+    preemptions = withdrawn = lost_ms = 0
     for view in views:
-        starts = [item.at_ms for item in view.history if item.what == "placed"]
-        stops = [item.at_ms for item in view.history if item.what == "requeued"]
+        starts: list[int] = []
+        runs = False
+        for item in view.history:
+            if item.what == "running":
+                starts.append(item.at_ms)
+                runs = True
+            elif item.what == "requeued" and runs:
+                preemptions += 1
+                lost_ms += item.at_ms - starts[-1]
+                runs = False
+            elif item.what == "requeued":
+                withdrawn += 1
         first.append(starts[0] - view.submitted_ms)
         final.append(starts[-1] - view.submitted_ms)
-        preemptions += len(stops)
-        lost_ms += sum(stops) - sum(starts[:-1])
     return ClassResult(
         name=mix.name,
         workloads=len(views),
         first_admission=_spread(first),
         final_admission=_spread(final),
         preemptions=preemptions,
+        withdrawn=withdrawn,
         lost_unit_ms=lost_ms * mix.units,
     )
 

@@ -17,6 +17,7 @@ from engine.query import (
     BurstReport,
     Change,
     Changes,
+    Counterfactual,
     DecisionReport,
     FairnessReport,
     GroupDetail,
@@ -30,6 +31,7 @@ from engine.query import (
     Reason,
     TaskPlace,
     Term,
+    Unblocking,
     VertexReport,
     WorkloadDetail,
 )
@@ -376,6 +378,12 @@ class FakeClient:
             if runs
             else (HistoryItem(at_ms=row["submitted"], what="submitted", detail=self._text(8, "")),),
         )
+
+    def unblocking(self, workload_id: str) -> Unblocking:
+        self._answer()
+        text = self._text(9, "16 GPU more of model H100-80 in rack rack-02, as room for 2 tasks of 8 GPU")
+        found = Counterfactual(kind="capacity", text=text, edits=(), starts=workload_id, smallest=True)
+        return Unblocking(version=self.version, found=found, tried=(), forks=3)
 
     def node(self, node_id: str) -> NodeDetail:
         self._answer()

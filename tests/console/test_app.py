@@ -339,6 +339,43 @@ async def test_an_impossible_action_says_why() -> None:
         assert client.proposed == []
 
 
+async def test_a_quota_typed_in_the_console_is_confirmed_and_done() -> None:
+    client = FakeClient(100)
+    async with console(client, start="queues") as pilot:
+        await press(pilot, "colon")
+        await write(pilot, "set-quota research/train --weight x")
+        await press(pilot, "enter")
+        assert "'x' is not a whole number" in hint(pilot)
+        await write(pilot, "set-quota research/train --nominal gpu=64 --over evict")
+        await press(pilot, "enter")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmDialog))
+        await press(pilot, "y", "enter")
+        await until(pilot, lambda: "nothing was changed" in notes(pilot))
+        assert client.approved == [], "what evicts is not done by one key"
+        pilot.app.steering.run("set-quota research/train --weight 5")  # type: ignore[attr-defined]
+        await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmDialog))
+        await press(pilot, "y")
+        await until(pilot, lambda: len(client.approved) == 1)
+    evicting, weighing = (plan.queue for plan in client.proposed)
+    assert evicting is not None
+    assert evicting.to.nominal == {"gpu_milli": 64_000}
+    assert weighing is not None
+    assert weighing.to.weight == 5
+
+
+async def test_queues_are_held_by_a_key_and_only_while_they_are_open() -> None:
+    client = FakeClient(100)
+    async with console(client, start="queues") as pilot:
+        await until(pilot, lambda: here(pilot).targets)
+        await press(pilot, "P")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmDialog))
+        await press(pilot, "y")
+        await until(pilot, lambda: client.state_of("research/train") == "held")
+        await until(pilot, lambda: here(pilot).targets[0].state == "held")
+        await press(pilot, "P")
+        assert "only open ones can be held" in notes(pilot)
+
+
 async def test_read_only_has_no_actions_at_all() -> None:
     client = FakeClient(100, read_only=True)
     async with console(client, read_only=True) as pilot:

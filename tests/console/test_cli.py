@@ -11,20 +11,23 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
 
 from console import cli
-from console.cli import EXIT_CODES, parser, run
+from console.cli import ACTIONS, EXIT_CODES, KINDS, POLICIES, parser, run
 from console.launch import ensure_engine, last_words
 from console.remote_client import RemoteClient
 from console.settings import CellPaths, paths_in
 from console.sockets import probe
 from engine import errors
-from engine.commands import Cordon, Submit
+from engine.commands import Cordon, Hold, Submit
 from engine.loop import EngineLoop
-from engine.query import Query
+from engine.model import Policy
+from engine.query import Kind, Query
+from runbooks.plan import ActionName
 from tests.support.served import HOUR_MS, gpu_job, running_loop, served_on_unix, socket_folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -142,6 +145,33 @@ def test_why_tells_the_reason_or_that_there_is_none(shell: Shell, capsys: pytest
     assert "does not wait" in capsys.readouterr().out
     assert shell("why", "second", "--json") == 0
     assert json.loads(capsys.readouterr().out)["reasons"][0]["token"] == "InsufficientCapacity"
+
+
+def test_why_tells_what_would_let_it_start_and_that_this_was_tried(
+    shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version = loop.engine.version
+    assert shell("why", "second") == 0
+    lines = capsys.readouterr().out.splitlines()
+    change = "16 GPU more of model H100 in rack r0, as room for 2 tasks of 1 CPU + 8 GPU"
+    assert f"would start if: {change} (verified on a fork at v{version:,})" in lines
+    assert "  needs: room for 2 tasks more" in lines
+    assert shell("why", "second", "--json") == 0
+    found = json.loads(capsys.readouterr().out)["unblocking"]["found"]
+    assert [edit["do"] for edit in found["edits"]] == ["add_pools", "add_nodes"]
+    assert loop.engine.version == version
+    assert shell("why", "first", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["unblocking"] is None
+
+
+def test_why_says_unknown_and_what_was_tried(
+    shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loop.call(lambda engine: engine.command(Hold(ids=("second",))))
+    assert shell("why", "second") == 0
+    lines = capsys.readouterr().out.splitlines()
+    at = lines.index(f"would start if: unknown; tried on a fork at v{loop.engine.version:,}")
+    assert lines[at + 1] == "  second is released: then InsufficientCapacity"
 
 
 def test_why_tells_how_long_work_like_it_ran_or_that_too_little_is_known(
@@ -286,6 +316,91 @@ def test_on_a_terminal_it_asks_and_only_yes_is_yes(loop: EngineLoop, typed: byte
         os.close(ours)
         assert client.workload("first").state == ("running" if code else "cancelled")
         client.close()
+
+
+def test_a_smaller_quota_names_who_would_go_and_evicts_only_when_told(
+    shell: Shell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    smaller = ("set-quota", "a", "--nominal", "gpu=16", "--borrowing-limit", "gpu=0")
+    assert shell(*smaller, "--yes") == 4
+    assert "'first'" in capsys.readouterr().err
+    assert shell(*smaller, "--over", "evict", "--dry-run") == 0
+    out = capsys.readouterr().out
+    assert "a: nominal gpu not set -> 16 GPU" in out
+    assert "requeue first (running, 32 GPU" in out
+    assert "undo: Set quota of a back to nominal gpu not set, borrowing limit gpu not set" in out
+    assert shell("get", "workloads", "first", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["state"] == "running"
+    assert shell(*smaller, "--over", "evict", "--yes") == 0
+    assert capsys.readouterr().out.splitlines() == ["a", "first"]
+    assert shell("get", "queues", "a", "--columns", "gpu_used,gpu_nominal,state", "--json") == 0
+    [queue] = json.loads(capsys.readouterr().out)["items"]
+    assert queue == {"gpu_used": 16_000, "gpu_nominal": 16_000, "state": "open"}
+
+
+def test_queues_and_workloads_are_stopped_and_started_again(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shell("suspend", "first", "--yes") == 0
+    assert shell("drain-queue", "a", "--yes") == 0
+    assert "second" in capsys.readouterr().out
+    assert shell("get", "workloads", "-f", "state:running") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    assert shell("submit", "--queue", "a", "--cpus", "1") == 2
+    assert "draining" in capsys.readouterr().err
+    assert shell("open-queue", "a", "--yes") == 0
+    assert shell("resume", "first", "--yes") == 0
+    capsys.readouterr()
+    assert shell("get", "workloads", "--columns", "id,state", "-f", "state:running") == 0
+    assert "second" in capsys.readouterr().out
+    assert shell("hold-queue", "a", "b", "--yes") == 0
+    assert capsys.readouterr().out.split() == ["a", "b"]
+
+
+def test_nodes_are_reserved_from_the_shell(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shell("reserve", "m", "--nodes", "c0,c1", "--start", "+1h", "--end", "+3h", "--queues", "b", "--yes") == 0
+    assert "m is made" in capsys.readouterr().err
+    assert shell("get", "reservations", "--json") == 0
+    [item] = json.loads(capsys.readouterr().out)["items"]
+    assert (item["name"], item["nodes"], item["queues"], item["end"] - item["start"]) == ("m", 2, "b", 2 * HOUR_MS)
+    assert shell("reserve", "n", "--nodes", "c0", "--end", "+3h", "--yes") == 4
+    assert shell("unreserve", "m", "--yes") == 0
+    assert shell("unreserve", "m", "--yes") == 3
+
+
+def test_the_policy_is_set_from_the_shell(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shell("set-policy", "conservative", "--yes") == 0
+    assert "policy is conservative" in capsys.readouterr().err
+    assert shell("overview", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["policy"] == "conservative"
+
+
+def test_fairness_is_told_of_all_queues_or_of_one(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shell("fairness") == 0
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out.splitlines()[:4]] == ["QUEUE", "root", "a", "b"]
+    assert "first of a" in out
+    assert shell("fairness", "b", "--json") == 0
+    assert [vertex["name"] for vertex in json.loads(capsys.readouterr().out)["queues"]] == ["b"]
+    assert shell("fairness", "nowhere") == 3
+
+
+def test_the_choices_of_the_shell_are_those_of_the_engine() -> None:
+    assert get_args(Policy) == POLICIES
+    assert get_args(Kind) == KINDS
+    assert {name.replace("-", "_") for name in ACTIONS} == set(get_args(ActionName))
+
+
+def test_an_array_with_dependencies_is_submitted_from_flags(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+    one = ("submit", "--queue", "b", "--cpus", "1", "--estimate", "10m")
+    assert shell(*one, "--id", "sweep", "--array", "0-3%2", "--retries", "1", "--after", "second:started") == 0
+    assert capsys.readouterr().out.split() == ["sweep/0", "sweep/1", "sweep/2", "sweep/3"]
+    assert shell(*one, "--id", "late", "--not-before", "+2h", "--deadline", "+1d", "--max-runtime", "1h") == 0
+    capsys.readouterr()
+    assert shell("get", "workloads", "--columns", "id,state", "-f", "state:waiting", "--sort", "id") == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]] == [
+        "late", "sweep/0", "sweep/1", "sweep/2", "sweep/3",
+    ]  # fmt: skip
+    assert shell("cancel", "sweep", "--yes") == 0
+    assert capsys.readouterr().out.split() == ["sweep/0", "sweep/1", "sweep/2", "sweep/3"]
 
 
 def test_read_only_acts_on_nothing(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
+import msgspec
 import pytest
 
 from console.advisor import Advisor
@@ -16,9 +17,10 @@ from console.remote_client import RemoteClient
 from engine.commands import AddQueues, Cancel, Cordon, SetPolicy, Submit
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError, UnreachableError
 from engine.loop import EngineLoop
-from engine.model import QueueSpec
+from engine.model import QueueSpec, ReservationSpec
 from engine.query import Query, Term
 from runbooks.gate import Gate
+from runbooks.plan import QueueChange
 from tests.support.served import HOUR_MS, gpu_job, running_loop, served_on_unix, socket_folder
 
 Connect = Callable[..., Client]
@@ -106,6 +108,22 @@ def test_an_estimate_comes_from_finished_work_or_not_at_all(client: Client, loop
     assert (likely.scored, likely.p90_coverage_permille, likely.median_abs_log_error) == (12, 1000, 0.0)
 
 
+def test_what_would_let_work_start_is_told_and_not_done(connect: Connect, loop: EngineLoop) -> None:
+    submit(connect(), "a", "b", "a/unblocking", tasks=4)
+    before = loop.call(lambda engine: (engine.version, engine.state.digest()))
+    client = connect(read_only=True)
+    answer = client.unblocking("b")
+    assert answer.version == before[0]
+    assert answer.found is not None
+    assert (answer.found.kind, answer.found.starts, answer.found.smallest) == ("capacity", "b", True)
+    assert answer.found.edits[1]["do"] == "add_nodes"
+    assert client.unblocking("a").found is None
+    assert client.workload("a/unblocking").id == "a/unblocking"
+    with pytest.raises(NotFoundError, match="'nothing'"):
+        client.unblocking("nothing")
+    assert loop.call(lambda engine: (engine.version, engine.state.digest())) == before
+
+
 def test_suggestions_are_shown_and_not_done(connect: Connect, loop: EngineLoop) -> None:
     client = connect(read_only=True)
     assert client.suggestions().suggestions == ()
@@ -117,9 +135,46 @@ def test_suggestions_are_shown_and_not_done(connect: Connect, loop: EngineLoop) 
     assert client.node("g0").state == "cordoned"
 
 
+def test_a_queue_is_told_whole_with_the_spec_it_has(client: Client) -> None:
+    queue = client.queue("root")
+    assert (queue.name, queue.mode, queue.closed_by, queue.leaves) == ("root", "open", "", ("a", "b"))
+    assert client.queue("a").spec.parent == "root"
+
+
+def test_who_holds_what_and_who_went_first(client: Client) -> None:
+    submit(client, "a")
+    submit(client, "b", gpus=4)
+    report = client.fairness()
+    assert {vertex.name: vertex.used.get("gpu_milli") for vertex in report.queues} == {
+        "root": 12_000, "a": 12_000, "b": None,
+    }  # fmt: skip
+    assert [made.workload for made in report.decisions] == ["b", "a"]
+
+
+def test_a_quota_is_changed_by_a_plan_that_carries_the_spec(client: Client) -> None:
+    was = client.queue("b").spec
+    change = QueueChange(was=was, to=msgspec.structs.replace(was, weight=7), over="evict")
+    proposal = client.propose("set_quota", ("b",), queue=change)
+    assert proposal.plan.queue == change
+    client.approve(proposal.id, proposal.digest)
+    assert client.queue("b").spec.weight == 7
+
+
+def test_nodes_are_reserved_and_listed(client: Client) -> None:
+    now_ms = client.health().now_ms
+    wanted = ReservationSpec(name="m", nodes=("g0",), start_ms=now_ms + HOUR_MS, end_ms=now_ms + 2 * HOUR_MS)
+    proposal = client.propose("reserve", ("m",), reservation=wanted)
+    client.approve(proposal.id, proposal.digest)
+    page = client.query(Query(kind="reservations", columns=("name", "state", "nodes", "queues")))
+    assert page.rows == [["m", "ahead", 1, ""]]
+
+
 @pytest.mark.parametrize(
     ("ask", "kind"),
     [
+        (lambda client: client.queue("nothing"), NotFoundError),
+        (lambda client: client.propose("set_quota", ("a",)), SpecError),
+        (lambda client: client.propose("reserve", ("m",)), SpecError),
         (lambda client: client.workload("nothing"), NotFoundError),
         (lambda client: client.node("nothing"), NotFoundError),
         (lambda client: client.estimate("nothing"), NotFoundError),

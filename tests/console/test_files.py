@@ -13,7 +13,17 @@ from console import document
 from console.files import read_cell, read_workloads
 from console.quantities import cpu_milli, duration_ms, gpu_milli, memory_mib
 from engine.errors import SpecError
-from engine.model import Resources, TaskGroup, WorkloadSpec, check_pool
+from engine.model import (
+    ArraySpec,
+    BurstSpec,
+    Dependency,
+    FlavorQuota,
+    Resources,
+    Settings,
+    TaskGroup,
+    WorkloadSpec,
+    check_pool,
+)
 
 NOW_MS = 1_772_366_400_000
 """2026-03-01 12:00:00 UTC."""
@@ -189,3 +199,104 @@ def test_quantities() -> None:
     assert [duration_ms(value) for value in ("6h", "1h30m", "1d 2h", "250ms", "1.5h", "2w")] == [
         21_600_000, 5_400_000, 93_600_000, 250, 5_400_000, 1_209_600_000,
     ]  # fmt: skip
+
+
+def one_workload(folder: Path, fields: str) -> WorkloadSpec:
+    return read_workloads(written(folder, "{id: a, queue: q, request: {gpu: 1}, " + fields + "}"), now)[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "array"),
+    [
+        ("0-99", ArraySpec(last=99)),
+        ("1-9:2%3", ArraySpec(first=1, last=9, step=2, max_running=3)),
+        ("0-99%10", ArraySpec(last=99, max_running=10)),
+        ("7", ArraySpec(first=7, last=7)),
+        ("{last: 4, max_running: 2}", ArraySpec(last=4, max_running=2)),
+    ],
+)
+def test_arrays_are_ranges(tmp_path: Path, text: str, array: ArraySpec) -> None:
+    assert one_workload(tmp_path, f"array: {text}").array == array
+
+
+@pytest.mark.parametrize(
+    ("text", "after"),
+    [
+        ("prep", (Dependency(id="prep"),)),
+        ("[prep, team/x:failed]", (Dependency(id="prep"), Dependency(id="team/x", on="failed"))),
+        ("[{id: prep, on: started}]", (Dependency(id="prep", on="started"),)),
+    ],
+)
+def test_dependencies_are_ids_with_what_is_waited_for(tmp_path: Path, text: str, after: tuple[Dependency, ...]) -> None:
+    assert one_workload(tmp_path, f"after: {text}").after == after
+
+
+def test_times_are_of_the_cell_and_durations_have_units(tmp_path: Path) -> None:
+    spec = one_workload(
+        tmp_path,
+        "not_before: +90m, deadline: '2026-03-02T12:00', max_runtime: 2h, retries: 3, backoff: 30s,"
+        " checkpoint_interval: 1h, checkpoint_cost: 2m, elastic: true, tasks: 8, min_tasks: 2",
+    )
+    assert (spec.not_before_ms, spec.deadline_ms) == (NOW_MS + 5_400_000, NOW_MS + 86_400_000)
+    assert (spec.max_runtime_ms, spec.backoff_ms, spec.checkpoint_cost_ms) == (7_200_000, 30_000, 120_000)
+    assert (spec.retries, spec.elastic, spec.groups[0].min_count) == (3, True, 2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ("array: 1..9", "'1..9' is not a range such as 0-99"),
+        ("array: 9-1", "array.last"),
+        ("after: [prep:perhaps]", "perhaps"),
+        ("after: [1]", r"after\[0\]"),
+        ("deadline: soon", "'soon' is not a time"),
+        ("deadline: 6h", "'6h' is not a time"),
+        ("deadline: 5", "5 is not a time"),
+        ("not_before: +soon", "not a duration"),
+        ("deadline: +1h, deadline_ms: 5", "say the same thing"),
+    ],
+)
+def test_what_is_no_range_dependency_or_time_is_told(tmp_path: Path, fields: str, told: str) -> None:
+    with pytest.raises(SpecError, match=told):
+        one_workload(tmp_path, fields)
+
+
+def test_queues_lend_borrow_and_burst_in_human_forms(tmp_path: Path) -> None:
+    text = """\
+queues:
+  - {name: root}
+  - name: research
+    parent: root
+    nominal: {gpu: 32}
+    borrowing_limit: {gpu: 16, memory: 1TiB}
+    lending_limit: {cpu: 500m}
+    flavors:
+      - {pool: h100, nominal: {gpu: 24}}
+    burst: {limit: {gpu: 64}, window: 2h, cooldown: 30m}
+    min_runtime: 10m
+    disruption_window: 1d
+settings: {fair_half_life: 1d, preempt_after: 1m}
+"""
+    cell = read_cell(written(tmp_path, text))
+    queue = cell.queues[1]
+    assert (queue.nominal, queue.lending_limit) == ({"gpu_milli": 32_000}, {"cpu_milli": 500})
+    assert queue.borrowing_limit == {"gpu_milli": 16_000, "memory_mib": 2**20}
+    assert queue.flavors == (FlavorQuota(pool="h100", nominal={"gpu_milli": 24_000}),)
+    assert queue.burst == BurstSpec(limit={"gpu_milli": 64_000}, window_ms=7_200_000, cooldown_ms=1_800_000)
+    assert (queue.min_runtime_ms, queue.disruption_window_ms) == (600_000, 86_400_000)
+    assert cell.settings == Settings(fair_half_life_ms=86_400_000, preempt_after_ms=60_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("queues:\n  - {name: q, burst: {limit: {gpu: many}}}\n", r"work\.yaml:2:31: queues\[0\]\.burst\.limit\.gpu"),
+        ("queues:\n  - {name: q, min_runtime: soon}\n", r"work\.yaml:2:15: queues\[0\]\.min_runtime"),
+        ("queues:\n  - {name: q, flavors: [1]}\n", r"queues\[0\]\.flavors\[0\]"),
+        ("queues:\n  - 5\n", r"queues\[0\]"),
+        ("settings: {preempt_after: soon}\n", r"settings\.preempt_after"),
+    ],
+)
+def test_a_queue_that_cannot_be_read_is_told_with_its_place(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(SpecError, match=told):
+        read_cell(written(tmp_path, text))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from rich.cells import cell_len
 
@@ -11,7 +12,7 @@ from console.details import Section, graph, node_columns, overview_columns, shri
 from console.query import FilterError
 from console.views import EventLog, ListView, lost_banner, meter, summary, top_bar
 from engine.errors import SpecError
-from engine.query import COLUMNS, Change
+from engine.query import COLUMNS, Change, DependencyDetail, Unblocking
 from runbooks.catalog import CATALOG
 from tests.console.fake_client import NOW_MS, FakeClient
 
@@ -121,6 +122,50 @@ def test_the_workload_page_says_why_first() -> None:
     why = lines([left[1]])
     assert why[0] == "▸ WaitingForReservation"
     assert any(line.startswith("  → ") for line in why)
+
+
+def test_the_workload_page_says_what_would_start_it_once_that_is_known() -> None:
+    client = FakeClient()
+    view = client.workload("wl-000003")
+    left, _ = workload_columns(view, 60, client.unblocking("wl-000003"))
+    text = " ".join(lines([left[1]]))
+    assert "would start if: 16 GPU more" in text
+    assert f"verified on a fork at v{client.version:,}" in text
+    unknown = Unblocking(version=1, found=None, tried=("it is released: then Fragmented",), forks=2)
+    left, _ = workload_columns(view, 60, unknown)
+    assert lines([left[1]])[-2:] == [
+        "would start if: unknown; tried on a fork at v1",
+        "it is released: then Fragmented",
+    ]
+
+
+def test_the_workload_page_shows_how_it_was_allowed_to_start_and_what_limits_it() -> None:
+    view = msgspec.structs.replace(
+        FakeClient().workload("wl-000000"),
+        flags=("burst", "backfilled"),
+        burst_ends_ms=NOW_MS + 90 * 60_000,
+        tasks_placed=6,
+        tasks_total=8,
+        deadline_ms=NOW_MS + 3_600_000,
+        failures=1,
+        retries=3,
+        array="sweep",
+        waits_for=(DependencyDetail(id="\x1b[31mdata", on="finished", state="failed", never=True),),
+        making_room_for="wl-000009",
+    )
+    left, _ = workload_columns(view, 96)
+    told = lines([left[-1]])
+    for text in (
+        "array      sweep",
+        "deadline   2026-03-01 13:00:00 UTC",
+        "retries    failed 1 times, 3 retries allowed",
+        "tasks      6 of 8 run",
+        "started    in a burst, by backfill; the burst lasts 1h 30m yet",
+        "stopping   writes a checkpoint, to make room for wl-000009",
+    ):
+        assert text in told
+    assert any("is finished; it is failed, which cannot be any more" in line for line in told)
+    assert not any("\x1b" in line for line in told)
 
 
 def test_overview_links_lead_somewhere() -> None:

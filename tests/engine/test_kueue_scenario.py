@@ -91,6 +91,9 @@ def test_a_small_run_finishes_everything_within_the_quota(scenario: Scenario, es
     for queue in engine.state.queues.specs:
         limit = scenario.nominal + scenario.borrowing_limit if queue.parent else scenario.queues * scenario.nominal
         assert 0 < most[queue.name] <= limit
+    assert result.starts == scenario.workloads + result.preemptions
+    placements = sum(units > 0 and "/" in name for _, units, name in steps)
+    assert placements == result.starts + result.withdrawn
     held_unit_ms = sum(-units * at_ms for at_ms, units, name in steps if "/" in name)
     assert result.lost_unit_ms == held_unit_ms - scenario.work_unit_ms
 

@@ -131,7 +131,7 @@ class AtMost:
         self.taken[row % 3] -= 1
 
 
-# -- every subset -------------------------------------------------------------------------------------------------------
+# -- every subset -----------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
@@ -179,7 +179,7 @@ def test_a_cell_without_work_offers_nobody():
     assert cell.choose([(Shape(TaskGroup(request=Resources(gpu_milli=8000)), cell.capacity.pools), 5)]) is None
 
 
-# -- larger cells -------------------------------------------------------------------------------------------------------
+# -- larger cells -----------------------------------------------------------------------------------------------------
 
 
 def least_cost(cell: Cell, ask: Ask, level: int) -> int | None:

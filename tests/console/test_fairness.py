@@ -1,0 +1,64 @@
+"""`muster fairness`: shares as they read, and who went first by which rule."""
+
+from __future__ import annotations
+
+import pytest
+
+from console.fairness import fairness_lines, only, share
+from engine.errors import NotFoundError
+from tests.console.fake_client import FakeClient
+
+
+def test_a_queue_is_one_line_with_what_it_holds_deserves_and_owes() -> None:
+    lines = fairness_lines(FakeClient().fairness())
+    assert lines[0].split() == [
+        "QUEUE",
+        "WEIGHT",
+        "USED",
+        "QUOTA",
+        "BORROWED",
+        "LENT",
+        "DESERVES",
+        "SHARE",
+        "PAST",
+        "BURST",
+    ]
+    assert " ".join(lines[1].split()) == (
+        "research/train 2 96 GPU 64 GPU 32 GPU – 80 GPU 6.25% 1.2% burst, 42m left"
+    )  # fmt: skip
+    assert " ".join(lines[2].split()) == "prod 1 – – – – – 0% 0%"
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        (0, "wl-1 of research/train before wl-2 of prod: higher band, 500 and 400"),
+        (1, "one has waited so long that shares no longer count"),
+        (2, "smaller share, 0% > 6.25% and 0% > 12%"),
+        (3, "higher priority, 7 and 5"),
+        (4, "it is older"),
+        (5, "wl-9 of prod: nothing else could start"),
+    ],
+)
+def test_a_start_says_by_which_rule_it_went_first(number: int, told: str) -> None:
+    lines = fairness_lines(FakeClient().fairness())
+    assert told in lines[lines.index("last starts, and why not the next in line") + 1 + number]
+
+
+def test_one_queue_with_the_starts_it_won_or_lost() -> None:
+    report = only(FakeClient().fairness(), "research/train")
+    assert [vertex.name for vertex in report.queues] == ["research/train"]
+    assert len(report.decisions) == 5
+    with pytest.raises(NotFoundError, match="nowhere"):
+        only(report, "nowhere")
+
+
+def test_small_shares_can_be_told_apart() -> None:
+    assert [share(ppb) for ppb in (0, 1_000_000_000, 125_000_000, 310_000, 320_000)] == [
+        "0%", "100%", "12.5%", "0.031%", "0.032%",
+    ]  # fmt: skip
+
+
+def test_names_of_strangers_cannot_act_on_the_terminal() -> None:
+    text = "\n".join(fairness_lines(FakeClient(hostile=True).fairness()))
+    assert not set(text) & {"\x1b", "\x07", "\u202e", "\u2066"}
