@@ -28,10 +28,11 @@ _REQUEST_FLAGS = {"cpus": "cpu", "memory": "memory", "gpus_per_task": "gpu", "di
 
 def submit(arguments: argparse.Namespace) -> None:
     """All workloads of a file are accepted or none; a retry says "already there" instead of running them twice."""
+    from console.moments import clock_of
     from engine.commands import Submit
 
     with closing(connect(arguments)) as client:
-        workloads = _workloads(arguments, lambda: client.health().now_ms)
+        workloads = _workloads(arguments, clock_of(client))
         receipt = client.command(Submit(workloads=workloads))
     _acknowledge(arguments, receipt, f"{len(receipt.changed):,} submitted")
 

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from console.quantities import duration_ms, shown
 from console.text import read_value
 
+if TYPE_CHECKING:
+    from console.client import Client
+
 Now = Callable[[], int]
 """Cell time in Unix milliseconds, asked for only where a time is given relative to it."""
+
+
+def clock_of(client: Client) -> Now:
+    """The cell's clock as it stands when first asked for, so that times given together are relative to the same."""
+    return cache(lambda: client.health().now_ms)
 
 
 def moment_ms(value: Any, now: Now) -> int:

@@ -11,7 +11,7 @@ import msgspec
 
 from console.cli import action_arguments
 from console.files import RESOURCE_FORMS
-from console.moments import Now, moment_ms
+from console.moments import Now, clock_of, moment_ms
 from console.quantities import duration_ms, shown
 from engine.errors import SpecError
 from engine.model import BurstSpec, QueueSpec, ReservationSpec
@@ -51,7 +51,7 @@ def propose(client: Client, name: str, arguments: argparse.Namespace, reason: st
             change = queue_change(client.queue(arguments.queue).spec, arguments)
             return client.propose(action, (arguments.queue,), reason, queue=change)
         case "reserve":
-            wanted = reservation(arguments, lambda: client.health().now_ms)
+            wanted = reservation(arguments, clock_of(client))
             return client.propose(action, (arguments.name,), reason, reservation=wanted)
         case "set_policy":
             return client.propose(action, (arguments.policy,), reason)

@@ -198,7 +198,8 @@ class Reservation:
         return self.start_ms is None or self._state.now_ms + remaining_ms <= self.start_ms
 
     def needs_quota(self, row: int) -> bool:
-        """Whether the workload, held past the reserved start, takes quota that the reserved one counts on."""
+        """Whether the workload takes quota that the reserved one counts on. Also if it will have given it back by the
+        reserved start: one that lacks quota meanwhile would not be seen to wait for its start any more."""
         w, queues = self._state.workloads, self._state.queues
         charge = queues.total_charge(w.class_at(row).request)
         promised = queues.total_charge(self.workload_class.request_of(self.workload_class.least))

@@ -25,7 +25,7 @@ from engine.allocations import NONE
 from engine.backfill import all_expected_ends
 from engine.columns import view
 from engine.model import NodeState
-from engine.placement import Claim, place
+from engine.placement import Claim, orders_of_groups, place
 from engine.shape import Shape
 from engine.state import State
 from engine.workloads import WorkloadClass
@@ -60,13 +60,13 @@ class Conservative:
         False: a plan only fills up."""
         w = self._state.workloads
         asked = w.class_at(row)
-        return self._timeline.fits_now(asked.confined(asked.shapes), w.remaining_ms(row))
+        return self._timeline.fits_now(asked.confined(asked.shapes, asked.least), w.remaining_ms(row))
 
-    def start(self, row: int, shapes: tuple[Shape, ...]) -> list[Claim] | None:
-        """Claims for a start now, as these shapes, that keeps every promise; taken from the capacity already. Or
-        None."""
+    def start(self, row: int, shapes: tuple[Shape, ...], counts: tuple[int, ...]) -> list[Claim] | None:
+        """Claims for a start now, with so many tasks of these shapes, that keeps every promise; taken from the capacity
+        already. Or None."""
         w = self._state.workloads
-        return self._timeline.start(w.class_at(row).confined(shapes), w.remaining_ms(row))
+        return self._timeline.start(w.class_at(row).confined(shapes, counts), w.remaining_ms(row))
 
     def promise(self, row: int) -> int | None:
         """Hold the earliest place on open nodes for the workload. Its start in cell ms; None when all promises are
@@ -75,7 +75,7 @@ class Conservative:
         if self.full:
             return None
         asked = w.class_at(row)
-        start_ms = self._timeline.hold(asked.confined(asked.shapes), w.remaining_ms(row))
+        start_ms = self._timeline.hold(asked.confined(asked.shapes, asked.least), w.remaining_ms(row))
         if start_ms is not None:
             self.starts[row] = start_ms
         return start_ms
@@ -298,14 +298,22 @@ class Nodes:
         return room
 
     def _place(self, workload_class: WorkloadClass, start: int, length_ms: int) -> list[Claim] | None:
-        """The first nodes with room over the whole window; what asks for most devices, then most CPU, goes first."""
+        """The first nodes with room over the whole window, for the first order of groups in which all find it."""
         if not len(self._nodes):
             return None
-        shapes, counts = workload_class.shapes, workload_class.counts
         free = self._least(start, length_ms)
+        for order in orders_of_groups(workload_class.shapes):
+            claims = self._place_in_order(workload_class, order, free.copy())
+            if claims is not None:
+                return claims
+        return None
+
+    def _place_in_order(self, workload_class: WorkloadClass, order_: tuple[int, ...], free: Ints) -> list[Claim] | None:
+        """One group after the other; what they take comes off `free`."""
+        shapes, counts = workload_class.shapes, workload_class.counts
         places = np.arange(len(self._nodes))
         claims: list[Claim] = []
-        for group in sorted(range(len(shapes)), key=lambda g: (-shapes[g].gpu_milli, -shapes[g].cpu, g)):
+        for group in order_:
             shape, order = shapes[group], self._order(shapes[group])
             room = self._room(free, shape, places)[order]
             reached = np.cumsum(room)

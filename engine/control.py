@@ -226,8 +226,9 @@ class Engine:
         elif timer == Timer.CLEAR:
             self._tick()
             self.scheduler.carry_out(subject)
-        elif timer == Timer.RESERVATION_START:
-            self.state.capacity.freed += 1
+        elif timer in (Timer.RESERVATION_START, Timer.MIN_RUNTIME, Timer.DISRUPTIONS):
+            if self.state.pending.groups:
+                self.state.capacity.freed += 1
         else:
             reservation = next(r for r in self.state.bookings.reservations if r.booking == subject)
             self._emit(ev.Unreserved(reservation.spec.name))

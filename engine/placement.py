@@ -7,6 +7,7 @@ outside this function. On success the claims stand: the caller emits `Placed` in
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from itertools import islice, permutations
 
 import numpy as np
@@ -31,7 +32,7 @@ def place(
     Groups are placed one after the other. Where that fails, groups of one gang may only be in each other's way: other
     orders are tried.
     """
-    for order in islice(permutations(_hardest_first(shapes)), MOST_ORDERS):
+    for order in orders_of_groups(shapes):
         claims: list[Claim] = []
         if all(_place_group(capacity, group, shapes[group], counts[group], claims) for group in order):
             if up_to is not None and up_to != counts:
@@ -45,9 +46,11 @@ def place(
     return None
 
 
-def _hardest_first(shapes: tuple[Shape, ...]) -> list[int]:
-    """What has fewest pools to choose from, then what asks for most devices, then most CPU, is hardest to place."""
-    return sorted(range(len(shapes)), key=lambda g: (-shapes[g].gpu_milli, -shapes[g].cpu, len(shapes[g].pools), g))
+def orders_of_groups(shapes: tuple[Shape, ...]) -> Iterator[tuple[int, ...]]:
+    """Orders in which to place the groups of a gang. What asks for most devices, then most CPU, then has fewest pools
+    to choose from, is hardest to place and goes first in the first of them."""
+    hardest = sorted(range(len(shapes)), key=lambda g: (-shapes[g].gpu_milli, -shapes[g].cpu, len(shapes[g].pools), g))
+    return islice(permutations(hardest), MOST_ORDERS)
 
 
 def _place_group(capacity: Capacity, group: int, shape: Shape, left: int, claims: list[Claim]) -> bool:

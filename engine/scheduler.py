@@ -339,7 +339,7 @@ class Scheduler:
             return Verdict.NO_CAPACITY
         promise = self.reservation
         late = promise is not None and not promise.ends_in_time(row)
-        if late and promise is not None and promise.needs_quota(row):
+        if promise is not None and promise.needs_quota(row):
             return Verdict.PROMISED_QUOTA
         if late and promise is not None and promise.certainly_in_the_way(shapes, sum(workload_class.least)):
             return Verdict.WOULD_DELAY
@@ -674,15 +674,17 @@ class Scheduler:
         verdict = Verdict.NO_QUOTA
         for borrow in (False, True) if state.queues.flavored(w.queue[row]) else (True,):
             for shapes in self.variants(row):
-                if self._counts_in_quota(row, shapes, borrow=borrow) is None:
+                allowed = self._counts_in_quota(row, shapes, borrow=borrow)
+                if allowed is None:
                     continue
                 if plan.needs_quota(row):
                     return Verdict.PROMISED_QUOTA
                 verdict = Verdict.NO_CAPACITY
-                claims = plan.start(row, shapes)
-                if claims is not None:
-                    self._bind(row, shapes, claims, backfilled=bool(plan.starts))
-                    return Verdict.STARTED
+                for counts in dict.fromkeys((allowed, w.class_at(row).least)):
+                    claims = plan.start(row, shapes, counts)
+                    if claims is not None:
+                        self._bind(row, shapes, claims, backfilled=bool(plan.starts))
+                        return Verdict.STARTED
         made_room = self._preempt(row)
         if made_room is not None:
             return made_room

@@ -265,6 +265,7 @@ class State(Table):
             self.queues.change(event.queue)
         if (old.order == "fair") != (event.queue.order == "fair"):
             self.rebuild_pending()
+        self.timers.rebuild(self)
         self.capacity.freed += 1
 
     @contextmanager
@@ -391,7 +392,7 @@ class State(Table):
         if after != before:
             heappush(self.ends, (after, row))
         self._stretch(row)
-        if w.terms[row]:
+        if w.terms[row] or self.queues.specs[w.queue[row]].min_runtime_ms:
             self.timers.watch(self, row)
         self._tell_dependents(row)
 
@@ -614,6 +615,7 @@ class State(Table):
         if event.cause in ev.PREEMPTIONS:
             w.evictions[row] += 1
             self.queues.note_disruption(w.queue[row], self.now_ms)
+            self.timers.watch_disruption(self, w.queue[row], self.now_ms)
         detail = event.cause + ((event.by + 1) << 8)
         if event.wake_at_ms > self.now_ms:
             w.record(row, wl.REQUEUED, self.now_ms, detail)

@@ -28,10 +28,15 @@ class Timer(IntEnum):
     """The victims of a preemption have had their time to write checkpoints."""
     RESERVATION_START = 5
     RESERVATION_END = 6
+    MIN_RUNTIME = 7
+    """A running workload may be preempted from now on."""
+    DISRUPTIONS = 8
+    """A queue's limit on disruptions counts one less."""
 
 
 Entry = tuple[int, Timer, int]
 """(cell ms, what, row of a workload or number of a booking)"""
+_OF_WORKLOADS = (Timer.WAKE, Timer.DEADLINE, Timer.MAX_RUNTIME, Timer.CONFIRM, Timer.MIN_RUNTIME)
 _IDLE = (WorkloadState.QUEUED, WorkloadState.HELD, WorkloadState.WAITING, WorkloadState.SUSPENDED)
 
 
@@ -53,6 +58,9 @@ class Timers:
         for reservation in state.bookings.reservations:
             self.push(reservation.spec.start_ms, Timer.RESERVATION_START, reservation.booking)
             self.push(reservation.spec.end_ms, Timer.RESERVATION_END, reservation.booking)
+        for queue, times in enumerate(state.queues.disruptions):
+            for at_ms in times:
+                self.watch_disruption(state, queue, at_ms)
         for clearing in state.bookings.clearings:
             self.push(clearing.at_ms, Timer.CLEAR, clearing.booking)
         heapify(self._heap)
@@ -62,10 +70,16 @@ class Timers:
 
     def watch(self, state: State, row: int) -> None:
         """Enter every moment that the workload's present state brings."""
-        for timer in (Timer.WAKE, Timer.DEADLINE, Timer.MAX_RUNTIME, Timer.CONFIRM):
+        for timer in _OF_WORKLOADS:
             at_ms = moment(state, timer, row)
             if at_ms is not None:
                 self.push(at_ms, timer, row)
+
+    def watch_disruption(self, state: State, queue: int, at_ms: int) -> None:
+        """Enter when a preemption of the queue's work leaves the window of its limit, if it has one."""
+        spec = state.queues.specs[queue]
+        if spec.disruptions >= 0:
+            self.push(at_ms + spec.disruption_window_ms, Timer.DISRUPTIONS, queue)
 
     def next_at(self, state: State, now_ms: int) -> int | None:
         """The next moment at which something is due; what is due already counts."""
@@ -97,14 +111,19 @@ def moment(state: State, timer: Timer, row: int) -> int | None:
     if timer == Timer.MAX_RUNTIME:
         limit = w.terms_at(row).max_runtime_ms
         return w.started[row] + limit if limit and now == WorkloadState.RUNNING else None
+    if timer == Timer.MIN_RUNTIME:
+        limit = state.queues.specs[w.queue[row]].min_runtime_ms
+        return w.started[row] + limit if limit and now == WorkloadState.RUNNING else None
     limit = state.settings.try_timeout_ms
     return w.since[row] + limit if limit and now == WorkloadState.PLACED else None
 
 
 def _current(state: State, entry: Entry) -> bool:
     at_ms, timer, subject = entry
-    if timer <= Timer.CONFIRM:
+    if timer in _OF_WORKLOADS:
         return moment(state, timer, subject) == at_ms
+    if timer == Timer.DISRUPTIONS:
+        return True
     if timer == Timer.CLEAR:
         return any(c.booking == subject for c in state.bookings.clearings)
     return any(r.booking == subject for r in state.bookings.reservations)

@@ -43,6 +43,8 @@ AMPLE = 4
 """Slots looked at closely, as a multiple of those missing."""
 FEW_NODES = 64
 """Nodes looked at closely in any case."""
+CHUNK = 2**15
+"""Pieces worked on at once: what is computed in between stays in the cache."""
 SAMPLED = 16
 """Of that many nodes one is looked at to find out which prices are low."""
 REPRICE = 8
@@ -140,7 +142,7 @@ def cheapest(
 
     `classes` is the class row of every workload row. The victims are counted in `limits`.
     """
-    field = _Field(capacity, asks, quotas, candidates)
+    field = _Field(capacity, requests, asks, quotas, candidates)
     if field.enough() and (fits is None or fits([])):
         return []
     if not len(candidates.level):
@@ -150,7 +152,7 @@ def cheapest(
     levels = candidates.level.take(present)
     reachable = field.worth_a_look.take(view(allocations.node)) & (present >= 0)
     for level in np.flatnonzero(np.bincount(candidates.level.astype(np.int64) + 1)[1:]).tolist():
-        field.open(level, allocations, requests, classes, np.flatnonzero((levels == level) & reachable))
+        field.open(level, allocations, classes, np.flatnonzero((levels == level) & reachable))
         if field.enough():
             victims = _Selection(field, limits, fits).run()
             if victims is not None:
@@ -166,9 +168,15 @@ class _Field:
     """
 
     def __init__(
-        self, capacity: Capacity, asks: Sequence[Ask], quotas: Sequence[Quota], candidates: Candidates
+        self,
+        capacity: Capacity,
+        requests: Requests,
+        asks: Sequence[Ask],
+        quotas: Sequence[Quota],
+        candidates: Candidates,
     ) -> None:
         self.capacity = capacity
+        self.requests = requests
         self.quotas = quotas
         self.candidates = candidates
         self.counts = [count for _, count in asks]
@@ -194,12 +202,18 @@ class _Field:
         self.opened = np.zeros(len(candidates.level), bool)
         self.workload: Rows = np.empty(0, np.int32)
         self.node: Rows = np.empty(0, np.int32)
-        self.amounts: list[Rows] = [np.empty(0) for _ in self.base]
-        """Per dimension: what each piece holds. Shares of devices are not in it but in the next two."""
+        self._entry: Rows = np.empty(0, np.int32)
+        """Per piece: its class and group in `requests`."""
+        self._count: Rows = np.empty(0, np.int32)
+        self._held: Rows = np.empty(0, np.uint8)
+        """Per piece: whole devices."""
         self.share: Rows = np.empty(0, np.int32)
-        """Milli-GPU of a shared device; 0 for none."""
+        """Per piece: milli-GPU of a shared device; 0 for none."""
         self.device: Rows = np.empty(0, np.int32)
-        """That device: its entry in `device_free`."""
+        """Per piece: that device, by its entry in `device_free`."""
+        self._shares = (view(requests.gpu_milli) % DEVICE).astype(np.int32)
+        """By class and group."""
+        self.any_shares = bool(self._shares.any()) and bool(self.units)
         self._device_free: Rows | None = None
 
     def _add_dimensions(self, shapes: list[Shape]) -> None:
@@ -237,31 +251,26 @@ class _Field:
             given >= quota.short for given, quota in zip(self.given, self.quotas, strict=True)
         )
 
-    def open(self, level: int, allocations: Allocations, requests: Requests, classes: Rows, rows: Rows) -> None:
+    def open(self, level: int, allocations: Allocations, classes: Rows, rows: Rows) -> None:
         """Make everybody of the level a possible victim. `rows`: what they hold on nodes worth a look."""
         before = len(self.workload)
-        workload, node = view(allocations.workload).take(rows), view(allocations.node).take(rows)
-        entry = view(requests.first).take(classes.take(workload)) + view(allocations.group).take(rows)
-        count = view(allocations.count).take(rows)
-        amounts = [view(getattr(requests, name)).astype(np.float64).take(entry) * count for name in self.resources]
-        share = device = np.zeros(len(rows), np.int32)
+        if not before:
+            self.free = [free.copy() for free in self.base]
+        workload = view(allocations.workload).take(rows)
+        entry = view(self.requests.first).take(classes.take(workload))
+        entry += view(allocations.group).take(rows)
+        self.workload = _joined(self.workload, workload)
+        self.node = _joined(self.node, view(allocations.node).take(rows))
+        self._entry = _joined(self._entry, entry)
+        self._count = _joined(self._count, view(allocations.count).take(rows))
         if self.units:
             devices = view(allocations.devices).take(rows)
-            held = np.bitwise_count(devices)
-            shares = (view(requests.gpu_milli) % DEVICE).astype(np.int32)
-            if shares.any():
-                share = shares.take(entry) * count
-                first = view(self.capacity.device_base).take(node)
-                device = first + np.frexp(devices.astype(np.float64))[1] - 1
-                held *= share == 0
-            amounts += [held * float(DEVICE // unit) for unit in self.units]
-        for dimension, amount in enumerate(amounts):
-            self.free[dimension] = self.free[dimension] + _sums(node, amount, len(self.worth_a_look))
-        self.workload, self.node = _joined(self.workload, workload), _joined(self.node, node)
-        self.amounts = [_joined(old, new) for old, new in zip(self.amounts, amounts, strict=True)]
-        self.share, self.device = _joined(self.share, share), _joined(self.device, device)
-        if share.any():
-            self._free_shares(before + np.flatnonzero(share))
+            self._held = _joined(self._held, np.bitwise_count(devices))
+            if self.any_shares:
+                self._open_shares(before, devices)
+        for some in self.chunks(before):
+            for dimension, free in enumerate(self.free):
+                np.add.at(free, self.node[some], self.amount(dimension, some))
         self.slots = [self._slots(ask) for ask in range(len(self.wants))]
         of_level = self.candidates.level == level
         self.opened |= of_level
@@ -269,24 +278,38 @@ class _Field:
             given + int(quota.amount[of_level].sum()) for given, quota in zip(self.given, self.quotas, strict=True)
         ]
 
+    def chunks(self, first: int = 0) -> Iterator[slice]:
+        """The pieces from `first` on, in runs that fit a cache."""
+        return (slice(at, at + CHUNK) for at in range(first, len(self.node), CHUNK))
+
+    def amount(self, dimension: int, some: slice | Rows) -> Rows:
+        """What some of the pieces hold in that dimension; shares of devices apart."""
+        if dimension < len(self.resources):
+            asked = view(getattr(self.requests, self.resources[dimension])).take(self._entry[some])
+            return np.asarray(asked * self._count[some])
+        return self._held[some] * np.int64(DEVICE // self.units[dimension - len(self.resources)])
+
+    def _open_shares(self, before: int, devices: Rows) -> None:
+        """Of the pieces from `before` on, those that hold a share of one device."""
+        share = self._shares.take(self._entry[before:]) * self._count[before:]
+        first = view(self.capacity.device_base).take(self.node[before:])
+        self.share = _joined(self.share, share)
+        self.device = _joined(self.device, first + np.frexp(devices.astype(np.float64))[1] - 1)
+        self._held[before:][share > 0] = 0
+        self._free_shares(before + np.flatnonzero(share))
+
     def _free_shares(self, pieces: Rows) -> None:
         """Several shares of one device add up to a whole one only together."""
         if self._device_free is None:
             self._device_free = view(self.capacity.device_free).copy()
         devices, first, at = np.unique(self.device[pieces], return_index=True, return_inverse=True)
         old = self._device_free[devices]
-        new = old + _sums(at, self.share[pieces], len(devices))
+        new = old.copy()
+        np.add.at(new, at, self.share[pieces])
         self._device_free[devices] = new
         nodes = self.node[pieces[first]]
         for dimension, unit in enumerate(self.units, len(self.resources)):
-            self.free[dimension] = self.free[dimension] + _sums(
-                nodes, new // unit - old // unit, len(self.worth_a_look)
-            )
-
-
-def _sums(at: Rows, values: Rows, size: int) -> Rows:
-    """Sum of the values at each index. Exact in float64: quantities of one node are below 2^53."""
-    return np.asarray(np.bincount(at, weights=values, minlength=size).astype(np.int64))
+            np.add.at(self.free[dimension], nodes, new // unit - old // unit)
 
 
 def _joined(old: Rows, new: Rows) -> Rows:
@@ -320,8 +343,8 @@ class _Detail:
         self.gang_of = np.searchsorted(rows, field.workload[pieces])
         """Per piece: its workload."""
         self.parts = parts
-        self.shares = field.share[pieces]
-        self.amounts = np.stack([amount[pieces] for amount in field.amounts], axis=1)
+        self.shares = field.share[pieces] if field.any_shares else np.zeros(len(pieces), np.int32)
+        self.amounts = np.stack([field.amount(dimension, pieces) for dimension in range(len(field.base))], axis=1)
         self.usable = np.stack([usable[nodes] for usable in field.usable], axis=1)
         """By node and ask."""
         self.base = np.stack([free[nodes] for free in field.base], axis=1)
@@ -340,7 +363,7 @@ class _Detail:
             # Behind its dimensions such a node lists what is free of each of its devices.
             for node in np.unique(self.node_of[self.shares > 0]).tolist():
                 self.free[node] += field.capacity.devices(int(nodes[node]))
-        amounts = zip(*self.amounts.astype(np.int64).T.tolist(), strict=True)
+        amounts = zip(*self.amounts.T.tolist(), strict=True)
         columns = (self.node_of.tolist(), amounts, devices.tolist(), self.shares.tolist(), parts.tolist())
         self.pieces: list[list[Piece]] = [[] for _ in self.rows]
         for gang, piece in zip(self.gang_of.tolist(), zip(*columns, strict=True), strict=True):
@@ -463,25 +486,37 @@ class _Selection:
 
     def _contributions(self) -> Rows:
         field = self.field
-        parts: Rows = np.zeros(len(field.node))
-        for ask, wants in enumerate(field.wants):
-            missing = self.missing[ask]
-            if not missing:
-                continue
-            most = np.zeros(len(field.node))
-            for dimension, want in wants:
-                useful = field.usable[ask]
-                if len(field.wants) == 1:
-                    # Where there is plenty even for all the slots there might be, a dimension is in nobody's way.
-                    useful = (field.slots[ask] > field.base_slots[ask]) & (
-                        field.base[dimension] < field.slots[ask] * want
-                    )
-                weight = useful / float(want * missing)
-                np.maximum(most, field.amounts[dimension] * weight.take(field.node), out=most)
-                if dimension >= len(field.resources) and field.share.any():
-                    unit = field.units[dimension - len(field.resources)]
-                    np.maximum(most, field.share / unit * weight.take(field.node), out=most)
-            parts = parts + most
+        weights = [self._weights(ask) for ask in range(len(field.wants))]
+        parts = np.zeros(len(field.node))
+        for some in field.chunks():
+            node = field.node[some]
+            for of_ask in weights:
+                parts[some] += reduce(
+                    np.maximum, (field.amount(d, some) * weight.take(node) for d, weight in of_ask.items()), 0
+                )
+        if field.any_shares:
+            parts += self._share_contributions(weights)
+        return parts
+
+    def _weights(self, ask: int) -> dict[int, Rows]:
+        """Dimension -> what one of its quantities contributes on each node."""
+        field, missing = self.field, self.missing[ask]
+        weights = {}
+        for dimension, want in field.wants[ask] if missing else ():
+            useful = field.usable[ask]
+            if len(field.wants) == 1:
+                # Where there is plenty even for all the slots there might be, a dimension is in nobody's way.
+                useful = (field.slots[ask] > field.base_slots[ask]) & (field.base[dimension] < field.slots[ask] * want)
+            weights[dimension] = useful / float(want * missing)
+        return weights
+
+    def _share_contributions(self, weights: list[dict[int, Rows]]) -> Rows:
+        field = self.field
+        parts = np.zeros(len(field.node))
+        for of_ask in weights:
+            for dimension, unit in enumerate(field.units, len(field.resources)):
+                if dimension in of_ask:
+                    parts += field.share / unit * of_ask[dimension].take(field.node)
         return parts
 
     def run(self) -> list[int] | None:

@@ -98,12 +98,14 @@ class WorkloadClass:
             more -= extra
         return tuple(counts)
 
-    def confined(self, shapes: tuple[Shape, ...]) -> WorkloadClass:
-        """The same request with the fewest tasks it may start with, on other shapes."""
+    def confined(self, shapes: tuple[Shape, ...], counts: tuple[int, ...]) -> WorkloadClass:
+        """The same request with so many tasks of each group, on other shapes."""
+        if shapes == self.shapes and counts == self.counts:
+            return self
         other = self.copy()
         other.shapes = shapes
-        other.counts = self.least
-        other.tasks = sum(self.least)
+        other.counts = counts
+        other.tasks = sum(counts)
         return other
 
     def copy(self) -> WorkloadClass:
@@ -121,14 +123,14 @@ class Workloads(Table):
     """Columns by row, and the classes, names and histories they point into."""
 
     columns = (
-        "ids", "names", "tag_sets", "tenants", "teams", "priority_classes", "class_specs", "cls", "queue",
-        "priority", "tenant", "team", "tags", "state", "since", "submitted", "started", "ended", "attempts",
-        "checkpoint", "checkpoint_cost", "simulated", "failing", "kept", "done", "rated", "tasks", "flags", "elastic",
-        "evictions", "preempting", "confirmed",
-        "failures", "wake", "unmet", "terms", "terms_specs", "removed_classes",
-        "took", "took_before", "array_names", "array_limits", "array_running", "array", "first_allocation", "first_dependency",
-        "first_dependent", "dependency_waiter", "dependency_target", "dependency_kind", "dependency_next",
-        "dependent_next", "history", "history_previous", "history_at", "history_what", "history_detail",
+        "ids", "names", "tag_sets", "tenants", "teams", "priority_classes", "class_specs", "cls", "queue", "priority",
+        "tenant", "team", "tags", "state", "since", "submitted", "started", "ended", "attempts", "checkpoint",
+        "checkpoint_cost", "simulated", "failing", "kept", "done", "rated", "tasks", "flags", "elastic", "evictions",
+        "preempting", "confirmed", "failures", "wake", "unmet", "terms", "terms_specs", "removed_classes", "took",
+        "took_before", "array_names", "array_limits", "array_running", "array", "first_allocation",
+        "first_dependency", "first_dependent", "dependency_waiter", "dependency_target", "dependency_kind",
+        "dependency_next", "dependent_next", "history", "history_previous", "history_at", "history_what",
+        "history_detail",
     )  # fmt: skip
 
     def __init__(self) -> None:

@@ -10,6 +10,7 @@ from itertools import combinations
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -295,7 +296,8 @@ def test_waiting_is_better_when_all_victims_end_soon_by_their_estimates(patience
     engine.advance(now_ms)
     found = search(engine, work("p", nodes=4, priority_class="high"))
     assert found is not None
-    assert preemption.ends_soon(engine.state, found) == soon
+    rows = np.array([victim for victim, _ in found.victims])
+    assert preemption.waiting_is_better(engine.state, rows, found.delay_ms) == soon
 
 
 def test_whether_it_may_preempt_anybody_is_told_quickly():

@@ -694,7 +694,7 @@ def test_later_work_does_not_take_the_quota_that_the_promised_workload_counts_on
     engine.command(submit(workload("big", gpu=8000, queue="a", estimate=10 * S, run=10 * S)))
     engine.command(submit(workload("late", gpu=1000, queue="a", estimate=HOUR, run=HOUR)))
     engine.command(submit(workload("short", gpu=1000, queue="a", estimate=5 * S, run=5 * S)))
-    assert state(engine, "big", "late", "short") == ["queued", "queued", "running"]
+    assert state(engine, "big", "late", "short") == ["queued", "queued", "queued"]
     check_settled(engine)
     engine.advance(10 * S)
-    assert state(engine, "big", "late") == ["running", "queued"]
+    assert state(engine, "big", "late", "short") == ["running", "queued", "queued"]

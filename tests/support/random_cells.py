@@ -682,6 +682,9 @@ class Player:
 
     def check(self) -> None:
         engine = self.engine
+        if (due := engine.next_due()) is not None and due <= engine.now_ms:
+            # Other settings may have made it due at once.
+            engine.advance(engine.now_ms)
         check_state(engine.state)
         check_in_time(engine.state, engine.now_ms)
         check_settled(engine)
@@ -705,7 +708,7 @@ class Player:
         replayed = State()
         for event in ev.decode(ev.encode(self.engine.witness.history)):
             replayed.apply(event)
-        assert replayed.digest() == self.engine.state.digest(), "the events give another state"
+        assert not (off := differences(self.engine.state, replayed)), f"the events give another state: {off}"
 
     # -- P8 -----------------------------------------------------------------------------------------------------------
 
