@@ -76,16 +76,12 @@ class PoolIndex:
             if not self.cpu_bits[gpu]:
                 self.gpu_bits ^= 1 << gpu
 
-    def forget(self, key: int, nodes: set[int]) -> None:
-        """Drop the entries of nodes that were removed from the bucket."""
-        heap = self.heaps[key]
-        heap[:] = [node for node in heap if node not in nodes]
-        heapify(heap)
-
-    def forget_shares(self, nodes: set[int]) -> None:
-        for heap in self.share_heaps:
-            heap[:] = [node for node in heap if node not in nodes]
-            heapify(heap)
+    def forget(self, nodes: set[int]) -> None:
+        """Drop every entry, stale ones too, of nodes that are not in here any more."""
+        for heap in (*self.heaps.values(), *self.share_heaps):
+            if not nodes.isdisjoint(heap):
+                heap[:] = [node for node in heap if node not in nodes]
+                heapify(heap)
 
     def insert_share(self, step: int, node: int) -> None:
         heappush(self.share_heaps[step], node)

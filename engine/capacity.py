@@ -164,15 +164,12 @@ class Capacity(Table):
         """Keep the nodes for a booking, or open them to all. Asks for a new look at what waits."""
         moving = set(nodes)
         ready = [node for node in sorted(moving) if self.state[node] == NodeState.READY]
-        left = {(id(index), self.key[node]): index for node in ready for index in (self.index_at(node),)}
-        shares = {id(index): index for index in left.values()}
+        indexes = {id(index): index for node in moving for index in (self.index_at(node),)}
         for node in ready:
             self._leave(node)
         # Stale entries are told by their key alone, so none may stay behind when a node changes index.
-        for (_, key), index in left.items():
-            index.forget(key, moving)
-        for index in shares.values():
-            index.forget_shares(moving)
+        for index in indexes.values():
+            index.forget(moving)
         for node in sorted(moving):
             self.booking[node] = booking
             if booking != OPEN:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+import msgspec
+
 from engine import commands as cmd
 from engine import events as ev
 from engine.errors import NotFoundError, RefusedError, SpecError
@@ -11,6 +15,7 @@ from engine.model import (
     PriorityClassSpec,
     QueueSpec,
     Settings,
+    Spec,
     WorkloadState,
     check_id,
     check_pool,
@@ -24,6 +29,14 @@ Checked = tuple[list[ev.AnyEvent], tuple[str, ...]]
 """The events, and the ids they change."""
 
 
+S = TypeVar("S", bound=Spec)
+
+
+def canonical(spec: S) -> S:
+    """The spec as it will be when read back: a word that is a default is left out only if it is that very object."""
+    return msgspec.convert(msgspec.to_builtins(spec), type(spec))
+
+
 def define(state: State, command: cmd.Define) -> Checked:
     if state.capacity.node_ids or state.queues.specs:
         raise RefusedError(f"cell '{state.cell}' is defined already", "Add to it with add_nodes, add_queues, add_pools")
@@ -34,10 +47,10 @@ def define(state: State, command: cmd.Define) -> Checked:
     check_flavor_pools(cell.queues, {pool.name for pool in cell.pools}, "cell.queues")
     events: list[ev.AnyEvent] = [ev.CellNamed(cell.name)]
     if cell.settings != state.settings:
-        events.append(ev.SettingsSet(cell.settings))
+        events.append(ev.SettingsSet(canonical(cell.settings)))
     events += _pools_added(state, cell.pools)
     events += _nodes_added(state, cell.nodes, {pool.name for pool in cell.pools})
-    events += [ev.QueueAdded(spec) for spec in check_queues(cell.queues, {}, set())]
+    events += [ev.QueueAdded(canonical(spec)) for spec in check_queues(cell.queues, {}, set())]
     events += _priority_classes_added(state, classes)
     return events, (cell.name,)
 
@@ -83,7 +96,7 @@ def add_queues(state: State, command: cmd.AddQueues) -> Checked:
     busy = {state.queues.specs[row].name for row in set(state.workloads.queue)}
     check_flavor_pools(command.queues, set(state.capacity.pool_of), "queues")
     ordered = check_queues(command.queues, state.queues.row_of, busy)
-    return [ev.QueueAdded(spec) for spec in ordered], tuple(spec.name for spec in command.queues)
+    return [ev.QueueAdded(canonical(spec)) for spec in ordered], tuple(spec.name for spec in command.queues)
 
 
 def check_flavor_pools(queues: tuple[QueueSpec, ...], pools: set[str], where: str) -> None:
@@ -112,7 +125,7 @@ def _priority_classes_added(state: State, classes: tuple[PriorityClassSpec, ...]
         if spec.name in seen:
             raise SpecError(f"priority_classes[{i}].name", f"'{spec.name}' is there already", "Give each its own name")
         seen.add(spec.name)
-    return [ev.PriorityClassAdded(spec) for spec in classes]
+    return [ev.PriorityClassAdded(canonical(spec)) for spec in classes]
 
 
 def remove_priority_classes(state: State, command: cmd.RemovePriorityClasses) -> Checked:
@@ -138,7 +151,7 @@ def _check_settings(settings: Settings, where: str) -> None:
 def set_settings(state: State, command: cmd.SetSettings) -> Checked:
     _check_settings(command.settings, "settings")
     changes = command.settings != state.settings
-    return ([ev.SettingsSet(command.settings)] if changes else []), ("settings",)
+    return ([ev.SettingsSet(canonical(command.settings))] if changes else []), ("settings",)
 
 
 def set_policy(state: State, command: cmd.SetPolicy) -> Checked:

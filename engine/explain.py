@@ -306,7 +306,9 @@ class Waiting:
         if self._state.policy == "conservative":
             return True
         promise = self._scheduler.reservation
-        return promise is not None and promise.row != self._row and not promise.ends_in_time(self._row)
+        if promise is None or promise.row == self._row:
+            return False
+        return not promise.ends_in_time(self._row) or promise.needs_quota(self._row)
 
     # -- the sentences ------------------------------------------------------------------------------------------------
 

@@ -143,15 +143,22 @@ def bound_rows(state: State) -> Rows:
 
 
 def lets_start(
-    state: State, row: int, shapes: tuple[Shape, ...], counts: tuple[int, ...], victims: Sequence[int]
+    state: State,
+    row: int,
+    shapes: tuple[Shape, ...],
+    counts: tuple[int, ...],
+    victims: Sequence[int],
+    *,
+    borrow: bool = True,
 ) -> bool:
-    """Whether the workload fits, in quota and on nodes, once these rows are gone. The state is left as it was."""
+    """Whether the workload fits, in quota (its own, unless it may `borrow`) and on nodes, once these rows are gone. The
+    state is left as it was."""
     charge = state.charge_if(row, shapes, counts)
     w, queues = state.workloads, state.queues
     with queues.trial():
         for victim in victims:
             queues.give_back(w.queue[victim], state.charge_of(victim), state.now_ms)
-        lack = queues.lack(w.queue[row], charge, state.now_ms)
+        lack = queues.lack(w.queue[row], charge, state.now_ms, borrow=borrow)
     return lack is None and _placed_without(state, shapes, counts, victims) is not None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine import commands as cmd
 from engine import events as ev
-from engine.definitions import Checked, check_flavor_pools
+from engine.definitions import Checked, canonical, check_flavor_pools
 from engine.errors import RefusedError, SpecError
 from engine.model import RESOURCES, QueueMode, QueueSpec
 from engine.naming import ids_of, listed
@@ -18,7 +18,7 @@ def change_queue(state: State, command: cmd.ChangeQueue, now_ms: int) -> Checked
     spec = command.queue
     check_change(state.queues, spec)
     check_flavor_pools((spec,), set(state.capacity.pool_of), "queue")
-    events: list[ev.AnyEvent] = [ev.QueueChanged(spec)]
+    events: list[ev.AnyEvent] = [ev.QueueChanged(canonical(spec))]
     over = state.queues.over_if(spec, now_ms)
     if not over or command.over == "keep":
         return events, (spec.name,)

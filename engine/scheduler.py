@@ -45,6 +45,7 @@ MOST_PASSES = 16
 MOST_VARIANTS = 64
 """Assignments of task groups to pools that are tried, in order of preference."""
 DECISIONS_KEPT = 256
+RECLAIMED = ev.REQUEUE_CAUSES.index("reclaimed")
 
 
 class Verdict(IntEnum):
@@ -519,9 +520,12 @@ class Scheduler:
             for victim, cause in zip(clearing.victims, clearing.causes, strict=True)
             if w.preempting[victim] == row
         ]
+        rows = [victim for victim, _ in victims]
         counts = w.class_at(row).least
+        # What is taken back from other queues must still be for the queue's own quota.
+        borrow = all(cause != RECLAIMED for _, cause in victims)
         for shapes in self.variants(row):
-            if preemption.lets_start(state, row, shapes, counts, [victim for victim, _ in victims]):
+            if preemption.lets_start(state, row, shapes, counts, rows, borrow=borrow):
                 for victim, cause in victims:
                     self._emit(ev.Requeued(victim, cause, by=row, saved=w.checkpoint_cost[victim] > 0))
                 self._place_preemptor(row, shapes)
