@@ -47,7 +47,7 @@ def fairness_lines(report: FairnessReport) -> list[str]:
     lines = [
         *table(_TITLES, rows, _RIGHT),
         "",
-        "share: of the cell's scarcest resource, above the queue's own quota, divided by its weight",
+        "share: of the cell, in the resource of which it takes most above its quota, divided by its weight",
         f"past: the same of its average use, half as much for every {duration(report.half_life_ms)} ago; it {past}",
     ]
     if report.decisions:

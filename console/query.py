@@ -27,15 +27,11 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("queues", "burst"): ("idle", "burst", "cooldown"),
     ("reservations", "state"): ("ahead", "active"),
     ("workloads", "reason"): (
-        "OnHold",
-        "WaitingForQuota",
-        "InsufficientCapacity",
-        "BehindInQueue",
-        "WaitingForReservation",
-        "NoMatchingNodes",
-        "AwaitingEvaluation",
+        "OnHold", "Suspended", "WaitingForDependency", "DependencyNeverSatisfied", "WaitingForStartTime", "Backoff",
+        "WaitingForPreempted", "QueueHeld", "BehindInQueue", "ArrayLimit", "WaitingForReservation", "NoMatchingNodes",
+        "WaitingForQuota", "InsufficientCapacity", "Fragmented", "AwaitingEvaluation",
     ),
-}
+}  # fmt: skip
 """Closed sets: a value outside them is a slip of the fingers, and completion offers them."""
 
 _TERM = re.compile(r"(!?)([A-Za-z][A-Za-z_]*)(!=|!~|>=|<=|[:=~<>])(.*)", re.DOTALL)

@@ -9,8 +9,10 @@ Two timelines hold the future of the cell. Where all work ever submitted asks fo
 task is a slot, slots are interchangeable, and one step function of free slots is exact. Otherwise each node has its own
 future and a promise names nodes: the first ones, in a fixed order, that have room over the whole window. The order must
 not depend on what else is placed, or planning again could move a promise into the way of a later one. For the same
-reason devices are named too once a share of a device was ever asked for; whole devices alone are only counted, because
-any set of intervals that never needs more than n devices at once can be given n devices in order of their starts.
+reason work that starts is put on the nodes the plan found, and devices are named too once a share of a device was ever
+asked for; whole devices alone are only counted, because any set of intervals that never needs more than n devices at
+once can be given n devices in order of their starts. The first workload of a second kind, or the first share, changes
+how the future is counted, and may move promises once.
 
 Source of the rule: Mu'alem and Feitelson, IEEE TPDS 12(6), 2001.
 """
@@ -34,6 +36,8 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 _TIME_BITS = 42
 HORIZON_MS = 1 << _TIME_BITS
 """How far ahead starts are promised: 139 years, so that a node and a time fit one sort key."""
+FOREVER = 2**62
+_FIRST, _NEVER = np.zeros(1, np.int64), np.full(1, FOREVER)
 _WHOLE = 1000
 """Milli-GPU of a device that is wholly free."""
 
@@ -47,8 +51,7 @@ class Conservative:
         """Row -> promised start, cell ms."""
         self._state = state
         self._depth = depth
-        one_slot = len(state.workloads.shapes) == 1 and not state.capacity.booked
-        self._timeline: Slots | Nodes = Slots(state) if one_slot else Nodes(state)
+        self._timeline: Slots | Nodes = Slots(state) if is_uniform(state) else Nodes(state)
 
     @property
     def full(self) -> bool:
@@ -58,24 +61,22 @@ class Conservative:
     def may_start(self, row: int) -> bool:
         """Whether the workload, on open nodes, can start now and keep every promise made so far. Once False it stays
         False: a plan only fills up."""
-        w = self._state.workloads
-        asked = w.class_at(row)
-        return self._timeline.fits_now(asked.confined(asked.shapes, asked.least), w.remaining_ms(row))
+        asked = self._state.workloads.class_at(row)
+        return self._timeline.fits_now(asked.confined(asked.shapes, asked.least), self._length(row))
 
     def start(self, row: int, shapes: tuple[Shape, ...], counts: tuple[int, ...]) -> list[Claim] | None:
         """Claims for a start now, with so many tasks of these shapes, that keeps every promise; taken from the capacity
         already. Or None."""
-        w = self._state.workloads
-        return self._timeline.start(w.class_at(row).confined(shapes, counts), w.remaining_ms(row))
+        asked = self._state.workloads.class_at(row)
+        return self._timeline.start(asked.confined(shapes, counts), self._length(row))
 
     def promise(self, row: int) -> int | None:
         """Hold the earliest place on open nodes for the workload. Its start in cell ms; None when all promises are
         given out, or when no end of running work will make room for it."""
-        w = self._state.workloads
         if self.full:
             return None
-        asked = w.class_at(row)
-        start_ms = self._timeline.hold(asked.confined(asked.shapes, asked.least), w.remaining_ms(row))
+        asked = self._state.workloads.class_at(row)
+        start_ms = self._timeline.hold(asked.confined(asked.shapes, asked.least), self._length(row))
         if start_ms is not None:
             self.starts[row] = start_ms
         return start_ms
@@ -94,6 +95,15 @@ class Conservative:
         charge = queues.total_charge(w.class_at(row).request)
         return queues.leaves_short(w.queue[row], charge, promised, self._state.now_ms)
 
+    def _length(self, row: int) -> int:
+        return min(self._state.workloads.remaining_ms(row), HORIZON_MS // 2)
+
+
+def is_uniform(state: State) -> bool:
+    """Whether every task, of all work ever submitted, is one slot that any other can use as well."""
+    shapes = state.workloads.shapes.values()
+    return len(shapes) == 1 and all(len(shape.pools) == 1 for shape in shapes) and not state.capacity.booked
+
 
 class Slots:
     """Free slots as a step function of time, where every task is one slot."""
@@ -107,9 +117,13 @@ class Slots:
             freed.append(self._slots_of(row))
         times = np.array(ends, np.int64)
         last = np.append(times[1:] != times[:-1], True)
-        self._times: Ints = times[last]
-        self._free: Ints = np.cumsum(np.array(freed, np.int64))[last]
-        """Slots free from the time beside it until the next; the last holds for good."""
+        self._size = int(last.sum())
+        """Steps; the arrays have room for more, and one beyond the last step always says FOREVER."""
+        self._times: Ints = np.full(2 * self._size, FOREVER)
+        self._free: Ints = np.zeros(2 * self._size, np.int64)
+        """Slots free from the time beside it until the next."""
+        self._times[: self._size] = times[last]
+        self._free[: self._size] = np.cumsum(np.array(freed, np.int64))[last]
 
     def _slots_of(self, row: int) -> int:
         """Slots that the end of the workload gives back."""
@@ -117,26 +131,37 @@ class Slots:
         if capacity.all_ready:
             return w.tasks[row]
         rows = a.of_workload(w.first_allocation[row])
-        return sum(a.count[i] for i in rows if capacity.state[a.node[i]] == NodeState.READY)
+        return sum(a.count[i] for i in rows if capacity.usable(a.node[i], self._shape))
 
     def fits_now(self, workload_class: WorkloadClass, length_ms: int) -> bool:
-        until = int(np.searchsorted(self._times, self._times[0] + length_ms))
-        return bool(self._free[:until].min() >= workload_class.tasks)
+        until = int(self._times.searchsorted(self._times[0] + length_ms))
+        return self._allows(workload_class) and bool(self._free[: min(until, self._size)].min() >= workload_class.tasks)
+
+    def _allows(self, workload_class: WorkloadClass) -> bool:
+        """False for work that names a reservation whose nodes it cannot have: it may use no others."""
+        return all(shape is self._shape for shape in workload_class.shapes)
 
     def start(self, workload_class: WorkloadClass, length_ms: int) -> list[Claim] | None:
         if not self.fits_now(workload_class, length_ms):
             return None
         claims = place(self._state.capacity, workload_class.shapes, workload_class.counts)
         if claims is not None:
-            self._take(int(self._times[0]), length_ms, workload_class.tasks)
+            self._take(self._state.now_ms, length_ms, workload_class.tasks)
         return claims
 
     def hold(self, workload_class: WorkloadClass, length_ms: int) -> int | None:
-        starts = windows(self._times, self._free >= workload_class.tasks, length_ms)
-        if not len(starts):
+        """Only now and the steps that follow a lack of slots can be the first from which enough are free."""
+        times, tasks = self._times, workload_class.tasks
+        lacking = np.flatnonzero(self._free[: self._size] < tasks)
+        begins = times[np.concatenate((_FIRST, lacking + 1))]
+        ends = np.concatenate((times[lacking], _NEVER))
+        found = int(np.argmax(ends - begins >= length_ms))
+        start_ms = int(begins[found])
+        if not self._allows(workload_class) or ends[found] - start_ms < length_ms:
             return None
-        start_ms = int(starts[0])
-        self._take(start_ms, length_ms, workload_class.tasks)
+        if start_ms >= self._state.now_ms + HORIZON_MS:
+            return None
+        self._take(start_ms, length_ms, tasks)
         return start_ms
 
     def _take(self, start_ms: int, length_ms: int, tasks: int) -> None:
@@ -145,10 +170,16 @@ class Slots:
 
     def _step(self, at_ms: int) -> int:
         """The step that begins at that time, made if need be."""
-        step = int(np.searchsorted(self._times, at_ms))
-        if step == len(self._times) or self._times[step] != at_ms:
-            self._times = np.insert(self._times, step, at_ms)
-            self._free = np.insert(self._free, step, self._free[step - 1])
+        step = int(self._times.searchsorted(at_ms))
+        if self._times[step] != at_ms:
+            if self._size + 1 == len(self._times):
+                self._times = np.concatenate((self._times, np.full(self._size, FOREVER)))
+                self._free = np.concatenate((self._free, np.zeros(self._size, np.int64)))
+            for column in (self._times, self._free):
+                column[step + 1 : self._size + 1] = column[step : self._size]
+            self._times[step] = at_ms
+            self._free[step] = self._free[step - 1]
+            self._size += 1
         return step
 
 
@@ -218,7 +249,7 @@ class Nodes:
         """First entry of the workload's groups in `demands`."""
         demands: list[tuple[int, int, int, int, int]] = []
         for end, row in all_expected_ends(self._state):
-            end_of[row], group_of[row] = end - self._state.now_ms, len(demands)
+            end_of[row], group_of[row] = min(end - self._state.now_ms, HORIZON_MS - 1), len(demands)
             shapes = w.class_at(row).shapes
             demands += [(s.cpu, s.memory, s.disk, s.gpus, s.share or _WHOLE * (s.gpus > 0)) for s in shapes]
         owners = view(a.workload)[rows]

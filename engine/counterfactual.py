@@ -282,7 +282,7 @@ class _Search:
             total = sum(part for _, part in leaving)
             text = f"queue {name} returns {amount(lack.slot, total)}"
             text += " that it borrows" if total <= borrowed else f", {amount(lack.slot, borrowed)} of it borrowed"
-            text += f" ({', '.join(ids)} {_be(ids)} requeued and the queue is held)"
+            text += f" ({named(list(ids))} {_be(ids)} requeued and the queue is held)"
             yield self._try(Trial("returned", text, (cmd.HoldQueues(names=(name,)), cmd.Requeue(ids=ids))))
 
     def _least_costly(self, queue: int, lack: Lack) -> list[tuple[int, int]]:

@@ -417,20 +417,23 @@ class Waiting:
         state = self._state
         own, promised = self._own_reservation, _promised(state, self._scheduler)
         if own is not None and self._own_reservation_keeps_it():
-            text = (
-                f"may use only the nodes of reservation {own.spec.name}, which begins at {moment(own.spec.start_ms)}"
-            )
+            text = f"may use only the nodes of reservation {own.spec.name}, which begins at {moment(own.spec.start_ms)}"
             yield Reason(token=RESERVED, text=text)
         elif self._lacks_room(self._first_way):
             yield from self._nodes_kept(self._kept_from(self._first_way))
         else:
-            others = sorted((start_ms, row) for row, start_ms in promised.items() if row != self._row)
-            first = state.workloads.ids[others[0][1]] if others else "what goes before it"
-            yield Reason(
-                token=RESERVED,
-                text=f"fits now, but would run past the start promised to {first} and take what it needs",
-                unblock=f"a shorter estimate, or the start of {first}",
-            )
+            yield self._in_the_way(promised)
+
+    def _in_the_way(self, promised: dict[int, int]) -> Reason:
+        """Of the first start that others were promised."""
+        others = sorted((start_ms, row) for row, start_ms in promised.items() if row != self._row)
+        first = self._state.workloads.ids[others[0][1]] if others else "what goes before it"
+        promise = self._scheduler.reservation
+        if promise is not None and promise.needs_quota(self._row):
+            text = f"fits now, but would take the quota that the start promised to {first} counts on"
+            return Reason(token=RESERVED, text=text, unblock=f"more quota, or the start of {first}")
+        text = f"fits now, but would run past the start promised to {first} and take what it needs"
+        return Reason(token=RESERVED, text=text, unblock=f"a shorter estimate, or the start of {first}")
 
     def _nodes_kept(self, bookings: list[int]) -> Iterator[Reason]:
         state = self._state

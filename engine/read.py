@@ -325,7 +325,7 @@ class Reader:
         )
         if made.next_order is None:
             return first
-        next_band, next_shares, next_priority, _ = made.next_order
+        next_band, next_shares, next_priority, next_row = made.next_order
         rule: Literal["band", "waited", "share", "priority", "age"] = "age"
         if band != next_band:
             rule = "band"
@@ -337,8 +337,8 @@ class Reader:
             rule = "priority"
         return msgspec.structs.replace(
             first,
-            next_workload=w.ids[made.next_row],
-            next_queue=queues.specs[w.queue[made.next_row]].name,
+            next_workload=w.ids[next_row],
+            next_queue=queues.specs[w.queue[next_row]].name,
             next_band=-next_band,
             next_shares_ppb=next_shares,
             next_priority=-next_priority,

@@ -16,9 +16,8 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
-from heapq import heapify, heappop, heappush
 from itertools import islice, product
 from typing import NamedTuple
 
@@ -30,6 +29,7 @@ from engine.backfill import Reservation, correct_overdue
 from engine.capacity import OPEN, Capacity
 from engine.conservative import Conservative
 from engine.fairness import order_key
+from engine.lineup import Lineup, Order, ShortestFirst
 from engine.model import NodeState, WorkloadState
 from engine.pending import Key
 from engine.placement import Claim, packed, place, unplace
@@ -37,9 +37,6 @@ from engine.shape import Shape
 from engine.state import State
 from engine.workloads import NONE
 
-Order = tuple[int, tuple[int, ...], int, int]
-"""(minus band, shares, minus priority, row): lower goes first."""
-Candidate = tuple[Order, Key]
 MOST_PASSES = 16
 """Passes of one cycle: each preemption may let its victims be looked at again."""
 MOST_VARIANTS = 64
@@ -72,9 +69,8 @@ class Decision(NamedTuple):
     at_ms: int
     row: int
     order: Order
-    next_row: int
-    """The workload that would have been next; NONE when no other was a candidate."""
     next_order: Order | None
+    """Where the workload stood that was next; None when no other was a candidate."""
 
 
 class Scheduler:
@@ -153,37 +149,40 @@ class Scheduler:
         if self.state.policy == "conservative":
             self._plan_all()
         else:
-            self._run([(self.order(key, group.rows[group.front]), key) for key, group in groups.items()])
+            self._run([(key, group.rows[group.front]) for key, group in groups.items()])
 
     def _look_at(self, arrivals: list[int]) -> None:
         """Only what is new and first of its group: behind a blocked one of its kind it is blocked too."""
         state = self.state
-        if not state.pending.by_class:
+        if not state.pending.by_class or state.stretched:
+            # Strict order, or elastic work that may shrink for what was refused before.
+            self.reservation = None
             self._full_pass()
             return
-        candidates: list[Candidate] = []
+        candidates: list[tuple[Key, int]] = []
         for row in arrivals:
             if state.workloads.state[row] == WorkloadState.QUEUED:
                 key = state.pending_key(row)
                 group = state.pending.groups[key]
                 if group.rows[group.front] == row:
-                    candidates.append((self.order(key, row), key))
+                    candidates.append((key, row))
         if self._overtakes(candidates):
             self.reservation = None
             self._full_pass()
         else:
             self._run(candidates)
 
-    def _overtakes(self, candidates: list[Candidate]) -> bool:
+    def _overtakes(self, candidates: list[tuple[Key, int]]) -> bool:
         """Whether one goes before the workload that was promised its time, or before others of a strict queue."""
         if not candidates:
             return False
-        if any(self._is_strict(key[1]) for _, key in candidates):
+        if any(self._is_strict(key[1]) for key, _ in candidates):
             return True
         if self.reservation is None:
             return False
         reserved = self.reservation.row
-        return min(candidates)[0] < self.order(self.state.pending_key(reserved), reserved)
+        first = min(self.order(key, row) for key, row in candidates)
+        return first < self.order(self.state.pending_key(reserved), reserved)
 
     # -- order --------------------------------------------------------------------------------------------------------
 
@@ -205,58 +204,33 @@ class Scheduler:
                 shares += (state.tenant_share(queue, tenant),)
         return -w.priority_band[priority], shares, -w.priority_value[priority], row
 
-    def _backfill_order(self, key: Key, row: int) -> Order:
-        """Behind a reservation, shortest first: the expected time stands in place of share and priority."""
-        w = self.state.workloads
-        return -w.priority_band[key[0]], (w.remaining_ms(row),), 0, row
-
-    def _run(self, heads: list[Candidate]) -> None:
+    def _run(self, heads: Iterable[tuple[Key, int]]) -> None:
         """Consider candidates in order; after a start the next of its group follows."""
         state = self.state
-        pending = state.pending
-        shortest_first = state.policy == "easy-sjbf"
-        rank = self.order
+        groups = state.pending.groups
+        lineup: Lineup | ShortestFirst = Lineup(state, heads)
         closed: set[int] = set()
         refused: set[int] = set()
         alike = not self._anyone_preempts() and not state.bookings.reservations
-        starts = 0
-        seen: dict[Key, int] = {}
-        heapify(heads)
-        while heads:
-            order, key = heappop(heads)
+        while (first := lineup.next()) is not None:
+            order, key = first
             row = order[3]
             if key[1] in closed or key[2] in refused:
                 continue
-            if starts != seen.get(key, 0):
-                # Shares grow with every start: it may have fallen behind since it was put here.
-                seen[key] = starts
-                now = rank(key, row)
-                if now > order:
-                    heappush(heads, (now, key))
-                    continue
             verdict = self._consider(row)
             if verdict == Verdict.STARTED:
-                starts += 1
-                self._note_decision(row, order, heads)
-                group = pending.groups.get(key)
+                lineup.note_start(key[1])
+                group = groups.get(key)
                 if group is not None:
-                    following = group.rows[group.front]
-                    seen[key] = starts
-                    heappush(heads, (rank(key, following), key))
+                    lineup.put(key, group.rows[group.front])
+                self.decisions.append(Decision(state.now_ms, row, order, lineup.peek()))
             elif verdict == Verdict.QUEUE_CLOSED or self._is_strict(key[1]):
                 closed.add(key[1])
             elif verdict == Verdict.ARRAY_LIMIT or (verdict in _OF_ROOM and alike):
                 # Others of the kind, in other queues and priorities, fare alike: room only shrinks during a pass.
                 refused.add(key[2])
-            if shortest_first and self.reservation is not None and rank == self.order:
-                rank = self._backfill_order
-                heads = [(rank(key, order[3]), key) for order, key in heads]
-                heapify(heads)
-
-    def _note_decision(self, row: int, order: Order, heads: list[Candidate]) -> None:
-        following = heads[0][0] if heads else None
-        next_row = NONE if following is None else following[3]
-        self.decisions.append(Decision(self.state.now_ms, row, order, next_row, following))
+            if state.policy == "easy-sjbf" and self.reservation is not None and isinstance(lineup, Lineup):
+                lineup = ShortestFirst(state, lineup.rest())
 
     def _is_strict(self, queue: int) -> bool:
         """Whether nothing of the queue starts before what is ahead of it."""
@@ -626,38 +600,35 @@ class Scheduler:
         promises that no start depends on are not worked out."""
         state = self.state
         waiting = {key: deque(group.rows[group.front :]) for key, group in state.pending.groups.items()}
-        heads = [(self.order(key, rows[0]), key) for key, rows in waiting.items()]
-        heapify(heads)
+        lineup = Lineup(state, [(key, rows[0]) for key, rows in waiting.items()])
         plan = Conservative(state, state.settings.reservation_depth)
         hopeful = [(key, rows[0]) for key, rows in waiting.items()] if self._only_room_counts() else None
-        while heads:
+        while True:
             while hopeful and (not waiting[hopeful[-1][0]] or not plan.may_start(hopeful[-1][1])):
                 hopeful.pop()
-            if hopeful is not None and not hopeful:
-                self._short_of_room = True
-                return
-            order, key = heappop(heads)
+            first = lineup.next()
+            if first is None or (hopeful is not None and not hopeful):
+                self._short_of_room = first is not None
+                break
+            order, key = first
             row = order[3]
-            now = self.order(key, row)
-            if now > order:
-                heappush(heads, (now, key))
-                continue
             waiting[key].popleft()
             freed = state.capacity.freed
             verdict = self._plan_one(plan, row)
             if state.capacity.freed != freed:
                 # Others were stopped for it: the plan is of a past.
                 return
-            if verdict == Verdict.STARTED:
-                self._note_decision(row, order, heads)
-            elif verdict == Verdict.QUEUE_CLOSED or self._is_strict(key[1]):
-                heads = [head for head in heads if head[1][1] != key[1]]
-                heapify(heads)
+            if verdict == Verdict.QUEUE_CLOSED or (verdict != Verdict.STARTED and self._is_strict(key[1])):
+                lineup.leave_out(key[1])
                 continue
+            if verdict == Verdict.STARTED:
+                lineup.note_start(key[1])
             elif verdict != Verdict.NO_CAPACITY or plan.full:
                 continue
             if waiting[key]:
-                heappush(heads, (self.order(key, waiting[key][0]), key))
+                lineup.put(key, waiting[key][0])
+            if verdict == Verdict.STARTED:
+                self.decisions.append(Decision(state.now_ms, row, order, lineup.peek()))
         self.promises = plan.starts
 
     def _only_room_counts(self) -> bool:

@@ -39,7 +39,8 @@ from engine.workloads import WorkloadClass
 
 DEVICE = 1000
 """Milli-GPU of a whole device."""
-AMPLE = 4
+AMPLE = 2
+STEPS = (8, 1)
 """Slots looked at closely, as a multiple of those missing."""
 FEW_NODES = 64
 """Nodes looked at closely in any case."""
@@ -338,8 +339,9 @@ class _Detail:
         self.have = field.base_total + [0] * len(field.quotas)
         """Slots of each ask on all nodes of the cell, then what is given back of each quota."""
         self.quota_amounts = [quota.amount[rows].tolist() for quota in field.quotas]
-        nodes, self.node_of = np.unique(field.node[pieces], return_inverse=True)
-        """Per piece: its node."""
+        self.nodes, self.node_of = np.unique(field.node[pieces], return_inverse=True)
+        """Rows of the nodes; per piece, its node."""
+        nodes = self.nodes
         self.gang_of = np.searchsorted(rows, field.workload[pieces])
         """Per piece: its workload."""
         self.parts = parts
@@ -468,6 +470,8 @@ class _Selection:
         self.missing = [max(count - total, least) for count, total in zip(field.counts, field.base_total, strict=True)]
         self.missing += [max(quota.short, 0) for quota in field.quotas]
         """What is missing with nobody gone: slots of each ask, then quotas."""
+        self.gain = self._gains()
+        """Per node: what everybody there contributes, in wholes of what is missing."""
         self.parts = self._contributions()
         """Per piece: what it contributes, in wholes of what is missing."""
         self.whole: Rows = np.bincount(field.workload, weights=self.parts, minlength=len(field.opened))
@@ -497,6 +501,14 @@ class _Selection:
         if field.any_shares:
             parts += self._share_contributions(weights)
         return parts
+
+    def _gains(self) -> Rows:
+        field = self.field
+        gain: Rows = np.zeros(len(field.worth_a_look))
+        for ask in range(len(field.wants)):
+            if missing := self.missing[ask]:
+                gain = gain + np.minimum(field.slots[ask] - field.base_slots[ask], missing) / missing
+        return gain
 
     def _weights(self, ask: int) -> dict[int, Rows]:
         """Dimension -> what one of its quantities contributes on each node."""
@@ -539,7 +551,7 @@ class _Selection:
         if found:
             self._reprieve(detail)
         core = _Core(self, detail, list(range(len(detail.rows))), known=found)
-        return detail.victims() if core.run(CORE_WORK * SMALL) else None
+        return detail.victims() if core.run(60000) else None
 
     def _refined(self, shortlist: _Detail) -> list[int]:
         """The choice of the walk, with all that its victims hold in the cell in view."""
@@ -565,13 +577,13 @@ class _Selection:
     def _shortlist(self, ample: int | None) -> _Detail:
         """The nodes with the cheapest slots and what is there, and who gives back quota most cheaply."""
         field = self.field
-        pieces = np.flatnonzero(self._cheap_nodes(ample).take(field.node) & (self.parts > 0))
+        pieces = self._cheap_pieces(ample)
         rows = np.union1d(field.workload[pieces], self._cheap_quota(ample))
         return _Detail(field, rows, pieces, self.parts[pieces])
 
     def _walk(self, detail: _Detail, prices: Rows) -> bool:
         """Remove the cheapest until there is enough; when there never is, nobody."""
-        self.walk = _Walk(detail, self.missing, prices[detail.rows], self.whole[detail.rows], self.limits)
+        self.walk = _Walk(detail, self.missing, prices[detail.rows], self._prospects(detail, prices), self.limits)
         self.line = self.walk.choices()
         tried = 0
         for count, _ in enumerate(self.line, 1):
@@ -585,29 +597,48 @@ class _Selection:
                 self.limits.untake(detail.rows[gang])
         return False
 
-    def _cheap_nodes(self, ample: int | None) -> Rows:
-        """Marks the nodes with the cheapest slots, `ample` times as many as are missing; all when that is None."""
+    def _prospects(self, detail: _Detail, prices: Rows) -> Rows:
+        """Per workload: what it contributes on the nodes with the cheapest slots, AMPLE times as many as are missing;
+        all it contributes if there is none of it."""
+        gain = self.gain[detail.nodes]
+        whole = np.bincount(detail.gang_of, weights=detail.parts, minlength=len(detail.rows))
+        unit = unit_prices(prices[detail.rows], whole, self.missing)
+        price = np.bincount(detail.node_of, weights=unit[detail.gang_of] * detail.parts, minlength=len(gain))
+        order = np.argsort(price / np.maximum(gain, 1e-12), kind="stable")
+        near = np.zeros(len(gain), bool)
+        near[order[: np.searchsorted(np.cumsum(gain[order]), AMPLE * len(self.field.wants)) + 1]] = True
+        there = np.bincount(detail.gang_of, weights=detail.parts * near[detail.node_of], minlength=len(whole))
+        return np.where(there > 0, there, whole / 4)
+
+    def _cheap_pieces(self, ample: int | None) -> Rows:
+        """What there is on the nodes with the cheapest slots, `ample` times as many as are missing; everything when that
+        is None.
+
+        A workload's unit price supposes that all it contributes is of use. So the choice is narrowed in steps, and each
+        counts only what is on the nodes of the step before.
+        """
         field = self.field
-        gain: Rows = np.zeros(len(field.worth_a_look))
-        size = FEW_NODES
+        gain = self.gain
+        most = 0
         for ask in range(len(field.wants)):
-            missing = self.missing[ask]
-            if missing:
-                gained = field.slots[ask] - field.base_slots[ask]
-                gain = gain + np.minimum(gained, missing) / missing
-                size = max(size, (ample or 0) * missing * int(np.count_nonzero(gained)) // max(int(gained.sum()), 1))
+            gained = field.slots[ask] - field.base_slots[ask]
+            most = max(most, self.missing[ask] * int(np.count_nonzero(gained)) // max(int(gained.sum()), 1))
         nodes = np.flatnonzero(gain) if len(field.wants) == 1 else np.flatnonzero(field.worth_a_look)
-        if ample is not None and len(nodes) > 2 * size:
-            prices = np.bincount(field.node, weights=self.unit.take(field.workload) * self.parts, minlength=len(gain))
-            ratios = prices[nodes] / np.maximum(gain[nodes], 1e-12)
-            # Partitioning all is the dearest step: a sample tells roughly where the limit is.
-            near = ratios <= np.partition(ratios[::SAMPLED], 2 * size // SAMPLED)[2 * size // SAMPLED]
-            if np.count_nonzero(near) > size:
-                nodes, ratios = nodes[near], ratios[near]
-            nodes = nodes[np.argpartition(ratios, size)[:size]]
-        marks = np.zeros(len(gain), bool)
-        marks[nodes] = True
-        return marks
+        pieces = np.flatnonzero(self.parts > 0)
+        unit = self.unit
+        for step in STEPS if ample is not None else ():
+            size = max(step * ample * most, FEW_NODES)
+            if len(nodes) <= 2 * size:
+                continue
+            workload, node, parts = field.workload[pieces], field.node[pieces], self.parts[pieces]
+            prices = np.bincount(node, weights=unit.take(workload) * parts, minlength=len(gain))
+            nodes = _lowest(nodes, prices[nodes] / np.maximum(gain[nodes], 1e-12), size)
+            marks = np.zeros(len(gain), bool)
+            marks[nodes] = True
+            pieces = pieces[marks.take(node)]
+            whole = np.bincount(field.workload[pieces], weights=self.parts[pieces], minlength=len(self.whole))
+            unit = unit_prices(self.prices, whole, self.missing)
+        return pieces
 
     def _cheap_quota(self, ample: int | None) -> Rows:
         """Rows that give back quota most cheaply, `ample` times as much as is missing; all when that is None."""
@@ -657,6 +688,16 @@ class _Selection:
     def enough(self, detail: _Detail) -> bool:
         """Whether the request fits with those gone."""
         return detail.enough() and (self.fits is None or self.fits(detail.victims()))
+
+
+def _lowest(nodes: Rows, ratios: Rows, size: int) -> Rows:
+    """The nodes with the lowest ratios."""
+    # Partitioning all is the dearest step: a sample tells roughly where the limit is.
+    at = 2 * size // SAMPLED
+    near = ratios <= np.partition(ratios[::SAMPLED], at)[at]
+    if np.count_nonzero(near) > size:
+        nodes, ratios = nodes[near], ratios[near]
+    return nodes[np.argpartition(ratios, size)[:size]]
 
 
 def unit_prices(prices: Rows, whole: Rows, missing: list[int]) -> Rows:

@@ -2,7 +2,9 @@
 
 Conventions: jobs that ran no time, or that are larger than the cell, are left out and counted. The estimate of a job is
 the longer of what its user asked for and what it ran, so nothing is cut short; where the trace says nothing of requests
-the 95th percentile stands in, which is no information. At equal times ends come before arrivals. Bounded slowdown is
+the 95th percentile stands in, which is no information. Or it is the mean run time of the last two jobs of its user that
+had ended when it arrived (Tsafrir, Etsion and Feitelson, IEEE TPDS 18(6), 2007), within that bound; jobs of no known
+user count as one user's. At equal times ends come before arrivals. Bounded slowdown is
 max(1, (wait + run) / max(run, tau)) with tau = 10 s; all jobs count (Feitelson and Rudolph, JSSPP 1998).
 """
 
@@ -28,15 +30,19 @@ from engine.model import (
     PriorityClassSpec,
     QueueSpec,
     Resources,
+    Settings,
     TaskGroup,
     WorkloadSpec,
 )
 from engine.traces.openb import read_nodes
 from engine.traces.swf import read_header
 from engine.traces.trace import Problems, TraceJob, read_jobs
+from engine.workloads import NONE
 
-Estimate = Literal["requested", "actual"]
+Estimate = Literal["requested", "actual", "last-two"]
 TAU_MS = 10_000
+MAX_DEPTH = 1_000_000
+"""Waiting jobs that conservative backfill promises a start: all of them, as the published figures have it."""
 QUEUE = "trace"
 WHOLE_REQUESTS = ("openb",)
 """Formats whose tasks ask for CPU, memory and devices together. On a list of real nodes they ask for all of it; on
@@ -67,6 +73,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     cell: CellSpec
     jobs: list[TraceJob]
     estimates: list[int]
+    """What is known of each run time before the replay: with `learns` an upper bound, else the estimate itself."""
+    learns: bool = False
+    """Whether estimates are learnt from the jobs that have ended."""
     units: int
     """Processors or GPUs of the cell."""
     gpu: bool
@@ -105,7 +114,15 @@ def prepare(
         else:
             jobs.append(msgspec.structs.replace(job, arrival_ms=zero_ms + round(job.arrival_ms * arrivals)))
     jobs.sort(key=lambda job: job.arrival_ms)
-    return Plan(cell=cell, jobs=jobs, estimates=_estimates(jobs, estimate), units=units, gpu=gpu, problems=problems)
+    return Plan(
+        cell=cell,
+        jobs=jobs,
+        estimates=_estimates(jobs, estimate),
+        learns=estimate == "last-two",
+        units=units,
+        gpu=gpu,
+        problems=problems,
+    )
 
 
 def _gpus_only(jobs: list[TraceJob], problems: Problems) -> Iterator[TraceJob]:
@@ -140,6 +157,7 @@ def _cell_of(pools: tuple[PoolSpec, ...], nodes: tuple[NodeSpec, ...]) -> CellSp
         nodes=nodes,
         queues=(QueueSpec(name=QUEUE),),
         priority_classes=(PriorityClassSpec(name="normal", value=0),),
+        settings=Settings(reservation_depth=MAX_DEPTH),
     )
 
 
@@ -157,22 +175,44 @@ def _estimates(jobs: list[TraceJob], estimate: Estimate) -> list[int]:
     return [max(job.requested_ms or missing, job.run_ms) for job in jobs]
 
 
-def workloads(plan: Plan) -> Iterator[tuple[int, WorkloadSpec]]:
-    """(arrival ms, workload) of every job, in order."""
-    for job, estimate in zip(plan.jobs, plan.estimates, strict=True):
-        group = TaskGroup(count=job.tasks, request=job.request, gpu_models=job.gpu_models)
-        yield (
-            job.arrival_ms,
-            WorkloadSpec(
-                id=job.id,
-                name=job.name,
-                queue=QUEUE,
-                groups=(group,),
-                estimate_ms=estimate,
-                simulated_runtime_ms=job.run_ms,
-                tags={"user": job.user, "queue": job.queue} if job.user or job.queue else {},
-            ),
-        )
+def workload(job: TraceJob, estimate_ms: int, longest_ms: int = 0) -> WorkloadSpec:
+    """The job as it is submitted. `longest_ms` bounds what is expected of it once it outruns the estimate; 0: none."""
+    return WorkloadSpec(
+        id=job.id,
+        name=job.name,
+        queue=QUEUE,
+        groups=(TaskGroup(count=job.tasks, request=job.request, gpu_models=job.gpu_models),),
+        estimate_ms=estimate_ms,
+        max_runtime_ms=longest_ms,
+        simulated_runtime_ms=job.run_ms,
+        tags={"user": job.user, "queue": job.queue} if job.user or job.queue else {},
+    )
+
+
+class LastTwo:
+    """The last two run times of every user, as they become known."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._open: dict[str, list[tuple[str, int]]] = {}
+        """User -> (job id, run time in ms) of jobs that had not ended when last looked at."""
+        self._ended: dict[str, list[tuple[int, int]]] = {}
+        """User -> (end, run time) of the last two, in ms."""
+
+    def estimate(self, job: TraceJob, longest_ms: int) -> int:
+        """Mean run time of the last two jobs of the user, or of the one there is, rounded up and at most `longest_ms`;
+        that itself where none has ended. The job counts among the user's from now on."""
+        w = self._engine.state.workloads
+        ended, still_open = self._ended.get(job.user, []), []
+        for other, run_ms in self._open.get(job.user, []):
+            row = w.row_of.get(other, NONE)
+            if row != NONE and w.ended[row] >= 0:
+                ended.append((w.ended[row], run_ms))
+            else:
+                still_open.append((other, run_ms))
+        self._open[job.user] = [*still_open, (job.id, job.run_ms)]
+        self._ended[job.user] = ended = sorted(ended, key=lambda entry: entry[0])[-2:]
+        return min(-(-sum(run for _, run in ended) // len(ended)), longest_ms) if ended else longest_ms
 
 
 def replay(
@@ -197,13 +237,18 @@ def run(plan: Plan, policy: Policy) -> Engine:
     """The engine after the last job has ended."""
     engine = Engine.open(None, cell=plan.cell)
     engine.command(SetPolicy(policy=policy))
-    for at_ms, arriving in groupby(workloads(plan), key=lambda entry: entry[0]):
+    last_two = LastTwo(engine)
+    for at_ms, arriving in groupby(zip(plan.jobs, plan.estimates, strict=True), key=lambda entry: entry[0].arrival_ms):
         engine.advance(at_ms)
-        for answer in engine.commands([Submit(workloads=(spec,)) for _, spec in arriving]):
+        specs = [
+            workload(job, last_two.estimate(job, known), known) if plan.learns else workload(job, known)
+            for job, known in arriving
+        ]
+        for answer in engine.commands([Submit(workloads=(spec,)) for spec in specs]):
             if isinstance(answer, MusterError):
                 plan.problems.skip(answer.problem)
-    while (end := engine.next_due()) is not None:
-        engine.advance(end)
+    while (due := engine.next_due()) is not None:
+        engine.advance(due)
     return engine
 
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,7 +18,7 @@ from console.remote_client import RemoteClient
 from engine.commands import AddQueues, Cancel, Cordon, SetPolicy, Submit
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError, UnreachableError
 from engine.loop import EngineLoop
-from engine.model import QueueSpec, ReservationSpec
+from engine.model import BurstSpec, QueueSpec, ReservationSpec
 from engine.query import Query, Term
 from runbooks.gate import Gate
 from runbooks.plan import QueueChange
@@ -54,7 +55,7 @@ def client(connect: Connect) -> Client:
     return connect()
 
 
-def submit(client: Client, *ids: str, **options: int) -> None:
+def submit(client: Client, *ids: str, **options: Any) -> None:
     client.command(Submit(workloads=tuple(gpu_job(workload_id, **options) for workload_id in ids)))
 
 
@@ -158,6 +159,45 @@ def test_a_quota_is_changed_by_a_plan_that_carries_the_spec(client: Client) -> N
     assert proposal.plan.queue == change
     client.approve(proposal.id, proposal.digest)
     assert client.queue("b").spec.weight == 7
+
+
+def test_the_list_of_queues_tells_loans_and_modes(client: Client) -> None:
+    eight = {"gpu_milli": 8000}
+    queues = (
+        QueueSpec(name="lab"), QueueSpec(name="day", parent="lab", nominal=eight),
+        QueueSpec(name="night", parent="lab", nominal=eight),
+    )  # fmt: skip
+    client.command(AddQueues(queues=queues))
+    submit(client, "x", "y", queue="night")
+    hold = client.propose("hold_queue", ("lab",))
+    client.approve(hold.id, hold.digest)
+    where = tuple(Term("name", "=", queue.name) for queue in queues)
+    columns = ("name", "state", "running", "gpu_borrowed", "gpu_lent", "burst")
+    assert client.query(Query(kind="queues", columns=columns, where=where)).rows == [
+        ["lab", "held", 2, 0, 0, ""], ["day", "held", 0, 0, 8000, ""], ["night", "held", 2, 8000, 0, ""],
+    ]  # fmt: skip
+    night = client.queue("night")
+    assert (night.mode, night.closed_by, night.over) == ("open", "lab", {})
+    change = QueueChange(was=night.spec, to=msgspec.structs.replace(night.spec, nominal={"gpu_milli": 0}), over="keep")
+    less = client.propose("set_quota", ("night",), queue=change)
+    client.approve(less.id, less.digest)
+    assert client.queue("night").over == eight
+
+
+def test_the_list_of_queues_tells_bursts_and_what_is_left_of_them(client: Client, loop: EngineLoop) -> None:
+    burst = BurstSpec(limit={"gpu_milli": 16_000}, window_ms=HOUR_MS // 2, cooldown_ms=HOUR_MS)
+    client.command(AddQueues(queues=(QueueSpec(name="night", nominal={"gpu_milli": 8000}, burst=burst),)))
+    query = Query(kind="queues", columns=("burst", "burst_left"), where=(Term("name", "=", "night"),))
+    submit(client, "x", queue="night")
+    assert client.query(query).rows == [["idle", None]]
+    submit(client, "y", queue="night")
+    [[state, left]] = client.query(query).rows
+    assert state == "burst"
+    assert 0 < left <= HOUR_MS // 2
+    loop.call(lambda engine: engine.advance(engine.now_ms + HOUR_MS // 2))
+    [[state, left]] = client.query(query).rows
+    assert state == "cooldown"
+    assert 0 < left <= HOUR_MS
 
 
 def test_nodes_are_reserved_and_listed(client: Client) -> None:

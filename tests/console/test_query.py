@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.query import FilterError, complete, parse_filter
+from console.query import VALUES, FilterError, complete, parse_filter
+from engine import explain
 from engine.query import Term
 
 
@@ -88,3 +89,22 @@ def test_completion() -> None:
     assert complete("workloads", "stat:x", 6)[0] == "state:x"
     assert complete("workloads", "queue:re", 8, {"queue": ("research/train", "prod")}) == ["queue:research/train"]
     assert complete("workloads", "zzz", 3) == []
+
+
+def test_every_reason_the_engine_gives_can_be_asked_for() -> None:
+    tokens = {value for name, value in vars(explain).items() if name.isupper() and isinstance(value, str)}
+    assert set(VALUES["workloads", "reason"]) == tokens
+    assert parse_filter("workloads", "reason:suspended") == (Term("reason", "=", "Suspended"),)
+
+
+def test_modes_and_bursts_of_queues_are_closed_sets() -> None:
+    assert parse_filter("queues", "state:held,draining burst:cooldown share>=10% gpu_borrowed>0") == (
+        Term("state", "=", "held"),
+        Term("state", "=", "draining"),
+        Term("burst", "=", "cooldown"),
+        Term("share", ">=", 100),
+        Term("gpu_borrowed", ">", 0),
+    )
+    with pytest.raises(FilterError, match="no state is called 'closed'"):
+        parse_filter("queues", "state:closed")
+    assert complete("queues", "state:dr", 8) == ["state:draining"]

@@ -650,8 +650,19 @@ def would_be_in_the_way(engine: Engine, row: int) -> bool:
     promise = engine.scheduler.reservation
     if state.policy == "conservative":
         return not quota_lacks(engine, row)
-    end = state.now_ms + state.workloads.remaining_ms(row)
-    return promise is not None and promise.row != row and promise.start_ms is not None and end > promise.start_ms
+    if promise is None or promise.start_ms is None or promise.row == row:
+        return False
+    late = state.now_ms + state.workloads.remaining_ms(row) > promise.start_ms
+    return late or not leaves_quota_for(engine, row, promise.row)
+
+
+def leaves_quota_for(engine: Engine, row: int, other: int) -> bool:
+    """Whether the other is still within quota once the row has been charged."""
+    w, tree = engine.state.workloads, engine.state.queues.copy()
+    tree.charge(w.queue[row], tree.total_charge(w.class_at(row).request), engine.state.now_ms)
+    promised = w.class_at(other)
+    charge = tree.total_charge(promised.request_of(promised.least))
+    return tree.lack(w.queue[other], charge, engine.state.now_ms) is None
 
 
 def nowhere(engine: Engine, row: int) -> bool:

@@ -26,7 +26,7 @@ def test_whatever_happens_the_books_balance_and_nothing_is_lost(life: Life) -> N
     live(life)
 
 
-@settings(SOME, max_examples=40)
+@settings(SOME, max_examples=30)
 @given(lives(durable=True))
 def test_the_journal_brings_everything_back(life: Life) -> None:
     live(life)
@@ -49,7 +49,7 @@ def test_a_thousand_lives_with_restarts(life: Life) -> None:
 # -- the same again: P9 -----------------------------------------------------------------------------------------------
 
 
-@settings(SOME, max_examples=15)
+@settings(SOME, max_examples=10)
 @given(lives())
 def test_the_same_life_has_the_same_history(life: Life) -> None:
     first, second = live(life).engine, live(life).engine
@@ -84,7 +84,7 @@ def digests() -> list[str]:
     """The ends of a few lives, always the same ones."""
     found: list[str] = []
 
-    @settings(SOME, max_examples=12, database=None)
+    @settings(SOME, max_examples=8, database=None)
     @given(lives())
     def play(life: Life) -> None:
         found.append(live(life).engine.state.digest())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,9 @@ def near(value: float, published: float, percent: float) -> bool:
         ("fcfs", "requested", 389_901, 7510.73),
         ("easy", "requested", 6868, 89.07),
         ("easy", "actual", 6358, 71.24),
+        pytest.param("easy", "last-two", 6525, 77.06, marks=pytest.mark.slow),
+        pytest.param("easy-sjbf", "last-two", 6592, 69.79, marks=pytest.mark.slow),
+        pytest.param("conservative", "requested", 8064, 101.78, marks=pytest.mark.slow),
     ],
 )
 def test_kth_sp2_on_100_processors_gives_the_published_figures(policy, estimate, wait, slowdown):
@@ -75,30 +79,65 @@ def test_openb_pods_on_single_gpu_nodes_count_their_gpus() -> None:
     assert engine.state.workloads.state_counts[WorkloadState.FINISHED] == len(plan.jobs) > 6000
 
 
+USERS = ("ann", "bob")
 jobs = st.lists(
-    st.tuples(st.integers(0, 40), st.integers(1, 30), st.integers(1, 8), st.integers(0, 30)), min_size=1, max_size=40
+    st.tuples(st.integers(0, 40), st.integers(1, 30), st.integers(1, 8), st.integers(0, 30), st.sampled_from(USERS)),
+    min_size=1,
+    max_size=40,
 )
+"""(arrival, run time, processors, how much longer was asked for, user); times in steps of 20 s, so that some jobs
+outrun their estimate by more than one correction."""
+STEP_S = 20
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
-@given(rows=jobs, processors=st.integers(8, 16), policy=st.sampled_from(["fcfs", "easy"]))
-def test_every_job_starts_when_the_reference_simulator_starts_it(rows, processors, policy):
-    rows.sort(key=lambda row: row[0])
-    expected = simulate([Job(a, r, p, r + more) for a, r, p, more in rows], processors, policy)
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(
+    rows=jobs,
+    processors=st.integers(8, 16),
+    policy=st.sampled_from(["fcfs", "easy", "easy-sjbf", "conservative"]),
+    last_two=st.booleans(),
+)
+def test_every_job_starts_when_the_reference_simulator_starts_it(rows, processors, policy, last_two):
+    rows = sorted(((a * STEP_S, r * STEP_S, p, more * STEP_S, user) for a, r, p, more, user in rows), key=itemgetter(0))
+    expected = simulate(
+        [Job(a, r, p, r + more, USERS.index(user)) for a, r, p, more, user in rows],
+        processors,
+        policy,
+        last_two=last_two,
+    )
     plan = Plan(
         cell=cell_of("swf", processors, False, None, Problems()),
         jobs=[
-            TraceJob(id=f"j{i}", arrival_ms=a * 1000, run_ms=r * 1000, tasks=p, request=Resources(cpu_milli=1000))
-            for i, (a, r, p, _) in enumerate(rows)
+            TraceJob(
+                id=f"j{i}", arrival_ms=a * 1000, run_ms=r * 1000, tasks=p, request=Resources(cpu_milli=1000), user=user
+            )
+            for i, (a, r, p, _, user) in enumerate(rows)
         ],
-        estimates=[(r + more) * 1000 for _, r, _, more in rows],
+        estimates=[(r + more) * 1000 for _, r, _, more, _ in rows],
+        learns=last_two,
         units=processors,
         gpu=False,
         problems=Problems(),
     )
     engine = run(plan, policy)
     check_state(engine.state)
-    assert [started // 1000 for started in engine.state.workloads.started] == expected
+    assert [started / 1000 for started in engine.state.workloads.started] == expected
+
+
+def test_an_estimate_is_the_mean_of_the_users_last_two_ended_jobs_and_never_above_the_request(tmp_path: Path) -> None:
+    log = tmp_path / "log.swf"
+    line = "{} {} 0 {} 1 -1 -1 1 {} -1 1 {} 1 -1 -1 -1 -1 -1\n"
+    # (submitted, ran, asked, user): the first two arrive together; the fifth before the fourth has ended; the last is
+    # of another user.
+    rows = [
+        (0, 10, 100, 1), (0, 15, 100, 1), (20, 32, 100, 1), (60, 50, 100, 1), (70, 5, 100, 1), (200, 5, 20, 1),
+        (210, 5, 90, 2),
+    ]  # fmt: skip
+    log.write_text("".join(line.format(i, *row) for i, row in enumerate(rows)))
+    engine = run(prepare(log, "swf", nodes=4, estimate="last-two"), "easy")
+    w = engine.state.workloads
+    estimates = [w.class_at(row).estimate_ms for row in range(len(rows))]
+    assert estimates == [100_000, 100_000, 12_500, 23_500, 23_500, 20_000, 90_000]
 
 
 def test_arrivals_stretch_and_compress(tmp_path: Path) -> None:

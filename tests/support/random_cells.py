@@ -580,7 +580,7 @@ def lives(draw: st.DrawFn, durable: bool = False, policies: tuple[str, ...] = PO
 # -- playing ----------------------------------------------------------------------------------------------------------
 
 SOME = settings(
-    max_examples=150,
+    max_examples=100,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
