@@ -1,8 +1,8 @@
 """Who goes next, within one pass over what waits.
 
 Candidates are kept where a start changes little: those of one queue and priority band in a lane, lanes of one tree and
-band in a unit. A lane stands in its unit by the shares below the root, a unit among the others by the share of its root.
-A start changes the shares on its own queue's path alone, so only that lane and unit move; a lane elsewhere below a
+band in a unit. A lane stands in its unit by the shares below the root, a unit among others by the share of its root. A
+start changes the shares on its own queue's path alone, so only that lane and unit move; a lane elsewhere below a
 vertex that has grown is found out of date, and put right, when its turn seems to have come.
 """
 

@@ -92,9 +92,21 @@ class Preemption(NamedTuple):
 
 def may_preempt(state: State, row: int) -> bool:
     """A quick necessary condition: whether there is anybody the workload might preempt."""
+    return _may_preempt_lower(state, row) or _may_take_back(state, row)
+
+
+def _may_take_back(state: State, row: int) -> bool:
+    """Whether some other queue of the tree is above its quota, and the workload's own would not be with it."""
     w, queues = state.workloads, state.queues
     queue = w.queue[row]
-    return _may_preempt_lower(state, row) or (queues.specs[queue].reclaim != "never" and bool(queues.limited[queue]))
+    if queues.specs[queue].reclaim == "never" or not queues.others_borrow(queue):
+        return False
+    if queues.flavored(queue):
+        return True
+    workload_class = w.class_at(row)
+    charge = queues.total_charge(workload_class.request_of(workload_class.least))
+    own = queues.lack(queue, charge, state.now_ms, borrow=False)
+    return own is None or own.vertex != queue
 
 
 def _may_preempt_lower(state: State, row: int) -> bool:

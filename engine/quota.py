@@ -23,8 +23,9 @@ from math import isqrt
 from typing import Any, Literal, NamedTuple
 
 import msgspec
+import numpy as np
 
-from engine.columns import Names, Table
+from engine.columns import Names, Table, view
 from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.events import BORROWED, BURST
 from engine.model import HOUR_MS, RESOURCES, BurstSpec, FlavorQuota, QueueMode, QueueSpec, check_id, check_quantity
@@ -537,6 +538,19 @@ class QueueTree(Table):
         """What it draws above what it is guaranteed."""
         i = vertex * self.slots + slot
         return max(0, self.drawn[i] - self.quota[i]) if self.limited[vertex] >> slot & 1 else 0
+
+    def others_borrow(self, queue: int) -> bool:
+        """Whether any vertex off the queue's path, in its tree, draws more than its quota in a limited slot."""
+        limited = self.limited[queue]
+        if not limited:
+            return False
+        path = self.path[queue]
+        slots = [slot for slot in range(self.slots) if limited >> slot & 1]
+        above = view(self.drawn).reshape(-1, self.slots)[:, slots] > view(self.quota).reshape(-1, self.slots)[:, slots]
+        return any(
+            self.path[vertex][-1] == path[-1] and vertex not in path
+            for vertex in np.flatnonzero(above.any(axis=1)).tolist()
+        )
 
     def over(self, vertex: int, now_ms: int) -> Charge:
         """What the vertex draws above its ceiling at that time: its quota was reduced, or its burst window is over."""

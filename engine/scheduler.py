@@ -166,11 +166,14 @@ class Scheduler:
                 group = state.pending.groups[key]
                 if group.rows[group.front] == row:
                     candidates.append((key, row))
+        promised = self.reservation is not None
         if self._overtakes(candidates):
             self.reservation = None
             self._full_pass()
-        else:
-            self._run(candidates)
+        elif self._run(candidates) and promised and len(state.queues.specs) > 1:
+            # What started has changed shares, and with them perhaps who is first among those that wait.
+            self.reservation = None
+            self._full_pass()
 
     def _overtakes(self, candidates: list[tuple[Key, int]]) -> bool:
         """Whether one goes before the workload that was promised its time, or before others of a strict queue."""
@@ -204,14 +207,15 @@ class Scheduler:
                 shares += (state.tenant_share(queue, tenant),)
         return -w.priority_band[priority], shares, -w.priority_value[priority], row
 
-    def _run(self, heads: Iterable[tuple[Key, int]]) -> None:
-        """Consider candidates in order; after a start the next of its group follows."""
+    def _run(self, heads: Iterable[tuple[Key, int]]) -> int:
+        """Consider candidates in order; after a start the next of its group follows. Returns how many started."""
         state = self.state
         groups = state.pending.groups
         lineup: Lineup | ShortestFirst = Lineup(state, heads)
         closed: set[int] = set()
         refused: set[int] = set()
         alike = not self._anyone_preempts() and not state.bookings.reservations
+        starts = 0
         while (first := lineup.next()) is not None:
             order, key = first
             row = order[3]
@@ -219,6 +223,7 @@ class Scheduler:
                 continue
             verdict = self._consider(row)
             if verdict == Verdict.STARTED:
+                starts += 1
                 lineup.note_start(key[1])
                 group = groups.get(key)
                 if group is not None:
@@ -231,6 +236,7 @@ class Scheduler:
                 refused.add(key[2])
             if state.policy == "easy-sjbf" and self.reservation is not None and isinstance(lineup, Lineup):
                 lineup = ShortestFirst(state, lineup.rest())
+        return starts
 
     def _is_strict(self, queue: int) -> bool:
         """Whether nothing of the queue starts before what is ahead of it."""
