@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from console.dialogs import ConfirmDialog
-from console.feed import in_thread
+from console.wishes import finish
 
 if TYPE_CHECKING:
     from console.actions import Action
@@ -16,8 +15,4 @@ if TYPE_CHECKING:
 async def propose(app: MusterApp, action: Action, ids: tuple[str, ...]) -> str:
     """What to tell the person in the end. Raises MusterError when the engine refuses or does not answer."""
     name = cast("ActionName", action.id)
-    proposal = await in_thread(lambda: app.client().propose(name, ids))
-    if not await app.push_screen_wait(ConfirmDialog(proposal, action.shell_line(ids), app.clock)):
-        return f"{action.title}: nothing was changed"
-    outcome = await in_thread(lambda: app.client().approve(proposal.id, proposal.digest))
-    return "\n".join([f"{proposal.title}: done", *outcome.verified[:5]])
+    return await finish(app, action, lambda: app.client().propose(name, ids), action.shell_line(ids))

@@ -89,7 +89,7 @@ class LocalClient:
         return self._loop.call(lambda engine: engine.node(node_id))
 
     def queue(self, name: str) -> QueueDetail:
-        return self._loop.call(lambda engine: engine.reader.queue(name, engine.now_ms))
+        return self._loop.call(lambda engine: engine.queue(name))
 
     def fairness(self) -> FairnessReport:
         return self._loop.call(lambda engine: engine.fairness())

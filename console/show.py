@@ -51,7 +51,7 @@ def get(arguments: argparse.Namespace) -> None:
     if arguments.columns == "help":
         write_lines(facts([(column.name, column.help) for column in COLUMNS[kind]]))
         return
-    if arguments.id and kind != "queues":
+    if arguments.id and kind in ("workloads", "nodes"):
         _get_one(arguments)
         return
     where = (Term("name", "=", arguments.id),) if arguments.id else parse_filter(kind, arguments.filter)
@@ -59,7 +59,7 @@ def get(arguments: argparse.Namespace) -> None:
     with closing(connect(arguments)) as client:
         page = _all_rows(client, query, arguments.limit)
     if arguments.id and not page.rows:
-        raise NotFoundError(f"there is no queue '{arguments.id}'", "List them with `muster get queues`")
+        raise NotFoundError(f"there is no {kind.removesuffix('s')} '{arguments.id}'", f"See `muster get {kind}`")
     if arguments.json:
         write_json(_page_object(page))
         return

@@ -66,7 +66,7 @@ class Bookings(Table):
         for reservation in self.reservations:
             if reservation.spec.name == name:
                 return Reservation(reservation.booking, reservation.spec)
-        raise NotFoundError(f"there is no reservation '{name}'", "List them with: muster reservations")
+        raise NotFoundError(f"there is no reservation '{name}'", "List them with: muster get reservations")
 
     def unreserve(self, name: str) -> Reservation:
         reservation = self.reservation(name)

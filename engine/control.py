@@ -20,8 +20,8 @@ from engine.executors.protocol import Confirmations, Outcome, Report, ReportKind
 from engine.executors.simulated import Faults, SimulatedExecutor
 from engine.intake import check
 from engine.journal import Journal
-from engine.model import HOUR_MS, CellSpec, WorkloadState
-from engine.query import Changes, FairnessReport, NodeDetail, Overview, Page, Query, WorkloadDetail
+from engine.model import HOUR_MS, CellSpec, ReservationSpec, WorkloadState
+from engine.query import Changes, FairnessReport, NodeDetail, Overview, Page, Query, QueueDetail, WorkloadDetail
 from engine.recent import Recent
 from engine.scheduler import Scheduler
 from engine.state import State
@@ -395,6 +395,12 @@ class Engine:
 
     def node(self, node_id: str) -> NodeDetail:
         return self.reader.node(node_id, self._clock_ms)
+
+    def queue(self, name: str) -> QueueDetail:
+        return self.reader.queue(name, self._clock_ms)
+
+    def reservation(self, name: str) -> ReservationSpec:
+        return self.reader.reservation(name)
 
     def fairness(self) -> FairnessReport:
         return self.reader.fairness(self._clock_ms)

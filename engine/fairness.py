@@ -1,7 +1,8 @@
 """Who goes first among queues: hierarchical, weighted dominant-resource fairness.
 
 A queue's share is that of its dominant resource, the one of which it holds the largest part of the cell (DRF: Ghodsi et
-al., NSDI 2011), divided by its weight. What is within its quota costs nothing, as in Kueue. In a tree, siblings are
+al., NSDI 2011), divided by its weight. What is within its quota costs nothing, as in Kueue; where a tree has quotas,
+only the resources they are of count. In a tree, siblings are
 compared with each other at every level, from the roots down (Bhattacharya et al., SoCC 2013): the queue with the
 smallest key goes next, and a subtree gets no more for having many queues.
 """
@@ -33,11 +34,11 @@ def share(tree: QueueTree, vertex: int, totals: Vector, now_ms: int, *, past: bo
 
 def _weighted_dominant(tree: QueueTree, vertex: int, use: Sequence[int], totals: Vector, parts: int = 1) -> int:
     """The share of a use given as the sum of `parts` uses, whose mean counts."""
-    quota, at = tree.quota, vertex * tree.slots
+    quota, at, limited = tree.quota, vertex * tree.slots, tree.limited[vertex]
     largest = 0
     for i, total in enumerate(totals):
         excess = use[i] - quota[at + i] * parts
-        if excess > 0 and total:
+        if excess > 0 and total and (not limited or limited >> i & 1):
             largest = max(largest, excess * BILLION // (total * parts))
     weight: int = tree.specs[vertex].weight
     return largest // weight

@@ -28,8 +28,8 @@ def change_queue(state: State, command: cmd.ChangeQueue, now_ms: int) -> Checked
         slot, excess = charge[0]
         raise RefusedError(
             f"queue '{state.queues.specs[vertex].name}' would use {quantity(slot % len(RESOURCES), excess)} more than "
-            f"it may; {len(leaving)} workloads would have to go: {listed([state.workloads.ids[r] for r in leaving])}",
-            "Wait for them, give over: keep to let them run out, or over: evict to requeue them",
+            f"it may; would have to go: {listed([state.workloads.ids[r] for r in leaving])}",
+            "Wait for them, say --over keep to let them run out, or --over evict to requeue them",
         )
     events += [
         ev.Requeued(row, ev.REQUEUE_CAUSES.index("quota reduced"), saved=state.workloads.saves_when_asked(row))

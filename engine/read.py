@@ -298,9 +298,9 @@ class Reader:
         queues = state.queues
         demand = [list(queues.used_vector(row)) for row in range(len(queues.specs))]
         for key, group in state.pending.groups.items():
-            row = group.rows[group.front]
-            for i, quantity in enumerate(state.workloads.class_at(row).request):
-                demand[key[1]][i] += quantity * len(group)
+            for row in group.rows[group.front :]:
+                for i, quantity in enumerate(state.workloads.class_at(row).request):
+                    demand[key[1]][i] += quantity
         vectors = [(cpu, memory, gpu, disk) for cpu, memory, gpu, disk in demand]
         return FairnessReport(
             version=state.version,

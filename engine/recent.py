@@ -9,7 +9,7 @@ from collections import deque
 from itertools import islice
 
 from engine import events as ev
-from engine.model import NodeState, WorkloadState
+from engine.model import NodeState, QueueMode, WorkloadState
 from engine.query import Change, Changes
 from engine.state import State
 from engine.workloads import REQUEUED, TRANSITIONS
@@ -92,16 +92,12 @@ class Recent:
 
 def totals(state: State) -> tuple[list[int], list[int]]:
     """(capacity, used) of the whole cell, in the order of RESOURCES."""
-    capacity = [0, 0, 0, 0]
-    for pool, nodes in zip(state.capacity.pools, state.capacity.pool_nodes, strict=True):
-        for i, quantity in enumerate(pool.capacity.vector()):
-            capacity[i] += quantity * nodes
     used = [0, 0, 0, 0]
     for row, spec in enumerate(state.queues.specs):
         if not spec.parent:
             for i, quantity in enumerate(state.queues.used_vector(row)):
                 used[i] += quantity
-    return capacity, used
+    return list(state.capacity.totals), used
 
 
 def _describe(state: State, event: ev.AnyEvent) -> tuple[str, str, str]:
@@ -113,9 +109,33 @@ def _describe(state: State, event: ev.AnyEvent) -> tuple[str, str, str]:
         case ev.Placed(row=row, groups=groups):
             nodes = sum(len(group.nodes) // 4 for group in groups)
             return "placed", ids[row], f"on {nodes} node{'s' if nodes != 1 else ''}"
-        case ev.Requeued(row=row, cause=cause):
-            return TRANSITIONS[REQUEUED], ids[row], ev.REQUEUE_CAUSES[cause]
-        case ev.Started() | ev.Finished() | ev.Failed() | ev.Cancelled() | ev.Held() | ev.Released():
+        case ev.Requeued(row=row, cause=cause, by=by):
+            return TRANSITIONS[REQUEUED], ids[row], ev.REQUEUE_CAUSES[cause] + (f", for {ids[by]}" if by >= 0 else "")
+        case ev.Failed(row=row, cause=cause, retry_at_ms=retry_at_ms):
+            return "failed", ids[row], ev.FAILURE_CAUSES[cause] + (", to be tried again" if retry_at_ms >= 0 else "")
+        case ev.Grown(row=row, groups=groups):
+            return "grown", ids[row], f"on {sum(len(group.nodes) // 4 for group in groups)} more places"
+        case ev.Shrunk(row=row, by=by):
+            return "shrunk", ids[row], f"for {ids[by]}" if by >= 0 else ""
+        case ev.Preempting(row=row, victims=victims):
+            return "preempting", ids[row], f"{len(victims) // 4} others write their checkpoints for it"
+        case ev.PreemptionEnded(row=row):
+            return "preemption dropped", ids[row], ""
+        case ev.Suspended(row=row) | ev.Resumed(row=row) | ev.Woke(row=row):
+            return type(event).__name__.lower(), ids[row], ""
+        case ev.QueueChanged(queue=queue):
+            return "queue changed", queue.name, ""
+        case ev.QueueModeSet(queue=row, mode=mode):
+            return f"queue {QueueMode(mode).label}", state.queues.specs[row].name, ""
+        case ev.Reserved(reservation=spec):
+            return "reserved", spec.name, f"{len(spec.nodes)} node{'s' if len(spec.nodes) != 1 else ''}"
+        case ev.Unreserved(name=name):
+            return "reservation over", name, ""
+        case ev.PriorityClassRemoved(name=name):
+            return "priority class removed", name, ""
+        case ev.SettingsSet():
+            return "settings", state.cell, ""
+        case ev.Started() | ev.Finished() | ev.Cancelled() | ev.Held() | ev.Released():
             what = "running" if isinstance(event, ev.Started) else type(event).__name__.lower()
             return what, ids[event.row], ""
         case ev.NodesChanged(nodes=nodes, state=to):

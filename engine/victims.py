@@ -44,8 +44,6 @@ STEPS = (8, 1)
 """Slots looked at closely, as a multiple of those missing."""
 FEW_NODES = 64
 """Nodes looked at closely in any case."""
-CHUNK = 2**15
-"""Pieces worked on at once: what is computed in between stays in the cache."""
 SAMPLED = 16
 """Of that many nodes one is looked at to find out which prices are low."""
 REPRICE = 8
@@ -185,12 +183,14 @@ class _Field:
         self.worth_a_look = reduce(np.logical_or, self.usable)
         self.wants: list[list[tuple[int, int]]] = [[] for _ in asks]
         """Per ask: (dimension, quantity of one task)."""
-        self.resources: list[str] = []
-        """Names of the dimensions that are resources; those of devices follow."""
-        self.units: list[int] = []
-        """Milli-GPU of one unit, for each dimension of devices."""
+        self.units: dict[int, int] = {}
+        """Dimension of devices -> milli-GPU of one unit."""
+        self.any_shares = False
+        """Somebody has a share of a device, and devices are asked for."""
         self.base: list[Rows] = []
         """Per dimension: free on each node with nobody gone."""
+        self.tables: list[Rows] = []
+        """Per dimension: what one task of each class and group holds; shares of devices apart."""
         self._add_dimensions([shape for shape, _ in asks])
         self.free = list(self.base)
         """Per dimension: free on each node with everybody opened gone."""
@@ -203,18 +203,14 @@ class _Field:
         self.opened = np.zeros(len(candidates.level), bool)
         self.workload: Rows = np.empty(0, np.int32)
         self.node: Rows = np.empty(0, np.int32)
-        self._entry: Rows = np.empty(0, np.int32)
-        """Per piece: its class and group in `requests`."""
-        self._count: Rows = np.empty(0, np.int32)
-        self._held: Rows = np.empty(0, np.uint8)
-        """Per piece: whole devices."""
+        self.entry: Rows = np.empty(0, np.int32)
+        """Per piece: its class and group, by its entry in `requests`."""
+        self.count: Rows = np.empty(0, np.int32)
+        """Per piece: tasks."""
         self.share: Rows = np.empty(0, np.int32)
-        """Per piece: milli-GPU of a shared device; 0 for none."""
+        """Per piece: milli-GPU of a shared device; 0 for none. Empty when nobody has a share."""
         self.device: Rows = np.empty(0, np.int32)
         """Per piece: that device, by its entry in `device_free`."""
-        self._shares = (view(requests.gpu_milli) % DEVICE).astype(np.int32)
-        """By class and group."""
-        self.any_shares = bool(self._shares.any()) and bool(self.units)
         self._device_free: Rows | None = None
 
     def _add_dimensions(self, shapes: list[Shape]) -> None:
@@ -222,18 +218,20 @@ class _Field:
         for name, column in (("cpu", c.free_cpu), ("memory", c.free_memory), ("disk", c.free_disk)):
             wanted = [getattr(shape, name) for shape in shapes]
             if any(wanted):
-                self.resources.append(name)
-                self._add_dimension(view(column), wanted)
+                self._add_dimension(view(column), wanted, view(getattr(self.requests, name)))
         for unit in sorted({shape.share or DEVICE for shape in shapes if shape.gpu_milli}):
             wanted = [(shape.gpus or 1) * (shape.gpu_milli > 0 and unit == (shape.share or DEVICE)) for shape in shapes]
-            self.units.append(unit)
-            self._add_dimension(self._free_units(unit), wanted)
+            self.units[len(self.base)] = unit
+            gpu_milli = view(self.requests.gpu_milli)
+            self._add_dimension(self._free_units(unit), wanted, gpu_milli // DEVICE * (DEVICE // unit))
+            self.any_shares = bool((gpu_milli % DEVICE).any())
 
-    def _add_dimension(self, free: Rows, wanted: list[int]) -> None:
+    def _add_dimension(self, free: Rows, wanted: list[int], table: Rows) -> None:
         for wants, want in zip(self.wants, wanted, strict=True):
             if want:
                 wants.append((len(self.base), want))
         self.base.append(free)
+        self.tables.append(table.astype(np.float64))
 
     def _free_units(self, unit: int) -> Rows:
         if unit == DEVICE:
@@ -255,23 +253,20 @@ class _Field:
     def open(self, level: int, allocations: Allocations, classes: Rows, rows: Rows) -> None:
         """Make everybody of the level a possible victim. `rows`: what they hold on nodes worth a look."""
         before = len(self.workload)
-        if not before:
-            self.free = [free.copy() for free in self.base]
         workload = view(allocations.workload).take(rows)
         entry = view(self.requests.first).take(classes.take(workload))
         entry += view(allocations.group).take(rows)
         self.workload = _joined(self.workload, workload)
         self.node = _joined(self.node, view(allocations.node).take(rows))
-        self._entry = _joined(self._entry, entry)
-        self._count = _joined(self._count, view(allocations.count).take(rows))
-        if self.units:
-            devices = view(allocations.devices).take(rows)
-            self._held = _joined(self._held, np.bitwise_count(devices))
-            if self.any_shares:
-                self._open_shares(before, devices)
-        for some in self.chunks(before):
-            for dimension, free in enumerate(self.free):
-                np.add.at(free, self.node[some], self.amount(dimension, some))
+        self.entry = _joined(self.entry, entry)
+        self.count = _joined(self.count, view(allocations.count).take(rows))
+        for dimension, table in enumerate(self.tables):
+            amounts = table.take(entry) * self.count[before:]
+            # Exact: what there is on a node is far below 2^53.
+            sums = np.bincount(self.node[before:], weights=amounts, minlength=len(self.worth_a_look))
+            self.free[dimension] = self.free[dimension] + sums.astype(np.int64)
+        if self.any_shares:
+            self._open_shares(before, view(allocations.devices).take(rows))
         self.slots = [self._slots(ask) for ask in range(len(self.wants))]
         of_level = self.candidates.level == level
         self.opened |= of_level
@@ -279,24 +274,17 @@ class _Field:
             given + int(quota.amount[of_level].sum()) for given, quota in zip(self.given, self.quotas, strict=True)
         ]
 
-    def chunks(self, first: int = 0) -> Iterator[slice]:
-        """The pieces from `first` on, in runs that fit a cache."""
-        return (slice(at, at + CHUNK) for at in range(first, len(self.node), CHUNK))
-
-    def amount(self, dimension: int, some: slice | Rows) -> Rows:
-        """What some of the pieces hold in that dimension; shares of devices apart."""
-        if dimension < len(self.resources):
-            asked = view(getattr(self.requests, self.resources[dimension])).take(self._entry[some])
-            return np.asarray(asked * self._count[some])
-        return self._held[some] * np.int64(DEVICE // self.units[dimension - len(self.resources)])
+    def amounts(self, pieces: Rows) -> Rows:
+        """What the pieces hold, by piece and dimension; shares of devices apart."""
+        columns = [table[self.entry[pieces]] * self.count[pieces] for table in self.tables]
+        return np.stack(columns, axis=1).astype(np.int64)
 
     def _open_shares(self, before: int, devices: Rows) -> None:
         """Of the pieces from `before` on, those that hold a share of one device."""
-        share = self._shares.take(self._entry[before:]) * self._count[before:]
+        share = (view(self.requests.gpu_milli) % DEVICE).take(self.entry[before:]) * self.count[before:]
         first = view(self.capacity.device_base).take(self.node[before:])
         self.share = _joined(self.share, share)
         self.device = _joined(self.device, first + np.frexp(devices.astype(np.float64))[1] - 1)
-        self._held[before:][share > 0] = 0
         self._free_shares(before + np.flatnonzero(share))
 
     def _free_shares(self, pieces: Rows) -> None:
@@ -309,7 +297,7 @@ class _Field:
         np.add.at(new, at, self.share[pieces])
         self._device_free[devices] = new
         nodes = self.node[pieces[first]]
-        for dimension, unit in enumerate(self.units, len(self.resources)):
+        for dimension, unit in self.units.items():
             np.add.at(self.free[dimension], nodes, new // unit - old // unit)
 
 
@@ -346,7 +334,7 @@ class _Detail:
         """Per piece: its workload."""
         self.parts = parts
         self.shares = field.share[pieces] if field.any_shares else np.zeros(len(pieces), np.int32)
-        self.amounts = np.stack([field.amount(dimension, pieces) for dimension in range(len(field.base))], axis=1)
+        self.amounts = field.amounts(pieces)
         self.usable = np.stack([usable[nodes] for usable in field.usable], axis=1)
         """By node and ask."""
         self.base = np.stack([free[nodes] for free in field.base], axis=1)
@@ -358,7 +346,7 @@ class _Detail:
         self.wants = field.wants
         self._only_wants = [want for _, want in field.wants[0]] if self.asks == 1 else None
         """With one ask every dimension is wanted, and every node usable."""
-        self._units = list(enumerate(field.units, len(field.resources)))
+        self._units = list(field.units.items())
         devices = np.zeros(len(pieces), np.int64)
         if self.shares.any():
             devices = field.device[pieces] - view(field.capacity.device_base)[field.node[pieces]] + len(field.base)
@@ -490,17 +478,37 @@ class _Selection:
 
     def _contributions(self) -> Rows:
         field = self.field
-        weights = [self._weights(ask) for ask in range(len(field.wants))]
-        parts = np.zeros(len(field.node))
-        for some in field.chunks():
-            node = field.node[some]
-            for of_ask in weights:
-                parts[some] += reduce(
-                    np.maximum, (field.amount(d, some) * weight.take(node) for d, weight in of_ask.items()), 0
-                )
-        if field.any_shares:
-            parts += self._share_contributions(weights)
+        parts: Rows = np.zeros(len(field.node))
+        for ask in range(len(field.wants)):
+            if self.missing[ask]:
+                parts = parts + self._contributions_to(ask)
         return parts
+
+    def _contributions_to(self, ask: int) -> Rows:
+        """What each piece holds of the dimension of which it holds most, of those that are scarce on its node."""
+        field, missing = self.field, self.missing[ask]
+        useful = field.usable[ask]
+        pattern = np.zeros(len(useful), np.int32)
+        for place, (dimension, want) in enumerate(field.wants[ask]):
+            scarce = useful
+            if len(field.wants) == 1:
+                # Where there is plenty even for all the slots there might be, a dimension is in nobody's way.
+                scarce = (field.slots[ask] > field.base_slots[ask]) & (field.base[dimension] < field.slots[ask] * want)
+            pattern |= scarce.astype(np.int32) << place
+        tables = [np.zeros(len(field.tables[0]))]
+        for number in range(1, 1 << len(field.wants[ask])):
+            held = [
+                field.tables[d] / (want * missing) for p, (d, want) in enumerate(field.wants[ask]) if number >> p & 1
+            ]
+            tables.append(reduce(np.maximum, held))
+        at = pattern.take(field.node) * np.int32(len(tables[0])) + field.entry
+        parts = np.concatenate(tables).take(at) * field.count
+        if field.any_shares:
+            for place, (dimension, want) in enumerate(field.wants[ask]):
+                if dimension in field.units:
+                    scarce = (pattern >> place & 1).take(field.node)
+                    parts += field.share * scarce / (field.units[dimension] * want * missing)
+        return np.asarray(parts)
 
     def _gains(self) -> Rows:
         field = self.field
@@ -623,20 +631,17 @@ class _Selection:
         for ask in range(len(field.wants)):
             gained = field.slots[ask] - field.base_slots[ask]
             most = max(most, self.missing[ask] * int(np.count_nonzero(gained)) // max(int(gained.sum()), 1))
-        nodes = np.flatnonzero(gain) if len(field.wants) == 1 else np.flatnonzero(field.worth_a_look)
-        pieces = np.flatnonzero(self.parts > 0)
-        unit = self.unit
+        open_to = gain > 0 if len(field.wants) == 1 else field.worth_a_look
+        unit, workload, node, parts = self.unit, field.workload, field.node, self.parts
+        pieces = np.flatnonzero(parts) if ample is None else np.arange(len(node))
         for step in STEPS if ample is not None else ():
             size = max(step * ample * most, FEW_NODES)
-            if len(nodes) <= 2 * size:
-                continue
-            workload, node, parts = field.workload[pieces], field.node[pieces], self.parts[pieces]
             prices = np.bincount(node, weights=unit.take(workload) * parts, minlength=len(gain))
-            nodes = _lowest(nodes, prices[nodes] / np.maximum(gain[nodes], 1e-12), size)
-            marks = np.zeros(len(gain), bool)
-            marks[nodes] = True
-            pieces = pieces[marks.take(node)]
-            whole = np.bincount(field.workload[pieces], weights=self.parts[pieces], minlength=len(self.whole))
+            ratios = np.divide(prices, np.maximum(gain, 1e-12), out=np.full(len(gain), np.inf), where=open_to)
+            open_to = _lowest(ratios, size)
+            close = np.flatnonzero(open_to.take(node) & (parts > 0))
+            pieces, workload, node, parts = pieces[close], workload[close], node[close], parts[close]
+            whole = np.bincount(workload, weights=parts, minlength=len(self.whole))
             unit = unit_prices(self.prices, whole, self.missing)
         return pieces
 
@@ -690,14 +695,19 @@ class _Selection:
         return detail.enough() and (self.fits is None or self.fits(detail.victims()))
 
 
-def _lowest(nodes: Rows, ratios: Rows, size: int) -> Rows:
-    """The nodes with the lowest ratios."""
-    # Partitioning all is the dearest step: a sample tells roughly where the limit is.
-    at = 2 * size // SAMPLED
-    near = ratios <= np.partition(ratios[::SAMPLED], at)[at]
-    if np.count_nonzero(near) > size:
-        nodes, ratios = nodes[near], ratios[near]
-    return nodes[np.argpartition(ratios, size)[:size]]
+def _lowest(ratios: Rows, size: int) -> Rows:
+    """Marks the lowest ratios, as many as `size`, of those that are finite."""
+    if len(ratios) > SAMPLED * size:
+        # Partitioning all is dear: a sample tells roughly where the limit is.
+        at = 2 * size // SAMPLED
+        candidates = np.flatnonzero(ratios <= np.partition(ratios[::SAMPLED], at)[at])
+    else:
+        candidates = np.flatnonzero(ratios < np.inf)
+    if len(candidates) > size:
+        candidates = candidates[np.argpartition(ratios[candidates], size)[:size]]
+    marks = np.zeros(len(ratios), bool)
+    marks[candidates] = True
+    return marks & (ratios < np.inf)
 
 
 def unit_prices(prices: Rows, whole: Rows, missing: list[int]) -> Rows:

@@ -330,7 +330,7 @@ def read_queues(engine: Engine, plan: Plan, executed: bool) -> dict[str, Target]
     found: dict[str, Target] = {}
     for name in plan.targets:
         try:
-            queue = engine.reader.queue(name, engine.now_ms)
+            queue = engine.queue(name)
         except NotFoundError:
             continue
         work: tuple[str, ...] = ()
@@ -365,7 +365,7 @@ def evicted(engine: Engine, plan: Plan) -> tuple[str, ...]:
 def read_reservation(engine: Engine, name: str, absent_is_well: bool) -> Target:
     """Raises NotFoundError for one that is not made, unless that is well."""
     try:
-        reservation = engine.reader.reservation(name)
+        reservation = engine.reservation(name)
     except NotFoundError:
         if not absent_is_well:
             raise
@@ -463,7 +463,7 @@ def over(fork: Engine, plan: Plan) -> str:
     """What the queue of the plan draws above what it may."""
     if plan.queue is None:
         return "none"
-    excess = fork.reader.queue(plan.queue.to.name, fork.now_ms).over
+    excess = fork.queue(plan.queue.to.name).over
     pairs = ((key.rpartition("/"), quantity) for key, quantity in excess.items())
     return ", ".join(f"{pool}{slash}{amount(name, quantity)}" for (pool, slash, name), quantity in pairs) or "none"
 

@@ -77,7 +77,7 @@ def test_what_is_within_the_quota_costs_nothing() -> None:
     assert order_key(tree, 2, CELL, 0) == (5 * BILLION // 100, 5 * BILLION // 100)
     assert order_key(tree, 1, CELL, 0) == (5 * BILLION // 100, 0)
     tree.charge(1, ((0, 40_000),), 0)
-    assert share(tree, 1, CELL, 0) == 40 * BILLION // 100, "CPUs have no quota here"
+    assert share(tree, 1, CELL, 0) == 0, "nobody has a quota of CPUs here"
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)

@@ -70,6 +70,7 @@ WORKLOADS: dict[str, list[Any]] = {
     "started": [0, 5 * S, 5 * S, None, None, None, None],
     "ended": [None, None, 15 * S, None, None, 20 * S, None],
     "attempts": [1, 1, 1, 0, 0, 0, 0],
+    "array": ["", "", "", "", "", "", ""],
 }
 NODES: dict[str, list[Any]] = {
     "id": ["g0", "g1", "c0"],
@@ -92,16 +93,27 @@ QUEUES: dict[str, list[Any]] = {
     "name": ["root", "a", "b"],
     "parent": ["", "root", "root"],
     "depth": [0, 1, 1],
+    "state": ["open", "open", "open"],
     "queued": [2, 1, 1],
     "held": [1, 1, 0],
+    "waiting": [0, 0, 0],
+    "suspended": [0, 0, 0],
     "running": [2, 1, 1],
     "oldest_wait": [25 * S, 25 * S, 10 * S],
     "gpu_used": [8500, 8000, 500],
-    "gpu_nominal": [None, 12_000, None],
+    "gpu_nominal": [2**40, 12_000, 0],
     "cpu_used": [5000, 4000, 1000],
     "cpu_nominal": [None, None, None],
     "memory_used": [2048, 2048, 0],
     "memory_nominal": [None, None, None],
+    "gpu_borrowed": [0, 0, 500],
+    "gpu_lent": [0, 0, 0],
+    "cpu_borrowed": [0, 0, 0],
+    "cpu_lent": [0, 0, 0],
+    "share": [0, 0, 31],
+    "past_share": [0, 0, 0],
+    "burst": ["", "", ""],
+    "burst_left": [None, None, None],
     "weight": [1, 1, 1],
 }
 
@@ -197,7 +209,7 @@ def test_filters_on_nodes_and_queues(engine: Engine) -> None:
     assert rows(engine, "nodes", "id", where=(Term("rack", "=", "r*"), Term("gpu_free", ">", 0))) == [["g1"]]
     assert rows(engine, "nodes", "id", where=(Term("gpu_model", "=", ""),)) == [["c0"]]
     assert rows(engine, "nodes", "id", where=(Term("text", "~", "G"),)) == [["g0"], ["g1"]]
-    assert rows(engine, "queues", "name", where=(Term("gpu_nominal", ">=", 0),)) == [["a"]]
+    assert rows(engine, "queues", "name", where=(Term("gpu_nominal", ">", 0),)) == [["root"], ["a"]]
     assert rows(engine, "queues", "name", where=(Term("text", "!~", "root"),)) == []
 
 
