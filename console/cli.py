@@ -223,7 +223,7 @@ def _engine_commands(commands: Any) -> None:
     replay.add_argument("--nodes", type=_count, default=0, metavar="N", help="one-processor (or one-GPU) nodes")
     replay.add_argument("--node-file", metavar="FILE", help="the trace's own node list (openb)")
     replay.add_argument("--policy", choices=POLICIES, default="easy")
-    replay.add_argument("--estimate", choices=("requested", "actual"), default="requested")
+    replay.add_argument("--estimate", choices=("requested", "actual", "last-two"), default="requested")
     replay.add_argument("--arrivals", type=float, default=1.0, metavar="X", help="stretch (>1) or compress arrivals")
     replay.add_argument("--strict", action="store_true", help="stop at the first bad line")
     replay.add_argument("--live", action="store_true", help="show it on the console")

@@ -216,7 +216,12 @@ class Scheduler:
         refused: set[int] = set()
         alike = not self._anyone_preempts() and not state.bookings.reservations
         starts = 0
-        while (first := lineup.next()) is not None:
+        while True:
+            if state.policy == "easy-sjbf" and self.reservation is not None and isinstance(lineup, Lineup):
+                lineup = ShortestFirst(state, lineup.rest())
+            first = lineup.next()
+            if first is None:
+                return starts
             order, key = first
             row = order[3]
             if key[1] in closed or key[2] in refused:
@@ -234,9 +239,6 @@ class Scheduler:
             elif verdict == Verdict.ARRAY_LIMIT or (verdict in _OF_ROOM and alike):
                 # Others of the kind, in other queues and priorities, fare alike: room only shrinks during a pass.
                 refused.add(key[2])
-            if state.policy == "easy-sjbf" and self.reservation is not None and isinstance(lineup, Lineup):
-                lineup = ShortestFirst(state, lineup.rest())
-        return starts
 
     def _is_strict(self, queue: int) -> bool:
         """Whether nothing of the queue starts before what is ahead of it."""
@@ -605,10 +607,14 @@ class Scheduler:
         """Start what may start, and promise the rest their times, in order. Stops as soon as nothing more can start:
         promises that no start depends on are not worked out."""
         state = self.state
+        only_room_counts = self._only_room_counts()
+        if only_room_counts and not any(self._may_fit(group.rows[group.front]) for group in state.pending.groups.values()):
+            self._short_of_room = bool(state.pending.groups)
+            return
         waiting = {key: deque(group.rows[group.front :]) for key, group in state.pending.groups.items()}
         lineup = Lineup(state, [(key, rows[0]) for key, rows in waiting.items()])
         plan = Conservative(state, state.settings.reservation_depth)
-        hopeful = [(key, rows[0]) for key, rows in waiting.items()] if self._only_room_counts() else None
+        hopeful = [(key, rows[0]) for key, rows in waiting.items()] if only_room_counts else None
         while True:
             while hopeful and (not waiting[hopeful[-1][0]] or not plan.may_start(hopeful[-1][1])):
                 hopeful.pop()
@@ -636,6 +642,12 @@ class Scheduler:
             if verdict == Verdict.STARTED:
                 self.decisions.append(Decision(state.now_ms, row, order, lineup.peek()))
         self.promises = plan.starts
+
+    def _may_fit(self, row: int) -> bool:
+        """A quick necessary condition for a start on open nodes."""
+        workload_class = self.state.workloads.class_at(row)
+        pairs = zip(workload_class.shapes, workload_class.least, strict=True)
+        return all(self.state.capacity.could_hold(shape, count) for shape, count in pairs)
 
     def _only_room_counts(self) -> bool:
         """Whether nothing but room on open nodes decides who starts."""

@@ -52,6 +52,8 @@ EXCHANGE_WORK = 4000
 """Pieces priced in search of others for the costliest victims."""
 CORE = 32
 """Workloads among which the choice is exact."""
+CORE_PIECES = 1000
+"""A choice that takes looking at more pieces is left as it is: a core would be little of it."""
 CORE_WORK = 3000
 """Node updates after which branch and bound settles for the best found."""
 SMALL = 20
@@ -469,7 +471,7 @@ class _Selection:
                 self.whole = self.whole + quota.amount * field.opened / quota.short
         rows = len(field.opened)
         self.prices = field.candidates.cost + (2 - np.arange(rows) / max(rows, 1))
-        """Per workload row: its cost, and a little for being one more and for its age: fewer are better, and younger."""
+        """Per workload row: its cost, and a little for being one more and for its age: fewer go, and younger."""
         self.unit = unit_prices(self.prices, self.whole, self.missing)
         """Per workload row."""
         self.walk: _Walk
@@ -488,9 +490,9 @@ class _Selection:
         """What each piece holds of the dimension of which it holds most, of those that are scarce on its node."""
         field, missing = self.field, self.missing[ask]
         useful = field.usable[ask]
-        pattern = np.zeros(len(useful), np.int32)
+        pattern: Rows = np.zeros(len(useful), np.int32)
         for place, (dimension, want) in enumerate(field.wants[ask]):
-            scarce = useful
+            scarce: Rows = useful
             if len(field.wants) == 1:
                 # Where there is plenty even for all the slots there might be, a dimension is in nobody's way.
                 scarce = (field.slots[ask] > field.base_slots[ask]) & (field.base[dimension] < field.slots[ask] * want)
@@ -518,27 +520,6 @@ class _Selection:
                 gain = gain + np.minimum(field.slots[ask] - field.base_slots[ask], missing) / missing
         return gain
 
-    def _weights(self, ask: int) -> dict[int, Rows]:
-        """Dimension -> what one of its quantities contributes on each node."""
-        field, missing = self.field, self.missing[ask]
-        weights = {}
-        for dimension, want in field.wants[ask] if missing else ():
-            useful = field.usable[ask]
-            if len(field.wants) == 1:
-                # Where there is plenty even for all the slots there might be, a dimension is in nobody's way.
-                useful = (field.slots[ask] > field.base_slots[ask]) & (field.base[dimension] < field.slots[ask] * want)
-            weights[dimension] = useful / float(want * missing)
-        return weights
-
-    def _share_contributions(self, weights: list[dict[int, Rows]]) -> Rows:
-        field = self.field
-        parts = np.zeros(len(field.node))
-        for of_ask in weights:
-            for dimension, unit in enumerate(field.units, len(field.resources)):
-                if dimension in of_ask:
-                    parts += field.share / unit * of_ask[dimension].take(field.node)
-        return parts
-
     def run(self) -> list[int] | None:
         """The victims, or None when no admissible set is found."""
         everybody = np.flatnonzero(self.whole)
@@ -564,15 +545,17 @@ class _Selection:
     def _refined(self, shortlist: _Detail) -> list[int]:
         """The choice of the walk, with all that its victims hold in the cell in view."""
         self._reprieve(shortlist)
-        chosen, others = shortlist.victims(), self._others(shortlist)
+        chosen = shortlist.victims()
+        others = self._others(shortlist) if len(shortlist.node_of) <= CORE_PIECES else []
         detail = self._detail_of(np.array(sorted([*chosen, *others]), np.int64))
         place = {row: gang for gang, row in enumerate(detail.rows)}
         for row in chosen:
             detail.remove(place[row])
         self._reprieve(detail)
-        core = [place[row] for row in others] + detail.costliest()
-        _Core(self, detail, core[:CORE], known=True).run(CORE_WORK)
-        self._reprieve(detail)
+        if others:
+            core = [place[row] for row in others] + detail.costliest()
+            _Core(self, detail, core[:CORE], known=True).run(CORE_WORK)
+            self._reprieve(detail)
         return detail.victims()
 
     def _detail_of(self, rows: Rows) -> _Detail:
@@ -619,8 +602,8 @@ class _Selection:
         return np.where(there > 0, there, whole / 4)
 
     def _cheap_pieces(self, ample: int | None) -> Rows:
-        """What there is on the nodes with the cheapest slots, `ample` times as many as are missing; everything when that
-        is None.
+        """What there is on the nodes with the cheapest slots, `ample` times as many as are missing; on all when that is
+        None.
 
         A workload's unit price supposes that all it contributes is of use. So the choice is narrowed in steps, and each
         counts only what is on the nodes of the step before.
@@ -631,19 +614,20 @@ class _Selection:
         for ask in range(len(field.wants)):
             gained = field.slots[ask] - field.base_slots[ask]
             most = max(most, self.missing[ask] * int(np.count_nonzero(gained)) // max(int(gained.sum()), 1))
-        open_to = gain > 0 if len(field.wants) == 1 else field.worth_a_look
+        closed: Rows = gain == 0 if len(field.wants) == 1 else ~field.worth_a_look
         unit, workload, node, parts = self.unit, field.workload, field.node, self.parts
-        pieces = np.flatnonzero(parts) if ample is None else np.arange(len(node))
+        pieces: Rows | None = None
         for step in STEPS if ample is not None else ():
-            size = max(step * ample * most, FEW_NODES)
             prices = np.bincount(node, weights=unit.take(workload) * parts, minlength=len(gain))
-            ratios = np.divide(prices, np.maximum(gain, 1e-12), out=np.full(len(gain), np.inf), where=open_to)
-            open_to = _lowest(ratios, size)
-            close = np.flatnonzero(open_to.take(node) & (parts > 0))
-            pieces, workload, node, parts = pieces[close], workload[close], node[close], parts[close]
+            ratios = prices / np.maximum(gain, 1e-12)
+            ratios[closed] = np.inf
+            closed = ~_lowest(ratios, max(step * (ample or 0) * most, FEW_NODES))
+            close = (parts > 0) & ~closed.take(node)
+            pieces = np.flatnonzero(close) if pieces is None else pieces[close]
+            workload, node, parts = workload[close], node[close], parts[close]
             whole = np.bincount(workload, weights=parts, minlength=len(self.whole))
             unit = unit_prices(self.prices, whole, self.missing)
-        return pieces
+        return np.flatnonzero(self.parts) if pieces is None else pieces
 
     def _cheap_quota(self, ample: int | None) -> Rows:
         """Rows that give back quota most cheaply, `ample` times as much as is missing; all when that is None."""
@@ -697,7 +681,7 @@ class _Selection:
 
 def _lowest(ratios: Rows, size: int) -> Rows:
     """Marks the lowest ratios, as many as `size`, of those that are finite."""
-    if len(ratios) > SAMPLED * size:
+    if len(ratios) > 4 * size:
         # Partitioning all is dear: a sample tells roughly where the limit is.
         at = 2 * size // SAMPLED
         candidates = np.flatnonzero(ratios <= np.partition(ratios[::SAMPLED], at)[at])

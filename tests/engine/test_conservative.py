@@ -172,6 +172,20 @@ def test_a_promise_names_nodes_that_stay_free_for_it_throughout() -> None:
     assert started(engine)["wide"] == 10
 
 
+def test_groups_of_a_gang_in_each_others_way_are_tried_in_another_order() -> None:
+    pools = (
+        PoolSpec(name="memory", capacity=Resources(cpu_milli=4000, memory_mib=10), price_microusd_hour=1),
+        PoolSpec(name="plain", capacity=Resources(cpu_milli=4000), price_microusd_hour=2),
+    )
+    engine = engine_of(pools, ["memory", "plain"])
+    # The group with more CPU goes first and takes the cheaper node: the only one that the other can use.
+    gang = [(1, Resources(cpu_milli=3000)), (1, Resources(cpu_milli=2000, memory_mib=10))]
+    engine.commands([submit(spec_of("now", gang, 10)), submit(spec_of("next", gang, 10))])
+    assert list(plan_of(engine).values()) == [10 * MINUTE]
+    drain(engine)
+    assert started(engine) == {"now": 0, "next": 10}
+
+
 def test_shares_of_a_device_are_promised_on_one_device() -> None:
     pool = PoolSpec(name="gpu", capacity=Resources(cpu_milli=64_000, gpu_milli=2000), gpu_model="H100")
     engine = engine_of((pool,), ["gpu"])

@@ -393,7 +393,10 @@ class Witness:
             assert w.flags[victim] & ev.BACKFILLED, f"{name} was no backfill"
             assert estimated_end(state, victim) <= now_ms, f"{name} has not overrun"
         elif cause == "expired burst":
-            expired = [v for v in q.path[w.queue[victim]] if q.burst_excess(v) and q.burst_state(v, now_ms) != "burst"]
+            # All of them go at once: what counts is how it was before the first.
+            tree = self.series.before.queues
+            path = tree.path[w.queue[victim]]
+            expired = [v for v in path if tree.burst_excess(v) and tree.burst_state(v, now_ms) != "burst"]
             assert expired, f"{name} was preempted for a burst that has not expired"
         if cause != "expired burst":
             assert now_ms - w.started[victim] >= spec.min_runtime_ms, f"{name} ran less than its queue assures"
