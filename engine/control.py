@@ -226,7 +226,7 @@ class Engine:
         elif timer == Timer.CLEAR:
             self._tick()
             self.scheduler.carry_out(subject)
-        elif timer in (Timer.RESERVATION_START, Timer.MIN_RUNTIME, Timer.DISRUPTIONS):
+        elif timer in (Timer.RESERVATION_START, Timer.MIN_RUNTIME, Timer.TURN, Timer.DISRUPTIONS):
             if self.state.pending.groups:
                 self.state.capacity.freed += 1
         else:

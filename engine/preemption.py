@@ -10,6 +10,8 @@ for somebody already. Two rules say who may be one:
   above its quota too, and before each victim is taken they must be so still: what a queue has within its nominal quota
   nobody else touches.
 
+A workload that was preempted itself preempts nobody until it has waited for a while (`Workloads.may_preempt_at`).
+
 Spared are: work that has not run for its queue's minimum runtime, expired burst excepted; more workloads of a queue
 than its limit on disruptions allows; and work preempted THRASH times within the last hour, unless by a higher priority.
 
@@ -91,7 +93,9 @@ class Preemption(NamedTuple):
 
 
 def may_preempt(state: State, row: int) -> bool:
-    """A quick necessary condition: whether there is anybody the workload might preempt."""
+    """A quick necessary condition: whether there is anybody the workload might preempt, and it may by now."""
+    if state.now_ms < state.workloads.may_preempt_at(row, state.settings):
+        return False
     return _may_preempt_lower(state, row) or _may_take_back(state, row)
 
 

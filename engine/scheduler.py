@@ -608,7 +608,8 @@ class Scheduler:
         promises that no start depends on are not worked out."""
         state = self.state
         only_room_counts = self._only_room_counts()
-        if only_room_counts and not any(self._may_fit(group.rows[group.front]) for group in state.pending.groups.values()):
+        groups = state.pending.groups.values()
+        if only_room_counts and not any(self._may_fit(group.rows[group.front]) for group in groups):
             self._short_of_room = bool(state.pending.groups)
             return
         waiting = {key: deque(group.rows[group.front :]) for key, group in state.pending.groups.items()}

@@ -614,6 +614,7 @@ class State(Table):
         w.started[row] = -1
         if event.cause in ev.PREEMPTIONS:
             w.evictions[row] += 1
+            w.evicted_at[row] = self.now_ms
             self.queues.note_disruption(w.queue[row], self.now_ms)
             self.timers.watch_disruption(self, w.queue[row], self.now_ms)
         detail = event.cause + ((event.by + 1) << 8)
@@ -623,7 +624,7 @@ class State(Table):
         else:
             w.set_state(row, WorkloadState.QUEUED, wl.REQUEUED, self.now_ms, detail)
             self._enqueue(row)
-            if w.terms[row]:
+            if w.terms[row] or w.evicted_at[row] == self.now_ms:
                 self.timers.watch(self, row)
 
     def _keep_work(self, row: int, *, saved: bool) -> None:

@@ -30,13 +30,15 @@ class Timer(IntEnum):
     RESERVATION_END = 6
     MIN_RUNTIME = 7
     """A running workload may be preempted from now on."""
-    DISRUPTIONS = 8
+    TURN = 8
+    """A workload that was preempted may preempt again."""
+    DISRUPTIONS = 9
     """A queue's limit on disruptions counts one less."""
 
 
 Entry = tuple[int, Timer, int]
 """(cell ms, what, row of a workload or number of a booking)"""
-_OF_WORKLOADS = (Timer.WAKE, Timer.DEADLINE, Timer.MAX_RUNTIME, Timer.CONFIRM, Timer.MIN_RUNTIME)
+_OF_WORKLOADS = (Timer.WAKE, Timer.DEADLINE, Timer.MAX_RUNTIME, Timer.CONFIRM, Timer.MIN_RUNTIME, Timer.TURN)
 _IDLE = (WorkloadState.QUEUED, WorkloadState.HELD, WorkloadState.WAITING, WorkloadState.SUSPENDED)
 
 
@@ -114,6 +116,8 @@ def moment(state: State, timer: Timer, row: int) -> int | None:
     if timer == Timer.MIN_RUNTIME:
         limit = state.queues.specs[w.queue[row]].min_runtime_ms
         return w.started[row] + limit if limit and now == WorkloadState.RUNNING else None
+    if timer == Timer.TURN:
+        return w.may_preempt_at(row, state.settings) if w.evicted_at[row] >= 0 and now == WorkloadState.QUEUED else None
     limit = state.settings.try_timeout_ms
     return w.since[row] + limit if limit and now == WorkloadState.PLACED else None
 

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from functools import reduce
 from heapq import heappop, heappush
-from operator import floordiv
+from operator import floordiv, ge
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -40,12 +40,15 @@ from engine.workloads import WorkloadClass
 DEVICE = 1000
 """Milli-GPU of a whole device."""
 AMPLE = 2
-STEPS = (8, 1)
 """Slots looked at closely, as a multiple of those missing."""
+STEPS = (8, 1)
+"""Widths in which the cell is narrowed down to these, as multiples of them."""
 FEW_NODES = 64
 """Nodes looked at closely in any case."""
 SAMPLED = 16
 """Of that many nodes one is looked at to find out which prices are low."""
+UNLIKELY = 4
+"""What is on no cheap node at all is taken to contribute that much less than it might."""
 REPRICE = 8
 """Prices are worked out anew when what is missing has shrunk that much."""
 EXCHANGE_WORK = 4000
@@ -54,10 +57,8 @@ CORE = 32
 """Workloads among which the choice is exact."""
 CORE_PIECES = 1000
 """A choice that takes looking at more pieces is left as it is: a core would be little of it."""
-CORE_WORK = 3000
-"""Node updates after which branch and bound settles for the best found."""
-SMALL = 20
-"""That many times as much work is done where the core is everybody."""
+CORE_WORK, WHOLE_WORK = 3000, 60_000
+"""Node updates after which branch and bound settles for the best found: in a core, and where that is everybody."""
 STEP_WORK, ASKING_WORK = 8, 100
 """What a step of branch and bound costs besides, and what asking the caller does, in node updates."""
 
@@ -427,7 +428,7 @@ class _Detail:
 
     def enough(self) -> bool:
         """Whether nothing is missing, by the counts."""
-        return all(map(int.__ge__, self.have, self.needs))
+        return all(map(ge, self.have, self.needs))
 
     def victims(self) -> list[int]:
         """Rows of the workloads that are gone, in ascending order."""
@@ -525,22 +526,22 @@ class _Selection:
         everybody = np.flatnonzero(self.whole)
         if len(everybody) <= CORE:
             return self._exact(everybody)
-        for ample in (AMPLE, AMPLE**2, None):
+        for ample in (AMPLE, 4 * AMPLE, None):
             detail = self._shortlist(ample)
-            if self._walk(detail, self.prices):
+            if self._choose(detail, self.prices):
                 return self._refined(detail)
         # The cheapest ones may be so many that they pass a limit: try with as few as possible.
-        if self.limits is not None and self._walk(detail, np.ones_like(self.prices)):
+        if self.limits is not None and self._choose(detail, np.ones_like(self.prices)):
             return self._refined(detail)
         return None
 
     def _exact(self, everybody: Rows) -> list[int] | None:
         detail = self._detail_of(everybody)
-        found = self._walk(detail, self.prices)
+        found = self._choose(detail, self.prices)
         if found:
             self._reprieve(detail)
         core = _Core(self, detail, list(range(len(detail.rows))), known=found)
-        return detail.victims() if core.run(60000) else None
+        return detail.victims() if core.run(WHOLE_WORK) else None
 
     def _refined(self, shortlist: _Detail) -> list[int]:
         """The choice of the walk, with all that its victims hold in the cell in view."""
@@ -572,7 +573,7 @@ class _Selection:
         rows = np.union1d(field.workload[pieces], self._cheap_quota(ample))
         return _Detail(field, rows, pieces, self.parts[pieces])
 
-    def _walk(self, detail: _Detail, prices: Rows) -> bool:
+    def _choose(self, detail: _Detail, prices: Rows) -> bool:
         """Remove the cheapest until there is enough; when there never is, nobody."""
         self.walk = _Walk(detail, self.missing, prices[detail.rows], self._prospects(detail, prices), self.limits)
         self.line = self.walk.choices()
@@ -589,8 +590,8 @@ class _Selection:
         return False
 
     def _prospects(self, detail: _Detail, prices: Rows) -> Rows:
-        """Per workload: what it contributes on the nodes with the cheapest slots, AMPLE times as many as are missing;
-        all it contributes if there is none of it."""
+        """Per workload: what it contributes on the nodes with the cheapest slots, AMPLE times as many as are missing.
+        A node is worth its price only if those who share it go too, and these are the likely ones."""
         gain = self.gain[detail.nodes]
         whole = np.bincount(detail.gang_of, weights=detail.parts, minlength=len(detail.rows))
         unit = unit_prices(prices[detail.rows], whole, self.missing)
@@ -599,7 +600,7 @@ class _Selection:
         near = np.zeros(len(gain), bool)
         near[order[: np.searchsorted(np.cumsum(gain[order]), AMPLE * len(self.field.wants)) + 1]] = True
         there = np.bincount(detail.gang_of, weights=detail.parts * near[detail.node_of], minlength=len(whole))
-        return np.where(there > 0, there, whole / 4)
+        return np.where(there > 0, there, whole / UNLIKELY)
 
     def _cheap_pieces(self, ample: int | None) -> Rows:
         """What there is on the nodes with the cheapest slots, `ample` times as many as are missing; on all when that is
@@ -614,14 +615,15 @@ class _Selection:
         for ask in range(len(field.wants)):
             gained = field.slots[ask] - field.base_slots[ask]
             most = max(most, self.missing[ask] * int(np.count_nonzero(gained)) // max(int(gained.sum()), 1))
+        sizes = [] if ample is None else [max(step * ample * most, FEW_NODES) for step in STEPS]
         closed: Rows = gain == 0 if len(field.wants) == 1 else ~field.worth_a_look
         unit, workload, node, parts = self.unit, field.workload, field.node, self.parts
         pieces: Rows | None = None
-        for step in STEPS if ample is not None else ():
+        for size in sizes:
             prices = np.bincount(node, weights=unit.take(workload) * parts, minlength=len(gain))
             ratios = prices / np.maximum(gain, 1e-12)
             ratios[closed] = np.inf
-            closed = ~_lowest(ratios, max(step * (ample or 0) * most, FEW_NODES))
+            closed = ~_lowest(ratios, size)
             close = (parts > 0) & ~closed.take(node)
             pieces = np.flatnonzero(close) if pieces is None else pieces[close]
             workload, node, parts = workload[close], node[close], parts[close]
@@ -648,7 +650,7 @@ class _Selection:
         self.walk.limits = None
         chosen = bytes(detail.gone)
         found: dict[int, None] = {}
-        for gang in detail.costliest()[: EXCHANGE_WORK // len(detail.node_of)]:
+        for gang in detail.costliest()[: EXCHANGE_WORK // max(len(detail.node_of), 1)]:
             found |= dict.fromkeys(self.walk.instead_of(gang))
         room = max(CORE - sum(chosen), CORE // 2)
         for gang in self.line:

@@ -14,7 +14,7 @@ import msgspec
 
 from engine.columns import Names, Table
 from engine.errors import NotFoundError
-from engine.model import Dependency, PoolSpec, PriorityClassSpec, TaskGroup, WorkloadSpec, WorkloadState
+from engine.model import Dependency, PoolSpec, PriorityClassSpec, Settings, TaskGroup, WorkloadSpec, WorkloadState
 from engine.quota import Charge, QueueTree, Vector
 from engine.shape import Shape
 
@@ -37,6 +37,8 @@ TRANSITIONS = (
 DEPENDS_ON = ("finished", "failed", "ended", "started")
 """Kinds of dependency, by code."""
 MET = 64
+LEAST_TURN_MS = 1000
+"""Between being preempted and preempting others."""
 NONE = -1
 
 
@@ -174,6 +176,8 @@ class Workloads(Table):
         self.elastic = array("b")
         self.evictions = array("i")
         """How often it was preempted."""
+        self.evicted_at = array("q")
+        """Cell time of its last preemption; -1 when there was none."""
         self.preempting = array("i")
         """Workload for which it is being stopped; NONE when for none."""
         self.confirmed = array("b")
@@ -300,6 +304,7 @@ class Workloads(Table):
         self.flags.append(0)
         self.elastic.append(spec.elastic)
         self.evictions.append(0)
+        self.evicted_at.append(-1)
         self.preempting.append(NONE)
         self.confirmed.append(0)
         self.failures.append(0)
@@ -479,6 +484,11 @@ class Workloads(Table):
         cls = self.cls[row]
         self.took_before[cls] = self.took[cls]
         self.took[cls] = self.kept[row] + self.done[row]
+
+    def may_preempt_at(self, row: int, settings: Settings) -> int:
+        """Cell time from which the workload may preempt others: one that was preempted itself waits like anybody else
+        first, or two could take turns for ever."""
+        return self.evicted_at[row] + max(settings.preempt_after_ms, LEAST_TURN_MS) if self.evicted_at[row] >= 0 else 0
 
     def saves_when_asked(self, row: int) -> bool:
         """Whether it writes a checkpoint when it is asked to stop."""

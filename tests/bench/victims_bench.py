@@ -1,4 +1,4 @@
-"""Benchmark of victim selection: room for a large gang of whole nodes in a full cell, against the plain way to find it."""
+"""Benchmark of victim selection: room for a large gang of whole nodes in a full cell, and the plain way to find it."""
 
 from __future__ import annotations
 
@@ -55,13 +55,11 @@ class Cell:
         self.requests = Requests()
         self.requests.update(self.classes)
 
-    def devices_on_nodes(self, gangs: set[int]) -> Held:
-        """What tasks of these gangs hold."""
+    def devices_on_nodes(self) -> Held:
         a = self.allocations
         found: Held = [[] for _ in range(NODES)]
         for gang, node, mask in zip(a.workload, a.node, a.devices, strict=True):
-            if gang in gangs:
-                found[node].append((gang, mask.bit_count()))
+            found[node].append((gang, mask.bit_count()))
         return found
 
     def _tasks(self, layout: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -116,7 +114,7 @@ def _set(column: array[int], values: np.ndarray) -> None:
 
 
 def victims() -> Iterator[dict[str, Any]]:
-    """512 whole nodes out of 130,000 that are full: which gangs to remove. Warm; both ways take the same unit prices."""
+    """512 whole nodes out of 130,000 that are full: which gangs to remove. Both ways go by unit prices."""
     cell = Cell(1)
     asked = Resources(cpu_milli=96_000, memory_mib=1_000_000, gpu_milli=8000)
     shape = Shape(TaskGroup(count=NEED, request=asked), cell.capacity.pools)
@@ -129,10 +127,9 @@ def victims() -> Iterator[dict[str, Any]]:
             times.append(time.perf_counter() - begun)
         assert rows is not None
         seconds = sorted(times)[len(times) // 2]
-        lowest = np.flatnonzero(level == level.min())
-        on_node = cell.devices_on_nodes(set(lowest.tolist()))
+        on_node, levels, costs = cell.devices_on_nodes(), level.tolist(), cell.cost.tolist()
         begun = time.perf_counter()
-        plain = node_by_node(on_node, cell.cost.tolist(), NEED)
+        plain = node_by_node(on_node, levels, costs, NEED)
         plain_seconds = time.perf_counter() - begun
         cost, plain_cost = (sum(int(cell.cost[row]) for row in some) for some in (rows, plain))
         yield {
@@ -151,18 +148,23 @@ Held = list[list[tuple[int, int]]]
 """(gang, devices) of every task, by node."""
 
 
-def node_by_node(on_node: Held, cost: list[int], need: int) -> set[int]:
-    """The plain way: a unit price for every gang, the cheapest node that can be cleared, what its gangs free elsewhere
-    for nothing, and so on; in the end whoever is not needed is spared."""
+def node_by_node(on_node: Held, level: list[int], cost: list[int], need: int) -> set[int]:
+    """The plain way, within the lowest level: a unit price for every gang, the cheapest node that can be cleared, what
+    its gangs free elsewhere for nothing, and so on; in the end whoever is not needed is spared."""
     whole: dict[int, int] = {}
     nodes_of: dict[int, list[int]] = {}
     for node, held in enumerate(on_node):
         for gang, devices in held:
+            if level[gang]:
+                continue
             whole[gang] = whole.get(gang, 0) + devices
             nodes_of.setdefault(gang, []).append(node)
     unit = {gang: cost[gang] / min(devices / 8, need) for gang, devices in whole.items()}
-    heap = [(sum(unit[gang] * devices / 8 for gang, devices in held), node) for node, held in enumerate(on_node)]
-    heap = [(price, node) for price, node in heap if sum(devices for _, devices in on_node[node]) == 8]
+    heap = [
+        (sum(unit[gang] * devices / 8 for gang, devices in held), node)
+        for node, held in enumerate(on_node)
+        if not any(level[gang] for gang, _ in held)
+    ]
     price_of = {node: price for price, node in heap}
     heapify(heap)
     left = {node: len(on_node[node]) for node in price_of}

@@ -171,7 +171,7 @@ def test_contests_have_every_kind_of_preemption() -> None:
         seen.update(type(e).__name__ for e in history)
 
     look()
-    wanted = {"reclaimed", "lower priority", "Preempting", "PreemptionEnded", "Shrunk", "Grown"}
+    wanted = {"reclaimed", "lower priority", "Preempting", "Shrunk", "Grown"}
     assert sorted(wanted - seen) == []
 
 
