@@ -27,6 +27,8 @@ from engine.scheduler import Scheduler
 from engine.state import State
 from engine.timers import Entry, Timer
 
+MOST_ROUNDS = 16
+"""Cycles of one turn: what starts in one may let others start or grow in the next."""
 LEAST_PAUSE_MS = 1000
 """Between attempts to have a gang confirmed, so that a full executor is not asked all the time."""
 SNAPSHOT_EVERY = 200_000
@@ -261,7 +263,9 @@ class Engine:
         self._cycled_ms = self._clock_ms
         self.scheduler.cycle()
         self._launch()
-        while self.scheduler.unsettled:
+        for _ in range(MOST_ROUNDS):
+            if not self.scheduler.unsettled:
+                break
             self.scheduler.cycle()
             self._launch()
 

@@ -464,8 +464,9 @@ class _Search:
         w = state.workloads
         claims = _placed_without(state, self.shapes, self.counts, found)
         if claims is not None and not exact and len(found) <= CLOSELY:
-            found = self._needed(found)
-            claims = _placed_without(state, self.shapes, self.counts, found)
+            needed = self._needed(found)
+            if needed != found:
+                found, claims = needed, _placed_without(state, self.shapes, self.counts, needed)
         if claims is None:
             return None
         return Preemption(

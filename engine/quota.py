@@ -539,6 +539,11 @@ class QueueTree(Table):
         i = vertex * self.slots + slot
         return max(0, self.drawn[i] - self.quota[i]) if self.limited[vertex] >> slot & 1 else 0
 
+    def is_above_quota(self, vertex: int) -> bool:
+        """Whether the vertex draws more than its quota in a limited slot."""
+        limited = self.limited[vertex]
+        return any(limited >> slot & 1 and self.borrowed(vertex, slot) for slot in range(self.slots))
+
     def others_borrow(self, queue: int) -> bool:
         """Whether any vertex off the queue's path, in its tree, draws more than its quota in a limited slot."""
         limited = self.limited[queue]

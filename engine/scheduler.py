@@ -95,6 +95,8 @@ class Scheduler:
         """(class row, shapes) -> `gained_mark` at which it was found not to fit."""
         self._short_of_room = False
         """The last full pass left something waiting for capacity."""
+        self._bound = 0
+        """Starts so far."""
         self._soon = (-1, False)
         """State version, and whether then all that ran was likely to end soon."""
 
@@ -105,7 +107,7 @@ class Scheduler:
         overdue = state.pending.by_class and correct_overdue(state)
         for _ in range(MOST_PASSES):
             arrivals, state.arrivals = state.arrivals, []
-            freed = state.capacity.freed
+            freed, bound = state.capacity.freed, self._bound
             if overdue or self._seen_freed != freed or (arrivals and state.policy == "conservative"):
                 overdue = False
                 self.reservation = None
@@ -116,6 +118,9 @@ class Scheduler:
             else:
                 break
             self._seen_freed = freed
+            if self._bound != bound and self._preemptor_waits():
+                # What has started may be whom somebody refused before may preempt.
+                state.capacity.freed += 1
         if state.short and not self._short_of_room:
             self._grow()
 
@@ -345,6 +350,7 @@ class Scheduler:
             for group, _, count, _ in claims:
                 placed[group] += count
             flags |= state.queues.flags_of(queue, state.charge_if(row, shapes, placed))
+        self._bound += 1
         self._emit_claimed(ev.Placed(row, packed(claims, len(shapes)), flags))
 
     def variants(self, row: int) -> Iterator[tuple[Shape, ...]]:
@@ -442,6 +448,13 @@ class Scheduler:
         state = self.state
         return any(spec.preemption != "never" for spec in state.workloads.priority_classes) or any(state.queues.limited)
 
+    def _preemptor_waits(self) -> bool:
+        """Whether something waits that might preempt."""
+        state = self.state
+        return self._anyone_preempts() and any(
+            preemption.may_preempt(state, group.rows[group.front]) for group in state.pending.groups.values()
+        )
+
     def _preempt(self, row: int) -> Verdict | None:
         """Have others stopped so that the workload can start: at once, or when they have written their checkpoints.
         None when the policy (`engine.preemption`) finds nobody, or waiting is as quick."""
@@ -506,13 +519,18 @@ class Scheduler:
         counts = w.class_at(row).least
         # What is taken back from other queues must still be for the queue's own quota.
         borrow = all(cause != RECLAIMED for _, cause in victims)
-        for shapes in self.variants(row):
+        for shapes in self.variants(row) if self._still_above_quota(victims) else ():
             if preemption.lets_start(state, row, shapes, counts, rows, borrow=borrow):
                 for victim, cause in victims:
                     self._emit(ev.Requeued(victim, cause, by=row, saved=w.checkpoint_cost[victim] > 0))
                 self._place_preemptor(row, shapes)
                 return
         self._emit(ev.PreemptionEnded(row))
+
+    def _still_above_quota(self, victims: list[tuple[int, int]]) -> bool:
+        """Whether the queues of those that are taken back still use more than is theirs."""
+        queues, w = self.state.queues, self.state.workloads
+        return all(cause != RECLAIMED or queues.is_above_quota(w.queue[victim]) for victim, cause in victims)
 
     def _place_preemptor(self, row: int, shapes: tuple[Shape, ...]) -> None:
         claims = place(self.state.capacity, shapes, self.state.workloads.class_at(row).least)

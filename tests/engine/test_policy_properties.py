@@ -93,6 +93,20 @@ contested = st.builds(
     st.integers(0, 3),
 )
 
+fillers = st.builds(
+    Draft,
+    st.builds(
+        gang,
+        st.sampled_from([1, 2]),
+        st.sampled_from([1000, 2000]),
+        st.sampled_from([10 * MINUTE, HOUR]),
+        st.sampled_from(["low", "normal"]),
+        checkpoint_cost_ms=st.sampled_from([0, 0, 0, 2 * SECOND]),
+    ),
+    st.integers(0, 3),
+)
+"""Small work that stays: others need several of them gone."""
+
 
 @st.composite
 def lenders(draw: st.DrawFn) -> tuple[QueueSpec, ...]:
@@ -134,12 +148,13 @@ def contests(draw: st.DrawFn) -> Life:
     arrivals = st.builds(Submit, st.lists(contested, min_size=1, max_size=3).map(tuple))
     passes = st.builds(Pass, st.sampled_from([500, 4 * SECOND, 15 * SECOND]))
     steps = st.lists(st.one_of(arrivals, arrivals, passes), min_size=4, max_size=16)
+    first = Submit(tuple(draw(st.lists(fillers, max_size=8))))
     return Life(
         cell(draw(st.integers(1, 3)), draw(lenders()), draw(settings_)),
         draw(st.sampled_from(["easy", "fcfs", "easy-sjbf", "conservative"])),
         None,
         0,
-        tuple(draw(steps)),
+        (first, *draw(steps)),
     )
 
 
