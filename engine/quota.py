@@ -84,6 +84,8 @@ class QueueTree(Table):
     def derive(self) -> None:
         self.specs = [s if isinstance(s, QueueSpec) else msgspec.convert(s, QueueSpec) for s in self.specs]
         self.slots = len(self.flavors.names) * WIDTH
+        self._limited_slots: np.ndarray[Any, np.dtype[np.bool_]] | None = None
+        """`limited` as an array; None when it has to be made anew."""
         self.row_of = {spec.name: row for row, spec in enumerate(self.specs)}
         self.path: list[tuple[int, ...]] = []
         """Rows from the queue itself up to its root."""
@@ -166,6 +168,7 @@ class QueueTree(Table):
         return True
 
     def _link(self, row: int) -> None:
+        self._limited_slots = None
         parent_name = self.specs[row].parent
         self.children.append([])
         if parent_name:
@@ -192,6 +195,7 @@ class QueueTree(Table):
 
     def _rebuild(self, root: int) -> None:
         """Work out everything derived in the tree below a root."""
+        self._limited_slots = None
         members = [root]
         for row in members:
             members += self.children[row]
@@ -544,18 +548,26 @@ class QueueTree(Table):
         limited = self.limited[vertex]
         return any(limited >> slot & 1 and self.borrowed(vertex, slot) for slot in range(self.slots))
 
+    def anyone_borrows(self) -> bool:
+        """Whether any vertex draws more than its quota in a limited slot."""
+        return bool(self._above_quota().any())
+
     def others_borrow(self, queue: int) -> bool:
-        """Whether any vertex off the queue's path, in its tree, draws more than its quota in a limited slot."""
-        limited = self.limited[queue]
-        if not limited:
-            return False
+        """Whether any vertex off the queue's path, in its tree, does."""
         path = self.path[queue]
-        slots = [slot for slot in range(self.slots) if limited >> slot & 1]
-        above = view(self.drawn).reshape(-1, self.slots)[:, slots] > view(self.quota).reshape(-1, self.slots)[:, slots]
         return any(
             self.path[vertex][-1] == path[-1] and vertex not in path
-            for vertex in np.flatnonzero(above.any(axis=1)).tolist()
+            for vertex in np.flatnonzero(self._above_quota().any(axis=1)).tolist()
         )
+
+    def _above_quota(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """For each vertex and slot."""
+        if self._limited_slots is None:
+            slots = range(self.slots)
+            bits = [[mask >> slot & 1 for slot in slots] for mask in self.limited]
+            self._limited_slots = np.array(bits, bool).reshape(-1, self.slots)
+        above = (view(self.drawn) > view(self.quota)).reshape(-1, self.slots)
+        return np.asarray(above & self._limited_slots)
 
     def over(self, vertex: int, now_ms: int) -> Charge:
         """What the vertex draws above its ceiling at that time: its quota was reduced, or its burst window is over."""

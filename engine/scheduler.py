@@ -444,9 +444,11 @@ class Scheduler:
     # -- making room --------------------------------------------------------------------------------------------------
 
     def _anyone_preempts(self) -> bool:
-        """Whether some workload may preempt others at all."""
+        """Whether some workload may preempt others as things are."""
         state = self.state
-        return any(spec.preemption != "never" for spec in state.workloads.priority_classes) or any(state.queues.limited)
+        return any(spec.preemption != "never" for spec in state.workloads.priority_classes) or (
+            state.queues.anyone_borrows()
+        )
 
     def _preemptor_waits(self) -> bool:
         """Whether something waits that might preempt."""

@@ -10,7 +10,10 @@ with, in this order: the lowest highest level, the least cost, the fewest victim
 3. Greedy: the cheapest slots first. A workload already chosen costs nothing on its other nodes, and prices are worked
    out anew as less is missing.
 4. Reprieve: whoever is not needed is spared, the most important and costliest first, until nobody can be.
-5. The choice among the costliest victims and those that might take their place is made anew by branch and bound. With
+5. Greed sees each workload alone, and does badly where several only together make room. So in cells that are not too
+   large the same is done in reverse: all go, and those are spared first that cost most for what is lost without them
+   (as in Charikar's peeling for densest subgraphs, APPROX 2000). The better set of the two is taken.
+6. The choice among the costliest victims and those that might take their place is made anew by branch and bound. With
    up to CORE candidates that is everybody, and the answer is exact; in larger cases it is the core of a knapsack, where
    greed errs (Balas and Zemel, "An algorithm for large zero-one knapsack problems", Operations Research 28(5), 1980).
 
@@ -24,7 +27,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from functools import reduce
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from operator import floordiv, ge
 from typing import NamedTuple, Protocol
 
@@ -53,6 +56,8 @@ REPRICE = 8
 """Prices are worked out anew when what is missing has shrunk that much."""
 EXCHANGE_WORK = 4000
 """Pieces priced in search of others for the costliest victims."""
+PEELED = 4
+"""That many times as many slots are peeled down as are looked at closely."""
 CORE = 32
 """Workloads among which the choice is exact."""
 CORE_PIECES = 1000
@@ -544,20 +549,57 @@ class _Selection:
         return detail.victims() if core.run(WHOLE_WORK) else None
 
     def _refined(self, shortlist: _Detail) -> list[int]:
-        """The choice of the walk, with all that its victims hold in the cell in view."""
+        """The choice of the walk made better, with all that its victims hold in the cell in view."""
         self._reprieve(shortlist)
-        chosen = shortlist.victims()
-        others = self._others(shortlist) if len(shortlist.node_of) <= CORE_PIECES else []
+        chosen, others = shortlist.victims(), []
+        if len(shortlist.node_of) <= CORE_PIECES:
+            others = self._others(shortlist)
+            peeled = self._peeled()
+            if self._worth(peeled) < self._worth(chosen) and self._retake(chosen, peeled):
+                chosen, others = peeled, [row for row in dict.fromkeys(chosen + others) if row not in set(peeled)]
         detail = self._detail_of(np.array(sorted([*chosen, *others]), np.int64))
         place = {row: gang for gang, row in enumerate(detail.rows)}
         for row in chosen:
             detail.remove(place[row])
         self._reprieve(detail)
         if others:
-            core = [place[row] for row in others] + detail.costliest()
+            room = max(CORE - len(chosen), CORE // 2)
+            core = [place[row] for row in others[:room]] + detail.costliest()
             _Core(self, detail, core[:CORE], known=True).run(CORE_WORK)
             self._reprieve(detail)
         return detail.victims()
+
+    def _worth(self, rows: list[int]) -> tuple[float, int]:
+        """What is minimised, among sets that are enough; no set is the worst."""
+        return (sum(self.field.candidates.cost[rows].tolist()), len(rows)) if rows else (np.inf, 0)
+
+    def _retake(self, old: list[int], new: list[int]) -> bool:
+        """Count one set in instead of another, if the limits admit it."""
+        limits = self.limits
+        if limits is None:
+            return True
+        for row in old:
+            limits.untake(row)
+        for count, row in enumerate(new):
+            if not limits.take(row):
+                for other in new[:count]:
+                    limits.untake(other)
+                for other in old:
+                    limits.take(other)
+                return False
+        return True
+
+    def _peeled(self) -> list[int]:
+        """What is left of all near the cheapest slots when those are spared, one after another, that cost most for what
+        is lost without them; empty when that is not enough. It sees what only several together make free."""
+        detail = self._shortlist(AMPLE * PEELED)
+        for gang in range(len(detail.rows)):
+            detail.remove(gang)
+        if not detail.enough():
+            return []
+        peel = _Peel(detail, self.missing)
+        peel.run()
+        return detail.victims() if self.enough(detail) else []
 
     def _detail_of(self, rows: Rows) -> _Detail:
         """These workloads, with all that they hold in the cell."""
@@ -652,13 +694,12 @@ class _Selection:
         found: dict[int, None] = {}
         for gang in detail.costliest()[: EXCHANGE_WORK // max(len(detail.node_of), 1)]:
             found |= dict.fromkeys(self.walk.instead_of(gang))
-        room = max(CORE - sum(chosen), CORE // 2)
         for gang in self.line:
-            if len(found) >= room:
+            if len(found) >= CORE:
                 break
             if not chosen[gang]:
                 found[gang] = None
-        return [detail.rows[gang] for gang in list(found)[:room]]
+        return [detail.rows[gang] for gang in found]
 
     def _reprieve(self, detail: _Detail) -> None:
         """Spare who is not needed, the most important and costliest first, the oldest of equals, to a fixpoint."""
@@ -871,6 +912,67 @@ class _Walk:
                     self.limits.untake(rows[other])
                 return False
         return True
+
+
+class _Peel:
+    """Greed in reverse: everybody is gone, and who costs most for what is lost without them is spared first."""
+
+    def __init__(self, detail: _Detail, missing: list[int]) -> None:
+        self._detail = detail
+        self._missing = missing
+        self._on_node: list[dict[int, list[Piece]]] = [{} for _ in detail.free]
+        for gang, pieces in enumerate(detail.pieces):
+            for piece in pieces:
+                self._on_node[piece[0]].setdefault(gang, []).append(piece)
+        self._lost: list[dict[int, float]] = [{} for _ in detail.rows]
+        """Workload -> node -> what would be lost there if it stayed, in wholes of what is missing."""
+        self._total = [self._quota_lost(gang) for gang in range(len(detail.rows))]
+        for node in range(len(detail.free)):
+            self._note_losses(node)
+        self._keys = [self._key(gang) for gang in range(len(detail.rows))]
+
+    def _quota_lost(self, gang: int) -> float:
+        asks = self._detail.asks
+        given = zip(self._detail.quota_amounts, self._missing[asks:], strict=True)
+        return float(sum(amounts[gang] / missing for amounts, missing in given if missing))
+
+    def _note_losses(self, node: int) -> None:
+        """Work out anew what those that are gone from the node leave there."""
+        detail = self._detail
+        now = detail.slots[node]
+        for gang, pieces in self._on_node[node].items():
+            if detail.gone[gang]:
+                free = detail.free[node].copy()
+                for piece in pieces:
+                    detail.shift(free, piece, -1)
+                then = detail.slots_with(node, free)
+                lost = sum(
+                    (b - a) / missing for a, b, missing in zip(then, now, self._missing, strict=False) if missing
+                )
+                self._total[gang] += lost - self._lost[gang].get(node, 0.0)
+                self._lost[gang][node] = lost
+
+    def _key(self, gang: int) -> float:
+        """Minus the cost for a whole; smaller goes first."""
+        return -(self._detail.cost[gang] + 1) / max(self._total[gang], 1e-12)
+
+    def run(self) -> None:
+        """Spare until nobody can be whose turn has come."""
+        detail, keys = self._detail, self._keys
+        heap = [(key, gang) for gang, key in enumerate(keys)]
+        heapify(heap)
+        while heap:
+            key, gang = heappop(heap)
+            if key != keys[gang] or not detail.gone[gang] or not detail.spare(gang):
+                continue
+            neighbours: set[int] = set()
+            for node in self._lost[gang]:
+                self._note_losses(node)
+                neighbours.update(self._on_node[node])
+            for other in neighbours:
+                if detail.gone[other] and keys[other] != (new := self._key(other)):
+                    keys[other] = new
+                    heappush(heap, (new, other))
 
 
 class _Core:

@@ -128,11 +128,11 @@ class Workloads(Table):
         "ids", "names", "tag_sets", "tenants", "teams", "priority_classes", "class_specs", "cls", "queue", "priority",
         "tenant", "team", "tags", "state", "since", "submitted", "started", "ended", "attempts", "checkpoint",
         "checkpoint_cost", "simulated", "failing", "kept", "done", "rated", "tasks", "flags", "elastic", "evictions",
-        "preempting", "confirmed", "failures", "wake", "unmet", "terms", "terms_specs", "removed_classes", "took",
-        "took_before", "array_names", "array_limits", "array_running", "array", "first_allocation",
-        "first_dependency", "first_dependent", "dependency_waiter", "dependency_target", "dependency_kind",
-        "dependency_next", "dependent_next", "history", "history_previous", "history_at", "history_what",
-        "history_detail",
+        "evicted_at", "preempting", "confirmed", "failures", "wake", "unmet", "terms", "terms_specs",
+        "removed_classes", "took", "took_before", "array_names", "array_limits", "array_running", "array",
+        "first_allocation", "first_dependency", "first_dependent", "dependency_waiter", "dependency_target",
+        "dependency_kind", "dependency_next", "dependent_next", "history", "history_previous", "history_at",
+        "history_what", "history_detail",
     )  # fmt: skip
 
     def __init__(self) -> None:

@@ -182,7 +182,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     withdrawn: int
     lost_unit_ms: int
     cycles: int
-    """Scheduling cycles: one whenever work arrived, and one whenever work ended."""
+    """Moments at which something happened: work arrived, work ended, or what was preempted might preempt again."""
     wall_ms: int
     """Wall time of the engine from its definition to the last end. Making the workload specs is not in it."""
     decisions_per_s: int

@@ -85,7 +85,7 @@ def test_a_small_run_finishes_everything_within_the_quota(scenario: Scenario, es
     assert all(not any(engine.state.queues.used_vector(row)) for row in range(len(engine.state.queues.specs)))
     assert result.makespan_ms >= scenario.arrival_bound_ms
     assert result.used_permille <= 1000
-    assert result.cycles == len({at_ms for at_ms, _ in load}) + len(set(engine.state.workloads.ended))
+    assert result.cycles >= len({at_ms for at_ms, _ in load}) + len(set(engine.state.workloads.ended))
     steps = _holdings(engine)
     most = _most_units(steps)
     for queue in engine.state.queues.specs:

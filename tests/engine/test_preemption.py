@@ -187,6 +187,12 @@ def test_work_within_the_nominal_quota_of_another_queue_is_not_touched():
     assert victims(engine, work("q", priority_class="high")) is None
 
 
+def test_no_more_is_taken_back_than_is_borrowed_though_the_preemptor_has_quota_for_more():
+    engine = running(cell(queue("a", 24), queue("b", 24)), *(work(f"w{i}", "b") for i in range(4)))
+    assert victims(engine, work("p", nodes=2)) is None
+    assert victims(engine, work("q")) == {"w3": "reclaimed"}
+
+
 def test_a_gang_goes_whole_though_only_a_part_of_it_is_borrowed():
     engine = running(borrowing(nominal=24), work("w", "b", nodes=4))
     assert victims(engine, work("p")) == {"w": "reclaimed"}

@@ -183,7 +183,7 @@ def test_a_cell_without_work_offers_nobody():
 
 
 def least_cost(cell: Cell, ask: Ask, level: int) -> int | None:
-    """The least cost of enough victims up to that level. The variables: who goes; how many tasks each node then takes."""
+    """The least cost of enough victims up to that level. Variables: who goes, how many tasks each node then takes."""
     shape, count = ask
     nodes = shape_nodes(cell.capacity, shape)
     gangs = len(cell.classes)
@@ -246,6 +246,46 @@ def test_the_cost_is_that_of_an_integer_program_or_close_to_it(nodes, gangs, dev
         total += cost
         least += bound
     assert least <= total <= 1.05 * least
+
+
+def halves(rng: random.Random, nodes: int) -> Cell:
+    """Two halves on most nodes, in gangs of up to 32."""
+    cell = Cell(rng, nodes=0, gangs=0, devices=())
+    tasks: dict[int, list[int]] = {4000: [], 8000: []}
+    for node in range(nodes):
+        cell.capacity.add_node(NodeSpec(id=f"n{node}", pool="large"), 0)
+        cell.allocations.add_node()
+        size = rng.choice([4000, 4000, 8000])
+        tasks[size] += [node] * (8000 // size)
+    for size, places in tasks.items():
+        rng.shuffle(places)
+        while places:
+            group = TaskGroup(request=Resources(gpu_milli=size))
+            cell.classes.append(WorkloadClass(((group,), 1000, "", "")))
+            cell.classes[-1].shapes = (Shape(group, cell.capacity.pools),)
+            first, count = NONE, rng.choice([1, 2, 4, 8, 16, 32])
+            for node in places[:count]:
+                taken = cell.capacity.claim(node, cell.classes[-1].shapes[0], 1)
+                first = cell.allocations.add(len(cell.first), 0, node, 1, taken, first)
+            del places[:count]
+            cell.first.append(first)
+            cell.cost.append(rng.randrange(1000) * count * size // 1000)
+    cell.level = [0] * len(cell.first)
+    return cell
+
+
+def test_gangs_that_only_together_clear_a_node_are_chosen_well():
+    """To go by each gang's price alone ends up with many halves, and above this."""
+    total = least = 0
+    for seed in range(8):
+        cell = halves(random.Random(seed), nodes=400)
+        ask = (Shape(TaskGroup(request=Resources(gpu_milli=8000)), cell.capacity.pools), 60)
+        found, bound = cell.choose([ask]), least_cost(cell, ask, 0)
+        assert found is not None
+        assert bound is not None
+        total += sum(cell.cost[row] for row in found)
+        least += bound
+    assert least <= total <= 1.04 * least
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
