@@ -136,7 +136,7 @@ def _check_place(state: State, spec: WorkloadSpec, where: str) -> None:
     if not state.queues.takes_work(queue):
         raise SpecError(f"{where}.queue", f"queue '{spec.queue}' is draining", "Use another queue, or open it again")
     for i, group in enumerate(spec.groups):
-        _check_group(state, group, f"{where}.groups[{i}]")
+        _check_group(state, group, queue, f"{where}.groups[{i}]")
     total = [0, 0, 0, 0]
     for group in spec.groups:
         for i, wanted in enumerate(group.request.vector()):
@@ -159,16 +159,23 @@ def _check_place(state: State, spec: WorkloadSpec, where: str) -> None:
         )
 
 
-def _check_group(state: State, group: TaskGroup, where: str) -> None:
+def _check_group(state: State, group: TaskGroup, queue: int, where: str) -> None:
     pools = state.capacity.pools
     for name in group.pools:
         if name not in state.capacity.pool_of:
             raise SpecError(f"{where}.pools", f"there is no pool '{name}'", f"Use: {', '.join(p.name for p in pools)}")
-    eligible = [i for i, pool in enumerate(pools) if state.capacity.pool_nodes[i] and accepts(group, pool)]
+    named = state.queues.flavors_of(queue)
+    eligible = [
+        i
+        for i, pool in enumerate(pools)
+        if state.capacity.pool_nodes[i] and accepts(group, pool) and (not named or pool.name in named)
+    ]
     if not eligible:
         raise SpecError(f"{where}.request", "no node of this cell could ever run one such task", _largest(state, group))
     shape = Shape(group, pools)
-    most = sum(shape.most_on(pools[i].capacity) * state.capacity.pool_nodes[i] for i in eligible)
+    rooms = [shape.most_on(pools[i].capacity) * state.capacity.pool_nodes[i] for i in eligible]
+    # With quotas by pool a group goes to one pool.
+    most = max(rooms) if state.queues.flavored(queue) else sum(rooms)
     if (group.min_count or group.count) > most:
         raise SpecError(
             f"{where}.count",

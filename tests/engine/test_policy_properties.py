@@ -97,10 +97,12 @@ fillers = st.builds(
     Draft,
     st.builds(
         gang,
-        st.sampled_from([1, 2]),
+        st.sampled_from([1, 2, 3]),
         st.sampled_from([1000, 2000]),
         st.sampled_from([10 * MINUTE, HOUR]),
         st.sampled_from(["low", "normal"]),
+        st.sampled_from([0, 1]),
+        elastic=st.booleans(),
         checkpoint_cost_ms=st.sampled_from([0, 0, 0, 2 * SECOND]),
     ),
     st.integers(0, 3),
@@ -175,7 +177,7 @@ def test_contests_have_every_kind_of_preemption() -> None:
     """What the tests above find nothing wrong with does happen in them."""
     seen: set[str] = set()
 
-    @settings(SOME, max_examples=120, database=None)
+    @settings(SOME, max_examples=200, database=None)
     @given(contests())
     def look(life: Life) -> None:
         player = Player(life)

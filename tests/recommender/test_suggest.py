@@ -248,7 +248,7 @@ def test_pages_of_a_real_engine_have_what_is_needed() -> None:
         nodes=tuple(NodeSpec(id=f"n{i}", pool="p") for i in range(3)),
         queues=(
             QueueSpec(name="org"),
-            QueueSpec(name="a", parent="org", nominal=quota),
+            QueueSpec(name="a", parent="org", nominal=quota, borrowing_limit={"gpu_milli": 0}),
             QueueSpec(name="b", parent="org", nominal=quota),
         ),
     )
