@@ -14,10 +14,10 @@ run: $(STAMP)  ## the console on a live demo cluster
 	@$(BIN)/muster --demo
 
 test: $(STAMP)  ## the tests, without the ones marked slow
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile
 
 test-long: $(STAMP)  ## every test, also the ones that take minutes
-	$(BIN)/python -m pytest -m "slow or not slow"
+	$(BIN)/python -m pytest -m "slow or not slow" -n auto --dist loadfile
 
 bench: $(STAMP)  ## the budgets of the house, measured
 	$(BIN)/python tests/bench/run.py --json bench-results.json

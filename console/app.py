@@ -153,7 +153,9 @@ class MusterApp(App[None]):
         changes = event.changes
         self.events.add(changes.items, changes.missed)
         self._health = event.health or self._health
-        moved = changes.version != self._seen.version or changes.at_ms - self._seen.reloaded_ms >= STALE_MS
+        # The first answer brings what happened before, at the version that is known already.
+        moved = bool(changes.items) or changes.version != self._seen.version
+        moved = moved or changes.at_ms - self._seen.reloaded_ms >= STALE_MS
         self._seen.version, self._seen.at_ms = changes.version, changes.at_ms
         if moved:
             self._reload()

@@ -52,7 +52,7 @@ SAMPLED = 16
 """Of that many nodes one is looked at to find out which prices are low."""
 UNLIKELY = 4
 """What is on no cheap node at all is taken to contribute that much less than it might."""
-REPRICE = 8
+REPRICE = 16
 """Prices are worked out anew when what is missing has shrunk that much."""
 EXCHANGE_WORK = 4000
 """Pieces priced in search of others for the costliest victims."""
