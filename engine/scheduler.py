@@ -221,10 +221,14 @@ class Scheduler:
         refused: set[int] = set()
         alike = not self._anyone_preempts() and not state.bookings.reservations
         starts = 0
+        started: Order | None = None
         while True:
             if state.policy == "easy-sjbf" and self.reservation is not None and isinstance(lineup, Lineup):
                 lineup = ShortestFirst(state, lineup.rest())
             first = lineup.next()
+            if started is not None:
+                self.decisions.append(Decision(state.now_ms, started[3], started, None if first is None else first[0]))
+                started = None
             if first is None:
                 return starts
             order, key = first
@@ -238,7 +242,7 @@ class Scheduler:
                 group = groups.get(key)
                 if group is not None:
                     lineup.put(key, group.rows[group.front])
-                self.decisions.append(Decision(state.now_ms, row, order, lineup.peek()))
+                started = order
             elif verdict == Verdict.QUEUE_CLOSED or self._is_strict(key[1]):
                 closed.add(key[1])
             elif verdict == Verdict.ARRAY_LIMIT or (verdict in _OF_ROOM and alike):

@@ -25,6 +25,7 @@ from engine.model import (
     Resources,
     TaskGroup,
     WorkloadSpec,
+    WorkloadState,
 )
 from engine.query import Query, Term
 from engine.shape import Shape
@@ -197,6 +198,43 @@ def gang() -> Iterator[dict[str, Any]]:
         "tasks_per_s": size / seconds,
         "reference": f"{seconds * 1000:.0f} ms from submission to durable",
     }
+
+
+def idle_cycle() -> Iterator[dict[str, Any]]:
+    """A cycle in which nothing can start: right after another, and after something was freed that helps nobody."""
+    queues, each = 1000, 100
+    small = CellSpec(
+        pools=(POOLS[0],),
+        nodes=(NodeSpec(id="n0", pool="h100"),),
+        queues=(QueueSpec(name="root"), *(QueueSpec(name=f"q{i}", parent="root") for i in range(queues))),
+        priority_classes=(PriorityClassSpec(name="normal", value=0),),
+    )
+    engine = Engine.open(None, cell=small)
+    group = TaskGroup(request=Resources(gpu_milli=8000))
+    engine.command(Submit(workloads=(WorkloadSpec(id="runs", queue="q0", groups=(group,), estimate_ms=86_400_000),)))
+    waiting = [
+        WorkloadSpec(id=f"w{i}", queue=f"q{i % queues}", groups=(group,), estimate_ms=60_000)
+        for i in range(queues * each)
+    ]
+    engine.command(Submit(workloads=tuple(waiting)))
+    rows = [row for row, state in enumerate(engine.state.workloads.state) if state == WorkloadState.QUEUED]
+    begun = time.perf_counter()
+    for row in rows:
+        engine.state.workloads.class_at(row)
+    loop_us = (time.perf_counter() - begun) * 1e6
+    for at, freed in (("nothing new", 0), ("something freed, nothing fits", 1)):
+        begun = time.perf_counter()
+        for _ in range(20):
+            engine.state.capacity.freed += freed
+            engine.scheduler.cycle()
+        cycle_us = (time.perf_counter() - begun) / 20 * 1e6
+        yield {
+            "at": f"{queues:,} queues, {len(rows):,} waiting, {at}",
+            "result": f"{cycle_us:,.1f} µs",
+            "microseconds": cycle_us,
+            "microseconds_per_queue": cycle_us / queues,
+            "reference": f"{cycle_us / queues:.2f} µs a queue; to look at every workload once: {loop_us:,.0f} µs",
+        }
 
 
 def restart() -> Iterator[dict[str, Any]]:

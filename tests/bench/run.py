@@ -14,12 +14,15 @@ from collections.abc import Callable, Iterator
 
 import engine_bench
 import paint_bench
+import victims_bench
 
 Row = dict[str, object]
 BENCHES: dict[str, Callable[[], Iterator[Row]]] = {
     "placement": engine_bench.placement,
     "end_to_end": engine_bench.end_to_end,
     "gang": engine_bench.gang,
+    "victims": victims_bench.victims,
+    "idle_cycle": engine_bench.idle_cycle,
     "restart": engine_bench.restart,
     "fork": engine_bench.fork,
     "query": engine_bench.query,
