@@ -41,6 +41,26 @@ class Resources(Spec, frozen=True, kw_only=True):
         return (self.cpu_milli, self.memory_mib, self.gpu_milli, self.disk_mib)
 
 
+LEVELS = ("region", "zone", "block", "rack", "nvlink", "node")
+"""Levels of the topology tree, widest first. `nvlink` is a domain of nodes that share an NVLink fabric."""
+Level = Literal["region", "zone", "block", "rack", "nvlink", "node"]
+
+
+class Taint(Spec, frozen=True, kw_only=True):
+    """Keeps work away that does not tolerate it."""
+
+    key: str
+    value: str = ""
+    effect: Literal["NoSchedule", "PreferNoSchedule"] = "NoSchedule"
+
+
+class Toleration(Spec, frozen=True, kw_only=True):
+    """Tolerates taints of that key: those of that value, or all of them when no value is given."""
+
+    key: str
+    value: str = ""
+
+
 class PoolSpec(Spec, frozen=True, kw_only=True):
     """Nodes of one machine type."""
 
@@ -52,6 +72,16 @@ class PoolSpec(Spec, frozen=True, kw_only=True):
     price_microusd_hour: int = 0
     spot: bool = False
     labels: dict[str, str] = {}
+    """Of each of its nodes, besides their own."""
+    taints: tuple[Taint, ...] = ()
+    gpu_memory_mib: int = 0
+    """Memory of one device; 0: by the model, where it is known."""
+    nvlink_group: int = 0
+    """Devices of a node are linked in sets of so many, in order; 0: all of them are."""
+    mig: bool = False
+    """Devices may be partitioned into MIG instances while they are idle."""
+    placement: dict[str, int] = {}
+    """Score name -> weight (`engine.scores`) for work that goes here and whose queue says nothing. Empty: pack."""
 
 
 class NodeSpec(Spec, frozen=True, kw_only=True):
@@ -59,9 +89,14 @@ class NodeSpec(Spec, frozen=True, kw_only=True):
 
     id: str
     pool: str
+    region: str = ""
     zone: str = ""
     block: str = ""
     rack: str = ""
+    nvlink: str = ""
+    """Domain of nodes on one NVLink fabric."""
+    labels: dict[str, str] = {}
+    taints: tuple[Taint, ...] = ()
 
 
 class FlavorQuota(Spec, frozen=True, kw_only=True):
@@ -115,6 +150,8 @@ class QueueSpec(Spec, frozen=True, kw_only=True):
     disruptions: int = -1
     """Most preemptions of its workloads within `disruption_window_ms`; -1 is no limit."""
     disruption_window_ms: int = HOUR_MS
+    placement: dict[str, int] = {}
+    """Score name -> weight (`engine.scores`) for choosing among nodes that fit. Empty: as the pool says, or pack."""
 
 
 class PriorityClassSpec(Spec, frozen=True, kw_only=True):
@@ -156,6 +193,29 @@ class CellSpec(Spec, frozen=True, kw_only=True):
     settings: Settings = Settings()
 
 
+class TopologyRequest(Spec, frozen=True, kw_only=True):
+    """All tasks of a workload in one domain of a level: it must be (`required`), or it should be, widening level by
+    level where it cannot (`preferred`). Both: within the required one, as close as the preferred one."""
+
+    required: Level | None = None
+    preferred: Level | None = None
+
+
+class Spread(Spec, frozen=True, kw_only=True):
+    """Tasks of a group evenly over the domains of a level: counts of any two that could take one differ by at most
+    `max_skew`."""
+
+    level: Level
+    max_skew: int = 1
+
+
+class Affinity(Spec, frozen=True, kw_only=True):
+    """The domain of a level where work that carries all these tags is."""
+
+    tags: dict[str, str]
+    level: Level = "node"
+
+
 class TaskGroup(Spec, frozen=True, kw_only=True):
     """Identical members of a gang. `request` is for one task; all `count` start together or none does, unless a
     smaller `min_count` is enough."""
@@ -169,6 +229,16 @@ class TaskGroup(Spec, frozen=True, kw_only=True):
     """Acceptable device models; empty means any."""
     pools: tuple[str, ...] = ()
     """Acceptable pools; empty means any."""
+    gpu_memory_mib: int = 0
+    """Least memory of a device."""
+    mig: str = ""
+    """MIG profile that each task gets one instance of, such as `1g.10gb`."""
+    node_labels: dict[str, tuple[str, ...]] = {}
+    """Label -> acceptable values; a node must match all. A value of `*` accepts any."""
+    avoid_labels: dict[str, tuple[str, ...]] = {}
+    """Label -> values that a node must not have."""
+    tolerations: tuple[Toleration, ...] = ()
+    spread: Spread | None = None
 
 
 class Dependency(Spec, frozen=True, kw_only=True):
@@ -236,6 +306,13 @@ class WorkloadSpec(Spec, frozen=True, kw_only=True):
     """Wait before the first retry; doubles each time, up to an hour, with up to a tenth added at random."""
     reservation: str = ""
     """Advance reservation whose nodes it may use, and uses alone."""
+    topology: TopologyRequest | None = None
+    near: tuple[Affinity, ...] = ()
+    """Must be where such other work is; before there is any, it may go anywhere."""
+    apart: tuple[Affinity, ...] = ()
+    """Must not be where such other work is (its own tasks do not count), nor such work where it is."""
+    data: tuple[str, ...] = ()
+    """Zones that hold its data, for the score `data`."""
     simulated_runtime_ms: int = 0
     """Run time the simulated executor gives it; 0 lets the executor draw one from the estimate."""
     simulated_failures: int = 0
