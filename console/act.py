@@ -33,6 +33,11 @@ def submit(arguments: argparse.Namespace) -> None:
 
     with closing(connect(arguments)) as client:
         workloads = _workloads(arguments, clock_of(client))
+        if arguments.dry_run:
+            from console.whatif import dry_run
+
+            dry_run(arguments, client, workloads)
+            return
         receipt = client.command(Submit(workloads=workloads))
     _acknowledge(arguments, receipt, f"{len(receipt.changed):,} submitted")
 

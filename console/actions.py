@@ -15,9 +15,11 @@ from console.text import printable
 from engine.errors import SpecError
 from engine.query import COLUMNS, Kind
 
-ScreenName = Literal["overview", "queues", "workloads", "nodes", "events", "workload", "node"]
+ScreenName = Literal["overview", "queues", "workloads", "nodes", "events", "whatif", "workload", "node"]
 TargetKind = Literal["", "workload", "node", "queue"]
-SCREENS: tuple[ScreenName, ...] = ("overview", "queues", "workloads", "nodes", "events", "workload", "node")
+SCREENS: tuple[ScreenName, ...] = (
+    "overview", "queues", "workloads", "nodes", "events", "whatif", "workload", "node",
+)  # fmt: skip
 LISTS: tuple[ScreenName, ...] = ("queues", "workloads", "nodes")
 
 
@@ -62,7 +64,7 @@ class Action:
     """What does the same from the shell; `{ids}` stands for the targets."""
     commands: tuple[str, ...] = ()
     """Names in the `:` bar."""
-    argument: Literal["", "filter", "id", "ids", "flags", "column"] = ""
+    argument: Literal["", "filter", "id", "ids", "flags", "column", "edit"] = ""
     """What stands behind its name in the `:` bar. `flags`: what stands behind it in the shell."""
     footer: bool = False
     why_not: Why = field(default=_always)
@@ -106,6 +108,8 @@ def _only_typed(example: str) -> Why:
 _WORK: tuple[ScreenName, ...] = ("workloads", "workload")
 _NODES: tuple[ScreenName, ...] = ("nodes", "node")
 _QUEUES: tuple[ScreenName, ...] = ("queues",)
+_TRIED: tuple[ScreenName, ...] = (*_WORK, *_NODES, *_QUEUES, "whatif")
+"""Where an edit of a what-if begins, or is run."""
 
 ACTIONS: tuple[Action, ...] = (
     Action("overview", "Overview", ("1",), commands=("overview", "o"), shell="muster"),
@@ -116,6 +120,14 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("nodes", "Nodes", ("4",), commands=("nodes",), argument="filter", shell="muster get nodes"),
     Action("events", "Events", ("5",), commands=("events",)),
+    Action(
+        "whatif", "What if", ("6",), commands=("whatif",), argument="edit", shell="muster whatif --edit 'EDIT'",
+    ),
+    Action("rehearse", "What if", ("w",), _TRIED, footer=True),
+    Action("take_out", "Take out edit", ("x",), ("whatif",), footer=True),
+    Action("compare", "Beside", ("b",), ("whatif",), footer=True),
+    Action("stop_run", "Stop run", ("z",), ("whatif",)),
+    Action("eta", "When it starts", ("e",), ("workload",), shell="muster eta ID", footer=True),
     Action("workload", "Workload by id", commands=("workload", "w", "why"), argument="id", shell="muster why ID"),
     Action("node", "Node by id", commands=("node", "n"), argument="id", shell="muster get nodes id:ID"),
     Action("open", "Open", ("enter",), commands=("open",), argument="id", footer=True),

@@ -246,6 +246,10 @@ class MusterApp(App[None]):
         except SpecError as error:
             self.report(error)
 
+    @on(Pane.Compose)
+    def _compose(self, event: Pane.Compose) -> None:
+        self.steering.open_command(event.line)
+
     @work(group="propose", exclusive=True)
     async def propose(self, action: Action, ids: tuple[str, ...]) -> None:
         """Ask the engine for a plan, the person for a yes, and the engine to do exactly that plan."""

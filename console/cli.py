@@ -130,6 +130,22 @@ def _show_commands(commands: Any) -> None:
     )
     fairness.add_argument("queue", nargs="?", help="only this queue and its starts")
     _reach(fairness, sub=True)
+    whatif = _command(commands, "whatif", "console.whatif:whatif", "what would change, tried on a fork of the cell")
+    whatif.add_argument(
+        "--edit",
+        action="append",
+        required=True,
+        metavar="EDIT",
+        help="such as 'drain h100-0001' or 'quota research gpu=64'",
+    )
+    whatif.add_argument("--watch", nargs="+", default=(), metavar="ID", help="workloads whose starts are told")
+    _ahead(whatif)
+    _reach(whatif, sub=True)
+    eta = _command(commands, "eta", "console.whatif:eta", "when a workload starts, and how good such estimates were")
+    eta.add_argument("id", nargs="?")
+    eta.add_argument("--score", action="store_true", help="estimates that were shown against what happened")
+    _ahead(eta)
+    _reach(eta, sub=True)
     suggest = _command(commands, "suggest", "console.show:suggest", "what stands out, and what might be done about it")
     _reach(suggest, sub=True)
 
@@ -162,6 +178,9 @@ def _change_commands(commands: Any) -> None:
     submit.add_argument("--elastic", action="store_true", default=None, help="may grow and shrink while it runs")
     submit.add_argument("--reservation", metavar="NAME", help="use the nodes of this reservation, and only those")
     submit.add_argument("--held", action="store_true", help="submit on hold")
+    submit.add_argument(
+        "--dry-run", action="store_true", help="say when it would start and what it costs; submit nothing"
+    )
     _reach(submit, sub=True)
     for name, (_, text) in ACTIONS.items():
         action = _command(commands, name, "console.act:act", text)
@@ -270,6 +289,14 @@ def _reach(target: argparse.ArgumentParser, *, sub: bool = False) -> None:
     group.add_argument("--readonly", action="store_true", default=default, help="show, never act")
     if sub:
         _json(target)
+
+
+def _ahead(target: argparse.ArgumentParser) -> None:
+    """How far, how often and with what the twin runs ahead."""
+    target.add_argument("--horizon", default="24h", metavar="TIME", help="how far to run ahead (default 24h)")
+    target.add_argument("--seeds", type=_positive, metavar="N", help="how often, with other draws of run times")
+    target.add_argument("--seed", type=_count, default=0, metavar="N", help="of the first; the same gives the same")
+    target.add_argument("--arrivals", action="store_true", help="more work arrives as it did of late")
 
 
 def _json(target: argparse.ArgumentParser) -> None:

@@ -15,9 +15,13 @@ from engine.errors import RefusedError
 if TYPE_CHECKING:
     from engine.commands import AnyCommand, Receipt
     from engine.model import ReservationSpec
+    from engine.outlook import Ask, RunStatus, ScoreReport
     from engine.query import (
         Changes,
+        Consolidation,
+        ConsolidationRequest,
         FairnessReport,
+        FragmentationReport,
         NodeDetail,
         Overview,
         Page,
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
         WorkloadDetail,
     )
     from recommender.suggest import Advice
-    from runbooks.plan import ActionName, Outcome, Proposal, QueueChange
+    from runbooks.plan import ActionName, Outcome, Proposal, QueueChange, WorkloadMove
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +87,15 @@ class Client(Protocol):
         """What each queue holds and deserves, and why the last starts went in their order."""
         ...
 
+    def fragmentation(self) -> FragmentationReport:
+        """How much of the free GPU the work of the cell could not use, by pool and by kind of task."""
+        ...
+
+    def consolidation(self, request: ConsolidationRequest) -> Consolidation:
+        """Moves of running work that bring about what is asked for, tried on forks of the cell, or why there are none.
+        Nothing is done: propose `migrate` with them."""
+        ...
+
     def estimate(self, workload_id: str) -> RuntimeEstimate | None:
         """How long work like it ran; None while too little of its like has finished."""
         ...
@@ -93,6 +106,26 @@ class Client(Protocol):
 
     def suggestions(self) -> Advice:
         """What the recommender finds now. Its actions are hints of what to propose; nothing is done."""
+        ...
+
+    def ask(self, ask: Ask) -> RunStatus:
+        """Have the twin run ahead on a fork of the cell, beside it. Changes nothing; follow it with `run`."""
+        ...
+
+    def run(self, run_id: str, after: int = -1, wait_s: float = 0.0) -> RunStatus:
+        """A run of the twin as it stands; waits up to `wait_s` seconds for a serial above `after`."""
+        ...
+
+    def cancel_run(self, run_id: str) -> RunStatus:
+        """Stop a run; what it has found so far stays."""
+        ...
+
+    def runs(self) -> tuple[RunStatus, ...]:
+        """The runs that are kept, newest first, without their answers."""
+        ...
+
+    def scores(self) -> ScoreReport:
+        """How the start estimates that were shown compare with what happened."""
         ...
 
     def changes(self, after: int, wait_s: float, limit: int = 500) -> Changes:
@@ -111,8 +144,9 @@ class Client(Protocol):
         *,
         queue: QueueChange | None = None,
         reservation: ReservationSpec | None = None,
+        moves: tuple[WorkloadMove, ...] = (),
     ) -> Proposal:
-        """Resolve, simulate on a fork and show. Changes nothing. `queue` and `reservation` as in a plan."""
+        """Resolve, simulate on a fork and show. Changes nothing. `queue`, `reservation` and `moves` as in a plan."""
         ...
 
     def approve(self, proposal_id: str, digest: str) -> Outcome:

@@ -265,6 +265,7 @@ def _argument(action: Action) -> str:
         "ids": "[ID …]",
         "flags": "as in the shell",
         "column": "[-]column",
+        "edit": "[EDIT]",
     }
     return words[action.argument]
 

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 
 import yaml
 
-from console.quantities import shown
 from engine.errors import SpecError
+from engine.measures import shown
 
 MAX_FILE_BYTES = 64 * 2**20
 MAX_DEPTH = 50

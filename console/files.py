@@ -14,8 +14,8 @@ import msgspec
 
 from console.document import Document, read_document
 from console.moments import Now, moment_ms
-from console.quantities import cpu_milli, duration_ms, gpu_milli, memory_mib, money_microusd, shown
 from engine.errors import SpecError
+from engine.measures import cpu_milli, duration_ms, gpu_milli, memory_mib, money_microusd, shown
 from engine.model import CellSpec, WorkloadSpec, check_workload
 
 MAX_POOL_NODES = 1_000_000

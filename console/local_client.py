@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from console.client import Health, refuse_read_only
 from console.version import VERSION
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from engine.model import ReservationSpec
     from engine.query import (
         Changes,
+        Consolidation,
+        ConsolidationRequest,
         FairnessReport,
+        FragmentationReport,
         NodeDetail,
         Overview,
         Page,
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     )
     from recommender.suggest import Advice
     from runbooks.gate import Gate
-    from runbooks.plan import ActionName, Outcome, Proposal, QueueChange
+    from runbooks.plan import ActionName, Outcome, Proposal, QueueChange, WorkloadMove
 
 REQUESTS = (Submit, Define, AddPools, AddNodes, AddQueues, AddPriorityClasses)
 """Commands that need no approval: they add, they do not touch what exists."""
@@ -94,6 +97,16 @@ class LocalClient:
     def fairness(self) -> FairnessReport:
         return self._loop.call(lambda engine: engine.fairness())
 
+    def fragmentation(self) -> FragmentationReport:
+        return self._loop.call(lambda engine: engine.fragmentation())
+
+    def consolidation(self, request: ConsolidationRequest) -> Consolidation:
+        from engine.consolidation import plan
+
+        # As with `unblocking`: the engine is held up for one fork.
+        twin = self._loop.call(lambda engine: engine.fork())
+        return plan(twin, request)
+
     def estimate(self, workload_id: str) -> RuntimeEstimate | None:
         return self._advisor.estimate(workload_id)
 
@@ -125,11 +138,11 @@ class LocalClient:
         *,
         queue: QueueChange | None = None,
         reservation: ReservationSpec | None = None,
+        moves: tuple[WorkloadMove, ...] = (),
     ) -> Proposal:
         self._refuse_if_read_only()
-        return self._loop.call(
-            lambda _: self._gate.propose(action, targets, reason, self._who, queue=queue, reservation=reservation)
-        )
+        specs: Any = {"queue": queue, "reservation": reservation, "moves": moves}
+        return self._loop.call(lambda _: self._gate.propose(action, targets, reason, self._who, **specs))
 
     def approve(self, proposal_id: str, digest: str) -> Outcome:
         self._refuse_if_read_only()

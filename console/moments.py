@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from console.quantities import duration_ms, shown
 from console.text import read_value
+from engine.measures import duration_ms, shown
 
 if TYPE_CHECKING:
     from console.client import Client

@@ -131,11 +131,18 @@ def _node(connect: Connect, _log: EventLog, argument: str) -> Pane:
     return NodePane(connect, argument)
 
 
+def _whatif(connect: Connect, _log: EventLog, _argument: str) -> Pane:
+    from console.screens.whatif import WhatIfPane
+
+    return WhatIfPane(connect)
+
+
 _PAGES: dict[str, Callable[[Connect, EventLog, str], Pane]] = {
     "workloads": _workloads,
     "queues": _queues,
     "nodes": _nodes,
     "events": _events,
+    "whatif": _whatif,
     "workload": _workload,
     "node": _node,
 }

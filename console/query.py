@@ -29,7 +29,7 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("workloads", "reason"): (
         "OnHold", "Suspended", "WaitingForDependency", "DependencyNeverSatisfied", "WaitingForStartTime", "Backoff",
         "WaitingForPreempted", "QueueHeld", "BehindInQueue", "ArrayLimit", "WaitingForReservation", "NoMatchingNodes",
-        "WaitingForQuota", "InsufficientCapacity", "Fragmented", "AwaitingEvaluation",
+        "WaitingForQuota", "InsufficientCapacity", "Fragmented", "NoDomainFits", "AwaitingEvaluation",
     ),
 }  # fmt: skip
 """Closed sets: a value outside them is a slip of the fingers, and completion offers them."""

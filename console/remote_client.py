@@ -10,20 +10,15 @@ import msgspec
 
 from console.client import Health, RuntimeEstimate, refuse_read_only
 from engine.commands import AnyCommand, Receipt
-from engine.errors import (
-    JournalBusy,
-    JournalCorrupt,
-    JournalError,
-    MusterError,
-    NotFoundError,
-    RefusedError,
-    SpecError,
-    UnreachableError,
-)
+from engine.errors import MusterError, SpecError, UnreachableError, of_code
 from engine.model import ReservationSpec
+from engine.outlook import Ask, RunStatus, ScoreReport
 from engine.query import (
     Changes,
+    Consolidation,
+    ConsolidationRequest,
     FairnessReport,
+    FragmentationReport,
     NodeDetail,
     Overview,
     Page,
@@ -32,7 +27,7 @@ from engine.query import (
     Unblocking,
     WorkloadDetail,
 )
-from runbooks.plan import ActionName, Outcome, Proposal, QueueChange
+from runbooks.plan import ActionName, Outcome, Proposal, QueueChange, WorkloadMove
 
 if TYPE_CHECKING:
     from recommender.suggest import Advice
@@ -46,11 +41,6 @@ LONGEST_WAIT_S = 30.0
 """Longest single long poll; the server holds none longer than a minute."""
 MAX_BODY_BYTES = 64 * 2**20
 """What the server accepts in one request."""
-
-KINDS: dict[str, type[MusterError]] = {
-    kind.code: kind
-    for kind in (RefusedError, NotFoundError, JournalError, JournalCorrupt, JournalBusy, UnreachableError)
-}
 
 
 class RemoteClient:
@@ -85,6 +75,12 @@ class RemoteClient:
     def fairness(self) -> FairnessReport:
         return self._get("/v1/fairness", FairnessReport)
 
+    def fragmentation(self) -> FragmentationReport:
+        return self._get("/v1/fragmentation", FragmentationReport)
+
+    def consolidation(self, request: ConsolidationRequest) -> Consolidation:
+        return self._read("POST", "/v1/consolidation", Consolidation, content=_encoded(request))
+
     def estimate(self, workload_id: str) -> RuntimeEstimate | None:
         kind: Any = RuntimeEstimate | None
         found: RuntimeEstimate | None = self._get(f"/v1/workloads/{quote(workload_id, safe='')}/estimate", kind)
@@ -98,11 +94,28 @@ class RemoteClient:
 
         return self._get("/v1/suggestions", Advice)
 
+    def ask(self, ask: Ask) -> RunStatus:
+        return self._last("POST", "/v1/runs", RunStatus, content=_encoded(ask))
+
+    def run(self, run_id: str, after: int = -1, wait_s: float = 0.0) -> RunStatus:
+        wait_s = min(max(wait_s, 0.0), LONGEST_WAIT_S)
+        params = {"after": after, "wait_s": wait_s}
+        path = f"/v1/runs/{quote(run_id, safe='')}"
+        return self._read("GET", path, RunStatus, params=params, timeout=_patient(wait_s))
+
+    def cancel_run(self, run_id: str) -> RunStatus:
+        return self._last("DELETE", f"/v1/runs/{quote(run_id, safe='')}", RunStatus)
+
+    def runs(self) -> tuple[RunStatus, ...]:
+        return self._get("/v1/runs", tuple[RunStatus, ...])
+
+    def scores(self) -> ScoreReport:
+        return self._get("/v1/scores", ScoreReport)
+
     def changes(self, after: int, wait_s: float, limit: int = 500) -> Changes:
         wait_s = min(max(wait_s, 0.0), LONGEST_WAIT_S)
-        timeout = httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, read=wait_s + READ_TIMEOUT_S)
         params = {"after": after, "wait_s": wait_s, "limit": limit}
-        return self._read("GET", "/v1/changes", Changes, params=params, timeout=timeout)
+        return self._read("GET", "/v1/changes", Changes, params=params, timeout=_patient(wait_s))
 
     def command(self, command: AnyCommand) -> Receipt:
         return self._change("/v1/command", Receipt, command)
@@ -115,9 +128,12 @@ class RemoteClient:
         *,
         queue: QueueChange | None = None,
         reservation: ReservationSpec | None = None,
+        moves: tuple[WorkloadMove, ...] = (),
     ) -> Proposal:
-        body = {"action": action, "targets": targets, "reason": reason, "queue": queue, "reservation": reservation}
-        return self._change("/v1/propose", Proposal, body)
+        specs = {"queue": queue, "reservation": reservation, "moves": moves}
+        return self._change(
+            "/v1/propose", Proposal, {"action": action, "targets": targets, "reason": reason, **specs}
+        )
 
     def approve(self, proposal_id: str, digest: str) -> Outcome:
         return self._change("/v1/approve", Outcome, {"proposal": proposal_id, "digest": digest})
@@ -182,12 +198,15 @@ class RemoteClient:
             return MusterError(
                 f"{self._where} answered {answer.status_code} and is not a Muster engine", "Check the address"
             )
-        if code == SpecError.code:
-            return SpecError("", problem, body.get("remedy", ""))
-        return KINDS.get(code, MusterError)(problem, body.get("remedy", ""))
+        return of_code(code, problem, body.get("remedy", ""))
 
 
 _FORMS = "Give the path of a Unix socket or a URL such as http://127.0.0.1:7373"
+
+
+def _patient(wait_s: float) -> httpx.Timeout:
+    """For a question that the server may hold that long."""
+    return httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, read=wait_s + READ_TIMEOUT_S)
 
 
 def _http(where: str) -> httpx.Client:

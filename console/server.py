@@ -1,8 +1,9 @@
 """The HTTP control plane: the same questions and requests as `console.client.Client`, as JSON under /v1.
 
     GET  /v1/health /v1/overview /v1/workloads/{id} /v1/workloads/{id}/estimate /v1/workloads/{id}/unblocking
-         /v1/nodes/{id} /v1/queues/{name} /v1/fairness /v1/suggestions /v1/changes?after=&wait_s=&limit=
-    POST /v1/query /v1/command /v1/propose /v1/approve
+         /v1/nodes/{id} /v1/queues/{name} /v1/fairness /v1/fragmentation /v1/suggestions /v1/changes?after=&wait_s=&limit=
+    GET  /v1/runs /v1/runs/{id}?after=&wait_s= /v1/scores          DELETE /v1/runs/{id}
+    POST /v1/query /v1/consolidation /v1/command /v1/propose /v1/approve /v1/runs
 
 An answer that is not 200 is `{"code", "problem", "remedy"}`; the codes are those of `engine.errors`. Callers are not
 authenticated: only sockets that belong to this user or this machine are served (`console.sockets`), and requests that
@@ -32,8 +33,9 @@ from console.local_client import refuse_action
 from engine.commands import AnyCommand
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
 from engine.model import ReservationSpec
-from engine.query import Query
-from runbooks.plan import ActionName, QueueChange
+from engine.outlook import Ask
+from engine.query import ConsolidationRequest, Query
+from runbooks.plan import ActionName, QueueChange, WorkloadMove
 
 if TYPE_CHECKING:
     from engine.loop import EngineLoop
@@ -74,6 +76,7 @@ class ProposeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str = ""
     queue: QueueChange | None = None
     reservation: ReservationSpec | None = None
+    moves: tuple[WorkloadMove, ...] = ()
 
 
 class ApproveBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -140,7 +143,14 @@ class Faces:
             Route("/v1/nodes/{id:path}", self.node, methods=["GET"]),
             Route("/v1/queues/{name:path}", self.queue, methods=["GET"]),
             Route("/v1/fairness", self.fairness, methods=["GET"]),
+            Route("/v1/fragmentation", self.fragmentation, methods=["GET"]),
+            Route("/v1/consolidation", self.consolidation, methods=["POST"]),
             Route("/v1/suggestions", self.suggestions, methods=["GET"]),
+            Route("/v1/runs", self.runs, methods=["GET"]),
+            Route("/v1/runs", self.ask, methods=["POST"]),
+            Route("/v1/runs/{id}", self.run, methods=["GET"]),
+            Route("/v1/runs/{id}", self.cancel_run, methods=["DELETE"]),
+            Route("/v1/scores", self.scores, methods=["GET"]),
             Route("/v1/changes", self.changes, methods=["GET"]),
             Route("/v1/command", self.command, methods=["POST"]),
             Route("/v1/propose", self.propose, methods=["POST"]),
@@ -185,8 +195,35 @@ class Faces:
     async def fairness(self, request: Request) -> Response:
         return await answer(self._client.fairness)
 
+    async def fragmentation(self, request: Request) -> Response:
+        return await answer(self._client.fragmentation)
+
+    async def consolidation(self, request: Request) -> Response:
+        wanted = decoded(await body(request), ConsolidationRequest)
+        return await answer(lambda: self._client.consolidation(wanted))
+
     async def suggestions(self, request: Request) -> Response:
         return await answer(self._client.suggestions)
+
+    async def ask(self, request: Request) -> Response:
+        ask = decoded(await body(request), Ask)
+        return await answer(lambda: self._client.ask(ask))
+
+    async def run(self, request: Request) -> Response:
+        run_id = request.path_params["id"]
+        after = int(number(request, "after", -1, -1, 2**62))
+        wait_s = number(request, "wait_s", 0, 0, LONGEST_WAIT_S)
+        return await answer(lambda: self._client.run(run_id, after, wait_s))
+
+    async def cancel_run(self, request: Request) -> Response:
+        run_id = request.path_params["id"]
+        return await answer(lambda: self._client.cancel_run(run_id))
+
+    async def runs(self, request: Request) -> Response:
+        return await answer(self._client.runs)
+
+    async def scores(self, request: Request) -> Response:
+        return await answer(self._client.scores)
 
     async def changes(self, request: Request) -> Response:
         after = int(number(request, "after", 0, 0, 2**62))
@@ -211,7 +248,12 @@ class Faces:
         wanted = decoded(await body(request), ProposeBody)
         return await answer(
             lambda: self._client.propose(
-                wanted.action, wanted.targets, wanted.reason, queue=wanted.queue, reservation=wanted.reservation
+                wanted.action,
+                wanted.targets,
+                wanted.reason,
+                queue=wanted.queue,
+                reservation=wanted.reservation,
+                moves=wanted.moves,
             )
         )
 

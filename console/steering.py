@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
-from console.actions import Action, complete_command, parse_command
+from console.actions import Action, Context, complete_command, parse_command
 from console.feed import in_thread
 from console.query import FilterError, complete
 from console.screens.pane import ListPane, sortable
@@ -23,10 +23,25 @@ if TYPE_CHECKING:
     from console.actions import ScreenName
     from console.app import MusterApp
     from console.dialogs import PromptBar
+    from console.screens.whatif import WhatIfPane
+    from engine.model import WorkloadSpec
     from engine.query import Kind
 
 DEBOUNCE_S = 0.12
 """A filter is applied when the fingers rest this long."""
+
+
+def first_edit(context: Context) -> str:
+    """The `:` line that begins a what-if of what is selected."""
+    ids = ",".join(target.id for target in context.targets)
+    if not ids:
+        return "whatif "
+    if context.kind == "queue":
+        return f"whatif quota {context.targets[0].id} gpu="
+    if context.kind == "node":
+        return f"whatif drain {ids}"
+    runs = all(target.state in ("running", "placed") for target in context.targets)
+    return f"whatif preempt {ids}" if runs else f"whatif priority {ids} "
 
 
 class Steering:
@@ -55,6 +70,11 @@ class Steering:
             "theme": self.turn_theme,
             "help": self.help,
             "palette": app.action_command_palette,
+            "rehearse": self.rehearse,
+            "take_out": lambda: self._on_page("take_out"),
+            "compare": lambda: self._on_page("compare"),
+            "stop_run": lambda: self._on_page("stop"),
+            "eta": lambda: self._on_page("ask_eta"),
         }
 
     def do(self, action: Action) -> None:
@@ -116,6 +136,28 @@ class Steering:
             columns = [known[name] for name in sortable(pane.view)]
             self._app.push_screen(SortDialog(columns, pane.view.sorted_by(), pane.sort_by))
 
+    # --- what if
+
+    def rehearse(self) -> None:
+        """Run what was put together; elsewhere, begin an edit of what is selected."""
+        if self._app.context().screen == "whatif":
+            self._on_page("start")
+        else:
+            self.open_command(first_edit(self._app.context()))
+
+    def _on_page(self, deed: str) -> None:
+        """Have the page that is shown do it; what it refuses is told."""
+
+        async def do() -> None:
+            try:
+                done = getattr(self._app.navigator.current, deed)()
+                if done is not None:
+                    await done
+            except MusterError as error:
+                self._app.report(error)
+
+        self._app.run_worker(do(), group="whatif")
+
     # --- command lines
 
     def run(self, line: str, *, drill: bool = False) -> None:
@@ -132,6 +174,8 @@ class Steering:
             self._app.navigator.drill(action.id, argument)
         elif action.id == "sort":
             self._sort(argument)
+        elif action.argument == "edit":
+            self._add_edit(argument)
         elif drill and action.argument == "filter":
             self._app.navigator.drill(cast("ScreenName", action.id), argument)
         elif action.argument == "filter":
@@ -163,6 +207,21 @@ class Steering:
             self.refresh()
 
         self._app.run_worker(ask_and_do(), exclusive=True, group="propose")
+
+    def _add_edit(self, text: str) -> None:
+        """To the what-ifs, with one more edit. Raises SpecError before anything has moved."""
+        from engine.edits import parse
+
+        edit = parse(text, self._read_workloads) if text else None
+        self.goto("whatif")
+        if edit is not None:
+            cast("WhatIfPane", self._app.navigator.current).add(edit)
+
+    def _read_workloads(self, path: str) -> tuple[WorkloadSpec, ...]:
+        from console.files import read_workloads
+        from console.moments import clock_of
+
+        return read_workloads(path, clock_of(self._app.client()))
 
     def _sort(self, argument: str) -> None:
         pane = self._app.navigator.current

@@ -12,8 +12,8 @@ import msgspec
 from console.cli import action_arguments
 from console.files import RESOURCE_FORMS
 from console.moments import Now, clock_of, moment_ms
-from console.quantities import duration_ms, shown
 from engine.errors import SpecError
+from engine.measures import duration_ms, shown
 from engine.model import BurstSpec, QueueSpec, ReservationSpec
 from runbooks.plan import ActionName, Proposal, QueueChange
 

@@ -9,7 +9,8 @@ What ends at the very same time but later in the order is not counted as spare: 
 ours are compared with, and it errs towards the promise.
 
 Groups are counted independently of each other, so for a gang of several groups the time is a lower bound; one that
-finds its slots now and yet cannot be placed is promised nothing.
+finds its slots now and yet cannot be placed is promised nothing. A gang that must be in one domain of the topology is
+promised the domain that has its slots first, and the slots of that domain are counted.
 Source of the rule: Lifka, "The ANL/IBM SP scheduling system" (1995); counting of spare nodes as in Mu'alem and
 Feitelson, IEEE TPDS 12(6), 2001.
 """
@@ -20,6 +21,10 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from heapq import heappop, heappush
 
+from engine import mig
+from engine.devices import cut_devices
+from engine.domains import Span, domain_room, levels_asked
+from engine.model import TopologyRequest
 from engine.placement import Claim
 from engine.shape import Shape
 from engine.state import State
@@ -72,7 +77,7 @@ def all_expected_ends(state: State) -> list[tuple[int, int]]:
 class NodeAhead:
     """Free capacity of one node at the reserved time."""
 
-    __slots__ = ("cpu", "devices", "disk", "memory")
+    __slots__ = ("cpu", "cut", "devices", "disk", "memory", "pool")
 
     def __init__(self, state: State, node: int) -> None:
         capacity = state.capacity
@@ -80,17 +85,32 @@ class NodeAhead:
         self.memory = capacity.free_memory[node]
         self.disk = capacity.free_disk[node]
         self.devices = list(capacity.devices(node))
+        self.cut = cut_devices(capacity, node)
+        """Partitioned devices -> [MIG layout, mask of instances in use]."""
+        self.pool = capacity.pool[node]
 
     def shift(self, shape: Shape, count: int, mask: int) -> None:
         """Give back `count` tasks, or take them when negative."""
         self.cpu += shape.cpu * count
         self.memory += shape.memory * count
         self.disk += shape.disk * count
+        if shape.kinds:
+            self._shift_instance(mask)
+            return
         share = shape.share * count if shape.share else (1000 if count > 0 else -1000)
         while mask:
             low = mask & -mask
             mask ^= low
             self.devices[low.bit_length() - 1] += share
+
+    def _shift_instance(self, claim: int) -> None:
+        device, layout, instance = mig.read_claim(claim)
+        used = self.cut.get(device, [layout, 0])[1] ^ 1 << instance
+        if used:
+            self.cut[device] = [layout, used]
+        else:
+            del self.cut[device]
+        self.devices[device] = 0 if used else 1000
 
     def slots(self, shape: Shape) -> int:
         counts = [
@@ -102,7 +122,16 @@ class NodeAhead:
             counts.append(self.devices.count(1000) // shape.gpus)
         elif shape.share:
             counts.append(sum(free // shape.share for free in self.devices))
+        elif shape.kinds:
+            counts.append(self._instances(shape.kinds[self.pool]))
         return min(counts)
+
+    def _instances(self, kind: int) -> int:
+        """MIG instances of the kind that are free, or could be made of idle devices."""
+        if kind < 0:
+            return 0
+        free = sum((mig.MEMBERS[layout][kind] & ~used).bit_count() for layout, used in self.cut.values())
+        return free + mig.KINDS[kind].most * self.devices.count(1000)
 
 
 class Reservation:
@@ -120,14 +149,73 @@ class Reservation:
         self._ending: list[int] = []
         """Rows whose tasks are one slot each, not yet entered in `_returned`: needed only when a node is read."""
         only = self.workload_class.shapes[0] if len(self.workload_class.shapes) == 1 else None
-        self._own = None if only is None or only.share else only
+        self._domain: Span | None = None
+        """Positions of the domain that is promised; None when it may be anywhere."""
+        asked = self.workload_class.shapes[0].topology
+        if asked is not None and asked.required is not None:
+            only = None
+            self._tree = domain_room(state.capacity).tree
+            self._domain = self._first_domain(asked)
+        self._own = None if only is None or only.part else only
         """The one shape that is asked for. Such a task, given back or taken, is exactly one slot: no need to look."""
         self._spare = [
-            state.capacity.slots(shape) - count
+            self._slots(shape) - count
             for shape, count in zip(self.workload_class.shapes, self.workload_class.least, strict=True)
         ]
         """Slots at the reserved time beyond what each group needs."""
         self._find_start()
+
+    def _slots(self, shape: Shape) -> int:
+        """Slots there are now where it may be."""
+        capacity = self._state.capacity
+        if self._domain is None:
+            return capacity.slots(shape)
+        return domain_room(capacity).rooms(capacity, shape).total(self._domain)
+
+    def _counts(self, node: int) -> list[bool]:
+        """For each group whether the node is one that it may use."""
+        capacity = self._state.capacity
+        if self._domain is not None:
+            low, high = self._domain
+            if not low <= self._tree.position[node] < high:
+                return [False] * len(self.workload_class.shapes)
+        return [capacity.usable(node, shape) for shape in self.workload_class.shapes]
+
+    def _first_domain(self, request: TopologyRequest) -> Span:
+        """The domain in which every group has its slots first, as what runs ends; the first of all when none ever
+        does."""
+        state, shapes, tree = self._state, self.workload_class.shapes, self._tree
+        known = domain_room(state.capacity)
+        level, _ = levels_asked(tree, request)
+        spare = [
+            [have - least for have in known.rooms(state.capacity, shape).sums(level)]
+            for shape, least in zip(shapes, self.workload_class.least, strict=True)
+        ]
+        enough = (domain for domain in range(len(tree.starts[level]) - 1) if all(have[domain] >= 0 for have in spare))
+        found = next(enough, None)
+        if found is not None:
+            return tree.bounds(level, found)
+        ahead: dict[int, NodeAhead] = {}
+        with closing(expected_ends(state)) as ends:
+            for _, row in ends:
+                touched: set[int] = set()
+                for given_back, node, count, devices in self._tasks_of(row):
+                    usable = [state.capacity.usable(node, shape) for shape in shapes]
+                    if not any(usable):
+                        continue
+                    if node not in ahead:
+                        ahead[node] = NodeAhead(state, node)
+                    domain = int(tree.domain[level][tree.position[node]])
+                    touched.add(domain)
+                    before = [ahead[node].slots(shape) for shape in shapes]
+                    ahead[node].shift(given_back, count, devices)
+                    for group, shape in enumerate(shapes):
+                        spare[group][domain] += (ahead[node].slots(shape) - before[group]) * usable[group]
+                enough = (domain for domain in sorted(touched) if all(have[domain] >= 0 for have in spare))
+                found = next(enough, None)
+                if found is not None:
+                    return tree.bounds(level, found)
+        return tree.bounds(level, 0)
 
     def _find_start(self) -> None:
         """Give back what ends, in order of expected end, until every group has its slots."""
@@ -162,9 +250,8 @@ class Reservation:
 
     def _shift(self, node: int, shape: Shape, count: int, devices: int) -> None:
         """Give back tasks (take, when negative) at the reserved time, and adjust the spare slots."""
-        capacity = self._state.capacity
         mine = self.workload_class.shapes
-        counts = [capacity.usable(node, own) for own in mine]
+        counts = self._counts(node)
         if not any(counts):
             return
         if shape is self._own and node not in self._ahead:
@@ -207,7 +294,8 @@ class Reservation:
 
     def certainly_in_the_way(self, shapes: tuple[Shape, ...], count: int) -> bool:
         """A quick test for tasks just like the reserved ones: each takes exactly one slot."""
-        return len(shapes) == 1 and shapes == self.workload_class.shapes and count > self._spare[0]
+        alike = len(shapes) == 1 and shapes == self.workload_class.shapes and self._domain is None
+        return alike and count > self._spare[0]
 
     def admits(self, shapes: tuple[Shape, ...], claims: list[Claim]) -> bool:
         """Whether claims just made, held past the reserved start, leave enough slots. If so they are counted in."""

@@ -1,22 +1,27 @@
-"""Buckets of the ready nodes of one pool, by what they have free. `engine.capacity` searches them."""
+"""Buckets of the ready nodes of one partition, by what they have free. `engine.capacity` searches them."""
 
 from __future__ import annotations
 
 from heapq import heapify, heappush
 
 from engine.columns import copied
+from engine.mig import KINDS
 
+NOWHERE = -1
+"""No node."""
 SHARE_STEP = 50
 """Milli-GPU per bucket of partly used devices."""
 
 
 class PoolIndex:
-    """Buckets of the ready nodes of one pool, and their free totals."""
+    """Buckets of the ready nodes of one partition, which is of one pool, and their free totals."""
 
-    __slots__ = ("counts", "cpu_bits", "free_cpu", "free_devices", "free_memory", "gpu_bits", "heaps", "memory_bits",
-                 "share_bits", "share_counts", "share_heaps")  # fmt: skip
+    __slots__ = ("counts", "cpu_bits", "free_cpu", "free_devices", "free_memory", "gpu_bits", "heaps",
+                 "instance_counts", "instance_heaps", "memory_bits", "pool", "share_bits", "share_counts",
+                 "share_heaps")  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, pool: int) -> None:
+        self.pool = pool
         self.gpu_bits = 0
         self.cpu_bits: list[int] = [0] * 64
         self.memory_bits: dict[int, int] = {}
@@ -25,6 +30,9 @@ class PoolIndex:
         self.share_bits = 0
         self.share_heaps: list[list[int]] = [[] for _ in range(1000 // SHARE_STEP)]
         self.share_counts = [0] * (1000 // SHARE_STEP)
+        self.instance_heaps: list[list[int]] = [[] for _ in KINDS]
+        """Nodes with a free MIG instance, by kind."""
+        self.instance_counts = [0] * len(KINDS)
         self.free_cpu = 0
         self.free_memory = 0
         self.free_devices = 0
@@ -78,10 +86,29 @@ class PoolIndex:
 
     def forget(self, nodes: set[int]) -> None:
         """Drop every entry, stale ones too, of nodes that are not in here any more."""
-        for heap in (*self.heaps.values(), *self.share_heaps):
+        for heap in (*self.heaps.values(), *self.share_heaps, *self.instance_heaps):
             if not nodes.isdisjoint(heap):
                 heap[:] = [node for node in heap if node not in nodes]
                 heapify(heap)
+
+    def insert_instances(self, kinds: int, node: int) -> None:
+        """The node has a free MIG instance of each of the kinds in the bit mask."""
+        while kinds:
+            low = kinds & -kinds
+            kinds ^= low
+            kind = low.bit_length() - 1
+            heappush(self.instance_heaps[kind], node)
+            self.instance_counts[kind] += 1
+
+    def remove_instances(self, kinds: int) -> None:
+        """A node has no free MIG instance of these kinds any more; its heap entries go stale."""
+        while kinds:
+            low = kinds & -kinds
+            kinds ^= low
+            kind = low.bit_length() - 1
+            self.instance_counts[kind] -= 1
+            if not self.instance_counts[kind]:
+                self.instance_heaps[kind].clear()
 
     def insert_share(self, step: int, node: int) -> None:
         heappush(self.share_heaps[step], node)

@@ -68,16 +68,18 @@ def shift_many(capacity: Capacity, shape: Shape, nodes: Rows, counts: Rows) -> N
     for column, each in ((c.free_cpu, shape.cpu), (c.free_memory, shape.memory), (c.free_disk, shape.disk)):
         if each:
             view(column)[nodes] += each * counts
+    if c.domain_room is not None:
+        c.domain_room.touched += nodes.tolist()
     indexed = view(c.key)[nodes] != NOWHERE
     nodes, counts = nodes[indexed], counts[indexed]
-    places = view(c.pool)[nodes].astype(np.int64) + view(c.booking)[nodes].astype(np.int64) * len(c.pools)
+    places = view(c.partition)[nodes].astype(np.int64) + view(c.booking)[nodes].astype(np.int64) * len(c.partitions)
     for place in np.unique(places).tolist():
         here = places == place
         _move_many(c, c.index_at(int(nodes[here][0])), shape, nodes[here], counts[here])
 
 
 def _move_many(capacity: Capacity, index: PoolIndex, shape: Shape, nodes: Rows, counts: Rows) -> None:
-    """Put nodes of one pool into the buckets of what they have free now."""
+    """Put nodes of one partition into the buckets of what they have free now."""
     tasks = int(counts.sum())
     index.free_cpu += shape.cpu * tasks
     index.free_memory += shape.memory * tasks

@@ -1,9 +1,9 @@
 """Nodes, their free capacity, and an index that finds a node for a request without scanning them.
 
-The index is a two-level bucket table in the manner of TLSF allocators, one for each pool. A node's bucket is
-(whole free devices, size class of free CPU, size class of free memory), two classes to the octave; bitmaps tell which
-buckets are filled. A search walks buckets upwards from the request's own classes: in a bucket whose classes are all
-above the request's every node fits, so the first will do; in a boundary bucket a few nodes are probed. Only when all of
+The index is a two-level bucket table in the manner of TLSF allocators, one for each partition (`engine.nodes`). A
+node's bucket is (whole free devices, size class of free CPU, size class of free memory), two classes to the octave;
+bitmaps tell which buckets are filled. A search walks buckets upwards from the request's own classes: in a bucket whose
+classes are all above the request's every node fits, so the first will do; in a boundary bucket a few nodes are probed. Only when all of
 that fails are boundary buckets searched whole, so that "nothing fits" is never said wrongly.
 
 Buckets are heaps of node rows with stale entries dropped when met: the node found is always the lowest row that
@@ -15,45 +15,51 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from heapq import heappop, heappush
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
+from engine.buckets import NOWHERE as NOWHERE
 from engine.buckets import SHARE_STEP, PoolIndex
-from engine.columns import Names, Table, view
-from engine.errors import NotFoundError
+from engine.columns import view
+from engine.constraints import Company
+from engine.devices import (
+    choose_devices,
+    counted_instances,
+    find_instance,
+    find_linked,
+    find_share,
+    has_instance,
+    instances,
+    shift_devices,
+)
+from engine.mig import KINDS, NOT_CUT
 from engine.model import NodeSpec, NodeState, PoolSpec
+from engine.nodes import MOST_PARTITIONS, NodeTable
+from engine.nodes import OPEN as OPEN
 from engine.shape import Shape, size_class
 
-NOWHERE = -1
-OPEN = -1
+if TYPE_CHECKING:
+    from engine.domains import DomainRoom
+
 _PROBES = 4
 """Nodes examined in a boundary bucket before moving on: keeps a search short at a small cost in packing."""
+FEW = 64
+"""Nodes are looked at one by one where they are fewer than one in so many of the cell's."""
 GAINS_KEPT = 512
 """Gains remembered at least: beyond that a verdict is simply made anew."""
 
 
-class Capacity(Table):
-    """Pools, nodes and devices: what there is and what is free."""
+class Capacity(NodeTable):
+    """Nodes and devices: what there is and what is free."""
 
     columns = (
-        "pools", "node_ids", "places", "pool", "state", "since", "zone", "block", "rack", "booking", "free_cpu",
-        "free_memory", "free_disk", "whole", "partial", "device_base", "device_free",
+        *NodeTable.columns, "since", "free_cpu", "free_memory", "free_disk", "whole", "partial", "device_base",
+        "device_free", "device_layout", "device_used",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.pools: list[Any] = []
-        self.node_ids: list[str] = []
-        self.places = Names()
-        self.pool = array("i")
-        self.state = array("b")
         self.since = array("q")
-        self.zone = array("i")
-        self.block = array("i")
-        self.rack = array("i")
-        self.booking = array("i")
-        """For whom the node is kept (`engine.bookings`); OPEN when for nobody."""
         self.free_cpu = array("q")
         self.free_memory = array("q")
         self.free_disk = array("q")
@@ -64,64 +70,62 @@ class Capacity(Table):
         self.device_base = array("i")
         """First entry of the node in `device_free`."""
         self.device_free = array("i")
-        """Free milli-GPU of every device."""
-        self.derive()
+        """Free milli-GPU of every device; 0 while it is partitioned."""
+        self.device_layout = array("b")
+        """MIG layout of every device, as index into `mig.LAYOUTS`; NOT_CUT unless an instance of it is in use."""
+        self.device_used = array("b")
+        """Bit mask of the instances in use."""
+        super().__init__()
 
     def derive(self) -> None:
-        self.pools = [p if isinstance(p, PoolSpec) else _pool_from(p) for p in self.pools]
-        self.row_of: dict[str, int] = {name: i for i, name in enumerate(self.node_ids)}
-        self.pool_of: dict[str, int] = {pool.name: i for i, pool in enumerate(self.pools)}
-        self.indexes = [PoolIndex() for _ in self.pools]
-        """Nodes that are open to all, by pool."""
-        self.booked: dict[tuple[int, int], PoolIndex] = {}
-        """(booking, pool) -> the nodes of that pool which are kept for it."""
-        self.key = array("q", bytes(0))
-        self.key.extend([NOWHERE] * len(self.node_ids))
-        self.pool_nodes = [0] * len(self.pools)
+        super().derive()
+        self.company = Company()
+        """Where work is that others want to be near to or apart from. Filled by `State`, which knows what is where."""
         self.totals: tuple[int, int, int, int] = (0, 0, 0, 0)
         """Capacity of all nodes, whatever their state, in the order of RESOURCES."""
         self.not_ready = 0
-        """Nodes in any other state than READY."""
+        """Nodes in any other state than READY; those removed do not count."""
         self.freed = 0
         """Counts what may let something start that could not, or breaks a promise."""
         self.gained: list[int] = []
         """Nodes that gained room, in order: what did not fit before can fit now only because of one of these."""
         self.gained_before = 0
         """How many entries were dropped from the front of `gained`."""
-        for node in range(len(self.node_ids)):
-            self.pool_nodes[self.pool[node]] += 1
+        self.domain_room: DomainRoom | None = None
+        """Room by domain of the topology, once somebody has asked for a level; until then it costs nothing."""
+        for node in self.row_of.values():
             self._count(self.pool[node])
+            self.not_ready += self.state[node] != NodeState.READY
+        self.open_kinds, self.live_kinds = counted_instances(self)
+        """By node: bit mask of the kinds of which a partitioned device has an instance free. By pool and kind:
+        instances in use."""
+        self._build_index()
+
+    def _build_index(self) -> None:
+        self.indexes = [PoolIndex(partition.pool) for partition in self.partitions]
+        """Nodes that are open to all, by partition."""
+        self.booked: dict[tuple[int, int], PoolIndex] = {}
+        """(booking, partition) -> the nodes of that partition which are kept for it."""
+        self.key = array("q", [NOWHERE]) * len(self.node_ids)
+        for node in self.row_of.values():
             if self.booking[node] != OPEN:
-                self.booked.setdefault((self.booking[node], self.pool[node]), PoolIndex())
+                self.booked.setdefault((self.booking[node], self.partition[node]), PoolIndex(self.pool[node]))
             if self.state[node] == NodeState.READY:
                 self._enter(node)
-            else:
-                self.not_ready += 1
 
-    def dump(self) -> dict[str, Any]:
-        return super().dump() | {"pools": [_pool_to(pool) for pool in self.pools]}
-
-    # -- growth -------------------------------------------------------------------------------------------------
+    # -- growth -------------------------------------------------------------------------------------------------------
 
     def add_pool(self, pool: PoolSpec) -> None:
-        self.pool_of[pool.name] = len(self.pools)
-        self.pools.append(pool)
-        self.pool_nodes.append(0)
-        self.indexes.append(PoolIndex())
+        super().add_pool(pool)
+        self.live_kinds.append([0] * len(KINDS))
 
     def add_node(self, node: NodeSpec, now_ms: int) -> None:
-        row = len(self.node_ids)
-        pool = self.pool_of[node.pool]
+        row = self.add_facts(node)
+        pool = self.pool[row]
         cpu, memory, gpu, disk = self.pools[pool].capacity.vector()
         devices = gpu // 1000
-        self.row_of[node.id] = row
-        self.node_ids.append(node.id)
-        self.pool.append(pool)
-        self.state.append(NodeState.READY)
         self.since.append(now_ms)
-        for column, name in ((self.zone, node.zone), (self.block, node.block), (self.rack, node.rack)):
-            column.append(self.places.add(name))
-        self.booking.append(OPEN)
+        self.domain_room = None
         self.free_cpu.append(cpu)
         self.free_memory.append(memory)
         self.free_disk.append(disk)
@@ -129,16 +133,34 @@ class Capacity(Table):
         self.partial.append(0)
         self.device_base.append(len(self.device_free))
         self.device_free.extend([1000] * devices)
+        self.device_layout.extend([NOT_CUT] * devices)
+        self.device_used.extend([0] * devices)
+        self.open_kinds.append(0)
         self.key.append(NOWHERE)
-        self.pool_nodes[pool] += 1
         self._count(pool)
+        if self.partition[row] == len(self.indexes):
+            self.indexes.append(PoolIndex(pool))
         self._enter(row)
+        if self.split and len(self.partitions) > MOST_PARTITIONS:
+            self._divide_anew()
         self.note_gains([row])
 
-    def _count(self, pool: int) -> None:
+    def name_labels(self, names: Iterable[str]) -> None:
+        """Requests go by these labels: from now on they divide nodes."""
+        new = [name for name in dict.fromkeys(names) if name not in self.named_labels]
+        if new:
+            self.named_labels += new
+            self._divide_anew()
+
+    def _divide_anew(self) -> None:
+        if self.dividing_labels() != self.split:
+            self.divide()
+            self._build_index()
+
+    def _count(self, pool: int, sign: int = 1) -> None:
         cpu, memory, gpu, disk = self.totals
         more = self.pools[pool].capacity.vector()
-        self.totals = (cpu + more[0], memory + more[1], gpu + more[2], disk + more[3])
+        self.totals = (cpu + sign * more[0], memory + sign * more[1], gpu + sign * more[2], disk + sign * more[3])
 
     # -- state of nodes ---------------------------------------------------------------------------------------------
 
@@ -152,13 +174,26 @@ class Capacity(Table):
         if state == NodeState.READY:
             self._enter(node)
             self.not_ready -= 1
+        elif state == NodeState.REMOVED:
+            self._retire(node)
+            self.not_ready -= 1
         self.note_gains([node])
+
+    def _retire(self, node: int) -> None:
+        """Take the node, on which nothing runs any more, out of every total: it has nothing, free or used."""
+        self.forget_facts(node)
+        self._count(self.pool[node], -1)
+        for column in (self.free_cpu, self.free_memory, self.free_disk, self.whole, self.partial):
+            column[node] = 0
+        base = self.device_base[node]
+        for device in range(base, base + self.device_count(node)):
+            self.device_free[device] = 0
 
     def index_at(self, node: int) -> PoolIndex:
         """The index the node is in while it is ready."""
         booking = self.booking[node]
-        pool = self.pool[node]
-        return self.indexes[pool] if booking == OPEN else self.booked[booking, pool]
+        partition = self.partition[node]
+        return self.indexes[partition] if booking == OPEN else self.booked[booking, partition]
 
     def book(self, nodes: Iterable[int], booking: int) -> None:
         """Keep the nodes for a booking, or open them to all. Asks for a new look at what waits."""
@@ -173,7 +208,7 @@ class Capacity(Table):
         for node in sorted(moving):
             self.booking[node] = booking
             if booking != OPEN:
-                self.booked.setdefault((booking, self.pool[node]), PoolIndex())
+                self.booked.setdefault((booking, self.partition[node]), PoolIndex(self.pool[node]))
         for node in ready:
             self._enter(node)
         if booking == OPEN:
@@ -182,21 +217,30 @@ class Capacity(Table):
         self.note_gains(sorted(moving))
 
     def usable(self, node: int, shape: Shape) -> bool:
-        """Whether the node is ready, and open to tasks of the shape or kept for them."""
+        """Whether the node is ready, open to tasks of the shape or kept for them, and one that they accept among those
+        that are there now."""
         if self.state[node] != NodeState.READY:
             return False
+        reach = self.reaches.get(shape) or self.reach(shape)
         booking = self.booking[node]
-        pool = self.pool[node]
-        return pool in shape.pool_set if booking == OPEN else (booking, pool) in shape.booked
+        partition = self.partition[node]
+        if not (partition in reach.open_set if booking == OPEN else (booking, partition) in reach.kept_set):
+            return False
+        if reach.loose and not self.matches(node, reach.loose):
+            return False
+        return shape.terms is None or self.company.admits(self, node, shape.terms)
 
     def indexes_for(self, shape: Shape) -> list[PoolIndex]:
         """What tasks of the shape may use, in order of preference: what is kept for them first."""
-        booked = [self.booked[key] for key in shape.booked if key in self.booked]
-        return booked + [self.indexes[pool] for pool in shape.pools]
+        reach = self.reaches.get(shape) or self.reach(shape)
+        booked = [self.booked[key] for key in reach.kept if key in self.booked]
+        return booked + [self.indexes[partition] for partition in reach.open]
 
     def note_gains(self, nodes: list[int]) -> None:
         """The nodes have room that they did not have."""
         self.freed += 1
+        if self.domain_room is not None:
+            self.domain_room.touched += nodes
         self.gained += nodes
         surplus = len(self.gained) - GAINS_KEPT
         if surplus > GAINS_KEPT:
@@ -215,19 +259,10 @@ class Capacity(Table):
     def all_ready(self) -> bool:
         return not self.not_ready
 
-    def row(self, node_id: str) -> int:
-        found = self.row_of.get(node_id)
-        if found is None:
-            raise NotFoundError(f"there is no node '{node_id}'", "List them with: muster get nodes")
-        return found
-
     def devices(self, node: int) -> array[int]:
         """Free milli-GPU of each device of the node."""
         base = self.device_base[node]
         return self.device_free[base : base + self.device_count(node)]
-
-    def device_count(self, node: int) -> int:
-        return int(self.pools[self.pool[node]].capacity.gpu_milli // 1000)
 
     def free_besides_gpu(self, node: int) -> tuple[int, int, int]:
         """Free (milli-CPU, memory MiB, disk MiB)."""
@@ -255,6 +290,8 @@ class Capacity(Table):
         index.free_devices += key >> 12
         if self.partial[node]:
             index.insert_share(self.partial[node] // SHARE_STEP, node)
+        if self.open_kinds[node]:
+            index.insert_instances(self.open_kinds[node], node)
 
     def _leave(self, node: int) -> None:
         index = self.index_at(node)
@@ -265,6 +302,8 @@ class Capacity(Table):
         index.free_devices -= key >> 12
         if self.partial[node]:
             index.remove_share(self.partial[node] // SHARE_STEP)
+        if self.open_kinds[node]:
+            index.remove_instances(self.open_kinds[node])
         self.key[node] = NOWHERE
 
     def _move(self, node: int, index: PoolIndex) -> None:
@@ -285,24 +324,37 @@ class Capacity(Table):
             heap[:] = sorted({n for n in heap if self.key[n] == key})
 
     def find(self, shape: Shape) -> int:
-        """The node for one more task of the shape, or NOWHERE. Exact: NOWHERE means that none fits."""
-        for key in shape.booked:
+        """The node for one more task of the shape, or NOWHERE. Exact, bonds and labels matched node by node apart
+        (`engine.choice` sees to them): NOWHERE means that none fits."""
+        reach = self.reaches.get(shape) or self.reach(shape)
+        for key in reach.kept:
             if key in self.booked and (node := self._find_in(self.booked[key], shape)) != NOWHERE:
                 return node
-        for pool in shape.pools:
-            node = self._find_in(self.indexes[pool], shape)
+        for partition in reach.open:
+            node = self._find_in(self.indexes[partition], shape)
             if node != NOWHERE:
                 return node
         return NOWHERE
 
     def _find_in(self, index: PoolIndex, shape: Shape) -> int:
         if shape.share:
-            node = self._find_share(index, shape, _PROBES)
+            node = find_share(self, index, shape, _PROBES)
             if node == NOWHERE:
                 node = self._walk(index, shape, 1, _PROBES)
             if node == NOWHERE:
-                node = self._find_share(index, shape, 0)
+                node = find_share(self, index, shape, 0)
             return node if node != NOWHERE else self._walk(index, shape, 1, 0)
+        if shape.kinds:
+            node = find_instance(self, index, shape, _PROBES)
+            if node == NOWHERE:
+                node = self._walk(index, shape, 1, _PROBES)
+            if node == NOWHERE:
+                node = find_instance(self, index, shape, 0)
+            return node if node != NOWHERE else self._walk(index, shape, 1, 0)
+        if shape.gpus > 1 and self.pools[index.pool].nvlink_group:
+            node = find_linked(self, index, shape, _PROBES)
+            if node != NOWHERE:
+                return node
         node = self._walk(index, shape, shape.gpus, _PROBES)
         return node if node != NOWHERE else self._walk(index, shape, shape.gpus, 0)
 
@@ -358,32 +410,8 @@ class Capacity(Table):
             heappush(heap, node)
         return found
 
-    def _find_share(self, index: PoolIndex, shape: Shape, probes: int) -> int:
-        """A node with a partly used device that still has the share: fullest device first."""
-        floor = shape.share // SHARE_STEP
-        bits = index.share_bits >> floor << floor
-        while bits:
-            low = bits & -bits
-            bits ^= low
-            step = low.bit_length() - 1
-            heap = index.share_heaps[step]
-            taken: list[int] = []
-            found = NOWHERE
-            while heap and (not probes or len(taken) < probes):
-                node = heappop(heap)
-                if not self._in_share_step(node, step) or (taken and taken[-1] == node):
-                    continue
-                taken.append(node)
-                if self.partial[node] >= shape.share and self._fits_besides_gpu(node, shape):
-                    found = node
-                    break
-            for node in taken:
-                heappush(heap, node)
-            if found != NOWHERE:
-                return found
-        return NOWHERE
-
-    def _fits_besides_gpu(self, node: int, shape: Shape) -> bool:
+    def fits_besides_gpu(self, node: int, shape: Shape) -> bool:
+        """Whether one task of the shape fits on the node, whatever devices it needs."""
         return (
             self.free_cpu[node] >= shape.cpu
             and self.free_memory[node] >= shape.memory
@@ -392,15 +420,17 @@ class Capacity(Table):
 
     def fits(self, node: int, shape: Shape) -> bool:
         """Whether one task of the shape fits on the node now."""
-        if not self._fits_besides_gpu(node, shape):
+        if not self.fits_besides_gpu(node, shape):
             return False
         if shape.share:
             return self.whole[node] != 0 or self.partial[node] >= shape.share
+        if shape.kinds:
+            return has_instance(self, node, shape)
         return self.whole[node].bit_count() >= shape.gpus
 
     def room(self, node: int, shape: Shape, want: int) -> int:
-        """How many tasks of the shape, at most `want`, the node takes now. Shares go one at a time."""
-        if shape.share:
+        """How many tasks of the shape, at most `want`, the node takes now. Parts of a device go one at a time."""
+        if shape.part:
             return 1
         room = want
         if shape.cpu:
@@ -422,27 +452,40 @@ class Capacity(Table):
             devices += index.free_devices
         return cpu >= shape.cpu * count and memory >= shape.memory * count and devices >= shape.gpus * count
 
-    def usable_mask(self, shape: Shape) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """`usable` of every node."""
-        eligible = np.zeros(len(self.pools), bool)
-        eligible[shape.pools] = True
-        mask = eligible[view(self.pool)]
+    def usable_mask(
+        self, shape: Shape, rows: np.ndarray[Any, np.dtype[Any]] | None = None
+    ) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """`usable` of every node, or of these alone."""
+        at: Any = slice(None) if rows is None else rows
+        reach = self.reach(shape)
+        eligible = np.zeros(max(len(self.partitions), 1), bool)
+        eligible[list(reach.open)] = True
+        mask = eligible[view(self.partition)[at]]
         if self.booked:
-            booking = view(self.booking)
+            booking = view(self.booking)[at]
             mask &= booking == OPEN
-            for kept, pool in shape.booked:
-                mask |= (booking == kept) & (view(self.pool) == pool)
-        return np.asarray(mask & (view(self.state) == NodeState.READY))
+            for kept, partition in reach.kept:
+                mask |= (booking == kept) & (view(self.partition)[at] == partition)
+        mask &= view(self.state)[at] == NodeState.READY
+        if not reach.loose and shape.terms is None:
+            return np.asarray(mask)
+        if rows is not None and len(rows) * FEW < len(self.node_ids):
+            for i in np.flatnonzero(mask).tolist():
+                mask[i] = self.usable(int(rows[i]), shape)
+            return np.asarray(mask)
+        mask = mask & self.loose_mask(reach)[at]
+        return mask if shape.terms is None else mask & self.company.mask(self, shape.terms)[at]
 
     def slots(self, shape: Shape) -> int:
         """How many tasks of the shape fit on all ready nodes now: one vectorised pass."""
         if not self.node_ids:
             return 0
-        rows = np.flatnonzero(self.usable_mask(shape))
-        if not len(rows):
-            return 0
+        return int(self.rooms(shape, np.flatnonzero(self.usable_mask(shape))).sum())
+
+    def rooms(self, shape: Shape, rows: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """How many tasks of the shape each of these nodes takes now, if it is usable."""
         if shape.share:
-            return sum(self._share_slots(int(node), shape) for node in rows)
+            return np.array([self._share_slots(int(node), shape) for node in rows], np.int64)
         room = np.full(len(rows), np.iinfo(np.int64).max)
         for column, want in (
             (self.free_cpu, shape.cpu),
@@ -454,7 +497,9 @@ class Capacity(Table):
         if shape.gpus:
             whole = np.bitwise_count(view(self.whole)[rows]).astype(np.int64)
             np.minimum(room, whole // shape.gpus, out=room)
-        return int(room.sum())
+        if shape.kinds:
+            np.minimum(room, instances(self, shape)[rows], out=room)
+        return room
 
     def _share_slots(self, node: int, shape: Shape) -> int:
         devices = sum(free // shape.share for free in self.devices(node))
@@ -469,26 +514,9 @@ class Capacity(Table):
 
     def claim(self, node: int, shape: Shape, count: int) -> int:
         """Take capacity for `count` tasks that are known to fit. Returns the bit mask of the devices taken."""
-        taken = self._choose_devices(node, shape, count)
+        taken = choose_devices(self, node, shape, count)
         self.take(node, shape, count, taken)
         return taken
-
-    def _choose_devices(self, node: int, shape: Shape, count: int) -> int:
-        """Whole devices: the lowest free ones. A share: the fullest device that still has it."""
-        if shape.gpus:
-            free, taken = self.whole[node], 0
-            for _ in range(shape.gpus * count):
-                low = free & -free
-                free ^= low
-                taken |= low
-            return taken
-        if shape.share:
-            best, best_free = -1, 1001
-            for device, free in enumerate(self.devices(node)):
-                if shape.share <= free < best_free:
-                    best, best_free = device, free
-            return 1 << best
-        return 0
 
     def take(self, node: int, shape: Shape, count: int, devices: int) -> None:
         """Take capacity for `count` tasks on exactly these devices."""
@@ -504,60 +532,13 @@ class Capacity(Table):
         self.free_memory[node] += memory
         if shape.disk:
             self.free_disk[node] += shape.disk * count
+        if self.domain_room is not None:
+            self.domain_room.touched.append(node)
         indexed = self.key[node] != NOWHERE
         index = self.index_at(node)
         if devices:
-            self._shift_devices(node, shape, count, devices, index if indexed else None)
+            shift_devices(self, node, shape, count, devices, index if indexed else None)
         if indexed:
             index.free_cpu += cpu
             index.free_memory += memory
             self._move(node, index)
-
-    def _shift_devices(self, node: int, shape: Shape, count: int, devices: int, index: PoolIndex | None) -> None:
-        base = self.device_base[node]
-        before = self.whole[node]
-        if shape.gpus:
-            left, free = devices, 1000 if count > 0 else 0
-            while left:
-                low = left & -left
-                left ^= low
-                self.device_free[base + low.bit_length() - 1] = free
-            self.whole[node] = before ^ devices
-        else:
-            device = base + devices.bit_length() - 1
-            self.device_free[device] += shape.share * count
-            whole = self.device_free[device] == 1000
-            self.whole[node] = before | devices if whole else before & ~devices
-            self._refresh_partial(node, index)
-        if index is not None:
-            index.free_devices += self.whole[node].bit_count() - before.bit_count()
-
-    def _refresh_partial(self, node: int, index: PoolIndex | None) -> None:
-        old = self.partial[node]
-        new = max((free for free in self.devices(node) if free < 1000), default=0)
-        self.partial[node] = new
-        if index is None or new == old:
-            return
-        if new // SHARE_STEP != old // SHARE_STEP or not (new and old):
-            if old:
-                index.remove_share(old // SHARE_STEP)
-            if new:
-                self._insert_share(index, new // SHARE_STEP, node)
-
-    def _insert_share(self, index: PoolIndex, step: int, node: int) -> None:
-        index.insert_share(step, node)
-        heap = index.share_heaps[step]
-        if len(heap) > 2 * index.share_counts[step] + 64:
-            heap[:] = sorted({n for n in heap if self._in_share_step(n, step)})
-
-    def _in_share_step(self, node: int, step: int) -> bool:
-        free = self.partial[node]
-        return free > 0 and free // SHARE_STEP == step and self.key[node] != NOWHERE
-
-
-def _pool_to(pool: PoolSpec) -> dict[str, Any]:
-    return dict(msgspec.to_builtins(pool))
-
-
-def _pool_from(data: dict[str, Any]) -> PoolSpec:
-    return msgspec.convert(data, PoolSpec)

@@ -19,6 +19,7 @@ from engine.model import (
     QueueSpec,
     ReservationSpec,
     Settings,
+    Spec,
     WorkloadSpec,
 )
 
@@ -145,6 +146,46 @@ class Drain(Command, frozen=True, kw_only=True, tag="drain"):
     ids: tuple[str, ...]
 
 
+class RemoveNodes(Command, frozen=True, kw_only=True, tag="remove_nodes"):
+    """Requeue every workload that has a task there, as in a drain; then the nodes leave the cell for good."""
+
+    ids: tuple[str, ...]
+
+
+class FailNodes(Command, frozen=True, kw_only=True, tag="fail_nodes"):
+    """The nodes are lost: what runs there is requeued with the work of its last checkpoint."""
+
+    ids: tuple[str, ...]
+
+
+class RestoreNodes(Command, frozen=True, kw_only=True, tag="restore_nodes"):
+    """Nodes that were lost are back, empty and ready."""
+
+    ids: tuple[str, ...]
+
+
+class SetPriority(Command, frozen=True, kw_only=True, tag="set_priority"):
+    """Another priority class for workloads that have not ended. Age and place stay."""
+
+    ids: tuple[str, ...]
+    priority_class: str
+
+
+class Move(Spec, frozen=True, kw_only=True):
+    """Where a running workload goes: to any nodes of a pool, or to some of the nodes named, in that order."""
+
+    id: str
+    pool: str = ""
+    nodes: tuple[str, ...] = ()
+
+
+class Migrate(Command, frozen=True, kw_only=True, tag="migrate"):
+    """Requeue the workloads (work is kept to the last checkpoint, or whole where one can be written when asked) and
+    place every one of them anew in the same turn. Refused, with nothing changed, when one of them does not fit."""
+
+    moves: tuple[Move, ...]
+
+
 class SetPolicy(Command, frozen=True, kw_only=True, tag="set_policy"):
     policy: Policy
 
@@ -178,6 +219,11 @@ AnyCommand = (
     | Drain
     | SetPolicy
     | SetSettings
+    | RemoveNodes
+    | FailNodes
+    | RestoreNodes
+    | SetPriority
+    | Migrate
 )
 
 

@@ -19,6 +19,7 @@ Source of the rule: Mu'alem and Feitelson, IEEE TPDS 12(6), 2001.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,8 @@ import numpy as np
 from engine.allocations import NONE
 from engine.backfill import all_expected_ends
 from engine.columns import view
-from engine.model import NodeState
+from engine.domains import Choice, domain_room, levels_asked, pick
+from engine.model import NodeState, TopologyRequest
 from engine.placement import Claim, orders_of_groups, place
 from engine.shape import Shape
 from engine.state import State
@@ -102,7 +104,10 @@ class Conservative:
 def is_uniform(state: State) -> bool:
     """Whether every task, of all work ever submitted, is one slot that any other can use as well."""
     shapes = state.workloads.shapes.values()
-    return len(shapes) == 1 and all(len(shape.pools) == 1 for shape in shapes) and not state.capacity.booked
+    alike = len(shapes) == 1 and all(
+        len(shape.pools) == 1 and shape.topology is None and shape.terms is None for shape in shapes
+    )
+    return alike and not state.capacity.booked
 
 
 class Slots:
@@ -139,7 +144,7 @@ class Slots:
 
     def _allows(self, workload_class: WorkloadClass) -> bool:
         """False for work that names a reservation whose nodes it cannot have: it may use no others."""
-        return all(shape is self._shape for shape in workload_class.shapes)
+        return all(shape.plain is self._shape for shape in workload_class.shapes)
 
     def start(self, workload_class: WorkloadClass, length_ms: int) -> list[Claim] | None:
         if not self.fits_now(workload_class, length_ms):
@@ -196,10 +201,15 @@ class Nodes:
         self._nodes: Ints = np.flatnonzero(eligible)
         """Node rows, ascending; below, a node goes by its place in here."""
         kept_for = view(capacity.booking)[self._nodes] + 1
-        self._places = view(capacity.pool)[self._nodes] + kept_for * len(capacity.pools)
-        """Pool of each node, and for whom it is kept, as one number: the pool's row for an open node."""
+        self._places = view(capacity.partition)[self._nodes] + kept_for * len(capacity.partitions)
+        """Partition of each node, and for whom it is kept, as one number: the partition's row for an open node."""
         self._device_columns = self._most_devices(pools) if self._named else 1
         self._orders: dict[Shape, Ints] = {}
+        self._bars: dict[Shape, tuple[int, np.ndarray[Any, np.dtype[np.bool_]]]] = {}
+        if any(shape.topology is not None for shape in state.workloads.shapes.values()):
+            self._tree = domain_room(capacity).tree
+            self._positions: Ints = self._tree.position[self._nodes]
+            """Of each node in the order of the tree."""
         self._keys, self._free = self._future()
 
     # -- how it is built ----------------------------------------------------------------------------------------------
@@ -274,7 +284,7 @@ class Nodes:
 
     def start(self, workload_class: WorkloadClass, length_ms: int) -> list[Claim] | None:
         capacity = self._state.capacity
-        claims = self._place(workload_class, 0, length_ms)
+        claims = self._place(workload_class, 0, length_ms, best=True)
         if claims is None:
             return None
         self._take(workload_class, claims, 0, length_ms)
@@ -304,6 +314,9 @@ class Nodes:
         times = np.unique(self._keys & HORIZON_MS - 1)
         enough = np.ones(len(times), bool)
         first = np.append(True, np.diff(self._keys >> _TIME_BITS) > 0)
+        request = workload_class.shapes[0].topology
+        if request is not None and request.required is not None:
+            return self._candidates_by_domain(workload_class, length_ms, request)
         for shape, count in zip(workload_class.shapes, workload_class.counts, strict=True):
             room = self._room(self._free, shape, self._keys >> _TIME_BITS)
             change = np.where(first, room, np.diff(room, prepend=0))
@@ -313,9 +326,38 @@ class Nodes:
         starts = windows(times, enough, length_ms)
         return starts[starts + length_ms < HORIZON_MS]
 
+    def _candidates_by_domain(self, workload_class: WorkloadClass, length_ms: int, request: TopologyRequest) -> Ints:
+        """The same for a gang that must be in one domain: the times at which one of them has the room."""
+        tree = self._tree
+        level, _ = levels_asked(tree, request)
+        nodes, at = self._keys >> _TIME_BITS, self._keys & HORIZON_MS - 1
+        first = np.append(True, np.diff(nodes) > 0)
+        inside = tree.domain[level][self._positions][nodes]
+        order = np.lexsort((at, inside))
+        changes = []
+        for shape in workload_class.shapes:
+            room = self._room(self._free, shape, nodes)
+            changes.append(np.where(first, room, np.diff(room, prepend=0))[order])
+        at, starts = at[order], np.flatnonzero(np.diff(inside[order], prepend=-1))
+        found = []
+        for begin, end in zip(starts, np.append(starts[1:], len(at)), strict=True):
+            times, step = np.unique(at[begin:end], return_inverse=True)
+            enough = np.ones(len(times), bool)
+            for change, count in zip(changes, workload_class.counts, strict=True):
+                total = np.zeros(len(times), np.int64)
+                np.add.at(total, step, change[begin:end])
+                enough &= np.cumsum(total) >= count
+            if enough.any():
+                found.append(windows(times, enough, length_ms))
+        starting = np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+        return np.asarray(starting[starting + length_ms < HORIZON_MS])
+
     def _room(self, free: Ints, shape: Shape, places: Ints) -> Ints:
         """How many tasks of the shape fit into each of the free quantities, which are those of the nodes beside."""
         usable = np.isin(self._places[places], self._places_of(shape))
+        barred = self._barred(shape)
+        if barred is not None:
+            usable &= ~barred[places]
         room = np.where(usable, np.iinfo(np.int32).max, 0).astype(np.int64)
         for column, want in enumerate((shape.cpu, shape.memory, shape.disk)):
             if want:
@@ -328,25 +370,80 @@ class Nodes:
             np.minimum(room, whole // shape.gpus, out=room)
         return room
 
-    def _place(self, workload_class: WorkloadClass, start: int, length_ms: int) -> list[Claim] | None:
-        """The first nodes with room over the whole window, for the first order of groups in which all find it."""
+    def _barred(self, shape: Shape) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
+        """Nodes that are not for tasks of the shape though their partition is: by labels that are matched node by node,
+        or by who is where now. A promise is made as if nobody of those left: none is made too early."""
+        capacity = self._state.capacity
+        if not capacity.reach(shape).loose and shape.terms is None:
+            return None
+        barred = self._bars.get(shape)
+        if barred is None or barred[0] != capacity.company.version:
+            barred = self._bars[shape] = capacity.company.version, ~capacity.usable_mask(shape)[self._nodes]
+        return barred[1]
+
+    def _place(
+        self, workload_class: WorkloadClass, start: int, length_ms: int, *, best: bool = False
+    ) -> list[Claim] | None:
+        """The first nodes with room over the whole window, for the first order of groups in which all find it. A gang
+        that asks for a level of the topology gets the first domain that is enough, or, if it is to have the `best`,
+        the one that a placement of its own would get: that is for what starts now, because whatever starts changes
+        which is best, and a promise must not move for it."""
         if not len(self._nodes):
             return None
         free = self._least(start, length_ms)
-        for order in orders_of_groups(workload_class.shapes):
-            claims = self._place_in_order(workload_class, order, free.copy())
-            if claims is not None:
-                return claims
+        for choice in self._choices(workload_class, free, best=best):
+            for order in orders_of_groups(workload_class.shapes):
+                claims = self._place_in_order(workload_class, order, free.copy(), choice, best=best)
+                if claims is not None:
+                    return claims
         return None
 
-    def _place_in_order(self, workload_class: WorkloadClass, order_: tuple[int, ...], free: Ints) -> list[Claim] | None:
+    def _choices(self, workload_class: WorkloadClass, free: Ints, *, best: bool) -> Iterator[Choice | None]:
+        """The domains in which each group has room, as far as it asks for one; None stands for anywhere."""
+        request = workload_class.shapes[0].topology
+        if request is None:
+            yield None
+            return
+        tree = self._tree
+        required, preferred = levels_asked(tree, request)
+        places = np.arange(len(self._nodes))
+        rooms = np.stack([self._room(free, shape, places) for shape in workload_class.shapes])
+        counts = np.array(workload_class.counts)[:, None]
+        for level in tree.wider(preferred, required):
+            inside = tree.domain[level][self._positions]
+            size = len(tree.starts[level]) - 1
+            sums = np.stack([np.bincount(inside, weights=room, minlength=size) for room in rooms])
+            domains = np.flatnonzero((sums >= counts).all(axis=0))
+            if best:
+                domains = domains[np.lexsort((domains, sums[:, domains].sum(axis=0)))]
+            for domain in domains.tolist():
+                first = tree.next_narrower(level) if level == preferred else preferred
+                yield Choice(tree.bounds(level, domain), first)
+
+    def _place_in_order(
+        self,
+        workload_class: WorkloadClass,
+        order_: tuple[int, ...],
+        free: Ints,
+        choice: Choice | None,
+        *,
+        best: bool,
+    ) -> list[Claim] | None:
         """One group after the other; what they take comes off `free`."""
         shapes, counts = workload_class.shapes, workload_class.counts
         places = np.arange(len(self._nodes))
         claims: list[Claim] = []
         for group in order_:
             shape, order = shapes[group], self._order(shapes[group])
-            room = self._room(free, shape, places)[order]
+            every = self._room(free, shape, places)
+            if choice is not None:
+                low, high = choice.span
+                every[(self._positions < low) | (self._positions >= high)] = 0
+                if int(every.sum()) < counts[group]:
+                    return None
+                if best:
+                    order, every = self._picked(every, choice, counts[group])
+            room = every[order]
             reached = np.cumsum(room)
             if not len(reached) or reached[-1] < counts[group]:
                 return None
@@ -355,8 +452,20 @@ class Nodes:
                 claims += self._choose(free[order[i]], group, shape, int(self._nodes[order[i]]), int(tasks[i]))
         return claims
 
+    def _picked(self, room: Ints, choice: Choice, count: int) -> tuple[Ints, Ints]:
+        """(nodes in the order of the tree, tasks on every node) for tasks that lie close together."""
+        tree = self._tree
+        by_position = np.zeros(len(tree.rows), np.int64)
+        by_position[self._positions] = room
+        positions, tasks = pick(tree, by_position, choice, count)
+        place_of = np.zeros(len(tree.rows), np.int64)
+        place_of[self._positions] = np.arange(len(self._nodes))
+        picked = np.zeros(len(self._nodes), np.int64)
+        picked[place_of[positions]] = tasks
+        return place_of[positions], picked
+
     def _order(self, shape: Shape) -> Ints:
-        """Nodes in the order the shape prefers its pools, older ones first."""
+        """Nodes in the order the shape prefers their partitions, older ones first."""
         order = self._orders.get(shape)
         if order is None:
             found = [np.flatnonzero(self._places == place_) for place_ in self._places_of(shape)]
@@ -365,8 +474,9 @@ class Nodes:
 
     def _places_of(self, shape: Shape) -> list[int]:
         """What tasks of the shape may use, kept nodes first."""
-        pools = len(self._state.capacity.pools)
-        return [pool + (booking + 1) * pools for booking, pool in shape.booked] + shape.pools
+        capacity = self._state.capacity
+        reach, partitions = capacity.reach(shape), len(capacity.partitions)
+        return [partition + (booking + 1) * partitions for booking, partition in reach.kept] + list(reach.open)
 
     def _least(self, start: int, length_ms: int) -> Ints:
         """What each node has free throughout the window."""

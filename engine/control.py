@@ -21,7 +21,17 @@ from engine.executors.simulated import Faults, SimulatedExecutor
 from engine.intake import check
 from engine.journal import Journal
 from engine.model import HOUR_MS, CellSpec, ReservationSpec, WorkloadState
-from engine.query import Changes, FairnessReport, NodeDetail, Overview, Page, Query, QueueDetail, WorkloadDetail
+from engine.query import (
+    Changes,
+    FairnessReport,
+    FragmentationReport,
+    NodeDetail,
+    Overview,
+    Page,
+    Query,
+    QueueDetail,
+    WorkloadDetail,
+)
 from engine.recent import Recent
 from engine.scheduler import Scheduler
 from engine.state import State
@@ -302,6 +312,8 @@ class Engine:
             self.state.apply(event)
             if isinstance(event, ev.Shrunk):
                 self.executor.resized(event.row)
+            elif isinstance(event, ev.Placed):
+                self._to_launch.append(event.row)
         self._record(event)
 
     def _emit_claimed(self, event: ev.Placed | ev.Grown) -> None:
@@ -408,6 +420,9 @@ class Engine:
 
     def fairness(self) -> FairnessReport:
         return self.reader.fairness(self._clock_ms)
+
+    def fragmentation(self) -> FragmentationReport:
+        return self.reader.fragmentation(self._clock_ms)
 
     def changes(self, after: int, limit: int = 500) -> Changes:
         """What happened after version `after`, as far as it is remembered."""

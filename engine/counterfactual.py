@@ -435,7 +435,7 @@ class _Site:
         self.is_new = like is None or not (self.task.pools or state.queues.flavored(w.queue[row]))
         self.pool: PoolSpec = self._like(None if like is None else capacity.pools[like])
         self.shape = Shape(self.task, [self.pool])
-        self.per_node = self.shape.most_on(self.pool.capacity) if self.shape.pools else 0
+        self.per_node = self.shape.most_on(self.pool) if self.shape.pools else 0
         """Tasks that one such node holds; 0 when it holds none."""
         self.zone, self.block, self.rack = self._place(like)
 
@@ -548,6 +548,10 @@ def _spec_of(state: State, row: int, **changes: Any) -> WorkloadSpec:
         retries=terms.retries,
         backoff_ms=terms.backoff_ms,
         reservation=workload_class.reservation,
+        topology=workload_class.bonds.topology,
+        near=workload_class.bonds.near,
+        apart=workload_class.bonds.apart,
+        data=workload_class.bonds.data,
         simulated_runtime_ms=w.simulated[row],
         simulated_failures=w.failing[row],
     )

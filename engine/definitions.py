@@ -8,6 +8,7 @@ import msgspec
 
 from engine import commands as cmd
 from engine import events as ev
+from engine.devices import check_devices
 from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.model import (
     NodeSpec,
@@ -63,6 +64,7 @@ def _pools_added(state: State, pools: tuple[PoolSpec, ...]) -> list[ev.AnyEvent]
     seen = set(state.capacity.pool_of)
     for i, pool in enumerate(pools):
         check_pool(pool, f"pools[{i}]")
+        check_devices(pool, f"pools[{i}]")
         if pool.name in seen:
             raise SpecError(f"pools[{i}].name", f"pool '{pool.name}' is there already", "Give each pool its own name")
         seen.add(pool.name)

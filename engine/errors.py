@@ -87,3 +87,16 @@ class UnreachableError(MusterError):
     """The engine process does not answer."""
 
     code = "unreachable"
+
+
+_BY_CODE: dict[str, type[MusterError]] = {
+    kind.code: kind
+    for kind in (RefusedError, NotFoundError, JournalError, JournalCorrupt, JournalBusy, UnreachableError)
+}
+
+
+def of_code(code: str, problem: str, remedy: str) -> MusterError:
+    """The error again that went over a wire as these three."""
+    if code == SpecError.code:
+        return SpecError("", problem, remedy)
+    return _BY_CODE.get(code, MusterError)(problem, remedy)

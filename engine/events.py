@@ -133,10 +133,12 @@ class Requeued(Event, frozen=True, array_like=True, gc=False, tag=15):
 
 REQUEUE_CAUSES = (
     "asked", "drain", "node lost", "not confirmed", "queue drained", "quota reduced", "expired burst",
-    "overran backfill", "reclaimed", "lower priority",
+    "overran backfill", "reclaimed", "lower priority", "migrated", "node removed",
 )  # fmt: skip
-PREEMPTIONS = frozenset(range(REQUEUE_CAUSES.index("expired burst"), len(REQUEUE_CAUSES)))
+PREEMPTIONS = frozenset(range(REQUEUE_CAUSES.index("expired burst"), REQUEUE_CAUSES.index("lower priority") + 1))
 """Causes by which a workload is preempted for another."""
+DISRUPTIONS = PREEMPTIONS | {REQUEUE_CAUSES.index("migrated")}
+"""Causes that count against the limit of a queue on disruptions."""
 
 
 class NodesChanged(Event, frozen=True, array_like=True, gc=False, tag=16):
@@ -244,6 +246,12 @@ class SettingsSet(Event, frozen=True, array_like=True, gc=False, tag=30):
     settings: Settings
 
 
+class PrioritySet(Event, frozen=True, array_like=True, gc=False, tag=31):
+    row: int
+    priority_class: int
+    """Row of the class."""
+
+
 AnyEvent = (
     Tick
     | CellNamed
@@ -276,6 +284,7 @@ AnyEvent = (
     | Reserved
     | Unreserved
     | SettingsSet
+    | PrioritySet
 )
 
 _encoder = msgspec.msgpack.Encoder()

@@ -16,7 +16,8 @@ from engine.backfill import Reservation
 from engine.bookings import Reservation as Booked
 from engine.capacity import OPEN
 from engine.columns import view
-from engine.model import NodeState, QueueMode, WorkloadState
+from engine.domains import Nearest, domain_room, levels_asked, nearest
+from engine.model import LEVELS, NodeState, QueueMode, WorkloadState
 from engine.placement import place, unplace
 from engine.quantities import quantity, task_size
 from engine.query import Reason
@@ -40,6 +41,7 @@ NO_NODES = "NoMatchingNodes"
 QUOTA = "WaitingForQuota"
 CAPACITY = "InsufficientCapacity"
 FRAGMENTED = "Fragmented"
+SCATTERED = "NoDomainFits"
 RESERVED = "WaitingForReservation"
 UNSEEN = "AwaitingEvaluation"
 
@@ -233,7 +235,10 @@ class Waiting:
         if self._scheduler.lacks_room(self._row) or all(self._lacks_room(shapes) for shapes in ways):
             if self._state.capacity.booked and self._kept_from(ways[0]):
                 yield RESERVED
-            yield FRAGMENTED if self._is_scattered(ways[0]) else CAPACITY
+            if self._nearest(ways[0]) is not None:
+                yield SCATTERED
+            else:
+                yield FRAGMENTED if self._is_scattered(ways[0]) else CAPACITY
         elif self._would_delay():
             yield RESERVED
 
@@ -270,7 +275,7 @@ class Waiting:
         """Whether its fewest tasks do not fit: each group counted alone, then all of them placed together."""
         if self._short(shapes):
             return True
-        if len(shapes) == 1:
+        if len(shapes) == 1 and shapes[0].topology is None:
             return False
         capacity = self._state.capacity
         claims = place(capacity, shapes, self._class.least)
@@ -282,6 +287,17 @@ class Waiting:
         """(shape, tasks needed) of the groups that do not find room even alone."""
         pairs = zip(shapes, self._class.least, strict=True)
         return [(shape, count) for shape, count in pairs if self._room.slots(shape) < count]
+
+    def _nearest(self, shapes: tuple[Shape, ...]) -> Nearest | None:
+        """The domain of the required level that comes nearest to having room, where that is all that lacks: each group
+        has room in the cell, and no domain has room for each. None otherwise."""
+        topology = shapes[0].topology
+        if topology is None or topology.required is None or self._short(shapes):
+            return None
+        capacity = self._state.capacity
+        level, _ = levels_asked(domain_room(capacity).tree, topology)
+        found = nearest(capacity, shapes, self._class.least, level)
+        return found if any(room < count for room, count in zip(found.room, self._class.least, strict=True)) else None
 
     def _is_scattered(self, shapes: tuple[Shape, ...]) -> bool:
         """Whether enough is free for each group, but not in pieces that hold its tasks."""
@@ -413,6 +429,21 @@ class Waiting:
             )
             yield Reason(token=FRAGMENTED, text=text, unblock=f"{_tasks(count - slots)} more in whole pieces")
 
+    def _no_domain(self) -> Iterator[Reason]:
+        shapes = self._first_way
+        found = self._nearest(shapes)
+        if found is None:
+            return
+        level = LEVELS[found.level]
+        for shape, count, room in zip(shapes, self._class.least, found.room, strict=True):
+            if room < count:
+                yield Reason(
+                    token=SCATTERED,
+                    text=f"no {level} has room for {_tasks(count)} of {task_size(shape)} at once: the best, "
+                    f"{found.name}, has {room}; the cell has {self._room.slots(shape)}",
+                    unblock=f"room for {_tasks(count - room)} more in {level} {found.name}",
+                )
+
     def _reserved(self) -> Iterator[Reason]:
         state = self._state
         own, promised = self._own_reservation, _promised(state, self._scheduler)
@@ -475,7 +506,7 @@ class Waiting:
         capacity = self._state.capacity
         if not capacity.not_ready:
             return ""
-        mine = np.isin(view(capacity.pool), shape.pools)
+        mine = np.isin(view(capacity.pool), shape.pools) & (view(capacity.state) != NodeState.REMOVED)
         count = int((mine & (view(capacity.state) != NodeState.READY)).sum())
         return f"; {count} of {_nodes(int(mine.sum()))} there are not ready" if count else ""
 
@@ -489,6 +520,7 @@ _DESCRIBE: dict[str, Callable[[Waiting], Iterator[Reason]]] = {
     QUOTA: Waiting._quota,
     CAPACITY: Waiting._insufficient,
     FRAGMENTED: Waiting._fragmented,
+    SCATTERED: Waiting._no_domain,
     RESERVED: Waiting._reserved,
     UNSEEN: Waiting._unseen,
 }

@@ -49,6 +49,58 @@ def order_key(tree: QueueTree, queue: int, totals: Vector, now_ms: int, *, past:
     return tuple([share(tree, vertex, totals, now_ms, past=past) for vertex in reversed(tree.path[queue])])
 
 
+class Shares:
+    """What `share` says of each vertex at one time, reckoned when first asked for and again after `changed`."""
+
+    def __init__(self, tree: QueueTree, totals: Vector, now_ms: int, *, past: bool = False) -> None:
+        self._tree = tree
+        self._totals = totals
+        self._now_ms = now_ms
+        self._past = past
+        self._share: list[int] = [UNKNOWN] * len(tree.specs)
+        self._scales: dict[int, tuple[tuple[int, int, int], ...]] = {}
+        """Vertex -> (index of its draw, what of it costs nothing, capacity) of each resource that counts."""
+
+    def of(self, vertex: int) -> int:
+        """The share in parts per billion."""
+        found = self._share[vertex]
+        if found != UNKNOWN:
+            return found
+        scale = self._scales.get(vertex)
+        if scale is None:
+            scale = self._scales[vertex] = self._scale(vertex)
+        drawn = self._tree.drawn
+        largest = 0
+        for at, free, total in scale:
+            excess = drawn[at] - free
+            if excess > 0:
+                part = excess * BILLION // total
+                if part > largest:
+                    largest = part
+        found = self._share[vertex] = largest // self._tree.specs[vertex].weight
+        return found
+
+    def changed(self, path: Iterable[int]) -> None:
+        """What these vertices draw has changed."""
+        for vertex in path:
+            self._share[vertex] = UNKNOWN
+
+    def _scale(self, vertex: int) -> tuple[tuple[int, int, int], ...]:
+        tree = self._tree
+        limited, at = tree.limited[vertex], vertex * tree.slots
+        # Past use does not change while time stands still: of the sum of both it is a part that is always there.
+        past = tree.average_use(vertex, self._now_ms) if self._past else (0,) * WIDTH
+        parts = 2 if self._past else 1
+        return tuple(
+            (at + i, tree.quota[at + i] * parts - past[i], total * parts)
+            for i, total in enumerate(self._totals)
+            if total and (not limited or limited >> i & 1)
+        )
+
+
+UNKNOWN = -1
+
+
 # -- what each deserves -----------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from engine import queue_changes as qc
 from engine.capacity import OPEN
 from engine.definitions import Checked
 from engine.errors import RefusedError, SpecError
+from engine.migration import migrate
 from engine.model import NodeState, WorkloadState, check_id
 from engine.naming import ids_of, listed, nodes_of, rows_of
 from engine.state import State
@@ -66,6 +67,16 @@ def _resume(state: State, command: cmd.Resume) -> Checked:
     return [ev.Resumed(row) for row in rows], ids_of(state, rows)
 
 
+def _set_priority(state: State, command: cmd.SetPriority) -> Checked:
+    w = state.workloads
+    to = w.priority_of.get(command.priority_class)
+    if to is None:
+        known = ", ".join(sorted(w.priority_of)) or "none is defined"
+        raise SpecError("priority_class", f"there is no '{command.priority_class[:64]}'", f"Use one of: {known}")
+    rows = _allow(state, command.ids, _LIVE, "change the priority")
+    return [ev.PrioritySet(row, to) for row in rows if w.priority[row] != to], ids_of(state, rows)
+
+
 def _allow(state: State, ids: tuple[str, ...], allowed: tuple[WorkloadState, ...], what: str) -> list[int]:
     """The rows, when all of them are in an allowed state."""
     rows = rows_of(state, ids)
@@ -100,10 +111,47 @@ def _uncordon(state: State, command: cmd.Uncordon) -> Checked:
 def _drain(state: State, command: cmd.Drain) -> Checked:
     rows = nodes_of(state, command.ids)
     events = _turn(state, rows, NodeState.DRAINING, (NodeState.DRAINING, NodeState.DOWN))
-    workloads = sorted({state.allocations.workload[a] for row in rows for a in state.allocations.on_node(row)})
-    cause = ev.REQUEUE_CAUSES.index("drain")
-    events += [ev.Requeued(row, cause, saved=state.workloads.saves_when_asked(row)) for row in workloads]
-    return events, _node_ids(state, rows) + ids_of(state, workloads)
+    events += _stop_work_on(state, rows, "drain", saves=True)
+    return events, _node_ids(state, rows) + _stopped_ids(state, events)
+
+
+def _remove_nodes(state: State, command: cmd.RemoveNodes) -> Checked:
+    rows = nodes_of(state, command.ids)
+    for reservation in state.bookings.reservations:
+        kept = set(reservation.spec.nodes).intersection(command.ids)
+        if kept:
+            raise RefusedError(
+                f"node '{min(kept)}' is kept for reservation '{reservation.spec.name}'",
+                "Take that reservation back first, or leave the node",
+            )
+    events = _stop_work_on(state, rows, "node removed", saves=True)
+    events.append(ev.NodesChanged(array("i", rows).tobytes(), NodeState.REMOVED))
+    return events, _node_ids(state, rows) + _stopped_ids(state, events)
+
+
+def _fail_nodes(state: State, command: cmd.FailNodes) -> Checked:
+    rows = nodes_of(state, command.ids)
+    events = _turn(state, rows, NodeState.DOWN, (NodeState.DOWN,))
+    events += _stop_work_on(state, rows, "node lost", saves=False)
+    return events, _node_ids(state, rows) + _stopped_ids(state, events)
+
+
+def _restore_nodes(state: State, command: cmd.RestoreNodes) -> Checked:
+    rows = nodes_of(state, command.ids)
+    return _turn(state, rows, NodeState.READY, (NodeState.READY, NodeState.CORDONED, NodeState.DRAINING)), _node_ids(
+        state, rows
+    )
+
+
+def _stop_work_on(state: State, nodes: list[int], cause: str, *, saves: bool) -> list[ev.AnyEvent]:
+    """Requeue everything that has a task there. `saves`: there is time for a checkpoint where one can be written."""
+    rows = sorted({state.allocations.workload[a] for node in nodes for a in state.allocations.on_node(node)})
+    w, code = state.workloads, ev.REQUEUE_CAUSES.index(cause)
+    return [ev.Requeued(row, code, saved=saves and w.saves_when_asked(row)) for row in rows]
+
+
+def _stopped_ids(state: State, events: list[ev.AnyEvent]) -> tuple[str, ...]:
+    return ids_of(state, [event.row for event in events if isinstance(event, ev.Requeued)])
 
 
 def _turn(state: State, rows: list[int], to: NodeState, unless: tuple[NodeState, ...]) -> list[ev.AnyEvent]:
@@ -168,6 +216,11 @@ _CHECKS: dict[type[Any], Callable[[State, Any], Checked]] = {
     cmd.Resume: _resume,
     cmd.Unreserve: _unreserve,
     cmd.SetSettings: df.set_settings,
+    cmd.RemoveNodes: _remove_nodes,
+    cmd.FailNodes: _fail_nodes,
+    cmd.RestoreNodes: _restore_nodes,
+    cmd.SetPriority: _set_priority,
+    cmd.Migrate: migrate,
 }
 _TIMED: dict[type[Any], Callable[[State, Any, int], Checked]] = {
     cmd.ChangeQueue: qc.change_queue,

@@ -9,9 +9,9 @@ vertex that has grown is found out of date, and put right, when its turn seems t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 
-from engine.fairness import share
+from engine.fairness import Shares
 from engine.pending import Key
 from engine.state import State
 from engine.workloads import NONE
@@ -19,16 +19,43 @@ from engine.workloads import NONE
 Order = tuple[int, tuple[int, ...], int, int]
 """(minus band, shares from the root down, minus priority, row): lower goes first. Without shares: it has waited so long
 that they do not count."""
-Lane = tuple[int, int, int, bool]
-"""(minus band, queue row, tenant, whether it has waited too long)"""
-Unit = tuple[int, int, bool]
-"""(minus band, row of the root, whether it has waited too long)"""
-Place = tuple[tuple[int, ...], int, int]
-"""(shares, minus priority, row) of the first of a lane."""
-LaneEntry = tuple[Place, Lane, int]
-"""(place of its first, lane, stamp it was reckoned at)"""
-UnitEntry = tuple[int, tuple[int, ...], Place, Unit, int]
-"""(minus band, share of the root, place of its first lane, unit, stamp)"""
+LaneEntry = tuple[tuple[int, ...], int, int, int, "Lane"]
+"""(shares below the root and of the tenant, minus priority and row of its first, stamp it was reckoned at, lane)"""
+UnitEntry = tuple[int, tuple[int, ...], tuple[int, ...], int, int, "Unit"]
+"""(minus band, share of the root, then as in the entry of its first lane, unit)"""
+
+
+class Lane:
+    """Candidates of one queue, tenant and band."""
+
+    __slots__ = ("below", "candidates", "entry", "queue", "starved", "tenant", "unit")
+
+    def __init__(self, unit: Unit, queue: int, tenant: int, starved: bool, below: tuple[int, ...]) -> None:
+        self.unit = unit
+        self.queue = queue
+        self.tenant = tenant
+        self.starved = starved
+        """Whether they have waited too long: then shares do not count."""
+        self.below = below
+        """Vertices from just below the root down to the queue."""
+        self.candidates: list[tuple[int, int, Key]] = []
+        """Heap of (minus priority, row, key)."""
+        self.entry: LaneEntry | None = None
+        """The entry that counts; others are dropped when met."""
+
+
+class Unit:
+    """Lanes of one tree and band."""
+
+    __slots__ = ("entry", "lanes", "minus_band", "root", "starved")
+
+    def __init__(self, minus_band: int, root: int, starved: bool) -> None:
+        self.minus_band = minus_band
+        self.root = root
+        self.starved = starved
+        self.lanes: list[LaneEntry] = []
+        """Heap. An entry that is out of date stands no later than it should: shares only grow during a pass."""
+        self.entry: UnitEntry | None = None
 
 
 class Lineup:
@@ -37,66 +64,75 @@ class Lineup:
     def __init__(self, state: State, heads: Iterable[tuple[Key, int]]) -> None:
         """`heads`: the pending key and the row of the first of each group."""
         self._state = state
-        self._past = state.settings.fair_half_life_ms > 0
+        self._shares = Shares(
+            state.queues, state.capacity.totals, state.now_ms, past=state.settings.fair_half_life_ms > 0
+        )
         self._grown = [0] * len(state.queues.specs)
         """How often the shares of each vertex have changed."""
-        self._lanes: dict[Lane, list[tuple[int, int, Key]]] = {}
-        """Heaps of (minus priority, row, key)."""
-        self._units: dict[Unit, list[LaneEntry]] = {}
+        self._lanes: dict[tuple[int, int, int, bool], Lane] = {}
+        """By (minus band, queue row, tenant, whether it has waited too long)."""
+        self._units: dict[tuple[int, int, bool], Unit] = {}
+        """By (minus band, row of the root, whether it has waited too long)."""
         self._top: list[UnitEntry] = []
-        self._entry_of: dict[Lane | Unit, LaneEntry | UnitEntry] = {}
-        """The entry that counts; others of the same lane or unit are dropped when met."""
         for key, row in heads:
-            lane = self._lane_of(key, row)
-            self._lanes.setdefault(lane, []).append((-state.workloads.priority_value[key[0]], row, key))
-        for lane, candidates in self._lanes.items():
-            heapify(candidates)
+            self._lane_of(key, row).candidates.append((-state.workloads.priority_value[key[0]], row, key))
+        for lane in self._lanes.values():
+            heapify(lane.candidates)
             self._enter_lane(lane)
-        for unit in self._units:
+        for unit in self._units.values():
             self._enter_unit(unit)
 
-    def next(self) -> tuple[Order, Key] | None:
-        """Take the first candidate out; None when there is none."""
+    def first(self) -> tuple[Order, Key] | None:
+        """The candidate whose turn it is; None when there is none."""
         unit = self._first_unit()
         if unit is None:
             return None
-        (shares, minus_priority, row), lane, _ = heappop(self._units[unit])
-        _, _, key = heappop(self._lanes[lane])
-        order = (unit[0], self._root_share(unit) + shares, minus_priority, row)
-        self._enter_lane(lane)
-        self._enter_unit(unit)
-        return order, key
+        shares, minus_priority, row, _, lane = unit.lanes[0]
+        return (unit.minus_band, self._root_share(unit) + shares, minus_priority, row), lane.candidates[0][2]
 
-    def peek(self) -> Order | None:
-        """Where the next candidate stands."""
+    def started(self, successor: int | None) -> None:
+        """The candidate that `first` gave has started, so shares on its queue's path have grown. `successor`: the row
+        that follows it in its group."""
         unit = self._first_unit()
-        if unit is None:
-            return None
-        shares, minus_priority, row = self._units[unit][0][0]
-        return unit[0], self._root_share(unit) + shares, minus_priority, row
+        assert unit is not None, "there is no first"
+        lane = unit.lanes[0][4]
+        path = self._state.queues.path[lane.queue]
+        self._shares.changed(path)
+        for vertex in path:
+            self._grown[vertex] += 1
+        if successor is None:
+            heappop(lane.candidates)
+        else:
+            minus_priority, _, key = lane.candidates[0]
+            heapreplace(lane.candidates, (minus_priority, successor, key))
+        self._enter_first_again(unit, lane)
+
+    def drop(self) -> None:
+        """The candidate that `first` gave does not start, nor do others of its group."""
+        unit = self._first_unit()
+        assert unit is not None, "there is no first"
+        lane = unit.lanes[0][4]
+        heappop(lane.candidates)
+        self._enter_first_again(unit, lane)
 
     def put(self, key: Key, row: int) -> None:
         """Another candidate."""
         lane = self._lane_of(key, row)
-        heappush(self._lanes.setdefault(lane, []), (-self._state.workloads.priority_value[key[0]], row, key))
+        heappush(lane.candidates, (-self._state.workloads.priority_value[key[0]], row, key))
         self._enter_lane(lane)
-        self._enter_unit(self._unit_of(lane))
-
-    def note_start(self, queue: int) -> None:
-        """The shares on the queue's path have grown."""
-        for vertex in self._state.queues.path[queue]:
-            self._grown[vertex] += 1
+        self._enter_unit(lane.unit)
 
     def leave_out(self, queue: int) -> None:
         """Nothing more of this queue."""
-        for lane, entries in self._lanes.items():
-            if lane[1] == queue:
-                entries.clear()
+        for lane in self._lanes.values():
+            if lane.queue == queue:
+                lane.candidates.clear()
+                lane.entry = None
 
     def rest(self) -> Iterator[tuple[Key, int]]:
         """All that are left, in no order."""
-        for entries in self._lanes.values():
-            for _, row, key in entries:
+        for lane in self._lanes.values():
+            for _, row, key in lane.candidates:
                 yield key, row
 
     # -- where things stand -------------------------------------------------------------------------------------------
@@ -105,75 +141,87 @@ class Lineup:
         state = self._state
         patience = state.settings.starve_after_ms
         starved = bool(patience) and state.now_ms - state.workloads.submitted[row] > patience
-        return -state.workloads.priority_band[key[0]], key[1], key[3], starved
+        minus_band, queue = -state.workloads.priority_band[key[0]], key[1]
+        lane = self._lanes.get((minus_band, queue, key[3], starved))
+        if lane is None:
+            path = state.queues.path[queue]
+            unit = self._units.get((minus_band, path[-1], starved))
+            if unit is None:
+                unit = self._units[minus_band, path[-1], starved] = Unit(minus_band, path[-1], starved)
+            lane = Lane(unit, queue, key[3], starved, path[-2::-1])
+            self._lanes[minus_band, queue, key[3], starved] = lane
+        return lane
 
-    def _unit_of(self, lane: Lane) -> Unit:
-        return lane[0], self._state.queues.path[lane[1]][-1], lane[3]
+    def _entry_of(self, lane: Lane) -> LaneEntry:
+        """Where the lane belongs in its unit now."""
+        minus_priority, row, _ = lane.candidates[0]
+        lane.entry = (self._shares_below(lane), minus_priority, row, self._stamp(lane), lane)
+        return lane.entry
 
     def _enter_lane(self, lane: Lane) -> None:
         """Put the lane where it belongs in its unit, if it has candidates."""
-        if self._lanes[lane]:
-            minus_priority, row, _ = self._lanes[lane][0]
-            entry = ((self._shares(lane), minus_priority, row), lane, self._stamp(lane))
-            self._entry_of[lane] = entry
-            heappush(self._units.setdefault(self._unit_of(lane), []), entry)
+        if lane.candidates:
+            heappush(lane.unit.lanes, self._entry_of(lane))
+
+    def _enter_first_again(self, unit: Unit, lane: Lane) -> None:
+        """The first lane of the unit is out of date."""
+        if lane.candidates:
+            heapreplace(unit.lanes, self._entry_of(lane))
+        else:
+            heappop(unit.lanes)
+            lane.entry = None
 
     def _enter_unit(self, unit: Unit) -> None:
         """Put the unit where it belongs, if it has lanes."""
-        if self._units[unit]:
-            entry = (unit[0], self._root_share(unit), self._units[unit][0][0], unit, self._grown[unit[1]])
-            self._entry_of[unit] = entry
-            heappush(self._top, entry)
+        if unit.lanes:
+            unit.entry = (unit.minus_band, self._root_share(unit), *unit.lanes[0][:3], unit)
+            heappush(self._top, unit.entry)
 
     def _first_unit(self) -> Unit | None:
         """The unit whose first lane has the next candidate, both up to date; None when nothing is left."""
+        if len(self._units) == 1:
+            (unit,) = self._units.values()
+            self._refresh_lanes(unit)
+            return unit if unit.lanes else None
         while self._top:
             entry = self._top[0]
-            _, _, place, unit, stamp = entry
-            if entry is not self._entry_of[unit]:
+            unit = entry[5]
+            if entry is unit.entry:
+                self._refresh_lanes(unit)
+                if unit.lanes and entry[2:5] == unit.lanes[0][:3] and entry[1] == self._root_share(unit):
+                    return unit
                 heappop(self._top)
-                continue
-            self._refresh_lanes(unit)
-            lanes = self._units[unit]
-            if lanes and lanes[0][0] == place and stamp == self._grown[unit[1]]:
-                return unit
-            heappop(self._top)
-            self._enter_unit(unit)
+                self._enter_unit(unit)
+            else:
+                heappop(self._top)
         return None
 
     def _refresh_lanes(self, unit: Unit) -> None:
         """Bring the first lane of the unit up to date."""
-        lanes = self._units[unit]
+        lanes = unit.lanes
         while lanes:
             entry = lanes[0]
-            (_, _, row), lane, stamp = entry
-            candidates = self._lanes[lane]
-            if candidates and entry is self._entry_of[lane] and stamp == self._stamp(lane) and candidates[0][1] == row:
-                return
-            heappop(lanes)
-            if entry is self._entry_of[lane]:
-                self._enter_lane(lane)
+            lane = entry[4]
+            if entry is lane.entry:
+                if entry[3] == self._stamp(lane):
+                    return
+                heapreplace(lanes, self._entry_of(lane))
+            else:
+                heappop(lanes)
 
-    def _shares(self, lane: Lane) -> tuple[int, ...]:
+    def _shares_below(self, lane: Lane) -> tuple[int, ...]:
         """Shares below the root, and that of the tenant."""
-        _, queue, tenant, starved = lane
-        if starved:
+        if lane.starved:
             return ()
-        queues = self._state.queues
-        totals, now_ms = self._state.capacity.totals, self._state.now_ms
-        below = [share(queues, vertex, totals, now_ms, past=self._past) for vertex in queues.path[queue][-2::-1]]
-        if tenant != NONE:
-            below.append(self._state.tenant_share(queue, tenant))
-        return tuple(below)
+        shares = tuple([self._shares.of(vertex) for vertex in lane.below])
+        return shares if lane.tenant == NONE else (*shares, self._state.tenant_share(lane.queue, lane.tenant))
 
     def _root_share(self, unit: Unit) -> tuple[int, ...]:
-        if unit[2]:
-            return ()
-        return (share(self._state.queues, unit[1], self._state.capacity.totals, self._state.now_ms, past=self._past),)
+        return () if unit.starved else (self._shares.of(unit.root),)
 
     def _stamp(self, lane: Lane) -> int:
         """Changes when a share that counts for the lane within its unit does."""
-        return sum([self._grown[vertex] for vertex in self._state.queues.path[lane[1]][:-1]])
+        return sum([self._grown[vertex] for vertex in lane.below])
 
 
 class ShortestFirst:
@@ -182,27 +230,18 @@ class ShortestFirst:
     def __init__(self, state: State, candidates: Iterable[tuple[Key, int]]) -> None:
         self._state = state
         self._heap = [self._entry(key, row) for key, row in candidates]
-        self._left_out: set[int] = set()
         heapify(self._heap)
 
-    def next(self) -> tuple[Order, Key] | None:
-        while self._heap:
-            order, key = heappop(self._heap)
-            if key[1] not in self._left_out:
-                return order, key
-        return None
+    def first(self) -> tuple[Order, Key] | None:
+        return self._heap[0] if self._heap else None
 
-    def peek(self) -> Order | None:
-        return self._heap[0][0] if self._heap else None
+    def started(self, successor: int | None) -> None:
+        _, key = heappop(self._heap)
+        if successor is not None:
+            heappush(self._heap, self._entry(key, successor))
 
-    def put(self, key: Key, row: int) -> None:
-        heappush(self._heap, self._entry(key, row))
-
-    def note_start(self, queue: int) -> None:
-        """Shares do not count here."""
-
-    def leave_out(self, queue: int) -> None:
-        self._left_out.add(queue)
+    def drop(self) -> None:
+        heappop(self._heap)
 
     def _entry(self, key: Key, row: int) -> tuple[Order, Key]:
         w = self._state.workloads

@@ -215,6 +215,9 @@ class Affinity(Spec, frozen=True, kw_only=True):
     tags: dict[str, str]
     level: Level = "node"
 
+    def __hash__(self) -> int:
+        return hash((tuple(sorted(self.tags.items())), self.level))
+
 
 class TaskGroup(Spec, frozen=True, kw_only=True):
     """Identical members of a gang. `request` is for one task; all `count` start together or none does, unless a
@@ -239,6 +242,10 @@ class TaskGroup(Spec, frozen=True, kw_only=True):
     """Label -> values that a node must not have."""
     tolerations: tuple[Toleration, ...] = ()
     spread: Spread | None = None
+
+    def __hash__(self) -> int:
+        # By what tells groups apart as a rule: dictionaries have no hash of their own.
+        return hash((self.request, self.count, self.min_count, self.gpu_models, self.pools))
 
 
 class Dependency(Spec, frozen=True, kw_only=True):
@@ -353,6 +360,8 @@ class NodeState(IntEnum):
     DRAINING = 2
     """Cordoned, and its work is being moved away."""
     DOWN = 3
+    REMOVED = 4
+    """Gone for good: in no total, not shown, never back. Its id may be given to a new node."""
 
     @property
     def label(self) -> str:

@@ -2,6 +2,10 @@
 
 `place` claims capacity as it goes and gives everything back when a task finds no node, so no half-placed gang exists
 outside this function. On success the claims stand: the caller emits `Placed` in the same breath, or gives them back.
+
+A gang that asks for a level of the topology goes where `engine.domains` has room for it: a required level holds it in
+one domain of that level, and a preferred one has it use as few of its domains as possible. Its claims are in the order
+of the tree, so that neighbours in rank are neighbours in the network.
 """
 
 from __future__ import annotations
@@ -13,9 +17,13 @@ from itertools import islice, permutations
 import numpy as np
 
 from engine import bulk
-from engine.capacity import NOWHERE, Capacity
+from engine.capacity import NOWHERE, OPEN, Capacity
+from engine.columns import view
+from engine.domains import Choice, DomainRoom, domain_room, levels_asked, pick, spans
 from engine.events import GroupPlacement
+from engine.model import TopologyRequest
 from engine.shape import Shape
+from engine.topology import Ints, Tree
 
 Claim = tuple[int, int, int, int]
 """(group, node row, tasks, device mask)"""
@@ -24,20 +32,27 @@ MOST_ORDERS = 6
 
 
 def place(
-    capacity: Capacity, shapes: tuple[Shape, ...], counts: tuple[int, ...], up_to: tuple[int, ...] | None = None
+    capacity: Capacity,
+    shapes: tuple[Shape, ...],
+    counts: tuple[int, ...],
+    up_to: tuple[int, ...] | None = None,
+    beside: int = NOWHERE,
 ) -> list[Claim] | None:
     """Claims for `counts[g]` tasks of `shapes[g]`, and for as many more as there is room for up to `up_to[g]`; or None
-    with nothing claimed.
+    with nothing claimed. `beside`: a node that the gang is on already, if it is.
 
     Groups are placed one after the other. Where that fails, groups of one gang may only be in each other's way: other
     orders are tried.
     """
+    if shapes[0].topology is not None:
+        return _place_close(capacity, shapes, counts, up_to or counts, shapes[0].topology, beside)
     for order in orders_of_groups(shapes):
         claims: list[Claim] = []
         if all(_place_group(capacity, group, shapes[group], counts[group], claims) for group in order):
             if up_to is not None and up_to != counts:
                 for group in order:
                     _extend_group(capacity, group, shapes[group], up_to[group] - counts[group], claims)
+                return _merged(shapes, claims)
             return claims
         unplace(capacity, shapes, claims)
         if not claims:
@@ -76,6 +91,148 @@ def _extend_group(capacity: Capacity, group: int, shape: Shape, left: int, claim
         claims.append((group, node, count, capacity.claim(node, shape, count)))
         left -= count
     return left
+
+
+# -- close together ---------------------------------------------------------------------------------------------------
+
+
+def _place_close(
+    capacity: Capacity,
+    shapes: tuple[Shape, ...],
+    counts: tuple[int, ...],
+    up_to: tuple[int, ...],
+    request: TopologyRequest,
+    beside: int,
+) -> list[Claim] | None:
+    known = domain_room(capacity)
+    if beside != NOWHERE:
+        return _place_beside(capacity, known, shapes, counts, up_to, request, beside)
+    rooms = [known.rooms(capacity, shape) for shape in shapes]
+    if len(shapes) == 1 and up_to != counts:
+        # As many as fit where most do, but no more than asked for.
+        required, _ = levels_asked(known.tree, request)
+        up_to = (min(up_to[0], max(rooms[0].largest(required)[0], counts[0])),)
+    for wanted in dict.fromkeys((up_to, counts)):
+        for choice in spans(known.tree, rooms, wanted, request):
+            claims = _place_in(capacity, known, shapes, wanted, choice)
+            if claims is not None:
+                if wanted != up_to:
+                    claims = _extend_in(capacity, known, shapes, wanted, up_to, choice, claims)
+                return _in_rank_order(known.tree, claims)
+    return None
+
+
+def _place_in(
+    capacity: Capacity, known: DomainRoom, shapes: tuple[Shape, ...], counts: tuple[int, ...], choice: Choice
+) -> list[Claim] | None:
+    """Claims for all groups within the span, or None with nothing claimed."""
+    for order in orders_of_groups(shapes):
+        claims: list[Claim] = []
+        if all(_claim_in(capacity, known, group, shapes[group], counts[group], choice, claims) for group in order):
+            return claims
+        unplace(capacity, shapes, claims)
+    return None
+
+
+def _claim_in(
+    capacity: Capacity,
+    known: DomainRoom,
+    group: int,
+    shape: Shape,
+    count: int,
+    choice: Choice,
+    claims: list[Claim],
+) -> bool:
+    """Add claims for tasks of one group within the span; False, and none added, when there is not room for all."""
+    if not count:
+        return True
+    tree, rooms = known.tree, known.rooms(capacity, shape)
+    low, high = choice.span
+    room = rooms.by_position
+    if int(room[low:high].sum()) < count:
+        return False
+    if len(shape.pools) + len(shape.booked) > 1:
+        room = _of_liked_pools(capacity, tree, shape, room, choice, count)
+    positions, tasks = pick(tree, room, choice, count)
+    for node, each in zip(tree.rows[positions].tolist(), tasks.tolist(), strict=True):
+        if shape.part:
+            claims += [(group, node, 1, capacity.claim(node, shape, 1)) for _ in range(each)]
+        else:
+            claims.append((group, node, each, capacity.claim(node, shape, each)))
+    return True
+
+
+def _of_liked_pools(capacity: Capacity, tree: Tree, shape: Shape, room: Ints, choice: Choice, count: int) -> Ints:
+    """The room within the span on kept nodes and those of the pools the shape likes best, as many as are enough."""
+    low, high = choice.span
+    rows = tree.rows[low:high]
+    rank = np.zeros(len(capacity.pools), np.int64)
+    rank[shape.pools] = np.arange(1, len(shape.pools) + 1)
+    ranks = np.where(view(capacity.booking)[rows] == OPEN, rank[view(capacity.pool)[rows]], 0)
+    reached = np.cumsum(np.bincount(ranks, weights=room[low:high], minlength=len(shape.pools) + 1))
+    liked = np.zeros(len(room), np.int64)
+    liked[low:high] = np.where(ranks <= np.searchsorted(reached, count), room[low:high], 0)
+    return liked
+
+
+def _extend_in(
+    capacity: Capacity,
+    known: DomainRoom,
+    shapes: tuple[Shape, ...],
+    counts: tuple[int, ...],
+    up_to: tuple[int, ...],
+    choice: Choice,
+    claims: list[Claim],
+) -> list[Claim]:
+    """The claims, and more of each group where the span has room."""
+    for group, shape in enumerate(shapes):
+        more = min(up_to[group] - counts[group], known.rooms(capacity, shape).total(choice.span))
+        _claim_in(capacity, known, group, shape, more, choice, claims)
+    return _merged(shapes, claims)
+
+
+def _place_beside(
+    capacity: Capacity,
+    known: DomainRoom,
+    shapes: tuple[Shape, ...],
+    counts: tuple[int, ...],
+    up_to: tuple[int, ...],
+    request: TopologyRequest,
+    beside: int,
+) -> list[Claim] | None:
+    """More tasks for a gang that is there: as near to it as there is room, and in its domain of the required level."""
+    required, preferred = levels_asked(known.tree, request)
+    claims: list[Claim] = []
+    placed = [0] * len(shapes)
+    for level in known.tree.wider(preferred, required):
+        choice = Choice(known.tree.around(level, beside), known.tree.next_narrower(level))
+        for group, shape in enumerate(shapes):
+            more = min(up_to[group] - placed[group], known.rooms(capacity, shape).total(choice.span))
+            if _claim_in(capacity, known, group, shape, more, choice, claims):
+                placed[group] += more
+    if any(have < least for have, least in zip(placed, counts, strict=True)):
+        unplace(capacity, shapes, claims)
+        return None
+    return _in_rank_order(known.tree, _merged(shapes, claims))
+
+
+def _in_rank_order(tree: Tree, claims: list[Claim]) -> list[Claim]:
+    """Group by group in the order of the tree."""
+    return sorted(claims, key=lambda claim: (claim[0], tree.position[claim[1]], claim[3]))
+
+
+def _merged(shapes: tuple[Shape, ...], claims: list[Claim]) -> list[Claim]:
+    """The claims with one for each node that a group got twice. Parts of devices stay by themselves."""
+    merged: list[Claim] = []
+    at: dict[tuple[int, int], int] = {}
+    for claim in claims:
+        group, node, count, devices = claim
+        before = len(merged) if shapes[group].part else at.setdefault((group, node), len(merged))
+        if before == len(merged):
+            merged.append(claim)
+        else:
+            merged[before] = (group, node, merged[before][2] + count, merged[before][3] | devices)
+    return merged
 
 
 def unplace(capacity: Capacity, shapes: tuple[Shape, ...], claims: list[Claim]) -> None:

@@ -38,11 +38,13 @@ from engine import events as ev
 from engine import workloads as wl
 from engine.bulk import Rows
 from engine.columns import view
+from engine.domains import domain_room, levels_asked
 from engine.model import HOUR_MS, RESOURCES, WorkloadState
 from engine.placement import Claim, place, unplace
 from engine.quota import Charge, Lack, QueueTree
 from engine.shape import Shape
 from engine.state import BOUND, State
+from engine.victim_domains import cheapest_in_one
 from engine.victims import Candidates, Quota, Requests, cheapest
 from engine.workloads import NONE
 
@@ -130,6 +132,19 @@ def find(
     return _Search(state, row, shapes, counts, charge).run()
 
 
+def still_victims(
+    state: State,
+    row: int,
+    shapes: tuple[Shape, ...],
+    counts: tuple[int, ...],
+    charge: Charge,
+    victims: Sequence[int],
+) -> dict[int, int]:
+    """Of victims chosen for the workload earlier: those that may be stopped for it as things are now -> why, as an
+    index into REQUEUE_CAUSES."""
+    return _Search(state, row, shapes, counts, charge).still(victims)
+
+
 def likely_ends(state: State, rows: Rows) -> Rows:
     """When placed and running workloads are likely to end: by their estimates, or, for those that give none, by what
     the last two of their class took. FOREVER for those of which nothing is known, and those that are overdue."""
@@ -190,7 +205,7 @@ def _placed_without(
     state: State, shapes: tuple[Shape, ...], counts: tuple[int, ...], rows: Sequence[int]
 ) -> list[Claim] | None:
     """Where a gang would go if these workloads were gone; None when it would not fit."""
-    with _off_nodes(state, rows):
+    with off_nodes(state, rows):
         claims = place(state.capacity, shapes, counts)
         if claims is not None:
             unplace(state.capacity, shapes, claims)
@@ -198,7 +213,7 @@ def _placed_without(
 
 
 @contextmanager
-def _off_nodes(state: State, rows: Sequence[int]) -> Iterator[None]:
+def off_nodes(state: State, rows: Sequence[int]) -> Iterator[None]:
     """Meanwhile what these workloads hold is free."""
     for row in rows:
         _shift_on_nodes(state, row, 1)
@@ -211,6 +226,7 @@ def _shift_on_nodes(state: State, row: int, sign: int) -> None:
     """Give back what the workload holds on its nodes, or take it again when `sign` is -1."""
     w, a, capacity = state.workloads, state.allocations, state.capacity
     held = list(a.of_workload(w.first_allocation[row]))
+    state.shift_company(row, -sign)
     for group, shape in enumerate(w.class_at(row).shapes):
         mine = [i for i in held if a.group[i] == group]
         if bulk.worth_it(shape, len(mine)):
@@ -240,9 +256,9 @@ class _Search:
         self.requests = Requests()
         self.tier: Rows = np.empty(0, np.int8)
         """Tier of every workload row; -1 for those that may not be victims."""
-        clearings = state.bookings.clearings
-        self.leaving = [victim for c in clearings for victim in c.victims if w.preempting[victim] == c.row]
-        """Workloads that are being stopped for somebody already."""
+        others = [c for c in state.bookings.clearings if c.row != row]
+        self.leaving = [victim for c in others for victim in c.victims if w.preempting[victim] == c.row]
+        """Workloads that are being stopped for somebody else already."""
         self.settled = _queues_without(state, self.leaving) if self.leaving else state.queues
         """The queue tree once they are gone."""
 
@@ -270,6 +286,17 @@ class _Search:
             for at, short in still.items():
                 lacks[at] = lacks.get(at, 0) + short
         return None
+
+    def still(self, victims: Sequence[int]) -> dict[int, int]:
+        """`still_victims`."""
+        lacks = self._lacks(self.state.queues)
+        sources = self._sources(frozenset(slot for _, slot in lacks) | self._slots_short_of_room())
+        self.requests.update(self.state.workloads.classes)
+        tiers = self._tiers(np.array(victims, np.int64), sources).tolist()
+        limits = _Limits(self, sources)
+        return {
+            row: CAUSES[Tier(tier)] for row, tier in zip(victims, tiers, strict=True) if tier >= 0 and limits.take(row)
+        }
 
     def _lacks(self, queues: QueueTree) -> dict[tuple[int, int], int]:
         """(vertex, slot) -> quantity that the charge lacks, the nearest vertex for each slot."""
@@ -430,17 +457,17 @@ class _Search:
         def fits(rows: list[int]) -> bool:
             return _placed_without(state, self.shapes, self.counts, rows) is not None
 
-        return cheapest(
-            state.capacity,
-            state.allocations,
-            self.requests,
-            view(w.cls),
-            list(zip(self.shapes, self.counts, strict=True)),
-            candidates,
-            quotas=[Quota(self._given_back(vertex, slot), short) for (vertex, slot), short in lacks.items()],
-            limits=_Limits(self, sources),
-            fits=None if one_group else fits,
-        )
+        asks = list(zip(self.shapes, self.counts, strict=True))
+        quotas = [Quota(self._given_back(vertex, slot), short) for (vertex, slot), short in lacks.items()]
+        classes, joint = view(w.cls), None if one_group else fits
+        what = state.capacity, state.allocations, self.requests, classes, asks, candidates
+        request = self.shapes[0].topology
+        if request is None or request.required is None:
+            return cheapest(*what, quotas=quotas, limits=_Limits(self, sources), fits=joint)
+        tree = domain_room(state.capacity).tree
+        level, _ = levels_asked(tree, request)
+        domains = tree.domain[level][tree.position]
+        return cheapest_in_one(*what, domains, quotas=quotas, limits=lambda: _Limits(self, sources), fits=joint)
 
     def _given_back(self, vertex: int, slot: int) -> Rows:
         """Per workload row: what it is charged in the slot, if that reaches the vertex."""

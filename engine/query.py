@@ -156,7 +156,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     token: str
     """OnHold, Suspended, WaitingForDependency, DependencyNeverSatisfied, WaitingForStartTime, Backoff; of a queued
     one WaitingForPreempted, QueueHeld, BehindInQueue, ArrayLimit, WaitingForReservation, NoMatchingNodes,
-    WaitingForQuota, InsufficientCapacity, Fragmented, AwaitingEvaluation."""
+    WaitingForQuota, InsufficientCapacity, Fragmented, NoDomainFits, AwaitingEvaluation."""
     text: str
     """A sentence with the numbers: asked, free, by whom."""
     unblock: str = ""
@@ -168,7 +168,7 @@ class Counterfactual(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str
     """What is changed: release, resume, queue, array, dependency, start_time, ahead, policy, estimate, promise,
-    reservation, returned, quota, uncordon, capacity, tasks; nothing, when the next scheduling cycle is enough."""
+    reservation, returned, quota, uncordon, capacity, topology, tasks; nothing, when the next scheduling cycle is enough."""
     text: str
     """The change in words, exactly as it was applied."""
     edits: tuple[dict[str, Any], ...]
@@ -211,6 +211,25 @@ class TaskPlace(msgspec.Struct, frozen=True, kw_only=True):
     tasks: int
     devices: tuple[int, ...] = ()
     """Indexes of the devices used there."""
+    rank: int = 0
+    """Of the first of these tasks; the others follow. Ranks go through the groups in order, and in each along the
+    network: by region, zone, block, rack and NVLink domain."""
+
+
+class TopologyDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """How close together a workload asked to be, and how it lies."""
+
+    required: str
+    """Level; empty when it asked for none."""
+    preferred: str
+    within: str
+    """The narrowest level of which one domain holds all of it: `node`, `nvlink`, …, `region`; `cell` when it spans
+    regions, or nodes of which nothing is known; empty when it is on no node."""
+    domains: dict[str, int] = {}
+    """Level -> how many of its domains it uses, at levels where its nodes have names."""
+    ring_cost: int = 0
+    """Levels that messages climb when each rank sends to the next and the last to the first: 0 within a node, 1 within
+    an NVLink domain, 2 a rack, 3 a block, 4 a zone, 5 a region, 6 beyond."""
 
 
 class GroupDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -288,6 +307,8 @@ class WorkloadDetail(msgspec.Struct, frozen=True, kw_only=True):
     """How many of those are followed by another attempt."""
     array: str = ""
     """Id of the array it is a member of."""
+    topology: TopologyDetail | None = None
+    """Of a workload that asks for a level, or is on several nodes."""
 
 
 class NodeDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -359,6 +380,8 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     finished_last_hour: int
     history: tuple[tuple[int, int, int], ...]
     """Up to 240 samples (time ms, GPU or else CPU use in permille, queued), oldest first, for sparklines."""
+    fragmentation_ppm: int | None = None
+    """Share of the free GPU that the work of this cell could not use (`FragmentationReport.ppm`)."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -445,3 +468,146 @@ class FairnessReport(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[VertexReport, ...]
     decisions: tuple[DecisionReport, ...]
     """The last starts, newest first. Not kept over a restart."""
+
+
+class PoolFragmentation(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    free_milli: int
+    """Free milli-GPU on nodes that take anybody's work."""
+    ppm: int | None
+    """As of the cell; None when no task of the mix may go there."""
+
+
+class ShapeFragmentation(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of tasks in the live mix, by what one of them asks for."""
+
+    cpu_milli: int
+    memory_mib: int
+    gpu_milli: int
+    disk_mib: int
+    pools: tuple[str, ...]
+    """That it may use, in order of preference."""
+    waiting: int
+    running: int
+    free_milli: int
+    """Free in these pools."""
+    usable_milli: int
+    """Of that, on devices that such a task could be put on now."""
+    unusable_ppm: int
+    """Share of it that is lost to such a task."""
+    fits: int
+    """Such tasks that fit now, all together."""
+    fits_in_one_piece: int
+    """Such tasks that would fit if all that is free there were in one piece."""
+
+
+class FragmentationReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of the free GPU the work of this cell could not use, because it lies in the wrong pieces. The mix is
+    what waits for a start and what runs, by number of tasks."""
+
+    version: int
+    now_ms: int
+    ppm: int | None
+    """Share of the free GPU that is lost to a task drawn from the mix, in parts per million, on average. None when no
+    task that asks for GPU waits or runs."""
+    published_ppm: int | None
+    """The same by the rule of the paper it comes from, which counts tasks without GPU, and pools that a task may not
+    use, as fragmentation too."""
+    free_milli: int
+    """Free milli-GPU on nodes that take anybody's work."""
+    mix_tasks: int
+    """Tasks in the mix, those without GPU too."""
+    covered_tasks: int
+    """Tasks that the figure is worked out from: of the most frequent kinds that ask for GPU."""
+    pools: tuple[PoolFragmentation, ...]
+    shapes: tuple[ShapeFragmentation, ...]
+    """The most frequent kinds first."""
+
+
+class ConsolidationRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What moves are to bring about. With neither a workload nor nodes: that the most valuable workload starts which
+    fragmentation holds up."""
+
+    unblock: str = ""
+    """Id of a waiting workload that is to start."""
+    free_nodes: int = 0
+    """So many nodes of the pool are to be empty, those that are already included."""
+    pool: str = ""
+    max_moves: int = 0
+    """Most workloads to move; 0: as many as a plan ever moves."""
+    least_ratio_permille: int = 500
+    """Least benefit for its cost; 0 takes a plan at any cost."""
+
+
+class NodeTasks(msgspec.Struct, frozen=True, kw_only=True):
+    node: str
+    tasks: int
+
+
+class Relocation(msgspec.Struct, frozen=True, kw_only=True):
+    """A workload that is stopped and goes on elsewhere in the same turn, whole."""
+
+    id: str
+    queue: str
+    gpu_milli: int
+    """Of all its tasks."""
+    cpu_milli: int
+    lost_ms: int
+    """Work since its last checkpoint, which is done again; 0 where it writes one when asked."""
+    pause_ms: int
+    """Time without progress besides: to write that checkpoint, and to start anew."""
+    was: tuple[NodeTasks, ...]
+    to: tuple[NodeTasks, ...]
+    nodes: tuple[str, ...]
+    """The nodes it goes to, in the order in which they are filled."""
+
+
+class Unblocked(msgspec.Struct, frozen=True, kw_only=True):
+    """A workload that starts because of the moves."""
+
+    id: str
+    tasks: int
+    gpu_milli: int
+    """Of all its tasks."""
+    cpu_milli: int
+    waits_ms: int | None
+    """How long it would have waited otherwise, if estimates hold; None when that is not known."""
+    gains_ms: int
+    """Time for which its place would have been of no use to it otherwise: that wait, or its run time if shorter."""
+
+
+class ConsolidationPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Moves that were carried out on a fork of the cell, and what came of it there."""
+
+    moves: tuple[Relocation, ...]
+    unblocks: tuple[Unblocked, ...]
+    frees: tuple[str, ...]
+    """Nodes that are emptied."""
+    unit: str
+    """What the seconds below are of: gpu or cpu."""
+    lost_s: int
+    """Device-seconds, or core-seconds, of work that is done again."""
+    restart_s: int
+    """The same of time without progress."""
+    gained_s: int
+    """The same of what starts because of it, and of what is emptied for an hour."""
+    ratio_permille: int
+    """Benefit for its cost, each weighed by shares of the cell."""
+    worth_it: bool
+    """Whether that is the least that was asked for."""
+    fragmentation_before_ppm: int | None
+    fragmentation_after_ppm: int | None
+
+
+class Consolidation(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a request."""
+
+    version: int
+    """State version of the cell that was forked."""
+    now_ms: int
+    request: ConsolidationRequest
+    found: ConsolidationPlan | None
+    why: str
+    """Why there is no plan, or why the one there is is not worth it; empty for one that is."""
+    tried: tuple[str, ...] = ()
+    """What was looked at before, each with what it came to."""

@@ -11,6 +11,7 @@ import fnmatch
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import accumulate
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -21,13 +22,15 @@ from engine.errors import SpecError
 from engine.events import BACKFILLED, BORROWED, BURST, FAILURE_CAUSES, REQUEUE_CAUSES
 from engine.explain import Explainer
 from engine.fairness import report
-from engine.model import RESOURCES, NodeState, QueueMode, ReservationSpec, WorkloadState
+from engine.fragmentation import headline_ppm, measured
+from engine.model import LEVELS, RESOURCES, NodeState, QueueMode, ReservationSpec, TopologyRequest, WorkloadState
 from engine.query import (
     COLUMNS,
     DEFAULT_COLUMNS,
     DecisionReport,
     DependencyDetail,
     FairnessReport,
+    FragmentationReport,
     GroupDetail,
     HistoryItem,
     Kind,
@@ -39,6 +42,7 @@ from engine.query import (
     QueueDetail,
     TaskPlace,
     Term,
+    TopologyDetail,
     VertexReport,
     WorkloadDetail,
 )
@@ -46,6 +50,7 @@ from engine.quota import UNLIMITED, WIDTH, BurstState
 from engine.recent import Recent, totals
 from engine.scheduler import Decision, Scheduler
 from engine.state import State
+from engine.topology import CELL, Spans, ranks_in_order
 from engine.workloads import (
     CHECKPOINTING,
     DEPENDS_ON,
@@ -53,6 +58,7 @@ from engine.workloads import (
     GROWN,
     NONE,
     PLACED,
+    PRIORITY,
     REQUEUED,
     SHRUNK,
     TRANSITIONS,
@@ -109,7 +115,7 @@ class Reader:
             columns=columns,
             rows=[list(row) for row in zip(*values, strict=True)],
             matched=len(order),
-            total=source.size,
+            total=source.size - (0 if source.hidden is None else int(source.hidden.sum())),
         )
 
     def _ordered(self, query: Query, source: Source, now_ms: int) -> Numbers:
@@ -129,7 +135,7 @@ class Reader:
         row = w.row(workload_id)
         workload_class = w.class_at(row)
         waits = w.state[row] == WorkloadState.QUEUED
-        allocations = list(state.allocations.of_workload(w.first_allocation[row]))
+        allocations, ranks = self._ranked(row)
         return WorkloadDetail(
             version=state.version,
             now_ms=now_ms,
@@ -156,7 +162,10 @@ class Reader:
             reasons=self.explainer.reasons(row),
             earliest_start_ms=self._earliest_start(row, now_ms) if waits else None,
             promised_start_ms=self.explainer.promised().get(row),
-            placement=tuple(self._place(workload_class.groups, a) for a in allocations[:MOST_PLACES]),
+            placement=tuple(
+                self._place(workload_class.groups, a, rank)
+                for a, rank in zip(allocations[:MOST_PLACES], ranks, strict=False)
+            ),
             placement_total=len(allocations),
             history=self._history(row),
             flags=tuple(name for flag, name in _FLAGS if w.flags[row] & flag) if state.is_bound(row) else (),
@@ -169,6 +178,31 @@ class Reader:
             failures=w.failures[row],
             retries=w.terms_at(row).retries,
             array=w.array_names.names[w.array[row]] if w.array[row] != NONE else "",
+            topology=self._topology(workload_class.bonds.topology, allocations),
+        )
+
+    def _ranked(self, row: int) -> tuple[list[int], list[int]]:
+        """(allocations of the workload in the order of ranks, rank of the first task of each)."""
+        a = self._state.allocations
+        rows = list(a.of_workload(self._state.workloads.first_allocation[row]))
+        order = ranks_in_order(self._state.capacity, [a.group[i] for i in rows], [a.node[i] for i in rows])
+        rows = [rows[i] for i in order.tolist()]
+        return rows, list(accumulate((a.count[i] for i in rows), initial=0))
+
+    def _topology(self, asked: TopologyRequest | None, allocations: list[int]) -> TopologyDetail | None:
+        nodes = [self._state.allocations.node[i] for i in allocations]
+        if asked is None and len(set(nodes)) < 2:
+            return None
+        required, preferred = ("", "") if asked is None else (asked.required or "", asked.preferred or "")
+        if not nodes:
+            return TopologyDetail(required=required, preferred=preferred, within="")
+        spans = Spans(self._state.capacity, nodes)
+        return TopologyDetail(
+            required=required,
+            preferred=preferred,
+            within="cell" if spans.within == CELL else LEVELS[spans.within],
+            domains=spans.domains,
+            ring_cost=spans.ring_cost,
         )
 
     def _burst_ends(self, row: int, now_ms: int) -> int | None:
@@ -198,7 +232,7 @@ class Reader:
         start = self.explainer.earliest_start(row)
         return None if start is None else max(start, now_ms)
 
-    def _place(self, groups: Sequence[Any], allocation: int) -> TaskPlace:
+    def _place(self, groups: Sequence[Any], allocation: int, rank: int) -> TaskPlace:
         a, capacity = self._state.allocations, self._state.capacity
         node, mask = a.node[allocation], a.devices[allocation]
         return TaskPlace(
@@ -207,6 +241,7 @@ class Reader:
             rack=capacity.places.names[capacity.rack[node]],
             tasks=a.count[allocation],
             devices=tuple(i for i in range(mask.bit_length()) if mask >> i & 1),
+            rank=rank,
         )
 
     def _history(self, row: int) -> tuple[HistoryItem, ...]:
@@ -234,6 +269,8 @@ class Reader:
             return FAILURE_CAUSES[detail]
         if what == CHECKPOINTING:
             return f"writes a checkpoint, to make room for {ids[detail]}"
+        if what == PRIORITY:
+            return f"is {self._state.workloads.priority_classes[detail].name} now"
         if what in (GROWN, SHRUNK):
             tasks, by = detail & 0xFFFFFF, (detail >> 24) - 1
             counted = f"{tasks} task{'s' if tasks != 1 else ''}"
@@ -311,6 +348,10 @@ class Reader:
             decisions=tuple(self._decision(made) for made in reversed(self._scheduler.decisions)),
         )
 
+    def fragmentation(self, now_ms: int) -> FragmentationReport:
+        """How much of the free GPU the work of the cell could not use, by pool and by kind of task."""
+        return measured(self._state, now_ms)
+
     def _decision(self, made: Decision) -> DecisionReport:
         w, queues = self._state.workloads, self._state.queues
         band, shares, priority, _ = made.order
@@ -369,6 +410,7 @@ class Reader:
             started_last_hour=started,
             finished_last_hour=finished,
             history=tuple(recent.samples),
+            fragmentation_ppm=headline_ppm(state),
         )
 
     def _pools(self) -> tuple[PoolOverview, ...]:
@@ -376,7 +418,9 @@ class Reader:
         if not capacity.node_ids:
             return ()
         pool_of = view(capacity.pool)
-        states = np.bincount(pool_of * 4 + view(capacity.state), minlength=4 * len(capacity.pools)).reshape(-1, 4)
+        kinds = len(NodeState)
+        states = np.bincount(pool_of * kinds + view(capacity.state), minlength=kinds * len(capacity.pools))
+        states = states.reshape(-1, kinds)
         free = [
             np.bincount(pool_of, weights=column, minlength=len(capacity.pools)).astype(np.int64)
             for column in (
@@ -473,6 +517,8 @@ class Source:
         """Text columns with a value of their own in every row."""
         self.absent: dict[str, int] = {}
         """Numeric column -> the number that means "does not apply"."""
+        self.hidden: Numbers | None = None
+        """Mask of rows that no answer shows; None when there are none."""
 
     def values(self, name: str, rows: Numbers) -> list[Any]:
         """The column's values at the rows, as an answer carries them."""
@@ -567,6 +613,8 @@ class NodeSource(Source):
         super().__init__()
         c = state.capacity
         self.size = len(c.node_ids)
+        if len(c.row_of) < self.size:
+            self.hidden = view(c.state) == NodeState.REMOVED
         full = np.array([pool.capacity.vector() for pool in c.pools], np.int64).reshape(-1, 4)
 
         def total(i: int) -> Callable[[Rows], Numbers]:
@@ -729,7 +777,7 @@ def column_named(kind: Kind, name: str) -> None:
 
 def matching(kind: Kind, source: Source, where: tuple[Term, ...]) -> Numbers:
     """Rows that satisfy the terms. Positive terms on one column are alternatives; all else must hold together."""
-    keep = np.ones(source.size, bool)
+    keep = np.ones(source.size, bool) if source.hidden is None else ~source.hidden
     either: dict[str, Numbers] = {}
     for term in where:
         if term.column != "text":

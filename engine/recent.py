@@ -133,6 +133,8 @@ def _describe(state: State, event: ev.AnyEvent) -> tuple[str, str, str]:
             return "reservation over", name, ""
         case ev.PriorityClassRemoved(name=name):
             return "priority class removed", name, ""
+        case ev.PrioritySet(row=row, priority_class=priority):
+            return "priority", ids[row], state.workloads.priority_classes[priority].name
         case ev.SettingsSet():
             return "settings", state.cell, ""
         case ev.Started() | ev.Finished() | ev.Cancelled() | ev.Held() | ev.Released():

@@ -42,7 +42,6 @@ MOST_PASSES = 16
 MOST_VARIANTS = 64
 """Assignments of task groups to pools that are tried, in order of preference."""
 DECISIONS_KEPT = 256
-RECLAIMED = ev.REQUEUE_CAUSES.index("reclaimed")
 
 
 class Verdict(IntEnum):
@@ -91,8 +90,9 @@ class Scheduler:
         self._emit = emit
         self._emit_claimed = emit_claimed
         self._seen_freed = -1
-        self._no_room: dict[tuple[int, tuple[Shape, ...]], int] = {}
-        """(class row, shapes) -> `gained_mark` at which it was found not to fit."""
+        self._no_room: dict[tuple[int, tuple[Shape, ...]], tuple[int, int]] = {}
+        """(class row, shapes) -> `gained_mark` at which it was found not to fit, and for work with bonds the version of
+        the company."""
         self._short_of_room = False
         """The last full pass left something waiting for capacity."""
         self._bound = 0
@@ -110,8 +110,6 @@ class Scheduler:
             freed, bound = state.capacity.freed, self._bound
             if overdue or self._seen_freed != freed or (arrivals and state.policy == "conservative"):
                 overdue = False
-                self.reservation = None
-                self._short_of_room = False
                 self._full_pass()
             elif arrivals:
                 self._look_at(arrivals)
@@ -150,6 +148,9 @@ class Scheduler:
         return state.ends[0][0] if state.ends else None
 
     def _full_pass(self) -> None:
+        """Look at everything that waits, as if for the first time."""
+        self.reservation = None
+        self._short_of_room = False
         groups = self.state.pending.groups
         if self.state.policy == "conservative":
             self._plan_all()
@@ -161,7 +162,6 @@ class Scheduler:
         state = self.state
         if not state.pending.by_class or state.stretched:
             # Strict order, or elastic work that may shrink for what was refused before.
-            self.reservation = None
             self._full_pass()
             return
         candidates: list[tuple[Key, int]] = []
@@ -173,11 +173,9 @@ class Scheduler:
                     candidates.append((key, row))
         promised = self.reservation is not None
         if self._overtakes(candidates):
-            self.reservation = None
             self._full_pass()
         elif self._run(candidates) and promised and len(state.queues.specs) > 1:
             # What started has changed shares, and with them perhaps who is first among those that wait.
-            self.reservation = None
             self._full_pass()
 
     def _overtakes(self, candidates: list[tuple[Key, int]]) -> bool:
@@ -225,7 +223,7 @@ class Scheduler:
         while True:
             if state.policy == "easy-sjbf" and self.reservation is not None and isinstance(lineup, Lineup):
                 lineup = ShortestFirst(state, lineup.rest())
-            first = lineup.next()
+            first = lineup.first()
             if started is not None:
                 self.decisions.append(Decision(state.now_ms, started[3], started, None if first is None else first[0]))
                 started = None
@@ -234,16 +232,17 @@ class Scheduler:
             order, key = first
             row = order[3]
             if key[1] in closed or key[2] in refused:
+                lineup.drop()
                 continue
             verdict = self._consider(row)
             if verdict == Verdict.STARTED:
                 starts += 1
-                lineup.note_start(key[1])
                 group = groups.get(key)
-                if group is not None:
-                    lineup.put(key, group.rows[group.front])
+                lineup.started(None if group is None else group.rows[group.front])
                 started = order
-            elif verdict == Verdict.QUEUE_CLOSED or self._is_strict(key[1]):
+                continue
+            lineup.drop()
+            if verdict == Verdict.QUEUE_CLOSED or self._is_strict(key[1]):
                 closed.add(key[1])
             elif verdict == Verdict.ARRAY_LIMIT or (verdict in _OF_ROOM and alike):
                 # Others of the kind, in other queues and priorities, fare alike: room only shrinks during a pass.
@@ -258,13 +257,9 @@ class Scheduler:
     def _consider(self, row: int) -> Verdict:
         """Start the workload if its queue, quota, capacity and the promises to others allow; or make room for it."""
         state = self.state
-        w = state.workloads
-        if not state.queues.is_open(w.queue[row]):
-            return Verdict.QUEUE_CLOSED
-        if self.at_array_limit(row):
-            return Verdict.ARRAY_LIMIT
-        if w.class_at(row).reservation and not self._bookings(row):
-            return Verdict.NOT_YET
+        closed = self._gate(row)
+        if closed is not None:
+            return closed
         verdict = self._start(row)
         if verdict in (Verdict.NO_QUOTA, Verdict.NO_CAPACITY):
             if verdict == Verdict.NO_CAPACITY and state.stretched and self._shrink_for(row):
@@ -276,6 +271,18 @@ class Scheduler:
             self._short_of_room = True
             self._promise(row)
         return verdict
+
+    def _gate(self, row: int) -> Verdict | None:
+        """Why the workload is not even tried: its queue is closed, its array has its fill, its reservation has not
+        begun. None when it is."""
+        w = self.state.workloads
+        if not self.state.queues.is_open(w.queue[row]):
+            return Verdict.QUEUE_CLOSED
+        if self.at_array_limit(row):
+            return Verdict.ARRAY_LIMIT
+        if w.class_at(row).reservation and not self._bookings(row):
+            return Verdict.NOT_YET
+        return None
 
     def at_array_limit(self, row: int) -> bool:
         w = self.state.workloads
@@ -337,7 +344,7 @@ class Scheduler:
             return Verdict.WOULD_DELAY
         claims = place(state.capacity, shapes, workload_class.least, counts)
         if claims is None:
-            self._no_room[cls, shapes] = state.capacity.gained_mark
+            self._no_room[cls, shapes] = state.capacity.gained_mark, _company(state.capacity, shapes)
             return Verdict.NO_CAPACITY
         if promise is not None and not self._keeps(promise, late, shapes, claims):
             return Verdict.WOULD_DELAY
@@ -414,15 +421,16 @@ class Scheduler:
     def _is_full_for(self, cls: int, shapes: tuple[Shape, ...]) -> bool:
         """Whether the class was found not to fit and still does not: claims only take room away, and no node that has
         gained some since then takes even one of its tasks."""
-        mark = self._no_room.get((cls, shapes))
-        if mark is None:
+        found = self._no_room.get((cls, shapes))
+        if found is None:
             return False
+        mark, company = found
         capacity = self.state.capacity
-        gained = capacity.gains_since(mark)
+        gained = capacity.gains_since(mark) if company == _company(capacity, shapes) else None
         if gained is None or any(_gains_for(capacity, node, shapes) for node in set(gained)):
             del self._no_room[cls, shapes]
             return False
-        self._no_room[cls, shapes] = capacity.gained_mark
+        self._no_room[cls, shapes] = capacity.gained_mark, company
         return True
 
     def _promise(self, row: int) -> None:
@@ -511,32 +519,25 @@ class Scheduler:
         )
 
     def carry_out(self, booking: int) -> None:
-        """The victims of a preemption have had their time: stop them and place the preemptor, if it still fits then."""
+        """The victims of a preemption have had their time: stop those that still may be, for the reason that holds
+        now, and place the preemptor, if it fits then."""
         state = self.state
         clearing = next(c for c in state.bookings.clearings if c.booking == booking)
         w = state.workloads
         row = clearing.row
-        victims = [
-            (victim, cause)
-            for victim, cause in zip(clearing.victims, clearing.causes, strict=True)
-            if w.preempting[victim] == row
-        ]
-        rows = [victim for victim, _ in victims]
+        victims = [victim for victim in clearing.victims if w.preempting[victim] == row]
         counts = w.class_at(row).least
-        # What is taken back from other queues must still be for the queue's own quota.
-        borrow = all(cause != RECLAIMED for _, cause in victims)
-        for shapes in self.variants(row) if self._still_above_quota(victims) else ():
-            if preemption.lets_start(state, row, shapes, counts, rows, borrow=borrow):
-                for victim, cause in victims:
+        for shapes in self.variants(row):
+            charge = state.charge_if(row, shapes, counts)
+            causes = preemption.still_victims(state, row, shapes, counts, charge, victims)
+            # What is taken back from other queues must still be for the queue's own quota.
+            borrow = all(w.queue[victim] == w.queue[row] for victim in causes)
+            if causes and preemption.lets_start(state, row, shapes, counts, list(causes), borrow=borrow):
+                for victim, cause in causes.items():
                     self._emit(ev.Requeued(victim, cause, by=row, saved=w.checkpoint_cost[victim] > 0))
                 self._place_preemptor(row, shapes)
                 return
         self._emit(ev.PreemptionEnded(row))
-
-    def _still_above_quota(self, victims: list[tuple[int, int]]) -> bool:
-        """Whether the queues of those that are taken back still use more than is theirs."""
-        queues, w = self.state.queues, self.state.workloads
-        return all(cause != RECLAIMED or queues.is_above_quota(w.queue[victim]) for victim, cause in victims)
 
     def _place_preemptor(self, row: int, shapes: tuple[Shape, ...]) -> None:
         claims = place(self.state.capacity, shapes, self.state.workloads.class_at(row).least)
@@ -558,7 +559,9 @@ class Scheduler:
             missing = tuple(count - have for count, have in zip(workload_class.counts, placed, strict=True))
             none = (0,) * len(missing)
             for shapes in self.variants(row):
-                claims = place(state.capacity, shapes, none, missing) or []
+                beside = state.allocations.node[w.first_allocation[row]]
+                with state.growing(row):
+                    claims = place(state.capacity, shapes, none, missing, beside) or []
                 while claims and not self._quota_for(row, shapes, claims):
                     group, node, count, devices = claims.pop()
                     state.capacity.give_back(node, shapes[group], count, devices)
@@ -578,6 +581,8 @@ class Scheduler:
         """Take tasks that elastic workloads can do without, of the youngest first, if that lets this one start."""
         state = self.state
         capacity = state.capacity
+        if state.now_ms < state.workloads.may_preempt_at(row, state.settings):
+            return False
         workload_class = state.workloads.class_at(row)
         for shapes in self.variants(row):
             if self._counts_in_quota(row, shapes, borrow=True) is None:
@@ -589,6 +594,7 @@ class Scheduler:
                     group, node, count, devices = claim
                     if any(capacity.usable(node, shape) for shape in shapes):
                         capacity.give_back(node, donor_shapes[group], count, devices)
+                        state.shift_company(donor, -1, [(node, count)])
                         taken.append((donor, claim))
             claims = place(capacity, shapes, workload_class.least) if taken else None
             if claims is not None:
@@ -596,6 +602,7 @@ class Scheduler:
             needed = self._needed(taken, shapes, workload_class.least) if claims is not None else []
             for donor, (group, node, count, devices) in reversed(taken if claims is None else needed):
                 capacity.take(node, state.workloads.class_at(donor).shapes[group], count, devices)
+                state.shift_company(donor, 1, [(node, count)])
             if claims is None:
                 continue
             for donor in dict.fromkeys(donor for donor, _ in needed):
@@ -617,9 +624,11 @@ class Scheduler:
             group, node, count, devices = claim
             shape = self.state.workloads.class_at(donor).shapes[group]
             capacity.take(node, shape, count, devices)
+            self.state.shift_company(donor, 1, [(node, count)])
             claims = place(capacity, shapes, counts)
             if claims is None:
                 capacity.give_back(node, shape, count, devices)
+                self.state.shift_company(donor, -1, [(node, count)])
                 needed.append((donor, claim))
             else:
                 unplace(capacity, shapes, claims)
@@ -643,7 +652,7 @@ class Scheduler:
         while True:
             while hopeful and (not waiting[hopeful[-1][0]] or not plan.may_start(hopeful[-1][1])):
                 hopeful.pop()
-            first = lineup.next()
+            first = lineup.first()
             if first is None or (hopeful is not None and not hopeful):
                 self._short_of_room = first is not None
                 break
@@ -655,17 +664,17 @@ class Scheduler:
             if state.capacity.freed != freed:
                 # Others were stopped for it: the plan is of a past.
                 return
-            if verdict == Verdict.QUEUE_CLOSED or (verdict != Verdict.STARTED and self._is_strict(key[1])):
+            follower = waiting[key][0] if waiting[key] else None
+            if verdict == Verdict.STARTED:
+                lineup.started(follower)
+                ahead = lineup.first()
+                self.decisions.append(Decision(state.now_ms, row, order, None if ahead is None else ahead[0]))
+                continue
+            lineup.drop()
+            if verdict == Verdict.QUEUE_CLOSED or self._is_strict(key[1]):
                 lineup.leave_out(key[1])
-                continue
-            if verdict == Verdict.STARTED:
-                lineup.note_start(key[1])
-            elif verdict != Verdict.NO_CAPACITY or plan.full:
-                continue
-            if waiting[key]:
-                lineup.put(key, waiting[key][0])
-            if verdict == Verdict.STARTED:
-                self.decisions.append(Decision(state.now_ms, row, order, lineup.peek()))
+            elif verdict == Verdict.NO_CAPACITY and not plan.full and follower is not None:
+                lineup.put(key, follower)
         self.promises = plan.starts
 
     def _may_fit(self, row: int) -> bool:
@@ -683,12 +692,9 @@ class Scheduler:
         """Start the workload if the plan allows, or promise it its time."""
         state = self.state
         w = state.workloads
-        if not state.queues.is_open(w.queue[row]):
-            return Verdict.QUEUE_CLOSED
-        if self.at_array_limit(row):
-            return Verdict.ARRAY_LIMIT
-        if w.class_at(row).reservation and not self._bookings(row):
-            return Verdict.NOT_YET
+        closed = self._gate(row)
+        if closed is not None:
+            return closed
         verdict = Verdict.NO_QUOTA
         for borrow in (False, True) if state.queues.flavored(w.queue[row]) else (True,):
             for shapes in self.variants(row):
@@ -710,6 +716,11 @@ class Scheduler:
             self._short_of_room = True
             plan.promise(row)
         return verdict
+
+
+def _company(capacity: Capacity, shapes: tuple[Shape, ...]) -> int:
+    """Version of what else decides where these tasks may go."""
+    return capacity.company.version if shapes[0].terms is not None else 0
 
 
 def _gains_for(capacity: Capacity, node: int, shapes: tuple[Shape, ...]) -> bool:

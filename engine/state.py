@@ -22,7 +22,9 @@ from engine.allocations import NONE, Allocations
 from engine.bookings import Bookings, Clearing
 from engine.capacity import OPEN, Capacity
 from engine.columns import Table, canonical, view
-from engine.model import ArraySpec, NodeState, Policy, QueueMode, QueueSpec, Settings, WorkloadState
+from engine.constraints import Company
+from engine.devices import closest
+from engine.model import ArraySpec, NodeState, Policy, QueueMode, QueueSpec, Settings, WorkloadSpec, WorkloadState
 from engine.pending import Key, Pending
 from engine.quota import DAY_MS, Charge, QueueTree, Vector
 from engine.shape import Shape
@@ -59,9 +61,12 @@ class State(Table):
 
     def derive_all(self) -> None:
         """Rebuild what spans several tables: compiled shapes, the pending order, the ends of running work."""
-        self.workloads.compile(self.capacity.pools)
+        self.capacity.company = Company()
+        self.workloads.compile(self.capacity)
         self.rebuild_pending()
         bound = [row for row, state in enumerate(self.workloads.state) if state in BOUND]
+        for row in bound:
+            self.shift_company(row, 1)
         self.ends: list[tuple[int, int]] = [(self.workloads.expected_end(row, self.now_ms), row) for row in bound]
         """Heap of (expected end ms, row); an entry is stale unless `ends_at` says otherwise."""
         heapify(self.ends)
@@ -166,12 +171,19 @@ class State(Table):
             count = min(spare[group], a.count[i])
             if count:
                 spare[group] -= count
-                mask = 0
-                for _ in range(count * workload_class.shapes[group].gpus):
-                    left = a.devices[i] & ~mask
-                    mask |= left & -left
-                found.append((group, a.node[i], count, a.devices[i] if workload_class.shapes[group].share else mask))
+                found.append((group, a.node[i], count, self._devices_of_tasks(i, workload_class.shapes[group], count)))
         return found
+
+    def _devices_of_tasks(self, allocation: int, shape: Shape, count: int) -> int:
+        """What so many tasks of the allocation have: its one share or instance, or devices of its own close together."""
+        held = self.allocations.devices[allocation]
+        if shape.part or not shape.gpus:
+            return held
+        size = self.capacity.pools[self.capacity.pool[self.allocations.node[allocation]]].nvlink_group
+        mask = 0
+        for _ in range(count):
+            mask |= closest(held & ~mask, shape.gpus, size)
+        return mask
 
     def charge_if(self, row: int, shapes: tuple[Shape, ...], counts: Sequence[int]) -> Charge:
         """What `counts[g]` tasks of each group would cost. In a tree with quotas by pool each shape has one pool."""
@@ -247,7 +259,7 @@ class State(Table):
 
     def _pool_added(self, event: ev.PoolAdded) -> None:
         self.capacity.add_pool(event.pool)
-        self.workloads.compile(self.capacity.pools)
+        self.workloads.compile(self.capacity)
 
     def _nodes_added(self, event: ev.NodesAdded) -> None:
         for node in event.nodes:
@@ -302,14 +314,65 @@ class State(Table):
         spec = event.workload
         w = self.workloads
         queue = self.queues.row_of[spec.queue]
+        self._name_constraints(spec)
         if spec.array is None:
-            self._enter(w.add(spec, queue, self.now_ms, self.capacity.pools))
+            self._enter(w.add(spec, queue, self.now_ms, self.capacity))
             return
         w.add_array(spec.id, spec.array.max_running)
         array_row = len(w.array_limits) - 1
         for index in members(spec.array):
             member = msgspec.structs.replace(spec, id=f"{spec.id}/{index}", array=None)
-            self._enter(w.add(member, queue, self.now_ms, self.capacity.pools, array_row))
+            self._enter(w.add(member, queue, self.now_ms, self.capacity, array_row))
+
+    def _name_constraints(self, spec: WorkloadSpec) -> None:
+        """Have labels that the workload is the first to name divide nodes, and its bonds counted from now on."""
+        labels = [key for group in spec.groups for key in (*group.node_labels, *group.avoid_labels)]
+        if labels or spec.data:
+            self.capacity.name_labels([*labels, *(("zone",) if spec.data else ())])
+        if not (spec.near or spec.apart):
+            return
+        company, w = self.capacity.company, self.workloads
+        known = len(company.terms)
+        shunned = company.name(spec.near, spec.apart)
+        if known < len(company.terms):
+            for row in range(len(w.ids)):
+                if self.is_bound(row):
+                    new = tuple(term for term in w.marks(row, company)[0] if term >= known)
+                    company.shift(self.capacity, (new, ()), self._where(row))
+        if any([w.shun(term, self.capacity) for term in shunned]):
+            self.rebuild_pending()
+            self.capacity.freed += 1
+
+    def _where(self, row: int) -> list[tuple[int, int]]:
+        """(node, tasks) of what the workload has."""
+        a = self.allocations
+        return [(a.node[i], a.count[i]) for i in a.of_workload(self.workloads.first_allocation[row])]
+
+    def shift_company(self, row: int, sign: int, at: list[tuple[int, int]] | None = None) -> bool:
+        """Count the workload's tasks, or those `at` (node, tasks), in for others' bonds, or out when `sign` is -1.
+        Returns whether others who wait have got a place to be near to."""
+        company = self.capacity.company
+        if not company.terms:
+            return False
+        marks = self.workloads.marks(row, company)
+        if marks == ((), ()):
+            return False
+        placed = self._where(row) if at is None else at
+        return company.shift(self.capacity, marks, [(node, sign * tasks) for node, tasks in placed])
+
+    @contextmanager
+    def growing(self, row: int) -> Iterator[None]:
+        """Meanwhile its own tasks do not count for the workload's bonds, and do for its spread."""
+        a, company = self.allocations, self.capacity.company
+        self.shift_company(row, -1)
+        placed: tuple[dict[int, int], ...] = tuple({} for _ in self.workloads.class_at(row).counts)
+        for i in a.of_workload(self.workloads.first_allocation[row]):
+            on = placed[a.group[i]]
+            on[a.node[i]] = on.get(a.node[i], 0) + a.count[i]
+        company.placed = placed
+        yield
+        company.placed = ()
+        self.shift_company(row, 1)
 
     def _enter(self, row: int) -> None:
         """A new workload, in whatever state it begins."""
@@ -367,6 +430,8 @@ class State(Table):
             devices = array("q", placement.devices)
             entries += len(nodes)
             tasks += sum(counts)
+            if self.capacity.company.terms and self.shift_company(row, 1, list(zip(nodes, counts, strict=True))):
+                self.capacity.freed += 1
             if bulk.worth_it(shape, len(nodes)):
                 on, each = view(nodes), view(counts).astype(np.int64)
                 if not claimed:
@@ -480,12 +545,16 @@ class State(Table):
     def _free_one(self, shape: Shape, row: int) -> None:
         a = self.allocations
         node = a.node[row]
+        self.shift_company(a.workload[row], -1, [(node, a.count[row])])
         self.capacity.give_back(node, shape, a.count[row], a.devices[row])
         self.capacity.note_gains([node])
         a.drop(row)
 
     def _free_many(self, shape: Shape, rows: bulk.Rows) -> None:
         nodes = view(self.allocations.node)[rows]
+        if self.capacity.company.terms:
+            tasks = view(self.allocations.count)[rows].tolist()
+            self.shift_company(self.allocations.workload[rows[0]], -1, list(zip(nodes.tolist(), tasks, strict=True)))
         bulk.shift_many(self.capacity, shape, nodes, view(self.allocations.count)[rows].astype(np.int64))
         self.capacity.note_gains(nodes.tolist())
         bulk.drop_many(self.allocations, rows)
@@ -526,9 +595,15 @@ class State(Table):
         w = self.workloads
         previous = NONE
         at = w.first_allocation[row]
-        while (a.group[at], a.node[at]) != (group, node) or a.devices[at] & mask != mask or a.count[at] < count:
+        shape = w.class_at(row).shapes[group]
+        while (
+            (a.group[at], a.node[at]) != (group, node)
+            or (a.devices[at] if shape.part else a.devices[at] & mask) != mask
+            or a.count[at] < count
+        ):
             previous, at = at, a.next_of_workload[at]
-        self.capacity.give_back(node, w.class_at(row).shapes[group], count, mask)
+        self.shift_company(row, -1, [(node, count)])
+        self.capacity.give_back(node, shape, count, mask)
         self.capacity.note_gains([node])
         a.count[at] -= count
         a.devices[at] &= ~mask
@@ -615,6 +690,7 @@ class State(Table):
         if event.cause in ev.PREEMPTIONS:
             w.evictions[row] += 1
             w.evicted_at[row] = self.now_ms
+        if event.cause in ev.DISRUPTIONS:
             self.queues.note_disruption(w.queue[row], self.now_ms)
             self.timers.watch_disruption(self, w.queue[row], self.now_ms)
         detail = event.cause + ((event.by + 1) << 8)
@@ -679,6 +755,21 @@ class State(Table):
         spec = self.bookings.unreserve(event.name).spec
         self.capacity.book((self.capacity.row_of[name] for name in spec.nodes), OPEN)
 
+    def _priority_set(self, event: ev.PrioritySet) -> None:
+        row = event.row
+        queued, bound = self.workloads.state[row] == WorkloadState.QUEUED, self.is_bound(row)
+        if queued:
+            self.pending.discard(self.pending_key(row), row)
+        if bound:
+            self._count_bound(row, -1)
+        self.workloads.priority[row] = event.priority_class
+        self.workloads.record(row, wl.PRIORITY, self.now_ms, event.priority_class)
+        if bound:
+            self._count_bound(row, 1)
+        if queued:
+            self.pending.add(self.pending_key(row), row)
+        self.capacity.freed += 1
+
     # -- nodes, queues, settings --------------------------------------------------------------------------------------
 
     def _nodes_changed(self, event: ev.NodesChanged) -> None:
@@ -721,4 +812,5 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.Reserved: State._reserved,
     ev.Unreserved: State._unreserved,
     ev.SettingsSet: State._settings_set,
+    ev.PrioritySet: State._priority_set,
 }

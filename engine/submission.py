@@ -6,6 +6,7 @@ import msgspec
 
 from engine import commands as cmd
 from engine import events as ev
+from engine import mig
 from engine.errors import MusterError, SpecError
 from engine.model import RESOURCES, Dependency, TaskGroup, WorkloadSpec, check_workload
 from engine.naming import ids_of, members_of
@@ -17,8 +18,11 @@ def check_submission(state: State, command: cmd.Submit, now_ms: int) -> tuple[li
     new: dict[str, int] = {}
     sound: set[tuple[tuple[TaskGroup, ...], str, bool]] = set()
     changed: list[str] = []
-    for i, spec in enumerate(command.workloads):
+    charged: list[WorkloadSpec] = []
+    for i, given in enumerate(command.workloads):
         where = f"workloads[{i}]" if len(command.workloads) > 1 else "workload"
+        spec = _with_mig_charges(state, given, where)
+        charged.append(spec)
         check_workload(spec, where)
         own = _ids_of(spec)
         for name in own if spec.array is None else (spec.id, *own):
@@ -36,8 +40,18 @@ def check_submission(state: State, command: cmd.Submit, now_ms: int) -> tuple[li
         if spec.deadline_ms or spec.reservation:
             _check_times(state, spec, where, now_ms)
     depending = [i for i, spec in enumerate(command.workloads) if spec.after]
-    workloads = _in_order(state, command.workloads, new) if depending else command.workloads
+    workloads = _in_order(state, charged, new) if depending else charged
     return [ev.Submitted(spec) for spec in workloads], tuple(changed)
+
+
+def _with_mig_charges(state: State, spec: WorkloadSpec, where: str) -> WorkloadSpec:
+    """The spec with what MIG instances count as in each request, which need not be said."""
+    if not any(group.mig for group in spec.groups):
+        return spec
+    capacity = state.capacity
+    pools = [pool for i, pool in enumerate(capacity.pools) if capacity.pool_nodes[i]]
+    groups = (mig.charged(group, pools, f"{where}.groups[{i}]") for i, group in enumerate(spec.groups))
+    return msgspec.structs.replace(spec, groups=tuple(groups))
 
 
 def _ids_of(spec: WorkloadSpec) -> list[str]:
@@ -61,7 +75,7 @@ def _check_times(state: State, spec: WorkloadSpec, where: str, now_ms: int) -> N
         raise SpecError(f"{where}.reservation", f"there is no '{spec.reservation}'", f"Use one of: {known}")
 
 
-def _in_order(state: State, workloads: tuple[WorkloadSpec, ...], new: dict[str, int]) -> list[WorkloadSpec]:
+def _in_order(state: State, workloads: list[WorkloadSpec], new: dict[str, int]) -> list[WorkloadSpec]:
     """What others wait for first, otherwise as given; dependencies on an array become dependencies on its members.
 
     Raises SpecError for a dependency on what never existed, on itself, and for cycles.
@@ -173,7 +187,7 @@ def _check_group(state: State, group: TaskGroup, queue: int, where: str) -> None
     if not eligible:
         raise SpecError(f"{where}.request", "no node of this cell could ever run one such task", _largest(state, group))
     shape = Shape(group, pools)
-    rooms = [shape.most_on(pools[i].capacity) * state.capacity.pool_nodes[i] for i in eligible]
+    rooms = [shape.most_on(pools[i]) * state.capacity.pool_nodes[i] for i in eligible]
     # With quotas by pool a group goes to one pool.
     most = max(rooms) if state.queues.flavored(queue) else sum(rooms)
     if (group.min_count or group.count) > most:

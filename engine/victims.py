@@ -144,22 +144,17 @@ def cheapest(
     quotas: Sequence[Quota] = (),
     limits: Limits | None = None,
     fits: Fits | None = None,
+    within: Rows | None = None,
 ) -> list[int] | None:
     """Rows of the victims in ascending order, or None when no set is found. Empty when nothing need be removed.
 
-    `classes` is the class row of every workload row. The victims are counted in `limits`.
+    `classes` is the class row of every workload row. The victims are counted in `limits`. `within`: for every node
+    whether room there counts; all by default.
     """
-    field = _Field(capacity, requests, asks, quotas, candidates)
+    field = Field(capacity, requests, asks, quotas, candidates, within)
     if field.enough() and (fits is None or fits([])):
         return []
-    if not len(candidates.level):
-        return None
-    present = view(allocations.workload)
-    # An unused entry has row -1 and reads the level of the last workload: it is told apart below.
-    levels = candidates.level.take(present)
-    reachable = field.worth_a_look.take(view(allocations.node)) & (present >= 0)
-    for level in np.flatnonzero(np.bincount(candidates.level.astype(np.int64) + 1)[1:]).tolist():
-        field.open(level, allocations, classes, np.flatnonzero((levels == level) & reachable))
+    for _ in field.open_by_level(allocations, classes):
         if field.enough():
             victims = _Selection(field, limits, fits).run()
             if victims is not None:
@@ -167,7 +162,7 @@ def cheapest(
     return None
 
 
-class _Field:
+class Field:
     """The cell as the request sees it, in columns: what is free on each node with nobody and with all the opened gone.
 
     A piece is an allocation row of somebody opened. A dimension is a resource, or devices counted in units: whole ones,
@@ -181,6 +176,7 @@ class _Field:
         asks: Sequence[Ask],
         quotas: Sequence[Quota],
         candidates: Candidates,
+        within: Rows | None = None,
     ) -> None:
         self.capacity = capacity
         self.requests = requests
@@ -188,6 +184,8 @@ class _Field:
         self.candidates = candidates
         self.counts = [count for _, count in asks]
         self.usable = [capacity.usable_mask(shape) for shape, _ in asks]
+        if within is not None:
+            self.usable = [usable & within for usable in self.usable]
         self.worth_a_look = reduce(np.logical_or, self.usable)
         self.wants: list[list[tuple[int, int]]] = [[] for _ in asks]
         """Per ask: (dimension, quantity of one task)."""
@@ -254,9 +252,24 @@ class _Field:
 
     def enough(self) -> bool:
         """Whether it would do, by the counts, if everybody opened were gone."""
-        return all(int(slots.sum()) >= count for slots, count in zip(self.slots, self.counts, strict=True)) and all(
-            given >= quota.short for given, quota in zip(self.given, self.quotas, strict=True)
-        )
+        slots = zip(self.slots, self.counts, strict=True)
+        return all(int(each.sum()) >= count for each, count in slots) and self.quotas_met()
+
+    def quotas_met(self) -> bool:
+        """Whether everybody opened would give back the quota asked for."""
+        return all(given >= quota.short for given, quota in zip(self.given, self.quotas, strict=True))
+
+    def open_by_level(self, allocations: Allocations, classes: Rows) -> Iterator[int]:
+        """Open the levels one after the other, the lowest first; each is given when it is open."""
+        if not len(self.candidates.level):
+            return
+        present = view(allocations.workload)
+        # An unused entry has row -1 and reads the level of the last workload: it is told apart below.
+        levels = self.candidates.level.take(present)
+        reachable = self.worth_a_look.take(view(allocations.node)) & (present >= 0)
+        for level in np.flatnonzero(np.bincount(self.candidates.level.astype(np.int64) + 1)[1:]).tolist():
+            self.open(level, allocations, classes, np.flatnonzero((levels == level) & reachable))
+            yield level
 
     def open(self, level: int, allocations: Allocations, classes: Rows, rows: Rows) -> None:
         """Make everybody of the level a possible victim. `rows`: what they hold on nodes worth a look."""
@@ -323,7 +336,7 @@ class _Detail:
     Nodes and workloads go by their place in these lists.
     """
 
-    def __init__(self, field: _Field, rows: Rows, pieces: Rows, parts: Rows) -> None:
+    def __init__(self, field: Field, rows: Rows, pieces: Rows, parts: Rows) -> None:
         """`rows`: workload rows in ascending order. `pieces`: what they hold on the nodes looked at, with `parts`: what
         each contributes to what is missing."""
         self.rows: list[int] = rows.tolist()
@@ -457,7 +470,7 @@ class _Detail:
 class _Selection:
     """One search among everybody opened."""
 
-    def __init__(self, field: _Field, limits: Limits | None, fits: Fits | None) -> None:
+    def __init__(self, field: Field, limits: Limits | None, fits: Fits | None) -> None:
         self.field = field
         self.limits = limits
         self.fits = fits

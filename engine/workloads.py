@@ -8,15 +8,19 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from engine.columns import Names, Table
+from engine.constraints import FREE, Bonds, Company, Marks, bonds_of
 from engine.errors import NotFoundError
-from engine.model import Dependency, PoolSpec, PriorityClassSpec, Settings, TaskGroup, WorkloadSpec, WorkloadState
+from engine.model import Dependency, PriorityClassSpec, Settings, TaskGroup, WorkloadSpec, WorkloadState
 from engine.quota import Charge, QueueTree, Vector
 from engine.shape import Shape
+
+if TYPE_CHECKING:
+    from engine.capacity import Capacity
 
 UNBOUNDED_MS = 10 * 365 * 86_400_000
 """What an unknown run time counts as in backfill: ten years."""
@@ -27,12 +31,12 @@ Tsafrir, Etsion and Feitelson, IEEE TPDS 18(6), 2007."""
 LAST_STEP_MS = _STEPS_MS[-1]
 TRANSITIONS = (
     "submitted", "held", "released", "placed", "running", "finished", "failed", "cancelled", "requeued", "suspended",
-    "resumed", "waiting", "woke", "grown", "shrunk", "checkpointing",
+    "resumed", "waiting", "woke", "grown", "shrunk", "checkpointing", "priority",
 )  # fmt: skip
 """What a history entry records, by code."""
 (
     SUBMITTED, HELD, RELEASED, PLACED, RUNNING, FINISHED, FAILED, CANCELLED, REQUEUED, SUSPENDED, RESUMED, WAITING,
-    WOKE, GROWN, SHRUNK, CHECKPOINTING,
+    WOKE, GROWN, SHRUNK, CHECKPOINTING, PRIORITY,
 ) = range(len(TRANSITIONS))  # fmt: skip
 DEPENDS_ON = ("finished", "failed", "ended", "started")
 """Kinds of dependency, by code."""
@@ -56,20 +60,27 @@ USUAL = Terms()
 """The terms of row 0: those of a workload that names none."""
 
 
-ClassKey = tuple[tuple[TaskGroup, ...], int, str, str]
-"""(groups, estimate ms, reservation, limited array)"""
+class ClassKey(NamedTuple):
+    """What makes workloads alike."""
+
+    groups: tuple[TaskGroup, ...]
+    estimate_ms: int
+    reservation: str = ""
+    array: str = ""
+    """The array it is a member of, if that limits how many run."""
+    bonds: Bonds = FREE
 
 
 class WorkloadClass:
-    """Workloads that ask for the same: groups, estimate, reservation. Decisions and reasons are made per class."""
+    """Workloads that ask for the same: groups, estimate, reservation, bonds. Decisions and reasons are made per class."""
 
     __slots__ = (
-        "array", "charge", "counts", "estimate_ms", "groups", "least", "request", "reservation", "rigid", "shapes",
-        "tasks",
+        "array", "bonds", "charge", "counts", "estimate_ms", "groups", "least", "request", "reservation", "rigid",
+        "shapes", "tasks",
     )  # fmt: skip
 
     def __init__(self, key: ClassKey) -> None:
-        self.groups, self.estimate_ms, self.reservation, self.array = key
+        self.groups, self.estimate_ms, self.reservation, self.array, self.bonds = key
         self.counts = tuple(group.count for group in self.groups)
         self.least = tuple(group.min_count or group.count for group in self.groups)
         """Tasks of each group that are enough to start."""
@@ -110,8 +121,12 @@ class WorkloadClass:
         other.tasks = sum(counts)
         return other
 
+    @property
+    def key(self) -> ClassKey:
+        return ClassKey(self.groups, self.estimate_ms, self.reservation, self.array, self.bonds)
+
     def copy(self) -> WorkloadClass:
-        other = WorkloadClass((self.groups, self.estimate_ms, self.reservation, self.array))
+        other = WorkloadClass(self.key)
         other.shapes = self.shapes
         return other
 
@@ -227,8 +242,7 @@ class Workloads(Table):
             for p in self.priority_classes
         ]
         self.class_specs = [
-            (tuple(g if isinstance(g, TaskGroup) else msgspec.convert(g, TaskGroup) for g in groups), *rest)
-            for groups, *rest in self.class_specs
+            key if isinstance(key, ClassKey) else msgspec.convert(key, ClassKey) for key in self.class_specs
         ]
         self.terms_specs = [t if isinstance(t, Terms) else msgspec.convert(t, Terms) for t in self.terms_specs]
         self.terms_of = {terms: i for i, terms in enumerate(self.terms_specs)}
@@ -243,7 +257,7 @@ class Workloads(Table):
                 del self.priority_of[self.priority_classes[row].name]
         self.class_of: dict[ClassKey, int] = {key: i for i, key in enumerate(self.class_specs)}
         self.classes = [WorkloadClass(key) for key in self.class_specs]
-        self.shapes: dict[tuple[Any, ...], Shape] = {}
+        self.shapes: dict[tuple[TaskGroup, Bonds], Shape] = {}
         self.state_counts = [0] * len(WorkloadState)
         for state in self.state:
             self.state_counts[state] += 1
@@ -251,7 +265,7 @@ class Workloads(Table):
     def dump(self) -> dict[str, Any]:
         plain = {
             "priority_classes": [msgspec.to_builtins(spec) for spec in self.priority_classes],
-            "class_specs": [[msgspec.to_builtins(groups), *rest] for groups, *rest in self.class_specs],
+            "class_specs": [msgspec.to_builtins(key) for key in self.class_specs],
             "terms_specs": [msgspec.to_builtins(terms) for terms in self.terms_specs],
         }
         return super().dump() | plain
@@ -274,14 +288,16 @@ class Workloads(Table):
         self.array_limits.append(limit)
         self.array_running.append(0)
 
-    def add(self, spec: WorkloadSpec, queue: int, now_ms: int, pools: list[PoolSpec], member_of: int = NONE) -> int:
+    def add(self, spec: WorkloadSpec, queue: int, now_ms: int, capacity: Capacity, member_of: int = NONE) -> int:
         """A new row for the spec: queued, held, or waiting for its time or others. Returns the row."""
         row = len(self.ids)
         self.row_of[spec.id] = row
         self.ids.append(spec.id)
         self.names.append(spec.name)
         limited = self.array_names.names[member_of] if member_of != NONE and self.array_limits[member_of] else ""
-        self.cls.append(self.intern((spec.groups, spec.estimate_ms, spec.reservation, limited), pools))
+        bonds = bonds_of(spec, capacity.company.shunners(spec.tags))
+        key = ClassKey(spec.groups, spec.estimate_ms, spec.reservation, limited, bonds)
+        self.cls.append(self.intern(key, capacity))
         self.queue.append(queue)
         self.priority.append(self.priority_of[spec.priority_class])
         self.tenant.append(self.tenants.add(spec.tenant))
@@ -391,8 +407,8 @@ class Workloads(Table):
             entry = self.dependent_next[entry]
         return sorted(ready)
 
-    def intern(self, key: ClassKey, pools: list[PoolSpec]) -> int:
-        """The row of the class of such workloads."""
+    def intern(self, key: ClassKey, capacity: Capacity) -> int:
+        """The row of the class of such workloads. The capacity knows the labels and terms that it names."""
         found = self.class_of.get(key)
         if found is None:
             found = self.class_of[key] = len(self.class_specs)
@@ -400,24 +416,54 @@ class Workloads(Table):
             self.classes.append(WorkloadClass(key))
             self.took.append(-1)
             self.took_before.append(-1)
-            self._compile(self.classes[-1], pools)
+            self._compile(self.classes[-1], capacity)
         return found
 
-    def compile(self, pools: list[PoolSpec]) -> None:
+    def compile(self, capacity: Capacity) -> None:
         """Match every class against the pools. Needed after pools were added."""
         self.shapes.clear()
         for workload_class in self.classes:
-            self._compile(workload_class, pools)
+            capacity.company.name(workload_class.bonds.near, workload_class.bonds.apart)
+            self._compile(workload_class, capacity)
 
-    def _compile(self, workload_class: WorkloadClass, pools: list[PoolSpec]) -> None:
+    def _compile(self, workload_class: WorkloadClass, capacity: Capacity) -> None:
         shapes = []
         for group in workload_class.groups:
-            key = (group.request, group.gpu_models, group.pools)
-            shape = self.shapes.get(key)
+            # How many there are, and under what name, is nothing to a single task.
+            task, bonds = msgspec.structs.replace(group, name="main", count=1, min_count=0), workload_class.bonds
+            shape = self.shapes.get((task, bonds))
             if shape is None:
-                shape = self.shapes[key] = Shape(group, pools)
+                shape = self.shapes[task, bonds] = Shape(task, capacity.pools, bonds, capacity.company.number)
             shapes.append(shape)
         workload_class.shapes = tuple(shapes)
+
+    def shun(self, term: int, capacity: Capacity) -> bool:
+        """Somebody keeps apart, from now on, from work that carries the term's tags: what has not ended of it becomes
+        a class of its own. Returns whether there was any."""
+        found = [term in capacity.company.carried(self.tags_of(tags)) for tags in range(len(self.tag_sets.names))]
+        rows = [row for row, tags in enumerate(self.tags) if found[tags]]
+        for row in rows:
+            if not WorkloadState(self.state[row]).terminal:
+                old = self.cls[row]
+                key: ClassKey = self.class_specs[old]
+                bonds = msgspec.structs.replace(key.bonds, shunned=(*key.bonds.shunned, term))
+                self.cls[row] = new = self.intern(key._replace(bonds=bonds), capacity)
+                if self.took[new] < 0:
+                    self.took[new], self.took_before[new] = self.took[old], self.took_before[old]
+        return bool(rows)
+
+    def tags_of(self, tags: int) -> dict[str, str]:
+        """Tags by the row of their set."""
+        found: dict[str, str] = msgspec.json.decode(self.tag_sets.names[tags])
+        return found
+
+    def marks(self, row: int, company: Company) -> Marks:
+        """What the workload counts as for others."""
+        tags = self.tags[row]
+        carried = company.carried_by.get(tags)
+        if carried is None:
+            carried = company.carried_by[tags] = company.carried(self.tags_of(tags))
+        return carried, tuple([company.number[term] for term in self.class_at(row).bonds.apart])
 
     def set_state(self, row: int, state: WorkloadState, what: int, now_ms: int, detail: int = 0) -> None:
         """Change state and say so in the history."""

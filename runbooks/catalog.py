@@ -23,6 +23,8 @@ from engine.commands import (
     DrainQueues,
     Hold,
     HoldQueues,
+    Migrate,
+    Move,
     OpenQueues,
     Release,
     Requeue,
@@ -75,6 +77,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """What a queue has."""
     reservation: ReservationSpec | None = None
     """What a reservation that is made keeps."""
+    nodes: tuple[str, ...] = ()
+    """Nodes that a bound workload is on, as many as the engine tells."""
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +116,16 @@ def reserve_command(plan: Plan) -> AnyCommand:
     if plan.targets != (reservation.name,):
         raise SpecError("reservation", f"{reservation.name} is not the target", "Make one reservation, by its own name")
     return Reserve(reservation=reservation)
+
+
+def migrate_command(plan: Plan) -> AnyCommand:
+    """Raises SpecError unless the plan says of each target where it goes."""
+    if plan.targets != tuple(move.id for move in plan.moves):
+        raise SpecError("moves", "are not those of the targets", "Give one move for each target, in their order")
+    for i, move in enumerate(plan.moves):
+        if not move.to or not move.was:
+            raise SpecError(f"moves[{i}]", "names no node", "Say on which nodes it is, and to which it goes")
+    return Migrate(moves=tuple(Move(id=move.id, nodes=move.to) for move in plan.moves))
 
 
 def set_policy_command(plan: Plan) -> AnyCommand:
@@ -306,6 +320,17 @@ ROWS: tuple[Action, ...] = (
         command=set_policy_command,
         done=lambda before, now: now.state == now.id,
     ),
+    Action(
+        name="migrate",
+        kind="workload",
+        verb="Move",
+        tier="T2",
+        states=BOUND,
+        otherwise="Only placed or running work can be moved; plan the moves again",
+        inverse="Cannot be undone: work since the last checkpoint is lost; moving {them} back would lose more",
+        command=migrate_command,
+        done=lambda before, now: now.state in BOUND and now.attempts > before.attempts,
+    ),
 )
 
 CATALOG: Mapping[str, Action] = {row.name: row for row in ROWS}
@@ -325,6 +350,8 @@ def command(plan: Plan) -> AnyCommand:
     for field, action in (("queue", "set_quota"), ("reservation", "reserve")):
         if getattr(plan, field) is not None and plan.action != action:
             raise SpecError(field, f"has no meaning for {plan.action}", "Leave it out")
+    if plan.moves and plan.action != "migrate":
+        raise SpecError("moves", f"have no meaning for {plan.action}", "Leave them out")
     return find(plan.action).command(plan)
 
 
@@ -406,6 +433,11 @@ def steps(plan: Plan, targets: tuple[Target, ...], work: Mapping[str, Target]) -
     match action.kind:
         case "policy":
             return [f"set policy {target.id} (now {target.state})" for target in targets]
+        case "workload" if plan.moves:
+            facts = {target.id: ", ".join(workload_facts(action, target)) for target in targets}
+            return [
+                f"move {move.id} ({facts[move.id]}) from {listed(move.was)} to {listed(move.to)}" for move in plan.moves
+            ]
         case "workload":
             return [f"{action.name} {target.id} ({', '.join(workload_facts(action, target))})" for target in targets]
         case "node":
@@ -462,6 +494,8 @@ def check(action: Action, before: Target, now: Target) -> str:
     if action.name == "set_quota" and before.queue is not None and now.queue is not None:
         changed = [f"{what} {to}" for what, _, to in differences(before.queue, now.queue)]
         found = f"{now.id} has {', '.join(changed) or 'what it had'}"
+    if action.name == "migrate" and now.nodes:
+        found += f" on {listed(now.nodes)}"
     if now.work and action.name in ("drain", "drain_queue"):
         found += f" with {workloads(len(now.work))} still there"
     return f"verified: {found}" if action.done(before, now) else f"NOT verified: {found} after {action.name}"
@@ -472,7 +506,7 @@ def loses_work(action: Action, target: Target) -> bool:
     match action.name:
         case "cancel":
             return target.state in BOUND or target.worked_ms > 0
-        case "requeue" | "suspend" | "drain" | "drain_queue" | "set_quota":
+        case "requeue" | "suspend" | "drain" | "drain_queue" | "set_quota" | "migrate":
             return target.state in BOUND
         case _:
             return False

@@ -23,7 +23,7 @@ from engine.query import Overview, Query, Term, WorkloadDetail
 from runbooks import catalog
 from runbooks.amounts import amount, listed, utc, whole, workloads
 from runbooks.catalog import Action, Target
-from runbooks.plan import Effect, Outcome, Plan, Proposal, QueueChange
+from runbooks.plan import Effect, Outcome, Plan, Proposal, QueueChange, WorkloadMove
 from runbooks.specs import differences
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ SHOWN_STARTS = 1_000
 """Fresh starts compared by name, before and after."""
 MOST_ROWS = 10_000
 """Rows asked for at a time."""
+LOSERS = {"cancel": "Cancelled with work done", "suspend": "Suspended from running", "migrate": "Moved"}
+"""By action, what becomes of the work that it stops."""
 STOPS = frozenset(("requeued", "suspended", "finished", "failed", "cancelled"))
 """What ends an attempt, in a workload's history."""
 
@@ -83,8 +85,9 @@ class Gate:
         *,
         queue: QueueChange | None = None,
         reservation: ReservationSpec | None = None,
+        moves: tuple[WorkloadMove, ...] = (),
     ) -> Proposal:
-        """Resolve, simulate on a fork, and show. Changes nothing. `queue` and `reservation` as in Plan.
+        """Resolve, simulate on a fork, and show. Changes nothing. `queue`, `reservation` and `moves` as in Plan.
 
         Raises SpecError for an unknown action or malformed targets, NotFoundError naming every unknown target, and
         RefusedError naming every target the action does not apply to, and why.
@@ -95,7 +98,13 @@ class Gate:
         check_text(reason, "reason", MAX_REASON)
         check_text(requester, "requester", MAX_PERSON)
         plan = Plan(
-            action=row.name, targets=ids, queue=queue, reservation=reservation, reason=reason, requester=requester
+            action=row.name,
+            targets=ids,
+            queue=queue,
+            reservation=reservation,
+            moves=moves,
+            reason=reason,
+            requester=requester,
         )
         catalog.command(plan)
         shown = read(self._engine, row, plan)
@@ -222,6 +231,8 @@ def difference(row: Action, shown: Target, now: Target) -> str:
         return f"{shown.id} was shown as {shown.state} and is {now.state} now"
     if now.attempts != shown.attempts:
         return f"{shown.id} was shown in attempt {shown.attempts} and is in attempt {now.attempts} now"
+    if row.name == "migrate" and now.nodes != shown.nodes:
+        return f"{shown.id} was shown on {listed(shown.nodes)} and is on {listed(now.nodes)} now"
     if row.name in ("drain", "drain_queue", "set_quota"):
         # Work that left since makes it milder than was approved; work that arrived would be stopped unseen.
         seen = set(shown.work)
@@ -291,7 +302,14 @@ def refuse_inapplicable(row: Action, targets: tuple[Target, ...]) -> None:
 
 
 def refuse_outdated(plan: Plan, targets: tuple[Target, ...]) -> None:
-    """A change of a queue is refused when it starts from what the queue no longer has, and when it changes nothing."""
+    """A change of a queue is refused when it starts from what the queue no longer has, and when it changes nothing. A
+    move is refused when the workload is no longer where it was to be moved from."""
+    for move, target in zip(plan.moves, targets, strict=False):
+        if not set(target.nodes).issubset(move.was):
+            raise RefusedError(
+                f"{move.id} was to be moved from {listed(move.was)} and is on {listed(target.nodes)} now",
+                "Plan the moves again: muster consolidate",
+            )
     if plan.queue is None:
         return
     present = targets[0].queue
@@ -389,6 +407,7 @@ def read_workloads(engine: Engine, ids: Sequence[str]) -> dict[str, Target]:
             cpu_milli=sum(group.count * group.cpu_milli for group in work.groups),
             unsaved_ms=work.loss_ms,
             worked_ms=worked(work),
+            nodes=tuple(sorted({place.node for place in work.placement})),
         )
     return found
 
@@ -448,11 +467,14 @@ def simulate(engine: Engine, row: Action, plan: Plan, stops: list[Target]) -> tu
     overview, started, excess = fork.overview(), starts(fork), over(fork, plan)
     fork.command(catalog.command(plan))
     fork.settle()
-    effects = compare(overview, fork.overview())
+    after = fork.overview()
+    effects = compare(overview, after)
+    if plan.moves:
+        effects.append(Effect(label="GPU fragmentation", before=fragmented(overview), after=fragmented(after)))
     if excess != over(fork, plan):
         effects.append(Effect(label="Above what it may use", before=excess, after=over(fork, plan)))
     if stops:
-        label = {"cancel": "Cancelled with work done", "suspend": "Suspended from running"}.get(row.name, "Requeued")
+        label = LOSERS.get(row.name, "Requeued")
         effects.append(Effect(label=label, before="none", after=workloads(len(stops))))
         effects.append(Effect(label="Work lost, if now", before="none", after=catalog.lost(row, stops)))
     effects += compare_starts(started, starts(fork))
@@ -483,6 +505,12 @@ def compare(before: Overview, after: Overview) -> list[Effect]:
         Effect(label="Nodes taking work", before=nodes_ready(before), after=nodes_ready(after)),
     ]
     return always + [effect for effect in others if effect.before != effect.after]
+
+
+def fragmented(overview: Overview) -> str:
+    """Share of the free GPU that the work of the cell could not use."""
+    ppm = overview.fragmentation_ppm
+    return "unknown" if ppm is None else f"{ppm / 10_000:.1f}%"
 
 
 def in_state(overview: Overview, state: str) -> str:

@@ -11,7 +11,7 @@ from engine.model import QueueSpec, ReservationSpec
 
 ActionName = Literal[
     "cancel", "hold", "release", "requeue", "suspend", "resume", "cordon", "uncordon", "drain", "hold_queue",
-    "drain_queue", "open_queue", "set_quota", "reserve", "unreserve", "set_policy",
+    "drain_queue", "open_queue", "set_quota", "reserve", "unreserve", "set_policy", "migrate",
 ]  # fmt: skip
 
 
@@ -27,6 +27,16 @@ class QueueChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     the least costly of it."""
 
 
+class WorkloadMove(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A running workload that is stopped and goes on elsewhere in the same turn, whole."""
+
+    id: str
+    was: tuple[str, ...]
+    """Nodes it is on when the move is thought out. When it is on others by then, the move is refused."""
+    to: tuple[str, ...]
+    """Nodes it goes to, in the order in which they are filled."""
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is asked for, with targets resolved to explicit ids. Never edited: an edit is a new plan."""
 
@@ -37,6 +47,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Given exactly for set_quota."""
     reservation: ReservationSpec | None = None
     """Given exactly for reserve."""
+    moves: tuple[WorkloadMove, ...] = ()
+    """Given exactly for migrate: one for each target, in that order."""
     reason: str = ""
     requester: str = ""
 

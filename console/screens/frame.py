@@ -11,7 +11,7 @@ from console.actions import Action, key_label
 from console.screens.lines import OneLine, Part, part
 from console.views import Span
 
-TABS = ("overview", "queues", "workloads", "nodes", "events")
+TABS = ("overview", "queues", "workloads", "nodes", "events", "whatif")
 
 
 class Frame(Vertical):

@@ -57,6 +57,13 @@ class Pane(Vertical):
             super().__init__()
             self.line = line
 
+    class Compose(Message):
+        """Open the `:` bar with this in it."""
+
+        def __init__(self, line: str) -> None:
+            super().__init__()
+            self.line = line
+
     class Failed(Message):
         """The engine refused what this page asked."""
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from console.actions import Target
-from console.details import Section, workload_columns
+from console.details import Section, text_line, workload_columns
 from console.feed import in_thread
+from console.outlook import eta_section
 from console.screens.pane import Connect, DetailPane
-from console.text import cut, printable
+from console.text import cut, permille, printable
 from engine.errors import MusterError
+from engine.outlook import AskStart, RunStatus, StartEstimate
 from engine.query import Reason, Unblocking, WorkloadDetail
 
 if TYPE_CHECKING:
     from console.client import Client
+
+LOOK_S = 0.5
+"""How long the engine may hold the question how far a run of the twin is."""
 
 
 class WorkloadPane(DetailPane[WorkloadDetail]):
@@ -27,6 +33,8 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
         self._unblocking: Unblocking | None = None
         self._searched: tuple[Reason, ...] = ()
         """The reasons for which it was asked what would end them."""
+        self._eta: RunStatus | None = None
+        """The twin's run that tells when it starts, once a person has asked."""
 
     @property
     def crumb(self) -> str:
@@ -44,7 +52,10 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
         return client.workload(self._workload_id)
 
     def columns(self, detail: WorkloadDetail, width: int) -> tuple[list[Section], list[Section]]:
-        return workload_columns(detail, width, self._unblocking)
+        left, right = workload_columns(detail, width, self._unblocking)
+        if self._eta is not None:
+            left.insert(1, self._eta_section(self._eta, width))
+        return left, right
 
     def _draw(self) -> None:
         super()._draw()
@@ -53,6 +64,23 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
             self._searched, self._unblocking = reasons, None
             if reasons:
                 self.run_worker(self._search(reasons))
+
+    async def ask_eta(self) -> None:
+        """Have the twin tell when it starts; the page follows the run. Raises MusterError."""
+        status = await in_thread(lambda: self.connect().ask(AskStart(id=self._workload_id)))
+        while self.is_attached:
+            self._eta = status
+            self._draw()
+            if status.state != "running":
+                return
+            status = await in_thread(partial(self.connect().run, status.id, status.serial, LOOK_S))
+
+    def _eta_section(self, run: RunStatus, width: int) -> Section:
+        if run.error is not None:
+            return Section("When it starts", (text_line(f"{run.error.problem}. {run.error.remedy}", "bad"),))
+        if not isinstance(run.answer, StartEstimate):
+            return Section("When it starts", (text_line("running ahead …", "dim"),), permille(run.progress_permille))
+        return eta_section(run.answer, width)
 
     async def _search(self, reasons: tuple[Reason, ...]) -> None:
         """What would let it start takes a while to find: the page is shown without it first. Whatever keeps the engine

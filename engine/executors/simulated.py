@@ -11,6 +11,7 @@ import random
 from heapq import heapify, heappop, heappush
 
 import msgspec
+import numpy as np
 
 from engine.errors import SpecError
 from engine.executors.protocol import Executor, Report, ReportKind
@@ -67,10 +68,11 @@ class SimulatedExecutor(Executor):
         """Heap of (cell ms, row, report, `rated` of the workload when the end was reckoned or ALWAYS)."""
         self.held: set[tuple[int, int]] = set()
         """Tokens whose tasks are kept ready: tried or acknowledged, neither confirmed nor released since."""
-        for row, s in enumerate(w.state):
-            if s == WorkloadState.PLACED:
+        states = np.asarray(w.state)
+        for row in np.flatnonzero((states == WorkloadState.PLACED) | (states == WorkloadState.RUNNING)).tolist():
+            if w.state[row] == WorkloadState.PLACED:
                 self._answer(row, self.faults or Faults())
-            elif s == WorkloadState.RUNNING:
+            else:
                 self._reports.append(self._end_of(row))
         heapify(self._reports)
 
@@ -166,12 +168,17 @@ class SimulatedExecutor(Executor):
         w = self._state.workloads
         work = self.run_time(row) - w.kept[row]
         kind = ReportKind.FINISHED
-        if w.failures[row] < w.failing[row]:
+        if self.fails(row):
             work //= 2
             kind = ReportKind.FAILED
         rated, tasks = w.rated[row], w.tasks[row]
         left_ms = -(-(work - w.done[row]) * w.class_at(row).tasks // tasks)
         return rated + max(left_ms, 1), row, Report(kind, row, w.attempts[row], tasks=tasks), rated
+
+    def fails(self, row: int) -> bool:
+        """Whether the present attempt of the workload fails half-way."""
+        w = self._state.workloads
+        return bool(w.failures[row] < w.failing[row])
 
     def run_time(self, row: int) -> int:
         """Milliseconds the whole work takes with all tasks, over all attempts."""

@@ -15,7 +15,7 @@ from engine.capacity import Capacity
 from engine.model import PoolSpec, Resources, TaskGroup
 from engine.shape import Shape
 from engine.victims import Candidates, Requests, cheapest
-from engine.workloads import WorkloadClass
+from engine.workloads import ClassKey, WorkloadClass
 
 NODES = 130_000
 NEED = 512
@@ -36,7 +36,7 @@ class Cell:
         self.classes = []
         for devices in (1, 2, 4, 8):
             request = Resources(cpu_milli=devices * 16_000, memory_mib=devices * 200_000, gpu_milli=devices * 1000)
-            self.classes.append(WorkloadClass(((TaskGroup(request=request),), 3_600_000, "", "")))
+            self.classes.append(WorkloadClass(ClassKey((TaskGroup(request=request),), 3_600_000)))
         layout = rng.choice(len(LAYOUTS), NODES, p=(0.29, 0.31, 0.21, 0.19))
         node, kind, mask = self._tasks(layout)
         gang = np.empty(len(node), np.int32)

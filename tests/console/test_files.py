@@ -11,8 +11,8 @@ import pytest
 
 from console import document
 from console.files import read_cell, read_workloads
-from console.quantities import cpu_milli, duration_ms, gpu_milli, memory_mib
 from engine.errors import SpecError
+from engine.measures import cpu_milli, duration_ms, gpu_milli, memory_mib
 from engine.model import (
     ArraySpec,
     BurstSpec,

@@ -19,7 +19,7 @@ from engine.model import NodeSpec, NodeState, PoolSpec, Resources, TaskGroup
 from engine.placement import place
 from engine.shape import Shape
 from engine.victims import CORE, Ask, Candidates, Quota, Requests, cheapest
-from engine.workloads import WorkloadClass
+from engine.workloads import ClassKey, WorkloadClass
 
 POOLS = (
     PoolSpec(name="large", capacity=Resources(cpu_milli=64_000, memory_mib=512_000, gpu_milli=8000), gpu_model="H100"),
@@ -57,7 +57,7 @@ class Cell:
             memory_mib=rng.choice([0, 20_000, 60_000]),
         )
         group = TaskGroup(count=rng.choice([1, 1, 1, 2, 3, 4, 8]), request=request)
-        self.classes.append(WorkloadClass(((group,), 1000, "", "")))
+        self.classes.append(WorkloadClass(ClassKey((group,), 1000)))
         shape = Shape(group, capacity.pools)
         self.classes[-1].shapes = (shape,)
         first = NONE
@@ -261,7 +261,7 @@ def halves(rng: random.Random, nodes: int) -> Cell:
         rng.shuffle(places)
         while places:
             group = TaskGroup(request=Resources(gpu_milli=size))
-            cell.classes.append(WorkloadClass(((group,), 1000, "", "")))
+            cell.classes.append(WorkloadClass(ClassKey((group,), 1000)))
             cell.classes[-1].shapes = (Shape(group, cell.capacity.pools),)
             first, count = NONE, rng.choice([1, 2, 4, 8, 16, 32])
             for node in places[:count]:
@@ -319,7 +319,7 @@ def test_a_gang_that_is_chosen_frees_all_its_nodes_at_its_price():
     group = TaskGroup(request=Resources(gpu_milli=8000))
     shape = Shape(group, cell.capacity.pools)
     for row in range(191):
-        cell.classes.append(WorkloadClass(((group,), 1000, "", "")))
+        cell.classes.append(WorkloadClass(ClassKey((group,), 1000)))
         cell.classes[-1].shapes = (shape,)
         first = NONE
         for node in range(190, 200) if row == 190 else (row,):

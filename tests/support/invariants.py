@@ -34,6 +34,9 @@ def _check_nodes(state: State) -> None:
         pool = capacity.pools[capacity.pool[node]]
         cpu, memory, gpu, disk = pool.capacity.vector()
         devices = [1000] * (gpu // 1000)
+        if capacity.state[node] == NodeState.REMOVED:
+            cpu = memory = disk = 0
+            devices = [0] * len(devices)
         for a in allocations.on_node(node):
             assert allocations.node[a] == node, f"allocation {a} is in the chain of {node_id} but not on it"
             shape = w.class_at(allocations.workload[a]).shapes[allocations.group[a]]
@@ -57,12 +60,12 @@ def _check_nodes(state: State) -> None:
         assert capacity.whole[node] == sum(1 << i for i, free in enumerate(devices) if free == 1000)
         assert capacity.partial[node] == max((free for free in devices if free < 1000), default=0)
         assert (capacity.key[node] != NOWHERE) == (capacity.state[node] == NodeState.READY), f"index of {node_id}"
-    everywhere = {(OPEN, pool): index for pool, index in enumerate(capacity.indexes)} | capacity.booked
-    for (booking, pool_row), index in everywhere.items():
+    everywhere = {(OPEN, part): index for part, index in enumerate(capacity.indexes)} | capacity.booked
+    for (booking, part), index in everywhere.items():
         ready = [
             n
             for n in range(len(capacity.node_ids))
-            if (capacity.booking[n], capacity.pool[n]) == (booking, pool_row) and capacity.key[n] != NOWHERE
+            if (capacity.booking[n], capacity.partition[n]) == (booking, part) and capacity.key[n] != NOWHERE
         ]
         assert index.free_cpu == sum(capacity.free_cpu[n] for n in ready)
         assert index.free_memory == sum(capacity.free_memory[n] for n in ready)

@@ -1,7 +1,5 @@
-"""Quantities as people write them in files and flags, exactly: decimal arithmetic, whole units or an error.
-
-`console.text.read_value` is the lenient reading of the same units in filters, where near enough is good enough.
-"""
+"""Quantities as people write them in files, flags and edits, read exactly: decimal arithmetic, whole units or an
+error. Filters read the same units more leniently, where near enough is good enough."""
 
 from __future__ import annotations
 

@@ -1,0 +1,316 @@
+"""What the twin answers, in words and tables: for the shell as lines, for the screens as sections. No Textual in here.
+
+A figure is its median over the seeds, with p10 and p90 behind it where they differ. A change is called better or worse
+only where p10 and p90 of the differences agree; otherwise the seeds do not tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from console.details import Line, Section, text_line
+from console.plain import facts, table
+from console.text import NONE, cut, duration, fit, money, printable, timestamp, wrap
+
+if TYPE_CHECKING:
+    from console.views import Span
+    from engine.outlook import (
+        Driver,
+        DryRun,
+        Figure,
+        Interval,
+        Outlook,
+        RunStatus,
+        Score,
+        ScoreReport,
+        Start,
+        StartEstimate,
+        StartFigure,
+        Trial,
+    )
+
+DEVICE_HOUR_MS = 3_600_000
+SHOWN_STARTS = 20
+SHOWN_NAMES = 5
+UNCHANGED = "the same"
+
+
+# --- figures
+
+
+def amount(unit: str, value: int) -> str:
+    """A figure for people, by its unit."""
+    match unit:
+        case "duration":
+            return duration(value)
+        case "permille":
+            return f"{value / 10:.1f}%"
+        case "money":
+            return money(value)
+        case "device_time":
+            return f"{value / DEVICE_HOUR_MS:,.1f} dev-h"
+        case _:
+            return f"{value:,}"
+
+
+def spread(unit: str, over: Interval) -> str:
+    """The median, and p10 to p90 where they differ: `12m (8m..15m)`."""
+    middle = amount(unit, over.p50)
+    if over.p10 == over.p90:
+        return middle
+    return f"{middle} ({amount(unit, over.p10)}..{amount(unit, over.p90)})"
+
+
+def change(figure: Figure) -> tuple[str, str]:
+    """The change in words, and the tone it deserves."""
+    over = figure.change
+    if over.p10 == over.p90 == 0:
+        return UNCHANGED, "dim"
+    text = _signed(figure.unit, over.p50)
+    if over.p10 != over.p90:
+        text += f" ({_signed(figure.unit, over.p10)}..{_signed(figure.unit, over.p90)})"
+    if not figure.better:
+        return text, ""
+    if over.p10 <= 0 <= over.p90:
+        return f"{text} unclear", "dim"
+    better = (over.p50 < 0) == (figure.better == "lower")
+    return (f"{text} better", "ok") if better else (f"{text} worse", "bad")
+
+
+def _signed(unit: str, value: int) -> str:
+    return f"{'+' if value > 0 else ''}{amount(unit, value)}"
+
+
+def start(found: Start | None, now_ms: int) -> str:
+    """When a workload starts, from now: `in 2h (1h..5h)`, with the chance where it is no certainty."""
+    if found is None:
+        return NONE
+    if not found.chance_permille:
+        return "not within the horizon"
+    middle = _from_now(found.p50_ms, now_ms)
+    if found.p10_ms != found.p90_ms:
+        middle += f" ({_from_now(found.p10_ms, now_ms)}..{_from_now(found.p90_ms, now_ms)})"
+    return middle if found.chance_permille == 1000 else f"{middle}, {found.chance_permille / 10:g}% within the horizon"
+
+
+def _from_now(at_ms: int | None, now_ms: int) -> str:
+    if at_ms is None:
+        return "later"
+    return "now" if at_ms <= now_ms else duration(at_ms - now_ms)
+
+
+def _moved(figure: StartFigure) -> tuple[str, str]:
+    before, after = figure.before, figure.after
+    if before is None or after is None or before.p50_ms is None or after.p50_ms is None:
+        return NONE, "dim"
+    by = after.p50_ms - before.p50_ms
+    return (UNCHANGED, "dim") if not by else (_signed("duration", by), "ok" if by < 0 else "bad")
+
+
+# --- what if, for the shell
+
+
+def outlook_lines(view: Outlook) -> list[str]:
+    """Before and after, one figure a line."""
+    edits = [("what if" if i == 0 else "", printable(text)) for i, text in enumerate(view.edits)]
+    lines = [*facts([*(edits or [("what if", "nothing is changed")]), ("rests on", rests_on(view))]), ""]
+    rows = [_figure_row(figure) for figure in view.figures]
+    lines += table(("", "BEFORE", "AFTER", "CHANGE"), rows, (False, True, True, False))
+    if view.starts:
+        moves = [
+            [
+                printable(move.id), printable(move.queue), move.why, start(move.before, view.at_ms),
+                start(move.after, view.at_ms), _moved(move)[0],
+            ]
+            for move in view.starts[:SHOWN_STARTS]
+        ]  # fmt: skip
+        lines += ["", *table(("STARTS", "QUEUE", "WHY", "BEFORE", "AFTER", "CHANGE"), moves, (False,) * 6)]
+        if len(view.starts) > SHOWN_STARTS:
+            lines.append(f"  and {len(view.starts) - SHOWN_STARTS:,} more: --json")
+    return [*lines, *(["", *(f"note: {printable(note)}" for note in view.notes)] if view.notes else [])]
+
+
+def rests_on(view: Outlook) -> str:
+    """State, time, horizon and seeds of the figures."""
+    ahead = duration(view.horizon_ms)
+    if view.covered_ms < view.horizon_ms:
+        ahead = f"the first {duration(view.covered_ms)} of {ahead}"
+    when = timestamp(view.at_ms)
+    return f"state v{view.version:,} at {when} UTC, {ahead} ahead, {_many(view.seeds, 'seed')}"
+
+
+def _figure_row(figure: Figure) -> list[str]:
+    title = figure.title if figure.of == "cell" else f"{figure.of} {printable(figure.subject)}: {figure.title}"
+    return [title, spread(figure.unit, figure.before), spread(figure.unit, figure.after), change(figure)[0]]
+
+
+# --- when a workload starts
+
+
+def eta_lines(view: StartEstimate) -> list[str]:
+    """The distribution of the start, its lower bound, and what decides it."""
+    pairs = [("start", start(view.start, view.at_ms))]
+    if view.start is not None and view.start.p50_ms is not None:
+        pairs.append(("median at", f"{timestamp(view.start.p50_ms)} UTC"))
+    soonest = f"{_from_now(view.soonest_ms, view.at_ms)}, if nothing new arrives" if view.soonest_ms is not None else ""
+    pairs += [("soonest", soonest)] if soonest else []
+    arrivals = "with arrivals like of late" if view.arrivals else "without new arrivals"
+    basis = f"state v{view.version:,}, {_many(view.seeds, 'seed')}, {duration(view.horizon_ms)} ahead, {arrivals}"
+    pairs.append(("rests on", basis))
+    lines = [f"{printable(view.id)} is {view.state}", *facts(pairs)]
+    return [
+        *lines,
+        *(["what decides it", *(f"  {driver(d, view.at_ms)}" for d in view.drivers)] if view.drivers else []),
+    ]
+
+
+def driver(item: Driver, now_ms: int) -> str:
+    """What decides a start, and in how many of the seeds."""
+    when = f", in {duration(item.at_ms - now_ms)}" if item.at_ms is not None and item.at_ms > now_ms else ""
+    often = "" if item.chance_permille == 1000 else f" (in {item.chance_permille / 10:g}% of the seeds)"
+    return f"{printable(item.text)}{when}{often}"
+
+
+def score_lines(view: ScoreReport) -> list[str]:
+    """How the estimates that were shown compare with what happened."""
+    counted = f"{_many(view.stored, 'estimate')} shown, {view.open:,} of them of work that has not started"
+    if not view.scores:
+        return [counted, "none can be scored yet"]
+    titles = ("LEAD", "SCORED", "P10..P90 HELD", "EARLIER", "LATER", "MEDIAN ERROR")
+    return [counted, "", *table(titles, [_score_row(score) for score in view.scores], (False, *(True,) * 5))]
+
+
+def _score_row(score: Score) -> list[str]:
+    shares = (score.covered_permille, score.early_permille, score.late_permille)
+    return [
+        score.lead,
+        f"{score.estimates:,}",
+        *(f"{share / 10:.1f}%" for share in shares),
+        duration(score.median_error_ms),
+    ]
+
+
+# --- would it run
+
+
+def dry_run_lines(view: DryRun) -> list[str]:
+    """Now or when, at what cost, and who would have to make room."""
+    lines = []
+    for trial in view.trials:
+        lines += [printable(trial.id), *(f"  {line}" for line in facts(_trial(trial, view)))]
+    if view.preempts_now:
+        lines.append(f"would stop at once: {_names(view.preempts_now)}")
+    if view.evictions.most:
+        lines.append(f"evictions more than without: {spread('count', view.evictions)}")
+    if view.delayed:
+        rows = [
+            [printable(move.id), start(move.before, view.at_ms), start(move.after, view.at_ms), _moved(move)[0]]
+            for move in view.delayed[:SHOWN_STARTS]
+        ]
+        lines += ["", *table(("DELAYED", "BEFORE", "AFTER", "BY"), rows, (False,) * 4)]
+    basis = f"state v{view.version:,}, {_many(view.seeds, 'seed')}, {duration(view.horizon_ms)} ahead"
+    return [*lines, f"nothing was submitted; tried on a fork of {basis}"]
+
+
+def _trial(trial: Trial, view: DryRun) -> list[tuple[str, str]]:
+    pairs = [("starts", "at once" if trial.starts_now else start(trial.start, view.at_ms))]
+    if trial.reason:
+        pairs.append(("not now", printable(trial.reason)))
+    if trial.end_p50_ms is not None:
+        pairs.append(("ends", f"{timestamp(trial.end_p50_ms)} UTC, in the median"))
+    pairs.append(("costs", spread("money", trial.cost) if trial.cost.most else "nothing: its nodes have no price"))
+    return pairs
+
+
+def _names(ids: Sequence[str]) -> str:
+    more = f" and {len(ids) - SHOWN_NAMES:,} more" if len(ids) > SHOWN_NAMES else ""
+    return ", ".join(printable(name) for name in ids[:SHOWN_NAMES]) + more
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+# --- the same on a screen
+
+
+def run_line(run: RunStatus, width: int, link: str) -> Line:
+    """One kept run: what was changed, and how far it is."""
+    from engine.edits import written
+
+    ask = run.ask
+    edits = "; ".join(written(edit) for edit in getattr(ask, "edits", ())) or "nothing is changed"
+    mark, tone = {
+        "running": (f"{run.progress_permille // 10:>3}%", "accent"),
+        "done": ("done", "ok"),
+        "failed": ("fail", "bad"),
+        "cancelled": ("stop", "dim"),
+    }[run.state]
+    return Line(((f"{mark}  ", tone), (cut(printable(edits), width - 6), "")), link)
+
+
+def outlook_sections(view: Outlook, width: int, beside: Outlook | None = None) -> list[Section]:
+    """Figures of the cell, of queues, of tenants, and the starts. `beside`: another run whose "after" is set against
+    this one's."""
+    sections = []
+    for of, title in (("cell", "Cell"), ("queue", "Queues"), ("tenant", "Tenants")):
+        figures = [figure for figure in view.figures if figure.of == of]
+        if figures:
+            sections.append(Section(title, tuple(_figure_lines(figures, width, beside)), _heads(beside)))
+    if view.starts:
+        lines = tuple(_start_line(move, view.at_ms, width) for move in view.starts)
+        sections.append(Section("Starts", lines, "before → after"))
+    if view.notes:
+        notes = tuple(text_line(line, "warn") for note in view.notes for line in wrap(printable(note), width))
+        sections.append(Section("Notes", notes))
+    return sections
+
+
+def _heads(beside: Outlook | None) -> str:
+    return "before → after: change" if beside is None else "this one | the other"
+
+
+def _figure_lines(figures: Sequence[Figure], width: int, beside: Outlook | None) -> list[Line]:
+    other = {(f.of, f.subject, f.name): f for f in beside.figures} if beside is not None else {}
+    labels = [f"{printable(f.subject)} {f.title}" if f.of != "cell" else f.title for f in figures]
+    label = min(max(map(len, labels)), max(12, width // 3))
+    lines = []
+    for text, figure in zip(labels, figures, strict=True):
+        spans: list[Span] = [(fit(text, label) + "  ", "dim")]
+        if beside is None:
+            words, tone = change(figure)
+            spans += [
+                (f"{spread(figure.unit, figure.before)} → {spread(figure.unit, figure.after)}  ", ""),
+                (words, tone),
+            ]
+        else:
+            match = other.get((figure.of, figure.subject, figure.name))
+            theirs = spread(match.unit, match.after) if match is not None else NONE
+            spans += [(f"{spread(figure.unit, figure.after)}", ""), ("  |  ", "faint"), (theirs, "")]
+        lines.append(Line(tuple(spans)))
+    return lines
+
+
+def _start_line(move: StartFigure, now_ms: int, width: int) -> Line:
+    words, tone = _moved(move)
+    name = fit(printable(move.id), min(28, max(12, width // 3)))
+    spans: tuple[Span, ...] = (
+        (f"{name}  ", ""),
+        (f"{start(move.before, now_ms)} → {start(move.after, now_ms)}  ", "dim"),
+        (words, tone),
+    )
+    return Line(spans, f"workload {printable(move.id)}" if move.before is not None else "")
+
+
+def eta_section(view: StartEstimate, width: int) -> Section:
+    """The start estimate of one workload, for its page."""
+    lines = [Line((("start    ", "dim"), (start(view.start, view.at_ms), "accent")))]
+    if view.soonest_ms is not None:
+        lines.append(Line((("soonest  ", "dim"), (f"{_from_now(view.soonest_ms, view.at_ms)}, without arrivals", ""))))
+    for item in view.drivers:
+        link = f"workload {printable(item.subject)}" if item.kind in ("ends", "ahead") else ""
+        first, *rest = wrap(driver(item, view.at_ms), max(20, width - 2))
+        lines.append(Line((("· ", "faint"), (first, "link" if link else "")), link))
+        lines += [Line(((f"  {line}", ""),)) for line in rest]
+    return Section("When it starts", tuple(lines), f"{_many(view.seeds, 'seed')}, v{view.version:,}")

@@ -1,0 +1,126 @@
+"""How long work may run: what the twin draws run times from, instead of knowing them.
+
+Times are milliseconds of work at the speed of all tasks, over all attempts, as in `Workloads.work_done`.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from bisect import bisect_right
+from statistics import NormalDist
+from typing import Protocol
+
+import numpy as np
+
+from engine.columns import view
+from engine.model import WorkloadState
+from engine.state import State
+
+LEAST_SAMPLES = 20
+"""Finished runs of likes that are enough to go by."""
+LEAST_OF_CLASS = 8
+"""Of the very same request in the same queue: they are closer likes, so fewer will do."""
+MOST_SAMPLES = 20_000
+"""The last so many finished runs are looked at."""
+MOST_TIMES_LONGER = 10
+"""What has outlived all of its likes runs at most so many times as long in all as it has run."""
+_PERMILLES = range(5, 1000, 10)
+_MILLION = 1_000_000
+
+
+class RunTimes(Protocol):
+    """Likely run times of workloads. A recommender may fill it from its own models."""
+
+    def draw(self, row: int, share: float, beyond_ms: int) -> int:
+        """The whole work of the workload such that `share` (0 to 1) of the likely runs take no longer, among those
+        that take longer than `beyond_ms`, which it has done already. Always above `beyond_ms`; never less than 1."""
+        ...
+
+
+def quantile(likely: list[int], share: float, beyond: int) -> int:
+    """Of the values above `beyond` the one at `share`, linear between neighbours; `likely` is in ascending order.
+
+    Beyond the last value: a Pareto tail with index 2 from `beyond` on, as for a thing that lasts the longer the longer
+    it has lasted, cut at MOST_TIMES_LONGER.
+    """
+    first = bisect_right(likely, beyond)
+    left = len(likely) - first
+    if not left:
+        return max(beyond + 1, int(beyond * min((1 - share) ** -0.5, MOST_TIMES_LONGER)))
+    at = share * (left + 1)
+    below = int(at)
+    low = beyond if below == 0 else likely[first + below - 1]
+    if below >= left:
+        return max(likely[-1], beyond + 1)
+    if below == 0 and beyond <= 0:
+        low = likely[first]
+    high = likely[first + below]
+    return max(int(low + (high - low) * (at - below)), beyond + 1)
+
+
+def uniform(seed: int, name: str) -> float:
+    """A number from 0 to 1 that is the same for the same seed and name, wherever it is drawn (splitmix64 of CRC-32)."""
+    z = (zlib.crc32(name.encode()) + (seed + 1) * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
+    return ((z ^ z >> 31) >> 11) / 2**53
+
+
+def _lognormal(median: float, sigma: float, most: float) -> list[int]:
+    """Quantiles of a lognormal distribution, in millionths, cut at `most`."""
+    normal = NormalDist()
+    values = (median * math.exp(sigma * normal.inv_cdf(permille / 1000)) for permille in _PERMILLES)
+    return [int(min(value, most) * _MILLION) for value in values]
+
+
+OF_ESTIMATE = _lognormal(0.45, 0.5, 1.0)
+"""Run time as a part of what the owner asked for, when nothing has finished yet: people ask for more than they need,
+and few runs reach their limit."""
+UNKNOWN_MEDIAN_MS = 30 * 60_000
+UNKNOWN = _lognormal(1.0, 1.0, 1000.0)
+"""Of UNKNOWN_MEDIAN_MS, when there is no estimate either."""
+
+
+class Learnt(RunTimes):
+    """From the runs that have finished in this cell: of the same request in the same queue, else, as a part of the
+    owner's estimate, of the same queue and tenant, of the queue, of the cell. Work that still runs is not seen, so
+    long runs are under-represented while they go on."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        w = state.workloads
+        rows = np.flatnonzero(view(w.state) == WorkloadState.FINISHED) if w.ids else np.zeros(0, np.int64)
+        rows = rows[np.argsort(view(w.ended)[rows], kind="stable")[-MOST_SAMPLES:]] if len(rows) else rows
+        work = view(w.kept)[rows] + view(w.done)[rows] if len(rows) else np.zeros(0, np.int64)
+        self._of_class: dict[tuple[int, int], list[int]] = {}
+        self._shares: dict[tuple[int, int], list[int]] = {}
+        """(queue, tenant), (queue, -1) or (-1, -1) -> work in millionths of the estimate."""
+        for row, ms in zip(rows.tolist(), np.maximum(work, 1).tolist(), strict=True):
+            queue, tenant = w.queue[row], w.tenant[row]
+            self._of_class.setdefault((w.cls[row], queue), []).append(ms)
+            estimate = w.class_at(row).estimate_ms
+            if estimate:
+                share = ms * _MILLION // estimate
+                for key in ((queue, tenant), (queue, -1), (-1, -1)):
+                    self._shares.setdefault(key, []).append(share)
+        for found, least in ((self._of_class, LEAST_OF_CLASS), (self._shares, LEAST_SAMPLES)):
+            for key in [key for key, values in found.items() if len(values) < least]:
+                del found[key]
+            for values in found.values():
+                values.sort()
+
+    def draw(self, row: int, share: float, beyond_ms: int) -> int:
+        w = self._state.workloads
+        queue = w.queue[row]
+        seen = self._of_class.get((w.cls[row], queue))
+        if seen is not None:
+            return quantile(seen, share, beyond_ms)
+        estimate = w.class_at(row).estimate_ms
+        if not estimate:
+            beyond = beyond_ms * _MILLION // UNKNOWN_MEDIAN_MS
+            return max(quantile(UNKNOWN, share, beyond) * UNKNOWN_MEDIAN_MS // _MILLION, beyond_ms + 1)
+        shares = self._shares
+        likely = shares.get((queue, w.tenant[row])) or shares.get((queue, -1)) or shares.get((-1, -1)) or OF_ESTIMATE
+        beyond = beyond_ms * _MILLION // estimate
+        return max(quantile(likely, share, beyond) * estimate // _MILLION, beyond_ms + 1)
