@@ -72,7 +72,7 @@ def act(arguments: argparse.Namespace) -> None:
             write_json(proposal) if arguments.json else write_lines(proposal_lines(proposal))
             return
         _tell(proposal_lines(proposal))
-        _approved_or_refused(arguments)
+        approved_or_refused(arguments)
         outcome = client.approve(proposal.id, proposal.digest)
     if arguments.json:
         write_json(outcome)
@@ -103,7 +103,7 @@ def outcome_lines(outcome: Outcome) -> list[str]:
     return [f"done, version {outcome.version:,}", *(f"  {printable(line)}" for line in outcome.verified[:SHOWN_STEPS])]
 
 
-def _approved_or_refused(arguments: argparse.Namespace) -> None:
+def approved_or_refused(arguments: argparse.Namespace) -> None:
     """Returns when a person agreed. The default answer is no."""
     if arguments.yes:
         return

@@ -196,6 +196,10 @@ ACTIONS: tuple[Action, ...] = (
         "set_policy", "Set policy", tier="T1", shell="muster set-policy {ids}", commands=("set-policy",),
         argument="flags", why_not=_only_typed(":set-policy easy"),
     ),
+    Action(
+        "consolidate", "Consolidate", tier="T2", shell="muster consolidate {ids}", commands=("consolidate",),
+        argument="flags", why_not=_only_typed(":consolidate --unblock ID"),
+    ),
     Action("mark", "Mark", ("space",), ("workloads", "nodes", "queues")),
     Action("filter", "Filter", ("slash",), (*LISTS, "events"), footer=True),
     Action("sort", "Sort", ("s",), LISTS, commands=("sort",), argument="column", footer=True),

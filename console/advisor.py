@@ -30,7 +30,7 @@ WINDOW = 2_000
 LEARNT = ("name", "tenant", "queue", "tasks", "gpu", "estimate", "run")
 WAITING = Query(
     kind="workloads",
-    columns=("id", "queue", "state", "reason", "wait"),
+    columns=("id", "queue", "state", "reason", "wait", "gpu"),
     where=(Term("state", "=", "queued"), Term("wait", ">", QUOTA_WAIT_MS)),
     sort=("-wait",),
     limit=WINDOW,

@@ -44,6 +44,7 @@ ACTIONS = {
     "reserve": ("NAME", "keep nodes for named queues or workloads during a window"),
     "unreserve": ("NAME", "take reservations back"),
     "set-policy": ("POLICY", "change how the cell orders and backfills"),
+    "consolidate": ("", "move running workloads so that others start or nodes come free"),
 }
 KINDS = ("workloads", "nodes", "queues", "reservations")
 POLICIES = ("fcfs", "easy", "easy-sjbf", "conservative")
@@ -146,6 +147,9 @@ def _show_commands(commands: Any) -> None:
     eta.add_argument("--score", action="store_true", help="estimates that were shown against what happened")
     _ahead(eta)
     _reach(eta, sub=True)
+    told = "how much of the free GPU is of no use, and to whom"
+    fragmented = _command(commands, "fragmentation", "console.fragmentation:fragmentation", told)
+    _reach(fragmented, sub=True)
     suggest = _command(commands, "suggest", "console.show:suggest", "what stands out, and what might be done about it")
     _reach(suggest, sub=True)
 
@@ -183,7 +187,8 @@ def _change_commands(commands: Any) -> None:
     )
     _reach(submit, sub=True)
     for name, (_, text) in ACTIONS.items():
-        action = _command(commands, name, "console.act:act", text)
+        runs = "console.fragmentation:consolidate" if name == "consolidate" else "console.act:act"
+        action = _command(commands, name, runs, text)
         action_arguments(action, name)
         action.add_argument("--reason", default="", help="kept with the action")
         action.add_argument("--yes", action="store_true", help="do not ask; needed where nobody can be asked")
@@ -205,6 +210,14 @@ def action_arguments(target: argparse.ArgumentParser, name: str) -> None:
         target.add_argument("--queues", default="", metavar="QUEUES", help="whose work may use the nodes meanwhile")
     elif name == "set-policy":
         target.add_argument("policy", choices=POLICIES)
+    elif name == "consolidate":
+        target.add_argument("--unblock", default="", metavar="ID", help="so that this waiting workload starts")
+        target.add_argument("--free-nodes", type=_count, default=0, metavar="N", help="so that N nodes are empty")
+        target.add_argument("--pool", default="", metavar="POOL", help="with --free-nodes: of this pool")
+        target.add_argument("--max-moves", type=_count, default=0, metavar="K", help="most workloads to move")
+        target.add_argument(
+            "--ratio", type=_ratio, default=0.5, metavar="X", help="least benefit for its cost (default 0.5; 0: any)"
+        )
     else:
         target.add_argument("ids", nargs="+", metavar=metavar)
 
@@ -318,6 +331,16 @@ def _count(text: str) -> int:
     value = _integer(text)
     if value < 0:
         raise argparse.ArgumentTypeError("must not be negative")
+    return value
+
+
+def _ratio(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1_000_000:
+        raise argparse.ArgumentTypeError(f"{text[:40]!a} is not a number from 0 on")
     return value
 
 

@@ -93,7 +93,7 @@ class Client(Protocol):
 
     def consolidation(self, request: ConsolidationRequest) -> Consolidation:
         """Moves of running work that bring about what is asked for, tried on forks of the cell, or why there are none.
-        Nothing is done: propose `migrate` with them."""
+        Nothing is done: propose `consolidate` with them."""
         ...
 
     def estimate(self, workload_id: str) -> RuntimeEstimate | None:

@@ -79,6 +79,9 @@ def findings(view: Overview, width: int) -> list[Line]:
 
 def fleet(view: Overview, width: int) -> Section:
     lines = _capacities(view.capacity, view.used, width)
+    if view.fragmentation_ppm:
+        share = f"{permille(view.fragmentation_ppm // 1000)} of the free GPU is fragmented"
+        lines.insert(1, Line(((" " * 8, ""), (cut(share, width - 8), "dim"))))
     nodes, ready = sum(pool.nodes for pool in view.pools), sum(pool.ready for pool in view.pools)
     return Section("Fleet", tuple(lines), f"{ready:,}/{nodes:,} nodes ready · {printable(view.policy)}")
 
@@ -360,10 +363,14 @@ def node_columns(view: NodeDetail, width: int) -> tuple[list[Section], list[Sect
     return [_node_state(view), _node_capacity(view, width), *_devices(view, width)], [_node_work(view, width)]
 
 
+MOST_LABELS = 6
+"""Labels, and taints, of a node that are shown."""
+
+
 def _node_state(view: NodeDetail) -> Section:
     glyph, tone = state_look(view.state)
     since = f"for {duration(view.now_ms - view.since_ms)}, since {timestamp(view.since_ms)} UTC"
-    place = " › ".join(printable(part) for part in (view.zone, view.block, view.rack) if part)
+    place = " › ".join(printable(part) for part in (view.region, view.zone, view.block, view.rack, view.nvlink) if part)
     lines = [
         Line(((f"{glyph} {printable(view.state)}", tone), (f"  {since}", "dim"))),
         Line((("pool       ", "dim"), (printable(view.pool), "link")), f"nodes pool:{quoted(printable(view.pool))}"),
@@ -372,6 +379,8 @@ def _node_state(view: NodeDetail) -> Section:
     if view.rack:
         rack = printable(view.rack)
         lines.append(Line((("rack       ", "dim"), (rack, "link")), f"nodes rack:{quoted(rack)}"))
+    lines += [_fact("label", printable(f"{key}={value}")) for key, value in sorted(view.labels.items())[:MOST_LABELS]]
+    lines += [_fact("taint", printable(taint)) for taint in view.taints[:MOST_LABELS]]
     return Section("State", tuple(lines))
 
 

@@ -16,7 +16,7 @@ from console.document import Document, read_document
 from console.moments import Now, moment_ms
 from engine.errors import SpecError
 from engine.measures import cpu_milli, duration_ms, gpu_milli, memory_mib, money_microusd, shown
-from engine.model import CellSpec, WorkloadSpec, check_workload
+from engine.model import PROFILES, CellSpec, WorkloadSpec, check_workload
 
 MAX_POOL_NODES = 1_000_000
 WORKLOAD_EXAMPLE = """\
@@ -56,7 +56,10 @@ def read_cell(path: str) -> CellSpec:
     raw = document.value
     if not isinstance(raw, dict):
         document.fail("", "is not a cell", "Write a mapping with pools, queues and priority_classes")
-    nodes = list(_list(document, raw, "nodes"))
+    nodes = [
+        _renamed(document, node, {"taints": ("taints", _taints)}, f"nodes[{i}]") if isinstance(node, dict) else node
+        for i, node in enumerate(_list(document, raw, "nodes"))
+    ]
     for i, pool in enumerate(_list(document, raw, "pools")):
         nodes.extend(_pool_nodes(document, pool, f"pools[{i}]"))
         _pool_quantities(document, pool, f"pools[{i}]")
@@ -76,6 +79,15 @@ def workload_from(values: dict[str, Any], name: str, now: Now) -> WorkloadSpec:
     return _workload(Document(name, values, {}), values, "", now)
 
 
+def _profile(value: Any) -> Any:
+    """Weights of scores by the name of a profile; anything else is left to the conversion."""
+    if not isinstance(value, str):
+        return value
+    if value not in PROFILES:
+        raise ValueError(f"there is no profile {shown(value)}; use {', '.join(PROFILES)}, or weights by score")
+    return PROFILES[value]
+
+
 Forms = dict[str, tuple[str, Callable[[Any], Any]]]
 """Key as people write it -> raw field, and how its value becomes the raw one."""
 RESOURCE_FORMS: Forms = {
@@ -87,6 +99,7 @@ RESOURCE_FORMS: Forms = {
 _QUEUE_FORMS: Forms = {
     "min_runtime": ("min_runtime_ms", duration_ms),
     "disruption_window": ("disruption_window_ms", duration_ms),
+    "placement": ("placement", _profile),
 }
 _BURST_FORMS: Forms = {"window": ("window_ms", duration_ms), "cooldown": ("cooldown_ms", duration_ms)}
 _SETTINGS_FORMS: Forms = {
@@ -97,6 +110,8 @@ _SETTINGS_FORMS: Forms = {
 }
 _GROUP_SHORTHAND = {
     "tasks": "count", "min_tasks": "min_count", "request": "request", "gpu_models": "gpu_models", "pools": "pools",
+    "gpu_memory": "gpu_memory", "gpu_memory_mib": "gpu_memory_mib", "node_labels": "node_labels",
+    "avoid_labels": "avoid_labels", "tolerations": "tolerations", "spread": "spread",
 }  # fmt: skip
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?(?::(\d+))?(?:%(\d+))?")
 
@@ -118,6 +133,47 @@ def _workload_forms(now: Now) -> Forms:
         "array": ("array", _array),
         "priority": ("priority_class", lambda value: value),
     }
+
+
+def _label_values(value: Any) -> Any:
+    """`{zone: a}` means `{zone: [a]}`."""
+    return {k: v if isinstance(v, list) else [v] for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def _tolerations(value: Any) -> Any:
+    """`dedicated` and `dedicated=db`, one or a list, besides raw tolerations."""
+    items = value if isinstance(value, list) else [value]
+    return [
+        dict(zip(("key", "value"), item.split("=", 1), strict=False)) if isinstance(item, str) else item
+        for item in items
+    ]
+
+
+def _taints(value: Any) -> Any:
+    """`dedicated=db` and `old:PreferNoSchedule`, one or a list, besides raw taints."""
+    found: list[Any] = []
+    for item in value if isinstance(value, list) else [value]:
+        if isinstance(item, str):
+            name, colon, effect = item.partition(":")
+            taint = dict(zip(("key", "value"), name.split("=", 1), strict=False))
+            found.append(taint | {"effect": effect} if colon else taint)
+        else:
+            found.append(item)
+    return found
+
+
+_NODE_FORMS: Forms = {
+    "gpu_memory": ("gpu_memory_mib", memory_mib),
+    "node_labels": ("node_labels", _label_values),
+    "avoid_labels": ("avoid_labels", _label_values),
+    "tolerations": ("tolerations", _tolerations),
+}
+_POOL_FORMS: Forms = {
+    "price_usd_hour": ("price_microusd_hour", money_microusd),
+    "gpu_memory": ("gpu_memory_mib", memory_mib),
+    "taints": ("taints", _taints),
+    "placement": ("placement", _profile),
+}
 
 
 def _dependencies(value: Any) -> list[Any]:
@@ -153,9 +209,11 @@ def _workload(document: Document, raw: Any, path: str, now: Now) -> WorkloadSpec
             document.fail(path, f"has both 'groups' and one of {', '.join(_GROUP_SHORTHAND)}", "Use one form")
         values["groups"] = [short]
     for i, group in enumerate(_list(document, values, "groups")):
-        if isinstance(group, dict) and isinstance(group.get("request"), dict):
-            where = f"{path}.request" if short else f"{path}.groups[{i}].request"
-            group["request"] = _resources(document, group["request"], where)
+        if isinstance(group, dict):
+            where = path if short else f"{path}.groups[{i}]"
+            if isinstance(group.get("request"), dict):
+                group["request"] = _resources(document, group["request"], _join(where, "request"))
+            values["groups"][i] = _renamed(document, group, _NODE_FORMS, where)
     spec: WorkloadSpec = _convert(document, values, WorkloadSpec, path)
     try:
         check_workload(spec, "workload")
@@ -210,8 +268,9 @@ def _pool_nodes(document: Document, pool: Any, path: str) -> Iterator[dict[str, 
 def _pool_quantities(document: Document, pool: dict[str, Any], path: str) -> None:
     if isinstance(pool.get("capacity"), dict):
         pool["capacity"] = _resources(document, pool["capacity"], f"{path}.capacity")
-    pool.update(_renamed(document, pool, {"price_usd_hour": ("price_microusd_hour", money_microusd)}, path))
-    pool.pop("price_usd_hour", None)
+    values = _renamed(document, pool, _POOL_FORMS, path)
+    pool.clear()
+    pool.update(values)
 
 
 def _resources(document: Document, raw: dict[str, Any], path: str) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from console.client import Health, refuse_read_only
 from console.version import VERSION
 from engine.commands import AddNodes, AddPools, AddPriorityClasses, AddQueues, Define, Submit
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from engine.control import Engine
     from engine.loop import EngineLoop
     from engine.model import ReservationSpec
+    from engine.outlook import Ask, RunStatus, ScoreReport
     from engine.query import (
         Changes,
         Consolidation,
@@ -119,6 +122,23 @@ class LocalClient:
 
     def suggestions(self) -> Advice:
         return self._advisor.advice()
+
+    def ask(self, ask: Ask) -> RunStatus:
+        return self._loop.call(lambda _: self._loop.twins.start(ask))
+
+    def run(self, run_id: str, after: int = -1, wait_s: float = 0.0) -> RunStatus:
+        return self._loop.twins.wait(run_id, after, wait_s)
+
+    def cancel_run(self, run_id: str) -> RunStatus:
+        return self._loop.twins.cancel(run_id)
+
+    def runs(self) -> tuple[RunStatus, ...]:
+        return tuple(msgspec.structs.replace(run, answer=None) for run in self._loop.twins.runs())
+
+    def scores(self) -> ScoreReport:
+        from engine.eta import score
+
+        return self._loop.call(score)
 
     def changes(self, after: int, wait_s: float, limit: int = 500) -> Changes:
         if wait_s > 0:

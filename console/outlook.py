@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
+
 from console.details import Line, Section, text_line
 from console.plain import facts, table
 from console.text import NONE, cut, duration, fit, money, printable, timestamp, wrap
 
 if TYPE_CHECKING:
-    from console.views import Span
     from engine.outlook import (
         Driver,
         DryRun,
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     )
 
 DEVICE_HOUR_MS = 3_600_000
+WHOLE_DOLLARS_MICROUSD = 100_000_000
+"""From here on cents tell nothing."""
 SHOWN_STARTS = 20
 SHOWN_NAMES = 5
 UNCHANGED = "the same"
@@ -47,7 +50,7 @@ def amount(unit: str, value: int) -> str:
         case "permille":
             return f"{value / 10:.1f}%"
         case "money":
-            return money(value)
+            return money(value) if abs(value) < WHOLE_DOLLARS_MICROUSD else money(value)[:-3]
         case "device_time":
             return f"{value / DEVICE_HOUR_MS:,.1f} dev-h"
         case _:
@@ -115,8 +118,11 @@ def outlook_lines(view: Outlook) -> list[str]:
     """Before and after, one figure a line."""
     edits = [("what if" if i == 0 else "", printable(text)) for i, text in enumerate(view.edits)]
     lines = [*facts([*(edits or [("what if", "nothing is changed")]), ("rests on", rests_on(view))]), ""]
-    rows = [_figure_row(figure) for figure in view.figures]
+    told = telling(view.figures)
+    rows = [_figure_row(figure) for figure in told]
     lines += table(("", "BEFORE", "AFTER", "CHANGE"), rows, (False, True, True, False))
+    if len(told) < len(view.figures):
+        lines.append(_rest(len(view.figures) - len(told)))
     if view.starts:
         moves = [
             [
@@ -138,6 +144,15 @@ def rests_on(view: Outlook) -> str:
         ahead = f"the first {duration(view.covered_ms)} of {ahead}"
     when = timestamp(view.at_ms)
     return f"state v{view.version:,} at {when} UTC, {ahead} ahead, {_many(view.seeds, 'seed')}"
+
+
+def telling(figures: Sequence[Figure]) -> list[Figure]:
+    """Without those of queues and tenants that are the same in every seed."""
+    return [f for f in figures if f.of == "cell" or (f.change.least, f.change.most) != (0, 0)]
+
+
+def _rest(count: int) -> str:
+    return f"{_many(count, 'more figure')} of queues and tenants that the edits do not change"
 
 
 def _figure_row(figure: Figure) -> list[str]:
@@ -256,8 +271,12 @@ def outlook_sections(view: Outlook, width: int, beside: Outlook | None = None) -
     sections = []
     for of, title in (("cell", "Cell"), ("queue", "Queues"), ("tenant", "Tenants")):
         figures = [figure for figure in view.figures if figure.of == of]
-        if figures:
-            sections.append(Section(title, tuple(_figure_lines(figures, width, beside)), _heads(beside)))
+        told = figures if beside is not None else telling(figures)
+        lines = _figure_lines(told, width, beside) if told else []
+        if len(told) < len(figures):
+            lines.append(text_line(_rest(len(figures) - len(told)), "dim"))
+        if lines:
+            sections.append(Section(title, tuple(lines), _heads(beside)))
     if view.starts:
         lines = tuple(_start_line(move, view.at_ms, width) for move in view.starts)
         sections.append(Section("Starts", lines, "before → after"))
@@ -272,30 +291,39 @@ def _heads(beside: Outlook | None) -> str:
 
 
 def _figure_lines(figures: Sequence[Figure], width: int, beside: Outlook | None) -> list[Line]:
-    other = {(f.of, f.subject, f.name): f for f in beside.figures} if beside is not None else {}
-    labels = [f"{printable(f.subject)} {f.title}" if f.of != "cell" else f.title for f in figures]
-    label = min(max(map(len, labels)), max(12, width // 3))
-    lines = []
-    for text, figure in zip(labels, figures, strict=True):
-        spans: list[Span] = [(fit(text, label) + "  ", "dim")]
+    """One line a figure, in columns as wide as the widest; the change is what is cut when there is too little room."""
+    others = {(f.of, f.subject, f.name): f for f in beside.figures} if beside is not None else {}
+    rows = []
+    for figure in figures:
+        label = f"{printable(figure.subject)} {figure.title.lower()}" if figure.subject else figure.title
         if beside is None:
-            words, tone = change(figure)
-            spans += [
-                (f"{spread(figure.unit, figure.before)} → {spread(figure.unit, figure.after)}  ", ""),
-                (words, tone),
-            ]
+            row = (label, spread(figure.unit, figure.before), spread(figure.unit, figure.after), *change(figure))
         else:
-            match = other.get((figure.of, figure.subject, figure.name))
-            theirs = spread(match.unit, match.after) if match is not None else NONE
-            spans += [(f"{spread(figure.unit, figure.after)}", ""), ("  |  ", "faint"), (theirs, "")]
-        lines.append(Line(tuple(spans)))
-    return lines
+            other = others.get((figure.of, figure.subject, figure.name))
+            theirs = spread(other.unit, other.after) if other is not None else NONE
+            row = (label, spread(figure.unit, figure.after), theirs, "", "")
+        rows.append(row)
+    first, second, third = (max(cell_len(row[column]) for row in rows) for column in range(3))
+    first = min(first, max(12, width - second - third - 12))
+    between = " → " if beside is None else " | "
+    return [
+        Line(
+            (
+                (fit(label, first) + "  ", "dim"),
+                (fit(before, second, right=True), ""),
+                (between, "faint"),
+                (fit(after, third), ""),
+                (f"  {words}", tone),
+            )
+        )
+        for label, before, after, words, tone in rows
+    ]
 
 
 def _start_line(move: StartFigure, now_ms: int, width: int) -> Line:
     words, tone = _moved(move)
     name = fit(printable(move.id), min(28, max(12, width // 3)))
-    spans: tuple[Span, ...] = (
+    spans = (
         (f"{name}  ", ""),
         (f"{start(move.before, now_ms)} → {start(move.after, now_ms)}  ", "dim"),
         (words, tone),

@@ -58,7 +58,7 @@ def overview_lines(view: Overview) -> list[str]:
         f"cell {printable(view.cell)} at {timestamp(view.now_ms)} UTC, version {view.version:,}, policy {view.policy}",
         f"nodes     {_nodes(view.pools)}",
         *pools,
-        f"in use    {_in_use(view)}",
+        f"in use    {_in_use(view)}{_fragmented(view)}",
         f"work      {_count(states, 'running', 'placed')} running, {_count(states, 'queued')} queued, "
         f"{_count(states, 'held')} held; last hour {view.started_last_hour:,} started, "
         f"{view.finished_last_hour:,} finished",
@@ -200,6 +200,11 @@ def _in_use(view: Overview) -> str:
     return ", ".join(_share(view.used, view.capacity, name) for name in names) or "no capacity"
 
 
+def _fragmented(view: Overview) -> str:
+    ppm = view.fragmentation_ppm
+    return f"; {permille(ppm // 1000)} of the free GPU fragmented" if ppm else ""
+
+
 def _share(used: dict[str, int], capacity: dict[str, int], name: str) -> str:
     most = capacity.get(name, 0)
     part = permille(used.get(name, 0) * 1000 // most) if most else "0%"
@@ -260,5 +265,8 @@ def _suggested(suggestion: Suggestion, which_engine: Sequence[str]) -> list[tupl
         more = f" and {len(targets) - SUGGESTED_IDS:,} more" if len(targets) > SUGGESTED_IDS else ""
         ids = ", ".join(targets[:SUGGESTED_IDS])
         return [("suggested", f"notify the owners of {ids}{more}; there is nothing to propose")]
+    if suggestion.action == "consolidate":
+        targets = ["--unblock", *targets]
     command = shlex.join(["muster", suggestion.action, *which_engine, *targets])
-    return [("suggested", f"{suggestion.action} {len(targets):,}"), ("propose", command)]
+    what = f"{suggestion.action} {len(suggestion.targets):,}"
+    return [("suggested", what), ("propose", command)]

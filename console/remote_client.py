@@ -131,9 +131,7 @@ class RemoteClient:
         moves: tuple[WorkloadMove, ...] = (),
     ) -> Proposal:
         specs = {"queue": queue, "reservation": reservation, "moves": moves}
-        return self._change(
-            "/v1/propose", Proposal, {"action": action, "targets": targets, "reason": reason, **specs}
-        )
+        return self._change("/v1/propose", Proposal, {"action": action, "targets": targets, "reason": reason, **specs})
 
     def approve(self, proposal_id: str, digest: str) -> Outcome:
         return self._change("/v1/approve", Outcome, {"proposal": proposal_id, "digest": digest})

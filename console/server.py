@@ -1,7 +1,8 @@
 """The HTTP control plane: the same questions and requests as `console.client.Client`, as JSON under /v1.
 
     GET  /v1/health /v1/overview /v1/workloads/{id} /v1/workloads/{id}/estimate /v1/workloads/{id}/unblocking
-         /v1/nodes/{id} /v1/queues/{name} /v1/fairness /v1/fragmentation /v1/suggestions /v1/changes?after=&wait_s=&limit=
+         /v1/nodes/{id} /v1/queues/{name} /v1/fairness /v1/fragmentation /v1/suggestions
+         /v1/changes?after=&wait_s=&limit=
     GET  /v1/runs /v1/runs/{id}?after=&wait_s= /v1/scores          DELETE /v1/runs/{id}
     POST /v1/query /v1/consolidation /v1/command /v1/propose /v1/approve /v1/runs
 

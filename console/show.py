@@ -164,7 +164,7 @@ def _known(kind: Kind, name: str, where: str) -> str:
 
 
 def _node_lines(node: NodeDetail) -> list[str]:
-    place = " / ".join(printable(part) for part in (node.zone, node.block, node.rack) if part)
+    place = " / ".join(printable(part) for part in (node.region, node.zone, node.block, node.rack, node.nvlink) if part)
     free = ", ".join(
         f"{quantity(name, node.free.get(name, 0))} of {quantity(name, most)}"
         for name, most in node.capacity.items()
@@ -175,6 +175,8 @@ def _node_lines(node: NodeDetail) -> list[str]:
         ("state", f"{node.state} for {duration(node.now_ms - node.since_ms)}"),
         ("pool", " ".join(printable(part) for part in (node.pool, node.gpu_model) if part)),
         ("place", place or "unknown"),
+        *(("label", printable(f"{key}={value}")) for key, value in sorted(node.labels.items())),
+        *(("taint", printable(taint)) for taint in node.taints),
         ("free", free or "nothing"),
         *(("work", f"{printable(workload)} ({tasks:,} tasks)") for workload, tasks in node.workloads),
     ]

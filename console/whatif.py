@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from console.attach import connect
 from console.outlook import dry_run_lines, eta_lines, outlook_lines, score_lines
@@ -33,11 +33,8 @@ def whatif(arguments: argparse.Namespace) -> None:
     with closing(connect(arguments)) as client:
         ask = WhatIf(
             edits=parse_all(arguments.edit, lambda name: _workloads_of(name, client)),
-            horizon_ms=horizon_ms(arguments.horizon),
-            seeds=seeds(arguments.seeds, WhatIf.seeds),
-            seed=arguments.seed,
             watch=tuple(arguments.watch),
-            arrivals=arguments.arrivals,
+            **ahead(arguments),
         )
         answer = ended(client, ask, quiet=arguments.json)
     assert isinstance(answer, Outlook)
@@ -53,14 +50,7 @@ def eta(arguments: argparse.Namespace) -> None:
             report = client.scores()
             write_json(report) if arguments.json else write_lines(score_lines(report))
             return
-        ask = AskStart(
-            id=arguments.id,
-            horizon_ms=horizon_ms(arguments.horizon),
-            seeds=seeds(arguments.seeds, AskStart.seeds),
-            seed=arguments.seed,
-            arrivals=arguments.arrivals,
-        )
-        answer = ended(client, ask, quiet=arguments.json)
+        answer = ended(client, AskStart(id=arguments.id, **ahead(arguments)), quiet=arguments.json)
     assert isinstance(answer, StartEstimate)
     write_json(answer) if arguments.json else write_lines(eta_lines(answer))
 
@@ -101,6 +91,16 @@ def _tell_progress(status: RunStatus | None) -> None:
     print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
+def ahead(arguments: argparse.Namespace) -> dict[str, Any]:
+    """How far, how often and with what to run ahead, as far as it was said. Raises SpecError naming the flag."""
+    given = {"seed": arguments.seed, "arrivals": arguments.arrivals, "horizon_ms": horizon_ms(arguments.horizon)}
+    if arguments.seeds is None:
+        return given
+    if arguments.seeds > MOST_SEEDS:
+        raise SpecError("--seeds", f"{arguments.seeds} is more than {MOST_SEEDS}", "Fewer seeds are quicker")
+    return given | {"seeds": arguments.seeds}
+
+
 def horizon_ms(text: str) -> int:
     """Raises SpecError naming the flag."""
     try:
@@ -111,13 +111,6 @@ def horizon_ms(text: str) -> int:
         most = MOST_HORIZON_MS // 86_400_000
         raise SpecError("--horizon", f"{text[:40]!a} is not within {most} days", "Write for example 24h")
     return value
-
-
-def seeds(given: int | None, usual: int) -> int:
-    """Raises SpecError naming the flag."""
-    if given is not None and not 0 < given <= MOST_SEEDS:
-        raise SpecError("--seeds", f"{given} is not from 1 to {MOST_SEEDS}", "More seeds take longer, not other models")
-    return usual if given is None else given
 
 
 def _workloads_of(name: str, client: Client) -> tuple[WorkloadSpec, ...]:

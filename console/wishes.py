@@ -55,6 +55,10 @@ def propose(client: Client, name: str, arguments: argparse.Namespace, reason: st
             return client.propose(action, (arguments.name,), reason, reservation=wanted)
         case "set_policy":
             return client.propose(action, (arguments.policy,), reason)
+        case "consolidate":
+            from console.fragmentation import proposed, request_of
+
+            return proposed(client, client.consolidation(request_of(arguments)), reason)
         case _:
             return client.propose(action, tuple(arguments.ids), reason)
 

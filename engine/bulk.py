@@ -1,8 +1,8 @@
 """The same steps for many nodes at once: a gang with a task on each of a thousand nodes costs a few vector operations.
 
-For requests without devices only, because devices are chosen node by node. Every function takes each node at most
-once, and leaves exactly what the one-node functions of `engine.capacity` and `engine.allocations` would leave, up to
-the numbering of allocation rows.
+For requests without devices, and for whole devices that are known: which devices a task gets is chosen node by node,
+unless it gets all that are free there. Every function takes each node at most once, and leaves exactly what the
+one-node functions of `engine.capacity` and `engine.allocations` would leave, up to the numbering of allocation rows.
 """
 
 from __future__ import annotations
@@ -17,15 +17,35 @@ from engine.allocations import NONE, Allocations
 from engine.buckets import PoolIndex
 from engine.capacity import NOWHERE, Capacity
 from engine.columns import view
-from engine.shape import Shape
+from engine.shape import Shape, size_class
 
 LEAST = 32
 """Nodes below which one at a time is quicker."""
+DEVICE = 1000
+"""Milli-GPU of a whole device."""
 Rows = np.ndarray[Any, np.dtype[Any]]
 
 
 def worth_it(shape: Shape, nodes: int) -> bool:
+    """Whether to take so many nodes at once where no device is to be chosen."""
     return nodes >= LEAST and not shape.gpu_milli
+
+
+def worth_shifting(shape: Shape, nodes: Rows) -> bool:
+    """Whether to shift capacity on these nodes at once, the devices being known."""
+    return len(nodes) >= LEAST and not shape.part and len(np.unique(nodes)) == len(nodes)
+
+
+def take_all_devices(capacity: Capacity, shape: Shape, nodes: Rows, counts: Rows) -> Rows | None:
+    """Claim tasks that get every device that is free on their nodes, one node or more. Returns the device masks; None,
+    and nothing claimed, when there is a choice of devices, or too few nodes for this to pay."""
+    if not shape.gpus or len(nodes) < LEAST:
+        return None
+    masks = view(capacity.whole)[nodes]
+    if (np.bitwise_count(masks) != shape.gpus * counts).any():
+        return None
+    shift_many(capacity, shape, nodes, -counts, masks)
+    return masks
 
 
 def take_first(capacity: Capacity, shape: Shape, node: int, want: int) -> tuple[Rows, Rows] | None:
@@ -62,49 +82,80 @@ def take_first(capacity: Capacity, shape: Shape, node: int, want: int) -> tuple[
     return chosen, tasks
 
 
-def shift_many(capacity: Capacity, shape: Shape, nodes: Rows, counts: Rows) -> None:
-    """Give back tasks on different nodes, or take them where the count is negative."""
+def shift_many(capacity: Capacity, shape: Shape, nodes: Rows, counts: Rows, devices: Rows | int = 0) -> None:
+    """Give back tasks on different nodes, or take them where the counts are negative: all of them are, or none.
+    `devices`: the mask of each, where the shape asks for whole devices; else 0."""
     c = capacity
     for column, each in ((c.free_cpu, shape.cpu), (c.free_memory, shape.memory), (c.free_disk, shape.disk)):
         if each:
             view(column)[nodes] += each * counts
+    if isinstance(devices, np.ndarray) and shape.gpus:
+        _shift_devices(c, nodes, devices, free=bool(counts[0] > 0))
     if c.domain_room is not None:
-        c.domain_room.touched += nodes.tolist()
-    indexed = view(c.key)[nodes] != NOWHERE
-    nodes, counts = nodes[indexed], counts[indexed]
-    places = view(c.partition)[nodes].astype(np.int64) + view(c.booking)[nodes].astype(np.int64) * len(c.partitions)
-    for place in np.unique(places).tolist():
-        here = places == place
-        _move_many(c, c.index_at(int(nodes[here][0])), shape, nodes[here], counts[here])
+        c.domain_room.note(shape, nodes, counts)
+    keys = view(c.key)[nodes]
+    if (keys == NOWHERE).any():
+        indexed = keys != NOWHERE
+        nodes, counts, keys = nodes[indexed], counts[indexed], keys[indexed]
+    places = view(c.partition)[nodes] + view(c.booking)[nodes].astype(np.int64) * len(c.partitions)
+    for place in _distinct(places):
+        here = slice(None) if len(places) and (places == place).all() else places == place
+        _move_many(c, c.index_at(int(nodes[here][0])), shape, nodes[here], counts[here], keys[here])
 
 
-def _move_many(capacity: Capacity, index: PoolIndex, shape: Shape, nodes: Rows, counts: Rows) -> None:
-    """Put nodes of one partition into the buckets of what they have free now."""
+def _shift_devices(capacity: Capacity, nodes: Rows, devices: Rows, *, free: bool) -> None:
+    """Whole devices become free, or are taken."""
+    view(capacity.whole)[nodes] ^= devices
+    bits = np.arange(int(devices.max()).bit_length())
+    at = view(capacity.device_base)[nodes][:, None] + bits
+    view(capacity.device_free)[at[(devices[:, None] >> bits & 1) > 0]] = DEVICE if free else 0
+
+
+def _distinct(values: Rows) -> list[int]:
+    """The values there are, ascending. Often it is one."""
+    if not len(values):
+        return []
+    first = values[0]
+    return [int(first)] if (values == first).all() else [int(value) for value in np.unique(values)]
+
+
+def _move_many(capacity: Capacity, index: PoolIndex, shape: Shape, nodes: Rows, counts: Rows, old: Rows) -> None:
+    """Put nodes of one partition into the buckets of what they have free now; `old`: those they are in."""
     tasks = int(counts.sum())
     index.free_cpu += shape.cpu * tasks
     index.free_memory += shape.memory * tasks
-    keys = view(capacity.key)
+    index.free_devices += shape.gpus * tasks
     whole = np.bitwise_count(view(capacity.whole)[nodes]).astype(np.int64)
     new = whole << 12 | _classes(view(capacity.free_cpu)[nodes]) << 6 | _classes(view(capacity.free_memory)[nodes])
-    old = keys[nodes]
     moved = new != old
-    nodes, new, old = nodes[moved], new[moved], old[moved]
-    keys[nodes] = new
-    for key, count in zip(*(part.tolist() for part in np.unique(old, return_counts=True)), strict=True):
-        index.remove(key, count)
-    for key in np.unique(new).tolist():
+    if not moved.all():
+        nodes, new, old = nodes[moved], new[moved], old[moved]
+    view(capacity.key)[nodes] = new
+    for key in _distinct(old):
+        index.remove(key, int((old == key).sum()))
+    for key in _distinct(new):
         index.insert_many(key, np.sort(nodes[new == key]).tolist())
         capacity.tidy(index, key)
 
 
-def _classes(values: Rows) -> Rows:
-    """`shape.size_class` of every value."""
+def _classes(values: Rows) -> Rows | int:
+    """`shape.size_class` of every value; one for all where all are the same."""
+    if (values == values[0]).all():
+        return size_class(int(values[0]))
     bits = np.frexp(values.astype(np.float64))[1].astype(np.int64)
     classes = bits << 1 | values >> np.maximum(bits - 2, 0) & 1
     return np.asarray(np.where(values < 2, values * 2, np.minimum(classes, 63)))
 
 
-def add_many(allocations: Allocations, workload: int, group: int, nodes: Rows, counts: Rows, following: int) -> int:
+def add_many(
+    allocations: Allocations,
+    workload: int,
+    group: int,
+    nodes: Rows,
+    counts: Rows,
+    following: int,
+    devices: Rows | int = 0,
+) -> int:
     """Allocation rows for tasks on different nodes, chained in order in front of `following`. Returns the first."""
     a = allocations
     reused = min(len(nodes), len(a.unused))
@@ -119,7 +170,7 @@ def add_many(allocations: Allocations, workload: int, group: int, nodes: Rows, c
     view(a.group)[rows] = group
     view(a.node)[rows] = nodes
     view(a.count)[rows] = counts
-    view(a.devices)[rows] = 0
+    view(a.devices)[rows] = devices
     view(a.next_of_workload)[rows] = np.append(rows[1:], np.int32(following))
     view(a.next_on_node)[rows] = heads
     view(a.previous_on_node)[rows] = NONE

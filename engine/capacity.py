@@ -3,8 +3,8 @@
 The index is a two-level bucket table in the manner of TLSF allocators, one for each partition (`engine.nodes`). A
 node's bucket is (whole free devices, size class of free CPU, size class of free memory), two classes to the octave;
 bitmaps tell which buckets are filled. A search walks buckets upwards from the request's own classes: in a bucket whose
-classes are all above the request's every node fits, so the first will do; in a boundary bucket a few nodes are probed. Only when all of
-that fails are boundary buckets searched whole, so that "nothing fits" is never said wrongly.
+classes are all above the request's every node fits, so the first will do; in a boundary bucket a few nodes are probed.
+Only when all of that fails are boundary buckets searched whole, so that "nothing fits" is never said wrongly.
 
 Buckets are heaps of node rows with stale entries dropped when met: the node found is always the lowest row that
 qualifies, a function of the state alone and not of how it came about. So a restart, a fork and a replay decide alike.
@@ -15,12 +15,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from engine import scores
 from engine.buckets import NOWHERE as NOWHERE
-from engine.buckets import SHARE_STEP, PoolIndex
+from engine.buckets import SHARE_STEP, Moves, PoolIndex, bring_up
 from engine.columns import view
 from engine.constraints import Company
 from engine.devices import (
@@ -53,7 +54,7 @@ GAINS_KEPT = 512
 class Capacity(NodeTable):
     """Nodes and devices: what there is and what is free."""
 
-    columns = (
+    columns: ClassVar[tuple[str, ...]] = (
         *NodeTable.columns, "since", "free_cpu", "free_memory", "free_disk", "whole", "partial", "device_base",
         "device_free", "device_layout", "device_used",
     )  # fmt: skip
@@ -81,6 +82,8 @@ class Capacity(NodeTable):
         super().derive()
         self.company = Company()
         """Where work is that others want to be near to or apart from. Filled by `State`, which knows what is where."""
+        self.mix: tuple[scores.Shape, ...] = ()
+        """What tasks there were when the last scheduling cycle began, for the scores that go by it."""
         self.totals: tuple[int, int, int, int] = (0, 0, 0, 0)
         """Capacity of all nodes, whatever their state, in the order of RESOURCES."""
         self.not_ready = 0
@@ -102,8 +105,11 @@ class Capacity(NodeTable):
         self._build_index()
 
     def _build_index(self) -> None:
-        self.indexes = [PoolIndex(partition.pool) for partition in self.partitions]
-        """Nodes that are open to all, by partition."""
+        self.built = [PoolIndex(partition.pool) for partition in self.partitions]
+        """`indexes`, as they are before they are brought up to date."""
+        self._moves: list[Moves] = []
+        """What kernels have done to nodes and the indexes do not know yet."""
+        self._moved = 0
         self.booked: dict[tuple[int, int], PoolIndex] = {}
         """(booking, partition) -> the nodes of that partition which are kept for it."""
         self.key = array("q", [NOWHERE]) * len(self.node_ids)
@@ -138,8 +144,8 @@ class Capacity(NodeTable):
         self.open_kinds.append(0)
         self.key.append(NOWHERE)
         self._count(pool)
-        if self.partition[row] == len(self.indexes):
-            self.indexes.append(PoolIndex(pool))
+        if self.partition[row] == len(self.built):
+            self.built.append(PoolIndex(pool))
         self._enter(row)
         if self.split and len(self.partitions) > MOST_PARTITIONS:
             self._divide_anew()
@@ -178,6 +184,8 @@ class Capacity(NodeTable):
             self._retire(node)
             self.not_ready -= 1
         self.note_gains([node])
+        if self.domain_room is not None:
+            self.domain_room.touched.append(node)
 
     def _retire(self, node: int) -> None:
         """Take the node, on which nothing runs any more, out of every total: it has nothing, free or used."""
@@ -188,6 +196,34 @@ class Capacity(NodeTable):
         base = self.device_base[node]
         for device in range(base, base + self.device_count(node)):
             self.device_free[device] = 0
+
+    @property
+    def indexes(self) -> list[PoolIndex]:
+        """Nodes that are open to all, by partition."""
+        if self._moves:
+            bring_up(self.built, self.partition, self.key, self.partial, self._moves)
+            self._moves, self._moved = [], 0
+        return self.built
+
+    @property
+    def behind(self) -> bool:
+        """Whether the open nodes are as kernels left them: whoever changes one brings the indexes up to date first."""
+        return bool(self._moves)
+
+    def note_moves(self, moves: Moves, totals: Iterable[tuple[int, int, int]]) -> None:
+        """Kernels have changed these nodes' columns, their keys among them. `totals`: what that frees, by partition:
+        milli-CPU, memory MiB, whole devices. The buckets are brought up to date when next looked at."""
+        for index, (cpu, memory, devices) in zip(self.built, totals, strict=True):
+            index.free_cpu += cpu
+            index.free_memory += memory
+            index.free_devices += devices
+        self._moves.append(moves)
+        self._moved += len(moves.nodes)
+        if self._moved * 2 > len(self.node_ids):
+            # Nobody looks at them: what is kept for them must not grow for ever.
+            self.indexes  # noqa: B018
+        if self.domain_room is not None:
+            self.domain_room.touched += moves.nodes.tolist()
 
     def index_at(self, node: int) -> PoolIndex:
         """The index the node is in while it is ready."""
@@ -215,6 +251,8 @@ class Capacity(NodeTable):
             used = set(self.booking)
             self.booked = {key: index for key, index in self.booked.items() if key[0] in used}
         self.note_gains(sorted(moving))
+        if self.domain_room is not None:
+            self.domain_room.touched += sorted(moving)
 
     def usable(self, node: int, shape: Shape) -> bool:
         """Whether the node is ready, open to tasks of the shape or kept for them, and one that they accept among those
@@ -239,8 +277,6 @@ class Capacity(NodeTable):
     def note_gains(self, nodes: list[int]) -> None:
         """The nodes have room that they did not have."""
         self.freed += 1
-        if self.domain_room is not None:
-            self.domain_room.touched += nodes
         self.gained += nodes
         surplus = len(self.gained) - GAINS_KEPT
         if surplus > GAINS_KEPT:
@@ -325,7 +361,7 @@ class Capacity(NodeTable):
 
     def find(self, shape: Shape) -> int:
         """The node for one more task of the shape, or NOWHERE. Exact, bonds and labels matched node by node apart
-        (`engine.choice` sees to them): NOWHERE means that none fits."""
+        (`engine.choosing` sees to them): NOWHERE means that none fits."""
         reach = self.reaches.get(shape) or self.reach(shape)
         for key in reach.kept:
             if key in self.booked and (node := self._find_in(self.booked[key], shape)) != NOWHERE:
@@ -335,6 +371,11 @@ class Capacity(NodeTable):
             if node != NOWHERE:
                 return node
         return NOWHERE
+
+    def find_among(self, indexes: Iterable[PoolIndex], shape: Shape) -> int:
+        """The same in these indexes alone."""
+        found = (self._find_in(index, shape) for index in indexes)
+        return next((node for node in found if node != NOWHERE), NOWHERE)
 
     def _find_in(self, index: PoolIndex, shape: Shape) -> int:
         if shape.share:
@@ -474,7 +515,7 @@ class Capacity(NodeTable):
                 mask[i] = self.usable(int(rows[i]), shape)
             return np.asarray(mask)
         mask = mask & self.loose_mask(reach)[at]
-        return mask if shape.terms is None else mask & self.company.mask(self, shape.terms)[at]
+        return np.asarray(mask if shape.terms is None else mask & self.company.mask(self, shape.terms)[at])
 
     def slots(self, shape: Shape) -> int:
         """How many tasks of the shape fit on all ready nodes now: one vectorised pass."""
@@ -498,7 +539,7 @@ class Capacity(NodeTable):
             whole = np.bitwise_count(view(self.whole)[rows]).astype(np.int64)
             np.minimum(room, whole // shape.gpus, out=room)
         if shape.kinds:
-            np.minimum(room, instances(self, shape)[rows], out=room)
+            np.minimum(room, instances(self, shape.kinds)[rows], out=room)
         return room
 
     def _share_slots(self, node: int, shape: Shape) -> int:

@@ -24,11 +24,14 @@ from typing import Any
 
 import numpy as np
 
+from engine import mig
+from engine import choosing
 from engine.allocations import NONE
 from engine.backfill import all_expected_ends
 from engine.columns import view
+from engine.devices import closest, device_numbers
 from engine.domains import Choice, domain_room, levels_asked, pick
-from engine.model import NodeState, TopologyRequest
+from engine.model import LEVELS, NodeState, TopologyRequest
 from engine.placement import Claim, orders_of_groups, place
 from engine.shape import Shape
 from engine.state import State
@@ -69,8 +72,9 @@ class Conservative:
     def start(self, row: int, shapes: tuple[Shape, ...], counts: tuple[int, ...]) -> list[Claim] | None:
         """Claims for a start now, with so many tasks of these shapes, that keeps every promise; taken from the capacity
         already. Or None."""
-        asked = self._state.workloads.class_at(row)
-        return self._timeline.start(asked.confined(shapes, counts), self._length(row))
+        w = self._state.workloads
+        new = w.submitted[row] == self._state.now_ms
+        return self._timeline.start(w.class_at(row).confined(shapes, counts), self._length(row), new=new)
 
     def promise(self, row: int) -> int | None:
         """Hold the earliest place on open nodes for the workload. Its start in cell ms; None when all promises are
@@ -146,7 +150,7 @@ class Slots:
         """False for work that names a reservation whose nodes it cannot have: it may use no others."""
         return all(shape.plain is self._shape for shape in workload_class.shapes)
 
-    def start(self, workload_class: WorkloadClass, length_ms: int) -> list[Claim] | None:
+    def start(self, workload_class: WorkloadClass, length_ms: int, *, new: bool) -> list[Claim] | None:
         if not self.fits_now(workload_class, length_ms):
             return None
         claims = place(self._state.capacity, workload_class.shapes, workload_class.counts)
@@ -194,8 +198,8 @@ class Nodes:
     def __init__(self, state: State) -> None:
         self._state = state
         capacity = state.capacity
-        self._named = any(shape.share for shape in state.workloads.shapes.values())
-        """Whether devices are named; else they are counted."""
+        self._named = any(shape.part for shape in state.workloads.shapes.values())
+        """Whether devices are named, and each is a number of `engine.mig`; else they are counted."""
         pools = {pool for shape in state.workloads.shapes.values() for pool in shape.pools}
         eligible = np.isin(view(capacity.pool), list(pools)) & (view(capacity.state) == NodeState.READY)
         self._nodes: Ints = np.flatnonzero(eligible)
@@ -242,9 +246,10 @@ class Nodes:
             columns.append(np.bitwise_count(view(capacity.whole)[self._nodes]).astype(np.int64))
             return np.column_stack(columns)
         devices = np.zeros((len(self._nodes), self._device_columns), np.int64)
+        numbers = device_numbers(capacity)
         for place_, node in enumerate(self._nodes.tolist()):
-            free = capacity.devices(node)
-            devices[place_, : len(free)] = free
+            first, count = capacity.device_base[node], capacity.device_count(node)
+            devices[place_, :count] = numbers[first : first + count]
         return np.column_stack((*columns, devices))
 
     def _given_back(self) -> tuple[Ints, Ints, Ints]:
@@ -266,8 +271,10 @@ class Nodes:
         demand = np.array(demands or [(0,) * 5], np.int64)[group_of[owners] + view(a.group)[rows]]
         counts = view(a.count)[rows].astype(np.int64)[:, None]
         if self._named:
-            bits = view(a.devices)[rows][:, None] >> np.arange(self._device_columns) & 1
-            given_back = np.column_stack((demand[:, :3] * counts, bits * demand[:, 4:]))
+            claims = view(a.devices)[rows]
+            bits = mig.device_masks(claims)[:, None] >> np.arange(self._device_columns) & 1
+            each = demand[:, 4] + mig.burdens(claims)
+            given_back = np.column_stack((demand[:, :3] * counts, bits * each[:, None]))
         else:
             given_back = demand[:, :4] * counts
         return place_of[view(a.node)[rows]], end_of[owners], given_back
@@ -282,9 +289,9 @@ class Nodes:
             and self._place(workload_class, 0, length_ms) is not None
         )
 
-    def start(self, workload_class: WorkloadClass, length_ms: int) -> list[Claim] | None:
+    def start(self, workload_class: WorkloadClass, length_ms: int, *, new: bool) -> list[Claim] | None:
         capacity = self._state.capacity
-        claims = self._place(workload_class, 0, length_ms, best=True)
+        claims = self._place(workload_class, 0, length_ms, best=new)
         if claims is None:
             return None
         self._take(workload_class, claims, 0, length_ms)
@@ -364,7 +371,11 @@ class Nodes:
                 np.minimum(room, free[:, column] // want, out=room)
         devices = free[:, 3:]
         if shape.share:
-            np.minimum(room, (devices // shape.share).sum(axis=1), out=room)
+            np.minimum(room, (np.maximum(devices, 0) // shape.share).sum(axis=1), out=room)
+        elif shape.kinds:
+            kinds = np.array(shape.kinds)[view(self._state.capacity.pool)[self._nodes[places]]]
+            found = mig.instances_in(devices.ravel(), np.repeat(kinds, devices.shape[1]))
+            np.minimum(room, found.reshape(devices.shape).sum(axis=1), out=room)
         elif shape.gpus:
             whole = (devices == _WHOLE).sum(axis=1) if self._named else devices[:, 0]
             np.minimum(room, whole // shape.gpus, out=room)
@@ -386,8 +397,8 @@ class Nodes:
     ) -> list[Claim] | None:
         """The first nodes with room over the whole window, for the first order of groups in which all find it. A gang
         that asks for a level of the topology gets the first domain that is enough, or, if it is to have the `best`,
-        the one that a placement of its own would get: that is for what starts now, because whatever starts changes
-        which is best, and a promise must not move for it."""
+        the one that a placement of its own would get: that is for what starts as it comes. Whatever starts changes
+        which is best, and what was promised, to it or around it, must not move for that."""
         if not len(self._nodes):
             return None
         free = self._least(start, length_ms)
@@ -417,8 +428,9 @@ class Nodes:
             if best:
                 domains = domains[np.lexsort((domains, sums[:, domains].sum(axis=0)))]
             for domain in domains.tolist():
-                first = tree.next_narrower(level) if level == preferred else preferred
-                yield Choice(tree.bounds(level, domain), first)
+                span = tree.bounds(level, domain)
+                if tree.holds(required, span):
+                    yield Choice(span, tree.next_narrower(level) if level == preferred else preferred)
 
     def _place_in_order(
         self,
@@ -441,8 +453,12 @@ class Nodes:
                 every[(self._positions < low) | (self._positions >= high)] = 0
                 if int(every.sum()) < counts[group]:
                     return None
-                if best:
-                    order, every = self._picked(every, choice, counts[group])
+            if shape.spread is not None:
+                every = self._spread(shape, group, order, every, counts[group])
+            elif choice is not None and best:
+                order, every = self._picked(every, choice, counts[group])
+            elif best:
+                order = order[choosing.by_score(self._state.capacity, shape, self._nodes[order])]
             room = every[order]
             reached = np.cumsum(room)
             if not len(reached) or reached[-1] < counts[group]:
@@ -451,6 +467,15 @@ class Nodes:
             for i in np.flatnonzero(tasks).tolist():
                 claims += self._choose(free[order[i]], group, shape, int(self._nodes[order[i]]), int(tasks[i]))
         return claims
+
+    def _spread(self, shape: Shape, group: int, order: Ints, room: Ints, count: int) -> Ints:
+        """Tasks on every node for a group that is spread evenly, as far as the plan leaves room."""
+        capacity = self._state.capacity
+        if shape.spread is None:
+            return room
+        domain = capacity.domain_column(LEVELS.index(shape.spread.level))[self._nodes]
+        have = choosing.spread_counts(capacity, group, shape, [])
+        return choosing.evenly(order, room, domain, count, shape.spread.max_skew, have)
 
     def _picked(self, room: Ints, choice: Choice, count: int) -> tuple[Ints, Ints]:
         """(nodes in the order of the tree, tasks on every node) for tasks that lie close together."""
@@ -483,23 +508,33 @@ class Nodes:
         base = np.arange(len(self._nodes)) << _TIME_BITS
         first = np.searchsorted(self._keys, base + start, side="right") - 1
         last = np.searchsorted(self._keys, base + start + length_ms)
-        edges = np.column_stack((first, last)).ravel()
-        padded = np.concatenate((self._free, self._free[-1:]))
-        return np.minimum.reduceat(padded, edges, axis=0)[::2] if len(edges) else self._free
+        return mig.throughout(self._free, first, last) if len(first) else self._free
 
     def _choose(self, free: Ints, group: int, shape: Shape, node: int, tasks: int) -> list[Claim]:
-        """Claims for tasks on one node, taken off `free`; a share of a device is a claim of its own."""
+        """Claims for tasks on one node, taken off `free`; a part of a device is a claim of its own."""
         free[:3] -= np.array((shape.cpu, shape.memory, shape.disk)) * tasks
         if not shape.gpu_milli or not self._named:
             free[3:] -= shape.gpus * tasks
             return [(group, node, tasks, 0)]
         if shape.gpus:
-            chosen = np.flatnonzero(free[3:] == _WHOLE)[: shape.gpus * tasks]
+            size = self._state.capacity.pools[self._state.capacity.pool[node]].nvlink_group
+            whole = sum(1 << device for device in np.flatnonzero(free[3:] == _WHOLE).tolist())
+            left = whole
+            for _ in range(tasks):
+                left &= ~closest(left, shape.gpus, size)
+            chosen = np.flatnonzero((whole ^ left) >> np.arange(self._device_columns) & 1)
             free[3 + chosen] = 0
-            return [(group, node, tasks, sum(1 << device for device in chosen.tolist()))]
+            return [(group, node, tasks, whole ^ left)]
         claims: list[Claim] = []
+        if shape.kinds:
+            kind = shape.kinds[self._state.capacity.pool[node]]
+            for _ in range(tasks):
+                claim = _instance(free[3:].tolist(), kind)
+                free[3 + (mig.device_mask(claim).bit_length() - 1)] -= mig.burden(claim)
+                claims.append((group, node, 1, claim))
+            return claims
         for device in range(self._device_columns):
-            here = min(int(free[3 + device]) // shape.share, tasks - len(claims))
+            here = min(max(int(free[3 + device]), 0) // shape.share, tasks - len(claims))
             free[3 + device] -= here * shape.share
             claims += [(group, node, 1, 1 << device)] * here
         return claims
@@ -514,7 +549,8 @@ class Nodes:
             shape = workload_class.shapes[group]
             taken[i, :3] = shape.cpu * count, shape.memory * count, shape.disk * count
             if self._named:
-                taken[i, 3:] = (mask >> np.arange(self._device_columns) & 1) * (shape.share or _WHOLE)
+                each = mig.burden(mask) if shape.kinds else shape.share or _WHOLE
+                taken[i, 3:] = (mig.device_mask(mask) >> np.arange(self._device_columns) & 1) * each
             else:
                 taken[i, 3] = shape.gpus * count
         change = np.zeros((len(self._keys) + 1, self._free.shape[1]), np.int64)
@@ -528,6 +564,21 @@ class Nodes:
         new = (at == len(self._keys)) | (np.append(self._keys, -1)[at] != keys)
         self._keys = np.insert(self._keys, at[new], keys[new])
         self._free = np.insert(self._free, at[new], self._free[at[new] - 1], axis=0)
+
+
+def _instance(numbers: list[int], kind: int) -> int:
+    """The claim of a MIG instance on one of the devices, of which some has it: one that is partitioned before one that
+    is idle, lowest first. How an idle one is partitioned does not depend on what else is in use, or planning again
+    could partition it otherwise."""
+    for device, number in enumerate(numbers):
+        if number < 0:
+            layout, used = mig.read_number(number)
+            free = mig.MEMBERS[layout][kind] & ~used
+            if free:
+                return mig.claim_of(device, layout, (free & -free).bit_length() - 1)
+    layout = mig.layout_for(kind, [0] * len(mig.KINDS))
+    first = mig.MEMBERS[layout][kind]
+    return mig.claim_of(numbers.index(_WHOLE), layout, (first & -first).bit_length() - 1)
 
 
 def windows(times: Ints, enough: np.ndarray[Any, np.dtype[np.bool_]], length_ms: int) -> Ints:

@@ -28,8 +28,9 @@ from engine import commands as cmd
 from engine.capacity import NOWHERE
 from engine.columns import view
 from engine.control import Engine
+from engine.domains import domain_room, levels_asked
 from engine.errors import MusterError, NotFoundError, SpecError
-from engine.explain import FRAGMENTED, named
+from engine.explain import FRAGMENTED, SCATTERED, named
 from engine.fragmentation import headline_ppm, in_one_piece
 from engine.model import HOUR_MS, TaskGroup, Toleration, WorkloadState
 from engine.placement import Claim, place, unplace
@@ -45,6 +46,7 @@ from engine.query import (
 )
 from engine.shape import Shape
 from engine.state import State
+from engine.victim_domains import cheapest_in_one
 from engine.victims import Candidates, Requests, cheapest
 from engine.workloads import NONE
 
@@ -89,7 +91,7 @@ class Layout(NamedTuple):
     nodes: frozenset[int]
     """Of the goal."""
     relays: tuple[Relay, ...]
-    """By row."""
+    """In the order in which they found their places."""
 
 
 def plan(engine: Engine, request: ConsolidationRequest) -> Consolidation:
@@ -187,7 +189,7 @@ class _Planner:
         state, token = self.state, self.engine.reader.explainer.token
         w = state.workloads
         heads = sorted(group.rows[group.front] for group in state.pending.groups.values())[:MOST_LOTS]
-        rows = [row for row in heads if token(row) == FRAGMENTED]
+        rows = [row for row in heads if token(row) in (FRAGMENTED, SCATTERED)]
         return sorted(rows, key=lambda r: (-w.band_at(r), -state.cell_share(w.class_at(r).request), r))[:MOST_GOALS]
 
     def _for_workload(self, row: int) -> tuple[ConsolidationPlan | None, str]:
@@ -228,7 +230,7 @@ class _Planner:
             if moving is None:
                 return None, why
             if not moving:
-                return None, "there is room already; the next scheduling cycle decides"
+                return None, self._has_room(goal)
             layout, stuck = self._laid_out(goal, moving)
             if layout is not None:
                 return self._tried_out(goal, layout)
@@ -238,15 +240,23 @@ class _Planner:
         return None, f"none found in {MOST_ROUNDS} searches; {why}"
 
     def _short(self, goal: Goal) -> str:
-        """What lacks even if all that is free were in one piece; empty when nothing does."""
+        """What lacks even if all that is free were in one piece; empty when nothing does, or when elastic work could
+        give some of what it has."""
         for shape, count in zip(goal.shapes, goal.counts, strict=True):
             room = in_one_piece(self.state.capacity, shape)
-            if room < count:
+            if room < count and not self.state.stretched:
                 return (
                     f"too little is free: {count} tasks of {task_size(shape)} are wanted, and all that is free, in one "
                     f"piece, would hold {room}"
                 )
         return ""
+
+    def _has_room(self, goal: Goal) -> str:
+        """Why no move is of use where there is room."""
+        if goal.row == NONE:
+            return f"{goal.counts[0]} nodes of {goal.name} are empty already"
+        reason = self.engine.reader.explainer.reasons(goal.row)[0]
+        return f"there is room for it already, and it waits for something else: {reason.text} ({reason.token})"
 
     def _in_the_way(self, shapes: tuple[Shape, ...]) -> Rows:
         """Rows of the workloads on nodes that a task of the goal may use."""
@@ -266,16 +276,24 @@ class _Planner:
                     unplace(state.capacity, goal.shapes, claims)
             return claims is not None
 
-        return cheapest(
+        what = (
             state.capacity,
             state.allocations,
             self.movable.requests,
             view(state.workloads.cls),
             list(zip(goal.shapes, goal.counts, strict=True)),
             Candidates(level, self.movable.cost),
-            limits=_Budget(state, self.engine.now_ms, self.most_moves),
-            fits=None if len(goal.shapes) == 1 else fits,
         )
+        joint = None if len(goal.shapes) == 1 else fits
+        request = goal.shapes[0].topology
+        if request is None or request.required is None:
+            return cheapest(*what, limits=self._budget(), fits=joint)
+        tree = domain_room(state.capacity).tree
+        required, _ = levels_asked(tree, request)
+        return cheapest_in_one(*what, tree.domain[required][tree.position], limits=self._budget, fits=joint)
+
+    def _budget(self) -> _Budget:
+        return _Budget(self.state, self.engine.now_ms, self.most_moves)
 
     def _laid_out(self, goal: Goal, moving: list[int]) -> tuple[Layout | None, list[int]]:
         """(a place for the goal and for each that moves, who found none). The state is left as it was."""
@@ -305,7 +323,7 @@ class _Planner:
                 relays.append(Relay(row, tuple(to)))
             for shapes, claims in reversed(claimed):
                 unplace(state.capacity, shapes, claims)
-        return (None if stuck else Layout(nodes, tuple(sorted(relays)))), stuck
+        return (None if stuck else Layout(nodes, tuple(relays))), stuck
 
     def _hardness(self, row: int) -> tuple[int, ...]:
         """The hardest to place first: large tasks, then large gangs."""
@@ -525,9 +543,11 @@ class Movable:
         w = state.workloads
         level = np.full(len(w.ids), KEPT, np.int16)
         rows = np.flatnonzero(self._movable)
+        movable = np.unique(view(w.cls)[rows]).tolist()
+        shapes = dict.fromkeys(shape for cls in movable for shape in w.classes[cls].shapes)
+        has_room = {shape for shape in shapes if state.capacity.find(shape) != NOWHERE}
         goes: Rows = np.zeros(len(w.classes), bool)
-        for cls in np.unique(view(w.cls)[rows]).tolist():
-            goes[cls] = any(state.capacity.find(shape) != NOWHERE for shape in w.classes[cls].shapes)
+        goes[[cls for cls in movable if not has_room.isdisjoint(w.classes[cls].shapes)]] = True
         level[rows[goes[view(w.cls)[rows]]]] = 0
         return level
 

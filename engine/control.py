@@ -12,14 +12,17 @@ import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from engine import events as ev
 from engine import read
+from engine.columns import view
 from engine.commands import AnyCommand, Define, Receipt
 from engine.errors import JournalError, MusterError, RefusedError
 from engine.executors.protocol import Confirmations, Outcome, Report, ReportKind
 from engine.executors.simulated import Faults, SimulatedExecutor
 from engine.intake import check
-from engine.journal import Journal
+from engine.journal import Estimate, Journal
 from engine.model import HOUR_MS, CellSpec, ReservationSpec, WorkloadState
 from engine.query import (
     Changes,
@@ -65,6 +68,8 @@ class Engine:
         self.journal_error = ""
         """Why the last change could not be recorded; empty when all is well."""
         self._journal = journal
+        self._estimates: list[Estimate] = []
+        """Start estimates that were shown, where there is no journal to keep them."""
         self._stale = False
         """The state holds what the journal refused, and must be read again before the next change."""
         self._adopt(state)
@@ -74,17 +79,23 @@ class Engine:
         self._clock_ms = state.now_ms
         self._cycled_ms = state.now_ms
         self.scheduler = Scheduler(state, self._emit, self._emit_claimed)
-        self.executor = SimulatedExecutor(state, self.seed, self.faults)
+        self.executor = self._new_executor()
         self._confirmations = Confirmations(state.workloads)
-        self.recent = Recent(state)
+        self.recent = self._new_recent()
         self.reader = read.Reader(state, self.scheduler)
         self._batch: list[ev.AnyEvent] = []
         self._first_version = state.version + 1
         self._snapshot_at = state.version
         self._to_launch: list[int] = []
-        for row, s in enumerate(state.workloads.state):
-            if s == WorkloadState.PLACED:
+        if state.workloads.ids:
+            for row in np.flatnonzero(view(state.workloads.state) == WorkloadState.PLACED).tolist():
                 state.timers.watch(state, row)
+
+    def _new_executor(self) -> SimulatedExecutor:
+        return SimulatedExecutor(self.state, self.seed, self.faults)
+
+    def _new_recent(self) -> Recent:
+        return Recent(self.state)
 
     @classmethod
     def open(
@@ -379,10 +390,27 @@ class Engine:
     def fork(self) -> Engine:
         """An independent engine in the same state, in memory only. Nothing done to it reaches this one."""
         other = Engine(self.state.copy(), seed=self.seed, faults=self.executor.faults)
-        other._clock_ms = self._clock_ms
-        other._cycled_ms = self._cycled_ms
-        other.cycle_every_ms = self.cycle_every_ms
+        other.go_on_from(self)
         return other
+
+    def go_on_from(self, origin: Engine) -> None:
+        """Take over the clock of an engine whose state this one has."""
+        self._clock_ms = origin._clock_ms
+        self._cycled_ms = origin._cycled_ms
+        self.cycle_every_ms = origin.cycle_every_ms
+
+    def keep_estimates(self, estimates: list[Estimate]) -> None:
+        """Remember what was foretold to somebody, durably where there is a journal. Raises JournalError."""
+        if not estimates:
+            return
+        if self._journal is None:
+            self._estimates += estimates
+        else:
+            self._journal.keep_estimates(estimates)
+
+    def estimates(self) -> list[Estimate]:
+        """All that were foretold, oldest first. Raises JournalError."""
+        return list(self._estimates) if self._journal is None else self._journal.estimates()
 
     # -- questions ----------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,9 @@ import numpy as np
 from engine import commands as cmd
 from engine.capacity import OPEN
 from engine.columns import view
+from engine.consolidation import plan
 from engine.control import Engine
+from engine.domains import Span, domain_room, lacking, levels_asked
 from engine.errors import MusterError
 from engine.explain import (
     ARRAY_LIMIT,
@@ -34,6 +36,7 @@ from engine.explain import (
     QUEUE_HELD,
     QUOTA,
     RESERVED,
+    SCATTERED,
     START_TIME,
     SUSPENDED,
     amount,
@@ -42,6 +45,7 @@ from engine.explain import (
     named,
 )
 from engine.model import (
+    LEVELS,
     FlavorQuota,
     NodeSpec,
     NodeState,
@@ -50,12 +54,14 @@ from engine.model import (
     QueueSpec,
     Resources,
     TaskGroup,
+    TopologyRequest,
     WorkloadSpec,
 )
 from engine.quantities import quantity, task_size
-from engine.query import Counterfactual, Unblocking
+from engine.query import ConsolidationRequest, Counterfactual, Unblocking
 from engine.quota import Lack, QueueTree
-from engine.shape import Shape
+from engine.respec import spec_of
+from engine.shape import ANY, Shape
 from engine.state import BOUND, State
 
 MOST_FORKS = 12
@@ -345,35 +351,85 @@ class _Search:
 
     def uncordon(self) -> Iterator[Counterfactual | None]:
         """As many of its cordoned nodes as it takes, those with most room for it first."""
+        for span in self._homes():
+            nodes = self._asleep_enough(span)
+            if nodes:
+                ids = tuple(self.state.capacity.node_ids[node] for node in nodes)
+                text = f"{_counted(len(ids), 'node')} {_be(ids)} uncordoned ({named(list(ids))})"
+                yield self._try(Trial("uncordon", text, (cmd.Uncordon(ids=ids),)))
+                return
+
+    def _asleep_enough(self, span: Span | None) -> list[int]:
+        """Cordoned nodes there that would be enough, in ascending order; empty when they would not be."""
         capacity = self.state.capacity
-        least = self.state.workloads.class_at(self.row).least
         nodes: dict[int, None] = {}
-        for shape, needed in zip(self._shapes(), least, strict=True):
-            missing = needed - capacity.slots(shape)
-            asleep = np.isin(view(capacity.pool), shape.pools) & (view(capacity.booking) == OPEN)
+        there = np.ones(len(capacity.node_ids), bool)
+        if span is not None:
+            there[:] = False
+            there[domain_room(capacity).tree.rows[span[0] : span[1]]] = True
+        least = self.state.workloads.class_at(self.row).least
+        for shape, needed, missing in zip(self._shapes(), least, self._missing(span), strict=True):
+            asleep = there & np.isin(view(capacity.pool), shape.pools) & (view(capacity.booking) == OPEN)
             asleep &= np.isin(view(capacity.state), (NodeState.CORDONED, NodeState.DRAINING))
+            asleep &= capacity.suited_mask(shape)
             rooms = [(capacity.room(node, shape, needed), node) for node in np.flatnonzero(asleep).tolist()]
             for room, node in sorted(rooms, key=lambda item: (-item[0], item[1])):
                 if missing > 0 and room > 0:
                     nodes[node] = None
                     missing -= room
             if missing > 0:
-                return
-        if nodes:
-            ids = tuple(capacity.node_ids[node] for node in sorted(nodes))
-            text = f"{_counted(len(ids), 'node')} {_be(ids)} uncordoned ({named(list(ids))})"
-            yield self._try(Trial("uncordon", text, (cmd.Uncordon(ids=ids),)))
+                return []
+        return sorted(nodes)
+
+    def _homes(self) -> list[Span | None]:
+        """Where it might go: None for anywhere; or the domains of its required level, those first in which it lacks
+        least."""
+        capacity, asked = self.state.capacity, self._shapes()[0].topology
+        if asked is None or asked.required is None:
+            return [None]
+        tree = domain_room(capacity).tree
+        level, _ = levels_asked(tree, asked)
+        return [tree.bounds(level, domain) for domain in lacking(capacity, self._shapes(), self._least_tasks(), level)]
+
+    def _least_tasks(self) -> tuple[int, ...]:
+        return self.state.workloads.class_at(self.row).least
+
+    def _missing(self, span: Span | None) -> list[int]:
+        """Tasks of each group for which there is no room there; below 0 where there is more than enough."""
+        capacity = self.state.capacity
+        pairs = zip(self._shapes(), self._least_tasks(), strict=True)
+        if span is None:
+            return [least - capacity.slots(shape) for shape, least in pairs]
+        known = domain_room(capacity)
+        return [least - known.rooms(capacity, shape).total(span) for shape, least in pairs]
+
+    def moved(self) -> Iterator[Counterfactual | None]:
+        """What runs moves aside, each gang to another place, where that brings more than it costs."""
+        if self.forks + 2 >= MOST_FORKS:
+            return
+        self.forks += 2
+        made = plan(self._engine, ConsolidationRequest(unblock=self.id)).found
+        if made is not None and made.worth_it:
+            ids = [move.id for move in made.moves]
+            nodes = named(list(dict.fromkeys(node for move in made.moves for node in move.nodes)))
+            moves = tuple(cmd.Move(id=move.id, nodes=move.nodes) for move in made.moves)
+            text = f"{named(ids)} {_be(ids)} moved to {nodes}"
+            yield self._try(Trial("consolidate", text, (cmd.Migrate(moves=moves),)))
 
     def more_nodes(self) -> Iterator[Counterfactual | None]:
         """The fewest more tasks of each group that lacks room that there would have to be room for."""
         workload_class = self.state.workloads.class_at(self.row)
-        shapes, slots = self._shapes(), self.state.capacity.slots
         if workload_class.reservation:
             return
-        missing = [max(0, least - slots(shape)) for shape, least in zip(shapes, workload_class.least, strict=True)]
+        home = self._homes()[0]
+        missing = [max(0, tasks) for tasks in self._missing(home)]
         if not any(missing):
             missing = list(workload_class.least)
-        sites = [_Site(self.state, self.row, group, shapes[group]) for group, tasks in enumerate(missing) if tasks]
+        sites = [
+            _Site(self.state, self.row, group, shape, home)
+            for group, (shape, tasks) in enumerate(zip(self._shapes(), missing, strict=True))
+            if tasks
+        ]
         if sum(missing) > MOST_NEW_TASKS or not all(site.per_node for site in sites):
             return
         if len(sites) > 1:
@@ -383,13 +439,21 @@ class _Search:
         fewest = -(-missing[site.group] // site.per_node)
         yield self._least(max(1, fewest - 1), MOST_NEW_TASKS // site.per_node, lambda nodes: _grown([(site, nodes)]))
 
+    def wider(self) -> Iterator[Counterfactual | None]:
+        """Its level preferred instead of required."""
+        asked = self._shapes()[0].topology
+        if asked is not None and asked.required is not None and self._may_be_copied():
+            text = f"{self.id} is submitted again with its {asked.required} preferred instead of required"
+            softer = TopologyRequest(preferred=asked.preferred or asked.required)
+            yield self._try(self._copy("topology", text, topology=softer))
+
     def fewer_tasks(self) -> Iterator[Counterfactual | None]:
         """A smaller gang, as large as starts."""
         workload_class = self.state.workloads.class_at(self.row)
         if len(workload_class.groups) > 1 or not self._may_be_copied():
             return
         group, fewest = workload_class.groups[0], workload_class.least[0]
-        most = min(fewest - 1, self.state.capacity.slots(self._shapes()[0]) + 1)
+        most = min(fewest - 1, fewest - self._missing(self._homes()[0])[0] + 1)
 
         def smaller(left_out: int) -> Trial:
             tasks = most - left_out
@@ -426,7 +490,8 @@ class _Site:
     """Where new nodes for the tasks of one group would stand: in a pool of their own, each just large enough for one
     task; or, where the group or the quota names pools, in the pool it would like best."""
 
-    def __init__(self, state: State, row: int, group: int, shape: Shape) -> None:
+    def __init__(self, state: State, row: int, group: int, shape: Shape, home: Span | None) -> None:
+        """`home`: the domain that they should be in, if that matters."""
         capacity, w = state.capacity, state.workloads
         self.capacity = capacity
         self.group = group
@@ -437,7 +502,10 @@ class _Site:
         self.shape = Shape(self.task, [self.pool])
         self.per_node = self.shape.most_on(self.pool) if self.shape.pools else 0
         """Tasks that one such node holds; 0 when it holds none."""
-        self.zone, self.block, self.rack = self._place(like)
+        alone = shape.terms is not None and bool(shape.terms.apart or shape.terms.shunned)
+        """Where it is not known to be, nobody is beside it."""
+        self.place = self._place_in(home, shape) if home is not None else {} if alone else self._place(like)
+        """Level -> name of where they stand."""
 
     def _like(self, pool: PoolSpec | None) -> PoolSpec:
         if pool is not None and not self.is_new:
@@ -449,24 +517,35 @@ class _Site:
             named_pools = [name for name in self.task.pools if name not in self.capacity.pool_of]
             pool = PoolSpec(name=named_pools[0] if named_pools else "pool", capacity=one, gpu_model=model)
         name = _free_names(f"{pool.name[:90]}-{self.task.name[:20]}", self.capacity.pool_of, 1)[0]
-        return msgspec.structs.replace(pool, name=name, capacity=one)
+        labels = pool.labels | {key: values[0] for key, values in self.task.node_labels.items() if values[0] != ANY}
+        kept = {key: value for key, value in labels.items() if key not in self.task.avoid_labels}
+        return msgspec.structs.replace(pool, name=name, capacity=one, labels=kept, taints=(), nvlink_group=0)
 
-    def _place(self, pool: int | None) -> tuple[str, str, str]:
-        """(zone, block, rack) where most devices of the pool are free, so that a gang stays close together."""
+    def _place(self, pool: int | None) -> dict[str, str]:
+        """Where most devices of the pool are free, so that a gang stays close together."""
         capacity = self.capacity
         nodes = np.flatnonzero(view(capacity.pool) == pool) if pool is not None else np.empty(0, np.int64)
         if not len(nodes):
-            return "", "", ""
+            return {}
         racks = view(capacity.rack)[nodes]
         free = np.bincount(racks, weights=np.bitwise_count(view(capacity.whole)[nodes]))
         rack = int(free.argmax()) if free.any() else int(racks[0])
-        node = int(nodes[np.flatnonzero(racks == rack)[0]])
-        names = capacity.places.names
-        return names[capacity.zone[node]], names[capacity.block[node]], names[rack]
+        return self._names_at(int(nodes[np.flatnonzero(racks == rack)[0]]), ("zone", "block", "rack"))
+
+    def _place_in(self, home: Span, shape: Shape) -> dict[str, str]:
+        """In the domain, down to the level that is required."""
+        required = shape.topology.required if shape.topology is not None else None
+        levels = LEVELS[: LEVELS.index(required or "node") + 1]
+        return self._names_at(int(domain_room(self.capacity).tree.rows[home[0]]), levels)
+
+    def _names_at(self, node: int, levels: tuple[str, ...]) -> dict[str, str]:
+        capacity = self.capacity
+        return {at: capacity.places.names[getattr(capacity, at)[node]] for at in levels if at != "node"}
 
     def said(self, nodes: int) -> str:
         """What so many nodes are, in words."""
-        where = f" in rack {self.rack}" if self.rack else ""
+        level = next((at for at in ("rack", "block", "zone", "region") if self.place.get(at)), "")
+        where = f" in {level} {self.place[level]}" if level else ""
         if not self.is_new:
             return f"{_counted(nodes, 'node')} more in pool {self.pool.name}{where}"
         tasks = nodes * self.per_node
@@ -484,7 +563,7 @@ def _grown(wanted: list[tuple[_Site, int]]) -> Trial:
     for site, count in wanted:
         taken = site.capacity.row_of.keys() | {node.id for node in nodes}
         names = _free_names(f"{site.pool.name[:100]}-new", taken, count)
-        nodes += [NodeSpec(id=n, pool=site.pool.name, zone=site.zone, block=site.block, rack=site.rack) for n in names]
+        nodes += [msgspec.structs.replace(NodeSpec(id=n, pool=site.pool.name), **site.place) for n in names]
     edits.append(cmd.AddNodes(nodes=tuple(nodes)))
     return Trial("capacity", " and ".join(site.said(count) for site, count in wanted), tuple(edits))
 
@@ -527,35 +606,8 @@ def _plus(given: dict[str, int], resource: str, more: int) -> dict[str, int]:
 def _spec_of(state: State, row: int, **changes: Any) -> WorkloadSpec:
     """The workload as if it were submitted now, under another id."""
     w = state.workloads
-    workload_class, terms = w.class_at(row), w.terms_at(row)
     taken = w.row_of.keys() | w.array_names.index.keys()
-    spec = WorkloadSpec(
-        id=_free_names(f"{w.ids[row][:110]}-again", taken, 1)[0],
-        name=w.names[row],
-        queue=state.queues.specs[w.queue[row]].name,
-        groups=workload_class.groups,
-        priority_class=w.priority_classes[w.priority[row]].name,
-        tenant=w.tenants.names[w.tenant[row]],
-        team=w.teams.names[w.team[row]],
-        tags=msgspec.json.decode(w.tag_sets.names[w.tags[row]], type=dict[str, str]),
-        estimate_ms=workload_class.estimate_ms,
-        checkpoint_interval_ms=w.checkpoint[row],
-        checkpoint_cost_ms=w.checkpoint_cost[row],
-        elastic=bool(w.elastic[row]),
-        not_before_ms=terms.not_before_ms,
-        deadline_ms=terms.deadline_ms,
-        max_runtime_ms=terms.max_runtime_ms,
-        retries=terms.retries,
-        backoff_ms=terms.backoff_ms,
-        reservation=workload_class.reservation,
-        topology=workload_class.bonds.topology,
-        near=workload_class.bonds.near,
-        apart=workload_class.bonds.apart,
-        data=workload_class.bonds.data,
-        simulated_runtime_ms=w.simulated[row],
-        simulated_failures=w.failing[row],
-    )
-    return msgspec.structs.replace(spec, **changes)
+    return spec_of(state, row, _free_names(f"{w.ids[row][:110]}-again", taken, 1)[0], **changes)
 
 
 def _free_names(base: str, taken: Container[str], count: int) -> list[str]:
@@ -594,7 +646,15 @@ _LOOKS: dict[str, tuple[Callable[[_Search], Iterator[Counterfactual | None]], ..
     NO_NODES: (_Search.without_reservation, _Search.more_nodes),
     QUOTA: (_Search.returned, _Search.more_quota, _Search.fewer_tasks),
     CAPACITY: (_Search.uncordon, _Search.more_nodes, _Search.without_reservation, _Search.fewer_tasks),
-    FRAGMENTED: (_Search.uncordon, _Search.more_nodes, _Search.without_reservation, _Search.fewer_tasks),
+    FRAGMENTED: (_Search.uncordon, _Search.moved, _Search.more_nodes, _Search.without_reservation, _Search.fewer_tasks),
+    SCATTERED: (
+        _Search.uncordon,
+        _Search.moved,
+        _Search.wider,
+        _Search.more_nodes,
+        _Search.without_reservation,
+        _Search.fewer_tasks,
+    ),
     RESERVED: (_Search.without_reservation, _Search.shorter_estimate, _Search.promised_on_hold, _Search.unreserve),
 }
 """By primary reason, the cheapest change for an operator first."""

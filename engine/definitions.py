@@ -11,6 +11,7 @@ from engine import events as ev
 from engine.devices import check_devices
 from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.model import (
+    LEVELS,
     NodeSpec,
     PoolSpec,
     PriorityClassSpec,
@@ -19,11 +20,13 @@ from engine.model import (
     Spec,
     WorkloadState,
     check_id,
+    check_node,
     check_pool,
     check_quantity,
 )
 from engine.naming import listed
 from engine.quota import check_queues
+from engine.scores import check_weights
 from engine.state import State
 
 Checked = tuple[list[ev.AnyEvent], tuple[str, ...]]
@@ -46,6 +49,8 @@ def define(state: State, command: cmd.Define) -> Checked:
     classes = cell.priority_classes or (PriorityClassSpec(name="normal", value=0),)
     _check_settings(cell.settings, "cell.settings")
     check_flavor_pools(cell.queues, {pool.name for pool in cell.pools}, "cell.queues")
+    for i, queue in enumerate(cell.queues):
+        check_weights(queue.placement, f"cell.queues[{i}].placement")
     events: list[ev.AnyEvent] = [ev.CellNamed(cell.name)]
     if cell.settings != state.settings:
         events.append(ev.SettingsSet(canonical(cell.settings)))
@@ -64,6 +69,7 @@ def _pools_added(state: State, pools: tuple[PoolSpec, ...]) -> list[ev.AnyEvent]
     seen = set(state.capacity.pool_of)
     for i, pool in enumerate(pools):
         check_pool(pool, f"pools[{i}]")
+        check_weights(pool.placement, f"pools[{i}].placement")
         check_devices(pool, f"pools[{i}]")
         if pool.name in seen:
             raise SpecError(f"pools[{i}].name", f"pool '{pool.name}' is there already", "Give each pool its own name")
@@ -79,24 +85,56 @@ def _nodes_added(state: State, nodes: tuple[NodeSpec, ...], new_pools: set[str])
     known = state.capacity.row_of
     pools = new_pools | set(state.capacity.pool_of)
     seen: set[str] = set()
+    parents = _parents_by_name(state)
+    ways: set[tuple[str, ...]] = set()
     for i, node in enumerate(nodes):
-        check_id(node.id, f"nodes[{i}].id")
+        check_node(node, f"nodes[{i}]")
         if node.id in known or node.id in seen:
             raise SpecError(f"nodes[{i}].id", f"node '{node.id}' is there already", "Give each node its own id")
         if node.pool not in pools:
             raise SpecError(
                 f"nodes[{i}].pool", f"there is no pool '{node.pool}'", f"Use one of: {', '.join(sorted(pools))}"
             )
-        for level in ("zone", "block", "rack"):
-            if getattr(node, level):
-                check_id(getattr(node, level), f"nodes[{i}].{level}")
+        way = (node.region, node.zone, node.block, node.rack, node.nvlink)
+        if way not in ways:
+            ways.add(way)
+            _check_parents(way, parents, f"nodes[{i}]")
         seen.add(node.id)
     return [ev.NodesAdded(nodes)] if nodes else []
+
+
+Parents = dict[tuple[str, str, str], str]
+"""(level, place, wider level) -> the place of the wider level that it is in."""
+
+
+def _parents_by_name(state: State) -> Parents:
+    names = state.capacity.places.names
+    return {
+        (LEVELS[level], names[place], LEVELS[wider]): names[parent]
+        for (level, place, wider), parent in state.capacity.parents().items()
+    }
+
+
+def _check_parents(way: tuple[str, ...], parents: Parents, where: str) -> None:
+    """Refuse a node that says of a place that it is in another one than was said before. `way`: its places, widest
+    first."""
+    known_places = [(level, place) for level, place in zip(LEVELS, way, strict=False) if place]
+    for i, (level, place) in enumerate(known_places):
+        for wider, parent in known_places[:i]:
+            known = parents.setdefault((level, place, wider), parent)
+            if known != parent:
+                raise SpecError(
+                    f"{where}.{level}",
+                    f"{level} '{place}' is in {wider} '{parent}' here, but in {wider} '{known}' elsewhere",
+                    f"A {level} is in one {wider}: correct one of the two, or give the other {level} its own name",
+                )
 
 
 def add_queues(state: State, command: cmd.AddQueues) -> Checked:
     busy = {state.queues.specs[row].name for row in set(state.workloads.queue)}
     check_flavor_pools(command.queues, set(state.capacity.pool_of), "queues")
+    for i, queue in enumerate(command.queues):
+        check_weights(queue.placement, f"queues[{i}].placement")
     ordered = check_queues(command.queues, state.queues.row_of, busy)
     return [ev.QueueAdded(canonical(spec)) for spec in ordered], tuple(spec.name for spec in command.queues)
 

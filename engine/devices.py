@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -199,9 +199,8 @@ def counted_instances(capacity: Capacity) -> tuple[array[int], list[list[int]]]:
     free, by pool and kind how many instances are in use."""
     open_kinds = array("b", bytes(len(capacity.node_ids)))
     live_kinds = [[0] * len(mig.KINDS) for _ in capacity.pools]
-    for at in np.flatnonzero(view(capacity.device_layout)).tolist() if capacity.device_layout else ():
-        # Nodes without devices have the first entry of those after them: the last of equals is the one.
-        node = int(np.searchsorted(view(capacity.device_base), at, side="right")) - 1
+    cut = np.flatnonzero(view(capacity.device_layout)) if capacity.device_layout else np.empty(0, np.int64)
+    for at, node in zip(cut.tolist(), owners(capacity, cut).tolist(), strict=True):
         layout, used = capacity.device_layout[at], capacity.device_used[at]
         open_kinds[node] |= mig.OPEN_KINDS[layout << mig.USED_BITS | used]
         for instance, (kind, _) in enumerate(mig.LAYOUTS[layout]):
@@ -305,6 +304,14 @@ def _keys(index: PoolIndex, shape: Shape, gpu: int) -> Iterator[int]:
             yield row << 6 | low.bit_length() - 1
 
 
+def device_numbers(capacity: Capacity) -> Counts:
+    """Every device as a number (`mig.WHOLE`)."""
+    numbers = view(capacity.device_free).astype(np.int64) if capacity.device_free else np.empty(0, np.int64)
+    for at in np.flatnonzero(view(capacity.device_layout)).tolist() if len(numbers) else ():
+        numbers[at] = mig.number_of(capacity.device_layout[at], capacity.device_used[at])
+    return numbers
+
+
 def cut_devices(capacity: Capacity, node: int) -> dict[int, list[int]]:
     """Partitioned devices of the node -> [layout, bit mask of the instances in use]."""
     first = capacity.device_base[node]
@@ -321,14 +328,45 @@ def has_instance(capacity: Capacity, node: int, shape: Shape) -> bool:
     return kind >= 0 and bool(capacity.whole[node] or capacity.open_kinds[node] >> kind & 1)
 
 
-def instances(capacity: Capacity, shape: Shape) -> Counts:
-    """By node: how many tasks of the shape find a MIG instance there, idle devices included."""
-    kinds = np.array(shape.kinds, np.int64)[view(capacity.pool)]
+class Census(NamedTuple):
+    """Devices of the nodes that tasks of a shape may use."""
+
+    idle: int
+    partitioned: int
+    otherwise: int
+    """Shared, or whole in use."""
+    free: int
+    """MIG instances of the profile asked for, free on those that are partitioned."""
+
+
+def census(capacity: Capacity, shape: Shape) -> Census:
+    """One vectorised pass over all devices."""
+    numbers = device_numbers(capacity)
+    nodes = owners(capacity, np.arange(len(numbers)))
+    mine = capacity.usable_mask(shape)[nodes]
+    numbers, pools = numbers[mine], view(capacity.pool)[nodes[mine]]
+    cut = numbers < 0
+    idle = int((numbers == mig.WHOLE).sum())
+    free = mig.instances_in(numbers[cut], np.array(shape.kinds)[pools[cut]]) if shape.kinds else np.zeros(0)
+    return Census(idle, int(cut.sum()), len(numbers) - idle - int(cut.sum()), int(free.sum()))
+
+
+def owners(capacity: Capacity, devices: Counts) -> Counts:
+    """The nodes of these entries of the device columns."""
+    # Nodes without devices have the first entry of those after them: the last of equals is the one.
+    if not len(devices):
+        return devices
+    return np.asarray(np.searchsorted(view(capacity.device_base), devices, side="right") - 1)
+
+
+def instances(capacity: Capacity, kinds_by_pool: tuple[int, ...]) -> Counts:
+    """By node: how many MIG instances of the kind there are free, or could be made of idle devices."""
+    kinds = np.array(kinds_by_pool, np.int64)[view(capacity.pool)]
     most = np.array([kind.most for kind in mig.KINDS])
     found = np.bitwise_count(view(capacity.whole)).astype(np.int64) * most[kinds]
     cut = np.flatnonzero(view(capacity.device_layout)) if capacity.device_layout else np.empty(0, np.int64)
     if len(cut):
-        nodes = np.searchsorted(view(capacity.device_base), cut, side="right") - 1
+        nodes = owners(capacity, cut)
         states = view(capacity.device_layout)[cut].astype(np.int64) << mig.USED_BITS | view(capacity.device_used)[cut]
         np.add.at(found, nodes, mig.FREE[kinds[nodes], states])
     return np.where(kinds >= 0, found, 0)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from engine.model import LEVELS, TopologyRequest
+from engine.columns import view
+from engine.model import LEVELS, NodeState, TopologyRequest
 from engine.topology import CELL, NODE, Ints, Tree
 
 if TYPE_CHECKING:
@@ -30,6 +31,11 @@ _BITS = 32
 _DOMAIN = (1 << _BITS) - 1
 MOST_TRIED = 32
 """Domains of a level that are tried for a gang of several groups, from the smallest up and from the largest down."""
+MOST_SHIFTED = 1024
+"""The same of what was shifted at once."""
+LITTLE = 16_384
+"""Positions that are looked at all together."""
+Request = tuple[int, int, int, int]
 Span = tuple[int, int]
 """(first position, position after the last)"""
 
@@ -46,10 +52,14 @@ class Nearest(NamedTuple):
     """The domain in which a gang comes nearest to having room."""
 
     level: int
-    domain: int
     name: str
     room: tuple[int, ...]
     """Tasks that fit there, for each group alone."""
+
+
+def request_of(shape: Shape) -> Request:
+    """What tells whether tasks are just alike. Parts of devices are not: their room depends on how they lie."""
+    return (-1, 0, 0, 0) if shape.part else (shape.cpu, shape.memory, shape.gpus, shape.disk)
 
 
 class DomainRoom:
@@ -59,12 +69,14 @@ class DomainRoom:
         self.tree = tree
         self.touched: list[int] = []
         """Node rows whose capacity, state or booking changed, in order."""
+        self.shifted: list[tuple[Request, Ints, Ints]] = []
+        """(request, node rows, tasks given back; negative where they were taken) of many nodes shifted at once."""
         self._before = 0
         """How many entries were dropped from the front of `touched`."""
+        self._shifted_before = 0
         self._rooms: dict[Shape, Rooms] = {}
         """The one asked about last is last."""
-        self.largest: dict[Any, int] = {}
-        """What `engine.submission` found an empty domain to hold."""
+        self._empty: dict[tuple[Any, ...], Ints] = {}
 
     def copy(self) -> DomainRoom:
         """For a copy of the capacity: the tree is shared, room is counted anew when it is asked for."""
@@ -75,19 +87,43 @@ class DomainRoom:
         shape = shape.plain
         rooms = self._rooms.pop(shape, None)
         elsewhere = capacity.company.version if shape.terms is not None else 0
-        if rooms is None or rooms.mark < self._before or rooms.elsewhere != elsewhere:
+        lost = rooms is not None and (rooms.mark < self._before or rooms.shift_mark < self._shifted_before)
+        if rooms is None or lost or rooms.elsewhere != elsewhere:
             rooms = Rooms(capacity, self.tree, shape)
             if len(self._rooms) >= SHAPES_KEPT:
                 del self._rooms[next(iter(self._rooms))]
-        elif rooms.mark < self._before + len(self.touched):
-            rooms.update(capacity, self.touched[rooms.mark - self._before :])
+        else:
+            rooms.update(
+                capacity,
+                self.touched[rooms.mark - self._before :],
+                self.shifted[rooms.shift_mark - self._shifted_before :],
+            )
         self._rooms[shape] = rooms
         rooms.elsewhere = elsewhere
         rooms.mark = self._before + len(self.touched)
+        rooms.shift_mark = self._shifted_before + len(self.shifted)
         if len(self.touched) > MOST_TOUCHED:
             self._before += len(self.touched)
             self.touched.clear()
+        if len(self.shifted) > MOST_SHIFTED:
+            self._shifted_before += len(self.shifted)
+            self.shifted.clear()
         return rooms
+
+    def note(self, shape: Shape, rows: Ints, tasks: Ints) -> None:
+        """So many tasks of the shape were given back on these nodes, all at once, or taken where negative."""
+        self.shifted.append((request_of(shape), rows, tasks))
+
+    def when_empty(self, capacity: Capacity, most: tuple[int, ...], level: int) -> Ints:
+        """Per domain of the level the tasks it would hold if nothing ran, `most[p]` of them on a node of pool p."""
+        key = most, level, capacity.totals
+        if key not in self._empty:
+            if len(self._empty) >= SHAPES_KEPT:
+                self._empty.clear()
+            there = view(capacity.state)[self.tree.rows] != NodeState.REMOVED
+            room = np.array(most, np.int64)[view(capacity.pool)[self.tree.rows]] * there
+            self._empty[key] = np.add.reduceat(room, self.tree.starts[level][:-1])
+        return self._empty[key]
 
 
 def domain_room(capacity: Capacity) -> DomainRoom:
@@ -106,8 +142,13 @@ class Rooms:
         self.shape = shape
         self.mark = 0
         """Touched nodes that are counted in."""
+        self.shift_mark = 0
+        """The same of those shifted at once."""
         self.elsewhere = 0
         """Version of what happens on one node and decides about others: the company of those who have bonds."""
+        self.usable = np.zeros(len(tree.rows), bool)
+        """By position: whether the node may be used at all."""
+        self._request = request_of(shape)
         self.by_position: Ints = self._count(capacity, tree.rows)
         """Tasks of the shape that fit."""
         self._sums: dict[int, list[int]] = {}
@@ -117,24 +158,42 @@ class Rooms:
 
     def _count(self, capacity: Capacity, rows: Ints) -> Ints:
         room = np.zeros(len(rows), np.int64)
-        usable = np.flatnonzero(capacity.usable_mask(self.shape, rows))
-        room[usable] = capacity.rooms(self.shape, rows[usable])
+        usable = capacity.usable_mask(self.shape, rows)
+        self.usable[self.tree.position[rows]] = usable
+        at = np.flatnonzero(usable)
+        room[at] = capacity.rooms(self.shape, rows[at])
         return room
 
-    def update(self, capacity: Capacity, touched: list[int]) -> None:
-        """Count the nodes anew."""
-        rows = np.fromiter(set(touched), np.int64)
-        positions = self.tree.position[rows]
-        change = self._count(capacity, rows) - self.by_position[positions]
-        changed = change != 0
-        positions, change = positions[changed], change[changed]
+    def update(self, capacity: Capacity, touched: list[int], shifted: list[tuple[Request, Ints, Ints]]) -> None:
+        """Count in what changed. Tasks just like these that come and go change the room by as many: on nodes where
+        nothing else happened there is no need to look."""
+        others = set(touched)
+        for request, rows, tasks in shifted:
+            if request == self._request:
+                positions = self.tree.position[rows]
+                self._change(positions, tasks * self.usable[positions])
+            else:
+                others.update(rows.tolist())
+        if others:
+            rows = np.fromiter(others, np.int64, len(others))
+            positions = self.tree.position[rows]
+            change = self._count(capacity, rows) - self.by_position[positions]
+            changed = np.flatnonzero(change)
+            self._change(positions[changed], change[changed])
+
+    def _change(self, positions: Ints, change: Ints) -> None:
+        if not len(positions):
+            return
         self.by_position[positions] += change
+        first, last = positions.min(), positions.max()
         for level, order in self._sorted.items():
-            sums = self._sums[level]
-            for domain, more in _summed(self.tree.domain[level][positions], change):
-                del order[bisect_left(order, sums[domain] << _BITS | domain)]
-                sums[domain] += more
-                insort(order, sums[domain] << _BITS | domain)
+            sums, domain_of = self._sums[level], self.tree.domain[level]
+            domain = int(domain_of[first])
+            alone = domain == domain_of[last]
+            for at, more in ((domain, int(change.sum())),) if alone else _summed(domain_of[positions], change):
+                del order[bisect_left(order, sums[at] << _BITS | at)]
+                sums[at] += more
+                insort(order, sums[at] << _BITS | at)
 
     def total(self, span: Span) -> int:
         return int(self.by_position[span[0] : span[1]].sum())
@@ -158,8 +217,8 @@ class Rooms:
         """The domains with enough room, those with least first."""
         self.sums(level)
         order = self._sorted[level]
-        for entry in order[bisect_left(order, want << _BITS) :]:
-            yield entry & _DOMAIN
+        for at in range(bisect_left(order, want << _BITS), len(order)):
+            yield order[at] & _DOMAIN
 
     def largest(self, level: int) -> tuple[int, int]:
         """(room, domain) of the domain with most, the first of those."""
@@ -200,8 +259,9 @@ def spans(tree: Tree, rooms: list[Rooms], counts: tuple[int, ...], request: Topo
     required, preferred = levels_asked(tree, request)
     for level in tree.wider(preferred, required):
         for domain in _fitting(tree, rooms, counts, level, preferred):
-            first = tree.next_narrower(level) if level == preferred else preferred
-            yield Choice(tree.bounds(level, domain), first)
+            span = tree.bounds(level, domain)
+            if tree.holds(required, span):
+                yield Choice(span, tree.next_narrower(level) if level == preferred else preferred)
 
 
 def _fitting(tree: Tree, rooms: list[Rooms], counts: tuple[int, ...], level: int, preferred: int) -> Iterator[int]:
@@ -212,16 +272,18 @@ def _fitting(tree: Tree, rooms: list[Rooms], counts: tuple[int, ...], level: int
     sums = np.array([each.sums(level) for each in rooms], np.int64)
     fit = np.flatnonzero((sums >= np.array(counts)[:, None]).all(axis=0))
     if len(rooms) == 1:
-        needed = _needed(tree, np.array(rooms[0].sums(preferred), np.int64), level, preferred, counts[0])[fit]
+        needed = _needed(tree, rooms[0].by_position, level, preferred, counts[0])[fit]
         yield from fit[np.lexsort((fit, sums[0, fit], needed))].tolist()
         return
     order = fit[np.lexsort((fit, sums[:, fit].sum(axis=0)))].tolist()
     yield from order if len(order) <= 2 * MOST_TRIED else order[:MOST_TRIED] + order[: -MOST_TRIED - 1 : -1]
 
 
-def _needed(tree: Tree, sums: Ints, level: int, narrower: int, want: int) -> Ints:
+def _needed(tree: Tree, room: Ints, level: int, narrower: int, want: int) -> Ints:
     """For each domain of the level: the fewest domains of the narrower level in it whose room together is enough."""
-    inside = tree.domain[level][tree.starts[narrower][:-1]]
+    edges = np.union1d(tree.starts[level], tree.starts[narrower])[:-1]
+    sums = np.add.reduceat(room, edges)
+    inside = tree.domain[level][edges]
     order = np.lexsort((-sums, inside))
     inside, sums = inside[order], sums[order]
     first = np.flatnonzero(np.diff(inside, prepend=-1))
@@ -232,13 +294,20 @@ def _needed(tree: Tree, sums: Ints, level: int, narrower: int, want: int) -> Int
     return np.asarray(np.minimum.reduceat(np.where(reached >= want, place, len(sums) + 1), first))
 
 
+def lacking(capacity: Capacity, shapes: tuple[Shape, ...], counts: tuple[int, ...], level: int) -> list[int]:
+    """The domains of the level, those first that lack room for fewest of the tasks."""
+    known = domain_room(capacity)
+    room = np.array([known.rooms(capacity, shape).sums(level) for shape in shapes], np.int64)
+    missing = np.maximum(np.array(counts)[:, None] - room, 0).sum(axis=0)
+    return [int(domain) for domain in np.argsort(missing, kind="stable")]
+
+
 def nearest(capacity: Capacity, shapes: tuple[Shape, ...], counts: tuple[int, ...], level: int) -> Nearest:
     """The domain of the level that lacks room for fewest of the tasks, the first of those."""
     known = domain_room(capacity)
-    room = np.array([known.rooms(capacity, shape).sums(level) for shape in shapes], np.int64)
-    lacking = np.maximum(np.array(counts)[:, None] - room, 0)
-    domain = int(np.argmin(lacking.sum(axis=0)))
-    return Nearest(level, domain, known.tree.name(capacity, level, domain), tuple(room[:, domain].tolist()))
+    domain = lacking(capacity, shapes, counts, level)[0]
+    room = tuple(known.rooms(capacity, shape).sums(level)[domain] for shape in shapes)
+    return Nearest(level, known.tree.name(capacity, level, domain), room)
 
 
 def pick(tree: Tree, room: Ints, choice: Choice, want: int) -> tuple[Ints, Ints]:
@@ -246,34 +315,65 @@ def pick(tree: Tree, room: Ints, choice: Choice, want: int) -> tuple[Ints, Ints]
     possible of the level first looked at, then of each narrower one. The smallest domain that is enough; where none
     is, the largest ones and the smallest that is enough for the rest, which is the fewest there can be."""
     (low, high), level = choice
+    start = low
     whole: list[Span] = []
     while level != NODE:
         edges = tree.edges(level, low, high)
-        full, last, rest = _fewest(np.add.reduceat(room[low:high], edges[:-1] - low), want)
-        whole += [(int(edges[i]), int(edges[i + 1])) for i in full]
-        low, high, want = int(edges[last]), int(edges[last + 1]), rest
+        if len(edges) > 1:
+            full, last, want = _fewest(np.add.reduceat(room[:high], edges).tolist(), want)
+            edges.append(high)
+            whole += [(edges[i], edges[i + 1]) for i in full]
+            low, high = edges[last], edges[last + 1]
         level = tree.next_narrower(level)
-    here = room[low:high]
-    tasks = np.zeros(high - low, np.int64)
-    full, last, rest = _fewest(here, want)
+    positions, tasks = _on_nodes(room[low:high], want)
+    positions += low
+    if not whole:
+        return positions, tasks
+    if choice.span[1] - start <= LITTLE:
+        taken = np.zeros(choice.span[1] - start, np.int64)
+        taken[positions - start] = tasks
+        for first, after in whole:
+            taken[first - start : after - start] = room[first:after]
+        positions = taken.nonzero()[0]
+        return positions + start, taken[positions]
+    parts = [(positions, tasks)]
+    for first, after in whole:
+        here = room[first:after]
+        used = here.nonzero()[0]
+        parts.append((used + first, here[used]))
+    parts.sort(key=lambda part: int(part[0][0]))
+    return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+
+
+def _on_nodes(room: Ints, want: int) -> tuple[Ints, Ints]:
+    """(nodes, tasks on each), ascending, for `want` tasks on as few of the nodes as possible."""
+    used = room.nonzero()[0]
+    here = room[used]
+    if int(here.max()) == 1:
+        return used[:want], here[:want]
+    tasks = np.zeros(len(used), np.int64)
+    full, last, rest = _fewest(here.tolist(), want)
     tasks[full] = here[full]
     tasks[last] = rest
-    taken = [(low + np.arange(high - low), tasks), *((np.arange(a, b), room[a:b]) for a, b in whole)]
-    positions, tasks = (np.concatenate(part) for part in zip(*taken, strict=True))
-    used = np.flatnonzero(tasks)
-    used = used[np.argsort(positions[used])]
-    return positions[used], tasks[used]
+    some = tasks.nonzero()[0]
+    return used[some], tasks[some]
 
 
-def _fewest(sums: Ints, want: int) -> tuple[list[int], int, int]:
+def _fewest(sums: list[int], want: int) -> tuple[list[int], int, int]:
     """(parts used up, the last part, what is taken of it): as few parts as hold `want` together."""
-    enough = np.flatnonzero(sums >= want)
-    if len(enough):
-        return [], int(enough[np.argmin(sums[enough])]), want
-    order = np.argsort(-sums, kind="stable")
-    reached = np.cumsum(sums[order])
-    full = int(np.searchsorted(reached, want))
-    rest = want - int(reached[full - 1])
-    left = np.sort(order[full:])
-    left = left[sums[left] >= rest]
-    return order[:full].tolist(), int(left[np.argmin(sums[left])]), rest
+    if max(sums) >= want:
+        smallest = min([each for each in sums if each >= want])
+        return [], sums.index(smallest), want
+    order = sorted(range(len(sums)), key=sums.__getitem__, reverse=True)
+    full = 0
+    while sums[order[full]] < want:
+        want -= sums[order[full]]
+        full += 1
+    last = full
+    for place in range(full, len(order)):
+        if sums[order[place]] < want:
+            break
+        # Of equal ones the first is kept.
+        if sums[order[place]] < sums[order[last]]:
+            last = place
+    return order[:full], order[last], want

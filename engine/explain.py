@@ -13,11 +13,14 @@ from functools import cached_property
 import numpy as np
 
 from engine.backfill import Reservation
+from engine.barred import bars, condition, named_taints
 from engine.bookings import Reservation as Booked
 from engine.capacity import OPEN
 from engine.columns import view
+from engine.devices import census
 from engine.domains import Nearest, domain_room, levels_asked, nearest
-from engine.model import LEVELS, NodeState, QueueMode, WorkloadState
+from engine.fragmentation import free_gpu, in_one_piece
+from engine.model import LEVELS, RESOURCES, NodeState, QueueMode, WorkloadState
 from engine.placement import place, unplace
 from engine.quantities import quantity, task_size
 from engine.query import Reason
@@ -45,6 +48,7 @@ SCATTERED = "NoDomainFits"
 RESERVED = "WaitingForReservation"
 UNSEEN = "AwaitingEvaluation"
 
+GPU = RESOURCES.index("gpu_milli")
 MOST_NAMED = 3
 """Queues, workloads or pools that a sentence names."""
 _LAST_MOMENT_MS = 253_402_300_799_000
@@ -150,6 +154,14 @@ class Room:
     def __init__(self, state: State) -> None:
         self._state = state
         self._slots: dict[Shape, int] = {}
+        self._suits: dict[Shape, bool] = {}
+
+    def suits(self, shape: Shape) -> bool:
+        """Whether there is a node, in any state, that such tasks may ever use."""
+        found = self._suits.get(shape)
+        if found is None:
+            found = self._suits[shape] = any(self._state.capacity.suited(shape))
+        return found
 
     def slots(self, shape: Shape) -> int:
         """Tasks that fit now."""
@@ -160,25 +172,14 @@ class Room:
 
     def in_sum(self, shape: Shape) -> int:
         """Tasks that would fit if what is free, on all the nodes it may use together, were in one piece."""
-        capacity = self._state.capacity
-        nodes = np.flatnonzero(capacity.usable_mask(shape))
-        columns = (
-            (capacity.free_cpu, shape.cpu),
-            (capacity.free_memory, shape.memory),
-            (capacity.free_disk, shape.disk),
-        )
-        counts = [int(view(column)[nodes].sum()) // want for column, want in columns if want]
-        if shape.gpus:
-            counts.append(int(np.bitwise_count(view(capacity.whole)[nodes]).sum()) // shape.gpus)
-        elif shape.share:
-            counts.append(sum(sum(capacity.devices(node)) for node in nodes.tolist()) // shape.share)
-        return min(counts)
+        return in_one_piece(self._state.capacity, shape)
 
     def kept_from(self, shape: Shape) -> tuple[list[int], int]:
         """(bookings, tasks that would fit on their nodes) of the nodes that are kept from tasks of the shape."""
         capacity = self._state.capacity
         mine = set(shape.booked)
-        kept = [(booking, pool) for booking, pool in capacity.booked if pool in shape.pool_set]
+        kept = [(booking, capacity.partitions[partition].pool) for booking, partition in capacity.booked]
+        kept = [(booking, pool) for booking, pool in kept if pool in shape.pool_set]
         kept = sorted(set(kept) - mine)
         slots = self.slots(shape.limited((), tuple(kept))) if kept else 0
         return sorted({booking for booking, _ in kept}), slots
@@ -251,13 +252,12 @@ class Waiting:
     @cached_property
     def _ways(self) -> list[tuple[Shape, ...]]:
         """Its variants in which each group has nodes to run on, whatever their state."""
-        pool_nodes = self._state.capacity.pool_nodes
         if self._class.reservation and self._own_reservation is None:
             return []
         return [
             shapes
             for shapes in self._scheduler.variants(self._row)
-            if all(any(pool_nodes[pool] for pool in shape.pools) or shape.booked for shape in shapes)
+            if all(shape.booked or self._room.suits(shape) for shape in shapes)
         ]
 
     @cached_property
@@ -371,11 +371,24 @@ class Waiting:
         named_pools = self._state.queues.flavors_of(self._queue)
         if reservation and self._own_reservation is None:
             text = f"the reservation {reservation} that it names is over"
+        elif self._class.shapes and (lacking := self._no_such_nodes()):
+            text = lacking
         elif named_pools:
             text = f"no node in {named(list(named_pools))}, the pools of its queue, has what its tasks ask for"
         else:
             text = "no node of the cell has what its tasks ask for"
         yield Reason(token=NO_NODES, text=text)
+
+    def _no_such_nodes(self) -> str:
+        """What labels or taints keep it from every node that is large enough; empty when it is not these."""
+        capacity = self._state.capacity
+        for shape in self._class.shapes:
+            if not any(capacity.suited(shape)) and any(capacity.suited(shape, labels=False, taints=False)):
+                if not any(capacity.suited(shape, taints=False)):
+                    return f"no node of its pools has {' and '.join(map(condition, shape.labels))}, as its tasks ask for"
+                names = named_taints(capacity, shape, capacity.labelled(shape.labels))
+                return f"every node that would do has a taint that it does not tolerate: {names}"
+        return ""
 
     def _quota(self) -> Iterator[Reason]:
         """What lacks in the way it would like best."""
@@ -411,14 +424,27 @@ class Waiting:
         for shape, count in short:
             slots = self._room.slots(shape)
             text = f"{_tasks(count)} of {task_size(shape)} needed at once, room for {slots} now"
-            text += f" in {self._pools(shape)}{self._not_ready(shape)}"
+            text += f" in {self._pools(shape)}{self._not_ready(shape)}{self._partitioned(shape)}"
             yield Reason(token=CAPACITY, text=text, unblock=f"room for {_tasks(count - slots)} more")
+            yield from self._barred(shape)
         if not short:
             yield Reason(
                 token=CAPACITY,
                 text="each of its groups would fit alone, but not all of them together",
                 unblock="room for its groups on different nodes",
             )
+
+    def _partitioned(self, shape: Shape) -> str:
+        """What MIG has to do with it: a device keeps its instances for as long as one of them is in use."""
+        if not shape.gpu_milli:
+            return ""
+        found = census(self._state.capacity, shape)
+        if shape.mig:
+            return (
+                f"; {found.free} {shape.mig} free on {_devices(found.partitioned)} partitioned, {found.idle} idle, "
+                f"{found.otherwise} in other use"
+            )
+        return f"; {_devices(found.partitioned)} partitioned" if found.partitioned else ""
 
     def _fragmented(self) -> Iterator[Reason]:
         for shape, count in self._short(self._first_way):
@@ -427,7 +453,17 @@ class Waiting:
                 f"{_tasks(count)} of {task_size(shape)} needed at once; what is free in {self._pools(shape)} would "
                 f"hold {self._room.in_sum(shape)}, but is in pieces that hold {slots}"
             )
+            if shape.gpu_milli:
+                free, usable = free_gpu(self._state.capacity, shape), slots * shape.gpu_milli
+                text += f": free {quantity(GPU, free)}, usable {quantity(GPU, usable)}"
             yield Reason(token=FRAGMENTED, text=text, unblock=f"{_tasks(count - slots)} more in whole pieces")
+            yield from self._barred(shape)
+
+    def _barred(self, shape: Shape) -> Iterator[Reason]:
+        """Nodes that have room and are not for it."""
+        for bar in bars(self._state, shape):
+            text = f"{_nodes(bar.nodes)} with room {bar.text}"
+            yield Reason(token=bar.token, text=text, unblock=bar.unblock)
 
     def _no_domain(self) -> Iterator[Reason]:
         shapes = self._first_way
@@ -614,6 +650,10 @@ def named(names: list[str]) -> str:
 
 def _tasks(count: int) -> str:
     return f"{count} {_plural(count, 'task', 'tasks')}"
+
+
+def _devices(count: int) -> str:
+    return f"{count} {_plural(count, 'device', 'devices')}"
 
 
 def _nodes(count: int) -> str:

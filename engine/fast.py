@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 import threading
+from array import array
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,7 +26,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from engine.buckets import PoolIndex
+from engine.buckets import Moves
 from engine.capacity import NOWHERE, OPEN, Capacity
 from engine.columns import view
 from engine.model import Resources
@@ -39,6 +40,8 @@ HEADROOM = 1.25
 """Room for nodes to come, of those there are."""
 MOST_REQUESTS = 4096
 """Different requests remembered."""
+OTHERS = 16
+"""Batches of which more than one in so many tasks is of a kind the kernels do not know are placed one by one."""
 CACHE_VARIABLE = "MUSTER_KERNEL_CACHE"
 """Environment variable: folder of compiled kernels; the user's cache folder by default."""
 Claim = tuple[int, int]
@@ -156,28 +159,29 @@ extra = Extra()
 def place_many(capacity: Capacity, shapes: Sequence[Shape]) -> list[Claim]:
     """Claim a node for one task of each shape in turn, up to the first that fits nowhere: exactly what `find` and
     `claim` of the capacity give one after the other. The claims stand."""
-    claims: list[Claim] = []
-    while len(claims) < len(shapes):
-        mirror = mirror_of(capacity, len(shapes) - len(claims))
-        if mirror is not None:
-            claims += mirror.place_many(capacity, shapes[len(claims) :])
-        # One that the kernels do not know, or that does not fit; all of them where there are no kernels.
-        for shape in shapes[len(claims) : len(claims) + 1] if mirror is not None else shapes[len(claims) :]:
-            node = capacity.find(shape)
-            if node == NOWHERE:
-                return claims
-            claims.append((node, capacity.claim(node, shape, 1)))
-    return claims
+    mirror = mirror_of(capacity, len(shapes))
+    return one_by_one(capacity, shapes) if mirror is None else mirror.place_many(capacity, shapes)
 
 
 def give_back_many(capacity: Capacity, shapes: Sequence[Shape], claims: Sequence[Claim]) -> None:
-    """Give back one task of each shape, on the node and devices it had."""
+    """Give back one task of each shape, on the node and devices it had: as `give_back` of the capacity."""
     mirror = mirror_of(capacity, len(shapes))
     if mirror is not None:
         mirror.give_back_many(capacity, shapes, claims)
         return
     for shape, (node, devices) in zip(shapes, claims, strict=True):
         capacity.give_back(node, shape, 1, devices)
+
+
+def one_by_one(capacity: Capacity, shapes: Sequence[Shape]) -> list[Claim]:
+    """As `place_many`, without kernels."""
+    claims: list[Claim] = []
+    for shape in shapes:
+        node = capacity.find(shape)
+        if node == NOWHERE:
+            break
+        claims.append((node, capacity.claim(node, shape, 1)))
+    return claims
 
 
 def mirror_of(capacity: Capacity, tasks: int) -> Mirror | None:
@@ -197,182 +201,171 @@ def mirror_of(capacity: Capacity, tasks: int) -> Mirror | None:
 
 
 class Mirror:
-    """The kernels' index of one capacity."""
+    """The kernels' index of the open nodes of one capacity. Its places are the partitions, in the same order."""
 
     def __init__(self, capacity: Capacity, kernels: ModuleType) -> None:
         self._kernels = kernels
-        self._pools = len(capacity.pools)
-        self._nodes_known = 0
+        self._built = capacity.built
+        self._count = 0
+        """Nodes it knows."""
         self._any_booked = False
-        home = self._homes(capacity)
-        self._devices_of_place = np.array([pool.capacity.gpu_milli // 1000 for pool in capacity.pools], np.int64)
-        self._index = _empty_index(kernels, [pool.capacity for pool in capacity.pools], home)
+        pools = [capacity.pools[partition.pool] for partition in capacity.partitions]
+        self._by_links = np.array([pool.nvlink_group > 0 for pool in pools], bool)
+        """Places where devices are chosen in ways that the kernels do not know."""
+        self._index = _empty_index(kernels, [pool.capacity for pool in pools], view(capacity.partition))
         self._room = np.diff(np.append(self._index.first_row, len(self._index.row)))
         """Nodes that each place has positions for."""
-        self._known = np.zeros(len(self._room), np.int64)
-        """Nodes that each place has given positions to."""
-        self._mark = np.zeros(len(self._index.place), np.int8)
-        self._devices = np.zeros(0, np.int64)
+        self._known = np.zeros(len(pools), np.int64)
+        """Nodes that have positions, by place."""
+        self._mark = np.zeros(len(self._index.row), np.int8)
         self._row_of: dict[Shape, int] = {}
         self._rows = np.zeros((0, kernels.PLACES + 1), np.int64)
         self._places: Ints = np.zeros(0, np.int32)
 
     def matches(self, capacity: Capacity) -> bool:
         """Whether it can be brought up to date with the capacity, instead of made anew."""
-        if len(capacity.pools) != self._pools or len(capacity.node_ids) > len(self._mark):
+        if capacity.built is not self._built or len(self._built) != len(self._room):
             return False
-        new = self._homes(capacity)[self._nodes_known :]
-        return bool((np.bincount(new, minlength=self._pools) + self._known <= self._room).all())
+        new = view(capacity.partition)[self._count :]
+        return not len(new) or bool((np.bincount(new, minlength=len(self._room)) + self._known <= self._room).all())
 
     def place_many(self, capacity: Capacity, shapes: Sequence[Shape]) -> list[Claim]:
-        """As the function of that name, up to the first that the kernels do not know."""
-        batch = self._batch(capacity, shapes)
-        if not len(batch):
+        """As the function of that name."""
+        rows = self._rows_of(capacity, shapes)
+        others = np.flatnonzero(rows == NOWHERE).tolist()
+        if len(others) * OTHERS > len(shapes):
+            return one_by_one(capacity, shapes)
+        claims: list[Claim] = []
+        for other in (*others, len(shapes)):
+            claims += self._place_run(capacity, rows[len(claims) : other])
+            if len(claims) == other:
+                claims += one_by_one(capacity, shapes[other : other + 1])
+            if len(claims) <= other:
+                break
+        return claims
+
+    def _place_run(self, capacity: Capacity, rows: Ints) -> list[Claim]:
+        if not len(rows):
             return []
         self._catch_up(capacity)
-        found = np.empty(len(batch), np.int32)
-        masks = np.empty(len(batch), np.int64)
-        touched = self._touched(len(batch))
+        nodes, masks = np.empty(len(rows), np.int32), np.empty(len(rows), np.int64)
+        touched = self._touched(len(rows))
         placed, count = self._kernels.place_many(
-            self._nodes(capacity), self._index, touched, self._requests(), batch, found, masks
+            self._nodes(capacity), self._index, touched, self._requests(), rows, nodes, masks
         )
-        self._bring_up(capacity, touched, count)
-        return list(zip(found[:placed].tolist(), masks[:placed].tolist(), strict=True))
+        self._note(capacity, touched, count)
+        return list(zip(nodes[:placed].tolist(), masks[:placed].tolist(), strict=True))
 
     def give_back_many(self, capacity: Capacity, shapes: Sequence[Shape], claims: Sequence[Claim]) -> None:
-        batch = self._batch(capacity, shapes)
+        """As the function of that name."""
+        rows = self._rows_of(capacity, shapes)
         self._catch_up(capacity)
-        where, masks = np.array(claims, np.int64).reshape(-1, 2)[: len(batch)].T
-        known = self._index.place[where] != NOWHERE
-        touched = self._touched(len(batch))
+        nodes, masks = np.array(claims, np.int64).reshape(-1, 2).T
+        mine = (rows != NOWHERE) & (self._index.entry[nodes, self._kernels.BUCKET] != NOWHERE)
+        touched = self._touched(len(rows))
         count = self._kernels.give_back_many(
             self._nodes(capacity), self._index, touched, self._requests(),
-            batch[known], where[known].astype(np.int32), np.ascontiguousarray(masks[known]),
+            rows[mine], nodes[mine].astype(np.int32), masks[mine],
         )  # fmt: skip
-        self._bring_up(capacity, touched, count)
-        for at in (*np.flatnonzero(~known).tolist(), *range(len(batch), len(shapes))):
+        self._note(capacity, touched, count)
+        for at in np.flatnonzero(~mine).tolist():
             node, devices = claims[at]
             capacity.give_back(node, shapes[at], 1, devices)
 
     def run_empty(self) -> None:
         """Run each kernel on nothing."""
         capacity = Capacity()
-        none = np.zeros(0, np.int32)
+        none, no_masks = np.zeros(0, np.int32), np.zeros(0, np.int64)
         self._catch_up(capacity)
         given = (self._nodes(capacity), self._index, self._touched(0), self._requests())
-        self._kernels.place_many(*given, none, none, np.zeros(0, np.int64))
-        self._kernels.give_back_many(*given, none, none, np.zeros(0, np.int64))
+        self._kernels.place_many(*given, none, none, no_masks)
+        self._kernels.give_back_many(*given, none, none, no_masks)
 
-    # -- what the kernels see -------------------------------------------------------------------------------------
+    # -- what the kernels see -----------------------------------------------------------------------------------------
 
     def _nodes(self, capacity: Capacity) -> Any:
         c = capacity
         return self._kernels.Nodes(
             view(c.free_cpu), view(c.free_memory), view(c.free_disk), view(c.whole), view(c.partial),
-            view(c.device_base), view(c.device_free), view(c.key), self._devices,
+            view(c.device_base), view(c.device_free), view(c.key),
         )  # fmt: skip
 
     def _touched(self, most: int) -> Any:
-        return self._kernels.Touched(
-            self._mark,
-            np.empty(most, np.int32),
-            np.empty(most, np.int64),
-            np.empty(most, np.int32),
-            np.zeros((len(self._room), 3), np.int64),
-        )
+        totals = np.zeros((len(self._room), 3), np.int64)
+        columns = (np.empty(most, np.int32), np.empty(most, np.int64), np.empty(most, np.int32))
+        return self._kernels.Touched(self._mark, *columns, totals)
 
     def _requests(self) -> Any:
         return self._kernels.Requests(self._rows, self._places)
 
-    def _batch(self, capacity: Capacity, shapes: Sequence[Shape]) -> Ints:
-        """Row of each shape in the table of requests, up to the first that the kernels do not know."""
-        rows = [self._row_of.get(shape, NOWHERE) for shape in shapes]
-        if NOWHERE in rows:
-            if len(self._row_of) > MOST_REQUESTS:
-                self._row_of.clear()
-            new = [shape for shape in dict.fromkeys(shapes) if shape not in self._row_of and _known(shape)]
-            for shape in new:
-                self._row_of[shape] = len(self._row_of)
-            self._tabulate()
-            rows = [self._row_of.get(shape, NOWHERE) for shape in shapes]
-            if NOWHERE in rows:
-                del rows[rows.index(NOWHERE) :]
-        return np.array(rows, np.int32)
+    def _rows_of(self, capacity: Capacity, shapes: Sequence[Shape]) -> Ints:
+        """Row of each shape in the table of requests, NOWHERE for those that the kernels do not know."""
+        if len(self._row_of) > MOST_REQUESTS:
+            self._row_of.clear()
+        try:
+            return view(array("i", map(self._row_of.__getitem__, shapes)))
+        except KeyError:
+            self._learn(capacity, shapes)
+        return view(array("i", map(self._row_of.__getitem__, shapes)))
 
-    def _tabulate(self) -> None:
-        rows, places = [], []
+    def _learn(self, capacity: Capacity, shapes: Sequence[Shape]) -> None:
+        for shape in dict.fromkeys(shapes):
+            if shape not in self._row_of:
+                self._row_of[shape] = len(self._row_of) if self._knows(capacity, shape) else NOWHERE
+        rows: list[tuple[int, ...]] = []
+        places: list[int] = []
         for s in self._row_of:
+            there = capacity.reach(s).open
             rows.append(
-                (s.cpu, s.memory, s.disk, s.gpus, s.share, s.cpu_class, s.memory_class, len(places), len(s.pools))
+                (s.cpu, s.memory, s.disk, s.gpus, s.share, s.cpu_class, s.memory_class, len(places), len(there))
             )
-            places += s.pools
+            places += there
         self._rows = np.array(rows, np.int64).reshape(-1, self._kernels.PLACES + 1)
         self._places = np.array(places, np.int32)
 
-    # -- keeping in step ------------------------------------------------------------------------------------------
+    def _knows(self, capacity: Capacity, shape: Shape) -> bool:
+        """Whether such a task is placed as the kernels do."""
+        if shape.kinds or (shape.gpus and shape.share):
+            return False
+        reach = capacity.reach(shape)
+        return not reach.kept and not (shape.gpu_milli and self._by_links[list(reach.open)].any())
 
-    def _homes(self, capacity: Capacity) -> Ints:
-        """By node, the place it belongs to while nobody has booked it."""
-        return view(capacity.pool)
+    # -- keeping in step ----------------------------------------------------------------------------------------------
 
     def _catch_up(self, capacity: Capacity) -> None:
         """Bring the kernels' index up to date with the capacity."""
+        if capacity.behind and len(capacity.node_ids) == self._count:
+            return
         place: Ints = np.zeros(0, np.int32)
-        if len(capacity.node_ids) != self._nodes_known or self._any_booked or capacity.booked:
-            home = self._homes(capacity)
-            self._give_positions(home[self._nodes_known :])
+        if len(capacity.node_ids) != self._count or self._any_booked or capacity.booked:
+            home = view(capacity.partition)
+            self._give_positions(home[self._count :])
             self._any_booked = bool(capacity.booked)
             place = np.where(view(capacity.booking) == OPEN, home, NOWHERE).astype(np.int32)
         self._kernels.catch_up(self._index, view(capacity.key), view(capacity.partial), place)
 
     def _give_positions(self, homes: Ints) -> None:
         """Positions for nodes that are new, which have these homes."""
-        rows = np.arange(self._nodes_known, self._nodes_known + len(homes))
+        rows = np.arange(self._count, self._count + len(homes))
         for home in np.unique(homes).tolist():
             mine = rows[homes == home]
             at = self._known[home] + np.arange(len(mine))
-            self._index.position[mine] = at
+            self._index.entry[mine, self._kernels.POSITION] = at
             self._index.row[self._index.first_row[home] + at] = mine
             self._known[home] += len(mine)
-        self._devices = np.append(self._devices, self._devices_of_place[homes])
-        self._nodes_known += len(homes)
+        self._count += len(homes)
 
-    def _bring_up(self, capacity: Capacity, touched: Any, count: int) -> None:
-        """Bring the capacity's index up to date with what the kernels did to its columns."""
-        nodes = touched.node[:count]
-        place = self._index.place[nodes]
-        new, old = self._index.key[nodes], touched.key[:count]
-        moved = np.flatnonzero(new != old)
-        by_place = place[moved].astype(np.int64) << 32
-        for bucket, less in zip(*_counted(by_place | old[moved]), strict=True):
-            _place_of(capacity, bucket >> 32).remove(bucket & 0xFFFFFFFF, less)
-        rows = nodes[moved]
-        buckets = by_place | new[moved]
-        order = np.lexsort((rows, buckets))
-        names, counts = _counted(buckets)
-        entries = rows[order].tolist()
-        begin = 0
-        for bucket, more in zip(names, counts, strict=True):
-            index, key = _place_of(capacity, bucket >> 32), bucket & 0xFFFFFFFF
-            index.insert_many(key, entries[begin : begin + more])
-            capacity.tidy(index, key)
-            begin += more
-        for at, (cpu, memory, devices) in enumerate(touched.totals.tolist()):
-            index = _place_of(capacity, at)
-            index.free_cpu += cpu
-            index.free_memory += memory
-            index.free_devices += devices
-
-
-def _place_of(capacity: Capacity, place: int) -> PoolIndex:
-    return capacity.indexes[place]
+    def _note(self, capacity: Capacity, touched: Any, count: int) -> None:
+        """Tell the capacity what kernels did to it."""
+        capacity.note_moves(
+            Moves(touched.node[:count], touched.key[:count], touched.partial[:count]), touched.totals.tolist()
+        )
 
 
 def _empty_index(kernels: ModuleType, largest: list[Resources], home: Ints) -> Any:
     """An index without nodes, for places whose nodes have at most that much, with room for some more than these."""
     places = len(largest)
-    count = np.bincount(home, minlength=places)
-    room = (count * HEADROOM).astype(np.int64) + 64
+    room = (np.bincount(home, minlength=places) * HEADROOM).astype(np.int64) + 64
     level_0 = -(-room // 64)
     level_1 = -(-level_0 // 64)
     level_2 = -(-level_1 // 64)
@@ -383,37 +376,26 @@ def _empty_index(kernels: ModuleType, largest: list[Resources], home: Ints) -> A
         for have in largest
     ]
     slots = np.minimum(np.array(keys, np.int64), room) + kernels.STEPS
-    begin = np.cumsum(slots * size) - slots * size
     total = int(room.sum())
     most = int(devices.max(initial=0)) + 1
     # What is not touched of zeroed arrays takes up no memory: of most slots, nothing ever is.
-    return kernels.Index(
-        place=np.full(total, NOWHERE, np.int32),
-        position=np.zeros(total, np.int32),
+    index = kernels.Index(
+        entry=np.zeros((total, kernels.PART + 1), np.int32),
         row=np.zeros(total, np.int32),
         first_row=np.cumsum(room) - room,
-        key=np.full(total, NOWHERE, np.int64),
-        partial=np.zeros(total, np.int32),
         gpu_bits=np.zeros(places, np.int64),
         cpu_bits=np.zeros((places, most), np.int64),
         memory_bits=np.zeros((places, most << 6), np.int64),
+        devices=devices,
         share_bits=np.zeros(places, np.int64),
         slot=np.zeros((places, most << 12), np.int32),
         spare=np.zeros((places, int(slots.max(initial=0))), np.int32),
         used=np.zeros(places, np.int64),
         words=np.zeros(int((slots * size).sum()), np.int64),
-        layout=np.stack((begin, size, level_0, level_0 + level_1), axis=1),
+        layout=np.stack((np.cumsum(slots * size) - slots * size, size, level_0, level_0 + level_1), axis=1),
     )
-
-
-def _known(shape: Shape) -> bool:
-    """Whether the kernels can place such a task."""
-    return not shape.booked and not (shape.gpus and shape.share)
-
-
-def _counted(values: Ints) -> tuple[list[int], list[int]]:
-    names, counts = np.unique(values, return_counts=True)
-    return names.tolist(), counts.tolist()
+    index.entry[:, [kernels.PLACE, kernels.BUCKET]] = NOWHERE
+    return index
 
 
 _mirrors: WeakKeyDictionary[Capacity, Mirror] = WeakKeyDictionary()

@@ -167,7 +167,7 @@ class Classes:
         for kind in kinds:
             reach = self._capacity.reach(kind.shape)
             if reach.loose:
-                found[kind.shape] = self._capacity.with_loose(np.ones(len(self._capacity.pool), bool), reach)[rows]
+                found[kind.shape] = self._capacity.loose_mask(reach)[rows]
         return found
 
     def within_reach(self, shape: Shape) -> Numbers:
@@ -242,7 +242,8 @@ def lost(state: State, kinds: tuple[Kind, ...]) -> Loss:
     capacity = state.capacity
     count = len(capacity.pools)
     if not capacity.node_ids:
-        return Loss((0,) * count, *[((0,) * count,) * len(kinds)] * 2, (frozenset(),) * len(kinds))
+        nothing = ((0,) * count,) * len(kinds)
+        return Loss((0,) * count, nothing, nothing, (frozenset(),) * len(kinds))
     classes = Classes(capacity, kinds)
 
     def by_pool(figures: Numbers) -> tuple[int, ...]:
@@ -326,11 +327,20 @@ def in_one_piece(capacity: Capacity, shape: Shape) -> int:
     rows = np.flatnonzero(capacity.usable_mask(shape))
     asked = zip(_free_columns(capacity), (shape.cpu, shape.memory, shape.disk), strict=True)
     counts = [int(view(column)[rows].sum()) // want for column, want in asked if want]
-    if shape.gpus:
-        counts.append(int(np.bitwise_count(view(capacity.whole)[rows]).sum()) // shape.gpus)
+    if shape.kinds:
+        most = max(mig.KINDS[kind].most for kind in shape.kinds if kind >= 0)
+        counts.append(free_gpu(capacity, shape) * most // DEVICE)
     elif shape.gpu_milli:
-        sums = np.concatenate(([0], np.cumsum(view(capacity.device_free), dtype=np.int64)))
-        base = view(capacity.device_base)
-        ends = np.append(base[1:], len(sums) - 1)
-        counts.append(int((sums[ends] - sums[base])[rows].sum()) // shape.gpu_milli)
+        counts.append(free_gpu(capacity, shape) // shape.gpu_milli)
     return min(counts)
+
+
+def free_gpu(capacity: Capacity, shape: Shape) -> int:
+    """Free milli-GPU on the nodes that tasks of the shape may use: whole devices for those that take whole ones."""
+    usable = capacity.usable_mask(shape)
+    whole = int(np.bitwise_count(view(capacity.whole)[usable]).sum()) * DEVICE
+    if shape.gpus:
+        return whole
+    if shape.share:
+        return whole + int(_parts(capacity, usable)[0].sum())
+    return whole + int(_cuts(capacity, usable)[0].sum())

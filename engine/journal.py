@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import msgspec
 from sqlalchemy import Engine as Database
-from sqlalchemy import create_engine, event, insert, select, update
+from sqlalchemy import create_engine, event, insert, inspect, select, update
 from sqlalchemy.exc import DatabaseError
 from sqlmodel import Field, SQLModel
 
@@ -66,6 +66,27 @@ class Head(SQLModel, table=True):
     last_version: int
     chain: int
     seed: int
+
+
+class Estimate(SQLModel, table=True):
+    """A start that was foretold to somebody. No part of the state: it is only compared with what happened."""
+
+    __tablename__ = "estimate"
+    id: int | None = Field(default=None, primary_key=True)
+    at_ms: int
+    """Cell time at which it was made; the other times are cell times too."""
+    version: int
+    horizon_ms: int
+    kind: str
+    """`start` of a workload that waited, or `run`: of one that was tried before it was submitted."""
+    workload: str
+    attempts: int
+    """Starts it had had by then."""
+    p10_ms: int | None
+    """None: after the horizon."""
+    p50_ms: int | None
+    p90_ms: int | None
+    chance_permille: int
 
 
 class Journal:
@@ -129,7 +150,23 @@ class Journal:
             oldest = min(v for (v,) in kept)
             connection.execute(table.delete().where(table.c.version < oldest))
 
+    def keep_estimates(self, estimates: list[Estimate]) -> None:
+        """Store what was foretold. Not part of the record: nothing is replayed from it."""
+        rows = [estimate.model_dump(exclude={"id"}) for estimate in estimates]
+        with self._writing(), self._db.begin() as connection:
+            SQLModel.metadata.create_all(connection, tables=[_table(Estimate)])
+            connection.execute(insert(_table(Estimate)), rows)
+
     # -- reading ----------------------------------------------------------------------------------------------------
+
+    def estimates(self) -> list[Estimate]:
+        """All that were kept, oldest first."""
+        table = _table(Estimate)
+        with self._reading("read"), self._db.connect() as connection:
+            if not inspect(connection).has_table(table.name):
+                return []
+            rows = connection.execute(select(table).order_by(table.c.id)).mappings().all()
+        return [Estimate(**row) for row in rows]
 
     def load(self, *, use_snapshot: bool = True) -> tuple[dict[str, Any] | None, Iterator[list[ev.AnyEvent]]]:
         """The newest snapshot, and the batches after it. Verifies both; raises JournalCorrupt."""

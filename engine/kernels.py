@@ -103,45 +103,46 @@ class Touched(NamedTuple):
 
 
 def compiled(function: F) -> F:
+    # Nothing is allocated in here: without numba's runtime, handing arrays around counts no references.
     return function if numba is None else cast(F, numba.njit(cache=True, forceinline=True, _nrt=False)(function))
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------------
 
+lowest_bit: Callable[[int], int]
+"""Position of the lowest bit that is set."""
+bit_count: Callable[[int], int]
+leading_zeros: Callable[[int], int]
+
 if numba is None:
 
-    def lowest_bit(bits: int) -> int:
-        """Position of the lowest bit that is set."""
+    def _lowest_bit(bits: int) -> int:
         return (int(bits) & -int(bits)).bit_length() - 1
 
-    def bit_count(bits: int) -> int:
+    def _bit_count(bits: int) -> int:
         return int(bits).bit_count()
 
-    def bit_length(bits: int) -> int:
-        return int(bits).bit_length()
+    def _leading_zeros(bits: int) -> int:
+        return 64 - int(bits).bit_length()
+
+    lowest_bit, bit_count, leading_zeros = _lowest_bit, _bit_count, _leading_zeros
 
 else:
     from llvmlite import ir
-    from numba.extending import intrinsic
 
-    _LONG = numba.types.int64
-    _NO_ZERO, _ANY = ir.Constant(ir.IntType(1), 1), ir.Constant(ir.IntType(1), 0)
+    _YES, _NO = ir.Constant(ir.IntType(1), 1), ir.Constant(ir.IntType(1), 0)
+    _SIGNATURE = numba.types.int64(numba.types.int64)
 
-    @intrinsic
-    def lowest_bit(typing_context: Any, bits: Any) -> Any:
-        return _LONG(_LONG), lambda context, builder, signature, given: builder.cttz(given[0], _NO_ZERO)
+    def _cttz(typing_context: Any, bits: Any) -> Any:
+        return _SIGNATURE, lambda context, builder, signature, given: builder.cttz(given[0], _YES)
 
-    @intrinsic
-    def bit_count(typing_context: Any, bits: Any) -> Any:
-        return _LONG(_LONG), lambda context, builder, signature, given: builder.ctpop(given[0])
+    def _ctpop(typing_context: Any, bits: Any) -> Any:
+        return _SIGNATURE, lambda context, builder, signature, given: builder.ctpop(given[0])
 
-    @intrinsic
-    def _leading_zeros(typing_context: Any, bits: Any) -> Any:
-        return _LONG(_LONG), lambda context, builder, signature, given: builder.ctlz(given[0], _ANY)
+    def _ctlz(typing_context: Any, bits: Any) -> Any:
+        return _SIGNATURE, lambda context, builder, signature, given: builder.ctlz(given[0], _NO)
 
-    @compiled
-    def bit_length(bits: int) -> int:
-        return 64 - _leading_zeros(bits)
+    lowest_bit, bit_count, leading_zeros = map(numba.extending.intrinsic, (_cttz, _ctpop, _ctlz))
 
 
 @compiled
@@ -149,7 +150,7 @@ def size_class(value: int) -> int:
     """As `engine.shape.size_class`."""
     if value < 2:
         return value * 2
-    bits = bit_length(value)
+    bits = 64 - leading_zeros(value)
     return min(bits << 1 | (value >> (bits - 2) & 1), 63)
 
 
@@ -183,7 +184,7 @@ def drop(index: Index, place: int, slot: int, node: int) -> bool:
     word, end = level_2, begin + index.layout[place, 1]
     while word < end and not index.words[word]:
         word += 1
-    return word < end
+    return bool(word < end)
 
 
 @compiled
@@ -214,7 +215,7 @@ def following(index: Index, place: int, slot: int, node: int) -> int:
             bits = index.words[level_1 + word]
         word = word << 6 | lowest_bit(bits)
         bits = index.words[begin + word]
-    return index.row[index.first_row[place] + (word << 6 | lowest_bit(bits))]
+    return int(index.row[index.first_row[place] + (word << 6 | lowest_bit(bits))])
 
 
 # -- buckets ----------------------------------------------------------------------------------------------------------
@@ -324,7 +325,7 @@ def catch_up(index: Index, key: Ints, partial: Ints, place: Ints) -> int:
 def fits(nodes: Nodes, node: int, want: Ints) -> bool:
     if nodes.free_cpu[node] < want[CPU] or nodes.free_memory[node] < want[MEMORY]:
         return False
-    return not want[DISK] or nodes.free_disk[node] >= want[DISK]
+    return bool(not want[DISK] or nodes.free_disk[node] >= want[DISK])
 
 
 @compiled
@@ -377,15 +378,15 @@ def find_share(nodes: Nodes, index: Index, place: int, want: Ints, probes: int) 
 @compiled
 def find_in(nodes: Nodes, index: Index, place: int, want: Ints) -> int:
     """As `Capacity._find_in`."""
-    if not want[SHARE]:
-        node = walk(nodes, index, place, want, want[GPUS], PROBES)
-        return node if node != NOWHERE else walk(nodes, index, place, want, want[GPUS], 0)
-    node = find_share(nodes, index, place, want, PROBES)
-    if node == NOWHERE:
-        node = walk(nodes, index, place, want, 1, PROBES)
-    if node == NOWHERE:
-        node = find_share(nodes, index, place, want, 0)
-    return node if node != NOWHERE else walk(nodes, index, place, want, 1, 0)
+    for probes in (PROBES, 0):
+        if want[SHARE]:
+            node = find_share(nodes, index, place, want, probes)
+            if node != NOWHERE:
+                return node
+        node = walk(nodes, index, place, want, max(want[GPUS], np.int64(want[SHARE] > 0)), probes)
+        if node != NOWHERE:
+            return node
+    return NOWHERE
 
 
 @compiled
@@ -441,7 +442,7 @@ def shift(
         base, left = nodes.device_base[node], devices
         while left:
             device = lowest_bit(left)
-            left ^= ONE << device
+            left = left & (left - 1)
             nodes.device_free[base + device] = 1000 if sign > 0 else 0
         nodes.whole[node] ^= devices
         after += sign * want[GPUS]

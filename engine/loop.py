@@ -17,6 +17,7 @@ from engine.commands import Submit
 from engine.control import Engine
 from engine.errors import JournalError, MusterError, UnreachableError
 from engine.model import WorkloadSpec
+from engine.twin import Twins
 
 T = TypeVar("T")
 TURN_S = 0.05
@@ -42,6 +43,8 @@ class EngineLoop:
         """The last thing that was wrong with the feed; empty while all of it is taken."""
         self.fault = ""
         """Why the thread ended when nobody asked it to; empty while all is well."""
+        self.twins = Twins(engine)
+        """What-ifs and start estimates. `start` is for the engine's thread; the rest may be called from any."""
         self._feed = feed
         self._next: tuple[int, WorkloadSpec] | None = None
         self._due: list[WorkloadSpec] = []
@@ -104,6 +107,7 @@ class EngineLoop:
             traceback.print_exc()
             self.fault = f"the engine stopped on a fault of its own: {type(error).__name__}: {error}"
             self._stopping = True
+        self.twins.close()
         self._refuse_rest()
 
     def _turns(self) -> None:
@@ -111,6 +115,7 @@ class EngineLoop:
         retry_at = 0.0
         while not self._stopping:
             self._take_calls()
+            self.twins.poll()
             now = time.monotonic()
             passed_ms = (now - last) * 1000 * self.speed
             if self.paused or passed_ms < 1:

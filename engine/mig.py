@@ -149,6 +149,99 @@ def device_mask(claim: int) -> int:
     return 1 << (claim >> 8 & 0xFF) if claim & CLAIM else claim
 
 
+# -- a device as a number ---------------------------------------------------------------------------------------------
+
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+WHOLE = 1000
+"""The number of an idle device. Less than that and not negative: what is free of one that is shared, in milli-GPU.
+Negative: it is partitioned. Every claim takes something off, and gives just that back."""
+_CODE = 10
+"""Bits below which there is milli-GPU."""
+_FULL = WHOLE - ((USED_BITS << USED_BITS | (1 << USED_BITS) - 1) << _CODE)
+"""The number of a device on which no instance is free: all seven of layout 1 are in use."""
+
+
+def burden(claim: int) -> int:
+    """What the claim of an instance takes off the number of its device: its layout and the bit of the instance. The
+    sum over instances is as many times their layout as bits are set, so it can be read."""
+    _, layout, instance = read_claim(claim)
+    return (layout << USED_BITS) + (1 << instance) << _CODE
+
+
+def burdens(claims: Numbers) -> Numbers:
+    """`burden` of each claim; 0 for bit masks of whole devices."""
+    taken = ((claims >> 16 & 0xFF) << USED_BITS) + (np.int64(1) << (claims & 0x3F)) << _CODE
+    return np.where(claims & CLAIM != 0, taken, 0)
+
+
+def device_masks(claims: Numbers) -> Numbers:
+    """`device_mask` of each claim."""
+    return np.where(claims & CLAIM != 0, np.int64(1) << (claims >> 8 & 0x3F), claims)
+
+
+def number_of(layout: int, used: int) -> int:
+    """The number of a partitioned device."""
+    return WHOLE - ((used.bit_count() * layout << USED_BITS) + used << _CODE)
+
+
+def _states(numbers: Numbers) -> Numbers:
+    """Layout << USED_BITS | mask of instances in use, of partitioned devices."""
+    code = WHOLE - numbers >> _CODE
+    used = code & (1 << USED_BITS) - 1
+    return np.asarray((code >> USED_BITS) // np.maximum(np.bitwise_count(used), 1) << USED_BITS | used)
+
+
+def read_number(number: int) -> tuple[int, int]:
+    """(layout, mask of instances in use) of a device."""
+    code = WHOLE - number >> _CODE if number < 0 else 0
+    used = code & (1 << USED_BITS) - 1
+    return (code >> USED_BITS) // used.bit_count() if used else NOT_CUT, used
+
+
+def instances_of(number: int, kind: int) -> int:
+    """How many instances of the kind a device has free, or could have if it is idle; 0 for the kind -1."""
+    if kind < 0 or 0 <= number < WHOLE:
+        return 0
+    layout, used = read_number(number)
+    return (MEMBERS[layout][kind] & ~used).bit_count() if used else KINDS[kind].most
+
+
+def instances_in(numbers: Numbers, kinds: Numbers) -> Numbers:
+    """`instances_of` each device."""
+    cut = numbers < 0
+    found = np.where(numbers == WHOLE, _MOST[kinds], 0)
+    found[cut] = FREE[kinds[cut], _states(numbers[cut])]
+    return np.where(kinds >= 0, found, 0)
+
+
+_MOST = np.array([kind.most for kind in KINDS], np.int64)
+
+
+def throughout(numbers: Numbers, first: Numbers, last: Numbers) -> Numbers:
+    """The numbers, by window and device, of devices as they are throughout the rows from `first` to before `last`:
+    what is free in all of them. One that has different layouts, or is partitioned and shared in turn, offers nothing.
+    Columns of other quantities, which are never negative, may be among them."""
+    edges = np.column_stack((first, last)).ravel()
+
+    def over(ufunc: np.ufunc, values: np.ndarray[Any, Any]) -> Numbers:
+        return np.asarray(ufunc.reduceat(np.concatenate((values, values[-1:])), edges, axis=0)[::2])
+
+    found = over(np.minimum, numbers)
+    columns = np.flatnonzero((found < 0).any(axis=0))
+    if len(columns):
+        part = numbers[:, columns]
+        cut = part < 0
+        states = np.where(cut, _states(part), 0)
+        used = over(np.bitwise_or, states & (1 << USED_BITS) - 1)
+        layouts = states >> USED_BITS
+        layout = over(np.maximum, layouts)
+        clash = over(np.minimum, np.where(cut, layouts, len(LAYOUTS))) != layout
+        clash |= over(np.logical_or, (part >= 0) & (part < WHOLE))
+        codes = (np.bitwise_count(used).astype(np.int64) * layout << USED_BITS) + used << _CODE
+        found[:, columns] = np.where(layout > 0, np.where(clash, _FULL, WHOLE - codes), found[:, columns])
+    return found
+
+
 # -- words ------------------------------------------------------------------------------------------------------------
 
 _FAMILY = re.compile(r"(?<![A-Z0-9])(A100|H100|H200)(?![A-Z0-9])")
@@ -232,13 +325,3 @@ def offered(pools: Sequence[PoolSpec]) -> str:
     """Which profiles there are, by pool."""
     parts = [f"{pool.name}: {', '.join(names)}" for pool in pools if (names := profiles_of(pool))]
     return "There are, by pool: " + "; ".join(parts) if parts else "No pool here has mig set: ask for whole devices"
-
-
-Vector = np.ndarray[Any, np.dtype[np.int64]]
-
-
-def codes_of(claims: Vector) -> Vector:
-    """For claims, numbers that add up: the sum of those of one device tells its layout and what is in use. 0 for masks
-    of whole devices. Read them with `decode`."""
-    is_claim = claims & CLAIM != 0
-    return np.where(is_claim, (claims >> 16 & 0xFF) << USED_BITS | np.int64(1) << (claims & 0x3F), 0)

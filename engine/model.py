@@ -6,6 +6,7 @@ Units everywhere: milli-CPU, MiB, milli-GPU (1000 = one whole device), milliseco
 from __future__ import annotations
 
 import re
+from collections.abc import Sized
 from enum import IntEnum
 from typing import Literal
 
@@ -53,12 +54,26 @@ class Taint(Spec, frozen=True, kw_only=True):
     value: str = ""
     effect: Literal["NoSchedule", "PreferNoSchedule"] = "NoSchedule"
 
+    @property
+    def label(self) -> str:
+        """`key=value:effect`; the value is left out where it is empty."""
+        return f"{self.key}{'=' if self.value else ''}{self.value}:{self.effect}"
+
 
 class Toleration(Spec, frozen=True, kw_only=True):
     """Tolerates taints of that key: those of that value, or all of them when no value is given."""
 
     key: str
     value: str = ""
+
+
+PROFILES: dict[str, dict[str, int]] = {
+    "batch": {"pack": 100, "balance": 30, "price": 50},
+    "service": {"spread": 100, "balance": 50, "spot_risk": 100},
+    "gpu": {"gpu_fragmentation": 100, "topology": 50, "best_fit": 30},
+    "cheap": {"price": 100, "spot_risk": 10, "pack": 30},
+}
+"""Names for weights of scores (`engine.scores`), which people may give where a placement is asked for."""
 
 
 class PoolSpec(Spec, frozen=True, kw_only=True):
@@ -416,6 +431,43 @@ def check_resources(resources: Resources, where: str) -> None:
         )
 
 
+MOST_LABELS = 64
+"""Labels or taints of one node; conditions, tolerations or bonds of one request; values of one condition."""
+
+
+def check_labels(labels: dict[str, str], where: str) -> None:
+    """Labels of a node. A value may be empty, a key may not."""
+    _check_size(labels, where, "labels")
+    for key, value in labels.items():
+        check_id(key, where)
+        if value:
+            check_id(value, f"{where}.{key}")
+
+
+def check_taints(taints: tuple[Taint, ...], where: str) -> None:
+    _check_size(taints, where, "taints")
+    for i, taint in enumerate(taints):
+        check_id(taint.key, f"{where}[{i}].key")
+        if taint.value:
+            check_id(taint.value, f"{where}[{i}].value")
+        if taint in taints[:i]:
+            raise SpecError(f"{where}[{i}]", f"taint '{taint.key}' is given twice", "Give it once")
+
+
+def _check_size(given: Sized, where: str, what: str) -> None:
+    if len(given) > MOST_LABELS:
+        raise SpecError(where, f"has {len(given)} {what}", f"At most {MOST_LABELS}")
+
+
+def check_node(node: NodeSpec, where: str = "node") -> None:
+    check_id(node.id, f"{where}.id")
+    for level in LEVELS[:-1]:
+        if getattr(node, level):
+            check_id(getattr(node, level), f"{where}.{level}")
+    check_labels(node.labels, f"{where}.labels")
+    check_taints(node.taints, f"{where}.taints")
+
+
 def check_pool(pool: PoolSpec, where: str = "pool") -> None:
     check_id(pool.name, f"{where}.name")
     check_resources(pool.capacity, f"{where}.capacity")
@@ -424,6 +476,11 @@ def check_pool(pool: PoolSpec, where: str = "pool") -> None:
     if pool.capacity.gpu_milli > 62_000:
         raise SpecError(f"{where}.capacity.gpu_milli", "a node has at most 62 devices", "Split it into smaller nodes")
     check_quantity(pool.price_microusd_hour, f"{where}.price_microusd_hour")
+    check_quantity(pool.gpu_memory_mib, f"{where}.gpu_memory_mib")
+    if pool.gpu_memory_mib and not pool.capacity.gpu_milli:
+        raise SpecError(f"{where}.gpu_memory_mib", "is given for nodes without devices", "Leave it out")
+    check_labels(pool.labels, f"{where}.labels")
+    check_taints(pool.taints, f"{where}.taints")
 
 
 _TIMES_AND_COUNTS = (
@@ -441,6 +498,53 @@ def _check_array(array: ArraySpec, name: str, where: str) -> None:
     if count > MAX_MEMBERS:
         raise SpecError(where, f"has {count} members", f"At most {MAX_MEMBERS} in one array")
     check_id(f"{name}/{array.last}", f"{where}.last")
+
+
+def _check_node_terms(group: TaskGroup, where: str) -> None:
+    """What the group asks of its nodes."""
+    check_quantity(group.gpu_memory_mib, f"{where}.gpu_memory_mib")
+    if group.gpu_memory_mib and not (group.request.gpu_milli or group.mig):
+        raise SpecError(f"{where}.gpu_memory_mib", "is asked for, but no device", "Ask for gpu as well")
+    for field in ("node_labels", "avoid_labels"):
+        labels: dict[str, tuple[str, ...]] = getattr(group, field)
+        _check_size(labels, f"{where}.{field}", "conditions")
+        for key, values in labels.items():
+            check_id(key, f"{where}.{field}")
+            _check_size(values, f"{where}.{field}.{key}", "values")
+            if not values:
+                raise SpecError(f"{where}.{field}.{key}", "has no value", "Give values, or * for any")
+            for value in values:
+                if value not in ("", "*"):
+                    check_id(value, f"{where}.{field}.{key}")
+    for key in group.node_labels.keys() & group.avoid_labels.keys():
+        wanted, avoided = set(group.node_labels[key]), set(group.avoid_labels[key])
+        if "*" in avoided or wanted <= avoided:
+            raise SpecError(
+                f"{where}.avoid_labels.{key}", "leaves nothing of what node_labels asks for", "Take one of them out"
+            )
+    _check_size(group.tolerations, f"{where}.tolerations", "tolerations")
+    for i, toleration in enumerate(group.tolerations):
+        check_id(toleration.key, f"{where}.tolerations[{i}].key")
+        if toleration.value:
+            check_id(toleration.value, f"{where}.tolerations[{i}].value")
+    if group.spread is not None:
+        check_quantity(group.spread.max_skew, f"{where}.spread.max_skew", least=1, most=MAX_TASKS)
+
+
+def _check_bonds(spec: WorkloadSpec, where: str) -> None:
+    for field in ("near", "apart"):
+        terms: tuple[Affinity, ...] = getattr(spec, field)
+        _check_size(terms, f"{where}.{field}", "terms")
+        for i, term in enumerate(terms):
+            if not term.tags:
+                raise SpecError(f"{where}.{field}[{i}].tags", "is empty", "Give a tag: without one it means all work")
+            _check_size(term.tags, f"{where}.{field}[{i}].tags", "tags")
+    for term in spec.near:
+        if term in spec.apart:
+            raise SpecError(f"{where}.apart", "keeps it from where `near` wants it", "Take one of the two out")
+    _check_size(spec.data, f"{where}.data", "zones")
+    for i, zone in enumerate(spec.data):
+        check_id(zone, f"{where}.data[{i}]")
 
 
 def check_workload(spec: WorkloadSpec, where: str = "workload") -> None:
@@ -479,5 +583,7 @@ def check_workload(spec: WorkloadSpec, where: str = "workload") -> None:
         check_resources(group.request, f"{at}.request")
         if not any(group.request.vector()):
             raise SpecError(f"{at}.request", "asks for nothing", "Ask for at least one resource")
+        _check_node_terms(group, at)
     if total > MAX_TASKS:
         raise SpecError(f"{where}.groups", f"{total} tasks in all", f"At most {MAX_TASKS} in one workload")
+    _check_bonds(spec, where)

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from itertools import groupby
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
@@ -53,14 +54,34 @@ class Reach(NamedTuple):
     """Labels to be matched node by node."""
     open_set: frozenset[int]
     kept_set: frozenset[tuple[int, int]]
+    ranks: tuple[tuple[int, int], ...]
+    """Of each of `open`: (taints that are better avoided, pool)."""
+
+    def tiers(self, across_pools: bool) -> list[list[int]]:
+        """`open` in lists of partitions that are as good as each other, those of different pools apart unless pools
+        make no difference."""
+        found = groupby(zip(self.ranks, self.open, strict=True), key=lambda at: at[0][: 1 if across_pools else 2])
+        return [[partition for _, partition in tier] for _, tier in found]
+
+
+class PoolFacts(NamedTuple):
+    """What pools are, by row."""
+
+    capacity: np.ndarray[Any, np.dtype[np.int64]]
+    """[4, pools] in the order of RESOURCES."""
+    devices: np.ndarray[Any, np.dtype[np.int64]]
+    model: np.ndarray[Any, np.dtype[np.int32]]
+    """A number for the device model; -1 for none."""
+    price: np.ndarray[Any, np.dtype[np.int64]]
+    spot: Mask
 
 
 class NodeTable(Table):
     """Pools and nodes: what they are and where they stand."""
 
-    columns = (
-        "pools", "node_ids", "places", "pool", "state", "booking", *PLACES, "labels", "taints", "label_sets", "taint_sets",
-        "named_labels",
+    columns: ClassVar[tuple[str, ...]] = (
+        "pools", "node_ids", "places", "pool", "state", "booking", *PLACES, "labels", "taints", "label_sets",
+        "taint_sets", "named_labels",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -102,6 +123,7 @@ class NodeTable(Table):
         self._taint_row: dict[TaintSet, int] = {taints: i for i, taints in enumerate(self.taint_sets)}
         self.has_profiles = any(pool.placement for pool in self.pools)
         """Whether some pool says how nodes are chosen."""
+        self._pool_facts: PoolFacts | None = None
         self._parents: dict[tuple[int, int, int], int] | None = None
         self.divide()
 
@@ -119,6 +141,7 @@ class NodeTable(Table):
         self.pools.append(pool)
         self.pool_nodes.append(0)
         self.has_profiles |= bool(pool.placement)
+        self._pool_facts = None
 
     def add_facts(self, node: NodeSpec) -> int:
         """A new row with what the node is. Its partition is there afterwards."""
@@ -189,6 +212,17 @@ class NodeTable(Table):
 
     def device_count(self, node: int) -> int:
         return int(self.pools[self.pool[node]].capacity.gpu_milli // 1000)
+
+    def pool_facts(self) -> PoolFacts:
+        if self._pool_facts is None:
+            model = Names([""])
+            rows = [(*pool.capacity.vector(), model.add(pool.gpu_model) - 1, pool.price_microusd_hour, pool.spot)
+                    for pool in self.pools]  # fmt: skip
+            table = np.array(rows, np.int64).reshape(-1, 7).T
+            self._pool_facts = PoolFacts(
+                table[:4], table[2] // 1000, table[4].astype(np.int32), table[5], table[6].astype(bool)
+            )
+        return self._pool_facts
 
     def labels_of(self, node: int) -> dict[str, str]:
         """Its labels: those of its pool and its own."""
@@ -296,26 +330,40 @@ class NodeTable(Table):
             found = self.reaches[shape] = self._reach(shape)
         return found
 
-    def _reach(self, shape: Shape) -> Reach:
+    def suited(self, shape: Shape, *, labels: bool = True, taints: bool = True) -> list[int]:
+        """By pool, nodes in any state that tasks of the shape may use, whatever is on them. Without regard to labels
+        or taints where these do not count."""
+        keys = {demand.key for demand in shape.labels} if labels else set()
+        counts = [0] * len(self.pools)
+        if keys <= set(self.split):
+            for row in self._reach(shape, labels=labels, taints=taints).open:
+                counts[self.partitions[row].pool] += self.partition_nodes[row]
+            return counts
+        mine = np.zeros(max(len(self.partitions), 1), bool)
+        mine[list(self._reach(shape, labels=False, taints=taints).open)] = True
+        mask = mine[view(self.partition)] & (view(self.state) != NodeState.REMOVED) & self.labelled(shape.labels)
+        return np.bincount(view(self.pool)[mask], minlength=len(counts)).tolist()
+
+    def _reach(self, shape: Shape, *, labels: bool = True, taints: bool = True) -> Reach:
         order = {pool: i for i, pool in enumerate(shape.pools)}
-        ranked: list[tuple[int, int, LabelSet, list[tuple[str, str, str]], int]] = []
+        ranked: list[tuple[int, int, LabelSet, list[tuple[str, ...]], int]] = []
         for row, partition in enumerate(self.partitions):
             if partition.pool in shape.pool_set or any(pool == partition.pool for _, pool in shape.booked):
                 unwanted = [t for t in partition.taints if not tolerates(shape.tolerations, t)]
-                if self._labels_match(shape, dict(partition.labels)) and not any(
-                    taint.effect == "NoSchedule" for taint in unwanted
-                ):
-                    content = [(t.key, t.value, t.effect) for t in partition.taints]
+                barred = taints and any(taint.effect == "NoSchedule" for taint in unwanted)
+                if not barred and (not labels or self._labels_match(shape, dict(partition.labels))):
+                    content: list[tuple[str, ...]] = [(t.key, t.value, t.effect) for t in partition.taints]
                     at = order.get(partition.pool, len(order))
                     ranked.append((len(unwanted), at, partition.labels, content, row))
         ranked.sort()
         rows = [row for *_, row in ranked]
         found = tuple(row for row in rows if self.partitions[row].pool in shape.pool_set)
+        ranks = tuple((rank, self.partitions[row].pool) for rank, *_, row in ranked if row in set(found))
         kept = tuple(
             (booking, row) for booking, pool in shape.booked for row in rows if self.partitions[row].pool == pool
         )
         loose = tuple(demand for demand in shape.labels if demand.key not in self.split)
-        return Reach(found, kept, loose, frozenset(found), frozenset(kept))
+        return Reach(found, kept, loose, frozenset(found), frozenset(kept), ranks)
 
     def _labels_match(self, shape: Shape, labels: dict[str, str]) -> bool:
         return all(demand.holds(labels.get(demand.key)) for demand in shape.labels if demand.key in self.split)
@@ -323,17 +371,21 @@ class NodeTable(Table):
     def matches(self, node: int, demands: tuple[Demand, ...]) -> bool:
         return all(demand.holds(self.label(node, demand.key)) for demand in demands)
 
-    def static_mask(self, shape: Shape) -> Mask:
-        """The nodes, in any state and kept or open, whose pool, labels and taints suit the shape."""
+    def suited_mask(self, shape: Shape) -> Mask:
+        """Nodes, in any state, that tasks of the shape may use, whatever is on them: by pool, labels and taints."""
         mine = np.zeros(max(len(self.partitions), 1), bool)
         reach = self.reach(shape)
         mine[list(reach.open)] = True
-        return mine[view(self.partition)] & self.loose_mask(reach)
+        return np.asarray(mine[view(self.partition)] & self.labelled(reach.loose))
 
     def loose_mask(self, reach: Reach) -> Mask:
         """Which nodes have the labels that are to be matched node by node."""
+        return self.labelled(reach.loose)
+
+    def labelled(self, demands: tuple[Demand, ...]) -> Mask:
+        """Which nodes have labels as demanded."""
         mask: Mask = np.ones(len(self.node_ids), bool)
-        for demand in reach.loose:
+        for demand in demands:
             found = self.label_mask(demand)
             mask &= ~found if demand.avoided else found
         return mask
@@ -352,5 +404,3 @@ def known_labels(nodes: NodeTable) -> list[str]:
     found = {name for pairs in nodes.label_sets for name, _ in pairs}
     found |= {level for level in PLACES if any(getattr(nodes, level))}
     return sorted(found)
-
-

@@ -16,7 +16,7 @@ from itertools import islice, permutations
 
 import numpy as np
 
-from engine import bulk
+from engine import bulk, choosing
 from engine.capacity import NOWHERE, OPEN, Capacity
 from engine.columns import view
 from engine.domains import Choice, DomainRoom, domain_room, levels_asked, pick, spans
@@ -77,6 +77,8 @@ def _place_group(capacity: Capacity, group: int, shape: Shape, left: int, claims
 
 def _extend_group(capacity: Capacity, group: int, shape: Shape, left: int, claims: list[Claim]) -> int:
     """Add claims for as many of `left` tasks as there is room for. Returns how many were left over."""
+    if not choosing.is_simple(capacity, shape):
+        return choosing.extend(capacity, group, shape, left, claims)
     while left:
         node = capacity.find(shape)
         if node == NOWHERE:
@@ -151,15 +153,31 @@ def _claim_in(
     room = rooms.by_position
     if int(room[low:high].sum()) < count:
         return False
+    if shape.spread is not None:
+        return not choosing.spread_over(capacity, group, shape, count, claims, tree.rows[low:high], room[low:high])
     if len(shape.pools) + len(shape.booked) > 1:
         room = _of_liked_pools(capacity, tree, shape, room, choice, count)
     positions, tasks = pick(tree, room, choice, count)
-    for node, each in zip(tree.rows[positions].tolist(), tasks.tolist(), strict=True):
-        if shape.part:
-            claims += [(group, node, 1, capacity.claim(node, shape, 1)) for _ in range(each)]
-        else:
-            claims.append((group, node, each, capacity.claim(node, shape, each)))
+    claims += _claim_many(capacity, group, shape, tree.rows[positions], tasks)
     return True
+
+
+def _claim_many(capacity: Capacity, group: int, shape: Shape, rows: Ints, tasks: Ints) -> list[Claim]:
+    """Claims for tasks of one group on different nodes that have room for them; parts of devices one at a time."""
+    nodes, counts = rows.tolist(), tasks.tolist()
+    if bulk.worth_it(shape, len(nodes)):
+        bulk.shift_many(capacity, shape, rows, -tasks)
+        return [(group, node, count, 0) for node, count in zip(nodes, counts, strict=True)]
+    masks = bulk.take_all_devices(capacity, shape, rows, tasks)
+    if masks is not None:
+        return [(group, *claim) for claim in zip(nodes, counts, masks.tolist(), strict=True)]
+    if shape.part:
+        return [
+            (group, node, 1, capacity.claim(node, shape, 1))
+            for node, count in zip(nodes, counts, strict=True)
+            for _ in range(count)
+        ]
+    return [(group, node, count, capacity.claim(node, shape, count)) for node, count in zip(nodes, counts, strict=True)]
 
 
 def _of_liked_pools(capacity: Capacity, tree: Tree, shape: Shape, room: Ints, choice: Choice, count: int) -> Ints:
@@ -205,7 +223,9 @@ def _place_beside(
     claims: list[Claim] = []
     placed = [0] * len(shapes)
     for level in known.tree.wider(preferred, required):
-        choice = Choice(known.tree.around(level, beside), known.tree.next_narrower(level))
+        near, within = known.tree.around(level, beside), known.tree.around(required, beside)
+        span = max(near[0], within[0]), min(near[1], within[1])
+        choice = Choice(span, known.tree.next_narrower(level))
         for group, shape in enumerate(shapes):
             more = min(up_to[group] - placed[group], known.rooms(capacity, shape).total(choice.span))
             if _claim_in(capacity, known, group, shape, more, choice, claims):
@@ -239,9 +259,9 @@ def unplace(capacity: Capacity, shapes: tuple[Shape, ...], claims: list[Claim]) 
     """Give claims back."""
     for group, shape in enumerate(shapes):
         mine = [claim for claim in claims if claim[0] == group]
-        if bulk.worth_it(shape, len(mine)):
-            _, nodes, counts, _ = np.array(mine, np.int64).T
-            bulk.shift_many(capacity, shape, nodes, counts)
+        _, nodes, counts, masks = np.array(mine, np.int64).reshape(-1, 4).T
+        if bulk.worth_shifting(shape, nodes):
+            bulk.shift_many(capacity, shape, nodes, counts, masks)
         else:
             for _, node, count, devices in reversed(mine):
                 capacity.give_back(node, shape, count, devices)

@@ -229,8 +229,9 @@ def _shift_on_nodes(state: State, row: int, sign: int) -> None:
     state.shift_company(row, -sign)
     for group, shape in enumerate(w.class_at(row).shapes):
         mine = [i for i in held if a.group[i] == group]
-        if bulk.worth_it(shape, len(mine)):
-            bulk.shift_many(capacity, shape, view(a.node)[mine], sign * view(a.count)[mine].astype(np.int64))
+        if bulk.worth_shifting(shape, view(a.node)[mine]):
+            counts = sign * view(a.count)[mine].astype(np.int64)
+            bulk.shift_many(capacity, shape, view(a.node)[mine], counts, view(a.devices)[mine])
             continue
         for i in mine:
             if sign > 0:
@@ -281,7 +282,8 @@ class _Search:
                 return None
             still = self._lacks(_queues_without(state, found))
             if not still:
-                return self._verified(found, exact=len(self.shapes) == 1 and not lacks)
+                alone = len(self.shapes) == 1 and self.shapes[0].terms is None
+                return self._verified(found, exact=alone and not lacks)
             # Giving back within what a cohort does not lend frees nothing above it: ask for more.
             for at, short in still.items():
                 lacks[at] = lacks.get(at, 0) + short
@@ -452,22 +454,46 @@ class _Search:
     ) -> list[int] | None:
         state = self.state
         w = state.workloads
-        one_group = len(self.shapes) == 1
+        bound = self._bound_by(candidates)
+        # Slots of one group of tasks that go anywhere can be counted: all else is tried out.
+        counted = len(self.shapes) == 1 and not bound
 
         def fits(rows: list[int]) -> bool:
-            return _placed_without(state, self.shapes, self.counts, rows) is not None
+            for row in bound:
+                state.shift_company(row, 1)
+            claims = _placed_without(state, self.shapes, self.counts, rows)
+            for row in bound:
+                state.shift_company(row, -1)
+            return claims is not None
 
         asks = list(zip(self.shapes, self.counts, strict=True))
         quotas = [Quota(self._given_back(vertex, slot), short) for (vertex, slot), short in lacks.items()]
-        classes, joint = view(w.cls), None if one_group else fits
+        classes, joint = view(w.cls), None if counted else fits
         what = state.capacity, state.allocations, self.requests, classes, asks, candidates
         request = self.shapes[0].topology
-        if request is None or request.required is None:
-            return cheapest(*what, quotas=quotas, limits=_Limits(self, sources), fits=joint)
-        tree = domain_room(state.capacity).tree
-        level, _ = levels_asked(tree, request)
-        domains = tree.domain[level][tree.position]
-        return cheapest_in_one(*what, domains, quotas=quotas, limits=lambda: _Limits(self, sources), fits=joint)
+        try:
+            for row in bound:
+                state.shift_company(row, -1)
+            if request is None or request.required is None:
+                return cheapest(*what, quotas=quotas, limits=_Limits(self, sources), fits=joint)
+            tree = domain_room(state.capacity).tree
+            level, _ = levels_asked(tree, request)
+            domains = tree.domain[level][tree.position]
+            return cheapest_in_one(*what, domains, quotas=quotas, limits=lambda: _Limits(self, sources), fits=joint)
+        finally:
+            for row in bound:
+                state.shift_company(row, 1)
+
+    def _bound_by(self, candidates: Candidates) -> list[int]:
+        """Those who may be victims and count for the bonds of the preemptor: the nodes that they bar are looked at as
+        if they were gone, because they may be."""
+        terms = self.shapes[0].terms
+        if terms is None:
+            return []
+        mine = {*terms.near, *terms.apart, *terms.shunned}
+        marks, company = self.state.workloads.marks, self.state.capacity.company
+        rows = np.flatnonzero(candidates.level >= 0).tolist()
+        return [row for row in rows if not mine.isdisjoint(term for of in marks(row, company) for term in of)]
 
     def _given_back(self, vertex: int, slot: int) -> Rows:
         """Per workload row: what it is charged in the slot, if that reaches the vertex."""

@@ -20,4 +20,9 @@ def quantity(resource: int, value: int) -> str:
 def task_size(shape: Shape) -> str:
     """What one task asks for, as people write it."""
     asked = (shape.cpu, shape.memory, shape.gpu_milli, shape.disk)
-    return " + ".join(quantity(i, value) for i, value in enumerate(asked) if value)
+    parts = [
+        shape.mig if shape.mig and RESOURCES[i] == "gpu_milli" else quantity(i, value)
+        for i, value in enumerate(asked)
+        if value
+    ]
+    return " + ".join(parts)

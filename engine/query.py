@@ -156,7 +156,8 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     token: str
     """OnHold, Suspended, WaitingForDependency, DependencyNeverSatisfied, WaitingForStartTime, Backoff; of a queued
     one WaitingForPreempted, QueueHeld, BehindInQueue, ArrayLimit, WaitingForReservation, NoMatchingNodes,
-    WaitingForQuota, InsufficientCapacity, Fragmented, NoDomainFits, AwaitingEvaluation."""
+    WaitingForQuota, InsufficientCapacity, Fragmented, NoDomainFits, AwaitingEvaluation. After InsufficientCapacity or
+    Fragmented, about nodes that have room and yet are not for it: NodeLabels, NodeTaints, KeptApart, NotNear."""
     text: str
     """A sentence with the numbers: asked, free, by whom."""
     unblock: str = ""
@@ -168,7 +169,8 @@ class Counterfactual(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str
     """What is changed: release, resume, queue, array, dependency, start_time, ahead, policy, estimate, promise,
-    reservation, returned, quota, uncordon, capacity, topology, tasks; nothing, when the next scheduling cycle is enough."""
+    reservation, returned, quota, uncordon, consolidate, capacity, topology, tasks; nothing, when the next scheduling
+    cycle is enough."""
     text: str
     """The change in words, exactly as it was applied."""
     edits: tuple[dict[str, Any], ...]
@@ -328,6 +330,12 @@ class NodeDetail(msgspec.Struct, frozen=True, kw_only=True):
     """Free milli-GPU of each device."""
     workloads: tuple[tuple[str, int], ...]
     """Ids and task counts of what is bound here."""
+    region: str = ""
+    nvlink: str = ""
+    labels: dict[str, str] = {}
+    """Of its pool and its own."""
+    taints: tuple[str, ...] = ()
+    """`key=value:effect`; the value is left out where it is empty."""
 
 
 class QueueDetail(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from engine.model import RESOURCES, QueueMode, QueueSpec
 from engine.naming import ids_of, listed
 from engine.quantities import quantity
 from engine.quota import Charge, check_change
+from engine.scores import check_weights
 from engine.state import State
 
 
@@ -18,6 +19,7 @@ def change_queue(state: State, command: cmd.ChangeQueue, now_ms: int) -> Checked
     spec = command.queue
     check_change(state.queues, spec)
     check_flavor_pools((spec,), set(state.capacity.pool_of), "queue")
+    check_weights(spec.placement, "queue.placement")
     events: list[ev.AnyEvent] = [ev.QueueChanged(canonical(spec))]
     over = state.queues.over_if(spec, now_ms)
     if not over or command.over == "keep":

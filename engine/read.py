@@ -325,6 +325,10 @@ class Reader:
             free=dict(zip(RESOURCES, capacity.free_vector(row), strict=True)),
             devices=tuple(capacity.devices(row)),
             workloads=tuple(sorted(tasks.items())),
+            region=places[capacity.region[row]],
+            nvlink=places[capacity.nvlink[row]],
+            labels=capacity.labels_of(row),
+            taints=tuple(taint.label for taint in capacity.taints_of(row)),
         )
 
     # -- the overview ---------------------------------------------------------------------------------------------

@@ -87,6 +87,8 @@ class Shape:
     """Acceptable GPU models; empty: any."""
     count: int
     """How often it occurs."""
+    memory: int = 0
+    """MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,21 +154,18 @@ def best_fit(nodes: Candidates, wish: Wish, around: Surroundings) -> Floats:
 def gpu_fragmentation(nodes: Candidates, wish: Wish, around: Surroundings) -> Floats:
     """100 x sigmoid(fragment before - after, in devices), by the mix; a share goes to its best device. The gradient of
     FGD (Weng et al., USENIX ATC 2023), with whole numbers where the original sums floats."""
-    weight = sum(shape.count for shape in around.mix)
-    if not weight:
-        return np.full(nodes.rows.size, BEST / 2)
-    before = fragment(nodes.free[CPU], nodes.devices, nodes.model, around.mix)
-    cpu = nodes.free[CPU] - wish.cpu
-    if not wish.share:
-        after = fragment(cpu, without_whole(nodes.devices, wish.gpus), nodes.model, around.mix)
-        return _sigmoid((before - after) / (weight * WHOLE))
-    gain = np.full(nodes.rows.size, -np.inf)
-    for device in range(nodes.devices.shape[1]):
-        left = nodes.devices.copy()
-        left[:, device] -= wish.share
-        here = (before - fragment(cpu, left, nodes.model, around.mix)) / (weight * WHOLE)
-        gain = np.maximum(gain, np.where(left[:, device] >= 0, here, -np.inf))
-    return _sigmoid(gain)
+    return _gradient(lambda free, devices: fragment(free[CPU], devices, nodes.model, around.mix), nodes, wish, around)
+
+
+def gpu_stranding(nodes: Candidates, wish: Wish, around: Surroundings) -> Floats:
+    """As `gpu_fragmentation`, but of fragment + stranded GPU (`stranded`): what lies idle in pieces nobody can use, and
+    what the node's CPU and memory could not drive if its other tasks were average ones."""
+
+    def lost(free: Longs, devices: NDArray[np.int32]) -> Longs:
+        pieces = fragment(free[CPU], devices, nodes.model, around.mix)
+        return pieces + sum(shape.count for shape in around.mix) * stranded(free, devices, around.mix)
+
+    return _gradient(lost, nodes, wish, around)
 
 
 def topology(nodes: Candidates, wish: Wish, around: Surroundings) -> Floats:
@@ -202,6 +201,7 @@ SCORES: dict[str, Score] = {
         dot_product,
         best_fit,
         gpu_fragmentation,
+        gpu_stranding,
         topology,
         price,
         spot_risk,
@@ -209,6 +209,9 @@ SCORES: dict[str, Score] = {
     )
 }
 """Name -> score; what queues and pools may give weights to."""
+
+BY_MIX = ("gpu_fragmentation", "gpu_stranding")
+"""Scores that look at `Surroundings.mix`."""
 
 
 def check_weights(weights: Mapping[str, int], where: str) -> None:
@@ -257,6 +260,48 @@ def fragment(cpu: Longs, devices: NDArray[np.int32], model: NDArray[np.int32], m
             fits &= np.isin(model, shape.models)
         total += shape.count * np.where(fits, idle - np.where(usable, room, 0).sum(axis=1, dtype=np.int64), idle)
     return total
+
+
+def stranded(free: Longs, devices: NDArray[np.int32], mix: tuple[Shape, ...]) -> Longs:
+    """[k] idle milli-GPU beyond what the free CPU and memory suffice for at the mix's average per milli-GPU.
+
+    `free` [4, k] and `devices` [k, d] as in `Candidates`. Only tasks with GPUs count for the averages; a mix without
+    any strands nothing.
+    """
+    idle: Longs = np.maximum(devices, 0).sum(axis=1, dtype=np.int64)
+    driven: Longs = idle
+    for resource, (wanted, gpu) in ((CPU, average(mix, "cpu")), (MEMORY, average(mix, "memory"))):
+        if wanted:
+            driven = np.minimum(driven, free[resource] * gpu // wanted)
+    left: Longs = idle - driven
+    return left
+
+
+def average(mix: tuple[Shape, ...], quantity: str) -> tuple[int, int]:
+    """Sum of one quantity and of milli-GPU over the tasks with GPUs, by their counts."""
+    users = [shape for shape in mix if shape.devices]
+    wanted = sum(shape.count * getattr(shape, quantity) for shape in users)
+    return wanted, sum(shape.count * shape.per_device * shape.devices for shape in users)
+
+
+def _gradient(
+    lost: Callable[[Longs, NDArray[np.int32]], Longs], nodes: Candidates, wish: Wish, around: Surroundings
+) -> Floats:
+    """100 x sigmoid of what placing the task takes off `lost`, in devices; a share goes to its best device. `lost` is
+    of free [4, k] and devices [k, d], summed over the mix by its counts."""
+    weight = sum(shape.count for shape in around.mix) * WHOLE
+    if not weight:
+        return np.full(nodes.rows.size, BEST / 2)
+    before = lost(nodes.free, nodes.devices)
+    free = nodes.free - np.array(wish.vector(), np.int64)[:, None]
+    if not wish.share:
+        return _sigmoid((before - lost(free, without_whole(nodes.devices, wish.gpus))) / weight)
+    gain = np.full(nodes.rows.size, -np.inf)
+    for device in range(nodes.devices.shape[1]):
+        left = nodes.devices.copy()
+        left[:, device] -= wish.share
+        gain = np.maximum(gain, np.where(left[:, device] >= 0, (before - lost(free, left)) / weight, -np.inf))
+    return _sigmoid(gain)
 
 
 def without_whole(devices: NDArray[np.int32], gpus: int) -> NDArray[np.int32]:

@@ -339,7 +339,8 @@ class State(Table):
                 if self.is_bound(row):
                     new = tuple(term for term in w.marks(row, company)[0] if term >= known)
                     company.shift(self.capacity, (new, ()), self._where(row))
-        if any([w.shun(term, self.capacity) for term in shunned]):
+        split_up = [w.shun(term, self.capacity) for term in shunned]
+        if any(split_up):
             self.rebuild_pending()
             self.capacity.freed += 1
 
@@ -432,11 +433,12 @@ class State(Table):
             tasks += sum(counts)
             if self.capacity.company.terms and self.shift_company(row, 1, list(zip(nodes, counts, strict=True))):
                 self.capacity.freed += 1
-            if bulk.worth_it(shape, len(nodes)):
-                on, each = view(nodes), view(counts).astype(np.int64)
+            on = view(nodes)
+            if bulk.worth_shifting(shape, on):
+                each, masks = view(counts).astype(np.int64), view(devices) if devices else 0
                 if not claimed:
-                    bulk.shift_many(self.capacity, shape, on, -each)
-                first = bulk.add_many(self.allocations, row, group, on, each, first)
+                    bulk.shift_many(self.capacity, shape, on, -each, masks)
+                first = bulk.add_many(self.allocations, row, group, on, each, first, masks)
                 continue
             for i in range(len(nodes) - 1, -1, -1):
                 mask = devices[i] if devices else 0
@@ -536,7 +538,7 @@ class State(Table):
     def _unbind(self, row: int, rows: list[int]) -> None:
         for group, shape in enumerate(self.workloads.class_at(row).shapes):
             mine = [a for a in rows if self.allocations.group[a] == group]
-            if bulk.worth_it(shape, len(mine)):
+            if bulk.worth_shifting(shape, view(self.allocations.node)[mine]):
                 self._free_many(shape, np.array(mine, np.int32))
             else:
                 for a in mine:
@@ -555,7 +557,8 @@ class State(Table):
         if self.capacity.company.terms:
             tasks = view(self.allocations.count)[rows].tolist()
             self.shift_company(self.allocations.workload[rows[0]], -1, list(zip(nodes.tolist(), tasks, strict=True)))
-        bulk.shift_many(self.capacity, shape, nodes, view(self.allocations.count)[rows].astype(np.int64))
+        counts, devices = view(self.allocations.count)[rows].astype(np.int64), view(self.allocations.devices)[rows]
+        bulk.shift_many(self.capacity, shape, nodes, counts, devices)
         self.capacity.note_gains(nodes.tolist())
         bulk.drop_many(self.allocations, rows)
 

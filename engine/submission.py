@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import difflib
+
 import msgspec
+import numpy as np
 
 from engine import commands as cmd
 from engine import events as ev
 from engine import mig
+from engine.columns import view
+from engine.domains import domain_room, levels_asked
 from engine.errors import MusterError, SpecError
-from engine.model import RESOURCES, Dependency, TaskGroup, WorkloadSpec, check_workload
-from engine.naming import ids_of, members_of
-from engine.shape import Shape, accepts
+from engine.gpu_models import device_memory_mib
+from engine.model import (
+    LEVELS,
+    RESOURCES,
+    Dependency,
+    NodeState,
+    TaskGroup,
+    TopologyRequest,
+    WorkloadSpec,
+    check_workload,
+)
+from engine.naming import ids_of, listed, members_of
+from engine.nodes import known_labels, known_values
+from engine.shape import Shape, accepts, tolerates
 from engine.state import State, members
 
 
 def check_submission(state: State, command: cmd.Submit, now_ms: int) -> tuple[list[ev.AnyEvent], tuple[str, ...]]:
     new: dict[str, int] = {}
-    sound: set[tuple[tuple[TaskGroup, ...], str, bool]] = set()
+    sound: set[tuple[tuple[TaskGroup, ...], str, bool, TopologyRequest | None]] = set()
     changed: list[str] = []
     charged: list[WorkloadSpec] = []
     for i, given in enumerate(command.workloads):
@@ -34,9 +50,10 @@ def check_submission(state: State, command: cmd.Submit, now_ms: int) -> tuple[li
             known = ", ".join(sorted(state.workloads.priority_of)) or "none is defined"
             raise SpecError(f"{where}.priority_class", f"there is no '{spec.priority_class}'", f"Use one of: {known}")
         # Equal requests need looking at once only.
-        if (spec.groups, spec.queue, spec.elastic) not in sound:
+        asked = spec.groups, spec.queue, spec.elastic, spec.topology
+        if asked not in sound:
             _check_place(state, spec, where)
-            sound.add((spec.groups, spec.queue, spec.elastic))
+            sound.add(asked)
         if spec.deadline_ms or spec.reservation:
             _check_times(state, spec, where, now_ms)
     depending = [i for i, spec in enumerate(command.workloads) if spec.after]
@@ -151,6 +168,8 @@ def _check_place(state: State, spec: WorkloadSpec, where: str) -> None:
         raise SpecError(f"{where}.queue", f"queue '{spec.queue}' is draining", "Use another queue, or open it again")
     for i, group in enumerate(spec.groups):
         _check_group(state, group, queue, f"{where}.groups[{i}]")
+    if spec.topology is not None:
+        _check_topology(state, spec, queue, where)
     total = [0, 0, 0, 0]
     for group in spec.groups:
         for i, wanted in enumerate(group.request.vector()):
@@ -178,6 +197,7 @@ def _check_group(state: State, group: TaskGroup, queue: int, where: str) -> None
     for name in group.pools:
         if name not in state.capacity.pool_of:
             raise SpecError(f"{where}.pools", f"there is no pool '{name}'", f"Use: {', '.join(p.name for p in pools)}")
+    _check_devices(state, group, where)
     named = state.queues.flavors_of(queue)
     eligible = [
         i
@@ -187,7 +207,10 @@ def _check_group(state: State, group: TaskGroup, queue: int, where: str) -> None
     if not eligible:
         raise SpecError(f"{where}.request", "no node of this cell could ever run one such task", _largest(state, group))
     shape = Shape(group, pools)
-    rooms = [shape.most_on(pools[i]) * state.capacity.pool_nodes[i] for i in eligible]
+    nodes = state.capacity.suited(shape)
+    if not any(nodes[i] for i in eligible):
+        raise _unsuited(state, shape, eligible, where)
+    rooms = [shape.most_on(pools[i]) * nodes[i] for i in eligible]
     # With quotas by pool a group goes to one pool.
     most = max(rooms) if state.queues.flavored(queue) else sum(rooms)
     if (group.min_count or group.count) > most:
@@ -196,6 +219,109 @@ def _check_group(state: State, group: TaskGroup, queue: int, where: str) -> None
             f"a gang of {group.min_count or group.count} tasks is larger than the cell, which has room for {most} when "
             "empty",
             "Ask for fewer or smaller tasks",
+        )
+
+
+def _check_devices(state: State, group: TaskGroup, where: str) -> None:
+    """Refuse device models that no pool has, and more device memory than any is known to have."""
+    pools = [pool for i, pool in enumerate(state.capacity.pools) if state.capacity.pool_nodes[i]]
+    models = sorted({pool.gpu_model for pool in pools if pool.gpu_model})
+    asks = group.request.gpu_milli or group.mig
+    if group.gpu_models and asks and models and not set(models) & set(group.gpu_models):
+        raise SpecError(
+            f"{where}.gpu_models",
+            f"no node has devices of model {' or '.join(group.gpu_models)}",
+            f"{_close(group.gpu_models[0], models)}There are: {', '.join(models)}",
+        )
+    memory = {pool.name: device_memory_mib(pool) for pool in pools if pool.capacity.gpu_milli}
+    most, silent = max(memory.values(), default=0), [name for name, mib in memory.items() if not mib]
+    if group.gpu_memory_mib > most and memory:
+        known = f"the largest known is {most} MiB" if most else "of none is it known how much it has"
+        more = f"; if devices of {listed(silent)} have it, say so by gpu_memory_mib of the pool" if silent else ""
+        raise SpecError(
+            f"{where}.gpu_memory_mib",
+            f"no device has {group.gpu_memory_mib} MiB of memory: {known}",
+            f"Ask for less{more}",
+        )
+
+
+def _unsuited(state: State, shape: Shape, eligible: list[int], where: str) -> SpecError:
+    """Labels or taints keep the tasks from every node that is large enough: which?"""
+    capacity = state.capacity
+    large = np.isin(view(capacity.pool), eligible) & (view(capacity.state) != NodeState.REMOVED)
+    for demand in shape.labels:
+        if not (large & capacity.labelled((demand,))).any():
+            field = "avoid_labels" if demand.avoided else "node_labels"
+            wanted = "any value" if demand.any else listed(sorted(demand.values))
+            if demand.avoided:
+                return SpecError(
+                    f"{where}.{field}.{demand.key}",
+                    f"every node that is large enough has the label '{demand.key}' with {wanted}",
+                    "Take the condition out, or avoid fewer values",
+                )
+            values = known_values(capacity, demand.key)
+            names = known_labels(capacity)
+            near = _close(min(demand.values, default=""), values) if values else _close(demand.key, names)
+            there = f"Its values are: {listed(values)}" if values else f"Labels are: {listed(names) or 'none'}"
+            return SpecError(
+                f"{where}.{field}.{demand.key}",
+                f"no node that is large enough has the label '{demand.key}' with {wanted}",
+                f"{near}{there}",
+            )
+    if not any(capacity.suited(shape, taints=False)[i] for i in eligible):
+        return SpecError(
+            f"{where}.node_labels", "no node that is large enough has all the labels together", "Ask for fewer of them"
+        )
+    barring = sorted(
+        {
+            f"{taint.key}={taint.value}" if taint.value else taint.key
+            for row in np.unique(view(capacity.taints)[large & capacity.labelled(shape.labels)]).tolist()
+            for taint in capacity.taint_sets[row]
+            if taint.effect == "NoSchedule" and not tolerates(shape.tolerations, taint)
+        }
+    )
+    return SpecError(
+        f"{where}.tolerations",
+        f"every node that would do has a taint that is not tolerated: {listed(barring)}",
+        f"Tolerate one of them, such as {{key: {barring[0].partition('=')[0]}}}, if the work may go there",
+    )
+
+
+def _close(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, 1)
+    return f"Did you mean {near[0]}? " if near else ""
+
+
+def _check_topology(state: State, spec: WorkloadSpec, queue: int, where: str) -> None:
+    """Refuse a preferred level that the required one makes meaningless, and gangs that no domain could ever hold."""
+    asked = spec.topology
+    if asked is None or asked.required is None:
+        return
+    if asked.preferred is not None and LEVELS.index(asked.preferred) < LEVELS.index(asked.required):
+        raise SpecError(
+            f"{where}.topology.preferred",
+            f"'{asked.preferred}' is wider than '{asked.required}', which is required",
+            f"Prefer one of: {', '.join(LEVELS[LEVELS.index(asked.required) :])}; or leave it out",
+        )
+    capacity, pools = state.capacity, state.capacity.pools
+    known, named = domain_room(capacity), state.queues.flavors_of(queue)
+    level, _ = levels_asked(known.tree, asked)
+    least = [group.min_count or group.count for group in spec.groups]
+    rooms = []
+    for group in spec.groups:
+        shape = Shape(group, pools)
+        usable = [i in shape.pool_set and (not named or pool.name in named) for i, pool in enumerate(pools)]
+        most = tuple(shape.most_on(pool) if may else 0 for pool, may in zip(pools, usable, strict=True))
+        rooms.append(known.when_empty(capacity, most, level))
+    short = np.maximum(np.array(least)[:, None] - np.array(rooms), 0).sum(axis=0)
+    best = int(np.argmin(short))
+    if short[best]:
+        lacking = next(g for g, room in enumerate(rooms) if room[best] < least[g])
+        raise SpecError(
+            f"{where}.topology.required",
+            f"no {asked.required} could ever hold {least[lacking]} such tasks at once: the largest, "
+            f"{known.tree.name(capacity, level, best)}, has room for {int(rooms[lacking][best])} when empty",
+            "Ask for fewer tasks, or require a wider level or none",
         )
 
 

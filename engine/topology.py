@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from engine.capacity import Capacity
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
-NODE = len(LEVELS) - 1
-"""The narrowest level, as an index into LEVELS."""
+REGION, ZONE, BLOCK, RACK, NVLINK, NODE = range(len(LEVELS))
+"""Levels as indexes into LEVELS, the widest first."""
 CELL = -1
 """Wider than any level: the cell as one domain."""
 
@@ -63,11 +63,18 @@ class Tree:
         starts = self.starts[level]
         return int(starts[domain]), int(starts[domain + 1])
 
-    def edges(self, level: int, low: int, high: int) -> Ints:
-        """Positions at which domains of the level begin between two positions, with these themselves."""
-        starts = self.starts[level]
-        inside = starts[np.searchsorted(starts, low, side="right") : np.searchsorted(starts, high)]
-        return np.concatenate(((low,), inside, (high,)))
+    def holds(self, level: int, span: tuple[int, int]) -> bool:
+        """Whether one domain of the level holds all the positions. A domain of a narrower level need not be in one:
+        where the wider name is not known each of its nodes is alone in the wider level."""
+        domain = self.domain[level]
+        return bool(domain[span[0]] == domain[span[1] - 1])
+
+    def edges(self, level: int, low: int, high: int) -> list[int]:
+        """Positions at which domains of the level begin between two positions, and the first of these."""
+        domain = self.domain[level]
+        edges: list[int] = self.starts[level][domain[low] : domain[high - 1] + 1].tolist()
+        edges[0] = low
+        return edges
 
     def around(self, level: int, node: int) -> tuple[int, int]:
         """Bounds of the domain that a node row is in."""

@@ -33,10 +33,12 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from engine import mig
 from engine.allocations import Allocations
 from engine.bulk import Rows
 from engine.capacity import Capacity
 from engine.columns import view
+from engine.devices import device_numbers, instances
 from engine.shape import Shape
 from engine.workloads import WorkloadClass
 
@@ -115,6 +117,8 @@ class Requests:
         self.memory = array("q")
         self.gpu_milli = array("q")
         self.disk = array("q")
+        self.mig = array("b")
+        """Whether the devices asked for are one MIG instance."""
 
     def update(self, classes: Sequence[WorkloadClass]) -> None:
         """Append the classes that are new since the last call. Classes never change."""
@@ -126,11 +130,42 @@ class Requests:
                 self.count.append(group.count)
                 for column, quantity in zip(self.by_resource, group.request.vector(), strict=True):
                     column.append(quantity)
+                self.mig.append(bool(group.mig))
 
     @property
     def by_resource(self) -> tuple[array[int], ...]:
         """The quantities in the order of RESOURCES."""
         return self.cpu, self.memory, self.gpu_milli, self.disk
+
+    def whole_devices(self) -> Rows:
+        return np.where(view(self.mig), 0, view(self.gpu_milli) // DEVICE)
+
+    def parts_of_devices(self) -> Rows:
+        """Milli-GPU of a share or MIG instance; 0 for none."""
+        return np.where(view(self.mig), view(self.gpu_milli), view(self.gpu_milli) % DEVICE)
+
+
+class Unit(NamedTuple):
+    """What devices are counted in: whole ones, shares of one size, or MIG instances of one profile."""
+
+    milli: int
+    kinds: tuple[int, ...]
+    """Of instances: index into `mig.KINDS` by pool, -1 where there are none; empty otherwise."""
+
+    def on_device(self, number: int, pool: int) -> int:
+        """How many there are on a device, given as a number of `engine.mig`."""
+        if self.kinds:
+            return mig.instances_of(number, self.kinds[pool])
+        return max(number, 0) // self.milli
+
+    def on_devices(self, numbers: Rows, pools: Rows) -> Rows:
+        if self.kinds:
+            return mig.instances_in(numbers, np.array(self.kinds)[pools])
+        return np.asarray(np.maximum(numbers, 0) // self.milli)
+
+    @classmethod
+    def of(cls, shape: Shape) -> Unit:
+        return cls(shape.gpu_milli if shape.kinds else shape.share or DEVICE, shape.kinds)
 
 
 def cheapest(
@@ -165,8 +200,7 @@ def cheapest(
 class Field:
     """The cell as the request sees it, in columns: what is free on each node with nobody and with all the opened gone.
 
-    A piece is an allocation row of somebody opened. A dimension is a resource, or devices counted in units: whole ones,
-    or shares of one size.
+    A piece is an allocation row of somebody opened. A dimension is a resource, or devices counted in units.
     """
 
     def __init__(
@@ -189,14 +223,16 @@ class Field:
         self.worth_a_look = reduce(np.logical_or, self.usable)
         self.wants: list[list[tuple[int, int]]] = [[] for _ in asks]
         """Per ask: (dimension, quantity of one task)."""
-        self.units: dict[int, int] = {}
-        """Dimension of devices -> milli-GPU of one unit."""
+        self.units: dict[int, Unit] = {}
+        """Dimension of devices -> what they are counted in."""
+        self.per_device: dict[int, Rows] = {}
+        """Dimension of MIG instances -> how many of them an idle device makes, by node."""
         self.any_shares = False
-        """Somebody has a share of a device, and devices are asked for."""
+        """Somebody has a part of a device, and devices are asked for."""
         self.base: list[Rows] = []
         """Per dimension: free on each node with nobody gone."""
         self.tables: list[Rows] = []
-        """Per dimension: what one task of each class and group holds; shares of devices apart."""
+        """Per dimension: what one task of each class and group holds; parts of devices apart."""
         self._add_dimensions([shape for shape, _ in asks])
         self.free = list(self.base)
         """Per dimension: free on each node with everybody opened gone."""
@@ -214,10 +250,15 @@ class Field:
         self.count: Rows = np.empty(0, np.int32)
         """Per piece: tasks."""
         self.share: Rows = np.empty(0, np.int32)
-        """Per piece: milli-GPU of a shared device; 0 for none. Empty when nobody has a share."""
+        """Per piece: milli-GPU of a part of one device; 0 for none. Empty when nobody has a part."""
+        self.burden: Rows = np.empty(0, np.int64)
+        """Per piece: what that takes off the number of the device."""
         self.device: Rows = np.empty(0, np.int32)
         """Per piece: that device, by its entry in `device_free`."""
-        self._device_free: Rows | None = None
+        self.numbers: Rows = device_numbers(capacity) if self.any_shares else np.empty(0, np.int64)
+        """Every device with nobody gone, as a number of `engine.mig`."""
+        self._numbers = self.numbers.copy()
+        """With everybody opened gone."""
 
     def _add_dimensions(self, shapes: list[Shape]) -> None:
         c = self.capacity
@@ -225,12 +266,16 @@ class Field:
             wanted = [getattr(shape, name) for shape in shapes]
             if any(wanted):
                 self._add_dimension(view(column), wanted, view(getattr(self.requests, name)))
-        for unit in sorted({shape.share or DEVICE for shape in shapes if shape.gpu_milli}):
-            wanted = [(shape.gpus or 1) * (shape.gpu_milli > 0 and unit == (shape.share or DEVICE)) for shape in shapes]
-            self.units[len(self.base)] = unit
-            gpu_milli = view(self.requests.gpu_milli)
-            self._add_dimension(self._free_units(unit), wanted, gpu_milli // DEVICE * (DEVICE // unit))
-            self.any_shares = bool((gpu_milli % DEVICE).any())
+        for unit in sorted({Unit.of(shape) for shape in shapes if shape.gpu_milli}):
+            wanted = [(shape.gpus or 1) * (shape.gpu_milli > 0 and unit == Unit.of(shape)) for shape in shapes]
+            dimension = len(self.base)
+            self.units[dimension] = unit
+            if unit.kinds:
+                most = np.array([kind.most for kind in mig.KINDS] + [0])
+                self.per_device[dimension] = most[np.array(unit.kinds)[view(c.pool)]]
+            whole = self.requests.whole_devices()
+            self._add_dimension(self._free_units(unit), wanted, whole if unit.kinds else whole * (DEVICE // unit.milli))
+            self.any_shares = bool(self.requests.parts_of_devices().any())
 
     def _add_dimension(self, free: Rows, wanted: list[int], table: Rows) -> None:
         for wants, want in zip(self.wants, wanted, strict=True):
@@ -239,10 +284,12 @@ class Field:
         self.base.append(free)
         self.tables.append(table.astype(np.float64))
 
-    def _free_units(self, unit: int) -> Rows:
-        if unit == DEVICE:
+    def _free_units(self, unit: Unit) -> Rows:
+        if unit.kinds:
+            return instances(self.capacity, unit.kinds)
+        if unit.milli == DEVICE:
             return np.asarray(np.bitwise_count(view(self.capacity.whole)).astype(np.int64))
-        sums = np.append(0, np.cumsum(view(self.capacity.device_free) // unit))
+        sums = np.append(0, np.cumsum(view(self.capacity.device_free) // unit.milli))
         ends = np.append(view(self.capacity.device_base), len(sums) - 1)
         return np.asarray(np.diff(sums[ends]))
 
@@ -283,6 +330,8 @@ class Field:
         self.count = _joined(self.count, view(allocations.count).take(rows))
         for dimension, table in enumerate(self.tables):
             amounts = table.take(entry) * self.count[before:]
+            if dimension in self.per_device:
+                amounts = amounts * self.per_device[dimension].take(self.node[before:])
             # Exact: what there is on a node is far below 2^53.
             sums = np.bincount(self.node[before:], weights=amounts, minlength=len(self.worth_a_look))
             self.free[dimension] = self.free[dimension] + sums.astype(np.int64)
@@ -296,30 +345,34 @@ class Field:
         ]
 
     def amounts(self, pieces: Rows) -> Rows:
-        """What the pieces hold, by piece and dimension; shares of devices apart."""
+        """What the pieces hold, by piece and dimension; parts of devices apart."""
         columns = [table[self.entry[pieces]] * self.count[pieces] for table in self.tables]
+        for dimension, each in self.per_device.items():
+            columns[dimension] = columns[dimension] * each[self.node[pieces]]
         return np.stack(columns, axis=1).astype(np.int64)
 
     def _open_shares(self, before: int, devices: Rows) -> None:
-        """Of the pieces from `before` on, those that hold a share of one device."""
-        share = (view(self.requests.gpu_milli) % DEVICE).take(self.entry[before:]) * self.count[before:]
+        """Of the pieces from `before` on, those that hold a part of one device."""
+        share = self.requests.parts_of_devices().take(self.entry[before:]) * self.count[before:]
         first = view(self.capacity.device_base).take(self.node[before:])
+        burdens = mig.burdens(devices)
         self.share = _joined(self.share, share)
-        self.device = _joined(self.device, first + np.frexp(devices.astype(np.float64))[1] - 1)
+        self.burden = _joined(self.burden, np.where(burdens > 0, burdens, share))
+        masks = mig.device_masks(devices).astype(np.float64)
+        self.device = _joined(self.device, first + np.frexp(masks)[1] - 1)
         self._free_shares(before + np.flatnonzero(share))
 
     def _free_shares(self, pieces: Rows) -> None:
-        """Several shares of one device add up to a whole one only together."""
-        if self._device_free is None:
-            self._device_free = view(self.capacity.device_free).copy()
+        """Several parts of one device add up to a whole one only together."""
         devices, first, at = np.unique(self.device[pieces], return_index=True, return_inverse=True)
-        old = self._device_free[devices]
+        old = self._numbers[devices]
         new = old.copy()
-        np.add.at(new, at, self.share[pieces])
-        self._device_free[devices] = new
+        np.add.at(new, at, self.burden[pieces])
+        self._numbers[devices] = new
         nodes = self.node[pieces[first]]
+        pools = view(self.capacity.pool)[nodes]
         for dimension, unit in self.units.items():
-            np.add.at(self.free[dimension], nodes, new // unit - old // unit)
+            np.add.at(self.free[dimension], nodes, unit.on_devices(new, pools) - unit.on_devices(old, pools))
 
 
 def _joined(old: Rows, new: Rows) -> Rows:
@@ -327,7 +380,8 @@ def _joined(old: Rows, new: Rows) -> Rows:
 
 
 Piece = tuple[int, tuple[int, ...], int, int, float]
-"""(node, quantity in each dimension, entry of the shared device in the node's list, its share or 0, contribution)"""
+"""(node, quantity in each dimension, entry of a device in the node's list, what a part of it takes off its number or 0,
+contribution)"""
 
 
 class _Detail:
@@ -354,7 +408,7 @@ class _Detail:
         self.gang_of = np.searchsorted(rows, field.workload[pieces])
         """Per piece: its workload."""
         self.parts = parts
-        self.shares = field.share[pieces] if field.any_shares else np.zeros(len(pieces), np.int32)
+        self.shares = field.burden[pieces] if field.any_shares else np.zeros(len(pieces), np.int64)
         self.amounts = field.amounts(pieces)
         self.usable = np.stack([usable[nodes] for usable in field.usable], axis=1)
         """By node and ask."""
@@ -368,12 +422,14 @@ class _Detail:
         self._only_wants = [want for _, want in field.wants[0]] if self.asks == 1 else None
         """With one ask every dimension is wanted, and every node usable."""
         self._units = list(field.units.items())
+        self._pools: list[int] = view(field.capacity.pool)[nodes].tolist()
         devices = np.zeros(len(pieces), np.int64)
         if self.shares.any():
             devices = field.device[pieces] - view(field.capacity.device_base)[field.node[pieces]] + len(field.base)
-            # Behind its dimensions such a node lists what is free of each of its devices.
+            # Behind its dimensions such a node lists its devices as numbers.
             for node in np.unique(self.node_of[self.shares > 0]).tolist():
-                self.free[node] += field.capacity.devices(int(nodes[node]))
+                first, count = field.capacity.device_base[nodes[node]], field.capacity.device_count(int(nodes[node]))
+                self.free[node] += field.numbers[first : first + count].tolist()
         amounts = zip(*self.amounts.T.tolist(), strict=True)
         columns = (self.node_of.tolist(), amounts, devices.tolist(), self.shares.tolist(), parts.tolist())
         self.pieces: list[list[Piece]] = [[] for _ in self.rows]
@@ -391,14 +447,15 @@ class _Detail:
 
     def shift(self, free: list[int], piece: Piece, sign: int) -> None:
         """Add what the piece holds to the free quantities of its node, or take it off again."""
-        _, amounts, device, share, _ = piece
+        node, amounts, device, share, _ = piece
         for dimension, amount in enumerate(amounts):
             free[dimension] += sign * amount
         if share:
             before = free[device]
             free[device] = after = before + sign * share
+            pool = self._pools[node]
             for dimension, unit in self._units:
-                free[dimension] += after // unit - before // unit
+                free[dimension] += unit.on_device(after, pool) - unit.on_device(before, pool)
 
     def remove(self, gang: int) -> None:
         """Take the workload off its nodes."""
@@ -528,7 +585,7 @@ class _Selection:
             for place, (dimension, want) in enumerate(field.wants[ask]):
                 if dimension in field.units:
                     scarce = (pattern >> place & 1).take(field.node)
-                    parts += field.share * scarce / (field.units[dimension] * want * missing)
+                    parts += field.share * scarce / (field.units[dimension].milli * want * missing)
         return np.asarray(parts)
 
     def _gains(self) -> Rows:

@@ -72,7 +72,7 @@ class ClassKey(NamedTuple):
 
 
 class WorkloadClass:
-    """Workloads that ask for the same: groups, estimate, reservation, bonds. Decisions and reasons are made per class."""
+    """Workloads that ask for the same: groups, estimate, reservation, bonds. Decisions and reasons go by class."""
 
     __slots__ = (
         "array", "bonds", "charge", "counts", "estimate_ms", "groups", "least", "request", "reservation", "rigid",

@@ -16,8 +16,9 @@ from engine.errors import SpecError
 from engine.query import NodeDetail, Overview, Page
 from recommender.runtime import Asked, Estimate, RuntimeModel, Skill
 
-QUOTA_WAIT_MS = 30 * 60_000
-"""A wait for quota longer than this is a finding when neighbours leave theirs unused."""
+QUOTA_WAIT_MS = FRAGMENTED_WAIT_MS = 30 * 60_000
+"""A wait for quota longer than this is a finding when neighbours leave theirs unused; and one for room that is there,
+but in pieces."""
 CORDONED_MS = 60 * 60_000
 """A node that is cordoned and empty for longer than this may have been forgotten."""
 OVERRUN = 2
@@ -29,7 +30,7 @@ CALIBRATED_PERMILLE = (800, 980)
 LEAST_SCORED = 30
 """Scored runs below which a measured skill says little."""
 
-Act = Literal["notify", "uncordon"]
+Act = Literal["notify", "uncordon", "consolidate"]
 Row = dict[str, Any]
 
 
@@ -81,7 +82,12 @@ def advise(
     Raises SpecError naming a column that a page lacks.
     """
     late, unknown = overruns(running, runtimes)
-    found = [*quota_beside_idle(waiting, queues), *forgotten_cordons(overview, cordoned), *late]
+    found = [
+        *quota_beside_idle(waiting, queues),
+        *fragmented_gangs(overview, waiting),
+        *forgotten_cordons(overview, cordoned),
+        *late,
+    ]
     return Advice(
         version=max(overview.version, waiting.version, queues.version, running.version),
         suggestions=tuple(found),
@@ -147,6 +153,47 @@ def quota_suggestion(name: str, late: list[Row], idle: list[Row], thin: tuple[st
 def quota(row: Row) -> str:
     """The nominal quota people count in: GPU where there is any, else CPU."""
     return f"{whole(row['gpu_nominal'])} GPU" if row["gpu_nominal"] else f"{whole(row['cpu_nominal'])} CPU"
+
+
+# -- waits for room that is there, but in pieces ----------------------------------------------------------------------
+
+
+def fragmented_gangs(overview: Overview, waiting: Page) -> list[Suggestion]:
+    """One suggestion for all that fragmentation has held up for long: to make room for the largest of them."""
+    late = [
+        row
+        for row in rows(waiting, "id", "queue", "state", "reason", "wait")
+        if row["state"] == "queued" and row["reason"] == "Fragmented" and row["wait"] > FRAGMENTED_WAIT_MS
+    ]
+    if not late:
+        return []
+    first = max(late, key=lambda row: (row.get("gpu") or 0, row["wait"]))
+    longest = max(row["wait"] for row in late)
+    asked_gpu = sum(row.get("gpu") or 0 for row in late)
+    evidence = [Evidence(metric="longest wait for whole pieces", window="now", rows=len(late), value=span(longest))]
+    if asked_gpu:
+        evidence.append(Evidence(metric="asked for", window="now", rows=len(late), value=f"{whole(asked_gpu)} GPU"))
+    if overview.fragmentation_ppm is not None:
+        share = f"{overview.fragmentation_ppm / 10_000:.1f} % of the free GPU"
+        evidence.append(Evidence(metric="fragmentation for the live mix", window="now", rows=1, value=share))
+    held_up = "1 workload waits" if len(late) == 1 else f"{len(late)} workloads wait"
+    return [
+        Suggestion(
+            finding=f"{held_up} for room that is free, but in pieces; the largest is {first['id']}",
+            action="consolidate",
+            targets=(first["id"],),
+            evidence=tuple(evidence),
+            counterfactual=f"No suggestion if none had waited over {span(FRAGMENTED_WAIT_MS)} because of fragmentation",
+            alternatives=(
+                "Uncordon or add nodes, where there are any: nothing is stopped for that",
+                "Do nothing: it starts when enough of what runs ends on the same nodes",
+            ),
+            thin=(
+                "whether moves are found that make room, and at what cost, is known once they are planned",
+                *partial(waiting),
+            ),
+        )
+    ]
 
 
 # -- nodes left cordoned ----------------------------------------------------------------------------------------------

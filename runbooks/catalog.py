@@ -118,7 +118,7 @@ def reserve_command(plan: Plan) -> AnyCommand:
     return Reserve(reservation=reservation)
 
 
-def migrate_command(plan: Plan) -> AnyCommand:
+def consolidate_command(plan: Plan) -> AnyCommand:
     """Raises SpecError unless the plan says of each target where it goes."""
     if plan.targets != tuple(move.id for move in plan.moves):
         raise SpecError("moves", "are not those of the targets", "Give one move for each target, in their order")
@@ -321,14 +321,14 @@ ROWS: tuple[Action, ...] = (
         done=lambda before, now: now.state == now.id,
     ),
     Action(
-        name="migrate",
+        name="consolidate",
         kind="workload",
         verb="Move",
         tier="T2",
         states=BOUND,
         otherwise="Only placed or running work can be moved; plan the moves again",
         inverse="Cannot be undone: work since the last checkpoint is lost; moving {them} back would lose more",
-        command=migrate_command,
+        command=consolidate_command,
         done=lambda before, now: now.state in BOUND and now.attempts > before.attempts,
     ),
 )
@@ -350,7 +350,7 @@ def command(plan: Plan) -> AnyCommand:
     for field, action in (("queue", "set_quota"), ("reservation", "reserve")):
         if getattr(plan, field) is not None and plan.action != action:
             raise SpecError(field, f"has no meaning for {plan.action}", "Leave it out")
-    if plan.moves and plan.action != "migrate":
+    if plan.moves and plan.action != "consolidate":
         raise SpecError("moves", f"have no meaning for {plan.action}", "Leave them out")
     return find(plan.action).command(plan)
 
@@ -494,7 +494,7 @@ def check(action: Action, before: Target, now: Target) -> str:
     if action.name == "set_quota" and before.queue is not None and now.queue is not None:
         changed = [f"{what} {to}" for what, _, to in differences(before.queue, now.queue)]
         found = f"{now.id} has {', '.join(changed) or 'what it had'}"
-    if action.name == "migrate" and now.nodes:
+    if action.name == "consolidate" and now.nodes:
         found += f" on {listed(now.nodes)}"
     if now.work and action.name in ("drain", "drain_queue"):
         found += f" with {workloads(len(now.work))} still there"
@@ -506,7 +506,7 @@ def loses_work(action: Action, target: Target) -> bool:
     match action.name:
         case "cancel":
             return target.state in BOUND or target.worked_ms > 0
-        case "requeue" | "suspend" | "drain" | "drain_queue" | "set_quota" | "migrate":
+        case "requeue" | "suspend" | "drain" | "drain_queue" | "set_quota" | "consolidate":
             return target.state in BOUND
         case _:
             return False

@@ -42,7 +42,7 @@ SHOWN_STARTS = 1_000
 """Fresh starts compared by name, before and after."""
 MOST_ROWS = 10_000
 """Rows asked for at a time."""
-LOSERS = {"cancel": "Cancelled with work done", "suspend": "Suspended from running", "migrate": "Moved"}
+LOSERS = {"cancel": "Cancelled with work done", "suspend": "Suspended from running", "consolidate": "Moved"}
 """By action, what becomes of the work that it stops."""
 STOPS = frozenset(("requeued", "suspended", "finished", "failed", "cancelled"))
 """What ends an attempt, in a workload's history."""
@@ -231,7 +231,7 @@ def difference(row: Action, shown: Target, now: Target) -> str:
         return f"{shown.id} was shown as {shown.state} and is {now.state} now"
     if now.attempts != shown.attempts:
         return f"{shown.id} was shown in attempt {shown.attempts} and is in attempt {now.attempts} now"
-    if row.name == "migrate" and now.nodes != shown.nodes:
+    if row.name == "consolidate" and now.nodes != shown.nodes:
         return f"{shown.id} was shown on {listed(shown.nodes)} and is on {listed(now.nodes)} now"
     if row.name in ("drain", "drain_queue", "set_quota"):
         # Work that left since makes it milder than was approved; work that arrived would be stopped unseen.
@@ -477,7 +477,10 @@ def simulate(engine: Engine, row: Action, plan: Plan, stops: list[Target]) -> tu
         label = LOSERS.get(row.name, "Requeued")
         effects.append(Effect(label=label, before="none", after=workloads(len(stops))))
         effects.append(Effect(label="Work lost, if now", before="none", after=catalog.lost(row, stops)))
-    effects += compare_starts(started, starts(fork))
+    names, count = starts(fork)
+    # What is moved starts anew, but it ran before.
+    others = tuple(id_ for id_ in names if not (plan.moves and id_ in plan.targets))
+    effects += compare_starts(started, (others, count - len(names) + len(others)))
     return tuple(effects)
 
 

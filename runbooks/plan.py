@@ -11,7 +11,7 @@ from engine.model import QueueSpec, ReservationSpec
 
 ActionName = Literal[
     "cancel", "hold", "release", "requeue", "suspend", "resume", "cordon", "uncordon", "drain", "hold_queue",
-    "drain_queue", "open_queue", "set_quota", "reserve", "unreserve", "set_policy", "migrate",
+    "drain_queue", "open_queue", "set_quota", "reserve", "unreserve", "set_policy", "consolidate",
 ]  # fmt: skip
 
 
@@ -48,7 +48,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     reservation: ReservationSpec | None = None
     """Given exactly for reserve."""
     moves: tuple[WorkloadMove, ...] = ()
-    """Given exactly for migrate: one for each target, in that order."""
+    """Given exactly for consolidate: one for each target, in that order."""
     reason: str = ""
     requester: str = ""
 

@@ -113,7 +113,9 @@ class WhatIfPane(DetailPane[Kept]):
         left = [self._edits_section(width)]
         if detail.runs:
             left.append(self._runs_section(detail, width))
-        return [*left, _menu(width)], self._result(detail, width)
+        result = self._result(detail, width)
+        # In one column the answer comes before what is rarely wanted.
+        return ([*left, _menu(width)], result) if self._right.display else (left, [*result, _menu(width)])
 
     def _draw(self) -> None:
         super()._draw()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from engine.errors import TraceError
+from engine.gpu_models import MEMORY_MIB
 from engine.model import ID_PATTERN, MAX_QUANTITY, NodeSpec, PoolSpec, Resources
 from engine.traces.trace import MAX_SECONDS, Problems, Row, TraceFile, TraceJob, csv_jobs, csv_rows
 
@@ -13,6 +14,8 @@ NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 MAX_DEVICES = 62
 """Of one node; see `model.check_pool`."""
+MODELS = frozenset(MEMORY_MIB) | {"G1", "G2", "G3", "M40", "1080", "2080", "3090"}
+"""Device models that a list may name: those known by name, and what the trace calls its own."""
 
 
 def read_nodes(path: Path | str, problems: Problems) -> tuple[list[PoolSpec], list[NodeSpec]]:
@@ -79,6 +82,8 @@ def _gpu_models(row: Row) -> tuple[str, ...]:
     models = tuple(spec.split("|")) if spec else ()
     if not all(ID_PATTERN.fullmatch(model) for model in models):
         raise row.wrong("gpu_spec", "device models separated by '|'")
+    if not MODELS.issuperset(models):
+        raise row.wrong("gpu_spec", f"GPU models among {', '.join(sorted(MODELS))}")
     return models
 
 
@@ -87,6 +92,8 @@ def _pool(row: Row) -> PoolSpec:
     memory_mib = row.whole("memory_mib", most=MAX_QUANTITY)
     devices = row.whole("gpu", most=MAX_DEVICES)
     model = row.typable("model") if devices and row.fields["model"] else ""
+    if model and model not in MODELS:
+        raise row.wrong("model", f"a GPU model among {', '.join(sorted(MODELS))}")
     machine = f"{model.lower() or 'gpu'}-{devices}x" if devices else "cpu"
     return PoolSpec(
         name=f"{machine}-{_cores(cpu_milli)}-{_memory(memory_mib)}",

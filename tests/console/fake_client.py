@@ -6,12 +6,13 @@ import hashlib
 import threading
 from collections.abc import Callable
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Literal
 
 from console.client import Health, RuntimeEstimate, refuse_read_only
 from engine.commands import AnyCommand, Receipt
 from engine.errors import MusterError, NotFoundError, RefusedError, UnreachableError
 from engine.model import QueueSpec, ReservationSpec
+from engine.outlook import Ask, Figure, Interval, Outlook, RunStatus, ScoreReport, Start, StartFigure, Unit
 from engine.query import (
     DEFAULT_COLUMNS,
     BurstReport,
@@ -93,6 +94,7 @@ class FakeClient:
         self._hostile = hostile
         self._changed = threading.Condition()
         self._events: list[Change] = []
+        self._runs: dict[str, RunStatus] = {}
         self._found: tuple[Any, list[dict[str, Any]]] = (None, [])
         self._tables: dict[str, list[dict[str, Any]]] = {
             "workloads": [self._workload(number) for number in range(workloads)],
@@ -466,6 +468,66 @@ class FakeClient:
     def suggestions(self) -> Advice:
         self._answer()
         return Advice(version=self.version, suggestions=(), unknown=())
+
+    def ask(self, ask: Ask) -> RunStatus:
+        self._answer()
+        status = RunStatus(
+            id=f"T-{len(self._runs) + 1}", ask=ask, version=self.version, at_ms=self.now_ms, state="done",
+            progress_permille=1000, answer=self._outlook(), error=None, serial=1,
+        )  # fmt: skip
+        self._runs[status.id] = status
+        return status
+
+    def _outlook(self) -> Outlook:
+        """Nothing was run: figures of every unit, of the cell, a queue and a tenant."""
+
+        def over(p10: int, p50: int, p90: int) -> Interval:
+            return Interval(least=p10, p10=p10, p50=p50, p90=p90, most=p90)
+
+        def figure(name: str, title: str, unit: Unit, of: Literal["cell", "queue", "tenant"], by: int) -> Figure:
+            one = {"duration": MINUTE, "money": 1_000_000, "device_time": 60 * MINUTE}.get(unit, 1)
+            return Figure(
+                name=name, title=title, unit=unit, better="lower", of=of,
+                subject="" if of == "cell" else self._text(of == "tenant", "research/train"),
+                before=over(10 * one, 12 * one, 15 * one),
+                after=over((10 + by) * one, (12 + by) * one, (15 + by) * one),
+                change=over(by * one, by * one, by * one),
+            )  # fmt: skip
+
+        at = self.now_ms
+        return Outlook(
+            version=self.version, at_ms=at, horizon_ms=24 * 60 * MINUTE, covered_ms=24 * 60 * MINUTE, seeds=8,
+            edits=(self._text(3, "drain node-00001"),),
+            figures=(
+                figure("wait_mean", "Wait, mean", "duration", "cell", 3),
+                figure("evictions", "Evictions", "count", "cell", 2),
+                figure("utilisation", "Utilisation", "permille", "cell", -1),
+                figure("wait_p95", "Wait, p95", "duration", "queue", 0),
+                figure("cost", "Cost", "money", "tenant", -2),
+            ),
+            starts=(
+                StartFigure(
+                    id=self._text(4, "wl-000001"), queue="batch", why="later",
+                    before=Start(p10_ms=at, p50_ms=at, p90_ms=at, chance_permille=1000),
+                    after=Start(p10_ms=at + MINUTE, p50_ms=at + 9 * MINUTE, p90_ms=None, chance_permille=800),
+                ),
+            ),
+            notes=(self._text(5, "one edit came too late in 2 of 8 seeds"),),
+        )  # fmt: skip
+
+    def run(self, run_id: str, after: int = -1, wait_s: float = 0.0) -> RunStatus:
+        self._answer()
+        return self._runs[run_id]
+
+    def cancel_run(self, run_id: str) -> RunStatus:
+        return self.run(run_id)
+
+    def runs(self) -> tuple[RunStatus, ...]:
+        self._answer()
+        return tuple(reversed(self._runs.values()))
+
+    def scores(self) -> ScoreReport:
+        return ScoreReport(version=self.version, now_ms=self.now_ms, stored=0, open=0, scores=())
 
     def changes(self, after: int, wait_s: float, limit: int = 500) -> Changes:
         with self._changed:

@@ -16,9 +16,11 @@ from console.client import Client
 from console.local_client import LocalClient
 from console.remote_client import RemoteClient
 from engine.commands import AddQueues, Cancel, Cordon, SetPolicy, Submit
+from engine.edits import FailNodes, Nodes, SetWeight
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError, UnreachableError
 from engine.loop import EngineLoop
 from engine.model import BurstSpec, QueueSpec, ReservationSpec
+from engine.outlook import Ask, AskRun, AskStart, DryRun, Outlook, RunStatus, StartEstimate, WhatIf
 from engine.query import Query, Term
 from runbooks.gate import Gate
 from runbooks.plan import QueueChange
@@ -397,3 +399,63 @@ def test_a_closed_client_says_so(loop: EngineLoop) -> None:
         client.close()
         with pytest.raises(UnreachableError, match="closed"):
             client.health()
+
+
+def ended(client: Client, ask: Ask) -> RunStatus:
+    status = client.ask(ask)
+    while status.state == "running":
+        status = client.run(status.id, status.serial, 5.0)
+    return status
+
+
+def test_a_what_if_runs_ahead_and_changes_nothing(client: Client) -> None:
+    submit(client, "first", tasks=2)
+    before = client.health().version
+    node = client.workload("first").placement[0].node
+    ask = WhatIf(edits=(FailNodes(nodes=Nodes(ids=(node,))),), horizon_ms=2 * HOUR_MS, seeds=2)
+    status = ended(client, ask)
+    assert (status.state, status.error, status.ask) == ("done", None, ask)
+    assert isinstance(status.answer, Outlook)
+    evictions = next(f for f in status.answer.figures if f.name == "evictions" and f.of == "cell")
+    assert (evictions.before.p50, evictions.after.p50) == (0, 1)
+    assert client.workload("first").state == "running"
+    assert client.health().version == before
+    assert [(run.id, run.answer) for run in client.runs()] == [(status.id, None)]
+
+
+def test_wrong_edits_are_all_named_and_nothing_runs(client: Client) -> None:
+    edits = (FailNodes(nodes=Nodes(ids=("nowhere",))), SetWeight(queue="nobody", weight=2))
+    with pytest.raises(SpecError) as caught:
+        client.ask(WhatIf(edits=edits))
+    assert "nowhere" in caught.value.problem
+    assert "nobody" in caught.value.problem
+    assert client.runs() == ()
+
+
+def test_when_a_waiting_workload_starts_is_told_and_stored(client: Client) -> None:
+    submit(client, "first", tasks=4)
+    submit(client, "second", tasks=4)
+    status = ended(client, AskStart(id="second", seeds=3))
+    assert isinstance(status.answer, StartEstimate)
+    assert status.answer.start is not None
+    assert status.answer.start.chance_permille == 1000
+    with pytest.raises(MusterError):
+        client.ask(AskStart(id="first"))
+    assert client.scores().open == client.scores().stored
+
+
+def test_a_run_can_be_stopped_and_is_remembered(client: Client) -> None:
+    submit(client, "first", tasks=4)
+    status = client.ask(WhatIf(edits=(), horizon_ms=24 * HOUR_MS, seeds=100))
+    assert client.cancel_run(status.id).state in ("cancelled", "done")
+    assert client.run(status.id).id == status.id
+    with pytest.raises(NotFoundError):
+        client.run("T-999")
+
+
+def test_a_dry_run_submits_nothing(client: Client) -> None:
+    status = ended(client, AskRun(workloads=(gpu_job("probe"),), seeds=2))
+    assert isinstance(status.answer, DryRun)
+    assert status.answer.trials[0].starts_now
+    with pytest.raises(NotFoundError):
+        client.workload("probe")

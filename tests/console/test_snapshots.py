@@ -90,6 +90,13 @@ def test_hostile_names(snap_compare: Shot) -> None:
     assert snap_compare(app("workloads", hostile=True), terminal_size=(140, 24), run_before=after(title="500"))
 
 
+@pytest.mark.parametrize("hostile", [False, True], ids=["plain", "hostile"])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_what_if(snap_compare: Shot, size: tuple[int, int], hostile: bool) -> None:
+    steps = after("whatif drain node-00001", "whatif quota batch gpu=8 at +2h", keys=("w",), title="whatif")
+    assert snap_compare(app("overview", hostile=hostile), terminal_size=size, run_before=steps)
+
+
 def test_light_and_read_only(snap_compare: Shot) -> None:
     assert snap_compare(app("overview", read_only=True), terminal_size=(100, 30), run_before=after(keys=("t",)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from msgspec.structs import replace
+from random_cells import SOME, Fork, Life, Submit, live, lives
 
 from engine import mig
 from engine.capacity import NOWHERE, Capacity
@@ -329,3 +332,54 @@ class Devices(RuleBasedStateMachine):
 
 Devices.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
 test_every_reachable_layout_is_legal = Devices.TestCase
+
+
+# -- whole lives ------------------------------------------------------------------------------------------------------
+
+PARTS = {250: "1g.10gb", 333: "3g.40gb", 500: "2g.20gb", 2000: "4g.40gb"}
+
+
+def with_instances(life: Life) -> Life:
+    """The same life where devices can be cut and are linked in pairs, and half of the parts asked for are instances."""
+    models = {"A": "A100-80GB", "B": "H100", "C": "L4"}
+
+    def pool(spec: PoolSpec) -> PoolSpec:
+        model = models.get(spec.gpu_model, "")
+        return replace(spec, gpu_model=model, mig=model not in ("", "L4"), nvlink_group=2 if model else 0)
+
+    def group(spec: TaskGroup) -> TaskGroup:
+        profile = PARTS.get(spec.request.gpu_milli, "") if (spec.count + spec.request.cpu_milli // 500) % 2 else ""
+        request = replace(spec.request, gpu_milli=0) if profile else spec.request
+        accepted = tuple(models[model] for model in spec.gpu_models)
+        return replace(spec, gpu_models=accepted, mig=profile, request=request)
+
+    def changed(operation: Any) -> Any:
+        if isinstance(operation, Fork):
+            return dataclasses.replace(operation, operations=tuple(map(changed, operation.operations)))
+        if not isinstance(operation, Submit):
+            return operation
+        specs = [replace(draft.spec, groups=tuple(map(group, draft.spec.groups))) for draft in operation.drafts]
+        drafts = zip(operation.drafts, specs, strict=True)
+        return Submit(tuple(dataclasses.replace(draft, spec=spec) for draft, spec in drafts))
+
+    cell = replace(life.cell, pools=tuple(map(pool, life.cell.pools)))
+    return dataclasses.replace(life, cell=cell, operations=tuple(map(changed, life.operations)))
+
+
+@settings(SOME, max_examples=40)
+@given(lives().map(with_instances))
+def test_whatever_happens_instances_are_legal_and_nothing_is_lost(life: Life) -> None:
+    live(life)
+
+
+@settings(SOME, max_examples=10)
+@given(lives(durable=True).map(with_instances))
+def test_the_journal_brings_instances_back(life: Life) -> None:
+    live(life)
+
+
+@pytest.mark.slow
+@settings(SOME, max_examples=3000)
+@given(lives().map(with_instances))
+def test_three_thousand_lives_with_instances(life: Life) -> None:
+    live(life)

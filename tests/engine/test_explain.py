@@ -93,7 +93,8 @@ def test_free_capacity_in_pieces_is_told_apart_from_too_little() -> None:
     engine.command(submit(workload("x", gpu=6000), workload("y", gpu=6000), workload("z", gpu=4000)))
     assert why(engine, "z").token == "Fragmented"
     assert why(engine, "z").text == (
-        "1 task of 1 CPU + 4 GPU needed at once; what is free in pool gpu would hold 1, but is in pieces that hold 0"
+        "1 task of 1 CPU + 4 GPU needed at once; what is free in pool gpu would hold 1, but is in pieces that hold 0: "
+        "free 4 GPU, usable 0 GPU"
     )
     engine.command(submit(workload("more", gpu=5000)))
     assert tokens(engine, "more") == ["InsufficientCapacity"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 
 from engine.commands import Cancel, Cordon, Reserve, Submit
@@ -18,6 +19,8 @@ from engine.model import (
     QueueSpec,
     ReservationSpec,
     Resources,
+    Taint,
+    WorkloadSpec,
     WorkloadState,
 )
 from engine.query import FragmentationReport
@@ -135,6 +138,39 @@ def test_pools_are_told_apart() -> None:
     # Pool a is full, and nobody in the mix may use pool b.
     assert [(pool.name, pool.free_milli, pool.ppm) for pool in found.pools] == [("a", 0, 0), ("b", 16_000, None)]
     assert (found.ppm, found.published_ppm) == (0, MILLION)
+
+
+def test_labels_and_taints_confine_what_counts() -> None:
+    base = small_cell(gpu_nodes=2, cpu_nodes=0)
+    nodes = (
+        msgspec.structs.replace(base.nodes[0], labels={"disk": "ssd"}),
+        msgspec.structs.replace(base.nodes[1], taints=(Taint(key="kept"),)),
+    )
+    engine = Engine.open(None, cell=msgspec.structs.replace(base, nodes=nodes))
+
+    def asking(name: str, gpu: int, **more: object) -> WorkloadSpec:
+        spec = workload(name, gpu=gpu, run=HOUR_MS)
+        return msgspec.structs.replace(spec, groups=(msgspec.structs.replace(spec.groups[0], **more),))
+
+    engine.command(submit(asking("ssd", 2000, node_labels={"disk": ("ssd",)}), asking("any", 1000)))
+    found = report(engine)
+    # The node with the taint is free for neither: what is free there is not lost to them.
+    assert (found.ppm, found.free_milli) == (0, 13_000)
+    assert {shape.free_milli for shape in found.shapes} == {5000}
+    assert found.shapes[0].usable_milli + found.shapes[1].usable_milli == 10_000
+
+
+def test_free_instances_of_a_partitioned_device_are_of_use_to_their_kind() -> None:
+    base = small_cell(gpu_nodes=1, cpu_nodes=0)
+    pool = msgspec.structs.replace(base.pools[0], gpu_model="A100-40GB", mig=True)
+    engine = Engine.open(None, cell=msgspec.structs.replace(base, pools=(pool, *base.pools[1:])))
+    spec = workload("slice", cpu=1000, run=HOUR_MS)
+    sliced = msgspec.structs.replace(spec, groups=(msgspec.structs.replace(spec.groups[0], mig="1g.5gb"),))
+    engine.command(submit(sliced, workload("fill", gpu=7000, run=HOUR_MS), workload("whole", gpu=1000)))
+    by_size = {shape.gpu_milli: shape for shape in report(engine).shapes}
+    # Six of the seven instances of the one device that is cut.
+    assert (by_size[142].free_milli, by_size[142].usable_milli, by_size[142].fits) == (6 * 142, 6 * 142, 6)
+    assert (by_size[1000].free_milli, by_size[1000].usable_milli) == (6 * 142, 0)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -196,8 +196,8 @@ def test_a_task_that_fits_no_single_node_though_each_quantity_exists_somewhere(e
 
 def test_a_device_model_that_is_nowhere_is_refused_with_those_there_are(engine: Engine) -> None:
     error = malformed(engine, submit(workload("x", queue="b", gpu=1000, models=("B200",))))
-    assert error.where == "workload.groups[0].request"
-    assert "B200" in error.remedy
+    assert error.where == "workload.groups[0].gpu_models"
+    assert "B200" in error.problem
     assert "H100" in error.remedy
 
 

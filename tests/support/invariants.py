@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import islice, permutations
 
 from engine import events as ev
+from engine import mig
 from engine.capacity import NOWHERE, OPEN
 from engine.control import Engine
 from engine.model import RESOURCES, NodeState, QueueSpec, WorkloadState
@@ -34,6 +35,7 @@ def _check_nodes(state: State) -> None:
         pool = capacity.pools[capacity.pool[node]]
         cpu, memory, gpu, disk = pool.capacity.vector()
         devices = [1000] * (gpu // 1000)
+        instances: dict[int, list[tuple[int, int]]] = {}
         if capacity.state[node] == NodeState.REMOVED:
             cpu = memory = disk = 0
             devices = [0] * len(devices)
@@ -44,11 +46,30 @@ def _check_nodes(state: State) -> None:
             cpu -= shape.cpu * count
             memory -= shape.memory * count
             disk -= shape.disk * count
+            if shape.mig:
+                device, layout, instance = mig.read_claim(mask)
+                kind, start = mig.LAYOUTS[layout][instance]
+                assert (count, mig.profiles_of(pool)[kind]) == (1, shape.mig), f"instance of allocation {a}"
+                assert device < len(devices), f"allocation {a} uses a device that {node_id} does not have"
+                at = capacity.device_base[node] + device
+                assert capacity.device_layout[at] == layout, f"layout of device {device} of {node_id}"
+                assert capacity.device_used[at] >> instance & 1, f"allocation {a} has an instance that counts as free"
+                instances.setdefault(device, []).append((kind, start))
+                continue
             assert mask.bit_count() == (shape.gpus * count or bool(shape.share)), f"devices of allocation {a}"
             for device in range(len(devices)):
                 if mask >> device & 1:
                     devices[device] -= shape.share * count if shape.share else 1000
             assert mask >> len(devices) == 0, f"allocation {a} uses a device that {node_id} does not have"
+        for device, held in instances.items():
+            assert devices[device] == 1000, f"device {device} of {node_id} is partitioned and used otherwise"
+            devices[device] = 0
+            slices = [start + i for kind, start in held for i in range(mig.KINDS[kind].memory)]
+            assert sorted(set(slices) & set(range(mig.MEMORY_SLICES))) == sorted(slices), f"slices of {node_id} overlap"
+            assert sum(mig.KINDS[kind].compute for kind, _ in held) <= mig.COMPUTE_SLICES, f"compute of {node_id}"
+            assert capacity.device_used[capacity.device_base[node] + device].bit_count() == len(held)
+        cut = capacity.device_layout[capacity.device_base[node] :][: len(devices)]
+        assert {i for i, layout in enumerate(cut) if layout} == set(instances), f"partitioned devices of {node_id}"
         assert (cpu, memory, disk) == (
             capacity.free_cpu[node],
             capacity.free_memory[node],
@@ -73,6 +94,10 @@ def _check_nodes(state: State) -> None:
         assert sum(index.counts.values()) == len(ready)
         found = {key: set(heap) for key, heap in index.heaps.items()}
         assert all(n in found[capacity.key[n]] for n in ready), "a ready node cannot be found"
+        for kind, heap in enumerate(index.instance_heaps):
+            holders = {n for n in ready if capacity.open_kinds[n] >> kind & 1}
+            assert index.instance_counts[kind] == len(holders)
+            assert holders <= set(heap), "a node with a free instance cannot be found"
 
 
 def _check_gangs(state: State) -> None:

@@ -1,0 +1,211 @@
+"""Work on a copy of this process: `os.fork`, so nothing is copied until one side writes to it.
+
+The child has only the thread that forked, so it may touch nothing that other threads might have held at that moment:
+it closes every file but its pipe, takes no lock, writes to no stream of ours, and leaves by `os._exit` without
+running what this process would run at its end. It dies with the thread that started it (Linux), and with any child it
+started itself. What it has to say it sends as frames over a pipe; the parent never waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import gc
+import os
+import select
+import signal
+import struct
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterable
+
+NICENESS = 5
+"""Below whoever started it, so that the live engine goes first when cores are scarce."""
+PIPE_BYTES = 1 << 20
+READ_BYTES = 1 << 18
+PATIENCE_S = 0.2
+"""How long a child may take to end its own children and itself before it is killed."""
+MOST_FRAME = 1 << 30
+_HEADER = struct.Struct("<I")
+_PR_SET_PDEATHSIG = 1
+_RUNNING: set[Child] = set()
+"""Those this process has started and not seen end."""
+
+Report = Callable[[bytes], None]
+"""Sends one frame to the parent."""
+
+
+class Child:
+    """A process that works for this one. Read `frames` until it is `over`, or `cancel` it; either way it is reaped."""
+
+    def __init__(self, pid: int, pipe: int, timeout_s: float) -> None:
+        self.pid = pid
+        self._pipe = pipe
+        self._deadline = time.monotonic() + timeout_s
+        self._buffer = bytearray()
+        self._open = True
+        self.over = False
+        """It has ended, and all it said was read."""
+        self.late = False
+        """It was ended because its time was up."""
+        self.exit_code: int | None = None
+        """As in subprocess: negative for a signal."""
+        _RUNNING.add(self)
+
+    def fileno(self) -> int:
+        """For select: readable when there is something to read, or it has ended."""
+        return self._pipe
+
+    def frames(self) -> list[bytes]:
+        """What has come since the last call. Never waits."""
+        if self.over:
+            return []
+        if time.monotonic() > self._deadline:
+            self.late = True
+            self.cancel()
+            return []
+        while self._open:
+            try:
+                piece = os.read(self._pipe, READ_BYTES)
+            except BlockingIOError:
+                break
+            if not piece:
+                os.close(self._pipe)
+                self._open = False
+            self._buffer += piece
+        found = []
+        while len(self._buffer) >= _HEADER.size:
+            (size,) = _HEADER.unpack_from(self._buffer)
+            end = _HEADER.size + size
+            if len(self._buffer) < end:
+                break
+            found.append(bytes(self._buffer[_HEADER.size : end]))
+            del self._buffer[:end]
+        if not self._open:
+            # It has closed its pipe, which it does by ending.
+            self._reap(wait=True)
+        return found
+
+    def cancel(self) -> None:
+        """End it, if it has not ended. Returns when it is gone."""
+        if not self.over:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
+            if self._open:
+                # No event asked for: it returns when all that write to the pipe have ended.
+                _wait([self], 0, PATIENCE_S)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            self._reap(wait=True)
+        if self._open:
+            os.close(self._pipe)
+            self._open = False
+
+    def _reap(self, *, wait: bool = False) -> None:
+        try:
+            pid, status = os.waitpid(self.pid, 0 if wait else os.WNOHANG)
+        except ChildProcessError:
+            # Somebody who waits for any child has taken it.
+            pid, status = self.pid, 0
+        if pid:
+            self.over = True
+            self.exit_code = os.waitstatus_to_exitcode(status)
+            _RUNNING.discard(self)
+
+
+def start(work: Callable[[Report], None], timeout_s: float) -> Child:
+    """Run `work(report)` in a copy of this process, for at most `timeout_s` wall seconds.
+
+    Called on the thread whose objects it uses: nothing may be half-way changed. Raises OSError when there is no
+    process or memory to be had.
+    """
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    parent = os.getpid()
+    try:
+        with warnings.catch_warnings():
+            # Later Pythons warn of threads: see above for what keeps to the rules.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+    except OSError:
+        os.close(reading)
+        os.close(writing)
+        raise
+    if pid == 0:
+        _work(work, writing, parent)
+    os.close(writing)
+    os.set_blocking(reading, False)
+    return Child(pid, reading, timeout_s)
+
+
+def _work(work: Callable[[Report], None], pipe: int, parent: int) -> None:
+    """The child's whole life."""
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        _RUNNING.clear()
+        signal.signal(signal.SIGTERM, _end)
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == parent:
+            os.nice(NICENESS)
+            _close_all_but(pipe)
+            # Nothing that was there is ever garbage here; to look through it would copy all of it.
+            gc.freeze()
+
+            def report(frame: bytes) -> None:
+                if len(frame) > MOST_FRAME:
+                    raise ValueError(f"a frame of {len(frame)} bytes")
+                rest = memoryview(_HEADER.pack(len(frame)) + frame)
+                while rest:
+                    rest = rest[os.write(pipe, rest) :]
+
+            work(report)
+            code = 0
+    except BaseException:  # whatever it is, this process must not go on as if it were its parent
+        with contextlib.suppress(OSError):
+            os.write(2, traceback.format_exc().encode(errors="replace"))
+    finally:
+        os._exit(code)
+
+
+def _end(_signal: int, _frame: object) -> None:
+    """Told to end: not before its own children have."""
+    for child in list(_RUNNING):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(child.pid, 0)
+    os._exit(128 + signal.SIGTERM)
+
+
+def _close_all_but(pipe: int) -> None:
+    """Sockets, databases and locks belong to the parent. Standard error stays, for tracebacks."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 0)
+    os.dup2(nowhere, 1)
+    for entry in os.listdir("/dev/fd"):
+        number = int(entry)
+        if number > 2 and number != pipe:
+            with contextlib.suppress(OSError):
+                os.close(number)
+
+
+def wait_for(children: Iterable[Child], timeout_s: float | None = None) -> None:
+    """Returns when one of them has something to say, has ended, or the time is up."""
+    waiting = [child for child in children if not child.over]
+    if waiting:
+        _wait(waiting, select.POLLIN, timeout_s)
+
+
+def _wait(children: list[Child], events: int, timeout_s: float | None) -> None:
+    watched = select.poll()
+    for child in children:
+        watched.register(child, events)
+    watched.poll(None if timeout_s is None else timeout_s * 1000)

@@ -1,0 +1,374 @@
+"""Running ahead: the same engine, in a process of its own, with run times drawn instead of known.
+
+A Rehearsal takes over the state of the engine it was made from, so it lives in a child process (`engine.child`), where
+that state is a copy. It has no journal. What the simulated executor knows of the future (how long work will run, and
+which attempts fail) is not looked at: run times are drawn from what is likely (`engine.run_times`), those of running
+work from what is likely given how long it has run, and nothing fails. The same seed draws the same for the same
+workload, so two rehearsals differ by their edits alone.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from heapq import heapify, heappop, heappush
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from engine import commands as cmd
+from engine import edits as ed
+from engine import events as ev
+from engine.child import Report
+from engine.columns import view
+from engine.control import Engine
+from engine.edit_check import commands_of
+from engine.errors import MusterError
+from engine.executors.simulated import SimulatedExecutor
+from engine.model import HOUR_MS, WorkloadSpec, WorkloadState
+from engine.probe import Focus, Key, Probe
+from engine.respec import spec_of
+from engine.run_times import RunTimes, uniform
+from engine.state import State
+
+LEAST_CYCLE_MS = 1000
+"""Scheduling cycles are at least so far apart, and a thousandth of the time that has passed: what is far ahead is not
+known to the second anyway."""
+MOST_LOOKS = 40_000
+"""About how often one rehearsal looks at a kind of waiting work in all: with many kinds, cycles are further apart.
+Half of them are spent evenly over the horizon, the other half the denser the nearer."""
+NEAR_MS = 60_000
+"""What counts as near for that."""
+MARKS = 48
+"""Times in the horizon at which fragmentation is measured and progress told."""
+FIRST_LOOKS = (64, 16, 4)
+"""Parts of the horizon after which a first run already says what it has measured."""
+HISTORY_MS = 24 * HOUR_MS
+"""Arrivals are resampled from the last day, or as far back as the cell goes."""
+MOST_ARRIVALS = 200_000
+
+
+class Conditions(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rehearsal is made under."""
+
+    seed: int
+    horizon_ms: int
+    arrivals: bool = False
+    focus: tuple[str, ...] = ()
+    """Workloads followed one by one."""
+    until: Literal["horizon", "started", "ended"] = "horizon"
+    """It may stop as soon as everything in focus has."""
+    looks: bool = False
+    """Report what was measured so far at FIRST_LOOKS too."""
+
+
+class Covered(msgspec.Struct, frozen=True, array_like=True, tag="covered"):
+    """So much of the horizon has been run."""
+
+    ms: int
+
+
+class Sample(msgspec.Struct, frozen=True, array_like=True, tag="sample"):
+    """What one rehearsal measured."""
+
+    covered_ms: int
+    whole: bool
+    figures: list[tuple[Key, int]]
+    focus: tuple[Focus, ...]
+    notes: tuple[str, ...]
+    rows: bytes = b""
+    """int32: rows that were there from the beginning and have started."""
+    starts: bytes = b""
+    """int64: cell ms at which."""
+    stopped_for: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """(id in focus, ids that were stopped for it at once)"""
+
+
+class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
+    """The edits cannot be made now."""
+
+    problems: tuple[str, ...]
+
+
+Frame = Covered | Sample | Refused
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class DrawnExecutor(SimulatedExecutor):
+    """Starts everything at once and ends it when the draw says."""
+
+    def __init__(self, state: State, seed: int, run_times: RunTimes) -> None:
+        self._run_times = run_times
+        self._drawn: dict[int, int] = {}
+        self._now_ms = state.now_ms
+        super().__init__(state, seed)
+
+    def run_time(self, row: int) -> int:
+        work = self._drawn.get(row)
+        if work is None:
+            w = self._state.workloads
+            work = self._run_times.draw(row, uniform(self.seed, w.ids[row]), w.work_done(row, self._now_ms))
+            self._drawn[row] = work
+        return work
+
+    def fails(self, row: int) -> bool:
+        return False
+
+
+class Rehearsal(Engine):
+    """An engine that runs ahead on the state of `origin`, which belongs to nobody else any more.
+
+    With `run_times` None it is left to the executor of `origin`, which knows them: then it does what `origin` will do.
+    """
+
+    def __init__(
+        self, origin: Engine, seed: int, run_times: RunTimes | None, focus: tuple[str, ...] = (), *, trace: bool = False
+    ) -> None:
+        self._run_times = run_times
+        self._focus = focus
+        self._from_ms = origin.now_ms
+        self._trace = trace
+        self._left: dict[int, tuple[int, int]] = {}
+        """Node -> (row, cell ms) that left it last; kept only to trace what made room for the focus."""
+        super().__init__(origin.state, seed=seed, faults=None if run_times else origin.executor.faults)
+        self.go_on_from(origin)
+
+    def _new_executor(self) -> SimulatedExecutor:
+        if self._run_times is None:
+            return super()._new_executor()
+        return DrawnExecutor(self.state, self.seed, self._run_times)
+
+    def _new_recent(self) -> Probe:
+        self.probe = Probe(self.state, self._from_ms, self._focus)
+        return self.probe
+
+    def _emit(self, event: ev.AnyEvent) -> None:
+        if isinstance(event, ev.Requeued):
+            w = self.state.workloads
+            if self.state.is_bound(event.row) and not event.saved:
+                self.probe.note_lost(event.row, w.lost_if_stopped(event.row, self._clock_ms))
+        if self._trace and isinstance(event, ev.Finished | ev.Requeued | ev.Failed | ev.Cancelled | ev.Suspended):
+            a = self.state.allocations
+            for i in a.of_workload(self.state.workloads.first_allocation[event.row]):
+                self._left[a.node[i]] = event.row, self._clock_ms
+        super()._emit(event)
+
+    def _emit_claimed(self, event: ev.Placed | ev.Grown) -> None:
+        super()._emit_claimed(event)
+        w = self.state.workloads
+        if self._trace and isinstance(event, ev.Placed) and w.ids[event.row] in self._focus:
+            nodes = {node for group in event.groups for node in memoryview(group.nodes).cast("i").tolist()}
+            left = {self._left[node] for node in nodes if node in self._left}
+            self.probe.freed_by[w.ids[event.row]] = tuple((w.ids[row], at_ms) for row, at_ms in sorted(left))
+
+    def note_reasons(self) -> None:
+        """Why those in focus that wait do not start now."""
+        for name in self._focus:
+            row = self.state.workloads.row_of.get(name)
+            reasons = () if row is None or self.state.is_bound(row) else self.reader.explainer.reasons(row)
+            if reasons:
+                self.probe.reasons[name] = reasons[0].text
+
+
+def rehearse(
+    origin: Engine, edits: tuple[ed.AnyEdit, ...], under: Conditions, run_times: RunTimes | None, report: Report
+) -> None:
+    """Run ahead from `origin`, whose state is used up, and report a whole Sample at the end; or Refused, when what is
+    to happen at once cannot."""
+    run = _Run(origin, edits, under, run_times, report)
+    problems = run.at_once()
+    if problems:
+        report(_encode(Refused(tuple(problems))))
+        return
+    run.engine.note_reasons()
+    run.go()
+    report(_encode(run.sample(whole=True)))
+
+
+def decode(frame: bytes) -> Frame:
+    found: Frame = _decoder.decode(frame)
+    return found
+
+
+_decoder = msgspec.msgpack.Decoder(Frame)
+
+
+class _Run:
+    """One rehearsal and what is still to happen in it."""
+
+    def __init__(
+        self,
+        origin: Engine,
+        edits: tuple[ed.AnyEdit, ...],
+        under: Conditions,
+        run_times: RunTimes | None,
+        report: Report,
+    ) -> None:
+        self.under = under
+        self.report = report
+        self.from_ms = origin.now_ms
+        self.until_ms = self.from_ms + under.horizon_ms
+        self.known = len(origin.state.workloads.ids)
+        """Workloads that were there from the beginning: rows below mean the same in every rehearsal."""
+        self.notes: list[str] = []
+        trace = under.until == "started"
+        self.arrivals = _arrivals(origin, under) if under.arrivals else []
+        self.engine = Rehearsal(origin, under.seed, run_times, under.focus, trace=trace)
+        self.exact = run_times is None
+        self.agenda: list[tuple[int, int, str, ed.AnyEdit | tuple[cmd.AnyCommand, ...]]] = [
+            (self.from_ms + edit.at_ms, i, _said(i, edit), edit) for i, edit in enumerate(edits)
+        ]
+        heapify(self.agenda)
+        self.stopped_at_once: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def at_once(self) -> list[str]:
+        """Make the edits that are due now. Returns what was wrong with them."""
+        self.engine.settle()
+        problems: list[str] = []
+        while self.agenda and self.agenda[0][0] <= self.from_ms:
+            problems += self._next()
+        w, probe = self.engine.state.workloads, self.engine.probe
+        self.stopped_at_once = tuple(
+            (name, tuple(w.ids[row] for row in probe.stopped_for.get(w.row_of[name], ())))
+            for name in self.under.focus
+            if name in w.row_of
+        )
+        return problems
+
+    def go(self) -> None:
+        """Let the time of the horizon pass."""
+        engine, horizon = self.engine, self.under.horizon_ms
+        looks = [horizon // part for part in FIRST_LOOKS] if self.under.looks else []
+        marks = sorted({horizon * i // MARKS for i in range(1, MARKS + 1)} | set(looks))
+        at = 0
+        for mark in marks:
+            while at < len(self.arrivals) and self.arrivals[at][0] <= self.from_ms + mark:
+                at = self._arrive(at)
+            self._pass_until(self.from_ms + mark)
+            engine.probe.mark()
+            if mark in looks:
+                self.report(_encode(self.sample(whole=False)))
+            self.report(_encode(Covered(mark)))
+            if self._settled():
+                return
+
+    def _arrive(self, at: int) -> int:
+        """Submit everything that arrives within one cycle. Returns the first that does not."""
+        self._pass_until(self.arrivals[at][0])
+        last_ms = self.arrivals[at][0] + self.engine.cycle_every_ms
+        specs = []
+        while at < len(self.arrivals) and self.arrivals[at][0] <= last_ms:
+            specs.append(self.arrivals[at][1])
+            at += 1
+        refused = [
+            a for a in self.engine.commands([cmd.Submit(workloads=(s,)) for s in specs]) if isinstance(a, MusterError)
+        ]
+        if refused and not any(note.startswith("arrivals") for note in self.notes):
+            self.notes.append(f"arrivals that the cell refuses are left out: {refused[0].problem}")
+        return at
+
+    def _pass_until(self, to_ms: int) -> None:
+        """With the edits that fall into it. Arrivals are taken a cycle at a time, so the time may have passed already."""
+        while self.agenda and self.agenda[0][0] <= to_ms:
+            self._advance(self.agenda[0][0])
+            self.notes += self._next()
+        self._advance(to_ms)
+
+    def _advance(self, to_ms: int) -> None:
+        engine = self.engine
+        if not self.exact:
+            engine.cycle_every_ms = self._cycle_ms()
+        if to_ms > engine.now_ms:
+            engine.advance(to_ms)
+
+    def _cycle_ms(self) -> int:
+        """Time between cycles, at present."""
+        passed, horizon = self.engine.now_ms - self.from_ms, self.under.horizon_ms
+        kinds = len(self.engine.state.pending.groups)
+        evenly = 2 * horizon * kinds // MOST_LOOKS
+        # As many cycles again, each longer than the last by the same part of what has passed.
+        part = 2 * math.log1p(horizon / NEAR_MS) * kinds / MOST_LOOKS
+        return max(LEAST_CYCLE_MS, passed // 1000, min(evenly, int(part * (passed + NEAR_MS))))
+
+    def _next(self) -> list[str]:
+        """Do the first thing on the agenda. Returns what was wrong with it."""
+        engine = self.engine
+        _, order, said, what = heappop(self.agenda)
+        try:
+            if isinstance(what, tuple):
+                steps = [(engine.now_ms, what)]
+            else:
+                steps = commands_of(engine.state, what, self.under.seed, engine.now_ms)
+            for at_ms, commands in steps:
+                if at_ms > engine.now_ms:
+                    heappush(self.agenda, (at_ms, order, said, commands))
+                    continue
+                for command in commands:
+                    engine.command(command)
+        except MusterError as error:
+            return [f"{said}: {error}"]
+        return []
+
+    def _settled(self) -> bool:
+        """Whether everything in focus has done what was waited for."""
+        if self.under.until == "horizon" or self.agenda:
+            return False
+        w, started = self.engine.state.workloads, self.engine.probe.started
+        rows = [w.row_of.get(name) for name in self.under.focus]
+        if self.under.until == "started":
+            return all(row is not None and (row in started or WorkloadState(w.state[row]).terminal) for row in rows)
+        return all(row is not None and WorkloadState(w.state[row]).terminal for row in rows)
+
+    def sample(self, *, whole: bool) -> Sample:
+        engine, probe = self.engine, self.engine.probe
+        rows, starts = probe.starts() if whole else (b"", b"")
+        if whole:
+            kept = np.frombuffer(rows, np.int32) < self.known
+            rows = np.frombuffer(rows, np.int32)[kept].tobytes()
+            starts = np.frombuffer(starts, np.int64)[kept].tobytes()
+        return Sample(
+            covered_ms=engine.now_ms - self.from_ms,
+            whole=whole,
+            figures=probe.figures(engine.now_ms),
+            focus=probe.followed(engine.now_ms),
+            notes=tuple(self.notes),
+            rows=rows,
+            starts=starts,
+            stopped_for=self.stopped_at_once,
+        )
+
+
+def _said(i: int, edit: ed.AnyEdit) -> str:
+    return f"edit {i + 1} '{ed.written(edit)[:80]}'"
+
+
+def _arrivals(origin: Engine, under: Conditions) -> list[tuple[int, WorkloadSpec]]:
+    """As many as came of late in as much time, each like one of those, at times drawn evenly over the horizon."""
+    state, now_ms = origin.state, origin.now_ms
+    w = state.workloads
+    if not w.ids:
+        return []
+    submitted = view(w.submitted)
+    since = max(now_ms - HISTORY_MS, int(submitted.min()))
+    recent = np.flatnonzero((submitted >= since) & (view(w.array) < 0)).tolist()
+    span = now_ms - since
+    if span <= 0:
+        return []
+    draw = random.Random(f"{under.seed}/arrivals")
+    count = min(len(recent) * under.horizon_ms // span, MOST_ARRIVALS)
+    times = sorted(now_ms + 1 + draw.randrange(under.horizon_ms) for _ in range(count))
+    return [(at_ms, _like(state, draw.choice(recent), under.seed, i)) for i, at_ms in enumerate(times)]
+
+
+def _like(state: State, row: int, seed: int, number: int) -> WorkloadSpec:
+    return spec_of(
+        state,
+        row,
+        f"arrival-{seed}-{number}",
+        not_before_ms=0,
+        deadline_ms=0,
+        reservation="",
+        simulated_runtime_ms=0,
+        simulated_failures=0,
+    )

@@ -1,0 +1,167 @@
+"""Benchmarks of the twin: what a fork costs, how fast a cell runs ahead, and what the live engine feels of it."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import engine_bench
+import msgspec
+import numpy as np
+
+from engine import child
+from engine.commands import Submit
+from engine.control import Engine
+from engine.edits import parse_all
+from engine.model import HOUR_MS, Resources, TaskGroup, WorkloadSpec, WorkloadState
+from engine.outlook import AskStart, WhatIf
+from engine.pages import Pages
+from engine.rehearsal import Rehearsal
+from engine.twin import Twins
+
+DAY_MS = 24 * HOUR_MS
+
+
+def fork() -> Iterator[dict[str, Any]]:
+    """A copy of everything for a what-if: in another process, and in this one."""
+    for size, workloads in ((5_000, 100_000), (130_000, 1_000_000)):
+        engine = engine_bench._busy(size, workloads)
+        at = f"{size:,} nodes, {workloads:,} workloads"
+        block = np.zeros(85_600_000, np.uint8)
+        begun = time.perf_counter()
+        block.copy()
+        memory_ms = (time.perf_counter() - begun) * 1000
+        reference = f"numpy copy of 85.6 MB: {memory_ms:.0f} ms"
+        begun = time.perf_counter()
+        engine.state.copy()
+        yield _milliseconds(f"{at}, in process", (time.perf_counter() - begun) * 1000, reference)
+        small = _forked(engine)
+        begun = time.perf_counter()
+        while not Pages().tidy(0.01):
+            pass
+        tidied_s = time.perf_counter() - begun
+        large = _forked(engine)
+        yield _milliseconds(
+            f"{at}, os.fork",
+            large["call_ms"],
+            f"small pages: {small['call_ms']:.1f} ms; {reference}; child {large['private_mib']:.0f} MiB of its own "
+            f"when it begins, {large['ahead_mib']:.0f} MiB after a minute ahead; large pages took {tidied_s:.1f} s once",
+            small_pages_ms=small["call_ms"],
+            private_mib=large["private_mib"],
+            ahead_mib=large["ahead_mib"],
+        )
+
+
+def _milliseconds(at: str, value: float, reference: str, **more: float) -> dict[str, Any]:
+    return {"at": at, "result": f"{value:.1f} ms", "milliseconds": value, "reference": reference, **more}
+
+
+def _forked(engine: Engine) -> dict[str, float]:
+    """What a fork costs: the call, the median of five, and the child's own memory."""
+    calls = []
+    for _ in range(5):
+        begun = time.perf_counter()
+        worker = child.start(lambda report: _measure(engine, report), 60)
+        calls.append((time.perf_counter() - begun) * 1000)
+        said = []
+        while not worker.over:
+            child.wait_for([worker])
+            said += worker.frames()
+    private, ahead = msgspec.msgpack.decode(said[0])
+    return {"call_ms": sorted(calls)[2], "private_mib": private, "ahead_mib": ahead}
+
+
+def _measure(engine: Engine, report: child.Report) -> None:
+    private = _private_mib()
+    ahead = Rehearsal(engine, 0, None)
+    ahead.advance(ahead.now_ms + 60_000)
+    report(msgspec.msgpack.encode((private, _private_mib())))
+
+
+def _private_mib() -> float:
+    with open("/proc/self/smaps_rollup", encoding="ascii") as rollup:
+        return sum(int(line.split()[1]) for line in rollup if line.startswith("Private_Dirty")) / 1024
+
+
+def _full_cell(size: int, workloads: int) -> Engine:
+    """A cell full of work that runs for hours, with more waiting: gangs and single tasks, some with checkpoints."""
+    rng = random.Random(5)
+    engine = Engine.open(None, cell=engine_bench.cell(size))
+    engine.advance(HOUR_MS)
+    specs = []
+    for i in range(workloads):
+        gpu = rng.choice([1000, 1000, 2000, 4000, 8000, 8000])
+        request = Resources(cpu_milli=gpu * 4, memory_mib=gpu * 16, gpu_milli=gpu)
+        # As many tasks as the cell needs to be full with six tenths of the workloads.
+        count = max(1, round(rng.choice([0.25, 0.5, 1, 1, 2, 4]) * size * 5 / (0.6 * workloads) / 2.5))
+        specs.append(
+            WorkloadSpec(
+                id=f"w{i}",
+                queue=f"q{i % 10}",
+                tenant=f"t{i % 40}",
+                groups=(TaskGroup(request=request, count=count),),
+                estimate_ms=rng.choice([1, 2, 4, 8, 12]) * HOUR_MS,
+                checkpoint_interval_ms=rng.choice([0, HOUR_MS // 2]),
+            )
+        )
+    for first in range(0, workloads, 10_000):
+        engine.command(Submit(workloads=tuple(specs[first : first + 10_000])))
+    return engine
+
+
+def what_if() -> Iterator[dict[str, Any]]:
+    """A day ahead, before and after, one seed; and how late the live engine is meanwhile."""
+    for size, workloads in ((100, 500), (5_000, 10_000), (130_000, 100_000)):
+        engine = _full_cell(size, workloads)
+        bound = sum(engine.state.is_bound(row) for row in range(workloads))
+        twins = Twins(engine)
+        digest = engine.state.digest()
+        begun = time.perf_counter()
+        edits = parse_all(["fail rack=r1 for 2h", "weight q1 3", "add 10 nodes to h100 at +2h"])
+        run = twins.start(WhatIf(edits=edits, horizon_ms=DAY_MS, seeds=1)).id
+        first_s, answered = 0.0, twins.status(run)
+        while answered.state == "running":
+            time.sleep(0.002)
+            twins.poll()
+            answered = twins.status(run)
+            if answered.answer is not None and not first_s:
+                first_s = time.perf_counter() - begun
+        whole_s = time.perf_counter() - begun
+        assert answered.state == "done", answered.error
+        assert engine.state.digest() == digest
+        ended = next(f.before.p50 for f in answered.answer.figures if f.name == "finished")
+        yield {
+            "at": f"24 h, {size:,} nodes, {workloads:,} workloads",
+            "result": f"{whole_s:.2f} s, first {first_s:.2f} s",
+            "seconds": whole_s,
+            "first_estimate_s": first_s,
+            "reference": f"before and after side by side on {os.cpu_count()} cores; {bound:,} run at first, {ended:,} "
+            "end within the day",
+        }
+
+
+def start_estimate() -> Iterator[dict[str, Any]]:
+    """When a waiting workload starts, 20 seeds."""
+    for size, workloads in ((100, 500), (5_000, 10_000)):
+        engine = _full_cell(size, workloads)
+        waiting = [row for row, s in enumerate(engine.state.workloads.state) if s == WorkloadState.QUEUED]
+        twins = Twins(engine)
+        begun = time.perf_counter()
+        run = twins.start(AskStart(id=engine.state.workloads.ids[waiting[len(waiting) // 2]])).id
+        first_s = 0.0
+        while twins.status(run).state == "running":
+            time.sleep(0.002)
+            twins.poll()
+            if twins.status(run).answer is not None and not first_s:
+                first_s = time.perf_counter() - begun
+        whole_s = time.perf_counter() - begun
+        yield {
+            "at": f"{size:,} nodes, {workloads:,} workloads",
+            "result": f"{whole_s:.2f} s, first {first_s:.2f} s",
+            "seconds": whole_s,
+            "first_estimate_s": first_s,
+            "reference": f"20 seeds, the {len(waiting) // 2:,}th that waits",
+        }
