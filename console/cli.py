@@ -48,6 +48,7 @@ ACTIONS = {
 }
 KINDS = ("workloads", "nodes", "queues", "reservations")
 POLICIES = ("fcfs", "easy", "easy-sjbf", "conservative")
+PACKING = ("random", "dotprod", "bestfit", "fgd", "muster")
 FORMATS = ("swf", "openb", "itp", "philly")
 BENCHMARKS = ("kueue-baseline", "kueue-large-scale")
 
@@ -266,6 +267,14 @@ def _engine_commands(commands: Any) -> None:
     bench.add_argument("--estimates", choices=("none", "known"), default="none", help="run times told beforehand")
     bench.add_argument("--seed", type=int, default=1, metavar="N", help="of the order of arrivals at one instant")
     _json(bench)
+    pack = _command(commands, "pack", "console.pack:run", "place a trace's GPU pods on its nodes, to compare policies")
+    pack.add_argument("--format", required=True, choices=("openb",))
+    pack.add_argument("--nodes", required=True, metavar="FILE", help="node list, plain or gzip")
+    pack.add_argument("--pods", required=True, metavar="FILE", help="pod list, plain or gzip")
+    pack.add_argument("--policy", choices=PACKING, default="muster")
+    pack.add_argument("--seed", type=_count, default=42, metavar="N", help="of the order of arrivals")
+    pack.add_argument("--inflate", type=float, default=1.3, metavar="X", help="GPU asked for in all, in capacities")
+    _json(pack)
     serve = _command(commands, "serve", "console.start:serve_engine", "run an engine in the foreground")
     serve.add_argument("--cell-file", metavar="FILE", help="YAML or JSON that defines a new cell")
     serve.add_argument("--data", metavar="DIR", help="folder of journal and socket (default: the cell's state folder)")

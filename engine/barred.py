@@ -51,7 +51,9 @@ def bars(state: State, shape: Shape) -> list[Bar]:
     tainted = left & ~_tolerated(capacity, shape)
     if tainted.any():
         names = named_taints(capacity, shape, tainted)
-        found.append(Bar(TAINTS, int(tainted.sum()), f"have a taint it does not tolerate: {names}", f"tolerate {names}"))
+        found.append(
+            Bar(TAINTS, int(tainted.sum()), f"have a taint it does not tolerate: {names}", f"tolerate {names}")
+        )
     return found + list(_company(state, shape, left & ~tainted))
 
 

@@ -525,8 +525,6 @@ class Capacity(NodeTable):
 
     def rooms(self, shape: Shape, rows: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[np.int64]]:
         """How many tasks of the shape each of these nodes takes now, if it is usable."""
-        if shape.share:
-            return np.array([self._share_slots(int(node), shape) for node in rows], np.int64)
         room = np.full(len(rows), np.iinfo(np.int64).max)
         for column, want in (
             (self.free_cpu, shape.cpu),
@@ -540,16 +538,18 @@ class Capacity(NodeTable):
             np.minimum(room, whole // shape.gpus, out=room)
         if shape.kinds:
             np.minimum(room, instances(self, shape.kinds)[rows], out=room)
+        if shape.share:
+            np.minimum(room, self._shares(rows, shape.share), out=room)
         return room
 
-    def _share_slots(self, node: int, shape: Shape) -> int:
-        devices = sum(free // shape.share for free in self.devices(node))
-        rest = [
-            have // want
-            for have, want in zip(self.free_besides_gpu(node), (shape.cpu, shape.memory, shape.disk), strict=True)
-            if want
-        ]
-        return min([devices, *rest])
+    def _shares(self, rows: np.ndarray[Any, np.dtype[Any]], share: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """How many shares of that size the devices of each of these nodes have."""
+        first = view(self.device_base)[rows].astype(np.int64)
+        devices = np.append(view(self.device_base)[1:], len(self.device_free))[rows] - first
+        ends = np.cumsum(devices)
+        at = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(first - ends + devices, devices)
+        sums = np.concatenate(([0], np.cumsum(view(self.device_free)[at] // share, dtype=np.int64)))
+        return np.asarray(sums[ends] - sums[ends - devices])
 
     # -- claims -----------------------------------------------------------------------------------------------------
 

@@ -115,7 +115,7 @@ def _rank(capacity: Capacity, shape: Shape, rows: Ints) -> Ints:
     reach = capacity.reach(shape)
     rank = np.zeros(max(len(capacity.partitions), 1), np.int64)
     rank[list(reach.open)] = np.arange(1, len(reach.open) + 1)
-    found = rank[view(capacity.partition)[rows]]
+    found: Ints = rank[view(capacity.partition)[rows]]
     found[view(capacity.booking)[rows] != OPEN] = 0
     return found
 

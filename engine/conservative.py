@@ -24,8 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from engine import mig
-from engine import choosing
+from engine import choosing, mig
 from engine.allocations import NONE
 from engine.backfill import all_expected_ends
 from engine.columns import view

@@ -385,7 +385,9 @@ class Waiting:
         for shape in self._class.shapes:
             if not any(capacity.suited(shape)) and any(capacity.suited(shape, labels=False, taints=False)):
                 if not any(capacity.suited(shape, taints=False)):
-                    return f"no node of its pools has {' and '.join(map(condition, shape.labels))}, as its tasks ask for"
+                    return (
+                        f"no node of its pools has {' and '.join(map(condition, shape.labels))}, as its tasks ask for"
+                    )
                 names = named_taints(capacity, shape, capacity.labelled(shape.labels))
                 return f"every node that would do has a taint that it does not tolerate: {names}"
         return ""

@@ -77,7 +77,8 @@ class Shares:
                 part = excess * BILLION // total
                 if part > largest:
                     largest = part
-        found = self._share[vertex] = largest // self._tree.specs[vertex].weight
+        found: int = largest // self._tree.specs[vertex].weight
+        self._share[vertex] = found
         return found
 
     def changed(self, path: Iterable[int]) -> None:

@@ -342,7 +342,7 @@ class NodeTable(Table):
         mine = np.zeros(max(len(self.partitions), 1), bool)
         mine[list(self._reach(shape, labels=False, taints=taints).open)] = True
         mask = mine[view(self.partition)] & (view(self.state) != NodeState.REMOVED) & self.labelled(shape.labels)
-        return np.bincount(view(self.pool)[mask], minlength=len(counts)).tolist()
+        return [int(count) for count in np.bincount(view(self.pool)[mask], minlength=len(counts))]
 
     def _reach(self, shape: Shape, *, labels: bool = True, taints: bool = True) -> Reach:
         order = {pool: i for i, pool in enumerate(shape.pools)}

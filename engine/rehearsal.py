@@ -269,7 +269,7 @@ class _Run:
         return at
 
     def _pass_until(self, to_ms: int) -> None:
-        """With the edits that fall into it. Arrivals are taken a cycle at a time, so the time may have passed already."""
+        """With the edits that fall into it. Arrivals are taken a cycle at a time: the time may have passed already."""
         while self.agenda and self.agenda[0][0] <= to_ms:
             self._advance(self.agenda[0][0])
             self.notes += self._next()

@@ -175,7 +175,7 @@ class State(Table):
         return found
 
     def _devices_of_tasks(self, allocation: int, shape: Shape, count: int) -> int:
-        """What so many tasks of the allocation have: its one share or instance, or devices of its own close together."""
+        """What so many tasks of the allocation have: its share or instance, or devices of its own close together."""
         held = self.allocations.devices[allocation]
         if shape.part or not shape.gpus:
             return held

@@ -150,7 +150,7 @@ def _scan(capacity: Capacity, block_of: np.ndarray) -> np.ndarray:
 
 
 def fewest_blocks() -> Iterator[dict[str, Any]]:
-    """Gangs that prefer one block where no block is free enough: how many they use, beside the fewest there could be."""
+    """Gangs that prefer one block where none is free enough: how many they use, beside the fewest possible."""
     for size in SIZES:
         cell = Cell(size, TopologyRequest(preferred="block"), 0.93)
         tree = domain_room(cell.capacity).tree

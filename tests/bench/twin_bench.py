@@ -48,7 +48,7 @@ def fork() -> Iterator[dict[str, Any]]:
             f"{at}, os.fork",
             large["call_ms"],
             f"small pages: {small['call_ms']:.1f} ms; {reference}; child {large['private_mib']:.0f} MiB of its own "
-            f"when it begins, {large['ahead_mib']:.0f} MiB after a minute ahead; large pages took {tidied_s:.1f} s once",
+            f"when it begins, {large['ahead_mib']:.0f} MiB a minute ahead; large pages took {tidied_s:.1f} s once",
             small_pages_ms=small["call_ms"],
             private_mib=large["private_mib"],
             ahead_mib=large["ahead_mib"],

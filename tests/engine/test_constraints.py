@@ -95,7 +95,12 @@ def refused(engine: Engine, spec: WorkloadSpec) -> SpecError:
 
 
 def test_work_goes_only_where_the_labels_it_asks_for_are():
-    nodes = [node("n0"), node("n1", {"disk": "ssd"}), node("n2", {"disk": "hdd"}), node("n3", {"disk": "ssd", "os": "x"})]
+    nodes = [
+        node("n0"),
+        node("n1", {"disk": "ssd"}),
+        node("n2", {"disk": "hdd"}),
+        node("n3", {"disk": "ssd", "os": "x"}),
+    ]
     engine = run(
         cell(*nodes),
         work("ssd", count=8, node_labels={"disk": ("ssd",)}),
@@ -206,7 +211,9 @@ def test_replicas_that_keep_apart_get_a_node_each():
 def test_keeping_apart_holds_for_those_who_come_later_and_do_not_ask_for_it():
     racks = [node(f"n{i}", rack=f"r{i // 2}") for i in range(4)]
     shy = work("shy", apart=(Affinity(tags={"kind": "noisy"}, level="rack"),))
-    engine = run(cell(*racks), shy, work("noisy", count=8, tags={"kind": "noisy"}), work("noisy-2", tags={"kind": "noisy"}))
+    engine = run(
+        cell(*racks), shy, work("noisy", count=8, tags={"kind": "noisy"}), work("noisy-2", tags={"kind": "noisy"})
+    )
     assert nodes_of(engine, "shy").keys() <= {"n0", "n1"}
     assert nodes_of(engine, "noisy") == {"n2": 4, "n3": 4}
     assert engine.workload("noisy-2").state == "queued"
@@ -317,9 +324,7 @@ def test_tasks_are_spread_evenly_over_zones():
 
 def test_a_greater_skew_lets_tasks_pack_closer():
     nodes = [node(f"n{i}", zone=f"z{i}") for i in range(3)]
-    even, loose = (
-        run(cell(*nodes), work("w", count=4, spread=Spread(level="zone", max_skew=skew))) for skew in (1, 3)
-    )
+    even, loose = (run(cell(*nodes), work("w", count=4, spread=Spread(level="zone", max_skew=skew))) for skew in (1, 3))
     assert sorted(nodes_of(even, "w").values()) == [1, 1, 2]
     assert sorted(nodes_of(loose, "w").values()) == [1, 3]
 

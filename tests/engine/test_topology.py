@@ -381,8 +381,9 @@ def test_required_levels_hold_under_every_policy(policy: str, seed: int) -> None
     for i in range(40):
         level = rng.choice([None, "rack", "block", "zone"])
         run = rng.randrange(1, 30) * 10_000
+        count = rng.randrange(1, 4) if level == "rack" else rng.randrange(1, 7)
         specs.append(
-            gang(f"w{i}", rng.randrange(1, 4) if level == "rack" else rng.randrange(1, 7), gpu=rng.choice([8, 4]) * 1000,
+            gang(f"w{i}", count, gpu=rng.choice([8, 4]) * 1000,
                  required=level, preferred=rng.choice([None, "rack"]), estimate_ms=run, simulated_runtime_ms=run)
         )  # fmt: skip
     seen = set()
