@@ -33,7 +33,7 @@ def worth_it(shape: Shape, nodes: int) -> bool:
 
 def worth_shifting(shape: Shape, nodes: Rows) -> bool:
     """Whether to shift capacity on these nodes at once, the devices being known."""
-    return len(nodes) >= LEAST and not shape.part and len(np.unique(nodes)) == len(nodes)
+    return len(nodes) >= LEAST and not shape.part and len(set(nodes.tolist())) == len(nodes)
 
 
 def take_all_devices(capacity: Capacity, shape: Shape, nodes: Rows, counts: Rows) -> Rows | None:
@@ -98,8 +98,7 @@ def shift_many(capacity: Capacity, shape: Shape, nodes: Rows, counts: Rows, devi
         indexed = keys != NOWHERE
         nodes, counts, keys = nodes[indexed], counts[indexed], keys[indexed]
     places = view(c.partition)[nodes] + view(c.booking)[nodes].astype(np.int64) * len(c.partitions)
-    for place in _distinct(places):
-        here = slice(None) if len(places) and (places == place).all() else places == place
+    for _, here in _distinct(places):
         _move_many(c, c.index_at(int(nodes[here][0])), shape, nodes[here], counts[here], keys[here])
 
 
@@ -111,12 +110,13 @@ def _shift_devices(capacity: Capacity, nodes: Rows, devices: Rows, *, free: bool
     view(capacity.device_free)[at[(devices[:, None] >> bits & 1) > 0]] = DEVICE if free else 0
 
 
-def _distinct(values: Rows) -> list[int]:
-    """The values there are, ascending. Often it is one."""
+def _distinct(values: Rows) -> list[tuple[int, Any]]:
+    """(value, where it is) of the values there are, ascending. Often it is one."""
     if not len(values):
         return []
-    first = values[0]
-    return [int(first)] if (values == first).all() else [int(value) for value in np.unique(values)]
+    if (values == values[0]).all():
+        return [(int(values[0]), slice(None))]
+    return [(value, values == value) for value in np.unique(values).tolist()]
 
 
 def _move_many(capacity: Capacity, index: PoolIndex, shape: Shape, nodes: Rows, counts: Rows, old: Rows) -> None:
@@ -131,10 +131,10 @@ def _move_many(capacity: Capacity, index: PoolIndex, shape: Shape, nodes: Rows, 
     if not moved.all():
         nodes, new, old = nodes[moved], new[moved], old[moved]
     view(capacity.key)[nodes] = new
-    for key in _distinct(old):
-        index.remove(key, int((old == key).sum()))
-    for key in _distinct(new):
-        index.insert_many(key, np.sort(nodes[new == key]).tolist())
+    for key, here in _distinct(old):
+        index.remove(key, len(nodes[here]))
+    for key, here in _distinct(new):
+        index.insert_many(key, np.sort(nodes[here]).tolist())
         capacity.tidy(index, key)
 
 

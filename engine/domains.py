@@ -10,8 +10,8 @@ All of it follows from the capacity: it can be dropped at any time and is made a
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Hashable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -76,7 +76,8 @@ class DomainRoom:
         self._shifted_before = 0
         self._rooms: dict[Shape, Rooms] = {}
         """The one asked about last is last."""
-        self._empty: dict[tuple[Any, ...], Ints] = {}
+        self.sound: set[Hashable] = set()
+        """Kinds of gangs that an empty domain was found to hold, by `engine.submission`."""
 
     def copy(self) -> DomainRoom:
         """For a copy of the capacity: the tree is shared, room is counted anew when it is asked for."""
@@ -114,16 +115,19 @@ class DomainRoom:
         """So many tasks of the shape were given back on these nodes, all at once, or taken where negative."""
         self.shifted.append((request_of(shape), rows, tasks))
 
-    def when_empty(self, capacity: Capacity, most: tuple[int, ...], level: int) -> Ints:
-        """Per domain of the level the tasks it would hold if nothing ran, `most[p]` of them on a node of pool p."""
-        key = most, level, capacity.totals
-        if key not in self._empty:
-            if len(self._empty) >= SHAPES_KEPT:
-                self._empty.clear()
-            there = view(capacity.state)[self.tree.rows] != NodeState.REMOVED
-            room = np.array(most, np.int64)[view(capacity.pool)[self.tree.rows]] * there
-            self._empty[key] = np.add.reduceat(room, self.tree.starts[level][:-1])
-        return self._empty[key]
+    def remember(self, kind: Hashable) -> None:
+        """That an empty domain holds gangs of the kind."""
+        if len(self.sound) >= MOST_SHIFTED:
+            self.sound.clear()
+        self.sound.add(kind)
+
+
+def when_empty(capacity: Capacity, most: tuple[int, ...], level: int) -> Ints:
+    """Per domain of the level the tasks it would hold if nothing ran, `most[p]` of them on a node of pool p."""
+    tree = domain_room(capacity).tree
+    there = view(capacity.state)[tree.rows] != NodeState.REMOVED
+    room = np.array(most, np.int64)[view(capacity.pool)[tree.rows]] * there
+    return np.add.reduceat(room, tree.starts[level][:-1])
 
 
 def domain_room(capacity: Capacity) -> DomainRoom:
@@ -171,7 +175,8 @@ class Rooms:
         for request, rows, tasks in shifted:
             if request == self._request:
                 positions = self.tree.position[rows]
-                self._change(positions, tasks * self.usable[positions])
+                usable = self.usable[positions]
+                self._change(positions, tasks if usable.all() else tasks * usable)
             else:
                 others.update(rows.tolist())
         if others:
@@ -185,12 +190,10 @@ class Rooms:
         if not len(positions):
             return
         self.by_position[positions] += change
-        first, last = positions.min(), positions.max()
         for level, order in self._sorted.items():
-            sums, domain_of = self._sums[level], self.tree.domain[level]
-            domain = int(domain_of[first])
-            alone = domain == domain_of[last]
-            for at, more in ((domain, int(change.sum())),) if alone else _summed(domain_of[positions], change):
+            sums, domains = self._sums[level], self.tree.domain[level][positions]
+            alone = (domains == domains[0]).all()
+            for at, more in ((int(domains[0]), int(change.sum())),) if alone else _summed(domains, change):
                 del order[bisect_left(order, sums[at] << _BITS | at)]
                 sums[at] += more
                 insort(order, sums[at] << _BITS | at)

@@ -63,7 +63,7 @@ class Shares:
 
     def of(self, vertex: int) -> int:
         """The share in parts per billion."""
-        found = self._share[vertex]
+        found: int = self._share[vertex]
         if found != UNKNOWN:
             return found
         scale = self._scales.get(vertex)
@@ -77,7 +77,7 @@ class Shares:
                 part = excess * BILLION // total
                 if part > largest:
                     largest = part
-        found: int = largest // self._tree.specs[vertex].weight
+        found = largest // self._tree.specs[vertex].weight
         self._share[vertex] = found
         return found
 

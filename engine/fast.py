@@ -19,6 +19,7 @@ import threading
 from array import array
 from collections.abc import Sequence
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -260,13 +261,13 @@ class Mirror:
         """As the function of that name."""
         rows = self._rows_of(capacity, shapes)
         self._catch_up(capacity)
-        nodes, masks = np.array(claims, np.int64).reshape(-1, 2).T
+        flat = view(array("q", chain.from_iterable(claims)))
+        nodes, masks = flat[::2].astype(np.int32), flat[1::2].copy()
         mine = (rows != NOWHERE) & (self._index.entry[nodes, self._kernels.BUCKET] != NOWHERE)
         touched = self._touched(len(rows))
         count = self._kernels.give_back_many(
-            self._nodes(capacity), self._index, touched, self._requests(),
-            rows[mine], nodes[mine].astype(np.int32), masks[mine],
-        )  # fmt: skip
+            self._nodes(capacity), self._index, touched, self._requests(), rows[mine], nodes[mine], masks[mine]
+        )
         self._note(capacity, touched, count)
         for at in np.flatnonzero(~mine).tolist():
             node, devices = claims[at]

@@ -120,7 +120,8 @@ def _place_close(
             if claims is not None:
                 if wanted != up_to:
                     claims = _extend_in(capacity, known, shapes, wanted, up_to, choice, claims)
-                return _in_rank_order(known.tree, claims)
+                # One group's are in order already.
+                return claims if len(shapes) == 1 else _in_rank_order(known.tree, claims)
     return None
 
 
@@ -272,10 +273,12 @@ def packed(claims: list[Claim], groups: int) -> tuple[GroupPlacement, ...]:
     nodes = [array("i") for _ in range(groups)]
     counts = [array("i") for _ in range(groups)]
     devices = [array("q") for _ in range(groups)]
-    for group, node, count, mask in claims:
-        nodes[group].append(node)
-        counts[group].append(count)
-        devices[group].append(mask)
+    for group in range(groups):
+        mine = claims if groups == 1 else [claim for claim in claims if claim[0] == group]
+        if mine:
+            _, *columns = zip(*mine, strict=True)
+            for column, values in zip((nodes[group], counts[group], devices[group]), columns, strict=True):
+                column.extend(values)
     return tuple(
         GroupPlacement(n.tobytes(), c.tobytes(), d.tobytes() if any(d) else b"")
         for n, c, d in zip(nodes, counts, devices, strict=True)

@@ -11,7 +11,7 @@ from engine import commands as cmd
 from engine import events as ev
 from engine import mig
 from engine.columns import view
-from engine.domains import domain_room, levels_asked
+from engine.domains import domain_room, levels_asked, when_empty
 from engine.errors import MusterError, SpecError
 from engine.gpu_models import device_memory_mib
 from engine.model import (
@@ -306,13 +306,16 @@ def _check_topology(state: State, spec: WorkloadSpec, queue: int, where: str) ->
     capacity, pools = state.capacity, state.capacity.pools
     known, named = domain_room(capacity), state.queues.flavors_of(queue)
     level, _ = levels_asked(known.tree, asked)
+    kind = spec.groups, level, named, capacity.totals
+    if kind in known.sound:
+        return
     least = [group.min_count or group.count for group in spec.groups]
     rooms = []
     for group in spec.groups:
         shape = Shape(group, pools)
         usable = [i in shape.pool_set and (not named or pool.name in named) for i, pool in enumerate(pools)]
         most = tuple(shape.most_on(pool) if may else 0 for pool, may in zip(pools, usable, strict=True))
-        rooms.append(known.when_empty(capacity, most, level))
+        rooms.append(when_empty(capacity, most, level))
     short = np.maximum(np.array(least)[:, None] - np.array(rooms), 0).sum(axis=0)
     best = int(np.argmin(short))
     if short[best]:
@@ -323,6 +326,7 @@ def _check_topology(state: State, spec: WorkloadSpec, queue: int, where: str) ->
             f"{known.tree.name(capacity, level, best)}, has room for {int(rooms[lacking][best])} when empty",
             "Ask for fewer tasks, or require a wider level or none",
         )
+    known.remember(kind)
 
 
 def _largest(state: State, group: TaskGroup) -> str:

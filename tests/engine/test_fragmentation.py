@@ -23,7 +23,7 @@ from engine.model import (
     WorkloadSpec,
     WorkloadState,
 )
-from engine.query import FragmentationReport
+from engine.query import FragmentationReport, ShapeFragmentation
 from engine.state import BOUND, State
 from tests.support.cells import small_cell, submit, workload
 
@@ -62,6 +62,21 @@ def by_hand(state: State) -> tuple[int, int]:
                 free += count * sum(devices)
                 lost += count * sum(d for d in devices if not fits or d < min(shape.gpu_milli, 1000))
     return lost, free
+
+
+def fitting_by_hand(state: State, kind: ShapeFragmentation) -> int:
+    """Tasks that fit on ready nodes, node by node."""
+    capacity = state.capacity
+    total = 0
+    for node in range(len(capacity.node_ids)):
+        if capacity.state[node] == NodeState.READY and capacity.pools[capacity.pool[node]].name in kind.pools:
+            cpu, memory, disk = capacity.free_besides_gpu(node)
+            devices = capacity.devices(node)
+            unit = min(kind.gpu_milli, 1000)
+            gpus = sum(free // unit for free in devices) * unit // kind.gpu_milli
+            asked = ((cpu, kind.cpu_milli), (memory, kind.memory_mib), (disk, kind.disk_mib))
+            total += min([gpus, *(have // want for have, want in asked if want)])
+    return total
 
 
 def test_two_halves_are_of_no_use_to_a_whole() -> None:
@@ -198,6 +213,7 @@ def test_it_is_what_counting_device_by_device_gives(seed: int) -> None:
         assert found.ppm == ppm
         assert all(0 <= shape.usable_milli <= shape.free_milli for shape in found.shapes)
         assert all(shape.fits <= shape.fits_in_one_piece for shape in found.shapes)
+        assert all(shape.fits == fitting_by_hand(engine.state, shape) for shape in found.shapes)
 
 
 def test_a_restart_measures_the_same() -> None:
