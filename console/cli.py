@@ -273,6 +273,7 @@ def _engine_commands(commands: Any) -> None:
     pack.add_argument("--pods", required=True, metavar="FILE", help="pod list, plain or gzip")
     pack.add_argument("--policy", choices=PACKING, default="muster")
     pack.add_argument("--seed", type=_count, default=42, metavar="N", help="of the order of arrivals")
+    pack.add_argument("--seeds", type=_positive, default=1, metavar="N", help="so many, from --seed on, and their mean")
     pack.add_argument("--inflate", type=float, default=1.3, metavar="X", help="GPU asked for in all, in capacities")
     _json(pack)
     serve = _command(commands, "serve", "console.start:serve_engine", "run an engine in the foreground")

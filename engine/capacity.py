@@ -363,7 +363,7 @@ class Capacity(NodeTable):
         """The node for one more task of the shape, or NOWHERE. Exact, bonds and labels matched node by node apart
         (`engine.choosing` sees to them): NOWHERE means that none fits."""
         reach = self.reaches.get(shape) or self.reach(shape)
-        for key in reach.kept:
+        for key in reach.kept if self.booked else ():
             if key in self.booked and (node := self._find_in(self.booked[key], shape)) != NOWHERE:
                 return node
         for partition in reach.open:
@@ -378,19 +378,13 @@ class Capacity(NodeTable):
         return next((node for node in found if node != NOWHERE), NOWHERE)
 
     def _find_in(self, index: PoolIndex, shape: Shape) -> int:
-        if shape.share:
-            node = find_share(self, index, shape, _PROBES)
+        if shape.part:
+            find = find_share if shape.share else find_instance
+            node = find(self, index, shape, _PROBES)
             if node == NOWHERE:
                 node = self._walk(index, shape, 1, _PROBES)
             if node == NOWHERE:
-                node = find_share(self, index, shape, 0)
-            return node if node != NOWHERE else self._walk(index, shape, 1, 0)
-        if shape.kinds:
-            node = find_instance(self, index, shape, _PROBES)
-            if node == NOWHERE:
-                node = self._walk(index, shape, 1, _PROBES)
-            if node == NOWHERE:
-                node = find_instance(self, index, shape, 0)
+                node = find(self, index, shape, 0)
             return node if node != NOWHERE else self._walk(index, shape, 1, 0)
         if shape.gpus > 1 and self.pools[index.pool].nvlink_group:
             node = find_linked(self, index, shape, _PROBES)

@@ -62,7 +62,6 @@ RESTART_MS = 60_000
 """What stopping and starting anew takes besides lost work: to pull images, load weights and connect. An assumption."""
 UNKNOWN_MS = HOUR_MS
 """What an unknown wait or run time counts as, and how long a freed node is taken to be of use."""
-LEAST_RATIO_PERMILLE = 500
 MILLION = 1_000_000
 Rows = np.ndarray[Any, np.dtype[Any]]
 
@@ -245,16 +244,14 @@ class _Planner:
         for shape, count in zip(goal.shapes, goal.counts, strict=True):
             room = in_one_piece(self.state.capacity, shape)
             if room < count and not self.state.stretched:
-                return (
-                    f"too little is free: {count} tasks of {task_size(shape)} are wanted, and all that is free, in one "
-                    f"piece, would hold {room}"
-                )
+                one = f"empty node of {goal.name}" if goal.row == NONE else f"task of {task_size(shape)}"
+                return f"too little is free: {_counted(count, one)} wanted, and all of it in one piece makes {room}"
         return ""
 
     def _has_room(self, goal: Goal) -> str:
         """Why no move is of use where there is room."""
         if goal.row == NONE:
-            return f"{goal.counts[0]} nodes of {goal.name} are empty already"
+            return f"{_counted(goal.counts[0], f'empty node of {goal.name}')} there already"
         reason = self.engine.reader.explainer.reasons(goal.row)[0]
         return f"there is room for it already, and it waits for something else: {reason.text} ({reason.token})"
 
@@ -559,6 +556,12 @@ class Movable:
         counts.append((int((concerned & self._movable & (level == KEPT)).sum()), "without another place that they fit"))
         told = "; ".join(f"{count} {why}" for count, why in counts if count)
         return f"moving what may be moved makes no room for it ({told})" if told else "no moves make room for it"
+
+
+def _counted(count: int, one: str) -> str:
+    """As in "2 tasks of 8 GPU are"."""
+    noun, _, rest = one.partition(" of ")
+    return f"{count} {noun}{'' if count == 1 else 's'} of {rest} {'is' if count == 1 else 'are'}"
 
 
 class _Budget:

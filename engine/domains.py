@@ -247,12 +247,9 @@ def _summed(domains: Ints, change: Ints) -> Iterator[tuple[int, int]]:
 def levels_asked(tree: Tree, request: TopologyRequest) -> tuple[int, int]:
     """(level of which one domain must hold the gang, level of which it should be as few as possible). At a level at
     which no node has a name every node is alone, as at that of the nodes."""
-    required, preferred = (
-        CELL if level is None else LEVELS.index(level) for level in (request.required, request.preferred)
-    )
-    if preferred == CELL:
-        preferred = required
-    return tuple(level if level in tree.starts else NODE for level in (required, preferred))  # type: ignore[return-value]
+    required = CELL if request.required is None else LEVELS.index(request.required)
+    preferred = required if request.preferred is None else LEVELS.index(request.preferred)
+    return required if required in tree.starts else NODE, preferred if preferred in tree.starts else NODE
 
 
 def spans(tree: Tree, rooms: list[Rooms], counts: tuple[int, ...], request: TopologyRequest) -> Iterator[Choice]:
@@ -260,6 +257,10 @@ def spans(tree: Tree, rooms: list[Rooms], counts: tuple[int, ...], request: Topo
     preferred level, the smallest that is enough; then in one of a wider level, that first of which fewest domains of
     the preferred level are enough; up to the required level. Exact for one group; for several each has room alone."""
     required, preferred = levels_asked(tree, request)
+    if required == preferred and len(rooms) == 1:
+        for domain in rooms[0].enough(required, counts[0]):
+            yield Choice(tree.bounds(required, domain), tree.next_narrower(required))
+        return
     for level in tree.wider(preferred, required):
         for domain in _fitting(tree, rooms, counts, level, preferred):
             span = tree.bounds(level, domain)
@@ -324,9 +325,9 @@ def pick(tree: Tree, room: Ints, choice: Choice, want: int) -> tuple[Ints, Ints]
         edges = tree.edges(level, low, high)
         if len(edges) > 1:
             full, last, want = _fewest(np.add.reduceat(room[:high], edges).tolist(), want)
-            edges.append(high)
-            whole += [(edges[i], edges[i + 1]) for i in full]
-            low, high = edges[last], edges[last + 1]
+            at = [*edges.tolist(), high]
+            whole += [(at[i], at[i + 1]) for i in full]
+            low, high = at[last], at[last + 1]
         level = tree.next_narrower(level)
     positions, tasks = _on_nodes(room[low:high], want)
     positions += low

@@ -99,10 +99,11 @@ class Extra:
             self.state = "failed"
 
     def _after_fork(self) -> None:
-        # The thread did not come along; what it was importing may be half there.
-        if self.state == "preparing":
+        # The thread did not come along; what it was importing may be half there. And a child, which is there for one
+        # piece of work, does not have anything compiled.
+        if self.state in ("idle", "preparing"):
             self.state = "failed"
-            self.reason = "the process was forked while kernels were made ready"
+            self.reason = "the process was forked before kernels were ready"
 
 
 def cache_folder() -> Path:

@@ -17,6 +17,7 @@ from engine.commands import Submit
 from engine.control import Engine
 from engine.errors import JournalError, MusterError, UnreachableError
 from engine.model import WorkloadSpec
+from engine.pages import Pages
 from engine.twin import Twins
 
 T = TypeVar("T")
@@ -24,6 +25,8 @@ TURN_S = 0.05
 """Wall seconds between turns when nobody asks for anything: how late cell time may be seen to pass."""
 CYCLE_EVERY_MS = 100
 """Cell milliseconds between scheduling cycles as time passes: many ends share one cycle when time runs fast."""
+TIDY_S = 0.002
+"""Wall seconds, of each turn, in which memory is made ready for quick forks."""
 RETRY_S = 1.0
 """Wall seconds between attempts to write after the journal failed."""
 
@@ -45,6 +48,7 @@ class EngineLoop:
         """Why the thread ended when nobody asked it to; empty while all is well."""
         self.twins = Twins(engine)
         """What-ifs and start estimates. `start` is for the engine's thread; the rest may be called from any."""
+        self._pages = Pages()
         self._feed = feed
         self._next: tuple[int, WorkloadSpec] | None = None
         self._due: list[WorkloadSpec] = []
@@ -111,12 +115,15 @@ class EngineLoop:
         self._refuse_rest()
 
     def _turns(self) -> None:
-        last = time.monotonic()
+        last = tidied = time.monotonic()
         retry_at = 0.0
         while not self._stopping:
             self._take_calls()
             self.twins.poll()
             now = time.monotonic()
+            if now - tidied >= TURN_S and not self.twins.busy:
+                self._pages.tidy(TIDY_S)
+                tidied = now
             passed_ms = (now - last) * 1000 * self.speed
             if self.paused or passed_ms < 1:
                 last = now if self.paused else last

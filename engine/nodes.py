@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar, NamedTuple
 
@@ -43,7 +44,8 @@ class Partition(NamedTuple):
     taints: TaintSet
 
 
-class Reach(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Reach:
     """Where tasks of a shape may go."""
 
     open: tuple[int, ...]

@@ -50,6 +50,8 @@ Longs = NDArray[np.int64]
 
 TYPICAL_PERCENT = 95
 """Pods that the mix must cover, most frequent requests first (podPopularityThreshold of the simulator)."""
+MOST_PODS = 1001
+"""Of one node."""
 LARGEST_CPU_MILLI, LARGEST_GPU_MILLI = 128_000, 8_000
 """What the simulator takes for the largest node, in its scores dotprod and bestfit."""
 STEP = 50
@@ -280,12 +282,14 @@ class Floor:
         self.cpu[:], self.memory[:], self.gpu[:] = nodes.cpu[order], nodes.memory[order], count * WHOLE
         self.devices = np.where(np.arange(int(count.max()))[:, None] < count, WHOLE, -1).astype(np.int32)
         """[slots, nodes] free milli-GPU, -1 where a node has no such device."""
+        self.slots = np.full(order.size, MOST_PODS)
+        """[nodes] how many more pods they take."""
         self.idle = np.bincount(self.model % (self.models + 1), self.gpu, self.models + 1).astype(np.int64)
         """[models + 1] free milli-GPU by model; the last one stands for none."""
 
     def fits(self, pod: Pod) -> NDArray[np.bool_]:
         """[nodes] where the pod could go now."""
-        fits: NDArray[np.bool_] = (self.cpu >= pod.cpu) & (self.memory >= pod.memory)
+        fits: NDArray[np.bool_] = (self.cpu >= pod.cpu) & (self.memory >= pod.memory) & (self.slots > 0)
         if pod.devices:
             fits &= (self.devices >= pod.per_device).sum(axis=0, dtype=np.int8) >= pod.devices
         if pod.models:
@@ -298,6 +302,7 @@ class Floor:
         self.memory[node] -= pod.memory
         self.gpu[node] -= pod.gpu_milli
         self.idle[self.model[node]] -= pod.gpu_milli
+        self.slots[node] -= 1
         if 0 < pod.per_device < WHOLE:
             self.devices[device, node] -= pod.per_device
         elif pod.devices:
@@ -454,6 +459,8 @@ class Descent:
         if key not in self.known:
             self.known[key] = self._values(*key[:3], devices.astype(np.int64))
         self.worth[:, node], self.device[:, node] = self.known[key]
+        if not floor.slots[node]:
+            self.worth[:, node] = UNFIT
 
     def _values(self, model: int, cpu: int, memory: int, devices: Longs) -> tuple[Longs, Longs]:
         """[shapes] worth of a node in this state, and the device for a share."""

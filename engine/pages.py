@@ -9,33 +9,49 @@ here changes what the memory holds; where the system has no such pages, nothing 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import time
 from collections.abc import Iterator
 
 LARGE = 2 << 20
+LEAST_BYTES = 256 << 20
+"""Smaller processes fork in 4 ms as they are."""
+SWEEP_EVERY_S = 30.0
+"""Between two sweeps: what is written while a child lives is in small pages again afterwards."""
 _MADV_COLLAPSE = 25
 
 
 class Pages:
-    """A sweep over this process's memory, in steps."""
+    """Sweeps over this process's memory, in steps."""
 
     def __init__(self) -> None:
-        self._rest = _large_ranges()
+        self._rest: Iterator[int] = iter(())
+        self._swept_at = -SWEEP_EVERY_S
         self._madvise = ctypes.CDLL(None, use_errno=True).madvise if sys.platform == "linux" else None
         if self._madvise is not None:
             self._madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
     def tidy(self, budget_s: float) -> bool:
-        """Go on for at most about `budget_s` (one page can take 10 ms). True when the sweep is through."""
+        """Go on for at most about `budget_s` wall seconds (one page can take 10 ms). True when there is nothing to do:
+        the process is small, or was swept a little while ago."""
+        now = time.monotonic()
         if self._madvise is None:
             return True
-        until = time.monotonic() + budget_s
         for address in self._rest:
             self._madvise(address, LARGE, _MADV_COLLAPSE)
-            if time.monotonic() >= until:
+            if time.monotonic() >= now + budget_s:
                 return False
-        return True
+        if now - self._swept_at < SWEEP_EVERY_S or _resident_bytes() < LEAST_BYTES:
+            return True
+        self._swept_at = now
+        self._rest = _large_ranges()
+        return False
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm", encoding="ascii") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _large_ranges() -> Iterator[int]:

@@ -54,6 +54,7 @@ class Tree:
                 begins[1:] = (shared < level) | (names[level][self.rows[1:]] == 0)
             self.starts[level] = np.append(np.flatnonzero(begins), size)
             self.domain[level] = np.cumsum(begins) - 1
+        self._below = {level: next((at for at in self.known if at > level), NODE) for level in range(CELL, NODE)}
 
     def copy(self) -> Tree:
         return self
@@ -69,11 +70,13 @@ class Tree:
         domain = self.domain[level]
         return bool(domain[span[0]] == domain[span[1] - 1])
 
-    def edges(self, level: int, low: int, high: int) -> list[int]:
+    def edges(self, level: int, low: int, high: int) -> Ints:
         """Positions at which domains of the level begin between two positions, and the first of these."""
         domain = self.domain[level]
-        edges: list[int] = self.starts[level][domain[low] : domain[high - 1] + 1].tolist()
-        edges[0] = low
+        edges: Ints = self.starts[level][domain[low] : domain[high - 1] + 1]
+        if edges[0] != low:
+            edges = edges.copy()
+            edges[0] = low
         return edges
 
     def around(self, level: int, node: int) -> tuple[int, int]:
@@ -88,7 +91,7 @@ class Tree:
 
     def next_narrower(self, level: int) -> int:
         """The next level below at which some node has a name."""
-        return next((at for at in self.known if at > level), NODE)
+        return self._below[level]
 
     def name(self, capacity: Capacity, level: int, domain: int) -> str:
         """What people call the domain: its name, or that of the node which is alone in it."""

@@ -108,6 +108,11 @@ class Twins:
             self._forget_old()
             return status
 
+    @property
+    def busy(self) -> bool:
+        """Whether runs are under way."""
+        return bool(self._children)
+
     def poll(self) -> None:
         """Take in what the children have said. Cheap when nothing is under way; never waits."""
         if not self._children:

@@ -40,7 +40,8 @@ def fork() -> Iterator[dict[str, Any]]:
         yield _milliseconds(f"{at}, in process", (time.perf_counter() - begun) * 1000, reference)
         small = _forked(engine)
         begun = time.perf_counter()
-        while not Pages().tidy(0.01):
+        pages = Pages()
+        while not pages.tidy(0.01):
             pass
         tidied_s = time.perf_counter() - begun
         large = _forked(engine)

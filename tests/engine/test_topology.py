@@ -434,7 +434,7 @@ def test_the_reason_names_the_best_domain_and_a_change_that_was_tried() -> None:
     assert detail(engine, "g").state == "running"
 
 
-def test_without_cordoned_nodes_the_smaller_wish_is_tried() -> None:
+def test_without_cordoned_nodes_a_move_is_offered_before_a_smaller_wish() -> None:
     nodes = grid(2)
     engine = start(nodes, gang("a", 1, required="rack", estimate_ms=0), gang("b", 4, required="rack"))
     engine.command(Cancel(ids=("b",)))
@@ -446,8 +446,7 @@ def test_without_cordoned_nodes_the_smaller_wish_is_tried() -> None:
     assert view.reasons[0].token == "NoDomainFits"
     found = verified(engine, "e").found
     assert found is not None
-    assert found.kind == "topology"
-    assert "rack preferred instead of required" in found.text
+    assert found.kind == "consolidate"
 
 
 # -- the same again ---------------------------------------------------------------------------------------------------
