@@ -54,6 +54,11 @@ GAINS_KEPT = 512
 class Capacity(NodeTable):
     """Nodes and devices: what there is and what is free."""
 
+    __slots__ = (
+        "_moved", "_moves", "booked", "built", "company", "device_base", "device_free", "device_layout", "device_used",
+        "domain_room", "free_cpu", "free_disk", "free_memory", "freed", "gained", "gained_before", "key", "live_kinds",
+        "mix", "not_ready", "open_kinds", "partial", "since", "totals", "whole",
+    )  # fmt: skip
     columns: ClassVar[tuple[str, ...]] = (
         *NodeTable.columns, "since", "free_cpu", "free_memory", "free_disk", "whole", "partial", "device_base",
         "device_free", "device_layout", "device_used",
@@ -272,7 +277,8 @@ class Capacity(NodeTable):
         """What tasks of the shape may use, in order of preference: what is kept for them first."""
         reach = self.reaches.get(shape) or self.reach(shape)
         booked = [self.booked[key] for key in reach.kept if key in self.booked]
-        return booked + [self.indexes[partition] for partition in reach.open]
+        indexes = self.indexes
+        return booked + [indexes[partition] for partition in reach.open]
 
     def note_gains(self, nodes: list[int]) -> None:
         """The nodes have room that they did not have."""
@@ -366,8 +372,9 @@ class Capacity(NodeTable):
         for key in reach.kept if self.booked else ():
             if key in self.booked and (node := self._find_in(self.booked[key], shape)) != NOWHERE:
                 return node
+        indexes = self.indexes
         for partition in reach.open:
-            node = self._find_in(self.indexes[partition], shape)
+            node = self._find_in(indexes[partition], shape)
             if node != NOWHERE:
                 return node
         return NOWHERE

@@ -34,8 +34,13 @@ class Names:
 
 
 class Table:
-    """Base of every part of the state. `columns` names what is stored; everything else must be derivable from it."""
+    """Base of every part of the state. `columns` names what is stored; everything else must be derivable from it.
 
+    A table with more than 30 attributes whose hot paths count declares them as slots: Python reads the attributes of
+    larger objects more slowly.
+    """
+
+    __slots__ = ()
     columns: ClassVar[tuple[str, ...]] = ()
 
     def dump(self) -> dict[str, Any]:
@@ -66,9 +71,14 @@ class Table:
     def copy(self) -> Self:
         """An independent table, derived parts included: columns are copied as blocks, nothing is rebuilt."""
         other = object.__new__(type(self))
-        for name, value in vars(self).items():
-            setattr(other, name, copied(value))
+        for name in self.attributes():
+            setattr(other, name, copied(getattr(self, name)))
         return other
+
+    def attributes(self) -> list[str]:
+        """Names of all it has, derived parts included."""
+        slots = [name for cls in type(self).__mro__ for name in cls.__dict__.get("__slots__", ())]
+        return [*slots, *getattr(self, "__dict__", ())]
 
 
 def copied(value: Any) -> Any:

@@ -81,6 +81,12 @@ class PoolFacts(NamedTuple):
 class NodeTable(Table):
     """Pools and nodes: what they are and where they stand."""
 
+    __slots__ = (
+        "_label_row", "_parents", "_partition_of", "_pool_facts", "_taint_row", "block", "booking", "has_profiles",
+        "label_sets", "labels", "named_labels", "node_ids", "nvlink", "partition", "partition_nodes", "partitions",
+        "places", "pool", "pool_nodes", "pool_of", "pools", "rack", "reaches", "region", "row_of", "split", "state",
+        "taint_sets", "taints", "zone",
+    )  # fmt: skip
     columns: ClassVar[tuple[str, ...]] = (
         "pools", "node_ids", "places", "pool", "state", "booking", *PLACES, "labels", "taints", "label_sets",
         "taint_sets", "named_labels",
