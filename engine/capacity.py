@@ -55,8 +55,8 @@ class Capacity(NodeTable):
     """Nodes and devices: what there is and what is free."""
 
     __slots__ = (
-        "_moved", "_moves", "booked", "built", "company", "device_base", "device_free", "device_layout", "device_used",
-        "domain_room", "free_cpu", "free_disk", "free_memory", "freed", "gained", "gained_before", "key", "live_kinds",
+        "__weakref__", "_moved", "_moves", "booked", "built", "company", "device_base", "device_free", "device_layout",
+        "device_used", "domain_room", "free_cpu", "free_disk", "free_memory", "freed", "gained", "gained_before", "key", "live_kinds",
         "mix", "not_ready", "open_kinds", "partial", "since", "totals", "whole",
     )  # fmt: skip
     columns: ClassVar[tuple[str, ...]] = (

@@ -54,7 +54,7 @@ class Tree:
                 begins[1:] = (shared < level) | (names[level][self.rows[1:]] == 0)
             self.starts[level] = np.append(np.flatnonzero(begins), size)
             self.domain[level] = np.cumsum(begins) - 1
-        self._below = {level: next((at for at in self.known if at > level), NODE) for level in range(CELL, NODE)}
+        self._below = {level: next((at for at in self.known if at > level), NODE) for level in range(CELL, NODE + 1)}
 
     def copy(self) -> Tree:
         return self

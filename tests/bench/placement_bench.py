@@ -2,7 +2,8 @@
 
 The reference is exact best fit the obvious way: numpy compares every node and takes, of those that fit, one of the
 cheapest machine type, with least free GPU and then least free CPU. It claims and releases like ours, on columns of its
-own. Times are CPU times of the process, medians of parts that take turns, so that what else the machine does falls on both.
+own. Times are CPU times of the process, medians of parts that take turns, so that what else the machine does falls on
+both.
 """
 
 from __future__ import annotations

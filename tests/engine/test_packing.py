@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import get_args
@@ -157,7 +158,7 @@ def test_values_kept_by_node_are_the_scores_of_the_engine(policy: Policy, score:
     around = Surroundings(mix=packing.typical(pods))
     for step, row in enumerate(pods.shape):
         chooser.place(row)
-        if step % 40:
+        if step % 60:
             continue
         for shape, pod in enumerate(pods.shapes):
             whole = pod.devices if pod.per_device == 1000 else 0
@@ -256,9 +257,14 @@ def published(workload: str, policy: str) -> np.ndarray:
     return np.mean(of, axis=0)
 
 
-def measured(workload: str, policy: Policy, seeds: range) -> np.ndarray:
+@cache
+def lists(workload: str) -> tuple[Nodes, Pods]:
     nodes = packing.read_nodes(OPENB / "openb_node_list_gpu_node.csv.gz")
-    pods = packing.read_pods(OPENB / f"openb_pod_list_{workload}.csv.gz", nodes)
+    return nodes, packing.read_pods(OPENB / f"openb_pod_list_{workload}.csv.gz", nodes)
+
+
+def measured(workload: str, policy: Policy, seeds: range) -> np.ndarray:
+    nodes, pods = lists(workload)
     runs = [pack(nodes, pods, policy, seed=seed) for seed in seeds]
     return np.mean([(run.alloc_at(100), run.alloc_at(130)) for run in runs], axis=0)
 
