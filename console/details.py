@@ -310,13 +310,15 @@ def _placement(view: WorkloadDetail, width: int) -> Section:
     if not view.placement:
         return Section("Where it runs", (text_line("nowhere now", "dim"),))
     node_width = min(28, max(len(place.node) for place in view.placement))
+    asked_close = view.topology is not None and (view.topology.required or view.topology.preferred)
     lines = []
     for place in view.placement:
         devices = " gpu " + _ranges(place.devices) if place.devices else ""
+        ranks = f" {_plural('rank', place.tasks)} {_ranges(range(place.rank, place.rank + place.tasks))}"
         spans = (
             (fit(printable(place.node), node_width), "link"),
             (f"  {place.tasks:>4} × {printable(place.group)}", ""),
-            (devices, "dim"),
+            ((ranks if asked_close else "") + devices, "dim"),
             (f"  {printable(place.rack)}" if place.rack else "", "dim"),
         )
         lines.append(Line(spans, f"node {printable(place.node)}"))
@@ -326,7 +328,7 @@ def _placement(view: WorkloadDetail, width: int) -> Section:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Device indexes in short: 0-3,6."""
+    """Device indexes and ranks in short: 0-3,6."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and number == parts[-1][-1] + 1:

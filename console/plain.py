@@ -13,7 +13,7 @@ from engine.query import COLUMNS, Kind
 
 if TYPE_CHECKING:
     from console.client import RuntimeEstimate
-    from engine.query import Overview, Page, PoolOverview, Reason, Unblocking, WorkloadDetail
+    from engine.query import Overview, Page, PoolOverview, Reason, TopologyDetail, Unblocking, WorkloadDetail
     from recommender.suggest import Advice, Suggestion
 
 OVERVIEW_POOLS = 3
@@ -99,10 +99,24 @@ def terms(view: WorkloadDetail) -> list[tuple[str, str]]:
         pairs.append(("after", f"{other.id} is {other.on}; it is {other.state}{can_be}"))
     if 0 < view.tasks_placed < view.tasks_total:
         pairs.append(("tasks", f"{view.tasks_placed:,} of {view.tasks_total:,} run"))
+    if view.topology is not None:
+        pairs += _topology(view.topology)
     if view.flags:
         pairs.append(("started", _allowed(view)))
     if view.making_room_for:
         pairs.append(("stopping", f"writes a checkpoint, to make room for {view.making_room_for}"))
+    return pairs
+
+
+def _topology(view: TopologyDetail) -> list[tuple[str, str]]:
+    """What closeness it asks for, and how it lies in the network."""
+    asked = [f"one {view.required} required"] if view.required else []
+    asked += [f"one {view.preferred} preferred"] if view.preferred else []
+    pairs = [("topology", ", ".join(asked))] if asked else []
+    if view.within:
+        spread = ", ".join(f"{count:,} {level}{'' if count == 1 else 's'}" for level, count in view.domains.items())
+        where = "across the cell" if view.within == "cell" else f"within one {view.within}"
+        pairs.append(("network", f"{where}: {spread}; ring cost {view.ring_cost:,}"))
     return pairs
 
 

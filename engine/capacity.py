@@ -55,9 +55,10 @@ class Capacity(NodeTable):
     """Nodes and devices: what there is and what is free."""
 
     __slots__ = (
-        "__weakref__", "_moved", "_moves", "booked", "built", "company", "device_base", "device_free", "device_layout",
-        "device_used", "domain_room", "free_cpu", "free_disk", "free_memory", "freed", "gained", "gained_before", "key", "live_kinds",
-        "mix", "not_ready", "open_kinds", "partial", "since", "totals", "whole",
+        "__weakref__", "_moved", "_moves", "booked", "built", "company", "device_base", "device_free",
+        "device_layout", "device_used", "domain_room", "free_cpu", "free_disk", "free_memory", "freed", "gained",
+        "gained_before", "key", "live_kinds", "mix", "not_ready", "open_kinds", "partial", "since", "totals",
+        "whole",
     )  # fmt: skip
     columns: ClassVar[tuple[str, ...]] = (
         *NodeTable.columns, "since", "free_cpu", "free_memory", "free_disk", "whole", "partial", "device_base",
@@ -234,7 +235,9 @@ class Capacity(NodeTable):
         """The index the node is in while it is ready."""
         booking = self.booking[node]
         partition = self.partition[node]
-        return self.indexes[partition] if booking == OPEN else self.booked[booking, partition]
+        if booking != OPEN:
+            return self.booked[booking, partition]
+        return (self.indexes if self._moves else self.built)[partition]
 
     def book(self, nodes: Iterable[int], booking: int) -> None:
         """Keep the nodes for a booking, or open them to all. Asks for a new look at what waits."""
@@ -372,7 +375,7 @@ class Capacity(NodeTable):
         for key in reach.kept if self.booked else ():
             if key in self.booked and (node := self._find_in(self.booked[key], shape)) != NOWHERE:
                 return node
-        indexes = self.indexes
+        indexes = self.indexes if self._moves else self.built
         for partition in reach.open:
             node = self._find_in(indexes[partition], shape)
             if node != NOWHERE:

@@ -65,17 +65,27 @@ def choose_devices(capacity: Capacity, node: int, shape: Shape, count: int) -> i
 def closest(free: int, want: int, size: int) -> int:
     """`want` of the free devices, as bit masks: of one NVLink group where one has so many, the one left with least;
     else of the fewest groups. Devices are linked in sets of `size`, in order; 0: all of them. Lowest ones first."""
-    groups = _groups(free, size) if size else [free]
+    if not size:
+        return _first(free, want)
+    groups = _groups(free, size)
     taken = 0
-    while want:
-        enough = [group for group in groups if group.bit_count() >= want]
+    while taken.bit_count() < want:
+        missing = want - taken.bit_count()
+        enough = [group for group in groups if group.bit_count() >= missing]
         best = min(enough, key=int.bit_count) if enough else max(groups, key=int.bit_count)
         groups.remove(best)
-        while best and want:
-            low = best & -best
-            best ^= low
-            taken |= low
-            want -= 1
+        taken |= _first(best, missing)
+    return taken
+
+
+def _first(free: int, most: int) -> int:
+    """The lowest of the free devices, up to so many."""
+    taken = 0
+    while free and most:
+        low = free & -free
+        free ^= low
+        taken |= low
+        most -= 1
     return taken
 
 

@@ -152,6 +152,8 @@ class Rooms:
         """Version of what happens on one node and decides about others: the company of those who have bonds."""
         self.usable = np.zeros(len(tree.rows), bool)
         """By position: whether the node may be used at all."""
+        self._all_usable = True
+        """No node was ever seen that may not be."""
         self._request = request_of(shape)
         self.by_position: Ints = self._count(capacity, tree.rows)
         """Tasks of the shape that fit."""
@@ -164,6 +166,7 @@ class Rooms:
         room = np.zeros(len(rows), np.int64)
         usable = capacity.usable_mask(self.shape, rows)
         self.usable[self.tree.position[rows]] = usable
+        self._all_usable = self._all_usable and bool(usable.all())
         at = np.flatnonzero(usable)
         room[at] = capacity.rooms(self.shape, rows[at])
         return room
@@ -175,8 +178,7 @@ class Rooms:
         for request, rows, tasks in shifted:
             if request == self._request:
                 positions = self.tree.position[rows]
-                usable = self.usable[positions]
-                self._change(positions, tasks if usable.all() else tasks * usable)
+                self._change(positions, tasks if self._all_usable else tasks * self.usable[positions])
             else:
                 others.update(rows.tolist())
         if others:

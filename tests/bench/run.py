@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 
 import engine_bench
 import paint_bench
+import topology_bench
 import victims_bench
 
 Row = dict[str, object]
@@ -21,6 +22,10 @@ BENCHES: dict[str, Callable[[], Iterator[Row]]] = {
     "placement": engine_bench.placement,
     "end_to_end": engine_bench.end_to_end,
     "gang": engine_bench.gang,
+    "gangs_in_a_block": topology_bench.gangs_in_a_block,
+    "fewest_blocks": topology_bench.fewest_blocks,
+    "undo": topology_bench.undo,
+    "gangs_end_to_end": topology_bench.gangs_end_to_end,
     "victims": victims_bench.victims,
     "idle_cycle": engine_bench.idle_cycle,
     "restart": engine_bench.restart,

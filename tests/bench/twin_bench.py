@@ -78,6 +78,7 @@ def _forked(engine: Engine) -> dict[str, float]:
 def _measure(engine: Engine, report: child.Report) -> None:
     private = _private_mib()
     ahead = Rehearsal(engine, 0, None)
+    ahead.cycle_every_ms = 10_000
     ahead.advance(ahead.now_ms + 60_000)
     report(msgspec.msgpack.encode((private, _private_mib())))
 

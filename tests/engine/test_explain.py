@@ -211,13 +211,13 @@ def test_like_workloads_cost_one_evaluation(monkeypatch: pytest.MonkeyPatch) -> 
     asked = {"slots": 0, "lack": 0}
 
     def counted(table: object, name: str) -> None:
-        real = getattr(table, name)
+        real = getattr(type(table), name)
 
         def count(*arguments: object, **named: object) -> object:
             asked[name] += 1
             return real(*arguments, **named)
 
-        monkeypatch.setattr(table, name, count)
+        monkeypatch.setattr(type(table), name, count)
 
     counted(engine.state.capacity, "slots")
     counted(engine.state.queues, "lack")

@@ -308,6 +308,28 @@ def test_a_gang_with_a_least_size_takes_the_domain_that_holds_most() -> None:
     assert len(places(engine, "g")) == 4
 
 
+def test_growing_on_a_node_it_has_is_one_entry() -> None:
+    """Many entries are bound and freed all at once, which takes every node once."""
+    nodes = [NodeSpec(id=f"c{i}", pool="cpu", rack=f"r{i // 40}") for i in range(40)]
+    halves = TaskGroup(count=80, min_count=41, request=Resources(cpu_milli=16_000))
+    for asked in (None, "rack"):
+        engine = start(nodes)
+        engine.command(Submit(workloads=(gang("g", 1, required=asked, groups=(halves,), elastic=True),)))
+        check_state(engine.state)
+        assert detail(engine, "g").tasks_placed == 80
+        engine.command(Cancel(ids=("g",)))
+        check_state(engine.state)
+        engine.command(Submit(workloads=(gang("one", 1, groups=(TaskGroup(request=Resources(cpu_milli=16_000)),)),)))
+        engine.command(Submit(workloads=(gang("h", 1, required=asked, groups=(halves,), elastic=True),)))
+        assert detail(engine, "h").tasks_placed == 79
+        engine.command(Cancel(ids=("one",)))
+        engine.advance(engine.now_ms + 1000)
+        assert detail(engine, "h").tasks_placed == 80, "grown by one, beside another of its own"
+        check_state(engine.state)
+        engine.command(Cancel(ids=("h",)))
+        check_state(engine.state)
+
+
 def test_quota_holds_for_gangs_close_together() -> None:
     queues = (QueueSpec(name="root", nominal={"gpu_milli": 24_000}), QueueSpec(name="q", parent="root"))
     engine = Engine.open(None, cell=cell(grid(4), queues=queues))
@@ -447,6 +469,17 @@ def test_without_cordoned_nodes_a_move_is_offered_before_a_smaller_wish() -> Non
     found = verified(engine, "e").found
     assert found is not None
     assert found.kind == "consolidate"
+
+
+def test_the_level_preferred_instead_of_required_is_tried_where_nothing_can_be_moved() -> None:
+    nodes = grid(2)
+    engine = start(nodes, gang("a", 3, required="rack", estimate_ms=0), gang("b", 3, required="rack", estimate_ms=0))
+    engine.command(Submit(workloads=(gang("e", 2, required="rack"),)))
+    assert detail(engine, "e").reasons[0].text.startswith("no rack has room for 2 tasks of 8 CPU + 8 GPU at once")
+    found = verified(engine, "e").found
+    assert found is not None
+    assert found.kind == "topology"
+    assert found.text == "e is submitted again with its rack preferred instead of required"
 
 
 # -- the same again ---------------------------------------------------------------------------------------------------
