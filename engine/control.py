@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -39,6 +40,7 @@ from engine.recent import Recent
 from engine.scheduler import Scheduler
 from engine.state import State
 from engine.timers import Entry, Timer
+from engine.workloads import NONE
 
 MOST_ROUNDS = 16
 """Cycles of one turn: what starts in one may let others start or grow in the next."""
@@ -172,7 +174,8 @@ class Engine:
             while (due := self.next_due()) is not None and due <= to_ms:
                 until = min(max(due, self._cycled_ms + self.cycle_every_ms), to_ms)
                 while (due := self._next_event_ms()) is not None and due <= until:
-                    self._pass_moment(due)
+                    if not self._finish_many(until):
+                        self._pass_moment(due)
                 self._clock_ms = max(self._clock_ms, until)
                 if self.scheduler.has_work(self._clock_ms):
                     self._tick()
@@ -202,6 +205,25 @@ class Engine:
         burst = self.state.queues.next_burst_change(before)
         if burst is not None and burst <= at_ms:
             self.state.capacity.freed += 1
+
+    def _finish_many(self, until_ms: int) -> int:
+        """Record the ends that come next, as many as there are before anything else is due. Returns how many."""
+        if self.scheduler.most_at_once < 2:
+            return 0
+        timer = self.state.timers.next_at(self.state, self._clock_ms)
+        ends = self.executor.take_ends(until_ms if timer is None else min(until_ms, timer - 1))
+        if ends:
+            times = [at_ms for at_ms, _ in ends]
+            ticks = len(set(times)) - (times[0] <= self.state.now_ms)
+            rows = array("i", [row for _, row in ends])
+            self._emit_ends(ev.FinishedMany(rows.tobytes(), array("q", times).tobytes(), ticks))
+            self._clock_ms = times[-1]
+        return len(ends)
+
+    def _emit_ends(self, event: ev.FinishedMany) -> None:
+        """Unlike others it brings its own times."""
+        self.state.apply(event)
+        self._record(event)
 
     def _take_report(self, report: Report) -> None:
         outcome = self._confirmations.take(report)
@@ -292,18 +314,34 @@ class Engine:
 
     def _launch(self) -> None:
         """Simulated work is running at once, unless faults are rehearsed."""
-        for row in self._to_launch:
-            if self.state.workloads.state[row] != WorkloadState.PLACED:
-                continue
-            if self.executor.try_start(row):
-                self._start(row)
-            else:
+        w = self.state.workloads
+        # One that was preempted and placed again is in there twice.
+        rows = [row for row in dict.fromkeys(self._to_launch) if w.state[row] == WorkloadState.PLACED]
+        self._to_launch = []
+        ready: list[int] = []
+        """Those that start together: nobody waits for one of them."""
+        for row in rows:
+            if not self.executor.try_start(row):
                 self.state.timers.watch(self.state, row)
-        self._to_launch.clear()
+            elif w.first_dependent[row] == NONE and w.class_at(row).single:
+                ready.append(row)
+            else:
+                self._start_many(ready)
+                ready = []
+                self._start(row)
+        self._start_many(ready)
 
     def _start(self, row: int) -> None:
         self._emit(ev.Started(row))
         self.executor.confirm(row)
+
+    def _start_many(self, rows: list[int]) -> None:
+        if min(len(rows), self.scheduler.most_at_once) < 2:
+            for row in rows:
+                self._start(row)
+        else:
+            self._emit(ev.StartedMany(array("i", rows).tobytes()))
+            self.executor.confirm_many(rows)
 
     def _tick(self) -> None:
         """Bring the state's clock up to now. Time that passes without an event is not recorded."""
@@ -327,13 +365,15 @@ class Engine:
                 self._to_launch.append(event.row)
         self._record(event)
 
-    def _emit_claimed(self, event: ev.Placed | ev.Grown) -> None:
+    def _emit_claimed(self, event: ev.Placed | ev.PlacedMany | ev.Grown) -> None:
         """Tasks whose capacity the scheduler has claimed already."""
         self._tick()
         self.state.apply_claimed(event)
         self._record(event)
         if isinstance(event, ev.Placed):
             self._to_launch.append(event.row)
+        elif isinstance(event, ev.PlacedMany):
+            self._to_launch += array("i", event.rows)
         else:
             self.executor.resized(event.row)
 

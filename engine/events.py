@@ -24,6 +24,11 @@ from engine.model import (
 class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Base of all events. Positional on the wire: append fields, never reorder them."""
 
+    @property
+    def versions(self) -> int:
+        """By how much it moves the state's version: how many single events it stands for."""
+        return 1
+
 
 class Tick(Event, frozen=True, array_like=True, gc=False, tag=0):
     at_ms: int
@@ -252,6 +257,64 @@ class PrioritySet(Event, frozen=True, array_like=True, gc=False, tag=31):
     """Row of the class."""
 
 
+# What follows stands for many events, one after the other, of workloads with a single task: written at once and applied
+# column by column (`engine.many`), they leave exactly what the single ones would.
+
+
+class SubmittedMany(Event, frozen=True, array_like=True, gc=False, tag=40):
+    """They take the next workload rows, in order. Only such as `engine.submission.is_usual`."""
+
+    workloads: tuple[WorkloadSpec, ...]
+
+    @property
+    def versions(self) -> int:
+        return len(self.workloads)
+
+
+class PlacedMany(Event, frozen=True, array_like=True, gc=False, tag=41):
+    """Workload `rows[i]` has its one task on `nodes[i]`, using `devices[i]`. None has kept work, none is in a tree with
+    quotas by pool, no burst begins, and nothing is being cleared for any."""
+
+    rows: bytes
+    """int32 workload rows."""
+    nodes: bytes
+    """int32 node rows."""
+    devices: bytes = b""
+    """As in GroupPlacement."""
+    flags: bytes = b""
+    """int8, as in Placed; empty when all are 0."""
+
+    @property
+    def versions(self) -> int:
+        return len(self.rows) // 4
+
+
+class StartedMany(Event, frozen=True, array_like=True, gc=False, tag=42):
+    """None of them has others that wait for it."""
+
+    rows: bytes
+    """int32 workload rows."""
+
+    @property
+    def versions(self) -> int:
+        return len(self.rows) // 4
+
+
+class FinishedMany(Event, frozen=True, array_like=True, gc=False, tag=43):
+    """None of them has others that wait for it. Sets the cell's clock to each of the times in turn."""
+
+    rows: bytes
+    """int32 workload rows."""
+    at_ms: bytes
+    """int64 cell time of each, ascending."""
+    ticks: int
+    """How often the clock moves."""
+
+    @property
+    def versions(self) -> int:
+        return len(self.rows) // 4 + self.ticks
+
+
 AnyEvent = (
     Tick
     | CellNamed
@@ -285,6 +348,10 @@ AnyEvent = (
     | Unreserved
     | SettingsSet
     | PrioritySet
+    | SubmittedMany
+    | PlacedMany
+    | StartedMany
+    | FinishedMany
 )
 
 _encoder = msgspec.msgpack.Encoder()

@@ -125,7 +125,7 @@ class Journal:
         payload = ev.encode(batch)
         crc = zlib.crc32(payload)
         chain = _link(self._chain, crc)
-        last = first_version + len(batch) - 1
+        last = first_version + sum(event.versions for event in batch) - 1
         row = {
             "first_version": first_version, "last_version": last, "at_ms": at_ms, "wall_ms": _wall_ms(),
             "crc": crc, "chain": chain, "events": payload,
@@ -200,8 +200,8 @@ class Journal:
                 batch = ev.decode(row["events"])
             except msgspec.DecodeError as error:
                 raise self._corrupt(f"the batch of event {row['first_version']} does not decode: {error}") from error
-            if len(batch) != row["last_version"] - row["first_version"] + 1:
-                raise self._corrupt(f"the batch of event {row['first_version']} has {len(batch)} events")
+            if (found := sum(event.versions for event in batch)) != row["last_version"] - row["first_version"] + 1:
+                raise self._corrupt(f"the batch of event {row['first_version']} has {found} events")
             version = row["last_version"]
             yield batch
         if version != self.version or chain != self._chain:
@@ -218,13 +218,13 @@ class Journal:
         version = 0
         for batch in self._batches(0, 0):
             for record in batch:
-                version += 1
+                version += record.versions
                 if isinstance(record, ev.Audited):
                     yield version, record.entry
 
     def verify(self) -> int:
         """Read everything, snapshots included. Returns the number of events; raises JournalCorrupt."""
-        count = sum(len(batch) for batch in self._batches(0, 0))
+        count = sum(event.versions for batch in self._batches(0, 0) for event in batch)
         table = _table(Snapshot)
         with self._reading("verify"), self._db.connect() as connection:
             for row in connection.execute(select(table.c.version, table.c.crc, table.c.body)):

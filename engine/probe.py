@@ -87,7 +87,9 @@ class Probe(Recent):
         self._woke: dict[int, int] = {}
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             ev.Placed: self._placed,
+            ev.PlacedMany: self._many_placed,
             ev.Finished: self._has_finished,
+            ev.FinishedMany: self._many_finished,
             ev.Failed: self._left,
             ev.Cancelled: self._left,
             ev.Suspended: self._left,
@@ -134,7 +136,14 @@ class Probe(Recent):
         self.lost += work_ms * w.class_at(row).request[self._resource] // 1000
 
     def _placed(self, event: ev.Placed) -> None:
-        row, now_ms = event.row, self._state.now_ms
+        self._has_started(event.row)
+
+    def _many_placed(self, event: ev.PlacedMany) -> None:
+        for row in memoryview(event.rows).cast("i"):
+            self._has_started(row)
+
+    def _has_started(self, row: int) -> None:
+        now_ms = self._state.now_ms
         if row not in self.started and not self._ran_first(row):
             self.started[row] = now_ms
         self._hold(row, now_ms)
@@ -142,6 +151,11 @@ class Probe(Recent):
     def _has_finished(self, event: ev.Finished) -> None:
         self.finished += 1
         self._leave(event.row, self._state.now_ms)
+
+    def _many_finished(self, event: ev.FinishedMany) -> None:
+        self.finished += event.versions - event.ticks
+        for row, at_ms in zip(memoryview(event.rows).cast("i"), memoryview(event.at_ms).cast("q"), strict=True):
+            self._leave(row, at_ms)
 
     def _left(self, event: Any) -> None:
         self._leave(event.row, self._state.now_ms)

@@ -42,6 +42,11 @@ DAY_MS = 24 * HOUR_MS
 WIDTH = len(RESOURCES)
 
 
+Reach = tuple[tuple[int, tuple[int, ...]], ...]
+"""(quantity, indexes of the draws that it may reach, from the queue's up) for each slot of a charge that counts."""
+REFUSED = -1
+
+
 class Lack(NamedTuple):
     """Why a charge is not possible: the nearest vertex that refuses it, in which slot, and how much is missing."""
 
@@ -402,6 +407,45 @@ class QueueTree(Table):
                 rest -= max(0, self.local[i] - have)
                 if rest <= 0:
                     break
+        return flags
+
+    def reach(self, queue: int, charge: Charge) -> Reach:
+        """Where the charge counts: in limited slots; in all slots of a tree that limits none, for its shares alone."""
+        limited, slots = self.limited[queue], self.slots
+        return tuple(
+            (quantity, tuple(vertex * slots + slot for vertex in self.path[queue]))
+            for slot, quantity in charge
+            if not limited or limited >> slot & 1
+        )
+
+    def draw(self, reach: Reach, *, limited: bool) -> int:
+        """Add to `drawn` alone what a charge would, and return the flags it would get. REFUSED, with nothing added,
+        when a ceiling does not allow it: a burst might still. What is drawn is charged later, or taken back by
+        whoever called."""
+        drawn, local, ceiling = self.drawn, self.local, self.ceiling
+        flags = 0
+        if limited:
+            for quantity, path in reach:
+                rest = quantity
+                if drawn[path[0]] + rest > self.quota[path[0]]:
+                    flags = BORROWED
+                for i in path:
+                    have = drawn[i]
+                    if have + rest > ceiling[i]:
+                        return REFUSED
+                    if have < local[i]:
+                        rest -= local[i] - have
+                        if rest <= 0:
+                            break
+        for quantity, path in reach:
+            rest = quantity
+            for i in path:
+                have = drawn[i]
+                drawn[i] = have + rest
+                if have < local[i]:
+                    rest -= local[i] - have
+                    if rest <= 0:
+                        break
         return flags
 
     # -- charging -----------------------------------------------------------------------------------------------------

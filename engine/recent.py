@@ -6,7 +6,7 @@ None of it is part of the state: it starts empty after a restart, and decisions 
 from __future__ import annotations
 
 from collections import deque
-from itertools import islice
+from itertools import accumulate, groupby
 
 from engine import events as ev
 from engine.model import NodeState, QueueMode, WorkloadState
@@ -20,6 +20,8 @@ SAMPLES = 240
 SAMPLE_EVERY_MS = 60_000
 """Cell milliseconds between samples of the use curve."""
 WAITS = 1_000
+Single = tuple[int, int, ev.AnyEvent]
+ONE = (1).to_bytes(4, "little")
 
 
 class Recent:
@@ -27,7 +29,10 @@ class Recent:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._tail: deque[tuple[int, int, ev.AnyEvent]] = deque(maxlen=TAIL)
+        self._tail: deque[tuple[int, int, ev.AnyEvent]] = deque()
+        """(state version and cell ms after it, event)"""
+        self._kept = 0
+        """Versions in the tail."""
         self.samples: deque[tuple[int, int, int]] = deque(maxlen=SAMPLES)
         """(cell ms, GPU or else CPU use in permille, queued workloads)"""
         self.waits: deque[int] = deque(maxlen=WAITS)
@@ -40,19 +45,32 @@ class Recent:
         if isinstance(event, ev.Tick):
             return
         self._tail.append((state.version, state.now_ms, event))
+        self._kept += event.versions
+        while self._kept - self._tail[0][2].versions >= TAIL:
+            self._kept -= self._tail.popleft()[2].versions
         if isinstance(event, ev.Placed):
-            w = state.workloads
-            if w.attempts[event.row] == 1:
-                self.waits.append(state.now_ms - w.submitted[event.row])
-            self._count(1)
+            self._note_start(event.row)
+            self._count(state.now_ms, 1, 1)
+        elif isinstance(event, ev.PlacedMany):
+            for row in memoryview(event.rows).cast("i")[-WAITS:]:
+                self._note_start(row)
+            self._count(state.now_ms, 1, event.versions)
         elif isinstance(event, ev.Finished):
-            self._count(2)
+            self._count(state.now_ms, 2, 1)
+        elif isinstance(event, ev.FinishedMany):
+            for minute, ends in groupby(memoryview(event.at_ms).cast("q"), lambda at_ms: at_ms // 60_000):
+                self._count(minute * 60_000, 2, sum(1 for _ in ends))
 
-    def _count(self, what: int) -> None:
-        minute = self._state.now_ms // 60_000
+    def _note_start(self, row: int) -> None:
+        w = self._state.workloads
+        if w.attempts[row] == 1:
+            self.waits.append(self._state.now_ms - w.submitted[row])
+
+    def _count(self, at_ms: int, what: int, more: int) -> None:
+        minute = at_ms // 60_000
         if not self._minutes or self._minutes[-1][0] != minute:
             self._minutes.append([minute, 0, 0])
-        self._minutes[-1][what] += 1
+        self._minutes[-1][what] += more
 
     def last_hour(self, now_ms: int) -> tuple[int, int]:
         """(started, finished) in the last 60 minutes of cell time."""
@@ -74,20 +92,48 @@ class Recent:
     def changes(self, after: int, limit: int, now_ms: int) -> Changes:
         """The newest `limit` changes after version `after`, oldest first."""
         state = self._state
+        found: list[Single] = []
+        """The newest first."""
         fresh = 0
-        for version, _, _ in reversed(self._tail):
-            if version <= after:
+        for entry in reversed(self._tail):
+            if entry[0] <= after:
                 break
-            fresh += 1
-        shown = min(fresh, max(limit, 0))
-        items = tuple(self._change(*entry) for entry in islice(self._tail, len(self._tail) - shown, None))
-        remembered = self._tail[0][0] if self._tail else state.version + 1
-        lost = max(0, remembered - 1 - after) if fresh == len(self._tail) else 0
-        return Changes(version=state.version, at_ms=now_ms, items=items, missed=fresh - shown + lost)
+            singles = [single for single in _singles(*entry) if single[0] > after]
+            fresh += len(singles)
+            if len(found) < limit:
+                found += reversed(singles)
+        shown = found[: max(limit, 0)]
+        items = tuple(self._change(*single) for single in reversed(shown))
+        first = self._tail[0] if self._tail else None
+        remembered = state.version + 1 if first is None else first[0] - first[2].versions + 1
+        lost = max(0, remembered - 1 - after)
+        return Changes(version=state.version, at_ms=now_ms, items=items, missed=fresh - len(shown) + lost)
 
     def _change(self, version: int, at_ms: int, event: ev.AnyEvent) -> Change:
         what, subject, detail = _describe(self._state, event)
         return Change(version=version, at_ms=at_ms, what=what, subject=subject, detail=detail)
+
+
+def _singles(version: int, at_ms: int, event: ev.AnyEvent) -> list[Single]:
+    """(version, cell ms, event) of each of the single events that one stands for."""
+    first = version - event.versions + 1
+    if isinstance(event, ev.SubmittedMany):
+        return [(first + i, at_ms, ev.Submitted(spec)) for i, spec in enumerate(event.workloads)]
+    if isinstance(event, ev.StartedMany):
+        return [(first + i, at_ms, ev.Started(row)) for i, row in enumerate(memoryview(event.rows).cast("i"))]
+    if isinstance(event, ev.PlacedMany):
+        rows, nodes = memoryview(event.rows).cast("i"), memoryview(event.nodes).cast("i")
+        placements = ((row, (ev.GroupPlacement(nodes[i : i + 1].tobytes(), ONE),)) for i, row in enumerate(rows))
+        return [(first + i, at_ms, ev.Placed(row, groups)) for i, (row, groups) in enumerate(placements)]
+    if isinstance(event, ev.FinishedMany):
+        rows, times = memoryview(event.rows).cast("i"), memoryview(event.at_ms).cast("q")
+        ticks = [1 if i and at != times[i - 1] else 0 for i, at in enumerate(times)]
+        ticks[0] = event.ticks - sum(ticks)
+        return [
+            (first + i + moved, at, ev.Finished(row))
+            for i, (row, at, moved) in enumerate(zip(rows, times, accumulate(ticks), strict=True))
+        ]
+    return [(version, at_ms, event)]
 
 
 def totals(state: State) -> tuple[list[int], list[int]]:

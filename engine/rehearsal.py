@@ -149,18 +149,37 @@ class Rehearsal(Engine):
             if self.state.is_bound(event.row) and not event.saved:
                 self.probe.note_lost(event.row, w.lost_if_stopped(event.row, self._clock_ms))
         if self._trace and isinstance(event, ev.Finished | ev.Requeued | ev.Failed | ev.Cancelled | ev.Suspended):
-            a = self.state.allocations
-            for i in a.of_workload(self.state.workloads.first_allocation[event.row]):
-                self._left[a.node[i]] = event.row, self._clock_ms
+            self._note_left(event.row, self._clock_ms)
         super()._emit(event)
 
-    def _emit_claimed(self, event: ev.Placed | ev.Grown) -> None:
+    def _emit_ends(self, event: ev.FinishedMany) -> None:
+        if self._trace:
+            for row, at_ms in zip(memoryview(event.rows).cast("i"), memoryview(event.at_ms).cast("q"), strict=True):
+                self._note_left(row, at_ms)
+        super()._emit_ends(event)
+
+    def _note_left(self, row: int, at_ms: int) -> None:
+        """The workload is about to leave its nodes."""
+        a = self.state.allocations
+        for i in a.of_workload(self.state.workloads.first_allocation[row]):
+            self._left[a.node[i]] = row, at_ms
+
+    def _emit_claimed(self, event: ev.Placed | ev.PlacedMany | ev.Grown) -> None:
         super()._emit_claimed(event)
-        w = self.state.workloads
-        if self._trace and isinstance(event, ev.Placed) and w.ids[event.row] in self._focus:
-            nodes = {node for group in event.groups for node in memoryview(group.nodes).cast("i").tolist()}
+        if not self._trace:
+            return
+        if isinstance(event, ev.Placed):
+            self._note_came(event.row, [node for group in event.groups for node in memoryview(group.nodes).cast("i")])
+        elif isinstance(event, ev.PlacedMany):
+            for row, node in zip(memoryview(event.rows).cast("i"), memoryview(event.nodes).cast("i"), strict=True):
+                self._note_came(row, [node])
+
+    def _note_came(self, row: int, nodes: list[int]) -> None:
+        """The workload has come to these nodes: if it is in focus, who made room there is kept."""
+        ids = self.state.workloads.ids
+        if ids[row] in self._focus:
             left = {self._left[node] for node in nodes if node in self._left}
-            self.probe.freed_by[w.ids[event.row]] = tuple((w.ids[row], at_ms) for row, at_ms in sorted(left))
+            self.probe.freed_by[ids[row]] = tuple((ids[other], at_ms) for other, at_ms in sorted(left))
 
     def note_reasons(self) -> None:
         """Why those in focus that wait do not start now."""

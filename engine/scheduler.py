@@ -26,9 +26,11 @@ import numpy as np
 from engine import events as ev
 from engine import preemption
 from engine.backfill import Reservation, correct_overdue
+from engine.batch import Batches, placed, put_back
 from engine.capacity import OPEN, Capacity
 from engine.conservative import Conservative
 from engine.fairness import order_key
+from engine.fast import place_many
 from engine.lineup import Lineup, Order, ShortestFirst
 from engine.model import NodeState, WorkloadState
 from engine.pending import Key
@@ -42,6 +44,8 @@ MOST_PASSES = 16
 MOST_VARIANTS = 64
 """Assignments of task groups to pools that are tried, in order of preference."""
 DECISIONS_KEPT = 256
+LEAST_AT_ONCE = 32
+"""Workloads drawn for a batch after one that failed early."""
 
 
 class Verdict(IntEnum):
@@ -75,11 +79,14 @@ class Decision(NamedTuple):
 class Scheduler:
     """Decides on a State. Holds no fact of its own: dropping it loses only the memory of the last pass."""
 
+    most_at_once = 512
+    """Workloads that are started in one batch at most; below 2 they are started one by one, which gives the same."""
+
     def __init__(
         self,
         state: State,
         emit: Callable[[ev.AnyEvent], None],
-        emit_claimed: Callable[[ev.Placed | ev.Grown], None],
+        emit_claimed: Callable[[ev.Placed | ev.PlacedMany | ev.Grown], None],
     ) -> None:
         """`emit_claimed` takes events whose capacity is claimed already."""
         self.state = state
@@ -89,6 +96,8 @@ class Scheduler:
         self.decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT)
         self._emit = emit
         self._emit_claimed = emit_claimed
+        self._batches = Batches(state)
+        self._at_once = LEAST_AT_ONCE
         self._seen_freed = -1
         self._no_room: dict[tuple[int, tuple[Shape, ...]], tuple[int, int]] = {}
         """(class row, shapes) -> `gained_mark` at which it was found not to fit, and for work with bonds the version of
@@ -220,6 +229,7 @@ class Scheduler:
         alike = not self._anyone_preempts() and not state.bookings.reservations
         starts = 0
         started: Order | None = None
+        one_by_one = self.most_at_once < 2
         while True:
             if state.policy == "easy-sjbf" and self.reservation is not None and isinstance(lineup, Lineup):
                 lineup = ShortestFirst(state, lineup.rest())
@@ -229,6 +239,12 @@ class Scheduler:
                 started = None
             if first is None:
                 return starts
+            if not one_by_one and isinstance(lineup, Lineup) and self._batches_are_sure():
+                begun, started, lineup, one_by_one = self._start_many(lineup, closed, refused)
+                starts += begun
+                first = lineup.first()
+                if begun or first is None:
+                    continue
             order, key = first
             row = order[3]
             if key[1] in closed or key[2] in refused:
@@ -247,6 +263,36 @@ class Scheduler:
             elif verdict == Verdict.ARRAY_LIMIT or (verdict in _OF_ROOM and alike):
                 # Others of the kind, in other queues and priorities, fare alike: room only shrinks during a pass.
                 refused.add(key[2])
+
+    def _start_many(
+        self, lineup: Lineup, closed: set[int], refused: set[int]
+    ) -> tuple[int, Order | None, Lineup, bool]:
+        """Start the first candidates all at once, as many as would start one by one (`engine.batch`).
+
+        Returns how many started; where the last of them stood, if its decision is still to be noted; the lineup of what
+        is left; and whether one found no room.
+        """
+        state = self.state
+        draws, nexts = self._batches.draw(lineup, self._at_once, closed, refused)
+        if not draws:
+            return 0, None, lineup, False
+        claims = place_many(state.capacity, [draw.shape for draw in draws])
+        begun = len(claims)
+        if begun:
+            self._bound += begun
+            self._emit_claimed(placed(draws, claims))
+            known = list(zip(draws[:begun], nexts, strict=False))[-DECISIONS_KEPT:]
+            self.decisions.extend(Decision(state.now_ms, d.order[3], d.order, following) for d, following in known)
+        if begun < len(draws):
+            self._at_once = max(begun, LEAST_AT_ONCE)
+            return begun, None, Lineup(state, put_back(lineup, draws[begun:])), True
+        self._at_once = min(2 * self._at_once, self.most_at_once)
+        return begun, draws[-1].order if len(nexts) < begun else None, lineup, False
+
+    def _batches_are_sure(self) -> bool:
+        """Whether room, quota and order alone decide who starts next."""
+        bookings = self.state.bookings
+        return self.reservation is None and not bookings.reservations and not bookings.clearings
 
     def _is_strict(self, queue: int) -> bool:
         """Whether nothing of the queue starts before what is ahead of it."""

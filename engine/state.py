@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from engine import bulk
+from engine import bulk, many
 from engine import events as ev
 from engine import workloads as wl
 from engine.allocations import NONE, Allocations
@@ -29,6 +29,7 @@ from engine.pending import Key, Pending
 from engine.quota import DAY_MS, Charge, QueueTree, Vector
 from engine.shape import Shape
 from engine.timers import Timer, Timers
+from engine.usual import FoundSound
 from engine.workloads import Workloads
 
 BOUND = (WorkloadState.PLACED, WorkloadState.RUNNING)
@@ -91,6 +92,9 @@ class State(Table):
             self._count_bound(row, 1)
         self.timers = Timers()
         self.timers.rebuild(self)
+        self.rules = 0
+        """Counts changes of what there is: pools, nodes, queues."""
+        self.found_sound = FoundSound(self.rules, {}, set())
 
     def rebuild_pending(self) -> None:
         self.pending = Pending(by_class=self.policy != "fcfs")
@@ -201,13 +205,17 @@ class State(Table):
 
     def _count_bound(self, row: int, sign: int) -> None:
         w = self.workloads
-        queue = w.queue[row]
+        self.count_bound(w.priority[row], w.queue[row], w.cls[row], w.tenant[row], sign)
+
+    def count_bound(self, priority: int, queue: int, cls: int, tenant: int, more: int) -> None:
+        """So many more workloads of the sort are placed or running; fewer, when negative."""
+        w = self.workloads
         counts = self.workloads_of_queue[queue]
-        value = w.value_at(row)
-        counts[value] = counts.get(value, 0) + sign
-        use = self.tenant_use.setdefault((queue, w.tenant[row]), [0, 0, 0, 0])
-        for i, quantity in enumerate(w.class_at(row).request):
-            use[i] += sign * quantity
+        value = w.priority_value[priority]
+        counts[value] = counts.get(value, 0) + more
+        use = self.tenant_use.setdefault((queue, tenant), [0, 0, 0, 0])
+        for i, quantity in enumerate(w.classes[cls].request):
+            use[i] += more * quantity
 
     def cell_share(self, request: Vector) -> int:
         """Largest part of the cell's total of any resource that the request takes, in parts per million."""
@@ -235,14 +243,16 @@ class State(Table):
 
     def apply(self, event: ev.AnyEvent) -> None:
         """Fold one event in."""
-        self.version += 1
+        self.version += event.versions
         _APPLY[type(event)](self, event)
 
-    def apply_claimed(self, event: ev.Placed | ev.Grown) -> None:
+    def apply_claimed(self, event: ev.Placed | ev.PlacedMany | ev.Grown) -> None:
         """Bind tasks whose capacity the placement that led here has taken already."""
-        self.version += 1
+        self.version += event.versions
         if isinstance(event, ev.Placed):
             self._placed(event, claimed=True)
+        elif isinstance(event, ev.PlacedMany):
+            many.placed(self, event, claimed=True)
         else:
             self._resize(event.row, event.groups, claimed=True)
 
@@ -258,20 +268,24 @@ class State(Table):
         self.capacity.freed += 1
 
     def _pool_added(self, event: ev.PoolAdded) -> None:
+        self.rules += 1
         self.capacity.add_pool(event.pool)
         self.workloads.compile(self.capacity)
 
     def _nodes_added(self, event: ev.NodesAdded) -> None:
+        self.rules += 1
         for node in event.nodes:
             self.capacity.add_node(node, self.now_ms)
             self.allocations.add_node()
 
     def _queue_added(self, event: ev.QueueAdded) -> None:
+        self.rules += 1
         with self._charges_following((event.queue,)):
             self.queues.add(event.queue)
         self.workloads_of_queue.append({})
 
     def _queue_changed(self, event: ev.QueueChanged) -> None:
+        self.rules += 1
         old: QueueSpec = self.queues.specs[self.queues.row_of[event.queue.name]]
         with self._charges_following((old, event.queue)):
             self.queues.change(event.queue)
@@ -293,6 +307,7 @@ class State(Table):
             self._shift_charge(row, charge)
 
     def _queue_mode_set(self, event: ev.QueueModeSet) -> None:
+        self.rules += 1
         self.queues.set_mode(event.queue, QueueMode(event.mode))
         self.capacity.freed += 1
 
@@ -326,9 +341,7 @@ class State(Table):
 
     def _name_constraints(self, spec: WorkloadSpec) -> None:
         """Have labels that the workload is the first to name divide nodes, and its bonds counted from now on."""
-        labels = [key for group in spec.groups for key in (*group.node_labels, *group.avoid_labels)]
-        if labels or spec.data:
-            self.capacity.name_labels([*labels, *(("zone",) if spec.data else ())])
+        self.name_labels(spec)
         if not (spec.near or spec.apart):
             return
         company, w = self.capacity.company, self.workloads
@@ -343,6 +356,12 @@ class State(Table):
         if any(split_up):
             self.rebuild_pending()
             self.capacity.freed += 1
+
+    def name_labels(self, spec: WorkloadSpec) -> None:
+        """Have the labels that the workload asks for divide nodes."""
+        labels = [key for group in spec.groups for key in (*group.node_labels, *group.avoid_labels)]
+        if labels or spec.data:
+            self.capacity.name_labels([*labels, *(("zone",) if spec.data else ())])
 
     def _where(self, row: int) -> list[tuple[int, int]]:
         """(node, tasks) of what the workload has."""
@@ -776,6 +795,7 @@ class State(Table):
     # -- nodes, queues, settings --------------------------------------------------------------------------------------
 
     def _nodes_changed(self, event: ev.NodesChanged) -> None:
+        self.rules += 1
         for node in array("i", event.nodes):
             self.capacity.set_state(node, NodeState(event.state), self.now_ms)
 
@@ -816,4 +836,8 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.Unreserved: State._unreserved,
     ev.SettingsSet: State._settings_set,
     ev.PrioritySet: State._priority_set,
+    ev.SubmittedMany: many.submitted,
+    ev.PlacedMany: lambda state, event: many.placed(state, event, claimed=False),
+    ev.StartedMany: many.started,
+    ev.FinishedMany: many.finished,
 }

@@ -28,9 +28,12 @@ from engine.naming import ids_of, listed, members_of
 from engine.nodes import known_labels, known_values
 from engine.shape import Shape, accepts, tolerates
 from engine.state import State, members
+from engine.usual import all_sound, events_of
 
 
 def check_submission(state: State, command: cmd.Submit, now_ms: int) -> tuple[list[ev.AnyEvent], tuple[str, ...]]:
+    if len(command.workloads) > 1 and all_sound(state, command.workloads, _check_place):
+        return events_of(command.workloads), tuple([spec.id for spec in command.workloads])
     new: dict[str, int] = {}
     sound: set[tuple[tuple[TaskGroup, ...], str, bool, TopologyRequest | None]] = set()
     changed: list[str] = []
@@ -58,7 +61,7 @@ def check_submission(state: State, command: cmd.Submit, now_ms: int) -> tuple[li
             _check_times(state, spec, where, now_ms)
     depending = [i for i, spec in enumerate(command.workloads) if spec.after]
     workloads = _in_order(state, charged, new) if depending else charged
-    return [ev.Submitted(spec) for spec in workloads], tuple(changed)
+    return events_of(workloads), tuple(changed)
 
 
 def _with_mig_charges(state: State, spec: WorkloadSpec, where: str) -> WorkloadSpec:

@@ -60,6 +60,15 @@ USUAL = Terms()
 """The terms of row 0: those of a workload that names none."""
 
 
+BLANK = {
+    "started": -1, "ended": -1, "attempts": 0, "failing": 0, "kept": 0, "done": 0, "rated": -1, "tasks": 0, "flags": 0,
+    "evictions": 0, "evicted_at": -1, "preempting": NONE, "confirmed": 0, "failures": 0, "wake": -1, "unmet": 0,
+    "terms": 0, "array": NONE, "first_allocation": NONE, "first_dependency": NONE, "first_dependent": NONE,
+    "history": NONE, "state": WorkloadState.QUEUED,
+}  # fmt: skip
+"""What a new workload has in these columns, if its spec asks for nothing special."""
+
+
 class ClassKey(NamedTuple):
     """What makes workloads alike."""
 
@@ -71,12 +80,23 @@ class ClassKey(NamedTuple):
     bonds: Bonds = FREE
 
 
+def class_key(spec: WorkloadSpec, company: Company, limited: str = "") -> ClassKey:
+    """What its class is known by. `limited`: the array it is a member of, if that limits how many run."""
+    bonds = bonds_of(spec, company.shunners(spec.tags))
+    return ClassKey(spec.groups, spec.estimate_ms, spec.reservation, limited, bonds)
+
+
+def tags_text(spec: WorkloadSpec) -> str:
+    """Its tags as they are interned: JSON, keys in order."""
+    return msgspec.json.encode(spec.tags, order="sorted").decode() if spec.tags else "{}"
+
+
 class WorkloadClass:
     """Workloads that ask for the same: groups, estimate, reservation, bonds. Decisions and reasons go by class."""
 
     __slots__ = (
         "array", "bonds", "charge", "counts", "estimate_ms", "groups", "least", "request", "reservation", "rigid",
-        "shapes", "tasks",
+        "shapes", "single", "tasks",
     )  # fmt: skip
 
     def __init__(self, key: ClassKey) -> None:
@@ -91,6 +111,8 @@ class WorkloadClass:
         """The same, as what it costs where there are no quotas by pool."""
         self.rigid = self.least == self.counts
         """Whether it runs with all its tasks or not at all."""
+        self.single = self.counts == (1,)
+        """Whether it is one task."""
         self.shapes: tuple[Shape, ...] = ()
         """Compiled groups; filled by `Workloads.compile`."""
 
@@ -295,46 +317,29 @@ class Workloads(Table):
         self.ids.append(spec.id)
         self.names.append(spec.name)
         limited = self.array_names.names[member_of] if member_of != NONE and self.array_limits[member_of] else ""
-        bonds = bonds_of(spec, capacity.company.shunners(spec.tags))
-        key = ClassKey(spec.groups, spec.estimate_ms, spec.reservation, limited, bonds)
-        self.cls.append(self.intern(key, capacity))
+        self.cls.append(self.intern(class_key(spec, capacity.company, limited), capacity))
         self.queue.append(queue)
         self.priority.append(self.priority_of[spec.priority_class])
         self.tenant.append(self.tenants.add(spec.tenant))
         self.team.append(self.teams.add(spec.team))
-        tags = msgspec.json.encode(spec.tags, order="sorted").decode() if spec.tags else "{}"
-        self.tags.append(self.tag_sets.add(tags))
-        self.since.append(now_ms)
-        self.submitted.append(now_ms)
-        self.started.append(-1)
-        self.ended.append(-1)
-        self.attempts.append(0)
+        self.tags.append(self.tag_sets.add(tags_text(spec)))
         self.checkpoint.append(spec.checkpoint_interval_ms)
         self.checkpoint_cost.append(spec.checkpoint_cost_ms)
         self.simulated.append(spec.simulated_runtime_ms)
-        self.failing.append(spec.simulated_failures)
-        self.kept.append(0)
-        self.done.append(0)
-        self.rated.append(-1)
-        self.tasks.append(0)
-        self.flags.append(0)
         self.elastic.append(spec.elastic)
-        self.evictions.append(0)
-        self.evicted_at.append(-1)
-        self.preempting.append(NONE)
-        self.confirmed.append(0)
-        self.failures.append(0)
-        self.terms.append(self._intern_terms(spec))
-        self.array.append(member_of)
-        self.first_allocation.append(NONE)
-        self.first_dependency.append(NONE)
-        self.first_dependent.append(NONE)
-        self.history.append(NONE)
-        self.unmet.append(sum(self._depend(row, dependency) for dependency in spec.after))
+        self.since.append(now_ms)
+        self.submitted.append(now_ms)
+        for name, value in BLANK.items():
+            getattr(self, name).append(value)
+        self.failing[row] = spec.simulated_failures
+        self.terms[row] = self._intern_terms(spec)
+        self.array[row] = member_of
+        self.unmet[row] = sum(self._depend(row, dependency) for dependency in spec.after)
         waits = self.unmet[row] > 0 or spec.not_before_ms > now_ms
-        self.wake.append(spec.not_before_ms if waits and spec.not_before_ms > now_ms else -1)
+        if waits and spec.not_before_ms > now_ms:
+            self.wake[row] = spec.not_before_ms
         state = WorkloadState.HELD if spec.held else WorkloadState.WAITING if waits else WorkloadState.QUEUED
-        self.state.append(state)
+        self.state[row] = state
         self.state_counts[state] += 1
         self.record(row, SUBMITTED, now_ms, 0)
         return row

@@ -66,6 +66,10 @@ class Executor(Protocol):
         """Start the tasks of a gang, all of which are acknowledged: the state says that it runs."""
         ...
 
+    def confirm_many(self, rows: list[int]) -> None:
+        """The same for several gangs."""
+        ...
+
     def release(self, row: int, attempt: int) -> None:
         """The token is over: drop or stop what there is of it. Nothing happens if there is none."""
         ...
@@ -76,6 +80,12 @@ class Executor(Protocol):
 
     def next_report_ms(self) -> int | None:
         """Cell time of the earliest report not taken yet, as far as it is known; None when there is none."""
+        ...
+
+    def take_ends(self, until_ms: int) -> list[tuple[int, int]]:
+        """Those of the next reports, up to the cell time, that say of running work of one task that it has finished,
+        and for which no other work waits: (cell ms, workload row), in order. The first report of another kind ends
+        them."""
         ...
 
     def take_reports(self, until_ms: int) -> list[Report]:

@@ -17,9 +17,13 @@ from engine.errors import SpecError
 from engine.executors.protocol import Executor, Report, ReportKind
 from engine.model import WorkloadState, check_quantity
 from engine.state import State
+from engine.workloads import NONE
 
 MEDIAN_UNKNOWN_MS = 30 * 60_000
 """Median run time drawn for a workload that gives neither estimate nor simulated run time."""
+Entry = tuple[int, int, int, int, int, int, int]
+"""(cell ms, row, then as in a Report: kind, attempt, part, tasks; and `rated` of the workload when the end was
+reckoned, or ALWAYS)"""
 ALWAYS = -1
 """In place of a cell time at which tasks were rated: the report is made whatever has become of its token."""
 
@@ -64,8 +68,8 @@ class SimulatedExecutor(Executor):
     def adopt(self, state: State) -> None:
         self._state = state
         w = state.workloads
-        self._reports: list[tuple[int, int, Report, int]] = []
-        """Heap of (cell ms, row, report, `rated` of the workload when the end was reckoned or ALWAYS)."""
+        self._reports: list[Entry] = []
+        """Heap."""
         self.held: set[tuple[int, int]] = set()
         """Tokens whose tasks are kept ready: tried or acknowledged, neither confirmed nor released since."""
         states = np.asarray(w.state)
@@ -88,6 +92,17 @@ class SimulatedExecutor(Executor):
         self.held.discard((row, self._state.workloads.attempts[row]))
         heappush(self._reports, self._end_of(row))
 
+    def confirm_many(self, rows: list[int]) -> None:
+        if self.held:
+            self.held.difference_update([(row, self._state.workloads.attempts[row]) for row in rows])
+        ends = [self._end_of(row) for row in rows]
+        if len(ends) * 8 > len(self._reports):
+            self._reports += ends
+            heapify(self._reports)
+        else:
+            for end in ends:
+                heappush(self._reports, end)
+
     def release(self, row: int, attempt: int) -> None:
         self.held.discard((row, attempt))
 
@@ -101,32 +116,50 @@ class SimulatedExecutor(Executor):
             heappop(self._reports)
         return self._reports[0][0] if self._reports else None
 
+    def take_ends(self, until_ms: int) -> list[tuple[int, int]]:
+        if self.faults is not None:
+            return []
+        w, reports = self._state.workloads, self._reports
+        first_dependent, cls, classes = w.first_dependent, w.cls, w.classes
+        taken: list[tuple[int, int]] = []
+        while reports and reports[0][0] <= until_ms:
+            entry = reports[0]
+            at_ms, row, kind, _, _, _, rated = entry
+            if self._made(entry):
+                single = classes[cls[row]].single and first_dependent[row] == NONE
+                if kind != ReportKind.FINISHED or rated == ALWAYS or not single:
+                    break
+                if not taken or taken[-1] != (at_ms, row):
+                    taken.append((at_ms, row))
+            heappop(reports)
+        return taken
+
     def take_reports(self, until_ms: int) -> list[Report]:
         taken = []
         while self._reports and self._reports[0][0] <= until_ms:
             entry = heappop(self._reports)
             if not self._made(entry):
                 continue
-            at_ms, row, report, rated = entry
+            report = Report(ReportKind(entry[2]), entry[1], *entry[3:6])
             taken.append(report)
-            if rated != ALWAYS:
+            if entry[6] != ALWAYS:
                 # Resized and back within a millisecond, it was reckoned twice.
                 while self._reports and self._reports[0] == entry:
                     heappop(self._reports)
-                self._repeat_end(at_ms, report)
-            elif report.kind == ReportKind.ACKED and not self._runs(report):
-                self.held.add((row, report.attempt))
+                self._repeat_end(entry[0], report)
+            elif report.kind == ReportKind.ACKED and not self._runs(report.row, report.attempt):
+                self.held.add((report.row, report.attempt))
         return taken
 
-    def _made(self, entry: tuple[int, int, Report, int]) -> bool:
+    def _made(self, entry: Entry) -> bool:
         """Whether the report is made: an end is not once the token is over or its tasks run at another speed."""
-        _, row, report, rated = entry
+        _, row, _, attempt, _, tasks, rated = entry
         w = self._state.workloads
-        return rated == ALWAYS or (self._runs(report) and w.rated[row] == rated and w.tasks[row] == report.tasks)
+        return rated == ALWAYS or (self._runs(row, attempt) and w.rated[row] == rated and w.tasks[row] == tasks)
 
-    def _runs(self, report: Report) -> bool:
+    def _runs(self, row: int, attempt: int) -> bool:
         w = self._state.workloads
-        return w.state[report.row] == WorkloadState.RUNNING and w.attempts[report.row] == report.attempt
+        return w.state[row] == WorkloadState.RUNNING and w.attempts[row] == attempt
 
     # -- starting -----------------------------------------------------------------------------------------------------
 
@@ -142,11 +175,11 @@ class SimulatedExecutor(Executor):
             if lost < faults.lost:
                 continue
             kind = ReportKind.REFUSED if refused < faults.refused else ReportKind.ACKED
-            report = Report(kind, row, attempt, part, tasks // parts + (part < tasks % parts))
+            message = (kind, attempt, part, tasks // parts + (part < tasks % parts))
             at_ms = w.since[row] + draw.randint(*faults.delay_ms)
-            heappush(self._reports, (at_ms, row, report, ALWAYS))
+            heappush(self._reports, (at_ms, row, *message, ALWAYS))
             if duplicated < faults.duplicated:
-                heappush(self._reports, (at_ms + draw.randint(*faults.delay_ms), row, report, ALWAYS))
+                heappush(self._reports, (at_ms + draw.randint(*faults.delay_ms), row, *message, ALWAYS))
 
     def _repeat_end(self, at_ms: int, report: Report) -> None:
         """Put a duplicate of an end on its way, if there is to be one."""
@@ -154,7 +187,8 @@ class SimulatedExecutor(Executor):
             return
         draw = self._draw(report.row, "end")
         if draw.randrange(1000) < self.faults.duplicated:
-            heappush(self._reports, (at_ms + draw.randint(*self.faults.delay_ms), report.row, report, ALWAYS))
+            message = (report.kind, report.attempt, report.part, report.tasks)
+            heappush(self._reports, (at_ms + draw.randint(*self.faults.delay_ms), report.row, *message, ALWAYS))
 
     def _draw(self, row: int, what: str) -> random.Random:
         """A source of chance of its own for one thing of the row's newest token."""
@@ -163,7 +197,7 @@ class SimulatedExecutor(Executor):
 
     # -- running ------------------------------------------------------------------------------------------------------
 
-    def _end_of(self, row: int) -> tuple[int, int, Report, int]:
+    def _end_of(self, row: int) -> Entry:
         """The end of a running workload: with k of its n tasks, work goes on at k/n of the speed."""
         w = self._state.workloads
         work = self.run_time(row) - w.kept[row]
@@ -173,7 +207,7 @@ class SimulatedExecutor(Executor):
             kind = ReportKind.FAILED
         rated, tasks = w.rated[row], w.tasks[row]
         left_ms = -(-(work - w.done[row]) * w.class_at(row).tasks // tasks)
-        return rated + max(left_ms, 1), row, Report(kind, row, w.attempts[row], tasks=tasks), rated
+        return rated + max(left_ms, 1), row, kind, w.attempts[row], 0, tasks, rated
 
     def fails(self, row: int) -> bool:
         """Whether the present attempt of the workload fails half-way."""

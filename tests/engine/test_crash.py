@@ -76,8 +76,7 @@ def check_recovered(engine: Engine, submitted: set[str], cancelled: set[str], ve
     for name in cancelled:
         assert w.state[w.row_of[name]] == WorkloadState.CANCELLED, f"{name} was cancelled, and is not"
     assert list(w.history_what).count(SUBMITTED) == len(w.ids), "something was submitted twice"
-    reports = engine.executor._reports
-    ends = {row: end for end, row, report, _ in reports if report.attempt == w.attempts[row]}
+    ends = {row: end for end, row, _, attempt, *_ in engine.executor._reports if attempt == w.attempts[row]}
     for row, state in enumerate(w.state):
         if state == WorkloadState.RUNNING:
             left = max(w.simulated[row] - w.kept[row], 1)

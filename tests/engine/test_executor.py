@@ -580,8 +580,8 @@ def test_a_gang_runs_from_the_moment_its_last_part_is_acknowledged_for_the_first
     )
     engine.command(submit(workload("x", count=4, gpu=8000, run=60_000)))
     first_ms: dict[int, int] = {}
-    for at_ms, _, report, _ in sorted(engine.executor._reports):
-        first_ms.setdefault(report.part, at_ms)
+    for at_ms, _, _, _, part, *_ in sorted(engine.executor._reports):
+        first_ms.setdefault(part, at_ms)
     start_ms = max(first_ms.values())
     engine.advance(start_ms - 1)
     assert state_of(engine, "x") == PLACED
@@ -613,8 +613,8 @@ def test_one_refusal_gives_back_the_whole_gang_at_once() -> None:
         engine = Engine.open(None, cell=small_cell(), seed=seed, faults=Faults(refused=400, parts=4, delay_ms=(1, 999)))
         engine.command(submit(workload("x", count=4, gpu=8000)))
         answers = sorted(entry[:3] for entry in engine.executor._reports)
-        refusal_ms = next((at_ms for at_ms, _, report in answers if report.kind == REFUSED), None)
-        if refusal_ms is not None and answers[0][2].kind == ACKED:
+        refusal_ms = next((at_ms for at_ms, _, kind in answers if kind == REFUSED), None)
+        if refusal_ms is not None and answers[0][2] == ACKED:
             break
     engine.advance(refusal_ms - 1)
     assert state_of(engine, "x") == PLACED

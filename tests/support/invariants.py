@@ -567,11 +567,15 @@ def _check_place(state: State, event: ev.Placed | ev.Grown) -> None:
 
 
 class WatchedEngine(Engine):
-    """An engine whose every event is looked at. Forks of it are not."""
+    """An engine whose every event is looked at, and so does everything one by one. Forks of it are not, and do not."""
 
     def __init__(self, *args, **kwargs) -> None:
         self.witness = Witness()
         super().__init__(*args, **kwargs)
+
+    def _adopt(self, state: State) -> None:
+        super()._adopt(state)
+        self.scheduler.most_at_once = 1
 
     def _emit(self, event: ev.AnyEvent) -> None:
         self._tick()

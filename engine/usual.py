@@ -1,0 +1,132 @@
+"""Submissions of many usual workloads, checked and recorded together: what asks for nothing but resources.
+
+The check is a glance: it says that all of them are sound, or nothing. `engine.submission` looks at them one by one then
+and finds what is wrong, if anything is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+from engine import events as ev
+from engine.errors import MusterError, RefusedError
+from engine.model import ID_PATTERN, MAX_NAME, MAX_QUANTITY, TaskGroup, WorkloadSpec, check_workload
+from engine.workloads import USUAL
+
+if TYPE_CHECKING:
+    from engine.state import State
+
+MOST_REMEMBERED = 1024
+"""Requests of which it is remembered that they are sound."""
+
+
+class FoundSound(NamedTuple):
+    """Requests that were found to be sound."""
+
+    rules: int
+    """`State.rules` when they were."""
+    groups: dict[tuple[TaskGroup, ...], int]
+    """Groups, numbered as they came."""
+    requests: set[tuple[int, str, bool]]
+    """(number of the groups, queue, elastic)"""
+
+    def copy(self) -> FoundSound:
+        return FoundSound(-1, {}, set())
+
+
+def is_usual(spec: WorkloadSpec) -> bool:
+    """Whether it asks for nothing but resources: no array, no dependencies, no times, no terms, no bonds."""
+    return not (
+        spec.array is not None
+        or spec.after
+        or spec.held
+        or spec.not_before_ms
+        or spec.deadline_ms
+        or spec.max_runtime_ms
+        or spec.retries
+        or spec.backoff_ms != USUAL.backoff_ms
+        or spec.reservation
+        or spec.simulated_failures
+        or spec.topology is not None
+        or spec.near
+        or spec.apart
+        or spec.data
+    )
+
+
+def all_sound(
+    state: State, specs: Sequence[WorkloadSpec], check_place: Callable[[State, WorkloadSpec, str], None]
+) -> bool:
+    """Whether all are usual and there is nothing to refuse, as far as a glance tells. `check_place` raises MusterError
+    for what could never start."""
+    w = state.workloads
+    ids = [spec.id for spec in specs]
+    if not (
+        all(map(is_usual, specs))
+        and all(map(_numbers_are_sound, specs))
+        and all(map(ID_PATTERN.fullmatch, ids))
+        and len(set(ids)) == len(ids)
+        and w.row_of.keys().isdisjoint(ids)
+        and w.array_names.index.keys().isdisjoint(ids)
+    ):
+        return False
+    priorities = {spec.priority_class for spec in specs}
+    if not priorities <= w.priority_of.keys():
+        return False
+    names = {name for spec in specs for name in (spec.queue, spec.tenant, spec.team)} | priorities
+    if not all(ID_PATTERN.fullmatch(name) for name in names if name):
+        return False
+    try:
+        _check_requests(state, specs, check_place)
+    except MusterError:
+        return False
+    return True
+
+
+def _check_requests(
+    state: State, specs: Sequence[WorkloadSpec], check_place: Callable[[State, WorkloadSpec, str], None]
+) -> None:
+    """Raise MusterError if one of them could never start. Specs often share their groups, and equal requests need
+    looking at once only as long as pools, nodes and queues are as they were."""
+    known = state.found_sound
+    if known.rules != state.rules or len(known.requests) > MOST_REMEMBERED:
+        known = state.found_sound = FoundSound(state.rules, {}, set())
+    by_groups = {id(spec.groups): spec for spec in specs}
+    number_of: dict[int, int] = {}
+    for identity, spec in by_groups.items():
+        number = known.groups.get(spec.groups)
+        if number is None:
+            if any(group.mig for group in spec.groups):
+                raise RefusedError("what MIG instances count as is not said here", "It is worked out one by one")
+            check_workload(spec)
+            number = known.groups[spec.groups] = len(known.groups)
+        number_of[identity] = number
+    requests = {(number_of[id(spec.groups)], spec.queue, spec.elastic): spec for spec in specs}
+    for request, spec in requests.items():
+        if request not in known.requests:
+            check_place(state, spec, "")
+            known.requests.add(request)
+
+
+def _numbers_are_sound(spec: WorkloadSpec) -> bool:
+    return (
+        len(spec.name) <= MAX_NAME
+        and 0 <= spec.estimate_ms <= MAX_QUANTITY
+        and 0 <= spec.checkpoint_interval_ms <= MAX_QUANTITY
+        and 0 <= spec.checkpoint_cost_ms <= MAX_QUANTITY
+        and 0 <= spec.simulated_runtime_ms <= MAX_QUANTITY
+    )
+
+
+def events_of(specs: Sequence[WorkloadSpec]) -> list[ev.AnyEvent]:
+    """One for each, but one for all usual ones that follow each other."""
+    events: list[ev.AnyEvent] = []
+    for usual, run in groupby(specs, is_usual):
+        together = tuple(run)
+        if usual and len(together) > 1:
+            events.append(ev.SubmittedMany(together))
+        else:
+            events += [ev.Submitted(spec) for spec in together]
+    return events
