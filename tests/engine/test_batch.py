@@ -22,7 +22,6 @@ from engine.rehearsal import Conditions, Sample, decode, rehearse
 from engine.run_times import Learnt
 from engine.scheduler import Scheduler
 
-
 CELL = small_cell(gpu_nodes=4, quota={"gpu_milli": 24_000})
 
 
