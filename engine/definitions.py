@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TypeVar
 
 import msgspec
@@ -85,9 +86,8 @@ def _nodes_added(state: State, nodes: tuple[NodeSpec, ...], new_pools: set[str])
     known = state.capacity.row_of
     pools = new_pools | set(state.capacity.pool_of)
     seen: set[str] = set()
-    parents = _parents_by_name(state)
-    ways: set[tuple[str, ...]] = set()
-    for i, node in enumerate(nodes):
+    first_at: dict[Way, int] = {}
+    for i, (node, way) in enumerate(_with_ways(nodes)):
         check_node(node, f"nodes[{i}]")
         if node.id in known or node.id in seen:
             raise SpecError(f"nodes[{i}].id", f"node '{node.id}' is there already", "Give each node its own id")
@@ -95,39 +95,76 @@ def _nodes_added(state: State, nodes: tuple[NodeSpec, ...], new_pools: set[str])
             raise SpecError(
                 f"nodes[{i}].pool", f"there is no pool '{node.pool}'", f"Use one of: {', '.join(sorted(pools))}"
             )
-        way = (node.region, node.zone, node.block, node.rack, node.nvlink)
-        if way not in ways:
-            ways.add(way)
-            _check_parents(way, parents, f"nodes[{i}]")
+        first_at.setdefault(way, i)
         seen.add(node.id)
+    whole = _whole_ways(state, first_at)
+    nodes = tuple([node if whole[way] == way else _standing_at(node, whole[way]) for node, way in _with_ways(nodes)])
     return [ev.NodesAdded(nodes)] if nodes else []
 
 
+Way = tuple[str, ...]
+"""Places of a node, widest first; empty where it is not known."""
 Parents = dict[tuple[str, str, str], str]
-"""(level, place, wider level) -> the place of the wider level that it is in."""
+"""(level, place, wider level) -> the place of the wider level that it is in; empty where nobody knows."""
 
 
-def _parents_by_name(state: State) -> Parents:
+def _with_ways(nodes: tuple[NodeSpec, ...]) -> Iterator[tuple[NodeSpec, Way]]:
+    for node in nodes:
+        yield node, (node.region, node.zone, node.block, node.rack, node.nvlink)
+
+
+def _standing_at(node: NodeSpec, way: Way) -> NodeSpec:
+    return msgspec.structs.replace(node, **dict(zip(LEVELS[:-1], way, strict=True)))
+
+
+def _whole_ways(state: State, first_at: dict[Way, int]) -> dict[Way, Way]:
+    """Way -> the same with what others tell: a node of a rack is in the block that any other node of the rack says.
+    `first_at`: way -> first of the new nodes that has it. Refuses a place in two others."""
     names = state.capacity.places.names
-    return {
+    known = {
         (LEVELS[level], names[place], LEVELS[wider]): names[parent]
         for (level, place, wider), parent in state.capacity.parents().items()
     }
+    told = dict(known)
+    for way, i in first_at.items():
+        _tell_parents(way, told, known, f"nodes[{i}]")
+    whole = {way: _filled(way, told) for way in first_at}
+    for way, i in first_at.items():
+        # What was filled in may tell more of the wider places.
+        _tell_parents(whole[way], told, known, f"nodes[{i}]")
+    return whole
 
 
-def _check_parents(way: tuple[str, ...], parents: Parents, where: str) -> None:
-    """Refuse a node that says of a place that it is in another one than was said before. `way`: its places, widest
-    first."""
-    known_places = [(level, place) for level, place in zip(LEVELS, way, strict=False) if place]
-    for i, (level, place) in enumerate(known_places):
-        for wider, parent in known_places[:i]:
-            known = parents.setdefault((level, place, wider), parent)
-            if known != parent:
+def _filled(way: Way, told: Parents) -> Way:
+    filled = list(way)
+    for wider in reversed(range(len(way))):
+        inner = [
+            told.get((LEVELS[at], filled[at], LEVELS[wider]), "") for at in range(wider + 1, len(way)) if filled[at]
+        ]
+        filled[wider] = filled[wider] or next((parent for parent in inner if parent), "")
+    return tuple(filled)
+
+
+def _tell_parents(way: Way, told: Parents, known: Parents, where: str) -> None:
+    """Note which place is in which. Refuse a place that is in another one than was said before, and what would place
+    nodes that are in the cell: they stay where they are."""
+    places = [(level, place) for level, place in zip(LEVELS, way, strict=False) if place]
+    for i, (level, place) in enumerate(places):
+        for wider, parent in places[:i]:
+            if known.get((level, place, wider)) == "":
+                raise SpecError(
+                    f"{where}.{wider}",
+                    f"{level} '{place}' has nodes already, and it is not known in which {wider} they are",
+                    f"Leave the {wider} out, or give this {level} a name of its own",
+                )
+            before = told.get((level, place, wider)) or parent
+            if before != parent:
                 raise SpecError(
                     f"{where}.{level}",
-                    f"{level} '{place}' is in {wider} '{parent}' here, but in {wider} '{known}' elsewhere",
+                    f"{level} '{place}' is in {wider} '{parent}' here, but in {wider} '{before}' elsewhere",
                     f"A {level} is in one {wider}: correct one of the two, or give the other {level} its own name",
                 )
+            told[level, place, wider] = parent
 
 
 def add_queues(state: State, command: cmd.AddQueues) -> Checked:

@@ -179,8 +179,8 @@ class NodeTable(Table):
         self._parents = None
 
     def parents(self) -> Mapping[tuple[int, int, int], int]:
-        """(level, place, wider level), the levels as indexes into PLACES -> the place of the wider level that it is in,
-        where that is known. Kept up to date while nodes are only added."""
+        """(level, place, wider level), the levels as indexes into PLACES -> the place of the wider level that it is in;
+        0 where nobody knows. Kept up to date while nodes are only added."""
         if self._parents is None:
             self._parents = {}
             rows = list(self.row_of.values())
@@ -191,8 +191,8 @@ class NodeTable(Table):
     def _note_parents(self, parents: dict[tuple[int, int, int], int], way: tuple[int, ...]) -> None:
         for level, place in enumerate(way):
             for wider in range(level) if place else ():
-                if way[wider]:
-                    parents[level, place, wider] = way[wider]
+                key = level, place, wider
+                parents[key] = way[wider] or parents.get(key, 0)
 
     def _label_set(self, labels: dict[str, str]) -> int:
         pairs = tuple(sorted(labels.items()))

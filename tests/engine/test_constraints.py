@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from invariants import check_state
 
-from engine.commands import Cancel, Define, Submit
+from engine.commands import AddNodes, Cancel, Define, Submit
 from engine.control import Engine
 from engine.errors import SpecError
 from engine.model import (
@@ -155,8 +155,6 @@ def test_a_label_with_a_value_for_every_node_is_matched_node_by_node():
 def test_labels_that_come_with_later_nodes_or_requests_divide_the_cell_then():
     engine = run(cell(node("n0", {"a": "1"}), node("n1", {"a": "2"})), work("first", node_labels={"a": ("2",)}))
     assert len(engine.state.capacity.partitions) == 2
-    from engine.commands import AddNodes
-
     engine.command(AddNodes(nodes=(node("n2", {"a": "3"}), node("n3", {"b": "x"}))))
     engine.command(Submit(workloads=(work("third", node_labels={"a": ("3",)}), work("b", node_labels={"b": ("x",)}))))
     assert (nodes_of(engine, "third"), nodes_of(engine, "b")) == ({"n2": 1}, {"n3": 1})
@@ -447,8 +445,28 @@ def test_malformed_nodes_are_named():
 
 def test_a_rack_that_is_there_already_is_in_one_block_only():
     engine = run(cell(node("n0", rack="r", block="b0")))
-    from engine.commands import AddNodes
-
     with pytest.raises(SpecError, match="in block 'b0' elsewhere"):
         engine.command(AddNodes(nodes=(node("n1", rack="r", block="b1"),)))
     engine.command(AddNodes(nodes=(node("n2", rack="r", block="b0"), node("n3", rack="r"))))
+    assert engine.node("n3").block == "b0", "as the others of its rack"
+
+
+def test_what_one_node_tells_of_a_place_holds_for_all_in_it():
+    nodes = (node("n0", rack="r"), node("n1", rack="r", block="b"), node("n2", block="b", zone="z"), node("n3"))
+    engine = run(cell(*nodes))
+    assert [(engine.node(n.id).zone, engine.node(n.id).block) for n in nodes] == [
+        ("z", "b"),
+        ("z", "b"),
+        ("z", "b"),
+        ("", ""),
+    ]
+    with pytest.raises(SpecError, match="block 'b' is in zone 'y' here, but in zone 'z' elsewhere"):
+        run(cell(node("n9", rack="s", zone="y"), *nodes[1:], node("n8", rack="s", block="b")))
+
+
+def test_nodes_that_are_there_are_not_moved_by_what_new_ones_tell():
+    engine = run(cell(node("n0", rack="r")))
+    with pytest.raises(SpecError, match="not known in which block") as caught:
+        engine.command(AddNodes(nodes=(node("n1", rack="r", block="b"),)))
+    assert caught.value.where == "nodes[0].block"
+    engine.command(AddNodes(nodes=(node("n2", rack="r"), node("n3", rack="s", block="b"))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Sequence
 from itertools import islice, permutations
 
@@ -10,11 +11,22 @@ from engine import events as ev
 from engine import mig
 from engine.capacity import NOWHERE, OPEN
 from engine.control import Engine
-from engine.model import RESOURCES, NodeState, QueueSpec, WorkloadState
+from engine.model import (
+    LEVELS,
+    RESOURCES,
+    Affinity,
+    NodeSpec,
+    NodeState,
+    PoolSpec,
+    QueueSpec,
+    TaskGroup,
+    WorkloadSpec,
+    WorkloadState,
+)
 from engine.placement import place
 from engine.scheduler import Scheduler
 from engine.shape import accepts
-from engine.state import BOUND, State
+from engine.state import BOUND, State, members
 from engine.timers import Timer
 from engine.workloads import UNBOUNDED_MS
 
@@ -365,6 +377,7 @@ class Witness:
         self.pairs: set[tuple[int, int]] = set()
         """(preemptor, victim) since `new_turn`, at the time `pairs_at`."""
         self.pairs_at = -1
+        self.places = Places()
         self.most_events = 50_000
         """More than any of the small cells can need: the engine goes round in circles."""
 
@@ -374,6 +387,7 @@ class Witness:
 
     def record(self, event: ev.AnyEvent) -> None:
         self.history.append(event)
+        self.places.learn(event)
         assert len(self.history) < self.most_events, "the engine goes round in circles"
 
     def before(self, state: State, event: ev.AnyEvent) -> None:
@@ -392,6 +406,7 @@ class Witness:
         if type(event) in (ev.Placed, ev.Grown):
             _check_admission(state, self._use, self._bursts)
             _check_place(state, event)
+            self.places.check(state, event.row)
         if type(event) is ev.Placed and self.series is not None:
             series, self.series = self.series, None
             self._check_preemptor(state, series)
@@ -564,6 +579,108 @@ def _check_place(state: State, event: ev.Placed | ev.Grown) -> None:
                 raise AssertionError(f"{name} is on a node that is kept for another")
         if books.flavored(queue.name) and queue.flavors:
             assert pools_used <= {flavor.pool for flavor in queue.flavors}, f"{name} is outside its flavors"
+
+
+class Places:
+    """P15 for labels, taints, bonds, spread and topology, from nothing but the specs of nodes and workloads."""
+
+    def __init__(self) -> None:
+        self._pools: dict[str, PoolSpec] = {}
+        self._nodes: list[NodeSpec] = []
+        self._workloads: list[WorkloadSpec] = []
+
+    @property
+    def nodes(self) -> tuple[NodeSpec, ...]:
+        return tuple(self._nodes)
+
+    def learn(self, event: ev.AnyEvent) -> None:
+        if isinstance(event, ev.PoolAdded):
+            self._pools[event.pool.name] = event.pool
+        elif isinstance(event, ev.NodesAdded):
+            self._nodes += event.nodes
+        elif isinstance(event, ev.Submitted):
+            array = event.workload.array
+            self._workloads += [event.workload] * (1 if array is None else len(members(array)))
+        elif isinstance(event, ev.SubmittedMany):
+            self._workloads += event.workloads
+
+    def check(self, state: State, row: int) -> None:
+        """That a workload which just got tasks may have them where they are."""
+        spec, held = self._workloads[row], self._held(state, row)
+        for group, nodes in enumerate(held):
+            for node in nodes:
+                self._check_node(spec, spec.groups[group], self._nodes[node])
+        mine = {node for nodes in held for node in nodes}
+        if spec.topology is not None and spec.topology.required:
+            domains = {self.domain(spec.topology.required, node) for node in mine}
+            assert len(domains) == 1, f"{spec.id} must be in one {spec.topology.required}, and is in {domains}"
+        others = {
+            other: {node for nodes in self._held(state, other) for node in nodes}
+            for other in range(len(self._workloads))
+            if other != row and state.workloads.state[other] in BOUND
+        }
+        self._check_bonds(spec, mine, others)
+        for group, nodes in enumerate(held):
+            self._check_spread(state, row, group, nodes)
+
+    def domain(self, level: str, node: int) -> tuple[str, ...]:
+        """Names from the widest level down; a node whose name at the level is not known is alone."""
+        spec = self._nodes[node]
+        if level == "node" or not getattr(spec, level):
+            return ("", spec.id)
+        return tuple(getattr(spec, wider) for wider in LEVELS[: LEVELS.index(level) + 1])  # type: ignore[arg-type]
+
+    def _held(self, state: State, row: int) -> list[Counter[int]]:
+        """Tasks by node of each group."""
+        a, w = state.allocations, state.workloads
+        held: list[Counter[int]] = [Counter() for _ in self._workloads[row].groups]
+        for entry in a.of_workload(w.first_allocation[row]):
+            held[a.group[entry]][a.node[entry]] += a.count[entry]
+        return held
+
+    def _check_node(self, spec: WorkloadSpec, group: TaskGroup, node: NodeSpec) -> None:
+        pool = self._pools[node.pool]
+        labels = {**pool.labels, **node.labels}
+        for key, values in group.node_labels.items():
+            there = key in labels and ("*" in values or labels[key] in values)
+            assert there, f"{spec.id} wants {key} of {values}, and {node.id} has {labels}"
+        for key, values in group.avoid_labels.items():
+            assert labels.get(key) not in values, f"{spec.id} avoids {key} of {values}, and {node.id} has {labels}"
+        for taint in (*pool.taints, *node.taints):
+            tolerated = any(t.key == taint.key and t.value in ("", taint.value) for t in group.tolerations)
+            assert tolerated or taint.effect != "NoSchedule", f"{spec.id} does not tolerate {taint.label} of {node.id}"
+
+    def _check_bonds(self, spec: WorkloadSpec, mine: set[int], others: dict[int, set[int]]) -> None:
+        for bond in spec.near:
+            domains = {self.domain(bond.level, n) for o, at in others.items() if self._carries(o, bond) for n in at}
+            here = {self.domain(bond.level, node) for node in mine}
+            assert not domains or here <= domains, f"{spec.id} must be near {bond}: it is in {here}, not in {domains}"
+        for other, at in others.items():
+            both = [bond for bond in spec.apart if self._carries(other, bond)]
+            both += [b for b in self._workloads[other].apart if b.tags.items() <= spec.tags.items()]
+            for bond in both:
+                shared = {self.domain(bond.level, n) for n in mine} & {self.domain(bond.level, n) for n in at}
+                assert not shared, f"{spec.id} and {self._workloads[other].id} keep apart, and share {shared}"
+
+    def _carries(self, row: int, bond: Affinity) -> bool:
+        return bond.tags.items() <= self._workloads[row].tags.items()
+
+    def _check_spread(self, state: State, row: int, group: int, nodes: Counter[int]) -> None:
+        """No domain has more than the skew above another in which one more task could have gone."""
+        spec = self._workloads[row].groups[group].spread
+        if spec is None:
+            return
+        counts: Counter[tuple[str, ...]] = Counter()
+        for node, count in nodes.items():
+            counts[self.domain(spec.level, node)] += count
+        capacity, shape = state.capacity, state.workloads.class_at(row).shapes[group]
+        for node in range(len(self._nodes)):
+            if capacity.state[node] != NodeState.READY or not capacity.usable(node, shape):
+                continue
+            if capacity.fits(node, shape):
+                domain = self.domain(spec.level, node)
+                skew = max(counts.values()) - counts[domain]
+                assert skew <= spec.max_skew, f"{self._workloads[row].id} has {counts}, and room in {domain}"
 
 
 class WatchedEngine(Engine):

@@ -678,6 +678,7 @@ class Player:
         assert found.state.digest() == before, "the journal gives another state"
         assert found.now_ms == now_ms
         found.witness.history = engine.witness.history
+        found.witness.places = engine.witness.places
         found.witness.preempted = engine.witness.preempted
 
     def check(self) -> None:
@@ -750,10 +751,7 @@ class Player:
             return False
         cell = CellSpec(
             pools=tuple(state.capacity.pools),
-            nodes=tuple(
-                NodeSpec(id=name, pool=state.capacity.pools[pool].name)
-                for name, pool in zip(state.capacity.node_ids, state.capacity.pool, strict=True)
-            ),
+            nodes=self.engine.witness.places.nodes,
             queues=tuple(state.queues.specs),
             priority_classes=tuple(w.priority_classes),
         )
@@ -764,6 +762,7 @@ class Player:
             groups=tuple(w.class_at(row).groups),
             priority_class=w.priority_classes[w.priority[row]].name,
             simulated_runtime_ms=1,
+            topology=w.class_at(row).bonds.topology,
         )
         answer = alone.commands([cmd.Submit(workloads=(spec,))])[0]
         if isinstance(answer, MusterError):
