@@ -47,7 +47,8 @@ from engine.query import (
 from engine.shape import Shape
 from engine.state import State
 from engine.victim_domains import cheapest_in_one
-from engine.victims import Candidates, Requests, cheapest
+from engine.victim_field import Candidates, Requests
+from engine.victims import cheapest
 from engine.workloads import NONE
 
 MOST_MOVES = 64

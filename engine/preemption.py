@@ -45,7 +45,8 @@ from engine.quota import Charge, Lack, QueueTree
 from engine.shape import Shape
 from engine.state import BOUND, State
 from engine.victim_domains import cheapest_in_one
-from engine.victims import Candidates, Quota, Requests, cheapest
+from engine.victim_field import Candidates, Quota, Requests
+from engine.victims import cheapest
 from engine.workloads import NONE
 
 THRASH = 3

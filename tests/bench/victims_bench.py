@@ -14,7 +14,8 @@ from engine.allocations import Allocations
 from engine.capacity import Capacity
 from engine.model import PoolSpec, Resources, TaskGroup
 from engine.shape import Shape
-from engine.victims import Candidates, Requests, cheapest
+from engine.victim_field import Candidates, Requests
+from engine.victims import cheapest
 from engine.workloads import ClassKey, WorkloadClass
 
 NODES = 130_000

@@ -18,7 +18,8 @@ from engine.capacity import Capacity
 from engine.model import NodeSpec, NodeState, PoolSpec, Resources, TaskGroup
 from engine.placement import place
 from engine.shape import Shape
-from engine.victims import CORE, Ask, Candidates, Quota, Requests, cheapest
+from engine.victim_field import Ask, Candidates, Quota, Requests
+from engine.victims import CORE, cheapest
 from engine.workloads import ClassKey, WorkloadClass
 
 POOLS = (
