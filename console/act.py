@@ -13,26 +13,28 @@ from console.text import printable
 from engine.errors import RefusedError, SpecError
 
 if TYPE_CHECKING:
-    from console.moments import Now
+    from console.document import Document
     from engine.commands import Receipt
-    from engine.model import WorkloadSpec
     from runbooks.plan import Outcome, Proposal
 
 SHOWN_STEPS = 40
 _FLAGS = (
     "id", "name", "queue", "priority", "tenant", "team", "tasks", "min_tasks", "elastic", "estimate", "max_runtime",
-    "array", "after", "not_before", "deadline", "retries", "reservation",
+    "array", "after", "not_before", "deadline", "retries", "reservation", "tags", "mig", "gpu_models", "gpu_memory",
+    "pools", "node_labels", "avoid_labels", "tolerations", "spread", "near", "apart", "data",
 )  # fmt: skip
 _REQUEST_FLAGS = {"cpus": "cpu", "memory": "memory", "gpus_per_task": "gpu", "disk": "disk"}
 
 
 def submit(arguments: argparse.Namespace) -> None:
     """All workloads of a file are accepted or none; a retry says "already there" instead of running them twice."""
+    from console.files import placed, workloads_of
     from console.moments import clock_of
     from engine.commands import Submit
 
-    with closing(connect(arguments)) as client:
-        workloads = _workloads(arguments, clock_of(client))
+    document = _asked_for(arguments)
+    with closing(connect(arguments)) as client, placed(document):
+        workloads = workloads_of(document, clock_of(client))
         if arguments.dry_run:
             from console.whatif import dry_run
 
@@ -44,11 +46,13 @@ def submit(arguments: argparse.Namespace) -> None:
 
 def define(arguments: argparse.Namespace) -> None:
     """Give an empty cell its pools, nodes, queues and priority classes. Refused when it has some."""
-    from console.files import read_cell
+    from console.document import read_document
+    from console.files import cell_of, placed
     from engine.commands import Define
 
-    cell = read_cell(arguments.file)
-    with closing(connect(arguments)) as client:
+    document = read_document(arguments.file)
+    cell = cell_of(document)
+    with closing(connect(arguments)) as client, placed(document):
         receipt = client.command(Define(cell=cell))
     _acknowledge(arguments, receipt, f"{len(cell.nodes):,} nodes defined")
 
@@ -119,22 +123,23 @@ def _tell(lines: list[str]) -> None:
         print(line, file=sys.stderr)
 
 
-def _workloads(arguments: argparse.Namespace, now: Now) -> tuple[WorkloadSpec, ...]:
-    from console.files import read_workloads, workload_from
+def _asked_for(arguments: argparse.Namespace) -> Document:
+    """The workloads of a file, or the one that flags describe."""
+    from console.document import Document, read_document
 
     values = _from_flags(arguments)
     if arguments.file:
         if values:
             raise SpecError("submit", "takes a file or flags, not both", "Put the values into the file")
-        return read_workloads(arguments.file, now)
-    if "queue" not in values or "request" not in values:
+        return read_document(arguments.file)
+    if "queue" not in values or not ("request" in values or "mig" in values):
         raise SpecError(
             "submit",
-            "needs a file, or --queue and at least one of --gpus-per-task, --cpus, --memory",
+            "needs a file, or --queue and at least one of --gpus-per-task, --mig, --cpus, --memory",
             "See `muster submit --help`",
         )
     values.setdefault("id", _made_up_id(values.get("name", "job")))
-    return (workload_from(values, "flags", now),)
+    return Document("flags", values, {})
 
 
 def _from_flags(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -142,6 +147,9 @@ def _from_flags(arguments: argparse.Namespace) -> dict[str, Any]:
     request = {name: value for flag, name in _REQUEST_FLAGS.items() if (value := getattr(arguments, flag)) is not None}
     if request:
         values["request"] = request
+    topology = {name: level for name in ("required", "preferred") if (level := getattr(arguments, f"{name}_level"))}
+    if topology:
+        values["topology"] = topology
     if arguments.held:
         values["held"] = True
     return values

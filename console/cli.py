@@ -50,7 +50,7 @@ KINDS = ("workloads", "nodes", "queues", "reservations")
 POLICIES = ("fcfs", "easy", "easy-sjbf", "conservative")
 PACKING = ("random", "dotprod", "bestfit", "fgd", "muster")
 FORMATS = ("swf", "openb", "itp", "philly")
-BENCHMARKS = ("kueue-baseline", "kueue-large-scale")
+BENCHMARKS = ("kueue-baseline", "kueue-large-scale", "clemson")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -182,6 +182,7 @@ def _change_commands(commands: Any) -> None:
     submit.add_argument("--min-tasks", type=_positive, metavar="N", help="fewest members it may start with")
     submit.add_argument("--elastic", action="store_true", default=None, help="may grow and shrink while it runs")
     submit.add_argument("--reservation", metavar="NAME", help="use the nodes of this reservation, and only those")
+    _where_arguments(submit)
     submit.add_argument("--held", action="store_true", help="submit on hold")
     submit.add_argument(
         "--dry-run", action="store_true", help="say when it would start and what it costs; submit nothing"
@@ -196,6 +197,26 @@ def _change_commands(commands: Any) -> None:
         action.add_argument("--dry-run", action="store_true", help="show the plan and its effect, do nothing")
         action.set_defaults(action=name)
         _reach(action, sub=True)
+
+
+def _where_arguments(submit: argparse.ArgumentParser) -> None:
+    """Where the tasks may and should go. What a level or a profile may be is checked where files are."""
+    many: dict[str, Any] = {"nargs": "+", "metavar": "KEY=VALUE"}
+    where = submit.add_argument_group("where it may go")
+    where.add_argument("--gpu-model", dest="gpu_models", nargs="+", metavar="MODEL", help="any of these device models")
+    where.add_argument("--gpu-memory", metavar="SIZE", help="least memory of a device, such as 80GiB")
+    where.add_argument("--mig", metavar="PROFILE", help="one MIG instance for each task, such as 1g.10gb")
+    where.add_argument("--pool", dest="pools", nargs="+", metavar="POOL", help="any of these pools")
+    where.add_argument("--node-label", dest="node_labels", **many, help="zone=a,b for either, ssd for any value")
+    where.add_argument("--avoid-label", dest="avoid_labels", **many, help="no node with such a label")
+    where.add_argument("--tolerate", dest="tolerations", **many, help="such taints; KEY for all its values")
+    where.add_argument("--required-level", metavar="LEVEL", help="all in one region, zone, block, rack, nvlink or node")
+    where.add_argument("--preferred-level", metavar="LEVEL", help="in one if possible, else in the next wider")
+    where.add_argument("--spread", metavar="LEVEL[:N]", help="evenly over domains of a level, at most N apart")
+    where.add_argument("--tag", dest="tags", **many, help="of this work, for others that want it near or apart")
+    where.add_argument("--near", nargs="+", metavar="KEY=VALUE[:LEVEL]", help="where work with such tags is")
+    where.add_argument("--apart", nargs="+", metavar="KEY=VALUE[:LEVEL]", help="where no such work is")
+    where.add_argument("--data", nargs="+", metavar="ZONE", help="zones that hold its data")
 
 
 def action_arguments(target: argparse.ArgumentParser, name: str) -> None:
@@ -250,7 +271,7 @@ def _quota_arguments(target: argparse.ArgumentParser) -> None:
 
 
 def _engine_commands(commands: Any) -> None:
-    replay = _command(commands, "replay", "console.replay:replay", "run a trace through the engine and measure it")
+    replay = _command(commands, "replay", "console.replay:replay", "replay a trace and measure what its jobs met")
     replay.add_argument("file")
     replay.add_argument("--format", required=True, choices=FORMATS)
     replay.add_argument("--nodes", type=_count, default=0, metavar="N", help="one-processor (or one-GPU) nodes")
@@ -259,6 +280,12 @@ def _engine_commands(commands: Any) -> None:
     replay.add_argument("--estimate", choices=("requested", "actual", "last-two"), default="requested")
     replay.add_argument("--arrivals", type=float, default=1.0, metavar="X", help="stretch (>1) or compress arrivals")
     replay.add_argument("--strict", action="store_true", help="stop at the first bad line")
+    replay.add_argument(
+        "--through",
+        choices=("auto", "engine"),
+        default="auto",
+        help="auto counts free processors where that gives the engine's starts",
+    )
     replay.add_argument("--live", action="store_true", help="show it on the console")
     _speed(replay)
     _json(replay)

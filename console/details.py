@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from console.plain import terms, unblocking_lines
+from console.plain import conditions, layout, linked, terms, unblocking_lines
 from console.query import quoted
 from console.text import NONE, cut, duration, fit, mebibytes, milli, permille, printable, timestamp, wrap
 from console.theme import STATES, state_look
 from console.views import Span, meter
-from engine.model import WorkloadState
+from engine.model import LEVELS, WorkloadState
 from engine.query import GroupDetail, HistoryItem, NodeDetail, Overview, PoolOverview, Unblocking, WorkloadDetail
 
 SLOW_WAIT_MS = 30 * 60_000
@@ -295,7 +295,8 @@ def _request(view: WorkloadDetail, width: int) -> Section:
 
 
 def _group(group: GroupDetail) -> str:
-    parts = [f"{milli(group.gpu_milli)} GPU"] if group.gpu_milli else []
+    gpu = f"MIG {printable(group.mig)}" if group.mig else f"{milli(group.gpu_milli)} GPU"
+    parts = [gpu] if group.gpu_milli else []
     parts += [f"{milli(group.cpu_milli)} CPU"] if group.cpu_milli else []
     parts += [mebibytes(group.memory_mib)] if group.memory_mib else []
     parts += [f"disk {mebibytes(group.disk_mib)}"] if group.disk_mib else []
@@ -303,7 +304,7 @@ def _group(group: GroupDetail) -> str:
     for word, names in (("on", group.gpu_models), ("in", group.pools)):
         if names:
             text += f" {word} {' or '.join(printable(name) for name in names)}"
-    return text
+    return "; ".join([text, *conditions(group)])
 
 
 def _placement(view: WorkloadDetail, width: int) -> Section:
@@ -362,21 +363,22 @@ def _history(items: Sequence[HistoryItem], now_ms: int, width: int) -> Section:
 
 def node_columns(view: NodeDetail, width: int) -> tuple[list[Section], list[Section]]:
     """Left: state, capacity, devices. Right: what is bound here."""
-    return [_node_state(view), _node_capacity(view, width), *_devices(view, width)], [_node_work(view, width)]
+    return [_node_state(view, width), _node_capacity(view, width), *_devices(view, width)], [_node_work(view, width)]
 
 
 MOST_LABELS = 6
 """Labels, and taints, of a node that are shown."""
+MOST_OF_A_NAME = 40
+"""Cells of the name of one place among several."""
 
 
-def _node_state(view: NodeDetail) -> Section:
+def _node_state(view: NodeDetail, width: int) -> Section:
     glyph, tone = state_look(view.state)
     since = f"for {duration(view.now_ms - view.since_ms)}, since {timestamp(view.since_ms)} UTC"
-    place = " › ".join(printable(part) for part in (view.region, view.zone, view.block, view.rack, view.nvlink) if part)
     lines = [
         Line(((f"{glyph} {printable(view.state)}", tone), (f"  {since}", "dim"))),
         Line((("pool       ", "dim"), (printable(view.pool), "link")), f"nodes pool:{quoted(printable(view.pool))}"),
-        _fact("place", place or NONE),
+        *_places(view, width),
     ]
     if view.rack:
         rack = printable(view.rack)
@@ -386,25 +388,48 @@ def _node_state(view: NodeDetail) -> Section:
     return Section("State", tuple(lines))
 
 
+def _places(view: NodeDetail, width: int) -> list[Line]:
+    """Where it is in the network, widest level first."""
+    named = [(level, getattr(view, level)) for level in LEVELS[:-1]]
+    text = " › ".join(f"{level} {cut(printable(name), MOST_OF_A_NAME)}" for level, name in named if name) or NONE
+    return [_fact("" if n else "topology", part) for n, part in enumerate(wrap(text, max(12, width - 11)))]
+
+
 def _node_capacity(view: NodeDetail, width: int) -> Section:
     used = {name: total - view.free.get(name, 0) for name, total in view.capacity.items()}
     return Section("Allocated", tuple(_capacities(view.capacity, used, width)))
 
 
 def _devices(view: NodeDetail, width: int) -> list[Section]:
+    """How much of each device is free, or how it is partitioned, and which are linked with each other."""
     if not view.devices:
         return []
     lines = []
     for index, free in enumerate(view.devices):
+        instances = view.instances[index] if index < len(view.instances) else ()
         used = 1000 - free
         word = "free" if not used else "in use" if not free else f"{milli(free)} free"
-        spans = (
-            (f"gpu {index:<3}", "dim"),
-            (meter(used, min(24, max(6, width - 20))), "bar"),
-            (f" {word}", "" if free else "dim"),
-        )
-        lines.append(Line(spans))
-    return [Section("Devices", tuple(lines), printable(view.gpu_model))]
+        if instances:
+            used = sum(instance.used for instance in instances) * 1000 // len(instances)
+            word = layout(instances)
+        bar = min(24, max(6, width - 20)) if not instances else 7
+        start = ((f"gpu {index:<3}", "dim"), (_link(index, len(view.devices), view.nvlink_group), "faint"))
+        first, *rest = wrap(word, max(8, width - 10 - bar))
+        lines.append(Line((*start, (meter(used, bar), "bar"), (f" {first}", "" if free or instances else "dim"))))
+        lines += [Line(((" " * (sum(len(text) for text, _ in start) + bar + 1), ""), (part, ""))) for part in rest]
+    if view.profiles:
+        lines += [_fact("" if n else "MIG", part, "dim") for n, part in
+                  enumerate(wrap(" ".join(map(printable, view.profiles)), max(12, width - 11)))]  # fmt: skip
+    links = linked(len(view.devices), view.nvlink_group)
+    return [Section("Devices", tuple(lines), printable(view.gpu_model) + (f" · NVLink {links}" if links else ""))]
+
+
+def _link(index: int, devices: int, group: int) -> str:
+    """Left edge that holds devices together which are linked; none where all are."""
+    if not linked(devices, group):
+        return ""
+    at = index % group
+    return "  " if group == 1 else "┌ " if not at else "└ " if at == group - 1 else "│ "
 
 
 def _node_work(view: NodeDetail, width: int) -> Section:

@@ -1,22 +1,41 @@
 """Workload and cell files, written by people, turned into specs.
 
-Quantities and times take human forms (`cpu: 4`, `memory: 64GiB`, `gpu: 8`, `estimate: 6h`, `deadline: +2d`) as well as
-the raw fields of `engine.model`.
+Fields take the human forms of `console.forms` as well as the raw ones of `engine.model`. What is wrong is told with its
+place in the file, also what only the engine can know.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import msgspec
 
 from console.document import Document, read_document
-from console.moments import Now, moment_ms
+from console.forms import (
+    BURST_FORMS,
+    GROUP_FORMS,
+    HUMAN,
+    NODE_FORMS,
+    ONE_GROUP,
+    POOL_FORMS,
+    POOL_OF_NODES,
+    QUEUE_FORMS,
+    RESOURCE_FORMS,
+    SETTINGS_FORMS,
+    Forms,
+    did_you_mean,
+    remedy_of,
+    workload_forms,
+)
+from console.moments import Now
 from engine.errors import SpecError
-from engine.measures import cpu_milli, duration_ms, gpu_milli, memory_mib, money_microusd, shown
-from engine.model import PROFILES, CellSpec, WorkloadSpec, check_workload
+from engine.gpu_models import MEMORY_MIB, memory_by_name
+from engine.measures import shown
+from engine.model import CellSpec, WorkloadSpec, check_workload
 
 MAX_POOL_NODES = 1_000_000
 WORKLOAD_EXAMPLE = """\
@@ -30,11 +49,18 @@ workloads:
 
 
 def read_workloads(path: str, now: Now) -> tuple[WorkloadSpec, ...]:
-    """Workloads of a YAML or JSON file, or of standard input for `-`. `now` gives the cell's clock.
+    """Workloads of a YAML or JSON file, or of standard input for `-`. Raises SpecError."""
+    return workloads_of(read_document(path), now)
 
-    The file holds one workload, a list, or a mapping with the one key `workloads`. Raises SpecError.
-    """
-    document = read_document(path)
+
+def read_cell(path: str) -> CellSpec:
+    """The cell that a YAML or JSON file describes. Raises SpecError."""
+    return cell_of(read_document(path))
+
+
+def workloads_of(document: Document, now: Now) -> tuple[WorkloadSpec, ...]:
+    """The document is one workload, a list, or a mapping with the one key `workloads`. `now` gives the cell's clock.
+    Raises SpecError."""
     top, prefix = document.value, ""
     if isinstance(top, dict) and "workloads" in top:
         for key in top.keys() - {"workloads"}:
@@ -47,187 +73,182 @@ def read_workloads(path: str, now: Now) -> tuple[WorkloadSpec, ...]:
     return tuple(_workload(document, item, f"{prefix}[{i}]", now) for i, item in enumerate(top))
 
 
-def read_cell(path: str) -> CellSpec:
-    """The cell that a YAML or JSON file describes: pools, nodes, queues, priority classes. Raises SpecError.
+def cell_of(document: Document) -> CellSpec:
+    """The document is a mapping with pools, nodes, queues, priority classes and settings. Raises SpecError.
 
-    A pool may say `nodes: 64` and `rack: 8` instead of listing nodes: they are named `<pool>-0001` and so on.
+    A pool may say `nodes: 64` instead of listing them: they are named `<pool>-0001` and so on. With `rack: 8` there
+    are eight to a rack, with `rack: r7` all are in that one; likewise region, zone, block and nvlink.
     """
-    document = read_document(path)
     raw = document.value
     if not isinstance(raw, dict):
         document.fail("", "is not a cell", "Write a mapping with pools, queues and priority_classes")
     nodes = [
-        _renamed(document, node, {"taints": ("taints", _taints)}, f"nodes[{i}]") if isinstance(node, dict) else node
-        for i, node in enumerate(_list(document, raw, "nodes"))
+        _renamed(document, node, NODE_FORMS, f"nodes[{i}]") if isinstance(node, dict) else node
+        for i, node in enumerate(_list(document, raw, "nodes", ""))
     ]
-    for i, pool in enumerate(_list(document, raw, "pools")):
-        nodes.extend(_pool_nodes(document, pool, f"pools[{i}]"))
-        _pool_quantities(document, pool, f"pools[{i}]")
-    if "queues" in raw:
-        queues = enumerate(_list(document, raw, "queues"))
-        raw["queues"] = [_queue(document, queue, f"queues[{i}]") for i, queue in queues]
+    pools = []
+    for i, pool in enumerate(_list(document, raw, "pools", "")):
+        if not isinstance(pool, dict):
+            document.fail(f"pools[{i}]", "is not a pool", "Write a mapping with name and capacity")
+        nodes += _pool_nodes(document, pool, f"pools[{i}]")
+        pools.append(_pool(document, pool, f"pools[{i}]"))
+    queues = [_queue(document, queue, f"queues[{i}]") for i, queue in enumerate(_list(document, raw, "queues", ""))]
+    values = raw | {name: found for name, found in (("nodes", nodes), ("pools", pools), ("queues", queues)) if found}
     if isinstance(raw.get("settings"), dict):
-        raw["settings"] = _renamed(document, raw["settings"], _SETTINGS_FORMS, "settings")
-    if nodes:
-        raw["nodes"] = nodes
-    cell: CellSpec = _convert(document, raw, CellSpec, "")
+        values["settings"] = _renamed(document, raw["settings"], SETTINGS_FORMS, "settings")
+    cell: CellSpec = _convert(document, values, CellSpec, "")
     return cell
 
 
-def workload_from(values: dict[str, Any], name: str, now: Now) -> WorkloadSpec:
-    """One workload from flags, in the same forms as in a file. `name` says where they came from, for messages."""
-    return _workload(Document(name, values, {}), values, "", now)
+@contextmanager
+def placed(document: Document) -> Iterator[None]:
+    """What the engine refuses of a document's specs inside is told with its place in the document."""
+    try:
+        yield
+    except SpecError as error:
+        found = _OF_ENGINE.match(error.problem)
+        if found is None:
+            raise
+        document.fail(_as_written(document, _in_document(document, found[1])), found[2], error.remedy)
 
 
-def _profile(value: Any) -> Any:
-    """Weights of scores by the name of a profile; anything else is left to the conversion."""
-    if not isinstance(value, str):
-        return value
-    if value not in PROFILES:
-        raise ValueError(f"there is no profile {shown(value)}; use {', '.join(PROFILES)}, or weights by score")
-    return PROFILES[value]
+_OF_ENGINE = re.compile(
+    r"(?:cell\.)?((?:workload|(?:workloads|pools|nodes|queues|priority_classes)\[\d+\]|settings)(?:[.\[][^ :]*)?): "
+    r"(.*)",
+    re.DOTALL,
+)
+"""A path that begins a message of the engine, and what it says."""
 
 
-Forms = dict[str, tuple[str, Callable[[Any], Any]]]
-"""Key as people write it -> raw field, and how its value becomes the raw one."""
-RESOURCE_FORMS: Forms = {
-    "cpu": ("cpu_milli", cpu_milli),
-    "memory": ("memory_mib", memory_mib),
-    "gpu": ("gpu_milli", gpu_milli),
-    "disk": ("disk_mib", memory_mib),
-}
-_QUEUE_FORMS: Forms = {
-    "min_runtime": ("min_runtime_ms", duration_ms),
-    "disruption_window": ("disruption_window_ms", duration_ms),
-    "placement": ("placement", _profile),
-}
-_BURST_FORMS: Forms = {"window": ("window_ms", duration_ms), "cooldown": ("cooldown_ms", duration_ms)}
-_SETTINGS_FORMS: Forms = {
-    "fair_half_life": ("fair_half_life_ms", duration_ms),
-    "starve_after": ("starve_after_ms", duration_ms),
-    "preempt_after": ("preempt_after_ms", duration_ms),
-    "try_timeout": ("try_timeout_ms", duration_ms),
-}
-_GROUP_SHORTHAND = {
-    "tasks": "count", "min_tasks": "min_count", "request": "request", "gpu_models": "gpu_models", "pools": "pools",
-    "gpu_memory": "gpu_memory", "gpu_memory_mib": "gpu_memory_mib", "node_labels": "node_labels",
-    "avoid_labels": "avoid_labels", "tolerations": "tolerations", "spread": "spread",
-}  # fmt: skip
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?(?::(\d+))?(?:%(\d+))?")
+def _in_document(document: Document, path: str) -> str:
+    """Where the document has what the engine calls by that path."""
+    top = document.value
+    if path.startswith("workload"):
+        within = "workloads" if isinstance(top, dict) and "workloads" in top else ""
+        first, rest = re.fullmatch(r"workload(?:s\[(\d+)\])?(.*)", path, re.DOTALL).groups()  # type: ignore[union-attr]
+        several = isinstance(top[within] if within else top, list)
+        return f"{within}[{first or 0}]{rest}" if several else f"{within}{rest}".lstrip(".")
+    node = re.match(r"nodes\[(\d+)\]", path)
+    if node is None:
+        return path
+    number = int(node[1]) - len(top.get("nodes") or ())
+    if number < 0:
+        return path
+    for i, pool in enumerate(top["pools"]):
+        if number < pool.get("nodes", 0):
+            return f"pools[{i}]{path[node.end() :]}"
+        number -= pool.get("nodes", 0)
+    return path
 
 
-def _workload_forms(now: Now) -> Forms:
-    def moment(value: Any) -> int:
-        return moment_ms(value, now)
-
-    return {
-        "estimate": ("estimate_ms", duration_ms),
-        "max_runtime": ("max_runtime_ms", duration_ms),
-        "checkpoint_interval": ("checkpoint_interval_ms", duration_ms),
-        "checkpoint_cost": ("checkpoint_cost_ms", duration_ms),
-        "backoff": ("backoff_ms", duration_ms),
-        "simulated_runtime": ("simulated_runtime_ms", duration_ms),
-        "not_before": ("not_before_ms", moment),
-        "deadline": ("deadline_ms", moment),
-        "after": ("after", _dependencies),
-        "array": ("array", _array),
-        "priority": ("priority_class", lambda value: value),
-    }
-
-
-def _label_values(value: Any) -> Any:
-    """`{zone: a}` means `{zone: [a]}`."""
-    return {k: v if isinstance(v, list) else [v] for k, v in value.items()} if isinstance(value, dict) else value
-
-
-def _tolerations(value: Any) -> Any:
-    """`dedicated` and `dedicated=db`, one or a list, besides raw tolerations."""
-    items = value if isinstance(value, list) else [value]
-    return [
-        dict(zip(("key", "value"), item.split("=", 1), strict=False)) if isinstance(item, str) else item
-        for item in items
-    ]
-
-
-def _taints(value: Any) -> Any:
-    """`dedicated=db` and `old:PreferNoSchedule`, one or a list, besides raw taints."""
-    found: list[Any] = []
-    for item in value if isinstance(value, list) else [value]:
-        if isinstance(item, str):
-            name, colon, effect = item.partition(":")
-            taint = dict(zip(("key", "value"), name.split("=", 1), strict=False))
-            found.append(taint | {"effect": effect} if colon else taint)
+def _as_written(document: Document, path: str) -> str:
+    """A path of raw fields as the document has it: `request.cpu` for `groups[0].request.cpu_milli`."""
+    there: Any = document.value
+    written, only_group = "", False
+    for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path):
+        if only_group:
+            only_group = False
+        elif index:
+            there = there[int(index)] if isinstance(there, list) and int(index) < len(there) else None
+            written += f"[{index}]"
+        elif name == "groups" and isinstance(there, dict) and name not in there:
+            only_group = True
         else:
-            found.append(item)
-    return found
-
-
-_NODE_FORMS: Forms = {
-    "gpu_memory": ("gpu_memory_mib", memory_mib),
-    "node_labels": ("node_labels", _label_values),
-    "avoid_labels": ("avoid_labels", _label_values),
-    "tolerations": ("tolerations", _tolerations),
-}
-_POOL_FORMS: Forms = {
-    "price_usd_hour": ("price_microusd_hour", money_microusd),
-    "gpu_memory": ("gpu_memory_mib", memory_mib),
-    "taints": ("taints", _taints),
-    "placement": ("placement", _profile),
-}
-
-
-def _dependencies(value: Any) -> list[Any]:
-    """`prep`, or a list of `prep`, `prep:failed` and raw dependencies."""
-    found: list[Any] = []
-    for item in value if isinstance(value, list) else [value]:
-        if isinstance(item, str):
-            name, colon, on = item.partition(":")
-            found.append({"id": name, "on": on} if colon else {"id": name})
-        else:
-            found.append(item)
-    return found
-
-
-def _array(value: Any) -> Any:
-    """`0-99`, `1-9:2` in steps, `0-99%10` ten at once, or a raw array."""
-    if not isinstance(value, str | int):
-        return value
-    match = _RANGE.fullmatch(str(value))
-    if match is None:
-        raise ValueError(f"{shown(value)} is not a range such as 0-99, 1-9:2 or 0-99%10")
-    first, last, step, at_once = match.groups()
-    return {"first": int(first), "last": int(last or first), "step": int(step or 1), "max_running": int(at_once or 0)}
+            if isinstance(there, dict) and name not in there:
+                name = HUMAN.get(name, name)
+            there = there.get(name) if isinstance(there, dict) else None
+            written = _join(written, name)
+    return written
 
 
 def _workload(document: Document, raw: Any, path: str, now: Now) -> WorkloadSpec:
     if not isinstance(raw, dict):
         document.fail(path, "is not a workload", f"Write for example:\n{WORKLOAD_EXAMPLE}")
-    values = _renamed(document, raw, _workload_forms(now), path)
-    short = {new: values.pop(old) for old, new in _GROUP_SHORTHAND.items() if old in values}
+    values = _renamed(document, raw, workload_forms(now), path)
+    short = {name: values.pop(name) for name in ONE_GROUP if name in values}
+    if short and "groups" in values:
+        document.fail(path, f"has both 'groups' and one of {', '.join(ONE_GROUP)}", "Use one form")
     if short:
-        if "groups" in values:
-            document.fail(path, f"has both 'groups' and one of {', '.join(_GROUP_SHORTHAND)}", "Use one form")
-        values["groups"] = [short]
-    for i, group in enumerate(_list(document, values, "groups")):
-        if isinstance(group, dict):
-            where = path if short else f"{path}.groups[{i}]"
-            if isinstance(group.get("request"), dict):
-                group["request"] = _resources(document, group["request"], _join(where, "request"))
-            values["groups"][i] = _renamed(document, group, _NODE_FORMS, where)
+        values["groups"] = [_group(document, short, path)]
+    elif "groups" in values:
+        groups = enumerate(_list(document, values, "groups", path))
+        values["groups"] = [
+            _group(document, group, f"{path}.groups[{i}]") if isinstance(group, dict) else group for i, group in groups
+        ]
     spec: WorkloadSpec = _convert(document, values, WorkloadSpec, path)
     try:
         check_workload(spec, "workload")
     except SpecError as error:
         problem = error.problem.removeprefix(f"{error.where}: ")
-        document.fail(path + error.where.removeprefix("workload"), problem, error.remedy)
+        wrong = path + error.where.removeprefix("workload")
+        document.fail(_as_written(document, wrong.lstrip(".")), problem, error.remedy)
     return spec
+
+
+def _group(document: Document, raw: dict[str, Any], path: str) -> dict[str, Any]:
+    values = _renamed(document, raw, GROUP_FORMS, path)
+    if "mig" in values:
+        values.setdefault("request", {})
+    if isinstance(values.get("request"), dict):
+        values["request"] = _renamed(document, values["request"], RESOURCE_FORMS, _join(path, "request"))
+    return values
+
+
+def _pool(document: Document, raw: dict[str, Any], path: str) -> dict[str, Any]:
+    values = _renamed(document, raw, POOL_FORMS, path)
+    for name in POOL_OF_NODES:
+        values.pop(name, None)
+    if isinstance(values.get("capacity"), dict):
+        values["capacity"] = _renamed(document, values["capacity"], RESOURCE_FORMS, f"{path}.capacity")
+    model = values.get("gpu_model")
+    if isinstance(model, str) and model and not values.get("gpu_memory_mib") and not memory_by_name(model):
+        document.fail(
+            f"{path}.gpu_model",
+            f"GPU model {shown(model)} is not known{did_you_mean(model, MEMORY_MIB)}",
+            "Name one that is, or say what memory such a device has, as in gpu_memory: 80GiB",
+        )
+    return values
+
+
+_SHORT = {"region": "region", "zone": "z", "block": "b", "rack": "r", "nvlink": "n"}
+"""In names of places that are counted."""
+
+
+def _pool_nodes(document: Document, pool: dict[str, Any], path: str) -> Iterator[dict[str, Any]]:
+    """The nodes that a pool counts instead of listing them."""
+    count = pool.get("nodes", 0)
+    if type(count) is not int or not 0 <= count <= MAX_POOL_NODES:
+        document.fail(f"{path}.nodes", f"{shown(count)} is not a number of nodes", "Give a whole number")
+    name = str(pool.get("name", ""))
+    places = {level: pool[level] for level in POOL_OF_NODES[1:] if level in pool}
+    for level, each in places.items():
+        if not isinstance(each, str) and (type(each) is not int or not 0 <= each <= MAX_POOL_NODES):
+            document.fail(
+                f"{path}.{level}",
+                f"{shown(each)} is not a number of nodes",
+                f"Give how many a {level} has, or its name",
+            )
+    counted = [(level, each) for level, each in places.items() if type(each) is int and each]
+    for (wider, many), (level, each) in pairwise(counted):
+        if many % each:
+            document.fail(
+                f"{path}.{level}",
+                f"a {wider} of {many} nodes does not consist of {level}s of {each}",
+                f"A {level} is in one {wider}: give a number that divides {many}",
+            )
+    for n in range(count):
+        node = {"id": f"{name}-{n + 1:04d}", "pool": name}
+        for level, each in places.items():
+            if each:
+                node[level] = each if isinstance(each, str) else f"{name}-{_SHORT[level]}{n // each + 1:03d}"
+        yield node
 
 
 def _queue(document: Document, raw: Any, path: str) -> Any:
     """A queue with raw fields; what is not a mapping is left to the conversion to refuse."""
     if not isinstance(raw, dict):
         return raw
-    values = _quota(document, _renamed(document, raw, _QUEUE_FORMS, path), path)
+    values = _quota(document, _renamed(document, raw, QUEUE_FORMS, path), path)
     if isinstance(values.get("flavors"), list):
         flavors = enumerate(values["flavors"])
         values["flavors"] = [
@@ -235,9 +256,9 @@ def _queue(document: Document, raw: Any, path: str) -> Any:
             for j, flavor in flavors
         ]
     if isinstance(values.get("burst"), dict):
-        burst = _renamed(document, values["burst"], _BURST_FORMS, f"{path}.burst")
+        burst = _renamed(document, values["burst"], BURST_FORMS, f"{path}.burst")
         if isinstance(burst.get("limit"), dict):
-            burst["limit"] = _resources(document, burst["limit"], f"{path}.burst.limit")
+            burst["limit"] = _renamed(document, burst["limit"], RESOURCE_FORMS, f"{path}.burst.limit")
         values["burst"] = burst
     return values
 
@@ -247,34 +268,8 @@ def _quota(document: Document, raw: dict[str, Any], path: str) -> dict[str, Any]
     values = dict(raw)
     for field in ("nominal", "borrowing_limit", "lending_limit"):
         if isinstance(values.get(field), dict):
-            values[field] = _resources(document, values[field], f"{path}.{field}")
+            values[field] = _renamed(document, values[field], RESOURCE_FORMS, f"{path}.{field}")
     return values
-
-
-def _pool_nodes(document: Document, pool: Any, path: str) -> Iterator[dict[str, Any]]:
-    """Takes `nodes` and `rack` out of a pool and names that many nodes."""
-    if not isinstance(pool, dict):
-        document.fail(path, "is not a pool", "Write a mapping with name and capacity")
-    count, per_rack = pool.pop("nodes", 0), pool.pop("rack", 0)
-    for key, value in (("nodes", count), ("rack", per_rack)):
-        if type(value) is not int or not 0 <= value <= MAX_POOL_NODES:
-            document.fail(f"{path}.{key}", f"{shown(value)} is not a number of nodes", "Give a whole number")
-    name = str(pool.get("name", ""))
-    for n in range(1, count + 1):
-        node = {"id": f"{name}-{n:04d}", "pool": name}
-        yield node | {"rack": f"{name}-r{(n - 1) // per_rack + 1:03d}"} if per_rack else node
-
-
-def _pool_quantities(document: Document, pool: dict[str, Any], path: str) -> None:
-    if isinstance(pool.get("capacity"), dict):
-        pool["capacity"] = _resources(document, pool["capacity"], f"{path}.capacity")
-    values = _renamed(document, pool, _POOL_FORMS, path)
-    pool.clear()
-    pool.update(values)
-
-
-def _resources(document: Document, raw: dict[str, Any], path: str) -> dict[str, Any]:
-    return _renamed(document, raw, RESOURCE_FORMS, path)
 
 
 def _renamed(document: Document, raw: dict[str, Any], forms: Forms, path: str) -> dict[str, Any]:
@@ -296,16 +291,20 @@ def _convert(document: Document, values: Any, kind: type, path: str) -> Any:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
         problem, _, at = str(error).partition(" - at `$")
-        where = path + at.rstrip("`")
-        document.fail(where, problem, "")
+        at = at.removesuffix("`")
+        remedy = remedy_of(problem, kind, at)
+        field = re.fullmatch(r"Object contains unknown field `(.*)`", problem, re.DOTALL)
+        if field:
+            at = _join(at, field[1])
+        document.fail(_as_written(document, (path + at).lstrip(".")), problem, remedy)
 
 
-def _list(document: Document, raw: dict[str, Any], key: str) -> list[Any]:
+def _list(document: Document, raw: dict[str, Any], key: str, path: str) -> list[Any]:
     value = raw.get(key)
     if value is None:
         return []
     if not isinstance(value, list):
-        document.fail(key, f"'{key}' is not a list", "Start each entry with '- '")
+        document.fail(_join(path, key), f"'{key}' is not a list", "Start each entry with '- '")
     return value
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
@@ -13,7 +13,18 @@ from engine.query import COLUMNS, Kind
 
 if TYPE_CHECKING:
     from console.client import RuntimeEstimate
-    from engine.query import Overview, Page, PoolOverview, Reason, TopologyDetail, Unblocking, WorkloadDetail
+    from engine.model import Affinity
+    from engine.query import (
+        GroupDetail,
+        MigInstance,
+        Overview,
+        Page,
+        PoolOverview,
+        Reason,
+        TopologyDetail,
+        Unblocking,
+        WorkloadDetail,
+    )
     from recommender.suggest import Advice, Suggestion
 
 OVERVIEW_POOLS = 3
@@ -99,6 +110,10 @@ def terms(view: WorkloadDetail) -> list[tuple[str, str]]:
         pairs.append(("after", f"{other.id} is {other.on}; it is {other.state}{can_be}"))
     if 0 < view.tasks_placed < view.tasks_total:
         pairs.append(("tasks", f"{view.tasks_placed:,} of {view.tasks_total:,} run"))
+    pairs += [("near", f"in the {_level(bond.level)} of work with {_tags(bond)}") for bond in view.near]
+    pairs += [("apart", f"not in the {_level(bond.level)} of work with {_tags(bond)}") for bond in view.apart]
+    if view.data:
+        pairs.append(("data", f"in {', '.join(view.data)}"))
     if view.topology is not None:
         pairs += _topology(view.topology)
     if view.flags:
@@ -108,14 +123,24 @@ def terms(view: WorkloadDetail) -> list[tuple[str, str]]:
     return pairs
 
 
+def _level(name: str) -> str:
+    return "NVLink domain" if name == "nvlink" else name
+
+
+def _tags(bond: Affinity) -> str:
+    return " ".join(f"{key}={value}" for key, value in sorted(bond.tags.items()))
+
+
 def _topology(view: TopologyDetail) -> list[tuple[str, str]]:
     """What closeness it asks for, and how it lies in the network."""
-    asked = [f"one {view.required} required"] if view.required else []
-    asked += [f"one {view.preferred} preferred"] if view.preferred else []
+    asked = [f"one {_level(view.required)} required"] if view.required else []
+    asked += [f"one {_level(view.preferred)} preferred"] if view.preferred else []
     pairs = [("topology", ", ".join(asked))] if asked else []
     if view.within:
-        spread = ", ".join(f"{count:,} {level}{'' if count == 1 else 's'}" for level, count in view.domains.items())
-        where = "across the cell" if view.within == "cell" else f"within one {view.within}"
+        spread = ", ".join(
+            f"{count:,} {_level(level)}{'' if count == 1 else 's'}" for level, count in view.domains.items()
+        )
+        where = "across the cell" if view.within == "cell" else f"within one {_level(view.within)}"
         pairs.append(("network", f"{where}: {spread}; ring cost {view.ring_cost:,}"))
     return pairs
 
@@ -128,6 +153,26 @@ def _allowed(view: WorkloadDetail) -> str:
         left = view.burst_ends_ms - view.now_ms if view.burst_ends_ms is not None else 0
         text += f"; the burst lasts {duration(left)} yet" if left > 0 else "; the burst is over, it may be stopped"
     return text
+
+
+def layout(instances: Sequence[MigInstance]) -> str:
+    """How a device is partitioned: "1g.10gb 2 of 4 in use, 3g.40gb free"."""
+    parts = []
+    for profile in dict.fromkeys(instance.profile for instance in instances):
+        used = [instance.used for instance in instances if instance.profile == profile]
+        if len(used) == 1:
+            parts.append(f"{printable(profile)} {'in use' if used[0] else 'free'}")
+        else:
+            parts.append(f"{printable(profile)} {sum(used)} of {len(used)} in use")
+    return ", ".join(parts)
+
+
+def linked(devices: int, nvlink_group: int) -> str:
+    """Which devices of a node are linked: "0-3, 4-7"; nothing where all are."""
+    if not nvlink_group or nvlink_group >= devices:
+        return ""
+    firsts = range(0, devices, nvlink_group)
+    return ", ".join(f"{at}-{at + nvlink_group - 1}" if nvlink_group > 1 else f"{at}" for at in firsts)
 
 
 def reason_lines(view: WorkloadDetail) -> list[str]:
@@ -230,15 +275,34 @@ def _count(states: dict[str, int], *names: str) -> str:
     return f"{sum(states.get(name, 0) for name in names):,}"
 
 
-def _group_text(group: Any) -> str:
+def _group_text(group: GroupDetail) -> str:
     asked = [
         quantity(name, value)
         for name in ("gpu_milli", "cpu_milli", "memory_mib", "disk_mib")
         if (value := getattr(group, name))
     ]
+    if group.mig:
+        asked[:1] = [f"MIG {printable(group.mig)}"]
     limits = [f"{word} {', '.join(map(printable, values))}" for word, values in
               (("model", group.gpu_models), ("pool", group.pools)) if values]  # fmt: skip
-    return "; ".join([f"{group.count:,} x {', '.join(asked)}", *limits])
+    return "; ".join([f"{group.count:,} x {', '.join(asked)}", *limits, *conditions(group)])
+
+
+def conditions(group: GroupDetail) -> list[str]:
+    """What the group asks of its nodes besides room, device model and pool."""
+    found = [f"devices of {mebibytes(group.gpu_memory_mib)} or more"] if group.gpu_memory_mib else []
+    for word, labels in (("label", group.node_labels), ("not label", group.avoid_labels)):
+        found += [f"{word} {printable(_condition(key, values))}" for key, values in sorted(labels.items())]
+    if group.tolerations:
+        found.append(f"tolerates {', '.join(printable(toleration.label) for toleration in group.tolerations)}")
+    if group.spread is not None:
+        apart = f", at most {group.spread.max_skew:,} apart" if group.spread.max_skew > 1 else ""
+        found.append(f"spread over {_level(group.spread.level)}s{apart}")
+    return found
+
+
+def _condition(key: str, values: Sequence[str]) -> str:
+    return key if "*" in values else f"{key}={' or '.join(values)}"
 
 
 def _placement(view: WorkloadDetail) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from engine.model import Policy
 
 LIVE_SPEED = 600.0
+THROUGH = {"engine": "through the engine", "counting": "by counting free processors"}
 
 
 class EmptyTrace(MusterError):
@@ -31,7 +32,9 @@ def replay(arguments: argparse.Namespace) -> int:
         return _live(arguments)
     if arguments.speed is not None:
         raise SpecError("--speed", "is for watching a replay", "Add --live")
-    result = traces.replay(arguments.file, arguments.format, policy=arguments.policy, **_options(arguments))
+    result = traces.replay(
+        arguments.file, arguments.format, policy=arguments.policy, through=arguments.through, **_options(arguments)
+    )
     if arguments.json:
         write_json(result)
     else:
@@ -56,7 +59,7 @@ def _result_lines(result: traces.ReplayResult) -> list[str]:
             ("makespan", f"{result.makespan_s:,.0f} s"),
             ("utilisation", f"{result.utilisation:.1%}"),
             *((f"left out: {printable(why)}", f"{count:,}") for why, count in result.skipped.items()),
-            ("simulated in", f"{result.wall_s:.2f} s"),
+            ("simulated in", f"{result.wall_s:.2f} s, {THROUGH[result.through]}"),
         ]
     )
 

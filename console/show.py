@@ -15,6 +15,8 @@ from console.plain import (
     advice_lines,
     estimate_line,
     facts,
+    layout,
+    linked,
     overview_lines,
     page_table,
     quantity,
@@ -178,6 +180,9 @@ def _node_lines(node: NodeDetail) -> list[str]:
         *(("label", printable(f"{key}={value}")) for key, value in sorted(node.labels.items())),
         *(("taint", printable(taint)) for taint in node.taints),
         ("free", free or "nothing"),
+        *([("nvlink", f"among devices {links}")] if (links := linked(len(node.devices), node.nvlink_group)) else []),
+        *([("mig", f"{', '.join(map(printable, node.profiles))}")] if node.profiles else []),
+        *((f"gpu {index}", layout(instances)) for index, instances in enumerate(node.instances) if instances),
         *(("work", f"{printable(workload)} ({tasks:,} tasks)") for workload, tasks in node.workloads),
     ]
     return facts(pairs)

@@ -63,7 +63,19 @@ def _tell_what_goes_on(pid_file: Path, cell: str) -> None:
 
 def serve_engine(arguments: argparse.Namespace) -> None:
     """An engine in the foreground until it is told to stop."""
-    served = _served(arguments)
+    if not arguments.cell_file:
+        _serve(_served(arguments))
+        return
+    from console.document import read_document
+    from console.files import cell_of, placed
+
+    document = read_document(arguments.cell_file)
+    served = _served(arguments, cell_of(document))
+    with placed(document):
+        _serve(served)
+
+
+def _serve(served: Served) -> None:
     from console.engine_process import serve
 
     serve(served)
@@ -147,7 +159,7 @@ def _remote(where: str, read_only: bool) -> Client:
     return RemoteClient(where, read_only)
 
 
-def _served(arguments: argparse.Namespace) -> Served:
+def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Served:
     from console.engine_process import Served
 
     settings = settings_of(arguments)
@@ -181,11 +193,6 @@ def _served(arguments: argparse.Namespace) -> Served:
             cell=ai_cell(arguments.nodes or demo.NODES),
             feed=lambda engine: demo.feed(engine, seed),
         )
-    cell = None
-    if arguments.cell_file:
-        from console.files import read_cell
-
-        cell = read_cell(arguments.cell_file)
     check_speed(settings.speed, "--speed")
     now_ms = time.time_ns() // 1_000_000
     return Served(**shared, speed=settings.speed, start_ms=now_ms, keep_up=settings.speed == 1, cell=cell)

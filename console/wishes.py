@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import msgspec
 
 from console.cli import action_arguments
-from console.files import RESOURCE_FORMS
+from console.forms import RESOURCE_FORMS
 from console.moments import Now, clock_of, moment_ms
 from engine.errors import SpecError
 from engine.measures import duration_ms, shown

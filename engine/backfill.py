@@ -27,7 +27,7 @@ from engine.domains import Span, domain_room, levels_asked
 from engine.model import TopologyRequest
 from engine.placement import Claim
 from engine.shape import Shape
-from engine.state import State
+from engine.state import BOUND, State
 
 Returned = tuple[Shape, int, int]
 """(shape, tasks, device mask)"""
@@ -39,14 +39,18 @@ def correct_overdue(state: State) -> bool:
     Afterwards the first of `state.ends` is current and lies ahead.
     """
     overdue = False
-    while state.ends:
-        end, row = state.ends[0]
+    states, ends = state.workloads.state, state.ends
+    while ends:
+        end, row = ends[0]
+        if states[row] not in BOUND:
+            heappop(ends)
+            continue
         if state.ends_at(row, end):
             break
-        heappop(state.ends)
-        if end <= state.now_ms and state.is_bound(row):
+        heappop(ends)
+        if end <= state.now_ms:
             overdue = True
-            heappush(state.ends, (state.workloads.expected_end(row, state.now_ms), row))
+            heappush(ends, (state.workloads.expected_end(row, state.now_ms), row))
     return overdue
 
 

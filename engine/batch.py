@@ -1,22 +1,29 @@
 """The start of many workloads of one task, in the order in which they would start one by one.
 
-A draw takes the first candidate of the lineup and its quota, as if it started, and so on with who is first then. All
-that were drawn are placed in one go. The first that finds no node ends the batch: those drawn after it are put back,
-and it is looked at like any other. What anything but room, quota and order has a say in is not drawn at all.
+The simple case is that all that waits has just come and keeps its queues within their quotas: who is first is then a
+matter of priority and age, and nobody's share moves. Otherwise a draw takes the first candidate of the lineup and its
+quota, as if it started, and so on with who is first then. All that were drawn are placed in one go. The first that
+finds no node ends the batch: those drawn after it are put back, and it is looked at like any other. What anything but
+room, quota and order has a say in is not drawn at all.
 """
 
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from engine import events as ev
 from engine.capacity import Capacity
 from engine.choosing import is_simple
+from engine.columns import view
 from engine.lineup import Lineup, Order
+from engine.many import requests
 from engine.pending import Key
 from engine.placement import packed
-from engine.quota import REFUSED, Reach, Vector
+from engine.quota import REFUSED, WIDTH, Reach, Vector
 from engine.shape import Shape
 from engine.workloads import NONE, WorkloadClass
 
@@ -29,6 +36,26 @@ class Draw(NamedTuple):
     key: Key
     shape: Shape
     flags: int
+
+
+class Rush(NamedTuple):
+    """All that waits, in the order in which it may start."""
+
+    rows: np.ndarray[Any, np.dtype[np.int32]]
+    classes: list[int]
+
+    def orders(self, state: State, first: int, last: int) -> list[Order]:
+        """Where those from `first` to before `last` stood."""
+        w, path = state.workloads, state.queues.path
+        return [
+            (
+                -w.priority_band[w.priority[row]],
+                (0,) * len(path[w.queue[row]]),
+                -w.priority_value[w.priority[row]],
+                row,
+            )
+            for row in self.rows[first:last].tolist()
+        ]
 
 
 class Plan(NamedTuple):
@@ -49,15 +76,81 @@ class Batches:
         """(queue row, class row) -> plan; None for what is not started in batches."""
         self._rules = -1
         """`State.rules` that the plans were made by."""
+        self._plain: dict[int, bool] = {}
+        """By class row, whether nothing but room, quota and order decides about it."""
+
+    def rush(self) -> Rush | None:
+        """All that waits, where nobody has looked at any of it before, nothing but room may keep one of them from
+        starting, and they all leave their queues' shares at nothing; None otherwise."""
+        state = self._state
+        rows = state.pending.all_new()
+        if rows is None:
+            return None
+        self._forget()
+        w, queues = state.workloads, state.queues
+        patience = state.settings.starve_after_ms
+        if patience and state.now_ms - w.submitted[int(rows[0])] > patience:
+            return None
+        of_queue, cls, priority = view(w.queue)[rows], view(w.cls)[rows], view(w.priority)[rows]
+        if not all(map(self._is_plain, set(cls.tolist()))):
+            return None
+        there = sorted(set(of_queue.tolist()))
+        if any(
+            not queues.is_open(queue) or queues.flavored(queue) or queues.specs[queue].order != "best_effort"
+            for queue in there
+        ):
+            return None
+        sums = np.zeros((len(queues.specs), WIDTH), np.int64)
+        np.add.at(sums, of_queue, requests(state, cls))
+        if not self._within_quota([(queue, sums[queue].tolist()) for queue in there]):
+            return None
+        bands, values = np.array(w.priority_band), np.array(w.priority_value)
+        depth = np.array([len(path) for path in queues.path])[of_queue]
+        if (priority != priority[0]).any() or (depth != depth[0]).any():
+            order = np.lexsort((rows, -values[priority], depth, -bands[priority]))
+            rows, cls = rows[order], cls[order]
+        return Rush(rows, cls.tolist())
+
+    def _within_quota(self, more: list[tuple[int, list[int]]]) -> bool:
+        """Whether so much more in these queues leaves each vertex on their paths within its quota, its draw of the past
+        counted as its share counts it."""
+        state, queues = self._state, self._state.queues
+        sums: dict[int, list[int]] = {}
+        for queue, quantities in more:
+            for vertex in queues.path[queue]:
+                have = sums.get(vertex)
+                sums[vertex] = quantities if have is None else [a + b for a, b in zip(have, quantities, strict=True)]
+        past = state.settings.fair_half_life_ms > 0
+        for vertex, quantities in sums.items():
+            base, limited = vertex * queues.slots, queues.limited[vertex]
+            before = queues.average_use(vertex, state.now_ms) if past else None
+            for i, quantity in enumerate(quantities):
+                if limited and not limited >> i & 1:
+                    continue
+                drawn, quota = queues.drawn[base + i] + quantity, queues.quota[base + i]
+                if drawn > quota or (before is not None and drawn + before[i] > 2 * quota):
+                    return False
+        return True
+
+    def _is_plain(self, cls: int) -> bool:
+        found = self._plain.get(cls)
+        if found is None:
+            found = self._plain[cls] = is_plain(self._state.capacity, self._state.workloads.classes[cls])
+        return found
+
+    def _forget(self) -> None:
+        """What was worked out by rules that are no longer so."""
+        if self._rules != self._state.rules:
+            self._plans.clear()
+            self._plain.clear()
+            self._rules = self._state.rules
 
     def draw(self, lineup: Lineup, most: int, closed: set[int], refused: set[int]) -> tuple[list[Draw], list[Order]]:
         """Up to so many candidates that may start as far as quota goes, taken out of the lineup; and where the
         candidate stood that was next after each. Candidates of closed queues and refused kinds are dropped. The quota
         itself is as before afterwards: the event of those that start charges it."""
         state = self._state
-        if self._rules != state.rules:
-            self._plans.clear()
-            self._rules = state.rules
+        self._forget()
         groups, queues = state.pending.groups, state.queues
         cls_of, kept = state.workloads.cls, state.workloads.kept
         taken: dict[Key, int] = {}
@@ -104,7 +197,7 @@ class Batches:
         queues = self._state.queues
         workload_class = self._state.workloads.classes[cls]
         plan = None
-        if is_plain(self._state.capacity, workload_class) and queues.is_open(queue) and not queues.flavored(queue):
+        if self._is_plain(cls) and queues.is_open(queue) and not queues.flavored(queue):
             reach = queues.reach(queue, workload_class.charge)
             plan = Plan(workload_class.shapes[0], workload_class.request, reach, bool(queues.limited[queue]))
         self._plans[queue, cls] = plan
@@ -120,19 +213,17 @@ def is_plain(capacity: Capacity, workload_class: WorkloadClass) -> bool:
     return not shape.labels and shape.topology is None and is_simple(capacity, shape)
 
 
-def placed(draws: list[Draw], claims: list[tuple[int, int]]) -> ev.Placed | ev.PlacedMany:
-    """The event of the draws that have claims."""
-    started = draws[: len(claims)]
-    if len(started) == 1:
+def placed(rows: Sequence[int], flags: Sequence[int], claims: list[tuple[int, int]]) -> ev.Placed | ev.PlacedMany:
+    """The event of as many of the rows as have claims."""
+    if len(claims) == 1:
         ((node, mask),) = claims
-        return ev.Placed(started[0].order[3], packed([(0, node, 1, mask)], 1), started[0].flags)
-    masks = [mask for _, mask in claims]
-    flags = [draw.flags for draw in started]
+        return ev.Placed(rows[0], packed([(0, node, 1, mask)], 1), flags[0] if flags else 0)
+    nodes, masks = zip(*claims, strict=True)
     return ev.PlacedMany(
-        array("i", [draw.order[3] for draw in started]).tobytes(),
-        array("i", [node for node, _ in claims]).tobytes(),
+        array("i", rows[: len(claims)]).tobytes(),
+        array("i", nodes).tobytes(),
         array("q", masks).tobytes() if any(masks) else b"",
-        array("b", flags).tobytes() if any(flags) else b"",
+        array("b", flags[: len(claims)]).tobytes() if any(flags[: len(claims)]) else b"",
     )
 
 

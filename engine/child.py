@@ -31,6 +31,8 @@ PATIENCE_S = 0.2
 MOST_FRAME = 1 << 30
 _HEADER = struct.Struct("<I")
 _PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _RUNNING: set[Child] = set()
 """Those this process has started and not seen end."""
 
@@ -122,21 +124,26 @@ def start(work: Callable[[Report], None], timeout_s: float) -> Child:
     Called on the thread whose objects it uses: nothing may be half-way changed. Raises OSError when there is no
     process or memory to be had.
     """
-    reading, writing = os.pipe2(os.O_CLOEXEC)
-    with contextlib.suppress(OSError):
-        fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    reading, writing = os.pipe()
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     parent = os.getpid()
+    # Until it has handlers of its own, a signal to the child would run ours: an event loop would take it for one to us.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
     try:
         with warnings.catch_warnings():
             # Later Pythons warn of threads: see above for what keeps to the rules.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
+        if pid == 0:
+            _work(work, writing, parent)
     except OSError:
         os.close(reading)
         os.close(writing)
         raise
-    if pid == 0:
-        _work(work, writing, parent)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     os.close(writing)
     os.set_blocking(reading, False)
     return Child(pid, reading, timeout_s)
@@ -151,13 +158,16 @@ def _work(work: Callable[[Report], None], pipe: int, parent: int) -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         _RUNNING.clear()
         signal.signal(signal.SIGTERM, _end)
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
+        if _LIBC is not None:
+            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == parent:
             os.nice(NICENESS)
             _close_all_but(pipe)
-            # Nothing that was there is ever garbage here; to look through it would copy all of it.
+            # What was there is never garbage here, and to look through it would copy all of it; what is made here is
+            # freed without looking, or ends with the process.
             gc.freeze()
+            gc.disable()
 
             def report(frame: bytes) -> None:
                 if len(frame) > MOST_FRAME:

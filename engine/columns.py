@@ -98,6 +98,17 @@ def view(column: array[int]) -> np.ndarray[Any, np.dtype[Any]]:
     return np.frombuffer(column, dtype=_DTYPES[column.typecode])
 
 
+def summed(
+    keys: np.ndarray[Any, np.dtype[Any]], values: np.ndarray[Any, np.dtype[Any]]
+) -> tuple[list[int], list[list[int]], list[int]]:
+    """(keys there are, ascending; sums of the values of each; how many they are)"""
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    starts = np.flatnonzero(np.diff(keys, prepend=keys[0] - 1))
+    counts = np.diff(starts, append=len(keys))
+    return keys[starts].tolist(), np.add.reduceat(values[order], starts).tolist(), counts.tolist()
+
+
 _DTYPES = {"q": np.int64, "i": np.int32, "h": np.int16, "b": np.int8}
 
 

@@ -164,23 +164,30 @@ class Engine:
         ]
 
     def advance(self, to_ms: int) -> None:
-        """Let cell time pass up to `to_ms`: what executors report and what is due, in order of time, a cycle after
-        each, one transaction. Raises RefusedError when the clock would go backwards."""
+        """Let cell time pass up to `to_ms`: what executors report and what is due, in order of time, and cycles between
+        as long as there is anything to decide; one transaction. Raises RefusedError when the clock would go back."""
         if to_ms < self._clock_ms:
             raise RefusedError(
                 f"the clock would go back from {self._clock_ms} to {to_ms} ms", "Give a time that is not in the past"
             )
         with self._turn():
             while (due := self.next_due()) is not None and due <= to_ms:
-                until = min(max(due, self._cycled_ms + self.cycle_every_ms), to_ms)
+                until = self._until(due, to_ms)
                 while (due := self._next_event_ms()) is not None and due <= until:
                     if not self._finish_many(until):
                         self._pass_moment(due)
+                    until = self._until(due, until)
                 self._clock_ms = max(self._clock_ms, until)
                 if self.scheduler.has_work(self._clock_ms):
                     self._tick()
                     self._cycle()
             self._clock_ms = max(self._clock_ms, to_ms)
+
+    def _until(self, due_ms: int, most_ms: int) -> int:
+        """How far time may pass before the next cycle. Where nothing waits or would grow, none is needed."""
+        if not self.state.pending.groups and not self.state.short:
+            return most_ms
+        return min(max(due_ms, self._cycled_ms + self.cycle_every_ms), most_ms)
 
     def next_due(self) -> int | None:
         """Cell time of the next thing that happens by itself, or was expected to; None when nothing does."""
@@ -211,14 +218,12 @@ class Engine:
         if self.scheduler.most_at_once < 2:
             return 0
         timer = self.state.timers.next_at(self.state, self._clock_ms)
-        ends = self.executor.take_ends(until_ms if timer is None else min(until_ms, timer - 1))
-        if ends:
-            times = [at_ms for at_ms, _ in ends]
+        times, rows = self.executor.take_ends(until_ms if timer is None else min(until_ms, timer - 1))
+        if times:
             ticks = len(set(times)) - (times[0] <= self.state.now_ms)
-            rows = array("i", [row for _, row in ends])
-            self._emit_ends(ev.FinishedMany(rows.tobytes(), array("q", times).tobytes(), ticks))
+            self._emit_ends(ev.FinishedMany(rows.tobytes(), times.tobytes(), ticks))
             self._clock_ms = times[-1]
-        return len(ends)
+        return len(times)
 
     def _emit_ends(self, event: ev.FinishedMany) -> None:
         """Unlike others it brings its own times."""
@@ -318,6 +323,9 @@ class Engine:
         # One that was preempted and placed again is in there twice.
         rows = [row for row in dict.fromkeys(self._to_launch) if w.state[row] == WorkloadState.PLACED]
         self._to_launch = []
+        if self._all_at_once(rows):
+            self._start_many(rows)
+            return
         ready: list[int] = []
         """Those that start together: nobody waits for one of them."""
         for row in rows:
@@ -330,6 +338,15 @@ class Engine:
                 ready = []
                 self._start(row)
         self._start_many(ready)
+
+    def _all_at_once(self, rows: list[int]) -> bool:
+        """Whether they are all of one task, nobody waits for one of them, and the executor has them ready."""
+        w = self.state.workloads
+        return (
+            self.executor.faults is None
+            and all(w.classes[cls].single for cls in set(view(w.cls)[rows].tolist()))
+            and bool((view(w.first_dependent)[rows] == NONE).all())
+        )
 
     def _start(self, row: int) -> None:
         self._emit(ev.Started(row))

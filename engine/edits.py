@@ -321,7 +321,9 @@ def _add(r: _Reader) -> AddNodes:
 
 
 def _resize(r: _Reader) -> ResizePool:
-    r.words = [word for word in r.words if word not in ("to", "nodes")]
+    if len(r.words) > 2:
+        # Also: resize h100 to 120 nodes.
+        r.words = [r.words[0], *(word for word in r.words[1:] if word not in ("to", "nodes"))]
     pool, count = r.exactly("POOL", "N")
     return ResizePool(pool=pool, count=r.whole(count, "nodes"), at_ms=r.at_ms)
 
@@ -388,9 +390,9 @@ def _submit(r: _Reader) -> Submit:
 
 
 def _migrate(r: _Reader) -> Migrate:
-    if r.words.count("to") != 1 or r.words[-1] == "to" or r.words[0] == "to":
+    if "to" not in r.words[1:-1]:
         r.fail("JOB, 'to' or the place to move to is missing")
-    at = r.words.index("to")
+    at = r.words.index("to", 1)
     ids, places = (tuple(p for w in words for p in w.split(",") if p) for words in (r.words[:at], r.words[at + 1 :]))
     if len(places) == 1 and places[0].startswith("pool="):
         return Migrate(ids=ids, pool=places[0].removeprefix("pool="), at_ms=r.at_ms)
@@ -467,8 +469,13 @@ def _quota_text(e: ChangeQuota) -> str:
     for key, (name, _) in _QUANTITIES.items():
         if name in e.nominal:
             quantity = e.nominal[name]
-            parts.append(f"{key}={quantity}MiB" if name.endswith("_mib") else f"{key}={quantity / 1000:.12g}")
+            parts.append(f"{key}={quantity}MiB" if name.endswith("_mib") else f"{key}={_thousandths(quantity)}")
     return " ".join([f"quota {e.queue}", *parts, *(["evict"] if e.evict else [])])
+
+
+def _thousandths(milli: int) -> str:
+    whole, rest = divmod(milli, 1000)
+    return f"{whole}.{rest:03}".rstrip("0").rstrip(".")
 
 
 def _submit_text(e: Submit) -> str:

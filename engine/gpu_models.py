@@ -22,9 +22,12 @@ _SIZE_IN_NAME = re.compile(r"(?<![0-9A-Z])([0-9]{1,3})GI?B?(?![0-9A-Z])")
 def device_memory_mib(pool: PoolSpec) -> int:
     """Memory of one of the pool's devices: as the pool says, as the model's name says (`A100-80GB`), or as is known of
     the model. 0 where none of them tells."""
-    if pool.gpu_memory_mib or not pool.gpu_model:
-        return pool.gpu_memory_mib
-    name = pool.gpu_model.upper()
+    return pool.gpu_memory_mib or memory_by_name(pool.gpu_model)
+
+
+def memory_by_name(model: str) -> int:
+    """Memory of one device by what its model is called; 0 where that tells nothing."""
+    name = model.upper()
     size = _SIZE_IN_NAME.search(name)
     if size:
         return int(size[1]) * GIB

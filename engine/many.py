@@ -17,18 +17,18 @@ import numpy as np
 from engine import events as ev
 from engine import workloads as wl
 from engine.allocations import NONE
-from engine.columns import view
+from engine.columns import summed, view
 from engine.fast import give_back_many
 from engine.model import WorkloadSpec, WorkloadState
-from engine.pending import Key
-from engine.shape import Shape
+from engine.pending import Arrived, Key
+from engine.quota import WIDTH, QueueTree, Vector
 
 if TYPE_CHECKING:
     from engine.state import State
 
+LEAST_STALE = 1024
+PLACED, RUNNING = int(WorkloadState.PLACED), int(WorkloadState.RUNNING)
 Rows = np.ndarray[Any, np.dtype[Any]]
-Alike = tuple[int, int, int, int]
-"""(priority class row, queue row, class row, tenant): workloads of which no two differ in what they ask and count."""
 
 
 # -- submitted --------------------------------------------------------------------------------------------------------
@@ -59,22 +59,19 @@ def submitted(state: State, event: ev.SubmittedMany) -> None:
         "history": list(range(len(w.history_at), len(w.history_at) + len(specs))),
     }
     for name, values in spoken_for.items():
-        getattr(w, name).extend(values)
+        getattr(w, name).fromlist(values)
     for name, value in {**wl.BLANK, "since": now_ms, "submitted": now_ms}.items():
         if name not in spoken_for:
             column = getattr(w, name)
             column.extend(array(column.typecode, (value,)) * len(specs))
     w.state_counts[WorkloadState.QUEUED] += len(specs)
     _append_history(state, np.full(len(specs), NONE, np.int32), wl.SUBMITTED, now_ms, 0)
-    by_class, groups = state.pending.by_class, state.pending.groups
-    fair = [spec.order == "fair" for spec in state.queues.specs]
-    for row, priority, queue, cls, tenant in zip(rows, priorities, queues, classes, tenants, strict=True):
-        key = (priority, queue, cls if by_class else 0, tenant if fair[queue] else NONE)
-        group = groups.get(key)
-        if group is None:
-            state.pending.add(key, row)
-        else:
-            group.rows.append(row)
+    if any(spec.order == "fair" for spec in state.queues.specs):
+        fair = [spec.order == "fair" for spec in state.queues.specs]
+        tenants = [tenant if fair[queue] else NONE for queue, tenant in zip(queues, tenants, strict=True)]
+    else:
+        tenants = [NONE] * len(specs)
+    state.pending.arrive(Arrived(rows, priorities, queues, classes, tenants))
     state.arrivals += rows
 
 
@@ -122,9 +119,11 @@ def placed(state: State, event: ev.PlacedMany, *, claimed: bool) -> None:
         for row, node in zip(rows.tolist(), nodes, strict=True):
             if state.shift_company(row, 1, [(node, 1)]):
                 state.capacity.freed += 1
-    alike = _leave_pending(state, rows)
-    _charge(state, alike)
-    _count_bound(state, alike, 1)
+    if not state.pending.leave_together(rows):
+        _leave_pending(state, rows)
+    for queue, quantities, count in _count_bound(state, rows, 1):
+        # All of one queue at once: no burst begins, so the order does not matter.
+        state.queues.charge(queue, QueueTree.total_charge(quantities), now_ms, count)
     _count_members(state, rows, 1)
     view(w.first_allocation)[rows] = _allocate(state, rows, nodes, devices)
     view(w.tasks)[rows] = 1
@@ -138,44 +137,42 @@ def placed(state: State, event: ev.PlacedMany, *, claimed: bool) -> None:
     _enter_ends(state, [(now_ms + bounds[cls], row) for cls, row in zip(classes, rows.tolist(), strict=True)])
 
 
-def _leave_pending(state: State, rows: Rows) -> dict[Alike, int]:
-    """Take them out of their groups. Returns how many there are of each sort."""
+def _leave_pending(state: State, rows: Rows) -> None:
+    """Take them out of their groups."""
     w, pending = state.workloads, state.pending
     fair = [spec.order == "fair" for spec in state.queues.specs]
     columns = (view(column)[rows].tolist() for column in (w.priority, w.queue, w.cls, w.tenant))
-    found: dict[Alike, int] = {}
     leaving: dict[Key, list[int]] = {}
-    by_class = pending.by_class
     for row, priority, queue, cls, tenant in zip(rows.tolist(), *columns, strict=True):
-        sort = (priority, queue, cls, tenant)
-        found[sort] = found.get(sort, 0) + 1
-        key = (priority, queue, cls if by_class else 0, tenant if fair[queue] else NONE)
-        members = leaving.get(key)
-        if members is None:
-            leaving[key] = [row]
-        else:
-            members.append(row)
+        leaving.setdefault(pending.key(priority, queue, cls, tenant if fair[queue] else NONE), []).append(row)
     for key, members in leaving.items():
         pending.discard_many(key, members)
-    return found
 
 
-def _charge(state: State, alike: dict[Alike, int]) -> None:
-    """All of one queue at once: no burst begins, so the order does not matter."""
-    sums: dict[int, dict[int, int]] = {}
-    counts: dict[int, int] = {}
-    for (_, queue, cls, _), count in alike.items():
-        of_queue = sums.setdefault(queue, {})
-        counts[queue] = counts.get(queue, 0) + count
-        for slot, quantity in state.workloads.classes[cls].charge:
-            of_queue[slot] = of_queue.get(slot, 0) + quantity * count
-    for queue, quantities in sums.items():
-        state.queues.charge(queue, tuple(sorted(quantities.items())), state.now_ms, counts[queue])
+def requests(state: State, classes: Rows) -> Rows:
+    """What workloads of these class rows ask for, in the order of RESOURCES: int64, one row each."""
+    return view(state.workloads.class_requests).reshape(-1, WIDTH)[classes]
 
 
-def _count_bound(state: State, alike: dict[Alike, int], sign: int) -> None:
-    for (priority, queue, cls, tenant), count in alike.items():
-        state.count_bound(priority, queue, cls, tenant, sign * count)
+def _count_bound(state: State, rows: Rows, sign: int) -> list[tuple[int, Vector, int]]:
+    """These are placed now, or, with a negative sign, they have ended: as `State.count_bound` of each. Returns (queue
+    row, what all of the queue ask for, how many they are) of each queue."""
+    w = state.workloads
+    queues = view(w.queue)[rows].astype(np.int64)
+    tenants, sums, counts = summed(queues << 32 | view(w.tenant)[rows], requests(state, view(w.cls)[rows]))
+    by_queue: dict[int, tuple[list[int], list[int]]] = {}
+    for both, quantities, count in zip(tenants, sums, counts, strict=True):
+        queue, tenant = both >> 32, both & 0xFFFFFFFF
+        use = state.tenant_use.setdefault((queue, tenant), [0] * WIDTH)
+        use[:] = [have + sign * more for have, more in zip(use, quantities, strict=True)]
+        have, known = by_queue.get(queue, ([0] * WIDTH, [0]))
+        by_queue[queue] = [a + b for a, b in zip(have, quantities, strict=True)], [known[0] + count]
+    width = len(w.priority_value)
+    numbers = np.bincount(queues * width + view(w.priority)[rows])
+    for both in np.flatnonzero(numbers).tolist():
+        of_queue, value = state.workloads_of_queue[both // width], w.priority_value[both % width]
+        of_queue[value] = of_queue.get(value, 0) + sign * int(numbers[both])
+    return [(queue, (v[0], v[1], v[2], v[3]), count) for queue, (v, (count,)) in by_queue.items()]
 
 
 def _count_members(state: State, rows: Rows, sign: int) -> None:
@@ -243,30 +240,27 @@ def finished(state: State, event: ev.FinishedMany) -> None:
     w, a, capacity, queues = state.workloads, state.allocations, state.capacity, state.queues
     rows, times = np.frombuffer(event.rows, np.int32), np.frombuffer(event.at_ms, np.int64)
     view(w.done)[rows] += times - view(w.rated)[rows]
-    took = (view(w.kept)[rows] + view(w.done)[rows]).tolist()
-    columns = (view(column)[rows].tolist() for column in (w.priority, w.queue, w.cls, w.tenant, w.first_allocation))
-    classes, by_pool, any_company = w.classes, bool(queues.flavored_trees), bool(capacity.company.terms)
-    shapes: list[Shape] = []
-    claims: list[tuple[int, int]] = []
-    alike: dict[Alike, int] = {}
-    ended = zip(rows.tolist(), times.tolist(), took, *columns, strict=True)
-    for row, at_ms, work, priority, queue, cls, tenant, held in ended:
-        workload_class = classes[cls]
-        node = a.node[held]
+    work = (view(w.kept)[rows] + view(w.done)[rows]).tolist()
+    classes = view(w.cls)[rows].tolist()
+    for cls, took in zip(classes, work, strict=True):
         w.took_before[cls] = w.took[cls]
-        w.took[cls] = work
-        if any_company:
+        w.took[cls] = took
+    held = view(w.first_allocation)[rows]
+    nodes, masks = view(a.node)[held].tolist(), view(a.devices)[held].tolist()
+    if capacity.company.terms:
+        for row, node in zip(rows.tolist(), nodes, strict=True):
             state.shift_company(row, -1, [(node, 1)])
-        queues.give_back(queue, state.charge_of(row) if by_pool else workload_class.charge, at_ms)
-        shapes.append(workload_class.shapes[0])
-        claims.append((node, a.devices[held]))
-        a.drop(held)
-        sort = (priority, queue, cls, tenant)
-        alike[sort] = alike.get(sort, 0) + 1
-    give_back_many(capacity, shapes, claims)
-    nodes = [node for node, _ in claims]
+    of_queue = view(w.queue)[rows]
+    if queues.flavored_trees:
+        for row, queue, at_ms in zip(rows.tolist(), of_queue.tolist(), times.tolist(), strict=True):
+            queues.give_back(queue, state.charge_of(row), at_ms)
+    else:
+        queues.give_back_many(of_queue, requests(state, view(w.cls)[rows]), times)
+    for allocation in held.tolist():
+        a.drop(allocation)
+    give_back_many(capacity, [w.classes[cls].shapes[0] for cls in classes], list(zip(nodes, masks, strict=True)))
     capacity.note_gains(nodes)
-    _count_bound(state, alike, -1)
+    _count_bound(state, rows, -1)
     _count_members(state, rows, -1)
     view(w.first_allocation)[rows] = NONE
     view(w.tasks)[rows] = 0
@@ -274,6 +268,13 @@ def finished(state: State, event: ev.FinishedMany) -> None:
     view(w.ended)[rows] = times
     _set_state(state, rows, WorkloadState.RUNNING, WorkloadState.FINISHED, wl.FINISHED, times, 0)
     state.now_ms = int(times[-1])
+    state.ended_together += len(rows)
+    if 2 * state.ended_together > len(state.ends) + LEAST_STALE:
+        # One by one they would be taken off a heap that they make twice as large.
+        states = w.state
+        state.ends[:] = [entry for entry in state.ends if states[entry[1]] == RUNNING or states[entry[1]] == PLACED]
+        heapify(state.ends)
+        state.ended_together = 0
 
 
 # -- histories --------------------------------------------------------------------------------------------------------

@@ -66,6 +66,11 @@ class Toleration(Spec, frozen=True, kw_only=True):
     key: str
     value: str = ""
 
+    @property
+    def label(self) -> str:
+        """`key=value`, or `key` for all values."""
+        return f"{self.key}={self.value}" if self.value else self.key
+
 
 PROFILES: dict[str, dict[str, int]] = {
     "batch": {"pack": 100, "balance": 30, "price": 50},
@@ -581,7 +586,7 @@ def check_workload(spec: WorkloadSpec, where: str = "workload") -> None:
             )
         total += group.count
         check_resources(group.request, f"{at}.request")
-        if not any(group.request.vector()):
+        if not any(group.request.vector()) and not group.mig:
             raise SpecError(f"{at}.request", "asks for nothing", "Ask for at least one resource")
         _check_node_terms(group, at)
     if total > MAX_TASKS:

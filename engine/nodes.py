@@ -82,10 +82,10 @@ class NodeTable(Table):
     """Pools and nodes: what they are and where they stand."""
 
     __slots__ = (
-        "_label_row", "_parents", "_partition_of", "_pool_facts", "_taint_row", "block", "booking", "has_profiles",
-        "label_sets", "labels", "named_labels", "node_ids", "nvlink", "partition", "partition_nodes", "partitions",
-        "places", "pool", "pool_nodes", "pool_of", "pools", "rack", "reaches", "region", "row_of", "split", "state",
-        "taint_sets", "taints", "zone",
+        "_label_row", "_parents", "_partition_of", "_pool_facts", "_taint_row", "_ways", "block", "booking",
+        "has_profiles", "label_sets", "labels", "named_labels", "node_ids", "nvlink", "partition",
+        "partition_nodes", "partitions", "places", "pool", "pool_nodes", "pool_of", "pools", "rack", "reaches",
+        "region", "row_of", "split", "state", "taint_sets", "taints", "zone",
     )  # fmt: skip
     columns: ClassVar[tuple[str, ...]] = (
         "pools", "node_ids", "places", "pool", "state", "booking", *PLACES, "labels", "taints", "label_sets",
@@ -132,6 +132,8 @@ class NodeTable(Table):
         self.has_profiles = any(pool.placement for pool in self.pools)
         """Whether some pool says how nodes are chosen."""
         self._pool_facts: PoolFacts | None = None
+        self._ways: dict[tuple[int, ...], int] | None = None
+        """Where nodes stand, widest place first -> how many stand there. Counted when it is first needed."""
         self._parents: dict[tuple[int, int, int], int] | None = None
         self.divide()
 
@@ -163,8 +165,11 @@ class NodeTable(Table):
         self.booking.append(OPEN)
         for level in PLACES:
             getattr(self, level).append(self.places.add(getattr(node, level)))
-        if self._parents is not None:
-            self._note_parents(self._parents, tuple(getattr(self, level)[row] for level in PLACES))
+        if self._ways is not None:
+            way = self._way(row)
+            if way not in self._ways and self._parents is not None:
+                self._note_parents(self._parents, way)
+            self._ways[way] = self._ways.get(way, 0) + 1
         spec = self.pools[pool]
         self.labels.append(self._label_set(spec.labels | node.labels))
         self.taints.append(self._taint_set(spec.taints + node.taints))
@@ -176,17 +181,29 @@ class NodeTable(Table):
         del self.row_of[self.node_ids[node]]
         self.pool_nodes[self.pool[node]] -= 1
         self.partition_nodes[self.partition[node]] -= 1
-        self._parents = None
+        if self._ways is not None:
+            way = self._way(node)
+            self._ways[way] -= 1
+            if not self._ways[way]:
+                del self._ways[way]
+                self._parents = None
 
     def parents(self) -> Mapping[tuple[int, int, int], int]:
         """(level, place, wider level), the levels as indexes into PLACES -> the place of the wider level that it is in;
-        0 where nobody knows. Kept up to date while nodes are only added."""
+        0 where nobody knows. Made anew when the last node of some place is removed."""
+        if self._ways is None:
+            rows = np.fromiter(self.row_of.values(), np.int64, len(self.row_of))
+            columns = np.stack([view(getattr(self, level))[rows] for level in PLACES], axis=1)
+            ways, counts = np.unique(columns, axis=0, return_counts=True)
+            self._ways = dict(zip(map(tuple, ways.tolist()), counts.tolist(), strict=True))
         if self._parents is None:
             self._parents = {}
-            rows = list(self.row_of.values())
-            for way in {tuple(getattr(self, level)[row] for level in PLACES) for row in rows}:
+            for way in self._ways:
                 self._note_parents(self._parents, way)
         return self._parents
+
+    def _way(self, node: int) -> tuple[int, ...]:
+        return tuple([getattr(self, level)[node] for level in PLACES])
 
     def _note_parents(self, parents: dict[tuple[int, int, int], int], way: tuple[int, ...]) -> None:
         for level, place in enumerate(way):

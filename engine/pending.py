@@ -6,7 +6,11 @@ all, so a pass costs what the number of different requests costs, not the number
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, insort
+from typing import Any, NamedTuple
+
+import numpy as np
 
 Key = tuple[int, int, int, int]
 """(priority class row, queue row, kind, tenant). Like workloads are of one kind: their class row, or a negative number
@@ -64,17 +68,62 @@ class Group:
         return bisect_left(self.rows, row, lo=self.front) - self.front
 
 
+class Arrived(NamedTuple):
+    """Workloads that came together, in columns."""
+
+    rows: range
+    priorities: list[int]
+    queues: list[int]
+    kinds: list[int]
+    tenants: list[int]
+
+
 class Pending:
-    """Groups by key."""
+    """Groups by key. What comes in numbers is put into groups only when somebody looks at these: if all of it starts at
+    once, nobody does."""
 
     def __init__(self, by_class: bool) -> None:
         self.by_class = by_class
-        self.groups: dict[Key, Group] = {}
+        self._groups: dict[Key, Group] = {}
+        self._arrived: list[Arrived] = []
+
+    @property
+    def groups(self) -> dict[Key, Group]:
+        if self._arrived:
+            self._enter()
+        return self._groups
 
     def copy(self) -> Pending:
         other = Pending(self.by_class)
-        other.groups = {key: group.copy() for key, group in self.groups.items()}
+        other._groups = {key: group.copy() for key, group in self.groups.items()}
         return other
+
+    def arrive(self, arrived: Arrived) -> None:
+        """Add workloads that came together, after all that wait."""
+        self._arrived.append(arrived)
+
+    def all_new(self) -> np.ndarray[Any, np.dtype[np.int32]] | None:
+        """The rows of all that wait, ascending, if nobody has looked at any yet; None otherwise."""
+        if self._groups or not self._arrived:
+            return None
+        rows = array("i")
+        for arrived in self._arrived:
+            rows.extend(arrived.rows)
+        return np.frombuffer(rows, np.int32)
+
+    def leave_together(self, rows: np.ndarray[Any, np.dtype[np.int32]]) -> bool:
+        """Take these out, if they are all that `all_new` gives. Returns whether they were."""
+        waiting = self.all_new()
+        if waiting is None or not np.array_equal(waiting, np.sort(rows)):
+            return False
+        self._arrived.clear()
+        return True
+
+    def _enter(self) -> None:
+        arrived, self._arrived = self._arrived, []
+        for rows, priorities, queues, kinds, tenants in arrived:
+            for row, priority, queue, kind, tenant in zip(rows, priorities, queues, kinds, tenants, strict=True):
+                self.add(self.key(priority, queue, kind, tenant), row)
 
     def key(self, priority: int, queue: int, kind: int, tenant: int) -> Key:
         return (priority, queue, kind if self.by_class else 0, tenant)

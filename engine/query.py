@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from engine.model import QueueSpec
+from engine.model import Affinity, QueueSpec, Spread, Toleration
 
 Kind = Literal["workloads", "nodes", "queues", "reservations"]
 Op = Literal["=", "!=", "~", "!~", "<", "<=", ">", ">="]
@@ -243,6 +243,12 @@ class GroupDetail(msgspec.Struct, frozen=True, kw_only=True):
     disk_mib: int
     gpu_models: tuple[str, ...] = ()
     pools: tuple[str, ...] = ()
+    gpu_memory_mib: int = 0
+    mig: str = ""
+    node_labels: dict[str, tuple[str, ...]] = {}
+    avoid_labels: dict[str, tuple[str, ...]] = {}
+    tolerations: tuple[Toleration, ...] = ()
+    spread: Spread | None = None
 
 
 class DependencyDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -311,6 +317,14 @@ class WorkloadDetail(msgspec.Struct, frozen=True, kw_only=True):
     """Id of the array it is a member of."""
     topology: TopologyDetail | None = None
     """Of a workload that asks for a level, or is on several nodes."""
+    near: tuple[Affinity, ...] = ()
+    apart: tuple[Affinity, ...] = ()
+    data: tuple[str, ...] = ()
+
+
+class MigInstance(msgspec.Struct, frozen=True, kw_only=True):
+    profile: str
+    used: bool
 
 
 class NodeDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -336,6 +350,12 @@ class NodeDetail(msgspec.Struct, frozen=True, kw_only=True):
     """Of its pool and its own."""
     taints: tuple[str, ...] = ()
     """`key=value:effect`; the value is left out where it is empty."""
+    nvlink_group: int = 0
+    """Its devices are linked in sets of so many, in order; 0: all of them are."""
+    profiles: tuple[str, ...] = ()
+    """MIG profiles that its devices can be partitioned into; empty where they never are."""
+    instances: tuple[tuple[MigInstance, ...], ...] = ()
+    """MIG instances of each device; none of one that is not partitioned now. Empty without `profiles`."""
 
 
 class QueueDetail(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from engine.columns import Names, Table, view
+from engine.columns import Names, Table, summed, view
 from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.events import BORROWED, BURST
 from engine.model import HOUR_MS, RESOURCES, BurstSpec, FlavorQuota, QueueMode, QueueSpec, check_id, check_quantity
@@ -490,6 +490,26 @@ class QueueTree(Table):
                     drawn[i] = have - rest
                     if local[i]:
                         rest = min(rest, max(0, have - local[i]))
+
+    def give_back_many(
+        self,
+        queues: np.ndarray[Any, np.dtype[Any]],
+        quantities: np.ndarray[Any, np.dtype[Any]],
+        times: np.ndarray[Any, np.dtype[Any]],
+    ) -> None:
+        """As `give_back` of each in turn: queue rows, requests in the order of RESOURCES, cell times that ascend. For
+        trees without flavors."""
+        # Averages change from one step of time to the next; within a step, only sums count.
+        steps = [(at_ms << 2 * STEP_BITS) // self.half_life_ms for at_ms in times.tolist()]
+        moved = np.cumsum(np.diff(np.array(steps), prepend=steps[0]) > 0)
+        ends = np.append(np.flatnonzero(np.diff(moved)), len(times) - 1)
+        for key, sums, count in zip(*summed(moved << 32 | queues, quantities), strict=True):
+            charge = tuple((slot, quantity) for slot, quantity in enumerate(sums) if quantity)
+            self.give_back(key & 0xFFFFFFFF, charge, int(times[ends[key >> 32]]), count)
+        last = dict(zip(queues.tolist(), times.tolist(), strict=True))
+        for queue, at_ms in sorted(last.items(), key=lambda entry: entry[1]):
+            for vertex in self.path[queue]:
+                self.accrued_at[vertex] = at_ms
 
     @contextmanager
     def trial(self) -> Iterator[None]:

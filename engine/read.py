@@ -17,6 +17,8 @@ from typing import Any, Literal, get_args
 import msgspec
 import numpy as np
 
+from engine import mig
+from engine.capacity import Capacity
 from engine.columns import view
 from engine.errors import SpecError
 from engine.events import BACKFILLED, BORROWED, BURST, FAILURE_CAUSES, REQUEUE_CAUSES
@@ -34,6 +36,7 @@ from engine.query import (
     GroupDetail,
     HistoryItem,
     Kind,
+    MigInstance,
     NodeDetail,
     Overview,
     Page,
@@ -179,6 +182,9 @@ class Reader:
             retries=w.terms_at(row).retries,
             array=w.array_names.names[w.array[row]] if w.array[row] != NONE else "",
             topology=self._topology(workload_class.bonds.topology, allocations),
+            near=workload_class.bonds.near,
+            apart=workload_class.bonds.apart,
+            data=workload_class.bonds.data,
         )
 
     def _ranked(self, row: int) -> tuple[list[int], list[int]]:
@@ -234,7 +240,7 @@ class Reader:
 
     def _place(self, groups: Sequence[Any], allocation: int, rank: int) -> TaskPlace:
         a, capacity = self._state.allocations, self._state.capacity
-        node, mask = a.node[allocation], a.devices[allocation]
+        node, mask = a.node[allocation], mig.device_mask(a.devices[allocation])
         return TaskPlace(
             group=groups[a.group[allocation]].name,
             node=capacity.node_ids[node],
@@ -329,6 +335,9 @@ class Reader:
             nvlink=places[capacity.nvlink[row]],
             labels=capacity.labels_of(row),
             taints=tuple(taint.label for taint in capacity.taints_of(row)),
+            nvlink_group=pool.nvlink_group,
+            profiles=mig.profiles_of(pool),
+            instances=_instances(capacity, row) if pool.mig else (),
         )
 
     # -- the overview ---------------------------------------------------------------------------------------------
@@ -479,11 +488,26 @@ class Reader:
         return lots
 
 
+def _instances(capacity: Capacity, row: int) -> tuple[tuple[MigInstance, ...], ...]:
+    """MIG instances of each device of the node."""
+    profiles = mig.profiles_of(capacity.pools[capacity.pool[row]])
+    base = capacity.device_base[row]
+    return tuple(
+        tuple(
+            MigInstance(profile=profiles[kind], used=bool(capacity.device_used[at] >> i & 1))
+            for i, (kind, _) in enumerate(mig.LAYOUTS[capacity.device_layout[at]])
+        )
+        for at in range(base, base + capacity.device_count(row))
+    )
+
+
 def _group_detail(group: Any) -> GroupDetail:
     cpu, memory, gpu, disk = group.request.vector()
     return GroupDetail(
         name=group.name, count=group.count, cpu_milli=cpu, memory_mib=memory, gpu_milli=gpu, disk_mib=disk,
-        gpu_models=group.gpu_models, pools=group.pools,
+        gpu_models=group.gpu_models, pools=group.pools, gpu_memory_mib=group.gpu_memory_mib, mig=group.mig,
+        node_labels=group.node_labels, avoid_labels=group.avoid_labels, tolerations=group.tolerations,
+        spread=group.spread,
     )  # fmt: skip
 
 

@@ -25,11 +25,11 @@ from engine.columns import view
 from engine.control import Engine
 from engine.edit_check import commands_of
 from engine.errors import MusterError
-from engine.executors.simulated import SimulatedExecutor
+from engine.executors.simulated import Column, SimulatedExecutor
 from engine.model import HOUR_MS, WorkloadSpec, WorkloadState
 from engine.probe import Focus, Key, Probe
 from engine.respec import spec_of
-from engine.run_times import RunTimes, uniform
+from engine.run_times import RunTimes, uniform, uniforms
 from engine.state import State
 
 LEAST_CYCLE_MS = 1000
@@ -42,7 +42,7 @@ NEAR_MS = 60_000
 """What counts as near for that."""
 MARKS = 48
 """Times in the horizon at which fragmentation is measured and progress told."""
-FIRST_LOOKS = (64, 16, 4)
+FIRST_LOOKS = (256, 64, 16, 4)
 """Parts of the horizon after which a first run already says what it has measured."""
 HISTORY_MS = 24 * HOUR_MS
 """Arrivals are resampled from the last day, or as far back as the cell goes."""
@@ -96,24 +96,59 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class DrawnExecutor(SimulatedExecutor):
-    """Starts everything at once and ends it when the draw says."""
+    """Starts everything at once and ends it when the draw says. `now_ms`: up to when running work has gone on."""
 
-    def __init__(self, state: State, seed: int, run_times: RunTimes) -> None:
+    def __init__(self, state: State, seed: int, run_times: RunTimes, now_ms: int) -> None:
         self._run_times = run_times
-        self._drawn: dict[int, int] = {}
-        self._now_ms = state.now_ms
+        self._drawn = np.zeros(len(state.workloads.ids), np.int64)
+        """Work of the rows that were there from the beginning; 0 until it is drawn."""
+        self._drawn_later: dict[int, int] = {}
+        self._now_ms = now_ms
         super().__init__(state, seed)
 
+    def adopt(self, state: State) -> None:
+        self._state = state
+        self.run_times(np.flatnonzero(np.asarray(state.workloads.state) == WorkloadState.RUNNING).astype(np.int32))
+        super().adopt(state)
+
     def run_time(self, row: int) -> int:
-        work = self._drawn.get(row)
-        if work is None:
-            w = self._state.workloads
-            work = self._run_times.draw(row, uniform(self.seed, w.ids[row]), w.work_done(row, self._now_ms))
+        known = row < len(self._drawn)
+        work = int(self._drawn[row]) if known else self._drawn_later.get(row, 0)
+        if work:
+            return work
+        w = self._state.workloads
+        done = w.work_done(row, max(self._now_ms, w.rated[row]))
+        work = self._run_times.draw(row, uniform(self.seed, w.ids[row]), done)
+        if known:
             self._drawn[row] = work
+        else:
+            self._drawn_later[row] = work
         return work
+
+    def run_times(self, rows: Column) -> Column:
+        known = len(self._drawn)
+        if len(rows) and int(rows.max()) < known:
+            new = rows[self._drawn[rows] == 0]
+            if len(new):
+                self._draw_many(new)
+            found: Column = self._drawn[rows]
+            return found
+        return np.array([self.run_time(row) for row in rows.tolist()], np.int64)
+
+    def _draw_many(self, rows: Column) -> None:
+        w = self._state.workloads
+        tasks = np.array([each.tasks for each in w.classes], np.int64)[view(w.cls)[rows]]
+        rated = view(w.rated)[rows]
+        done = view(w.kept)[rows] + view(w.done)[rows]
+        done += np.maximum(self._now_ms - rated, 0) * view(w.tasks)[rows] // tasks
+        shares = uniforms(self.seed, [w.ids[row] for row in rows.tolist()])
+        self._drawn[rows] = self._run_times.draw_many(rows, shares, done)
 
     def fails(self, row: int) -> bool:
         return False
+
+    def failing(self, rows: Column) -> Column:
+        return np.zeros(len(rows), bool)
 
 
 class Rehearsal(Engine):
@@ -137,7 +172,7 @@ class Rehearsal(Engine):
     def _new_executor(self) -> SimulatedExecutor:
         if self._run_times is None:
             return super()._new_executor()
-        return DrawnExecutor(self.state, self.seed, self._run_times)
+        return DrawnExecutor(self.state, self.seed, self._run_times, self._from_ms)
 
     def _new_recent(self) -> Probe:
         self.probe = Probe(self.state, self._from_ms, self._focus)

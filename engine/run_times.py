@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 import zlib
 from bisect import bisect_right
+from collections.abc import Iterable
 from statistics import NormalDist
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -27,6 +28,10 @@ MOST_TIMES_LONGER = 10
 """What has outlived all of its likes runs at most so many times as long in all as it has run."""
 _PERMILLES = range(5, 1000, 10)
 _MILLION = 1_000_000
+Whole = np.ndarray[Any, np.dtype[Any]]
+"""Integers, one for each of several workloads."""
+Parts = np.ndarray[Any, np.dtype[np.float64]]
+"""From 0 to 1."""
 
 
 class RunTimes(Protocol):
@@ -36,6 +41,11 @@ class RunTimes(Protocol):
         """The whole work of the workload such that `share` (0 to 1) of the likely runs take no longer, among those
         that take longer than `beyond_ms`, which it has done already. Always above `beyond_ms`; never less than 1."""
         ...
+
+    def draw_many(self, rows: Whole, shares: Parts, beyond_ms: Whole) -> Whole:
+        """The same for several."""
+        each = zip(rows.tolist(), shares.tolist(), beyond_ms.tolist(), strict=True)
+        return np.array([self.draw(row, share, beyond) for row, share, beyond in each], np.int64)
 
 
 def quantile(likely: list[int], share: float, beyond: int) -> int:
@@ -47,7 +57,7 @@ def quantile(likely: list[int], share: float, beyond: int) -> int:
     first = bisect_right(likely, beyond)
     left = len(likely) - first
     if not left:
-        return max(beyond + 1, int(beyond * min((1 - share) ** -0.5, MOST_TIMES_LONGER)))
+        return max(beyond + 1, int(beyond * min(1 / math.sqrt(1 - share), MOST_TIMES_LONGER)))
     at = share * (left + 1)
     below = int(at)
     low = beyond if below == 0 else likely[first + below - 1]
@@ -59,12 +69,39 @@ def quantile(likely: list[int], share: float, beyond: int) -> int:
     return max(int(low + (high - low) * (at - below)), beyond + 1)
 
 
+def quantiles(likely: list[int], shares: Parts, beyond: Whole) -> Whole:
+    """`quantile` at every share, to the same bit."""
+    values = np.array(likely, np.int64)
+    first = np.searchsorted(values, beyond, side="right")
+    left = len(values) - first
+    at = shares * (left + 1)
+    below = at.astype(np.int64)
+    low = np.where(
+        (below == 0) & (beyond > 0), beyond, values[np.minimum(first + np.maximum(below - 1, 0), len(values) - 1)]
+    )
+    high = values[np.minimum(first + below, len(values) - 1)]
+    found = (low + (high - low) * (at - below)).astype(np.int64)
+    found = np.where(below >= left, values[-1], found)
+    longer = beyond * np.minimum(1 / np.sqrt(1 - shares), MOST_TIMES_LONGER)
+    drawn: Whole = np.maximum(np.where(left == 0, longer.astype(np.int64), found), beyond + 1)
+    return drawn
+
+
 def uniform(seed: int, name: str) -> float:
     """A number from 0 to 1 that is the same for the same seed and name, wherever it is drawn (splitmix64 of CRC-32)."""
     z = (zlib.crc32(name.encode()) + (seed + 1) * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
     z = (z ^ z >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
     return ((z ^ z >> 31) >> 11) / 2**53
+
+
+def uniforms(seed: int, names: Iterable[str]) -> Parts:
+    """`uniform` of every name."""
+    z = np.array([zlib.crc32(name.encode()) for name in names], np.uint64)
+    z += np.uint64((seed + 1) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)
+    z = (z ^ z >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ z >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return ((z ^ z >> np.uint64(31)) >> np.uint64(11)) / 2**53
 
 
 def _lognormal(median: float, sigma: float, most: float) -> list[int]:
@@ -111,16 +148,39 @@ class Learnt(RunTimes):
                 values.sort()
 
     def draw(self, row: int, share: float, beyond_ms: int) -> int:
+        likely, unit = self._likely(self._kind(row))
+        if unit == _MILLION:
+            return quantile(likely, share, beyond_ms)
+        return max(quantile(likely, share, beyond_ms * _MILLION // unit) * unit // _MILLION, beyond_ms + 1)
+
+    def draw_many(self, rows: Whole, shares: Parts, beyond_ms: Whole) -> Whole:
         w = self._state.workloads
-        queue = w.queue[row]
-        seen = self._of_class.get((w.cls[row], queue))
+        kinds = np.stack([view(w.cls)[rows], view(w.queue)[rows], view(w.tenant)[rows]], axis=1)
+        distinct, which = np.unique(kinds, axis=0, return_inverse=True)
+        order = np.argsort(which.ravel(), kind="stable")
+        ends = np.cumsum(np.bincount(which.ravel(), minlength=len(distinct)))
+        found = np.zeros(len(rows), np.int64)
+        for kind, here in zip(distinct.tolist(), np.split(order, ends[:-1]), strict=True):
+            likely, unit = self._likely(tuple(kind))
+            beyond = beyond_ms[here]
+            drawn = quantiles(likely, shares[here], beyond if unit == _MILLION else beyond * _MILLION // unit)
+            found[here] = drawn if unit == _MILLION else np.maximum(drawn * unit // _MILLION, beyond + 1)
+        return found
+
+    def _kind(self, row: int) -> tuple[int, int, int]:
+        """Class row, queue and tenant."""
+        w = self._state.workloads
+        return w.cls[row], w.queue[row], w.tenant[row]
+
+    def _likely(self, kind: tuple[int, int, int]) -> tuple[list[int], int]:
+        """Likely run times, ascending, and the milliseconds of which they are millionths."""
+        cls, queue, tenant = kind
+        seen = self._of_class.get((cls, queue))
         if seen is not None:
-            return quantile(seen, share, beyond_ms)
-        estimate = w.class_at(row).estimate_ms
+            return seen, _MILLION
+        estimate = self._state.workloads.classes[cls].estimate_ms
         if not estimate:
-            beyond = beyond_ms * _MILLION // UNKNOWN_MEDIAN_MS
-            return max(quantile(UNKNOWN, share, beyond) * UNKNOWN_MEDIAN_MS // _MILLION, beyond_ms + 1)
+            return UNKNOWN, UNKNOWN_MEDIAN_MS
         shares = self._shares
-        likely = shares.get((queue, w.tenant[row])) or shares.get((queue, -1)) or shares.get((-1, -1)) or OF_ESTIMATE
-        beyond = beyond_ms * _MILLION // estimate
-        return max(quantile(likely, share, beyond) * estimate // _MILLION, beyond_ms + 1)
+        known = shares.get((queue, tenant)) or shares.get((queue, -1)) or shares.get((-1, -1))
+        return known or OF_ESTIMATE, estimate

@@ -18,7 +18,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
-from itertools import islice, product
+from itertools import islice, product, zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -113,7 +113,9 @@ class Scheduler:
         """Start everything that may start now, until nothing more changes."""
         state = self.state
         # What has outrun its estimate ends later than was counted on: promises are made anew.
-        overdue = state.pending.by_class and correct_overdue(state)
+        overdue = (
+            state.pending.by_class and bool(state.ends) and state.ends[0][0] <= state.now_ms and correct_overdue(state)
+        )
         for _ in range(MOST_PASSES):
             arrivals, state.arrivals = state.arrivals, []
             freed, bound = state.capacity.freed, self._bound
@@ -160,10 +162,10 @@ class Scheduler:
         """Look at everything that waits, as if for the first time."""
         self.reservation = None
         self._short_of_room = False
-        groups = self.state.pending.groups
         if self.state.policy == "conservative":
             self._plan_all()
-        else:
+        elif not self._start_rush():
+            groups = self.state.pending.groups
             self._run([(key, group.rows[group.front]) for key, group in groups.items()])
 
     def _look_at(self, arrivals: list[int]) -> None:
@@ -172,6 +174,8 @@ class Scheduler:
         if not state.pending.by_class or state.stretched:
             # Strict order, or elastic work that may shrink for what was refused before.
             self._full_pass()
+            return
+        if self._start_rush():
             return
         candidates: list[tuple[Key, int]] = []
         for row in arrivals:
@@ -264,6 +268,24 @@ class Scheduler:
                 # Others of the kind, in other queues and priorities, fare alike: room only shrinks during a pass.
                 refused.add(key[2])
 
+    def _start_rush(self) -> bool:
+        """Where all that waits has just come and quota is plenty, start as many as there is room for. Returns whether
+        those were all."""
+        state = self.state
+        rush = self._batches.rush() if self.most_at_once > 1 and self._batches_are_sure() else None
+        if rush is None:
+            return False
+        classes = state.workloads.classes
+        claims = place_many(state.capacity, [classes[cls].shapes[0] for cls in rush.classes])
+        begun, count = len(claims), len(rush.rows)
+        if begun:
+            orders = rush.orders(state, max(begun - DECISIONS_KEPT, 0), begun + 1)
+            self._bound += begun
+            self._emit_claimed(placed(rush.rows.tolist(), (), claims))
+            for order, following in islice(zip_longest(orders, orders[1:]), min(begun, DECISIONS_KEPT)):
+                self.decisions.append(Decision(state.now_ms, order[3], order, following))
+        return begun == count
+
     def _start_many(
         self, lineup: Lineup, closed: set[int], refused: set[int]
     ) -> tuple[int, Order | None, Lineup, bool]:
@@ -280,7 +302,7 @@ class Scheduler:
         begun = len(claims)
         if begun:
             self._bound += begun
-            self._emit_claimed(placed(draws, claims))
+            self._emit_claimed(placed([draw.order[3] for draw in draws], [draw.flags for draw in draws], claims))
             known = list(zip(draws[:begun], nexts, strict=False))[-DECISIONS_KEPT:]
             self.decisions.extend(Decision(state.now_ms, d.order[3], d.order, following) for d, following in known)
         if begun < len(draws):

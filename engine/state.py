@@ -71,6 +71,8 @@ class State(Table):
         self.ends: list[tuple[int, int]] = [(self.workloads.expected_end(row, self.now_ms), row) for row in bound]
         """Heap of (expected end ms, row); an entry is stale unless `ends_at` says otherwise."""
         heapify(self.ends)
+        self.ended_together = 0
+        """Workloads that ended in batches since `ends` was last rid of what has ended."""
         self.arrivals: list[int] = []
         """Rows that became pending since the scheduler last looked."""
         w = self.workloads

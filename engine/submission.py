@@ -33,7 +33,7 @@ from engine.usual import all_sound, events_of
 
 def check_submission(state: State, command: cmd.Submit, now_ms: int) -> tuple[list[ev.AnyEvent], tuple[str, ...]]:
     if len(command.workloads) > 1 and all_sound(state, command.workloads, _check_place):
-        return events_of(command.workloads), tuple([spec.id for spec in command.workloads])
+        return [ev.SubmittedMany(command.workloads)], tuple([spec.id for spec in command.workloads])
     new: dict[str, int] = {}
     sound: set[tuple[tuple[TaskGroup, ...], str, bool, TopologyRequest | None]] = set()
     changed: list[str] = []

@@ -10,6 +10,9 @@ from enum import IntEnum
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from engine.columns import view
 from engine.model import WorkloadState
 
 if TYPE_CHECKING:
@@ -40,6 +43,7 @@ Entry = tuple[int, Timer, int]
 """(cell ms, what, row of a workload or number of a booking)"""
 _OF_WORKLOADS = (Timer.WAKE, Timer.DEADLINE, Timer.MAX_RUNTIME, Timer.CONFIRM, Timer.MIN_RUNTIME, Timer.TURN)
 _IDLE = (WorkloadState.QUEUED, WorkloadState.HELD, WorkloadState.WAITING, WorkloadState.SUSPENDED)
+_LIVE = (*_IDLE, WorkloadState.PLACED, WorkloadState.RUNNING)
 
 
 class Timers:
@@ -52,11 +56,9 @@ class Timers:
         return other
 
     def rebuild(self, state: State) -> None:
-        w = state.workloads
         self._heap = []
-        for row, now in enumerate(w.state):
-            if now in _IDLE or now in (WorkloadState.PLACED, WorkloadState.RUNNING):
-                self.watch(state, row)
+        for row in _timed(state):
+            self.watch(state, row)
         for reservation in state.bookings.reservations:
             self.push(reservation.spec.start_ms, Timer.RESERVATION_START, reservation.booking)
             self.push(reservation.spec.end_ms, Timer.RESERVATION_END, reservation.booking)
@@ -98,6 +100,20 @@ class Timers:
             if _current(state, entry):
                 return entry
         return None
+
+
+def _timed(state: State) -> list[int]:
+    """Workloads that may have a moment to come: most have none, and are not looked at one by one."""
+    w = state.workloads
+    if not w.ids:
+        return []
+    now = view(w.state)
+    limited = np.array([bool(terms.deadline_ms or terms.max_runtime_ms) for terms in w.terms_specs])[view(w.terms)]
+    protected = np.array([spec.min_runtime_ms > 0 for spec in state.queues.specs])[view(w.queue)]
+    maybe = (now == WorkloadState.WAITING) | (now == WorkloadState.PLACED) | limited
+    maybe |= ((now == WorkloadState.RUNNING) & protected) | ((now == WorkloadState.QUEUED) & (view(w.evicted_at) >= 0))
+    rows: list[int] = np.flatnonzero(maybe & np.isin(now, _LIVE)).tolist()
+    return rows
 
 
 def moment(state: State, timer: Timer, row: int) -> int | None:

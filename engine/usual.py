@@ -6,6 +6,7 @@ and finds what is wrong, if anything is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,6 +19,7 @@ from engine.workloads import USUAL
 if TYPE_CHECKING:
     from engine.state import State
 
+_ID_LINES = re.compile(rf"(?:{ID_PATTERN.pattern}\n)*+")
 MOST_REMEMBERED = 1024
 """Requests of which it is remembered that they are sound."""
 
@@ -65,8 +67,8 @@ def all_sound(
     ids = [spec.id for spec in specs]
     if not (
         all(map(is_usual, specs))
-        and all(map(_numbers_are_sound, specs))
-        and all(map(ID_PATTERN.fullmatch, ids))
+        and _numbers_are_sound(specs)
+        and _are_ids(ids)
         and len(set(ids)) == len(ids)
         and w.row_of.keys().isdisjoint(ids)
         and w.array_names.index.keys().isdisjoint(ids)
@@ -85,6 +87,11 @@ def all_sound(
     return True
 
 
+def _are_ids(texts: Sequence[str]) -> bool:
+    lines = "\n".join(texts) + "\n"
+    return lines.count("\n") == len(texts) and _ID_LINES.fullmatch(lines) is not None
+
+
 def _check_requests(
     state: State, specs: Sequence[WorkloadSpec], check_place: Callable[[State, WorkloadSpec, str], None]
 ) -> None:
@@ -93,30 +100,37 @@ def _check_requests(
     known = state.found_sound
     if known.rules != state.rules or len(known.requests) > MOST_REMEMBERED:
         known = state.found_sound = FoundSound(state.rules, {}, set())
-    by_groups = {id(spec.groups): spec for spec in specs}
+    asked = {(id(spec.groups), spec.queue, spec.elastic): spec for spec in specs}
     number_of: dict[int, int] = {}
-    for identity, spec in by_groups.items():
-        number = known.groups.get(spec.groups)
+    for (identity, queue, elastic), spec in asked.items():
+        number = number_of.get(identity)
         if number is None:
-            if any(group.mig for group in spec.groups):
-                raise RefusedError("what MIG instances count as is not said here", "It is worked out one by one")
-            check_workload(spec)
-            number = known.groups[spec.groups] = len(known.groups)
-        number_of[identity] = number
-    requests = {(number_of[id(spec.groups)], spec.queue, spec.elastic): spec for spec in specs}
-    for request, spec in requests.items():
-        if request not in known.requests:
+            number = number_of[identity] = _number_of(known, spec)
+        if (number, queue, elastic) not in known.requests:
             check_place(state, spec, "")
-            known.requests.add(request)
+            known.requests.add((number, queue, elastic))
 
 
-def _numbers_are_sound(spec: WorkloadSpec) -> bool:
-    return (
-        len(spec.name) <= MAX_NAME
-        and 0 <= spec.estimate_ms <= MAX_QUANTITY
-        and 0 <= spec.checkpoint_interval_ms <= MAX_QUANTITY
-        and 0 <= spec.checkpoint_cost_ms <= MAX_QUANTITY
-        and 0 <= spec.simulated_runtime_ms <= MAX_QUANTITY
+def _number_of(known: FoundSound, spec: WorkloadSpec) -> int:
+    """The number of its groups, which are checked when they are new."""
+    number = known.groups.get(spec.groups)
+    if number is None:
+        if any(group.mig for group in spec.groups):
+            raise RefusedError("what MIG instances count as is not said here", "It is worked out one by one")
+        check_workload(spec)
+        number = known.groups[spec.groups] = len(known.groups)
+    return number
+
+
+def _numbers_are_sound(specs: Sequence[WorkloadSpec]) -> bool:
+    columns = (
+        [spec.estimate_ms for spec in specs],
+        [spec.checkpoint_interval_ms for spec in specs],
+        [spec.checkpoint_cost_ms for spec in specs],
+        [spec.simulated_runtime_ms for spec in specs],
+    )
+    return max([len(spec.name) for spec in specs]) <= MAX_NAME and all(
+        min(column) >= 0 and max(column) <= MAX_QUANTITY for column in columns
     )
 
 

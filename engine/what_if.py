@@ -44,6 +44,7 @@ def run_all(
     """
     waiting = list(range(len(jobs)))[::-1]
     running: dict[child.Child, int] = {}
+    whole: set[int] = set()
     try:
         while waiting or running:
             while waiting and len(running) < AT_ONCE:
@@ -55,10 +56,12 @@ def run_all(
                     what = decode(frame)
                     if isinstance(what, Refused):
                         raise ed.EditsError(what.problems)
+                    if isinstance(what, Sample) and what.whole:
+                        whole.add(job)
                     heard(job, what)
                 if one.over:
                     del running[one]
-                    if one.exit_code:
+                    if job not in whole:
                         raise RefusedError(
                             f"a rehearsal ended early (exit {one.exit_code})", "The engine's log has more; try again"
                         )
@@ -176,8 +179,8 @@ _ROWS: dict[str, Row] = {
     "lost_work": ("Work lost", "device_time", "lower"),
     "utilisation": ("Utilisation", "permille", "higher"),
     "fragmentation": ("Fragmentation", "permille", "lower"),
-    "cost": ("Cost", "money", "lower"),
-    "idle_cost": ("Cost of idle nodes", "money", "lower"),
+    "cost": ("Cost", "money", ""),
+    "idle_cost": ("Cost of idle nodes", "money", ""),
 }
 """Figures in the order they are shown."""
 _OF: tuple[Literal["cell", "queue", "tenant"], ...] = ("cell", "queue", "tenant")

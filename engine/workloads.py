@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -279,6 +279,8 @@ class Workloads(Table):
                 del self.priority_of[self.priority_classes[row].name]
         self.class_of: dict[ClassKey, int] = {key: i for i, key in enumerate(self.class_specs)}
         self.classes = [WorkloadClass(key) for key in self.class_specs]
+        self.class_requests = array("q", chain.from_iterable(each.request for each in self.classes))
+        """What all tasks of a workload ask for together, by class; WIDTH entries for each."""
         self.shapes: dict[tuple[TaskGroup, Bonds], Shape] = {}
         self.state_counts = [0] * len(WorkloadState)
         for state in self.state:
@@ -419,6 +421,7 @@ class Workloads(Table):
             found = self.class_of[key] = len(self.class_specs)
             self.class_specs.append(key)
             self.classes.append(WorkloadClass(key))
+            self.class_requests.extend(self.classes[-1].request)
             self.took.append(-1)
             self.took_before.append(-1)
             self._compile(self.classes[-1], capacity)

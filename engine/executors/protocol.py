@@ -8,6 +8,7 @@ the token. Messages may come late, twice, out of order or never: a token starts 
 
 from __future__ import annotations
 
+from array import array
 from enum import Enum, IntEnum, auto
 from typing import Protocol
 
@@ -67,7 +68,7 @@ class Executor(Protocol):
         ...
 
     def confirm_many(self, rows: list[int]) -> None:
-        """The same for several gangs."""
+        """The same for several of one task."""
         ...
 
     def release(self, row: int, attempt: int) -> None:
@@ -82,10 +83,10 @@ class Executor(Protocol):
         """Cell time of the earliest report not taken yet, as far as it is known; None when there is none."""
         ...
 
-    def take_ends(self, until_ms: int) -> list[tuple[int, int]]:
+    def take_ends(self, until_ms: int) -> tuple[array[int], array[int]]:
         """Those of the next reports, up to the cell time, that say of running work of one task that it has finished,
-        and for which no other work waits: (cell ms, workload row), in order. The first report of another kind ends
-        them."""
+        and for which no other work waits: cell ms (int64) and workload rows (int32), in order. The first report of
+        another kind ends them."""
         ...
 
     def take_reports(self, until_ms: int) -> list[Report]:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 import random
+from array import array
 from heapq import heapify, heappop, heappush
+from typing import Any
 
 import msgspec
 import numpy as np
 
+from engine.columns import view
 from engine.errors import SpecError
 from engine.executors.protocol import Executor, Report, ReportKind
 from engine.model import WorkloadState, check_quantity
@@ -56,6 +59,41 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
             check_quantity(getattr(self, rate), f"faults.{rate}", most=1000)
 
 
+LEAST_TOGETHER = 16
+"""Starts below which each end is kept on its own."""
+Column = np.ndarray[Any, np.dtype[Any]]
+
+
+class Ends:
+    """Ends of work of one task that started together, in order of time and row."""
+
+    __slots__ = ("at", "attempt", "rated", "row", "taken")
+
+    def __init__(self, at: Column, row: Column, attempt: Column, rated: Column) -> None:
+        order = np.lexsort((row, at))
+        self.at, self.row, self.attempt, self.rated = at[order], row[order], attempt[order], rated[order]
+        self.taken = 0
+        """How many have been reported, or dropped."""
+
+    def entry(self, number: int) -> tuple[int, int, int, Ends]:
+        """Where they belong in a heap, by the next of them."""
+        return int(self.at[self.taken]), int(self.row[self.taken]), number, self
+
+    def until(self, until_ms: int) -> slice:
+        """Where those up to the time are."""
+        return slice(self.taken, self.taken + int(np.searchsorted(self.at[self.taken :], until_ms, side="right")))
+
+    def entries(self, until_ms: int) -> list[Entry]:
+        """Take those up to the time, as single entries."""
+        part = self.until(until_ms)
+        self.taken = part.stop
+        columns = (column[part].tolist() for column in (self.at, self.row, self.attempt, self.rated))
+        return [
+            (at, row, ReportKind.FINISHED, attempt, 0, 1, rated)
+            for at, row, attempt, rated in zip(*columns, strict=True)
+        ]
+
+
 class SimulatedExecutor(Executor):
     """Acknowledges at once, or as `faults` says, and reports when workloads end, in cell time."""
 
@@ -70,15 +108,22 @@ class SimulatedExecutor(Executor):
         w = state.workloads
         self._reports: list[Entry] = []
         """Heap."""
+        self._together: list[tuple[int, int, int, Ends]] = []
+        """Heap of (cell ms and row of the next, number, ends)."""
+        self._numbered = 0
         self.held: set[tuple[int, int]] = set()
         """Tokens whose tasks are kept ready: tried or acknowledged, neither confirmed nor released since."""
         states = np.asarray(w.state)
-        for row in np.flatnonzero((states == WorkloadState.PLACED) | (states == WorkloadState.RUNNING)).tolist():
-            if w.state[row] == WorkloadState.PLACED:
-                self._answer(row, self.faults or Faults())
-            else:
-                self._reports.append(self._end_of(row))
+        for row in np.flatnonzero(states == WorkloadState.PLACED).tolist():
+            self._answer(row, self.faults or Faults())
+        running = np.flatnonzero(states == WorkloadState.RUNNING).astype(np.int32)
+        together = running[:0]
+        if len(running) >= LEAST_TOGETHER:
+            single = np.array([each.single for each in w.classes])[view(w.cls)[running]]
+            running, together = running[~single], running[single]
+        self._reports += [self._end_of(row) for row in running.tolist()]
         heapify(self._reports)
+        self._keep_together(together)
 
     # -- asked by the engine ------------------------------------------------------------------------------------------
 
@@ -95,13 +140,27 @@ class SimulatedExecutor(Executor):
     def confirm_many(self, rows: list[int]) -> None:
         if self.held:
             self.held.difference_update([(row, self._state.workloads.attempts[row]) for row in rows])
-        ends = [self._end_of(row) for row in rows]
-        if len(ends) * 8 > len(self._reports):
-            self._reports += ends
-            heapify(self._reports)
-        else:
-            for end in ends:
-                heappush(self._reports, end)
+        if len(rows) < LEAST_TOGETHER:
+            for row in rows:
+                heappush(self._reports, self._end_of(row))
+            return
+        self._keep_together(np.array(rows, np.int32))
+
+    def _keep_together(self, rows: Column) -> None:
+        """Reckon the ends of running work of one task."""
+        if not len(rows):
+            return
+        failing = self.failing(rows)
+        for row in rows[failing].tolist():
+            heappush(self._reports, self._end_of(row))
+        there = rows[~failing]
+        if not len(there):
+            return
+        w = self._state.workloads
+        rated = view(w.rated)[there]
+        left_ms = np.maximum(self.run_times(there) - view(w.kept)[there] - view(w.done)[there], 1)
+        self._put_back(self._numbered, Ends(rated + left_ms, there, view(w.attempts)[there], rated))
+        self._numbered += 1
 
     def release(self, row: int, attempt: int) -> None:
         self.held.discard((row, attempt))
@@ -114,14 +173,39 @@ class SimulatedExecutor(Executor):
     def next_report_ms(self) -> int | None:
         while self._reports and not self._made(self._reports[0]):
             heappop(self._reports)
+        while self._together:
+            at_ms, row, number, ends = self._together[0]
+            attempt, rated = int(ends.attempt[ends.taken]), int(ends.rated[ends.taken])
+            if self._made((at_ms, row, ReportKind.FINISHED, attempt, 0, 1, rated)):
+                return min(at_ms, self._reports[0][0]) if self._reports else at_ms
+            heappop(self._together)
+            ends.taken += 1
+            self._put_back(number, ends)
         return self._reports[0][0] if self._reports else None
 
-    def take_ends(self, until_ms: int) -> list[tuple[int, int]]:
+    def _put_back(self, number: int, ends: Ends) -> None:
+        if ends.taken < len(ends.at):
+            heappush(self._together, ends.entry(number))
+
+    def _part(self, until_ms: int) -> None:
+        """Enter what started together and ends by then one by one."""
+        while self._together and self._together[0][0] <= until_ms:
+            _, _, number, ends = heappop(self._together)
+            for entry in ends.entries(until_ms):
+                heappush(self._reports, entry)
+            self._put_back(number, ends)
+
+    def take_ends(self, until_ms: int) -> tuple[array[int], array[int]]:
+        times, rows = array("q"), array("i")
         if self.faults is not None:
-            return []
+            return times, rows
+        if not self._reports or self._reports[0][0] > until_ms:
+            taken = self._take_together(until_ms)
+            if taken is not None:
+                return taken
+        self._part(until_ms)
         w, reports = self._state.workloads, self._reports
         first_dependent, cls, classes = w.first_dependent, w.cls, w.classes
-        taken: list[tuple[int, int]] = []
         while reports and reports[0][0] <= until_ms:
             entry = reports[0]
             at_ms, row, kind, _, _, _, rated = entry
@@ -129,12 +213,43 @@ class SimulatedExecutor(Executor):
                 single = classes[cls[row]].single and first_dependent[row] == NONE
                 if kind != ReportKind.FINISHED or rated == ALWAYS or not single:
                     break
-                if not taken or taken[-1] != (at_ms, row):
-                    taken.append((at_ms, row))
+                if not times or times[-1] != at_ms or rows[-1] != row:
+                    times.append(at_ms)
+                    rows.append(row)
             heappop(reports)
-        return taken
+        return times, rows
+
+    def _take_together(self, until_ms: int) -> tuple[array[int], array[int]] | None:
+        """The same of what started together alone; None, and all as before, when others wait for some of it."""
+        found: list[tuple[int, Ends, slice]] = []
+        while self._together and self._together[0][0] <= until_ms:
+            _, _, number, ends = heappop(self._together)
+            found.append((number, ends, ends.until(until_ms)))
+        times, rows = array("q"), array("i")
+        if not found:
+            return times, rows
+        at, row, attempt, rated = (
+            np.concatenate([getattr(ends, name)[part] for _, ends, part in found])
+            for name in ("at", "row", "attempt", "rated")
+        )
+        w = self._state.workloads
+        made = view(w.state)[row] == WorkloadState.RUNNING
+        made &= (view(w.attempts)[row] == attempt) & (view(w.rated)[row] == rated)
+        at, row = at[made], row[made]
+        waited_for = bool((view(w.first_dependent)[row] != NONE).any())
+        for number, ends, part in found:
+            if not waited_for:
+                ends.taken = part.stop
+            self._put_back(number, ends)
+        if waited_for:
+            return None
+        order = np.lexsort((row, at))
+        times.frombytes(at[order].tobytes())
+        rows.frombytes(row[order].tobytes())
+        return times, rows
 
     def take_reports(self, until_ms: int) -> list[Report]:
+        self._part(until_ms)
         taken = []
         while self._reports and self._reports[0][0] <= until_ms:
             entry = heappop(self._reports)
@@ -213,6 +328,19 @@ class SimulatedExecutor(Executor):
         """Whether the present attempt of the workload fails half-way."""
         w = self._state.workloads
         return bool(w.failures[row] < w.failing[row])
+
+    def failing(self, rows: Column) -> Column:
+        """`fails` of each."""
+        w = self._state.workloads
+        found: Column = view(w.failures)[rows] < view(w.failing)[rows]
+        return found
+
+    def run_times(self, rows: Column) -> Column:
+        """`run_time` of each."""
+        work: Column = view(self._state.workloads.simulated)[rows]
+        for at in np.flatnonzero(work == 0).tolist():
+            work[at] = self.run_time(int(rows[at]))
+        return work
 
     def run_time(self, row: int) -> int:
         """Milliseconds the whole work takes with all tasks, over all attempts."""

@@ -33,11 +33,19 @@ COLUMNS = (
     "prev",
     "think",
 )
+USED = ("job", "submit", "run", "procs", "req_procs", "req_time", "user", "exe", "queue")
+"""Columns that say something a replay needs, in their order."""
 ONE_PROCESSOR = Resources(cpu_milli=1000)
 
 _MAX_DIGITS = len(str(MAX_SECONDS))
 _DECIMAL_COLUMNS = ("cpu", "mem", "req_mem")
 _DECIMAL = re.compile(rb"-1\.0+|[0-9]{1,11}\.[0-9]+")
+_NUMBER = rb"[0-9]{1,%d}|-1" % _MAX_DIGITS
+_PLAIN = re.compile(
+    rb"\s*" + rb"\s+".join(b"(%s)" % _NUMBER if c in USED else b"(?:%s)" % _NUMBER for c in COLUMNS) + rb"\s*"
+)
+"""A line of whole numbers and -1 only, as nearly all are: read at once."""
+_USED_AT = [COLUMNS.index(column) for column in USED]
 _HEADER = re.compile(rb";\s*([A-Za-z]{1,40}):\s*(-?[0-9]{1,11})\s*")
 
 
@@ -60,8 +68,9 @@ def jobs(file: TraceFile) -> Iterator[TraceJob]:
 
 
 def _job(file: TraceFile, number: int, line: bytes) -> TraceJob | None:
-    values = _values(file, number, line)
-    job, submit, _, run, procs, _, _, req_procs, req_time, _, _, user, _, exe, queue, _, _, _ = values
+    plain = _PLAIN.fullmatch(line)
+    values = [int(value) for value in plain.groups()] if plain else _values(file, number, line)
+    job, submit, run, procs, req_procs, req_time, user, exe, queue = values
     for column, value in (("job", job), ("submit", submit)):
         if value < 0:
             raise file.wrong(number, column, "a whole number from 0", str(value))
@@ -85,14 +94,16 @@ def _job(file: TraceFile, number: int, line: bytes) -> TraceJob | None:
 
 
 def _values(file: TraceFile, number: int, line: bytes) -> list[int]:
+    """The columns in USED of a line that may be wrong anywhere."""
     fields = line.split()
     if len(fields) != len(COLUMNS):
         column = COLUMNS[min(len(fields), len(COLUMNS) - 1)]
         raise file.wrong(number, column, f"{len(COLUMNS)} columns", f"{len(fields)}: {shown(line)}")
-    return [
+    values = [
         int(field) if field.isdigit() and len(field) <= _MAX_DIGITS else _unusual(file, number, column, field)
         for column, field in zip(COLUMNS, fields, strict=True)
     ]
+    return [values[at] for at in _USED_AT]
 
 
 def _unusual(file: TraceFile, number: int, column: str, field: bytes) -> int:

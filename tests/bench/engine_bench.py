@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
+import placement_bench
 
-from engine.capacity import NOWHERE, Capacity
-from engine.columns import view
+from engine import fast
 from engine.commands import Submit
 from engine.control import Engine
 from engine.loop import CYCLE_EVERY_MS
@@ -28,7 +30,6 @@ from engine.model import (
     WorkloadState,
 )
 from engine.query import Query, Term
-from engine.shape import Shape
 from engine.traces.replay import replay
 
 SIZES = (5_000, 50_000, 130_000)
@@ -39,8 +40,6 @@ POOLS = (
     PoolSpec(name="a100", capacity=Resources(cpu_milli=96_000, memory_mib=1_000_000, gpu_milli=4000), gpu_model="A100"),
     PoolSpec(name="cpu", capacity=Resources(cpu_milli=64_000, memory_mib=256_000)),
 )
-CHURN = 20_000
-"""Placements, each followed by the release of a random earlier one, that are timed."""
 
 
 def nodes(count: int) -> tuple[NodeSpec, ...]:
@@ -57,63 +56,6 @@ def requests(rng: random.Random, count: int) -> list[Resources]:
         )
         for _ in range(count)
     ]
-
-
-def placement() -> Iterator[dict[str, Any]]:
-    """Mixed requests one at a time on a cell 85 % full, against a numpy best-fit scan of all nodes."""
-    for size in SIZES:
-        rng = random.Random(1)
-        capacity = Capacity()
-        for pool in POOLS:
-            capacity.add_pool(pool)
-        for node in nodes(size):
-            capacity.add_node(node, 0)
-        shapes = [Shape(TaskGroup(request=request), capacity.pools) for request in requests(rng, 256)]
-        devices = sum(index.free_devices for index in capacity.indexes)
-        live: list[tuple[int, Shape, int]] = []
-        while sum(index.free_devices for index in capacity.indexes) > 0.15 * devices:
-            for _ in range(200):
-                _place(capacity, rng.choice(shapes), live)
-        stream = [shapes[rng.randrange(256)] for _ in range(CHURN)]
-        begun = time.perf_counter()
-        for shape in stream:
-            _place(capacity, shape, live)
-            pick = rng.randrange(len(live))
-            live[pick], live[-1] = live[-1], live[pick]
-            node, released, mask = live.pop()
-            capacity.give_back(node, released, 1, mask)
-        rate = CHURN / (time.perf_counter() - begun)
-        scan = _scan_rate(capacity, stream)
-        yield {
-            "at": f"{size:,} nodes, place + release",
-            "result": f"{rate:,.0f}/s",
-            "placements_per_s": rate,
-            "scan_per_s": scan,
-            "ratio": rate / scan,
-            "reference": f"numpy full scan, search only: {scan:,.0f}/s ({rate / scan:.0f}x)",
-        }
-
-
-def _place(capacity: Capacity, shape: Shape, live: list[tuple[int, Shape, int]]) -> None:
-    node = capacity.find(shape)
-    if node != NOWHERE:
-        live.append((node, shape, capacity.claim(node, shape, 1)))
-
-
-def _scan_rate(capacity: Capacity, stream: list[Shape]) -> float:
-    """Searches per second of the obvious way: every node compared with numpy, the fullest that fits taken."""
-    cpu, memory = view(capacity.free_cpu), view(capacity.free_memory)
-    whole = np.bitwise_count(view(capacity.whole)).astype(np.int64)
-    partial = view(capacity.partial)
-    count = max(20, min(len(stream), 20_000_000 // len(cpu)))
-    begun = time.perf_counter()
-    for shape in stream[:count]:
-        fits = (cpu >= shape.cpu) & (memory >= shape.memory)
-        fits &= (whole >= shape.gpus) if not shape.share else ((partial >= shape.share) | (whole > 0))
-        rows = np.flatnonzero(fits)
-        if len(rows):
-            rows[np.argmin(whole[rows] * 1_000_000_000 + cpu[rows])]
-    return count / (time.perf_counter() - begun)
 
 
 def cell(size: int) -> CellSpec:
@@ -144,32 +86,100 @@ def singles(
 
 
 def end_to_end() -> Iterator[dict[str, Any]]:
-    """Single-task workloads from the door to the durable journal: check, quota, placement, start and end events."""
+    """Single-task workloads from the door to the durable journal: check, quota, shares, placement, start and end; in
+    plain Python and, where the extra is installed, with it. What comes in thousands, then what comes in hundreds."""
+    compiled = fast.extra.wait(placement_bench.COMPILED_WITHIN_S)
+    with _without_extra():
+        plain = {size: _rate(size, 1000, 40) for size in SIZES}
+        yield from (_rate_row(size, found, None) for size, found in plain.items())
+        yield _latency_row(130_000, _rate(130_000, 100, 400))
+    if not compiled:
+        yield placement_bench.left_out("with the compiled extra", fast.extra)
+        return
     for size in SIZES:
-        rng = random.Random(1)
-        groups = [(TaskGroup(request=request),) for request in requests(rng, 64)]
-        batches = [singles(rng, f"w{n}", 1000, groups) for n in range(40)]
-        with tempfile.TemporaryDirectory() as folder:
-            engine = Engine.open(Path(folder) / "journal.db", cell=cell(size))
-            engine.cycle_every_ms = CYCLE_EVERY_MS
-            cycles = []
+        yield _rate_row(size, _rate(size, 1000, 40), plain[size])
+    yield _latency_row(130_000, _rate(130_000, 100, 400))
+
+
+@contextmanager
+def _without_extra() -> Iterator[None]:
+    """As where it is not installed."""
+    state, fast.extra.state = fast.extra.state, "absent"
+    try:
+        yield
+    finally:
+        fast.extra.state = state
+
+
+class Rate(NamedTuple):
+    """What the turns of a run took."""
+
+    workloads: int
+    wall_s: float
+    cpu_s: float
+    turns_ms: list[float]
+    """Ascending. A turn takes a submission, starts what fits, lets time pass, and ends what has run its time."""
+    waiting: int
+
+    @property
+    def per_s(self) -> float:
+        return self.workloads / self.wall_s
+
+    def percentile_ms(self, percent: int) -> float:
+        return self.turns_ms[min(len(self.turns_ms) * percent // 100, len(self.turns_ms) - 1)]
+
+
+def _rate(size: int, each: int, turns: int) -> Rate:
+    """So many submissions of so many workloads; as many cell milliseconds pass as there are workloads."""
+    rng = random.Random(1)
+    groups = [(TaskGroup(request=request),) for request in requests(rng, 64)]
+    batches = [singles(rng, f"w{n}", each, groups) for n in range(turns)]
+    gc.collect()
+    with tempfile.TemporaryDirectory() as folder:
+        engine = Engine.open(Path(folder) / "journal.db", cell=cell(size))
+        engine.cycle_every_ms = CYCLE_EVERY_MS
+        took = []
+        cpu, wall = time.process_time(), time.perf_counter()
+        for batch in batches:
             begun = time.perf_counter()
-            for batch in batches:
-                started = time.perf_counter()
-                engine.command(Submit(workloads=batch))
-                engine.advance(engine.now_ms + 1000)
-                cycles.append(time.perf_counter() - started)
-            rate = 40_000 / (time.perf_counter() - begun)
-            engine.close()
-        cycles.sort()
-        yield {
-            "at": f"{size:,} nodes, 1,000 a transaction",
-            "result": f"{rate:,.0f} workloads/s",
-            "workloads_per_s": rate,
-            "cycle_p50_ms": cycles[20] * 1000,
-            "cycle_max_ms": cycles[-1] * 1000,
-            "reference": f"turn p50 {cycles[20] * 1000:.0f} ms, longest {cycles[-1] * 1000:.0f} ms; SQLite WAL, FULL",
-        }
+            engine.command(Submit(workloads=batch))
+            engine.advance(engine.now_ms + each)
+            took.append((time.perf_counter() - begun) * 1000)
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        waiting = sum(map(len, engine.state.pending.groups.values()))
+        engine.close()
+    return Rate(each * turns, wall, cpu, sorted(took), waiting)
+
+
+def _rate_row(size: int, found: Rate, plain: Rate | None) -> dict[str, Any]:
+    beside = f"plain Python: {plain.per_s:,.0f}/s" if plain else f"{found.workloads / found.cpu_s:,.0f} a CPU second"
+    return {
+        "at": f"{size:,} nodes, 1,000 a turn{_extra()}",
+        "result": f"{found.per_s:,.0f} workloads/s",
+        "workloads_per_s": found.per_s,
+        "workloads_per_cpu_s": found.workloads / found.cpu_s,
+        "turn_p50_ms": found.percentile_ms(50),
+        "turn_max_ms": found.turns_ms[-1],
+        "left_waiting": found.waiting,
+        "reference": f"{beside}; turn p50 {found.percentile_ms(50):.0f} ms, longest {found.turns_ms[-1]:.0f} ms; "
+        f"{found.waiting:,} wait at the end; SQLite WAL, FULL",
+    }
+
+
+def _latency_row(size: int, found: Rate) -> dict[str, Any]:
+    return {
+        "at": f"{size:,} nodes, {found.workloads // len(found.turns_ms)} a turn{_extra()}",
+        "result": f"p99 {found.percentile_ms(99):.1f} ms",
+        "turn_p99_ms": found.percentile_ms(99),
+        "turn_p50_ms": found.percentile_ms(50),
+        "workloads_per_s": found.per_s,
+        "reference": f"p50 {found.percentile_ms(50):.1f} ms, longest {found.turns_ms[-1]:.1f} ms of "
+        f"{len(found.turns_ms)} turns; {found.per_s:,.0f} workloads/s",
+    }
+
+
+def _extra() -> str:
+    return ", compiled" if fast.extra.state == "ready" else ""
 
 
 def gang() -> Iterator[dict[str, Any]]:
@@ -278,25 +288,6 @@ def _busy(size: int, workloads: int) -> Engine:
     return engine
 
 
-def fork() -> Iterator[dict[str, Any]]:
-    """An independent copy of everything, for a what-if."""
-    for size, workloads in ((5_000, 100_000), (130_000, 1_000_000)):
-        engine = _busy(size, workloads)
-        begun = time.perf_counter()
-        engine.state.copy()
-        seconds = time.perf_counter() - begun
-        block = np.zeros(85_600_000, np.uint8)
-        begun = time.perf_counter()
-        block.copy()
-        memory = time.perf_counter() - begun
-        yield {
-            "at": f"{size:,} nodes, {workloads:,} workloads",
-            "result": f"{seconds * 1000:.0f} ms",
-            "milliseconds": seconds * 1000,
-            "reference": f"numpy copy of 85.6 MB: {memory * 1000:.0f} ms",
-        }
-
-
 def query() -> Iterator[dict[str, Any]]:
     """A window of 50 rows out of a million workloads, as the console asks for it."""
     engine = _busy(50_000, 1_000_000)
@@ -325,16 +316,17 @@ def query() -> Iterator[dict[str, Any]]:
 
 
 def replay_kth() -> Iterator[dict[str, Any]]:
-    """The KTH-SP2 log on 100 processors. Needs the shared traces beside the checkout."""
+    """The KTH-SP2 log on 100 processors, through the engine and by counting. Needs the shared traces."""
     log = Path(__file__).parents[2].parent / "shared" / "data" / "swf" / "KTH-SP2-1996-2.swf.gz"
     if not log.exists():
         yield {"at": "KTH-SP2", "result": "skipped", "reference": "no shared traces beside the checkout"}
         return
-    for policy, wait, slowdown in (("fcfs", 389_901, 7510.7), ("easy", 6868, 89.07)):
-        result = replay(log, "swf", nodes=100, policy=policy)  # type: ignore[arg-type]
+    published = (("fcfs", 389_901, 7510.7), ("easy", 6868, 89.07))
+    for (policy, wait, slowdown), through in product(published, ("engine", "auto")):
+        result = replay(log, "swf", nodes=100, policy=policy, through=through)  # type: ignore[arg-type]
         yield {
-            "at": f"KTH-SP2, 100 processors, {policy}",
-            "result": f"{result.wall_s:.1f} s wall",
+            "at": f"KTH-SP2, 100 processors, {policy}, {result.through}",
+            "result": f"{result.wall_s:.2f} s wall",
             "wall_s": result.wall_s,
             "avg_wait_s": result.avg_wait_s,
             "avg_bounded_slowdown": result.avg_bounded_slowdown,

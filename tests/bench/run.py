@@ -13,13 +13,19 @@ import sys
 from collections.abc import Callable, Iterator
 
 import engine_bench
+import pack_bench
 import paint_bench
+import peers_bench
+import placement_bench
 import topology_bench
+import twin_bench
 import victims_bench
 
 Row = dict[str, object]
 BENCHES: dict[str, Callable[[], Iterator[Row]]] = {
-    "placement": engine_bench.placement,
+    "placement": placement_bench.placement,
+    "packing": placement_bench.packing,
+    "pack": pack_bench.openb,
     "end_to_end": engine_bench.end_to_end,
     "gang": engine_bench.gang,
     "gangs_in_a_block": topology_bench.gangs_in_a_block,
@@ -29,25 +35,30 @@ BENCHES: dict[str, Callable[[], Iterator[Row]]] = {
     "victims": victims_bench.victims,
     "idle_cycle": engine_bench.idle_cycle,
     "restart": engine_bench.restart,
-    "fork": engine_bench.fork,
+    "fork": twin_bench.fork,
+    "what_if": twin_bench.what_if,
+    "start_estimate": twin_bench.start_estimate,
     "query": engine_bench.query,
     "replay": engine_bench.replay_kth,
     "first_paint": paint_bench.first_paint,
 }
+ON_REQUEST: dict[str, Callable[[], Iterator[Row]]] = {"peers": peers_bench.peers}
+"""Only when named: they install something."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"any of {', '.join(BENCHES)}; default all")
+    parser.add_argument("names", nargs="*", help=f"any of {', '.join(BENCHES)}; default all these; or peers")
     parser.add_argument("--json", metavar="FILE", help="also write the rows as JSON")
     options = parser.parse_args()
-    unknown = [name for name in options.names if name not in BENCHES]
+    known = BENCHES | ON_REQUEST
+    unknown = [name for name in options.names if name not in known]
     if unknown:
-        parser.error(f"unknown benchmark {unknown[0]}; there are {', '.join(BENCHES)}")
+        parser.error(f"unknown benchmark {unknown[0]}; there are {', '.join(known)}")
     rows: list[Row] = []
     print(f"{'benchmark':<28}{'at':<40}{'result':>22}  reference in the same run")
     for name in options.names or BENCHES:
-        for row in BENCHES[name]():
+        for row in known[name]():
             rows.append({"benchmark": name, **row})
             print(f"{name:<28}{row['at']!s:<40}{row['result']!s:>22}  {row.get('reference', '')}", flush=True)
     if options.json:

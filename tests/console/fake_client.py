@@ -18,30 +18,39 @@ from engine.query import (
     BurstReport,
     Change,
     Changes,
+    Consolidation,
+    ConsolidationPlan,
+    ConsolidationRequest,
     Counterfactual,
     DecisionReport,
     FairnessReport,
     GroupDetail,
     HistoryItem,
+    MigInstance,
     NodeDetail,
+    NodeTasks,
     Overview,
     Page,
     PoolOverview,
     Query,
     QueueDetail,
     Reason,
+    Relocation,
     TaskPlace,
     Term,
+    TopologyDetail,
+    Unblocked,
     Unblocking,
     VertexReport,
     WorkloadDetail,
 )
 from recommender.suggest import Advice
-from runbooks.plan import ActionName, Effect, Outcome, Plan, Proposal, QueueChange
+from runbooks.plan import ActionName, Effect, Outcome, Plan, Proposal, QueueChange, WorkloadMove
 
 NOW_MS = 1_772_366_400_000
 """2026-03-01 12:00:00 UTC."""
 MINUTE = 60_000
+_LAYOUT = (("1g.10gb", True), ("1g.10gb", False), ("2g.20gb", True), ("3g.40gb", False))
 HOSTILE = (
     "\x1b]52;c;cm0gLXJm\x07 clipboard",
     "\x1b]0;owned\x07title",
@@ -353,8 +362,14 @@ class FakeClient:
                     gpu_milli=1_000,
                     disk_mib=0,
                     gpu_models=("H100-80",),
+                    node_labels={self._text(4, "disk"): (self._text(5, "nvme"),)},
                 ),
             ),
+            topology=TopologyDetail(
+                required="block", preferred="rack", within="rack", domains={"rack": 1, "node": 4}, ring_cost=8
+            )
+            if runs
+            else TopologyDetail(required="block", preferred="rack", within=""),
             estimate_ms=row["estimate"],
             checkpoint_interval_ms=30 * MINUTE,
             kept_ms=0,
@@ -405,6 +420,13 @@ class FakeClient:
             free={"cpu_milli": row["cpu_free"], "memory_mib": row["memory_free"], "gpu_milli": row["gpu_free"]},
             devices=tuple((0, 250, 1000, 0, 0, 500, 1000, 0)[: row["gpu"] // 1000]),
             workloads=(("wl-000003", 8), (self._text(3, "wl-000010"), 1)),
+            region="eu",
+            nvlink=self._text(11, "nv-07"),
+            labels={"disk": "nvme", self._text(10, "gen"): self._text(6, "4")},
+            taints=("dedicated=train:NoSchedule", self._text(4, "old:PreferNoSchedule")),
+            nvlink_group=4,
+            profiles=("1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"),
+            instances=((), (), (), (), tuple(MigInstance(profile=p, used=u) for p, u in _LAYOUT)),
         )
 
     def queue(self, name: str) -> QueueDetail:
@@ -541,6 +563,20 @@ class FakeClient:
     def command(self, command: AnyCommand) -> Receipt:
         raise RefusedError("the fake takes no commands")
 
+    def consolidation(self, request: ConsolidationRequest) -> Consolidation:
+        self._answer()
+        there, elsewhere = NodeTasks(node="node-00001", tasks=2), NodeTasks(node="node-00002", tasks=2)
+        move = Relocation(
+            id="wl-000000", queue="batch", gpu_milli=2000, cpu_milli=16_000, lost_ms=MINUTE, pause_ms=MINUTE,
+            was=(there,), to=(elsewhere,), nodes=(elsewhere.node,),
+        )  # fmt: skip
+        starts = Unblocked(id=request.unblock, tasks=2, gpu_milli=2000, cpu_milli=0, waits_ms=None, gains_ms=MINUTE)
+        plan = ConsolidationPlan(
+            moves=(move,), unblocks=(starts,), frees=(), unit="gpu", lost_s=120, restart_s=120, gained_s=120,
+            ratio_permille=500, worth_it=True, fragmentation_before_ppm=None, fragmentation_after_ppm=None,
+        )  # fmt: skip
+        return Consolidation(version=self.version, now_ms=self.now_ms, request=request, found=plan, why="")
+
     def propose(
         self,
         action: ActionName,
@@ -549,13 +585,15 @@ class FakeClient:
         *,
         queue: QueueChange | None = None,
         reservation: ReservationSpec | None = None,
+        moves: tuple[WorkloadMove, ...] = (),
     ) -> Proposal:
         self._answer()
         if self.read_only:
             raise refuse_read_only()
         plan = Plan(
-            action=action, targets=targets, queue=queue, reservation=reservation, reason=reason, requester="tester"
-        )
+            action=action, targets=targets, queue=queue, reservation=reservation, moves=moves, reason=reason,
+            requester="tester",
+        )  # fmt: skip
         for name in targets if action in _ALLOWED else ():
             if self._find(name)["state"] not in _ALLOWED[action]:
                 raise RefusedError(f"{name} is {self._find(name)['state']}", "Choose others")

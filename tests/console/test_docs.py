@@ -1,9 +1,10 @@
-"""The examples of docs/shell.md are run, in order, against a demo engine."""
+"""The examples of docs/shell.md are run, in order, against a demo engine; what else the documents show is read."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,12 +13,18 @@ from pathlib import Path
 
 import pytest
 
+from console.cli import parser
+from console.files import read_cell
 from console.launch import ensure_engine
 from console.settings import DEMO_CELL, paths_in
 from console.sockets import probe
+from engine.commands import Define
+from engine.control import Engine
+from engine.scores import SCORES
 from tests.support.served import socket_folder
 
 ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCKS = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "docs" / "shell.md").read_text(), re.MULTILINE | re.DOTALL)
 
 
@@ -54,3 +61,55 @@ def test_every_example_works(environment: dict[str, str]) -> None:
         assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
         assert done.stdout, block
         assert "Traceback" not in done.stderr
+
+
+def blocks(kind: str) -> list[str]:
+    """Blocks of that kind, of all documents; without a kind, those that are only shown."""
+    pattern = re.compile(rf"^```{kind}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    return [block for path in DOCUMENTS for block in pattern.findall(every_block_marked(path.read_text()))]
+
+
+def every_block_marked(text: str) -> str:
+    """The text with blocks of no kind called `text`, so that no end of a block is taken for a beginning."""
+    begun = False
+    lines = []
+    for line in text.splitlines():
+        if line.startswith("```"):
+            begun = not begun
+            line = "```text" if begun and line == "```" else line
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def test_every_command_that_is_only_shown_can_be_typed() -> None:
+    lines = [line for block in blocks("text") for line in block.splitlines() if re.match(r"muster( |$)", line)]
+    assert len(lines) > 20
+    for line in lines:
+        command, _, _ = line.partition("  ")
+        try:
+            parser().parse_args(shlex.split(command)[1:])
+        except SystemExit:
+            pytest.fail(f"not a command: {line}")
+
+
+def test_every_cell_file_that_is_shown_can_be_read(tmp_path: Path) -> None:
+    shown = blocks("yaml")
+    assert len(shown) >= 2
+    for text in shown:
+        path = tmp_path / "cell.yaml"
+        path.write_text(text)
+        cell = read_cell(str(path))
+        if cell.pools:
+            Engine.open(None).command(Define(cell=cell))
+
+
+def test_the_table_of_scores_names_all_there_are() -> None:
+    policy = (ROOT / "docs" / "policy.md").read_text()
+    told = policy.partition("**Scores**")[2].partition("###")[0]
+    assert [name for name in SCORES if f"`{name}`" not in told] == []
+
+
+def test_every_file_and_room_that_is_named_is_there() -> None:
+    for path in DOCUMENTS:
+        for name in re.findall(r"`((?:console|engine|runbooks|recommender|tests|docs)/[\w/.-]*)`", path.read_text()):
+            assert (ROOT / name).exists(), f"{path.name} names {name}"

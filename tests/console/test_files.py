@@ -10,17 +10,28 @@ from pathlib import Path
 import pytest
 
 from console import document
-from console.files import read_cell, read_workloads
+from console.act import _from_flags
+from console.cli import parser
+from console.document import read_document
+from console.files import cell_of, placed, read_cell, read_workloads, workloads_of
+from engine.commands import Define, Submit
+from engine.control import Engine
 from engine.errors import SpecError
 from engine.measures import cpu_milli, duration_ms, gpu_milli, memory_mib
 from engine.model import (
+    PROFILES,
+    Affinity,
     ArraySpec,
     BurstSpec,
     Dependency,
     FlavorQuota,
     Resources,
     Settings,
+    Spread,
+    Taint,
     TaskGroup,
+    Toleration,
+    TopologyRequest,
     WorkloadSpec,
     check_pool,
 )
@@ -300,3 +311,201 @@ settings: {fair_half_life: 1d, preempt_after: 1m}
 def test_a_queue_that_cannot_be_read_is_told_with_its_place(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(SpecError, match=told):
         read_cell(written(tmp_path, text))
+
+
+# --- where work may go, and what nodes are like
+
+
+def test_everything_a_workload_may_ask_of_its_place_has_a_short_form(tmp_path: Path) -> None:
+    spec = one_workload(
+        tmp_path,
+        "gpu_models: H100, pools: [a, b], gpu_memory: 80GiB, tolerations: [dedicated=db, {key: spot}],"
+        " node_labels: {disk: nvme, gen: [4, 5], ssd: '*'}, avoid_labels: {old: true}, spread: 'zone:2',"
+        " topology: {required: block, preferred: rack}, near: 'app=db:rack',"
+        " apart: ['app=web,tier=hot', {tags: {gen: 4}, level: zone}], data: eu-1, tags: {app: db, gen: 4}",
+    )
+    group = spec.groups[0]
+    assert (group.gpu_models, group.pools, group.gpu_memory_mib) == (("H100",), ("a", "b"), 81_920)
+    assert group.tolerations == (Toleration(key="dedicated", value="db"), Toleration(key="spot"))
+    assert group.node_labels == {"disk": ("nvme",), "gen": ("4", "5"), "ssd": ("*",)}
+    assert (group.avoid_labels, group.spread) == ({"old": ("true",)}, Spread(level="zone", max_skew=2))
+    assert spec.topology == TopologyRequest(required="block", preferred="rack")
+    assert spec.near == (Affinity(tags={"app": "db"}, level="rack"),)
+    assert spec.apart == (Affinity(tags={"app": "web", "tier": "hot"}), Affinity(tags={"gen": "4"}, level="zone"))
+    assert (spec.data, spec.tags) == (("eu-1",), {"app": "db", "gen": "4"})
+
+
+def test_groups_take_the_same_forms_and_raw_fields(tmp_path: Path) -> None:
+    text = """\
+id: a
+queue: q
+groups:
+  - {name: head, tasks: 1, request: {cpu: 1}, tolerations: dedicated}
+  - {name: work, count: 4, min_count: 2, mig: 1g.10gb, spread: {level: rack}, gpu_memory_mib: 40960}
+"""
+    head, work = read_workloads(written(tmp_path, text), now)[0].groups
+    assert (head.count, head.tolerations) == (1, (Toleration(key="dedicated"),))
+    assert (work.count, work.min_count, work.mig, work.spread) == (4, 2, "1g.10gb", Spread(level="rack"))
+    assert (work.request, work.gpu_memory_mib) == (Resources(), 40_960)
+
+
+def test_flags_say_the_same_as_a_file(tmp_path: Path) -> None:
+    line = (
+        "submit --id a --queue q --gpus-per-task 1 --gpu-model H100 A100 --gpu-memory 80GiB --pool p --node-label "
+        "zone=a,b ssd --avoid-label old=yes --tolerate spot dedicated=db --required-level block --preferred-level rack "
+        "--spread node --tag app=db --near app=db:rack --apart app=web --data eu-1"
+    )
+    values = _from_flags(parser().parse_args(line.split()))
+    written_out = (
+        "gpu_models: [H100, A100], gpu_memory: 80GiB, pools: p, node_labels: {zone: [a, b], ssd: '*'},"
+        " avoid_labels: {old: yes}, tolerations: [spot, dedicated=db], topology: {required: block, preferred: rack},"
+        " spread: node, tags: {app: db}, near: 'app=db:rack', apart: app=web, data: eu-1"
+    )
+    assert workloads_of(document.Document("flags", values, {}), now) == (one_workload(tmp_path, written_out),)
+    mig = _from_flags(parser().parse_args(["submit", "--queue", "q", "--id", "a", "--mig", "1g.10gb"]))
+    assert workloads_of(document.Document("flags", mig, {}), now)[0].groups[0].mig == "1g.10gb"
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ("gpu_model: H100", "1:38: gpu_model: Object contains unknown field `gpu_model`. Did you mean 'gpu_models'?"),
+        ("gpus: 8", "1:38: gpus: Object contains unknown field `gpus`. Write request: {gpu: 8}"),
+        ("nodeSelector: {a: b}", "Write node_labels"),
+        ("topology: rack", "1:38: topology: 'rack' is a wish or a must? Write {required: rack}"),
+        ("topology: {required: rock}", "1:49: topology.required: Invalid enum value 'rock'. Did you mean 'rack'?"),
+        ("topology: {require: rack}", "1:49: topology.require: Object contains unknown field `require`. Did you mean"),
+        ("spread: zones", "1:38: spread.level: Invalid enum value 'zones'. Did you mean 'zone'?"),
+        ("spread: 'zone:0'", "1:38: spread.max_skew: 0 is below 1"),
+        ("spread: 'zone:few'", "1:38: spread: 'zone:few' is not a level such as zone"),
+        ("near: db", "1:38: near: 'db' is not KEY=VALUE"),
+        ("near: [{app: db}]", "near[0].app: Object contains unknown field `app`. Known are: tags, level"),
+        ("near: app=db, apart: app=db", "1:52: apart: keeps it from where `near` wants it"),
+        ("apart: 'app=db:racks'", "apart[0].level: Invalid enum value 'racks'. Did you mean 'rack'?"),
+        ("node_labels: {v: 1.10}", "1:38: node_labels: 1.1 is a number here; put it in quotes"),
+        ("node_labels: {a: [x]}, avoid_labels: {a: '*'}", "leaves nothing of what node_labels asks for"),
+        ("node_labels: {a: []}", "1:52: node_labels.a: has no value"),
+        ("tolerations: [{key: a, valeu: b}]", "Did you mean 'value'?"),
+        ("gpu_memory: 80", "1:38: gpu_memory: 80 is not a size with its unit"),
+        ("groups: [], mig: 1g.5gb", "Use one form"),
+        ("mig: [1g.5gb]", "1:38: mig: Expected `str`, got `array`"),
+        ('"a\\e[2J": 1', "unknown field `a"),
+    ],
+)
+def test_a_wrong_word_is_told_with_line_and_the_nearest_right_one(tmp_path: Path, fields: str, told: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        one_workload(tmp_path, fields)
+    assert told in str(caught.value)
+
+
+CELL = """\
+pools:
+  - name: h100
+    nodes: 8
+    region: eu
+    zone: eu-1
+    block: 4
+    rack: 2
+    gpu_model: H100
+    gpu_memory: 96GiB
+    nvlink_group: 4
+    labels: {gen: 4}
+    taints: dedicated=train
+    placement: gpu
+    capacity: {cpu: 96, gpu: 8}
+  - {name: mig, gpu_model: A100-40GB, mig: true, placement: {pack: 100, price: 5}, capacity: {cpu: 8, gpu: 1}}
+nodes:
+  - {id: m1, pool: mig, zone: 7, nvlink: d1, labels: {ssd: true}, taints: [a, 'b=c:PreferNoSchedule']}
+queues:
+  - {name: q, placement: service}
+"""
+
+
+def test_nodes_are_described_with_places_labels_taints_and_devices(tmp_path: Path) -> None:
+    cell = read_cell(written(tmp_path, CELL))
+    h100, mig = cell.pools
+    assert (h100.gpu_memory_mib, h100.nvlink_group, h100.labels) == (98_304, 4, {"gen": "4"})
+    assert (h100.taints, h100.placement) == ((Taint(key="dedicated", value="train"),), PROFILES["gpu"])
+    assert (mig.mig, mig.placement) == (True, {"pack": 100, "price": 5})
+    first, last = cell.nodes[1], cell.nodes[8]
+    assert (first.id, first.region, first.zone, first.block, first.rack) == (
+        "h100-0001", "eu", "eu-1", "h100-b001", "h100-r001",
+    )  # fmt: skip
+    assert (last.id, last.block, last.rack) == ("h100-0008", "h100-b002", "h100-r004")
+    assert cell.nodes[0].taints == (Taint(key="a"), Taint(key="b", value="c", effect="PreferNoSchedule"))
+    assert (cell.nodes[0].zone, cell.nodes[0].nvlink, cell.nodes[0].labels) == ("7", "d1", {"ssd": "true"})
+    assert cell.queues[0].placement == PROFILES["service"]
+
+
+@pytest.mark.parametrize(
+    ("was", "now_is", "told"),
+    [
+        ("gpu_model: H100\n    gpu_memory: 96GiB", "gpu_model: H10O",
+         "8:5: pools[0].gpu_model: GPU model 'H10O' is not known, did you mean 'H100'?"),
+        ("A100-40GB", "A10-G", "15:35: pools[1].mig: the MIG profiles of 'A10-G' with 24576 MiB are not known"),
+        ("nvlink_group: 4", "nvlink_group: 3", "10:5: pools[0].nvlink_group: 8 devices are not linked in sets of 3"),
+        ("nvlink_group", "nvlink_groups", "10:5: pools[0].nvlink_groups: Object contains unknown field"),
+        ("rack: 2", "rack: 3", "7:5: pools[0].rack: a block of 4 nodes does not consist of racks of 3"),
+        ("rack: 2", "rack: -1", "7:5: pools[0].rack: -1 is not a number of nodes"),
+        ("placement: gpu", "placement: gpus", "13:5: pools[0].placement: there is no profile 'gpus', did you mean"),
+        ("{pack: 100, price: 5}", "{pack: 100, prize: 5}", "15:50: pools[1].placement: there is no score 'prize'"),
+        ("b=c:PreferNoSchedule", "b=c:Prefer", "taints[1].effect: Invalid enum value 'Prefer'. Did you mean"),
+        ("gen: 4", "'a b': 4", "11:5: pools[0].labels: 'a b' is not a valid id"),
+        ("zone: 7", "zone: eu-1, region: us", "5:5: pools[0].zone: zone 'eu-1' is in region 'eu' here, but in"),
+        ("zone: 7", "rack: h100-r001, block: other", "rack: rack 'h100-r001' is in block"),
+        ("pool: mig, zone", "pool: mog, zone", "17:14: nodes[0].pool: there is no pool 'mog'"),
+        ("placement: service", "placement: {pack: 1001}", "19:27: queues[0].placement.pack: the weight 1001"),
+        ("id: m1", "id: h100-0001", "is there already"),
+    ],
+)  # fmt: skip
+def test_a_wrong_cell_is_told_with_its_line_and_nothing_is_applied(
+    tmp_path: Path, was: str, now_is: str, told: str
+) -> None:
+    assert CELL.count(was) == 1
+    text = read_document(written(tmp_path, CELL.replace(was, now_is)))
+    engine = Engine.open(None)
+
+    def define() -> None:
+        with placed(text):
+            engine.command(Define(cell=cell_of(text)))
+
+    with pytest.raises(SpecError) as caught:
+        define()
+    assert told in str(caught.value)
+    assert engine.version == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ("queue: q, mig: 1g.10gb",
+         "2:3: workloads[0].tolerations: every node that would do has a taint that is not tolerated"),
+        ("queue: q, mig: 1g.9gb", "2:21: workloads[0].mig: '1g.9gb' is not a MIG profile that is known"),
+        ("queue: q, mig: 1g.20gb", "2:21: workloads[0].mig: '1g.20gb' is a MIG profile, but of no device here"),
+        ("queue: q, mig: 7g.40gb, gpu_models: H100", "no pool or device model it accepts has the profile 7g.40gb"),
+        ("queue: q, mig: 1g.5gb, request: {gpu: 1}", "2:44: workloads[0].request.gpu: 1000 contradicts the MIG"),
+        ("queue: qq, request: {cpu: 1}", "2:11: workloads[0].queue: there is no queue 'qq'"),
+        ("queue: q, request: {gpu: 1}, gpu_models: H200", "2:40: workloads[0].gpu_models: no node has devices of"),
+        ("queue: q, request: {gpu: 1}, gpu_memory: 1TiB", "2:40: workloads[0].gpu_memory: no device has 1048576 MiB"),
+        ("queue: q, request: {cpu: 1}, node_labels: {gen: 9}",
+         "2:54: workloads[0].node_labels.gen: no node that is large enough has the label 'gen' with '9'"),
+        ("queue: q, request: {gpu: 8}, tolerations: dedicated, tasks: 5, topology: {required: block}",
+         "topology.required: no block could ever hold 5 such tasks at once"),
+        ("queue: q, request: {gpu: 8}, tolerations: dedicated, topology: {required: rack, preferred: zone}",
+         "topology.preferred: 'zone' is wider than 'rack', which is required"),
+        ("queue: q, groups: [{request: {cpu: 1}, pools: z}]", "2:50: workloads[0].groups[0].pools: there is no pool"),
+    ],
+)  # fmt: skip
+def test_what_only_the_engine_can_know_is_told_with_its_line_too(tmp_path: Path, fields: str, told: str) -> None:
+    text = read_document(written(tmp_path, "workloads:\n- {id: a, " + fields + "}\n"))
+    engine = Engine.open(None, cell=read_cell(written(tmp_path, CELL, "cell.yaml")))
+    before = engine.version
+
+    def submit() -> None:
+        with placed(text):
+            engine.command(Submit(workloads=workloads_of(text, now)))
+
+    with pytest.raises(SpecError) as caught:
+        submit()
+    assert told in str(caught.value)
+    assert engine.version == before

@@ -9,10 +9,12 @@ from rich.cells import cell_len
 from console import cli
 from console.actions import ACTIONS, Context, Target, actions, complete_command, footer, parse_command
 from console.details import Section, graph, node_columns, overview_columns, shrink, workload_columns
+from console.plain import workload_lines
 from console.query import FilterError
 from console.views import EventLog, ListView, lost_banner, meter, summary, top_bar
 from engine.errors import SpecError
-from engine.query import COLUMNS, Change, DependencyDetail, Unblocking
+from engine.model import Affinity, Spread, Toleration
+from engine.query import COLUMNS, Change, DependencyDetail, GroupDetail, TopologyDetail, Unblocking
 from runbooks.catalog import CATALOG
 from tests.console.fake_client import NOW_MS, FakeClient
 
@@ -166,6 +168,77 @@ def test_the_workload_page_shows_how_it_was_allowed_to_start_and_what_limits_it(
         assert text in told
     assert any("is finished; it is failed, which cannot be any more" in line for line in told)
     assert not any("\x1b" in line for line in told)
+
+
+def test_the_workload_page_shows_what_place_it_asked_for_and_what_it_got() -> None:
+    view = msgspec.structs.replace(
+        FakeClient().workload("wl-000000"),
+        groups=(
+            GroupDetail(
+                name="main", count=4, cpu_milli=2000, memory_mib=0, gpu_milli=142, disk_mib=0, mig="1g.10gb",
+                gpu_memory_mib=40_960, node_labels={"disk": ("nvme", "ssd"), "\x1b[31mgen": ("*",)},
+                avoid_labels={"old": ("yes",)},
+                tolerations=(Toleration(key="spot"), Toleration(key="team", value="db")),
+                spread=Spread(level="zone", max_skew=2),
+            ),
+        ),
+        near=(Affinity(tags={"app": "db", "tier": "hot"}, level="rack"),),
+        apart=(Affinity(tags={"app": "\x1b[2Jweb"}, level="nvlink"),),
+        data=("eu-1", "eu-2"),
+        topology=TopologyDetail(
+            required="block", preferred="nvlink", within="rack", domains={"rack": 1, "nvlink": 2, "node": 4},
+            ring_cost=8,
+        ),
+    )  # fmt: skip
+    left, right = workload_columns(view, 96)
+    told = lines([left[-1]])
+    for text in (
+        "near       in the rack of work with app=db tier=hot",
+        "data       in eu-1, eu-2",
+        "topology   one block required, one NVLink domain preferred",
+        "network    within one rack: 1 rack, 2 NVLink domains, 4 nodes; ring cost 8",
+    ):
+        assert text in told
+    group = " ".join(" ".join(told).split())
+    for text in (
+        "4 × MIG 1g.10gb · 2 CPU",
+        "devices of 40 GiB or more",
+        "label disk=nvme or ssd",
+        "not label old=yes",
+        "tolerates spot, team=db",
+        "spread over zones, at most 2 apart",
+    ):
+        assert text in group
+    assert any(line.startswith("apart      not in the NVLink domain of work with app=") for line in told)
+    assert not any("\x1b" in line for line in told)
+    assert "rank" in lines([right[0]])[0]
+    plain = "\n".join(workload_lines(view))
+    assert "4 x MIG 1g.10gb, 2 CPU; model" not in plain
+    assert "4 x MIG 1g.10gb, 2 CPU; devices of 40 GiB or more; " in plain
+    assert "; label disk=nvme or ssd; not label old=yes; tolerates spot, team=db; spread over zones" in plain
+    assert "\x1b" not in plain
+
+
+def test_the_node_page_shows_where_it_stands_what_it_is_like_and_how_its_devices_are_linked_and_cut() -> None:
+    left, _ = node_columns(FakeClient(hostile=True).node("node-00001"), 50)
+    state, devices = lines([left[0]]), lines([left[-1]])
+    assert any(line.startswith("topology   region eu › zone ") for line in state)
+    assert "label      disk=nvme" in state
+    assert "taint      dedicated=train:NoSchedule" in state
+    assert left[-1].note.endswith("NVLink 0-3, 4-7")
+    assert [line[7] for line in devices[:4]] == ["┌", "│", "│", "└"]
+    assert "1g.10gb 1 of 2 in use, 2g.20gb" in devices[4]
+    assert devices[5].startswith(" " * 17)
+    assert devices[-2].startswith("MIG        1g.10gb 1g.20gb")
+    assert not any("\x1b" in line for line in state + devices)
+    view = msgspec.structs.replace(
+        FakeClient().node("node-00001"), nvlink_group=0, profiles=(), instances=(), labels={}, taints=(), region="",
+        zone="", block="", rack="", nvlink="",
+    )  # fmt: skip
+    left, _ = node_columns(view, 50)
+    assert "topology   –" in lines([left[0]])
+    assert left[-1].note == view.gpu_model
+    assert len(left[-1].lines) == len(view.devices)
 
 
 def test_overview_links_lead_somewhere() -> None:

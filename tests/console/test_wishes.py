@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from console.cli import ACTIONS
+from console.fragmentation import proposed
 from console.wishes import parse, propose, queue_change, reservation
-from engine.errors import SpecError
+from engine.errors import RefusedError, SpecError
 from engine.model import BurstSpec, QueueSpec, ReservationSpec
+from engine.query import ConsolidationRequest
+from runbooks.plan import WorkloadMove
 from tests.console.fake_client import NOW_MS, FakeClient
 
 HOUR = 3_600_000
@@ -96,10 +100,13 @@ LINES = {
     "open-queue": "research/eval", "cordon": "node-00000", "uncordon": "node-00005", "drain": "node-00000",
     "cancel": "wl-000000", "hold": "wl-000003", "release": "wl-000005", "requeue": "wl-000000",
     "suspend": "wl-000000", "resume": "wl-000005",
+    "consolidate": "--unblock wl-000003",
 }  # fmt: skip
+MOVED = "wl-000000"
+"""What makes room in a consolidation: that is what the plan names, not what starts."""
 
 
-@pytest.mark.parametrize("name", sorted(set(ACTIONS) - {"consolidate"}))
+@pytest.mark.parametrize("name", sorted(ACTIONS))
 def test_every_action_of_the_shell_is_proposed_under_its_name(name: str) -> None:
     client = FakeClient(100)
     for row in client._tables["queues"]:
@@ -109,4 +116,25 @@ def test_every_action_of_the_shell_is_proposed_under_its_name(name: str) -> None
     proposal = propose(client, name, parse(name, LINES[name]), "a reason")
     assert proposal.plan.action == name.replace("-", "_")
     assert proposal.plan.reason == "a reason"
-    assert proposal.plan.targets[0] == LINES[name].split()[0]
+    assert proposal.plan.targets[0] == (MOVED if name == "consolidate" else LINES[name].split()[0])
+    moves = (WorkloadMove(id=MOVED, was=("node-00001",), to=("node-00002",)),)
+    assert proposal.plan.moves == (moves if name == "consolidate" else ())
+
+
+def test_a_consolidation_that_is_not_worth_it_or_not_found_is_not_proposed() -> None:
+    client = FakeClient(100)
+    answer = client.consolidation(ConsolidationRequest(unblock="wl-000003"))
+    assert answer.found is not None
+    dear = msgspec.structs.replace(answer.found, worth_it=False)
+    for found, why in ((None, "nothing may be moved"), (dear, "it costs more than it brings")):
+        with pytest.raises(RefusedError, match=why):
+            proposed(client, msgspec.structs.replace(answer, found=found, why=why), "")
+    assert not client.proposed
+
+
+def test_consolidation_goals_that_exclude_each_other_are_told() -> None:
+    for line in ("--unblock w --free-nodes 2 --pool p", "--free-nodes 2", "--pool p"):
+        with pytest.raises(SpecError, match=r"--free-nodes|--pool"):
+            propose(FakeClient(100), "consolidate", parse("consolidate", line))
+    with pytest.raises(SpecError, match="--ratio"):
+        parse("consolidate", "--ratio much")

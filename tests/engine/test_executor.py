@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from array import array
 from collections import Counter
 from fractions import Fraction
 from itertools import pairwise
@@ -169,11 +170,10 @@ class Gangs:
     """The columns the simulated executor reads, and the little of the engine that changes them."""
 
     def __init__(self) -> None:
-        names = (
-            "ids", "state", "attempts", "tasks", "since", "rated", "done", "kept", "simulated", "failing", "failures",
-            "classes",
+        columns = (
+            "state", "attempts", "tasks", "since", "rated", "done", "kept", "simulated", "failing", "failures", "cls",
         )  # fmt: skip
-        self.workloads = SimpleNamespace(**{name: [] for name in names})
+        self.workloads = SimpleNamespace(ids=[], classes=[], **{name: array("q") for name in columns})
         self.workloads.class_at = lambda row: self.workloads.classes[row]
 
     def submit(self, tasks: int = 1, *, run: int = 60_000, estimate: int = 0, kept: int = 0, failing: int = 0) -> int:
@@ -184,7 +184,8 @@ class Gangs:
         w.state.append(QUEUED)
         w.attempts.append(0)
         w.tasks.append(tasks)
-        w.classes.append(SimpleNamespace(tasks=tasks, estimate_ms=estimate))
+        w.classes.append(SimpleNamespace(tasks=tasks, estimate_ms=estimate, single=tasks == 1))
+        w.cls.append(row)
         w.simulated.append(run)
         w.kept.append(kept)
         w.failing.append(failing)

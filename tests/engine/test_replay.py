@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from invariants import check_state
+from msgspec import structs
 from reference_sim import Job, simulate
 
 from engine.errors import SpecError, TraceError
 from engine.model import Resources, WorkloadState
-from engine.traces.replay import Plan, prepare, replay, run
+from engine.traces.replay import Plan, count, countable, prepare, replay, run
 from engine.traces.replay import _cell as cell_of
 from engine.traces.trace import Problems, TraceJob
 
@@ -32,7 +33,7 @@ def near(value: float, published: float, percent: float) -> bool:
 @pytest.mark.parametrize(
     ("policy", "estimate", "wait", "slowdown"),
     [
-        ("fcfs", "requested", 389_901, 7510.73),
+        pytest.param("fcfs", "requested", 389_901, 7510.73, marks=pytest.mark.slow),
         ("easy", "requested", 6868, 89.07),
         pytest.param("easy", "actual", 6358, 71.24, marks=pytest.mark.slow),
         pytest.param("easy", "last-two", 6525, 77.06, marks=pytest.mark.slow),
@@ -41,11 +42,56 @@ def near(value: float, published: float, percent: float) -> bool:
     ],
 )
 def test_kth_sp2_on_100_processors_gives_the_published_figures(policy, estimate, wait, slowdown):
-    result = replay(KTH, "swf", nodes=100, policy=policy, estimate=estimate)
+    result = replay(KTH, "swf", nodes=100, policy=policy, estimate=estimate, through="engine")
     assert result.jobs == 28_481
     assert near(result.avg_wait_s, wait, 1)
     assert near(result.avg_bounded_slowdown, slowdown, 1)
     assert result.problems == 0
+    assert result.through == "engine"
+
+
+@with_data
+@pytest.mark.parametrize(
+    ("policy", "estimate", "wait", "slowdown"),
+    [
+        ("fcfs", "requested", 389_901, 7510.73),
+        ("easy", "requested", 6868, 89.07),
+        ("easy", "actual", 6358, 71.24),
+        ("easy-sjbf", "requested", 6026, 69.54),
+        ("easy-sjbf", "actual", 5438, 49.46),
+    ],
+)
+def test_counting_gives_the_published_figures(policy, estimate, wait, slowdown):
+    result = replay(KTH, "swf", nodes=100, policy=policy, estimate=estimate)
+    assert result.through == "counting"
+    assert result.jobs == 28_481
+    assert near(result.avg_wait_s, wait, 1)
+    assert near(result.avg_bounded_slowdown, slowdown, 1)
+
+
+@with_data
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["fcfs", "easy", "easy-sjbf"])
+@pytest.mark.parametrize("nodes", [100, 120, 480])
+def test_counting_starts_every_job_of_a_real_log_when_the_engine_does(policy, nodes):
+    plan = prepare(KTH, "swf", nodes=nodes)
+    assert count(plan, policy) == list(run(plan, policy).state.workloads.started)
+
+
+def test_what_is_more_than_a_count_goes_through_the_engine(tmp_path: Path) -> None:
+    log = tmp_path / "log.swf"
+    log.write_text("1 0 0 10 1 -1 -1 1 10 -1 1 1 1 -1 -1 -1 -1 -1\n2 5 0 10 1 -1 -1 1 20 -1 1 1 1 -1 -1 -1 -1 -1\n")
+    assert replay(log, "swf", nodes=1).through == "counting"
+    assert replay(log, "swf", nodes=1, policy="conservative").through == "engine"
+    assert replay(log, "swf", nodes=1, estimate="last-two").through == "engine"
+    counted, engine = (replay(log, "swf", nodes=1, through=way) for way in ("auto", "engine"))
+    assert structs.replace(counted, wall_s=0, through="engine") == structs.replace(engine, wall_s=0)
+    pods = tmp_path / "pods.csv"
+    pods.write_text(
+        "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n"
+        "a,1000,1024,1,500,,LS,Succeeded,0,90,10\n"
+    )
+    assert replay(pods, "openb", nodes=2).through == "engine"
 
 
 @with_data
@@ -122,6 +168,9 @@ def test_every_job_starts_when_the_reference_simulator_starts_it(rows, processor
     engine = run(plan, policy)
     check_state(engine.state)
     assert [started / 1000 for started in engine.state.workloads.started] == expected
+    assert countable(plan, policy) == (policy != "conservative" and not last_two)
+    if countable(plan, policy):
+        assert [start / 1000 for start in count(plan, policy)] == expected
 
 
 def test_an_estimate_is_the_mean_of_the_users_last_two_ended_jobs_and_never_above_the_request(tmp_path: Path) -> None:
