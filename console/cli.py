@@ -263,6 +263,9 @@ def _quota_arguments(target: argparse.ArgumentParser) -> None:
     )
     target.add_argument("--disruption-window", metavar="TIME")
     target.add_argument(
+        "--placement", nargs="+", metavar="PROFILE|SCORE=WEIGHT", help="how its nodes are chosen; none: as pools say"
+    )
+    target.add_argument(
         "--over",
         choices=("refuse", "keep", "evict"),
         default="refuse",

@@ -128,7 +128,7 @@ def _affinities(value: Any) -> Any:
     return found
 
 
-def _profile(value: Any) -> Any:
+def profile(value: Any) -> Any:
     """Weights of scores by the name of a profile, besides weights."""
     if not isinstance(value, str):
         return value
@@ -178,7 +178,7 @@ POOL_FORMS: Forms = {
     "gpu_memory": ("gpu_memory_mib", memory_mib),
     "labels": ("labels", _labels),
     "taints": ("taints", _taints),
-    "placement": ("placement", _profile),
+    "placement": ("placement", profile),
 }
 NODE_FORMS: Forms = {
     "labels": ("labels", _labels),
@@ -188,7 +188,7 @@ NODE_FORMS: Forms = {
 QUEUE_FORMS: Forms = {
     "min_runtime": ("min_runtime_ms", duration_ms),
     "disruption_window": ("disruption_window_ms", duration_ms),
-    "placement": ("placement", _profile),
+    "placement": ("placement", profile),
 }
 BURST_FORMS: Forms = {"window": ("window_ms", duration_ms), "cooldown": ("cooldown_ms", duration_ms)}
 SETTINGS_FORMS: Forms = {

@@ -156,8 +156,19 @@ def _rest(count: int) -> str:
 
 
 def _figure_row(figure: Figure) -> list[str]:
-    title = figure.title if figure.of == "cell" else f"{figure.of} {printable(figure.subject)}: {figure.title}"
-    return [title, spread(figure.unit, figure.before), spread(figure.unit, figure.after), change(figure)[0]]
+    return [
+        _subject(figure) + figure.title,
+        spread(figure.unit, figure.before),
+        spread(figure.unit, figure.after),
+        change(figure)[0],
+    ]
+
+
+def _subject(figure: Figure) -> str:
+    """What the figure is of, in front of its title."""
+    if figure.of == "cell":
+        return ""
+    return f"{figure.of} {printable(figure.subject)}: " if figure.subject else f"no {figure.of}: "
 
 
 # --- when a workload starts
@@ -224,7 +235,10 @@ def dry_run_lines(view: DryRun) -> list[str]:
             for move in view.delayed[:SHOWN_STARTS]
         ]
         lines += ["", *table(("DELAYED", "BEFORE", "AFTER", "BY"), rows, (False,) * 4)]
-    basis = f"state v{view.version:,}, {_many(view.seeds, 'seed')}, {duration(view.horizon_ms)} ahead"
+    ahead = duration(view.covered_ms) + (
+        f" of {duration(view.horizon_ms)}" if view.covered_ms < view.horizon_ms else ""
+    )
+    basis = f"state v{view.version:,}, {_many(view.seeds, 'seed')}, {ahead} ahead"
     return [*lines, f"nothing was submitted; tried on a fork of {basis}"]
 
 
@@ -295,7 +309,9 @@ def _figure_lines(figures: Sequence[Figure], width: int, beside: Outlook | None)
     others = {(f.of, f.subject, f.name): f for f in beside.figures} if beside is not None else {}
     rows = []
     for figure in figures:
-        label = f"{printable(figure.subject)} {figure.title.lower()}" if figure.subject else figure.title
+        label = (
+            f"{printable(figure.subject)} {figure.title.lower()}" if figure.subject else _subject(figure) + figure.title
+        )
         if beside is None:
             row = (label, spread(figure.unit, figure.before), spread(figure.unit, figure.after), *change(figure))
         else:

@@ -28,6 +28,7 @@ from engine.errors import RefusedError, SpecError, UnreachableError
 if TYPE_CHECKING:
     from console.client import Client
     from console.engine_process import Served
+    from engine.model import CellSpec
 
 STOP_S = 30.0
 """Longest wait for an engine to write its snapshot and go."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import msgspec
 
 from console.cli import action_arguments
-from console.forms import RESOURCE_FORMS
+from console.forms import RESOURCE_FORMS, profile
 from console.moments import Now, clock_of, moment_ms
 from engine.errors import SpecError
 from engine.measures import duration_ms, shown
@@ -89,6 +89,8 @@ def queue_change(was: QueueSpec, arguments: argparse.Namespace) -> QueueChange:
     for field in ("min_runtime", "disruption_window"):
         if getattr(arguments, field) is not None:
             given[f"{field}_ms"] = _duration(getattr(arguments, field), _flag(field))
+    if arguments.placement is not None:
+        given["placement"] = _placement(arguments.placement)
     given["burst"] = _burst(was.burst, arguments)
     return QueueChange(was=was, to=msgspec.structs.replace(was, **given), over=arguments.over)
 
@@ -136,6 +138,24 @@ def _quantities(had: dict[str, int], words: Sequence[str], flag: str) -> dict[st
             found[field] = convert(text)
         except ValueError as error:
             raise SpecError(flag, str(error)) from None
+    return found
+
+
+def _placement(words: Sequence[str]) -> dict[str, int]:
+    """The name of a profile, `pack=100 price=50`, or `none`. Which scores there are is for the engine to say."""
+    if list(words) == [NOTHING]:
+        return {}
+    if len(words) == 1 and "=" not in words[0]:
+        try:
+            return dict(profile(words[0]))
+        except ValueError as error:
+            raise SpecError("--placement", str(error)) from None
+    found = {}
+    for word in words:
+        score, equals, weight = word.partition("=")
+        if not equals or not weight.isdecimal():
+            raise SpecError("--placement", f"{shown(word)} is not SCORE=WEIGHT", "Write for example pack=100 price=50")
+        found[score] = int(weight)
     return found
 
 

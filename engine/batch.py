@@ -96,7 +96,10 @@ class Batches:
             return None
         there = sorted(set(of_queue.tolist()))
         if any(
-            not queues.is_open(queue) or queues.flavored(queue) or queues.specs[queue].order != "best_effort"
+            not queues.is_open(queue)
+            or queues.flavored(queue)
+            or queues.profile(queue)
+            or queues.specs[queue].order != "best_effort"
             for queue in there
         ):
             return None
@@ -197,7 +200,8 @@ class Batches:
         queues = self._state.queues
         workload_class = self._state.workloads.classes[cls]
         plan = None
-        if self._is_plain(cls) and queues.is_open(queue) and not queues.flavored(queue):
+        sure = queues.is_open(queue) and not queues.flavored(queue) and not queues.profile(queue)
+        if sure and self._is_plain(cls):
             reach = queues.reach(queue, workload_class.charge)
             plan = Plan(workload_class.shapes[0], workload_class.request, reach, bool(queues.limited[queue]))
         self._plans[queue, cls] = plan

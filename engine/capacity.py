@@ -353,14 +353,23 @@ class Capacity(NodeTable):
 
     def _move(self, node: int, index: PoolIndex) -> None:
         """Put the node in the bucket of its present free capacity."""
-        key = self._key(node)
-        old = self.key[node]
+        cpu, memory, old = self.free_cpu[node], self.free_memory[node], self.key[node]
+        # `_key`, spelled out where it is the usual case: this is what one claim costs.
+        bits, more = cpu.bit_length(), memory.bit_length()
+        key = (
+            self.whole[node].bit_count() << 12
+            | (bits << 1 | cpu >> bits - 2 & 1) << 6
+            | (more << 1 | memory >> more - 2 & 1)
+            if 1 < bits < 32 and 1 < more < 32
+            else self._key(node)
+        )
         if key == old:
             return
         index.remove(old)
         self.key[node] = key
         index.insert(key, node)
-        self.tidy(index, key)
+        if len(index.heaps[key]) > 2 * index.counts[key] + 64:
+            self.tidy(index, key)
 
     def tidy(self, index: PoolIndex, key: int) -> None:
         """Keep stale entries from outnumbering the others."""
@@ -438,6 +447,10 @@ class Capacity(NodeTable):
 
     def _probe(self, heap: list[int], key: int, shape: Shape, probes: int) -> int:
         keys = self.key
+        while heap and keys[heap[0]] != key:
+            heappop(heap)
+        if heap and self.fits(heap[0], shape):
+            return heap[0]
         if not probes:
             fitting = (n for n in sorted(set(heap)) if keys[n] == key and self.fits(n, shape))
             return next(fitting, NOWHERE)
@@ -465,7 +478,11 @@ class Capacity(NodeTable):
 
     def fits(self, node: int, shape: Shape) -> bool:
         """Whether one task of the shape fits on the node now."""
-        if not self.fits_besides_gpu(node, shape):
+        if (
+            self.free_cpu[node] < shape.cpu
+            or self.free_memory[node] < shape.memory
+            or (shape.disk and self.free_disk[node] < shape.disk)
+        ):
             return False
         if shape.share:
             return self.whole[node] != 0 or self.partial[node] >= shape.share
@@ -559,8 +576,8 @@ class Capacity(NodeTable):
 
     def claim(self, node: int, shape: Shape, count: int) -> int:
         """Take capacity for `count` tasks that are known to fit. Returns the bit mask of the devices taken."""
-        taken = choose_devices(self, node, shape, count)
-        self.take(node, shape, count, taken)
+        taken = choose_devices(self, node, shape, count) if shape.part or shape.gpus else 0
+        self._shift(node, shape, -count, taken)
         return taken
 
     def take(self, node: int, shape: Shape, count: int, devices: int) -> None:
@@ -579,11 +596,13 @@ class Capacity(NodeTable):
             self.free_disk[node] += shape.disk * count
         if self.domain_room is not None:
             self.domain_room.touched.append(node)
-        indexed = self.key[node] != NOWHERE
-        index = self.index_at(node)
+        if self.key[node] == NOWHERE:
+            if devices:
+                shift_devices(self, node, shape, count, devices, None)
+            return
+        index = self.index_at(node) if self.booked or self._moves else self.built[self.partition[node]]
         if devices:
-            shift_devices(self, node, shape, count, devices, index if indexed else None)
-        if indexed:
-            index.free_cpu += cpu
-            index.free_memory += memory
-            self._move(node, index)
+            shift_devices(self, node, shape, count, devices, index)
+        index.free_cpu += cpu
+        index.free_memory += memory
+        self._move(node, index)

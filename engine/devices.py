@@ -50,6 +50,8 @@ def choose_devices(capacity: Capacity, node: int, shape: Shape, count: int) -> i
     size = capacity.pools[capacity.pool[node]].nvlink_group
     if shape.gpus:
         free, taken = capacity.whole[node], 0
+        if not size:
+            return _first(free, shape.gpus * count)
         for _ in range(count):
             taken |= closest(free & ~taken, shape.gpus, size)
         return taken
@@ -127,13 +129,16 @@ def shift_devices(
     base = capacity.device_base[node]
     before = capacity.whole[node]
     if shape.gpus:
-        left, free = devices, 1000 if count > 0 else 0
+        left, free, device_free = devices, 1000 if count > 0 else 0, capacity.device_free
         while left:
             low = left & -left
             left ^= low
-            capacity.device_free[base + low.bit_length() - 1] = free
+            device_free[base + low.bit_length() - 1] = free
         capacity.whole[node] = before ^ devices
-    elif shape.share:
+        if index is not None:
+            index.free_devices += devices.bit_count() if free else -devices.bit_count()
+        return
+    if shape.share:
         device = base + devices.bit_length() - 1
         capacity.device_free[device] += shape.share * count
         whole = capacity.device_free[device] == 1000
@@ -147,7 +152,7 @@ def shift_devices(
 
 def _refresh_partial(capacity: Capacity, node: int, index: PoolIndex | None) -> None:
     old = capacity.partial[node]
-    new = max((free for free in capacity.devices(node) if free < 1000), default=0)
+    new = max([free for free in capacity.devices(node) if free < 1000], default=0)
     capacity.partial[node] = new
     if index is None or new == old:
         return

@@ -195,11 +195,13 @@ def _dry_run(engine: Engine, ask: AskRun, focus: tuple[str, ...], pairs: Pairs) 
         dict(after.figures)["evictions", "cell", ""] - dict(before.figures)["evictions", "cell", ""]
         for before, after in zip(pairs.before, pairs.after, strict=True)
     ]
-    moved: list[StartFigure] = movers(pairs, engine, ask.horizon_ms, focus)
+    covered_ms = min(sample.covered_ms for sample in pairs.after)
+    moved: list[StartFigure] = movers(pairs, engine, covered_ms, focus)
     return DryRun(
         version=engine.version,
         at_ms=engine.now_ms,
         horizon_ms=ask.horizon_ms,
+        covered_ms=covered_ms,
         seeds=len(pairs.after),
         trials=tuple(trials),
         preempts_now=tuple(dict.fromkeys(victim for _, victims in first.stopped_for for victim in victims)),

@@ -54,7 +54,8 @@ class Unit:
         self.root = root
         self.starved = starved
         self.lanes: list[LaneEntry] = []
-        """Heap. An entry that is out of date stands no later than it should: shares only grow during a pass."""
+        """Heap. An entry that is out of date stands no later than it should: where shares become smaller, lanes are
+        entered anew."""
         self.entry: UnitEntry | None = None
 
 
@@ -68,7 +69,7 @@ class Lineup:
             state.queues, state.capacity.totals, state.now_ms, past=state.settings.fair_half_life_ms > 0
         )
         self._grown = [0] * len(state.queues.specs)
-        """How often the shares of each vertex have changed."""
+        """How often the share of each vertex has changed."""
         self._lanes: dict[tuple[int, int, int, bool], Lane] = {}
         """By (minus band, queue row, tenant, whether it has waited too long)."""
         self._units: dict[tuple[int, int, bool], Unit] = {}
@@ -114,6 +115,19 @@ class Lineup:
         lane = unit.lanes[0][4]
         heappop(lane.candidates)
         self._enter_first_again(unit, lane)
+
+    def lowered(self, queues: Iterable[int]) -> None:
+        """Work of these queues was stopped, so shares on their paths are smaller."""
+        smaller = {vertex for queue in queues for vertex in self._state.queues.path[queue]}
+        self._shares.changed(smaller)
+        for vertex in smaller:
+            self._grown[vertex] += 1
+        for lane in self._lanes.values():
+            if not smaller.isdisjoint(lane.below) or lane.queue in queues:
+                self._enter_lane(lane)
+        for unit in self._units.values():
+            if unit.root in smaller:
+                self._enter_unit(unit)
 
     def put(self, key: Key, row: int) -> None:
         """Another candidate."""
@@ -242,6 +256,9 @@ class ShortestFirst:
 
     def drop(self) -> None:
         heappop(self._heap)
+
+    def lowered(self, queues: Iterable[int]) -> None:
+        """Shares do not count here."""
 
     def _entry(self, key: Key, row: int) -> tuple[Order, Key]:
         w = self._state.workloads

@@ -181,14 +181,16 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", tag=
     version: int
     at_ms: int
     horizon_ms: int
+    covered_ms: int
+    """How far ahead it went in every seed: until all had ended, and as long again."""
     seeds: int
     trials: tuple[Trial, ...]
     preempts_now: tuple[str, ...]
     """Ids of those that would be stopped at once for them."""
     evictions: Interval
-    """More evictions than without them, until they run."""
+    """More evictions than without them."""
     delayed: tuple[StartFigure, ...]
-    """Workloads that start later because of them, the most delayed first."""
+    """Workloads that start later because of them, the most delayed first; null: not within `covered_ms`."""
 
 
 Answer = Outlook | StartEstimate | DryRun

@@ -32,11 +32,11 @@ class Focus(msgspec.Struct, frozen=True, array_like=True):
     queue: str
     exists: bool
     started_ms: int
-    """First start in the run; of what ran already, -1."""
+    """First start in the run; of what ran already, the first after it was stopped."""
     ended_ms: int
     cost_microusd: int
     ran: bool
-    """It held nodes when the run began."""
+    """It held nodes when the run began, and was not stopped since."""
     reason: str = ""
     """Why it did not start at once."""
     freed_by: tuple[tuple[str, int], ...] = ()
@@ -76,6 +76,8 @@ class Probe(Recent):
         self.finished = 0
         self.lost = 0
         """Work that was lost: device milliseconds (cores where the cell has no GPU)."""
+        self._stopped: dict[int, int] = {}
+        """Row in focus that held nodes as the run began and was stopped -> its next start, -1 for none."""
         self.stopped_for: dict[int, list[int]] = {}
         """Row -> rows that were stopped for it."""
         self.reasons: dict[str, str] = {}
@@ -144,8 +146,10 @@ class Probe(Recent):
 
     def _has_started(self, row: int) -> None:
         now_ms = self._state.now_ms
-        if row not in self.started and not self._ran_first(row):
-            self.started[row] = now_ms
+        if not self._ran_first(row):
+            self.started.setdefault(row, now_ms)
+        elif self._stopped.get(row) == -1:
+            self._stopped[row] = now_ms
         self._hold(row, now_ms)
 
     def _has_finished(self, event: ev.Finished) -> None:
@@ -164,6 +168,8 @@ class Probe(Recent):
         self._leave(event.row, self._state.now_ms)
         if event.cause not in NOT_EVICTED:
             self.evictions[event.cause] = self.evictions.get(event.cause, 0) + 1
+            if self._ran_first(event.row) and self._state.workloads.ids[event.row] in self.focus:
+                self._stopped.setdefault(event.row, -1)
         if event.by >= 0:
             self.stopped_for.setdefault(event.by, []).append(event.row)
 
@@ -350,10 +356,10 @@ class Probe(Recent):
             id=name,
             queue=self._state.queues.specs[w.queue[row]].name,
             exists=True,
-            started_ms=self.started.get(row, -1),
+            started_ms=self.started.get(row, self._stopped.get(row, -1)),
             ended_ms=w.ended[row],
             cost_microusd=0 if cost is None else cost.until(now_ms) // HOUR_MS,
-            ran=self._ran_first(row),
+            ran=self._ran_first(row) and row not in self._stopped,
             reason=self.reasons.get(name, ""),
             freed_by=self.freed_by.get(name, ()),
         )

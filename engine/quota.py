@@ -294,6 +294,10 @@ class QueueTree(Table):
         """Whether the pool a workload of this queue runs in matters to the quota of its tree."""
         return self.path[queue][-1] in self.flavored_trees
 
+    def profile(self, queue: int) -> tuple[tuple[str, int], ...]:
+        """(score, weight) by which nodes are chosen for the queue's work; empty: as pools say."""
+        return tuple(self.specs[queue].placement.items())
+
     def flavors_of(self, queue: int) -> tuple[str, ...]:
         """The pools the queue names, best first; empty when it takes any."""
         return tuple(flavor.pool for flavor in self.specs[queue].flavors)

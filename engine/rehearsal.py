@@ -58,7 +58,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     focus: tuple[str, ...] = ()
     """Workloads followed one by one."""
     until: Literal["horizon", "started", "ended"] = "horizon"
-    """It may stop as soon as everything in focus has."""
+    """It may stop as soon as everything in focus has started; or has ended, and as much time again has passed."""
     looks: bool = False
     """Report what was measured so far at FIRST_LOOKS too."""
 
@@ -372,7 +372,11 @@ class _Run:
         rows = [w.row_of.get(name) for name in self.under.focus]
         if self.under.until == "started":
             return all(row is not None and (row in started or WorkloadState(w.state[row]).terminal) for row in rows)
-        return all(row is not None and WorkloadState(w.state[row]).terminal for row in rows)
+        if any(row is None or not WorkloadState(w.state[row]).terminal for row in rows):
+            return False
+        # As long again, for those who had to wait for it.
+        ended_ms = max(w.ended[row] for row in rows if row is not None)
+        return self.engine.now_ms - ended_ms >= ended_ms - self.from_ms
 
     def sample(self, *, whole: bool) -> Sample:
         engine, probe = self.engine, self.engine.probe

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterable
 from statistics import NormalDist
@@ -48,7 +49,7 @@ class RunTimes(Protocol):
         return np.array([self.draw(row, share, beyond) for row, share, beyond in each], np.int64)
 
 
-def quantile(likely: list[int], share: float, beyond: int) -> int:
+def quantile(likely: array[int], share: float, beyond: int) -> int:
     """Of the values above `beyond` the one at `share`, linear between neighbours; `likely` is in ascending order.
 
     Beyond the last value: a Pareto tail with index 2 from `beyond` on, as for a thing that lasts the longer the longer
@@ -69,9 +70,9 @@ def quantile(likely: list[int], share: float, beyond: int) -> int:
     return max(int(low + (high - low) * (at - below)), beyond + 1)
 
 
-def quantiles(likely: list[int], shares: Parts, beyond: Whole) -> Whole:
+def quantiles(likely: array[int], shares: Parts, beyond: Whole) -> Whole:
     """`quantile` at every share, to the same bit."""
-    values = np.array(likely, np.int64)
+    values = view(likely)
     first = np.searchsorted(values, beyond, side="right")
     left = len(values) - first
     at = shares * (left + 1)
@@ -104,11 +105,11 @@ def uniforms(seed: int, names: Iterable[str]) -> Parts:
     return ((z ^ z >> np.uint64(31)) >> np.uint64(11)) / 2**53
 
 
-def _lognormal(median: float, sigma: float, most: float) -> list[int]:
+def _lognormal(median: float, sigma: float, most: float) -> array[int]:
     """Quantiles of a lognormal distribution, in millionths, cut at `most`."""
     normal = NormalDist()
     values = (median * math.exp(sigma * normal.inv_cdf(permille / 1000)) for permille in _PERMILLES)
-    return [int(min(value, most) * _MILLION) for value in values]
+    return array("q", [int(min(value, most) * _MILLION) for value in values])
 
 
 OF_ESTIMATE = _lognormal(0.45, 0.5, 1.0)
@@ -117,6 +118,11 @@ and few runs reach their limit."""
 UNKNOWN_MEDIAN_MS = 30 * 60_000
 UNKNOWN = _lognormal(1.0, 1.0, 1000.0)
 """Of UNKNOWN_MEDIAN_MS, when there is no estimate either."""
+
+
+def _enough(found: dict[tuple[int, int], list[int]], least: int) -> dict[tuple[int, int], array[int]]:
+    """Those with so many values, in ascending order."""
+    return {key: array("q", sorted(values)) for key, values in found.items() if len(values) >= least}
 
 
 class Learnt(RunTimes):
@@ -130,50 +136,46 @@ class Learnt(RunTimes):
         rows = np.flatnonzero(view(w.state) == WorkloadState.FINISHED) if w.ids else np.zeros(0, np.int64)
         rows = rows[np.argsort(view(w.ended)[rows], kind="stable")[-MOST_SAMPLES:]] if len(rows) else rows
         work = view(w.kept)[rows] + view(w.done)[rows] if len(rows) else np.zeros(0, np.int64)
-        self._of_class: dict[tuple[int, int], list[int]] = {}
-        self._shares: dict[tuple[int, int], list[int]] = {}
-        """(queue, tenant), (queue, -1) or (-1, -1) -> work in millionths of the estimate."""
+        of_class: dict[tuple[int, int], list[int]] = {}
+        of_estimate: dict[tuple[int, int], list[int]] = {}
         for row, ms in zip(rows.tolist(), np.maximum(work, 1).tolist(), strict=True):
             queue, tenant = w.queue[row], w.tenant[row]
-            self._of_class.setdefault((w.cls[row], queue), []).append(ms)
+            of_class.setdefault((w.cls[row], queue), []).append(ms)
             estimate = w.class_at(row).estimate_ms
             if estimate:
                 share = ms * _MILLION // estimate
                 for key in ((queue, tenant), (queue, -1), (-1, -1)):
-                    self._shares.setdefault(key, []).append(share)
-        for found, least in ((self._of_class, LEAST_OF_CLASS), (self._shares, LEAST_SAMPLES)):
-            for key in [key for key, values in found.items() if len(values) < least]:
-                del found[key]
-            for values in found.values():
-                values.sort()
+                    of_estimate.setdefault(key, []).append(share)
+        self._of_class = _enough(of_class, LEAST_OF_CLASS)
+        self._shares = _enough(of_estimate, LEAST_SAMPLES)
+        """(queue, tenant), (queue, -1) or (-1, -1) -> work in millionths of the estimate."""
 
     def draw(self, row: int, share: float, beyond_ms: int) -> int:
-        likely, unit = self._likely(self._kind(row))
-        if unit == _MILLION:
-            return quantile(likely, share, beyond_ms)
+        w = self._state.workloads
+        likely, unit = self._likely((w.cls[row], w.queue[row], w.tenant[row]))
         return max(quantile(likely, share, beyond_ms * _MILLION // unit) * unit // _MILLION, beyond_ms + 1)
 
     def draw_many(self, rows: Whole, shares: Parts, beyond_ms: Whole) -> Whole:
         w = self._state.workloads
         kinds = np.stack([view(w.cls)[rows], view(w.queue)[rows], view(w.tenant)[rows]], axis=1)
         distinct, which = np.unique(kinds, axis=0, return_inverse=True)
-        order = np.argsort(which.ravel(), kind="stable")
-        ends = np.cumsum(np.bincount(which.ravel(), minlength=len(distinct)))
-        found = np.zeros(len(rows), np.int64)
-        for kind, here in zip(distinct.tolist(), np.split(order, ends[:-1]), strict=True):
-            likely, unit = self._likely(tuple(kind))
-            beyond = beyond_ms[here]
-            drawn = quantiles(likely, shares[here], beyond if unit == _MILLION else beyond * _MILLION // unit)
-            found[here] = drawn if unit == _MILLION else np.maximum(drawn * unit // _MILLION, beyond + 1)
+        likely: dict[int, tuple[array[int], int]] = {}
+        """By identity: the values, and their number. Many kinds have the same."""
+        numbers, units = np.zeros(len(distinct), np.int64), np.zeros(len(distinct), np.int64)
+        for i, kind in enumerate(distinct.tolist()):
+            values, units[i] = self._likely(tuple(kind))
+            numbers[i] = likely.setdefault(id(values), (values, len(likely)))[1]
+        number, unit = numbers[which.ravel()], units[which.ravel()]
+        drawn = np.zeros(len(rows), np.int64)
+        for values, at in likely.values():
+            here = np.flatnonzero(number == at)
+            drawn[here] = quantiles(values, shares[here], beyond_ms[here] * _MILLION // unit[here])
+        found: Whole = np.maximum(drawn * unit // _MILLION, beyond_ms + 1)
         return found
 
-    def _kind(self, row: int) -> tuple[int, int, int]:
-        """Class row, queue and tenant."""
-        w = self._state.workloads
-        return w.cls[row], w.queue[row], w.tenant[row]
-
-    def _likely(self, kind: tuple[int, int, int]) -> tuple[list[int], int]:
-        """Likely run times, ascending, and the milliseconds of which they are millionths."""
+    def _likely(self, kind: tuple[int, int, int]) -> tuple[array[int], int]:
+        """Of a class row, queue and tenant: likely run times, ascending, and the milliseconds of which they are
+        millionths."""
         cls, queue, tenant = kind
         seen = self._of_class.get((cls, queue))
         if seen is not None:

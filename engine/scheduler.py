@@ -106,6 +106,8 @@ class Scheduler:
         """The last full pass left something waiting for capacity."""
         self._bound = 0
         """Starts so far."""
+        self._lowered: set[int] = set()
+        """Queues of which something was stopped, since the order of candidates last heard of it."""
         self._soon = (-1, False)
         """State version, and whether then all that ran was likely to end soon."""
 
@@ -228,6 +230,7 @@ class Scheduler:
         state = self.state
         groups = state.pending.groups
         lineup: Lineup | ShortestFirst = Lineup(state, heads)
+        self._lowered.clear()
         closed: set[int] = set()
         refused: set[int] = set()
         alike = not self._anyone_preempts() and not state.bookings.reservations
@@ -260,8 +263,13 @@ class Scheduler:
                 group = groups.get(key)
                 lineup.started(None if group is None else group.rows[group.front])
                 started = order
+            else:
+                lineup.drop()
+            if self._lowered:
+                lineup.lowered(self._lowered)
+                self._lowered.clear()
+            if verdict == Verdict.STARTED:
                 continue
-            lineup.drop()
             if verdict == Verdict.QUEUE_CLOSED or self._is_strict(key[1]):
                 closed.add(key[1])
             elif verdict == Verdict.ARRAY_LIMIT or (verdict in _OF_ROOM and alike):
@@ -433,8 +441,13 @@ class Scheduler:
         self._emit_claimed(ev.Placed(row, packed(claims, len(shapes)), flags))
 
     def variants(self, row: int) -> Iterator[tuple[Shape, ...]]:
-        """The ways its groups may be laid on pools and kept nodes, in order of preference. Where a tree has quotas by
-        pool, each group goes to one pool."""
+        """The ways its groups may be laid on pools and kept nodes, in order of preference, to be placed by the scores
+        of its queue. Where a tree has quotas by pool, each group goes to one pool."""
+        profile = self.state.queues.profile(self.state.workloads.queue[row])
+        for shapes in self._laid_out(row):
+            yield tuple(shape.scored(profile) for shape in shapes) if profile else shapes
+
+    def _laid_out(self, row: int) -> Iterator[tuple[Shape, ...]]:
         state = self.state
         w = state.workloads
         queue = w.queue[row]
@@ -561,6 +574,7 @@ class Scheduler:
                 return Verdict.CLEARING
             for victim, cause in found.victims:
                 self._emit(ev.Requeued(victim, cause, by=row))
+            self._lowered.update(state.workloads.queue[victim] for victim, _ in found.victims)
             self._place_preemptor(row, shapes)
             return Verdict.STARTED
         return None
@@ -677,6 +691,7 @@ class Scheduler:
                 groups = len(state.workloads.class_at(donor).shapes)
                 given = [claim for other, claim in needed if other == donor]
                 self._emit(ev.Shrunk(donor, packed(given, groups), by=row))
+                self._lowered.add(state.workloads.queue[donor])
             self._place_preemptor(row, shapes)
             return True
         return False

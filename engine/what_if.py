@@ -246,10 +246,10 @@ def _outlook(
 
 
 def _start_if_any(found: list[Focus]) -> Start | None:
-    """None for what is not there, and for what ran already and was not stopped."""
-    if not any(one.exists for one in found) or all(one.ran for one in found):
-        return None
-    return start_of([one.started_ms for one in found])
+    """None for what is not there, and for what ran already and was not stopped. Of what was stopped in some seeds, the
+    next start in those."""
+    times = [one.started_ms for one in found if not one.ran]
+    return start_of(times) if times and any(one.exists for one in found) else None
 
 
 def _notes(pairs: Pairs) -> tuple[str, ...]:
@@ -265,7 +265,7 @@ def _notes(pairs: Pairs) -> tuple[str, ...]:
 
 def movers(pairs: Pairs, engine: Engine, horizon_ms: int, focus: tuple[str, ...]) -> list[StartFigure]:
     """Those whose start moves most, by the median over the seeds; a start after the horizon counts as its end."""
-    w, end_ms = engine.state.workloads, engine.now_ms + horizon_ms
+    w, end_ms = engine.state.workloads, engine.now_ms + horizon_ms + 1
     rows = np.unique(np.concatenate([np.frombuffer(one.rows, np.int32) for one in (*pairs.before, *pairs.after)]))
     if not len(rows):
         return []

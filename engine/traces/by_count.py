@@ -1,9 +1,9 @@
 """Rigid jobs on identical processors, by counting free ones: the same starts as the engine's, without the engine.
 
 Where every task asks for exactly one processor and all are alike, any free one will do: when a job starts depends on
-how many are free and never on which. So FCFS and EASY (also shortest job backfilled first) need a number and the
-expected ends of what runs. Nobody outruns an estimate here. At one instant ends come first, then arrivals, then
-decisions. Of several jobs expected to end at the moment the blocked one is due, only those it needs, older ones first,
+how many are free and never on which. So FCFS and EASY need a number and the expected ends of what runs. Nobody outruns an
+estimate here. At one instant ends come first, then arrivals, then decisions: deciding between the two as well, as the
+engine does, comes to the same as long as candidates are looked at in order of arrival. Of several jobs expected to end at the moment the blocked one is due, only those it needs, older ones first,
 count as gone (`engine.backfill`).
 """
 
@@ -44,12 +44,12 @@ def fcfs(jobs: Jobs, processors: int) -> list[int]:
     return starts
 
 
-def easy(jobs: Jobs, processors: int, *, shortest_first: bool = False) -> list[int]:
-    """Start of each job by EASY backfill, candidates in order of arrival or of their estimates.
+def easy(jobs: Jobs, processors: int) -> list[int]:
+    """Start of each job by EASY backfill.
 
     Costs O(waiting + running) where something ends, else what arrives: whoever was refused stays refused until then.
     """
-    run = Run(jobs, processors, shortest_first)
+    run = Run(jobs, processors)
     arrivals = jobs.arrival
     arrived, count = 0, len(arrivals)
     while arrived < count or run.ends:
@@ -67,10 +67,9 @@ def easy(jobs: Jobs, processors: int, *, shortest_first: bool = False) -> list[i
 class Run:
     """EASY under way."""
 
-    def __init__(self, jobs: Jobs, processors: int, shortest_first: bool) -> None:
+    def __init__(self, jobs: Jobs, processors: int) -> None:
         self.jobs = jobs
         self.free = processors
-        self.shortest_first = shortest_first
         self.starts = [-1] * len(jobs.arrival)
         self.waiting: list[int] = []
         """Jobs in order of arrival; the first one is promised a start."""
@@ -128,8 +127,6 @@ class Run:
         """Start whoever fits and does not delay the first that waits."""
         started: set[int] = set()
         sizes, estimates = self.jobs.processors, self.jobs.estimate
-        if self.free and self.shortest_first:
-            candidates = sorted(candidates, key=estimates.__getitem__)
         for job in candidates:
             if not self.free:
                 break

@@ -254,7 +254,7 @@ def countable(plan: Plan, policy: Policy) -> bool:
     that nobody outruns, and a policy that `by_count` knows."""
     one = plan.cell.pools[0].capacity
     return (
-        policy in ("fcfs", "easy", "easy-sjbf")
+        policy in ("fcfs", "easy")
         and not plan.learns
         and len(plan.cell.pools) == 1
         and plan.units == len(plan.cell.nodes)
@@ -270,9 +270,7 @@ def count(plan: Plan, policy: Policy) -> list[int]:
         estimate=plan.estimates,
         processors=[job.tasks for job in plan.jobs],
     )
-    if policy == "fcfs":
-        return by_count.fcfs(jobs, plan.units)
-    return by_count.easy(jobs, plan.units, shortest_first=policy == "easy-sjbf")
+    return by_count.fcfs(jobs, plan.units) if policy == "fcfs" else by_count.easy(jobs, plan.units)
 
 
 def run(plan: Plan, policy: Policy) -> Engine:

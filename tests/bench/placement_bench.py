@@ -316,5 +316,9 @@ def replace(
 
 def left_out(what: str, extra: fast.Extra) -> dict[str, Any]:
     """The row in place of one that needs the compiled extra."""
-    why = "the extra is not installed: make fast" if extra.state == "absent" else extra.reason or "kernels not ready"
+    why = (
+        "the extra is not installed: pip install 'muster[fast]'"
+        if extra.state == "absent"
+        else extra.reason or "kernels not ready"
+    )
     return {"at": what, "result": "left out", "reference": why}

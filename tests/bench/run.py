@@ -17,6 +17,7 @@ import pack_bench
 import paint_bench
 import peers_bench
 import placement_bench
+import process_bench
 import topology_bench
 import twin_bench
 import victims_bench
@@ -27,6 +28,8 @@ BENCHES: dict[str, Callable[[], Iterator[Row]]] = {
     "packing": placement_bench.packing,
     "pack": pack_bench.openb,
     "end_to_end": engine_bench.end_to_end,
+    "first_cycle": process_bench.first_cycle,
+    "memory": process_bench.memory,
     "gang": engine_bench.gang,
     "gangs_in_a_block": topology_bench.gangs_in_a_block,
     "fewest_blocks": topology_bench.fewest_blocks,

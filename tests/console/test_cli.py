@@ -24,6 +24,7 @@ from console.settings import CellPaths, paths_in
 from console.sockets import probe
 from engine import errors
 from engine.commands import Cordon, Hold, Submit
+from engine.control import Engine
 from engine.loop import EngineLoop
 from engine.model import Policy
 from engine.query import Kind, Query
@@ -693,3 +694,24 @@ def test_an_empty_cell_is_defined_once(paths: CellPaths, capsys: pytest.CaptureF
     assert run(["submit", "--cell", "lab", "--queue", "q", "--cpus", "4"]) == 0
     assert run(["define", file, "--cell", "lab"]) == 4
     assert "defined already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "node", ["{id: b, pool: p, zone: z, region: other}", "{id: a, pool: p}", "{id: b, pool: q}"], ids=str
+)
+def test_a_cell_that_the_engine_refuses_is_told_with_its_line_wherever_it_is_given(
+    tmp_path: Path, node: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "cell.yaml"
+    file.write_text(
+        "pools: [{name: p, capacity: {cpu: 4}}]\nnodes:\n- {id: a, pool: p, zone: z, region: r}\n- " + node + "\n"
+    )
+    assert run(["serve", "--cell-file", str(file), "--data", str(tmp_path / "data")]) == 2
+    assert "cell.yaml:4:" in capsys.readouterr().err
+    loop = EngineLoop(Engine.open(None))
+    loop.start()
+    with served_on_unix(loop) as path:
+        assert run(["define", str(file), "--connect", str(path)]) == 2
+    assert "cell.yaml:4:" in capsys.readouterr().err
+    assert loop.engine.version == 0
+    loop.stop()

@@ -11,7 +11,7 @@ from console.cli import ACTIONS
 from console.fragmentation import proposed
 from console.wishes import parse, propose, queue_change, reservation
 from engine.errors import RefusedError, SpecError
-from engine.model import BurstSpec, QueueSpec, ReservationSpec
+from engine.model import PROFILES, BurstSpec, QueueSpec, ReservationSpec
 from engine.query import ConsolidationRequest
 from runbooks.plan import WorkloadMove
 from tests.console.fake_client import NOW_MS, FakeClient
@@ -41,12 +41,18 @@ def changed(line: str, was: QueueSpec = WAS) -> dict[str, Any]:
         ("--weight 3 --order fair --reclaim never", {"weight": 3, "order": "fair", "reclaim": "never"}),
         ("--min-runtime 1h30m --disruptions 2", {"min_runtime_ms": 5_400_000, "disruptions": 2}),
         ("--burst none", {"burst": None}),
+        ("--placement gpu", {"placement": PROFILES["gpu"]}),
+        ("--placement pack=100 price=5", {"placement": {"pack": 100, "price": 5}}),
         ("--burst-window 2h", {"burst": BurstSpec(limit={"gpu_milli": 48_000}, window_ms=2 * HOUR)}),
         ("", {}),
     ],
 )
 def test_what_is_not_given_stays_as_it_is(line: str, fields: dict[str, Any]) -> None:
     assert changed(line) == fields
+
+
+def test_placement_can_be_left_to_the_pools_again() -> None:
+    assert changed("--placement none", QueueSpec(name="q", placement={"pack": 1})) == {"placement": {}}
 
 
 def test_a_burst_can_be_given_to_a_queue_that_had_none() -> None:
@@ -67,6 +73,8 @@ def test_a_burst_can_be_given_to_a_queue_that_had_none() -> None:
         ("--borrowing-limit memory=1", "--borrowing-limit: '1' is not a size"),
         ("--min-runtime soon", "--min-runtime: 'soon' is not a duration"),
         ("--order random", "invalid choice: 'random'"),
+        ("--placement gpus", "--placement: there is no profile 'gpus', did you mean 'gpu'?"),
+        ("--placement pack=1 price", "--placement: 'price' is not SCORE=WEIGHT"),
         ("--weight x", "argument --weight: 'x' is not a whole number"),
         ("--colour red", "unrecognized arguments: --colour red"),
         ("--nominal 'gpu=1", "No closing quotation"),

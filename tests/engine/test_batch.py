@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
-from cells import small_cell, submit, workload
+from cells import CLASSES, small_cell, submit, workload
 from hypothesis import given
 from random_cells import HOUR, SOME, Life, Player, differences, lives
 
@@ -17,7 +19,15 @@ from engine.child import Report
 from engine.control import Engine
 from engine.edits import parse_all
 from engine.errors import MusterError
-from engine.model import WorkloadState
+from engine.model import (
+    CellSpec,
+    Dependency,
+    PriorityClassSpec,
+    QueueSpec,
+    Settings,
+    WorkloadSpec,
+    WorkloadState,
+)
 from engine.rehearsal import Conditions, Sample, decode, rehearse
 from engine.run_times import Learnt
 from engine.scheduler import Scheduler
@@ -90,6 +100,97 @@ def test_batches_happen_at_all_and_the_journal_gives_the_same_state(tmp_path: Pa
     for event in ev.decode(ev.encode(singles)):
         replayed.apply(event)
     assert not differences(single.state, replayed)
+
+
+PLENTY = dict.fromkeys(("cpu_milli", "memory_mib", "gpu_milli"), 2**40)
+ROOMY = msgspec.structs.replace(
+    small_cell(gpu_nodes=12),
+    queues=(
+        QueueSpec(name="root", nominal=PLENTY),
+        QueueSpec(name="a", parent="root", nominal=PLENTY, lending_limit={"gpu_milli": 4000}),
+        QueueSpec(name="sub", parent="root"),
+        QueueSpec(name="b", parent="sub", nominal={**PLENTY, "gpu_milli": 12_000}, weight=3),
+        QueueSpec(name="other", nominal=PLENTY, order="fair"),
+    ),
+    priority_classes=(
+        *CLASSES,
+        PriorityClassSpec(name="same", value=500),
+        PriorityClassSpec(name="ahead", value=1, band=500),
+    ),
+)
+
+
+def roomy(half_life_ms: int) -> CellSpec:
+    return msgspec.structs.replace(ROOMY, settings=Settings(fair_half_life_ms=half_life_ms))
+
+
+def crowd(rng: random.Random, turn: int) -> list[WorkloadSpec]:
+    """Single tasks, a few of which fail first, or wait for one that was there before."""
+    return [
+        msgspec.structs.replace(
+            workload(
+                f"w{turn}-{i}",
+                queue=rng.choice(["a", "a", "b"] if rng.random() < 0.999 else ["other"]),
+                gpu=rng.choice([0, 0, 250, 1000]),
+                run=rng.choice([0, rng.randrange(1, 60) * 1000 + rng.randrange(60)]),
+                estimate=rng.choice([30_000, 90_000]),
+                priority=rng.choice([c.name for c in ROOMY.priority_classes]) if turn % 2 else "normal",
+                tenant=rng.choice(["", "t1", "t2"]),
+            ),
+            simulated_failures=int(rng.random() < 0.01),
+            after=(Dependency(id=f"w{turn - 1}-{i}"),) if turn and rng.random() < 0.002 else (),
+        )
+        for i in range(200 if turn == 9 else rng.choice([30, 60]))
+    ]
+
+
+@pytest.mark.parametrize(("seed", "half_life_ms"), [(1, 0), (2, 60_000), (3, 500), (4, HOUR)])
+def test_crowds_that_fit_start_and_end_as_they_would_one_by_one(seed: int, half_life_ms: int) -> None:
+    """They come and go, mostly within quota and with room for all, sometimes not."""
+    rng = random.Random(seed)
+    together, single = (Engine.open(None, seed=seed, cell=roomy(half_life_ms)) for _ in range(2))
+    single.scheduler.most_at_once = 1
+    together.cycle_every_ms = single.cycle_every_ms = rng.choice([0, 100, 5000])
+    events = journalled(together)
+    a, b = together.state, single.state
+    for turn in range(14):
+        stopped = cmd.Cancel(ids=tuple(f"w{turn}-{i}" for i in range(0, 30, 3)))
+        steps = [submit(*crowd(rng, turn)), *([stopped] if turn % 3 == 0 else []), rng.choice([700, 9000, 30_000])]
+        for step in steps:
+            for engine in (together, single):
+                engine.advance(engine.now_ms + step) if isinstance(step, int) else engine.commands([step])
+            assert not differences(a, b)
+            assert list(together.scheduler.decisions) == list(single.scheduler.decisions)
+        assert together.changes(0, 20_000) == single.changes(0, 20_000)
+        assert a.workloads_of_queue == b.workloads_of_queue
+        assert a.tenant_use == b.tenant_use
+        current = [{entry for entry in s.ends if s.ends_at(entry[1], entry[0])} for s in (a, b)]
+        assert current[0] == current[1]
+    sizes = [event.versions for event in events if isinstance(event, ev.PlacedMany)]
+    assert sum(size >= 30 for size in sizes) > 5, "hardly anything came at once"
+    replayed = Engine.open(None, cell=roomy(half_life_ms)).state
+    for event in ev.decode(ev.encode(events)):
+        replayed.apply(event)
+    assert not differences(a, replayed)
+
+
+@pytest.mark.parametrize("half_life_ms", [0, 700, HOUR])
+def test_quota_given_back_together_is_as_if_it_was_in_turn(half_life_ms: int) -> None:
+    rng = random.Random(half_life_ms)
+    one, other = (Engine.open(None, cell=roomy(half_life_ms)).state.queues for _ in range(2))
+    for _ in range(20):
+        size, at_ms = 50, one.accrued_at[0] + 1000
+        queues = np.array([rng.choice([1, 3, 4]) for _ in range(size)], np.int32)
+        asked = np.array([[rng.choice([0, 1000]) for _ in range(4)] for _ in range(size)], np.int64)
+        times = np.sort(np.array([at_ms + rng.randrange(200) for _ in range(size)], np.int64))
+        for tree in (one, other):
+            for queue, request in zip(queues.tolist(), asked.tolist(), strict=True):
+                tree.charge(queue, tree.total_charge(tuple(request)), at_ms)
+        one.give_back_many(queues, asked, times)
+        for queue, request, when in zip(queues.tolist(), asked.tolist(), times.tolist(), strict=True):
+            other.give_back(queue, other.total_charge(tuple(request)), when)
+        assert one.dump() == other.dump()
+        assert one.drawn == other.drawn
 
 
 def test_a_submission_that_is_wrong_anywhere_is_refused_whole_with_the_place() -> None:

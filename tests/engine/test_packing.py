@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -294,3 +295,49 @@ def test_muster_beats_published_fgd_and_is_nowhere_far_below() -> None:
     ahead = [measured(each, "muster", range(42, 46)) - published(each, PUBLISHED_AS["fgd"]) for each in WORKLOADS]
     assert np.min(ahead) > -WORST
     assert np.mean(ahead, axis=0).min() > 0
+
+
+BOUND = (0, 30, 5, 14, 47, 4)
+"""Weights of the models A10, G2, G3, P100, T4 and V100M16 among pods bound to one."""
+
+
+def other_mix(pods: Pods, kind: str, random: Random) -> Pods:
+    """The pods of a list in a mix that no list here has: more CPU-only pods, shares alone, half of the GPUs asked for
+    in twos and more, or a third of the pods bound to models."""
+    shapes, kept = pods.shapes, pods.shape
+    alone = [row for row in kept if not shapes[row].devices]
+    shares = [row for row in kept if 0 < shapes[row].per_device < 1000]
+    several = [row for row in kept if shapes[row].devices > 1]
+    if kind == "more CPU-only pods":
+        return Pods(shapes, kept + random.choices(alone, k=3 * len(alone) // 2), [])
+    if kind == "shares alone":
+        return Pods(shapes, alone + random.choices(shares, k=len(kept) - len(alone)), [])
+    if kind == "half in several devices":
+        wanted = pods.gpu_milli - 2 * sum(shapes[row].gpu_milli for row in several)
+        more = wanted // (sum(shapes[row].gpu_milli for row in several) // len(several))
+        return Pods(shapes, kept + random.choices(several, k=more), [])
+    bound = [replace(shape, models=(model,), spec=str(model)) for model in range(len(BOUND)) for shape in shapes]
+    rows = [
+        (1 + random.choices(range(len(BOUND)), BOUND)[0]) * len(shapes) + row
+        if shapes[row].devices == 1 and random.random() < 1 / 3
+        else row
+        for row in kept
+    ]
+    return Pods(shapes + bound, rows, [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kind", ["more CPU-only pods", "shares alone", "half in several devices", "a third bound to models"]
+)
+def test_muster_is_not_below_fgd_on_mixes_of_other_kinds(kind: str) -> None:
+    published("default", "06-FGD")
+    nodes, pods = lists("default")
+    mix = other_mix(pods, kind, Random(kind))
+    ours, fgd = (
+        np.mean(
+            [(run.alloc_at(100), run.alloc_at(130)) for run in (pack(nodes, mix, each, seed=s) for s in (42, 43))], 0
+        )
+        for each in ("muster", "fgd")
+    )
+    assert (ours - fgd).min() > -WORST, (ours, fgd)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.pending import Key, Pending
+from engine.pending import Arrived, Key, Pending
 
 VALUES = [-5, 0, 900, 0]
 """Integer priorities of the priority classes; two share one."""
@@ -33,11 +34,32 @@ class Line(RuleBasedStateMachine):
         tenant=st.integers(-1, 1),
     )
     def submit(self, count: int, priority: int, queue: int, cls: int, tenant: int) -> None:
-        for _ in range(count):
-            row = len(self.facts)
-            self.facts[row] = (priority, queue, cls, tenant)
+        for row in self.new(count, priority, queue, cls, tenant):
             self.pending.add(self.key(row), row)
-            self.waiting.add(row)
+
+    @rule(
+        count=st.integers(1, 150),
+        priority=st.integers(0, 3),
+        queue=st.integers(0, 1),
+        cls=st.integers(0, 2),
+        tenant=st.integers(-1, 1),
+        started=st.booleans(),
+    )
+    def come_together(self, count: int, priority: int, queue: int, cls: int, tenant: int, started: bool) -> None:
+        rows = self.new(count, priority, queue, cls, tenant)
+        self.pending.arrive(Arrived(rows, *([fact] * count for fact in (priority, queue, cls, tenant))))
+        alone = self.pending.all_new()
+        if started and alone is not None:
+            assert self.pending.leave_together(alone[::-1])
+            self.waiting.clear()
+        elif started:
+            assert not self.pending.leave_together(np.array(rows, np.int32))
+
+    def new(self, count: int, priority: int, queue: int, cls: int, tenant: int) -> range:
+        rows = range(len(self.facts), len(self.facts) + count)
+        self.facts.update(dict.fromkeys(rows, (priority, queue, cls, tenant)))
+        self.waiting.update(rows)
+        return rows
 
     @precondition(lambda self: self.waiting)
     @rule(data=st.data(), count=st.integers(1, 100))
