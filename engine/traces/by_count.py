@@ -1,10 +1,10 @@
 """Rigid jobs on identical processors, by counting free ones: the same starts as the engine's, without the engine.
 
 Where every task asks for exactly one processor and all are alike, any free one will do: when a job starts depends on
-how many are free and never on which. So FCFS and EASY need a number and the expected ends of what runs. Nobody outruns an
-estimate here. At one instant ends come first, then arrivals, then decisions: deciding between the two as well, as the
-engine does, comes to the same as long as candidates are looked at in order of arrival. Of several jobs expected to end at the moment the blocked one is due, only those it needs, older ones first,
-count as gone (`engine.backfill`).
+how many are free and never on which. So FCFS and EASY need a number and the expected ends of what runs. Nobody outruns
+an estimate here. At one instant ends come first, then arrivals, then decisions; that the engine also decides between
+the two comes to the same, as long as candidates are looked at in order of arrival. Of several jobs expected to end at
+the moment the blocked one is due, only those it needs, older ones first, count as gone (`engine.backfill`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,388 @@
+"""Workloads, nodes, queues and reservations as columns, to be filtered, sorted and shown a window at a time."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Any, get_args
+
+import numpy as np
+
+from engine.columns import view
+from engine.errors import SpecError
+from engine.explain import Explainer
+from engine.fairness import report
+from engine.model import NodeState, QueueMode, ReservationSpec, WorkloadState
+from engine.query import COLUMNS, Kind, Term, VertexReport
+from engine.quota import UNLIMITED, WIDTH, BurstState
+from engine.state import State
+
+Numbers = np.ndarray[Any, np.dtype[Any]]
+Rows = Numbers | slice
+ALL = slice(None)
+_STILL_WAITS = (WorkloadState.QUEUED, WorkloadState.HELD, WorkloadState.SUSPENDED, WorkloadState.WAITING)
+_HAS_WAITED = np.array([s in _STILL_WAITS for s in WorkloadState])
+
+
+class Source:
+    """Rows of one kind. A column is numeric, coded text (codes into a few names) or plain text.
+
+    Column functions take the rows that are wanted, so that a window costs a window and only filters cost a column.
+    """
+
+    size = 0
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, Callable[[Rows], Numbers]] = {}
+        """Numeric columns; values that do not apply are the column's `absent` number."""
+        self.codes: dict[str, Callable[[Rows], tuple[Numbers, list[str]]]] = {}
+        """Text columns with few distinct values."""
+        self.texts: dict[str, list[str]] = {}
+        """Text columns with a value of their own in every row."""
+        self.absent: dict[str, int] = {}
+        """Numeric column -> the number that means "does not apply"."""
+        self.hidden: Numbers | None = None
+        """Mask of rows that no answer shows; None when there are none."""
+
+    def values(self, name: str, rows: Numbers) -> list[Any]:
+        """The column's values at the rows, as an answer carries them."""
+        if name in self.texts:
+            column = self.texts[name]
+            return [column[row] for row in rows.tolist()]
+        if name in self.codes:
+            coded, names = self.codes[name](rows)
+            return [names[i] for i in coded.tolist()]
+        numbers = self.numbers[name](rows).tolist()
+        missing = self.absent.get(name)
+        return numbers if missing is None else [None if n == missing else n for n in numbers]
+
+    def rank(self, name: str, rows: Numbers) -> Numbers:
+        """Numbers that sort as the column does."""
+        if name in self.texts:
+            column = self.texts[name]
+            chosen = [column[row] for row in rows.tolist()]
+            position = {text: i for i, text in enumerate(sorted(set(chosen)))}
+            return np.fromiter((position[text] for text in chosen), np.int64, len(chosen))
+        if name in self.codes:
+            coded, names = self.codes[name](rows)
+            order = sorted(range(len(names)), key=names.__getitem__)
+            rank = np.empty(len(names), np.int64)
+            rank[order] = np.arange(len(names))
+            return np.asarray(rank[coded])
+        return self.numbers[name](rows)
+
+
+class WorkloadSource(Source):
+    """Columns of `COLUMNS["workloads"]`."""
+
+    def __init__(self, state: State, explainer: Explainer, now_ms: int) -> None:
+        super().__init__()
+        w = state.workloads
+        self.size = len(w.ids)
+        totals_of = np.array([(c.tasks, *c.request, c.estimate_ms) for c in w.classes], np.int64).reshape(-1, 6)
+
+        def of_class(i: int) -> Callable[[Rows], Numbers]:
+            return lambda rows: np.asarray(totals_of[view(w.cls)[rows], i])
+
+        def waited(rows: Rows) -> Numbers:
+            started, ended = view(w.started)[rows], view(w.ended)[rows]
+            until = np.where(started >= 0, started, np.where(ended >= 0, ended, now_ms))
+            return np.asarray(np.where(_HAS_WAITED[view(w.state)[rows]], now_ms, until) - view(w.submitted)[rows])
+
+        def ran(rows: Rows) -> Numbers:
+            started, ended = view(w.started)[rows], view(w.ended)[rows]
+            never = (started < 0) | _HAS_WAITED[view(w.state)[rows]]
+            return np.asarray(np.where(never, -1, np.where(ended >= 0, ended, now_ms) - started))
+
+        def reason(rows: Rows) -> tuple[Numbers, list[str]]:
+            tokens: dict[str, int] = {"": 0}
+            states = view(w.state)
+            coded = np.zeros(self.size, np.int32)
+            wanted = np.arange(self.size)[rows]
+            for row in wanted[_HAS_WAITED[states[wanted]]].tolist():
+                coded[row] = tokens.setdefault(explainer.token(row), len(tokens))
+            return coded[rows], list(tokens)
+
+        self.texts = {"id": w.ids, "name": w.names}
+        self.codes = {
+            "state": lambda rows: (view(w.state)[rows], [s.label for s in WorkloadState]),
+            "queue": lambda rows: (view(w.queue)[rows], [spec.name for spec in state.queues.specs]),
+            "tenant": lambda rows: (view(w.tenant)[rows], w.tenants.names),
+            "team": lambda rows: (view(w.team)[rows], w.teams.names),
+            "array": lambda rows: (view(w.array)[rows] + 1, ["", *w.array_names.names]),
+            "reason": reason,
+        }
+        self.numbers = {
+            "priority": lambda rows: np.array(w.priority_value, np.int64)[view(w.priority)[rows]],
+            "tasks": of_class(0),
+            "cpu": of_class(1),
+            "memory": of_class(2),
+            "gpu": of_class(3),
+            "estimate": of_class(5),
+            "wait": waited,
+            "age": lambda rows: now_ms - view(w.submitted)[rows],
+            "run": ran,
+            "submitted": lambda rows: view(w.submitted)[rows],
+            "started": lambda rows: view(w.started)[rows],
+            "ended": lambda rows: view(w.ended)[rows],
+            "attempts": lambda rows: view(w.attempts)[rows],
+        }
+        self.absent = {"run": -1, "started": -1, "ended": -1}
+
+
+class NodeSource(Source):
+    """Columns of `COLUMNS["nodes"]`."""
+
+    def __init__(self, state: State, explainer: Explainer, now_ms: int) -> None:
+        super().__init__()
+        c = state.capacity
+        self.size = len(c.node_ids)
+        if len(c.row_of) < self.size:
+            self.hidden = view(c.state) == NodeState.REMOVED
+        full = np.array([pool.capacity.vector() for pool in c.pools], np.int64).reshape(-1, 4)
+
+        def total(i: int) -> Callable[[Rows], Numbers]:
+            return lambda rows: np.asarray(full[view(c.pool)[rows], i])
+
+        def use(rows: Rows) -> Numbers:
+            shares = []
+            for i, free in enumerate((view(c.free_cpu), view(c.free_memory), free_gpu(state))):
+                most = full[view(c.pool)[rows], i]
+                shares.append(np.where(most > 0, (most - free[rows]) * 1000 // np.maximum(most, 1), 0))
+            return np.asarray(np.max(shares, axis=0))
+
+        def bound(rows: Rows) -> Numbers:
+            wanted = np.arange(self.size)[rows].tolist()
+            return np.fromiter((state.allocations.workloads_on(node) for node in wanted), np.int64, len(wanted))
+
+        self.texts = {"id": c.node_ids}
+        self.codes = {
+            "state": lambda rows: (view(c.state)[rows], [s.label for s in NodeState]),
+            "pool": lambda rows: (view(c.pool)[rows], [pool.name for pool in c.pools]),
+            "gpu_model": lambda rows: (view(c.pool)[rows], [pool.gpu_model for pool in c.pools]),
+            "zone": lambda rows: (view(c.zone)[rows], c.places.names),
+            "block": lambda rows: (view(c.block)[rows], c.places.names),
+            "rack": lambda rows: (view(c.rack)[rows], c.places.names),
+        }
+        self.numbers = {
+            "cpu": total(0),
+            "memory": total(1),
+            "gpu": total(2),
+            "cpu_free": lambda rows: view(c.free_cpu)[rows],
+            "memory_free": lambda rows: view(c.free_memory)[rows],
+            "gpu_free": lambda rows: free_gpu(state)[rows],
+            "use": use,
+            "workloads": bound,
+        }
+
+
+class QueueSource(Source):
+    """Columns of `COLUMNS["queues"]`. Counts and charges of a queue include all below it."""
+
+    def __init__(self, state: State, explainer: Explainer, now_ms: int) -> None:
+        super().__init__()
+        q, w = state.queues, state.workloads
+        self.size = len(q.specs)
+
+        def up(own: Numbers) -> Numbers:
+            """Sums over the queue and everything below it."""
+            total = own.astype(np.int64)
+            for row in range(self.size - 1, -1, -1):
+                if len(q.path[row]) > 1:
+                    total[q.path[row][1]] += total[row]
+            return total
+
+        def in_states(*states: WorkloadState) -> Callable[[Rows], Numbers]:
+            chosen = np.array([s in states for s in WorkloadState])
+            return lambda rows: up(np.bincount(view(w.queue)[chosen[view(w.state)]], minlength=self.size))[rows]
+
+        def oldest(rows: Rows) -> Numbers:
+            since = np.full(self.size, -1, np.int64)
+            for (_, queue, _, _), group in state.pending.groups.items():
+                wait = now_ms - w.submitted[group.rows[group.front]]
+                for vertex in q.path[queue]:
+                    since[vertex] = max(since[vertex], wait)
+            return np.asarray(since[rows])
+
+        def state_of(rows: Rows) -> tuple[Numbers, list[str]]:
+            strictest = [max(q.mode[vertex] for vertex in path) for path in q.path]
+            return np.array(strictest, np.int64)[rows], [mode.label for mode in QueueMode]
+
+        def burst_state(rows: Rows) -> tuple[Numbers, list[str]]:
+            states = [q.burst_state(row, now_ms) if q.specs[row].burst else "" for row in range(self.size)]
+            names = ["", *get_args(BurstState)]
+            return np.array([names.index(state) for state in states], np.int64)[rows], names
+
+        def burst_left(rows: Rows) -> Numbers:
+            bursts = [vertex.burst for vertex in reports()]
+            left = [-1 if burst is None or burst.state == "idle" else burst.ends_in_ms for burst in bursts]
+            return np.array(left, np.int64)[rows]
+
+        @cache
+        def reports() -> list[VertexReport]:
+            demand = [q.used_vector(row) for row in range(self.size)]
+            return report(q, state.capacity.totals, demand, now_ms)
+
+        def reported(figures: str, resource: str) -> Callable[[Rows], Numbers]:
+            return lambda rows: np.array([getattr(v, figures).get(resource, 0) for v in reports()], np.int64)[rows]
+
+        def share_of(figure: str) -> Callable[[Rows], Numbers]:
+            return lambda rows: np.array([getattr(v, figure) // 1_000_000 for v in reports()], np.int64)[rows]
+
+        used = np.array([q.used_vector(row) for row in range(self.size)], np.int64).reshape(-1, 4)
+        nominal = np.array([q.nominal_at(row, slot) for row in range(self.size) for slot in range(WIDTH)], np.int64)
+        nominal = nominal.reshape(-1, WIDTH)
+        self.texts = {"name": [spec.name for spec in q.specs], "parent": [spec.parent for spec in q.specs]}
+        self.codes = {"state": state_of, "burst": burst_state}
+        self.numbers = {
+            "depth": lambda rows: np.array([len(path) - 1 for path in q.path], np.int64)[rows],
+            "queued": in_states(WorkloadState.QUEUED),
+            "held": in_states(WorkloadState.HELD),
+            "waiting": in_states(WorkloadState.WAITING),
+            "suspended": in_states(WorkloadState.SUSPENDED),
+            "running": in_states(WorkloadState.PLACED, WorkloadState.RUNNING),
+            "oldest_wait": oldest,
+            "share": share_of("share_ppb"),
+            "past_share": share_of("past_share_ppb"),
+            "burst_left": burst_left,
+            "weight": lambda rows: np.array([spec.weight for spec in q.specs], np.int64)[rows],
+        }
+        for i, name in ((0, "cpu"), (1, "memory"), (2, "gpu")):
+            self.numbers[f"{name}_used"] = lambda rows, i=i: used[rows, i]  # type: ignore[misc]
+            self.numbers[f"{name}_nominal"] = lambda rows, i=i: nominal[rows, i]  # type: ignore[misc]
+            self.absent[f"{name}_nominal"] = UNLIMITED
+        for name in ("cpu", "gpu"):
+            self.numbers[f"{name}_borrowed"] = reported("borrowed", f"{name}_milli")
+            self.numbers[f"{name}_lent"] = reported("lent", f"{name}_milli")
+        self.absent["oldest_wait"] = self.absent["burst_left"] = -1
+
+
+class ReservationSource(Source):
+    """Columns of `COLUMNS["reservations"]`."""
+
+    def __init__(self, state: State, explainer: Explainer, now_ms: int) -> None:
+        super().__init__()
+        specs: list[ReservationSpec] = [reservation.spec for reservation in state.bookings.reservations]
+        self.size = len(specs)
+        self.texts = {
+            "name": [spec.name for spec in specs],
+            "state": ["ahead" if now_ms < spec.start_ms else "active" for spec in specs],
+            "queues": [", ".join(spec.queues) for spec in specs],
+        }
+        self.numbers = {
+            "start": lambda rows: np.array([spec.start_ms for spec in specs], np.int64)[rows],
+            "end": lambda rows: np.array([spec.end_ms for spec in specs], np.int64)[rows],
+            "nodes": lambda rows: np.array([len(spec.nodes) for spec in specs], np.int64)[rows],
+        }
+
+
+SOURCES: dict[Kind, Callable[[State, Explainer, int], Source]] = {
+    "workloads": WorkloadSource,
+    "nodes": NodeSource,
+    "queues": QueueSource,
+    "reservations": ReservationSource,
+}
+
+
+def free_gpu(state: State) -> Numbers:
+    """Free milli-GPU of every node."""
+    capacity = state.capacity
+    sums = np.concatenate(([0], np.cumsum(view(capacity.device_free), dtype=np.int64)))
+    base = view(capacity.device_base)
+    ends = np.append(base[1:], len(capacity.device_free))
+    return np.asarray(sums[ends] - sums[base])
+
+
+# -- filter and sort -----------------------------------------------------------------------------------------------
+
+
+def column_named(kind: Kind, name: str) -> None:
+    """Raises SpecError, with the nearest name, when the kind has no such column."""
+    known = [column.name for column in COLUMNS[kind]]
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        raise SpecError(
+            "column",
+            f"{kind} have no '{name[:40]}'",
+            f"Did you mean {near[0]}?" if near else f"Use: {', '.join(known)}",
+        )
+
+
+def matching(kind: Kind, source: Source, where: tuple[Term, ...]) -> Numbers:
+    """Rows that satisfy the terms. Positive terms on one column are alternatives; all else must hold together."""
+    keep = np.ones(source.size, bool) if source.hidden is None else ~source.hidden
+    either: dict[str, Numbers] = {}
+    for term in where:
+        if term.column != "text":
+            column_named(kind, term.column)
+        mask = _mask(source, term)
+        if term.op in ("=", "~"):
+            known = either.get(term.column)
+            either[term.column] = mask if known is None else known | mask
+        else:
+            keep &= mask
+    for mask in either.values():
+        keep &= mask
+    return np.flatnonzero(keep)
+
+
+def _mask(source: Source, term: Term) -> Numbers:
+    name = term.column
+    if name == "text":
+        masks = [_text_mask(source.texts[column], Term(name, term.op, term.value)) for column in source.texts]
+        # "Not anywhere" must hold in every column, "somewhere" in one.
+        return np.asarray(np.all(masks, axis=0) if term.op in ("!=", "!~") else np.any(masks, axis=0))
+    if name in source.texts:
+        return _text_mask(source.texts[name], term)
+    if name in source.codes:
+        coded, names = source.codes[name](ALL)
+        return np.asarray(_text_mask(names, term)[coded]) if names else np.zeros(source.size, bool)
+    return _number_mask(source.numbers[name](ALL), source.absent.get(name), term)
+
+
+def _text_mask(values: list[str], term: Term) -> Numbers:
+    if term.op not in ("=", "!=", "~", "!~"):
+        raise SpecError(f"filter {term.column}", f"text cannot be compared with '{term.op}'", "Use =, !=, ~ or !~")
+    wanted = str(term.value)
+    if term.op in ("~", "!~"):
+        folded = wanted.casefold()
+        hits = (folded in value.casefold() for value in values)
+    elif "*" in wanted or "?" in wanted:
+        pattern = re.compile(fnmatch.translate(wanted.replace("[", "[[]")))
+        hits = (pattern.match(value) is not None for value in values)
+    else:
+        hits = (value == wanted for value in values)
+    mask = np.fromiter(hits, bool, len(values))
+    return ~mask if term.op in ("!=", "!~") else mask
+
+
+def _number_mask(numbers: Numbers, absent: int | None, term: Term) -> Numbers:
+    if not isinstance(term.value, int):
+        raise SpecError(f"filter {term.column}", f"'{str(term.value)[:40]}' is not a number", "Give a whole number")
+    value = max(-(2**62), min(term.value, 2**62))
+    compare = {
+        "=": np.equal, "!=": np.not_equal, "<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal,
+    }.get(term.op)  # fmt: skip
+    if compare is None:
+        raise SpecError(
+            f"filter {term.column}", f"a number cannot be searched with '{term.op}'", "Use =, !=, <, <=, > or >="
+        )
+    mask = np.asarray(compare(numbers, value))
+    return mask if absent is None else mask & (numbers != absent)
+
+
+def ordered(kind: Kind, source: Source, rows: Numbers, sort: tuple[str, ...]) -> Numbers:
+    """The rows sorted; ties keep creation order. Values that do not apply come last."""
+    keys: list[Numbers] = []
+    for entry in reversed(sort):
+        name = entry.removeprefix("-")
+        column_named(kind, name)
+        rank = source.rank(name, rows)
+        missing = source.absent.get(name)
+        keys.append(-rank if entry.startswith("-") else rank)
+        if missing is not None:
+            keys.append(rank == missing)
+    return rows[np.lexsort(keys)] if keys else rows
