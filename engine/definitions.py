@@ -26,7 +26,7 @@ from engine.model import (
     check_quantity,
 )
 from engine.naming import listed
-from engine.quota import check_queues
+from engine.queue_check import check_queues
 from engine.scores import check_weights
 from engine.state import State
 

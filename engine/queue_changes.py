@@ -9,7 +9,8 @@ from engine.errors import RefusedError, SpecError
 from engine.model import RESOURCES, QueueMode, QueueSpec
 from engine.naming import ids_of, listed
 from engine.quantities import quantity
-from engine.quota import Charge, check_change
+from engine.queue_check import check_change
+from engine.quota import Charge
 from engine.scores import check_weights
 from engine.state import State
 

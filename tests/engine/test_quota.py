@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.events import BORROWED, BURST
 from engine.model import HOUR_MS, BurstSpec, FlavorQuota, QueueMode, QueueSpec
-from engine.quota import NO_LIMIT, UNLIMITED, Charge, Lack, QueueTree, check_change, check_queues
+from engine.queue_check import check_change, check_queues
+from engine.quota import NO_LIMIT, UNLIMITED, Charge, Lack, QueueTree
 
 CPU, GPU = 0, 2
 WINDOW, COOLDOWN = 40, 10
