@@ -222,7 +222,7 @@ def placed(rows: Sequence[int], flags: Sequence[int], claims: list[tuple[int, in
     if len(claims) == 1:
         ((node, mask),) = claims
         return ev.Placed(rows[0], packed([(0, node, 1, mask)], 1), flags[0] if flags else 0)
-    nodes, masks = zip(*claims, strict=True)
+    nodes, masks = [node for node, _ in claims], [mask for _, mask in claims]
     return ev.PlacedMany(
         array("i", rows[: len(claims)]).tobytes(),
         array("i", nodes).tobytes(),

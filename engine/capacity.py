@@ -306,8 +306,9 @@ class Capacity(NodeTable):
 
     def devices(self, node: int) -> array[int]:
         """Free milli-GPU of each device of the node."""
-        base = self.device_base[node]
-        return self.device_free[base : base + self.device_count(node)]
+        bases = self.device_base
+        end = bases[node + 1] if node + 1 < len(bases) else len(self.device_free)
+        return self.device_free[bases[node] : end]
 
     def free_besides_gpu(self, node: int) -> tuple[int, int, int]:
         """Free (milli-CPU, memory MiB, disk MiB)."""
@@ -365,10 +366,20 @@ class Capacity(NodeTable):
         )
         if key == old:
             return
-        index.remove(old)
         self.key[node] = key
-        index.insert(key, node)
-        if len(index.heaps[key]) > 2 * index.counts[key] + 64:
+        counts = index.counts
+        if counts[old] > 1:
+            counts[old] -= 1
+        else:
+            index.remove(old)
+        count = counts.get(key)
+        if not count:
+            index.insert(key, node)
+            return
+        counts[key] = count + 1
+        heap = index.heaps[key]
+        heappush(heap, node)
+        if len(heap) > 2 * count + 66:
             self.tidy(index, key)
 
     def tidy(self, index: PoolIndex, key: int) -> None:

@@ -236,6 +236,10 @@ def find_share(capacity: Capacity, index: PoolIndex, shape: Shape, probes: int) 
         bits ^= low
         step = low.bit_length() - 1
         heap = index.share_heaps[step]
+        while heap and not _in_share_step(capacity, heap[0], step):
+            heappop(heap)
+        if heap and capacity.partial[heap[0]] >= shape.share and capacity.fits_besides_gpu(heap[0], shape):
+            return heap[0]
         taken: list[int] = []
         found = NOWHERE
         while heap and (not probes or len(taken) < probes):

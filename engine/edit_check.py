@@ -1,6 +1,6 @@
 """Edits against a cell: what is wrong with them, and the commands they become.
 
-`refuse_wrong` looks at all edits before anything runs and names every problem at once. `Applied.commands` turns one
+`refuse_wrong` looks at all edits before anything runs and names every problem at once. `commands_of` turns one
 edit into commands when its time comes, on the cell as it is then: nodes of a place, the nodes a pool gives up, and the
 nodes a shock hits are chosen there.
 """

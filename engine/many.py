@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from engine.state import State
 
 LEAST_STALE = 1024
+"""Ends of what runs no longer that are not worth a look at all of them."""
 PLACED, RUNNING = int(WorkloadState.PLACED), int(WorkloadState.RUNNING)
 Rows = np.ndarray[Any, np.dtype[Any]]
 

@@ -1,5 +1,5 @@
 """What is asked of the twin, and what it answers. Types only, so that a console can use them without loading the
-engine. `engine.twin.Twins` takes an ask and gives a RunStatus; the answers are made in `engine.rehearsal` and
+engine. `engine.twin.Twins` takes an ask and gives a RunStatus; the answers are made in `engine.what_if` and
 `engine.eta`.
 
 Times are cell time in milliseconds, money is micro-USD, device time is milliseconds times whole devices (CPU cores

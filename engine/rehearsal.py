@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Literal
 
@@ -42,6 +43,8 @@ NEAR_MS = 60_000
 """What counts as near for that."""
 MARKS = 48
 """Times in the horizon at which fragmentation is measured and progress told."""
+LEAST_CHECK_MS = 30_000
+"""The first look whether everything in focus has done what was waited for."""
 FIRST_LOOKS = (256, 64, 16, 4)
 """Parts of the horizon after which a first run already says what it has measured."""
 HISTORY_MS = 24 * HOUR_MS
@@ -293,17 +296,19 @@ class _Run:
     def go(self) -> None:
         """Let the time of the horizon pass."""
         engine, horizon = self.engine, self.under.horizon_ms
-        looks = [horizon // part for part in FIRST_LOOKS] if self.under.looks else []
-        marks = sorted({horizon * i // MARKS for i in range(1, MARKS + 1)} | set(looks))
+        looks = {horizon // part for part in FIRST_LOOKS} if self.under.looks else set()
+        marks = {horizon * i // MARKS for i in range(1, MARKS + 1)} | looks
+        stops = set(_checks(horizon)) if self.under.until != "horizon" else set()
         at = 0
-        for mark in marks:
-            while at < len(self.arrivals) and self.arrivals[at][0] <= self.from_ms + mark:
+        for stop in sorted(marks | stops):
+            while at < len(self.arrivals) and self.arrivals[at][0] <= self.from_ms + stop:
                 at = self._arrive(at)
-            self._pass_until(self.from_ms + mark)
-            engine.probe.mark()
-            if mark in looks:
-                self.report(_encode(self.sample(whole=False)))
-            self.report(_encode(Covered(mark)))
+            self._pass_until(self.from_ms + stop)
+            if stop in marks:
+                engine.probe.mark()
+                if stop in looks:
+                    self.report(_encode(self.sample(whole=False)))
+                self.report(_encode(Covered(stop)))
             if self._settled():
                 return
 
@@ -395,6 +400,14 @@ class _Run:
             starts=starts,
             stopped_for=self.stopped_at_once,
         )
+
+
+def _checks(horizon_ms: int) -> Iterator[int]:
+    """When to look whether it may stop: the closer together the nearer."""
+    at_ms = LEAST_CHECK_MS
+    while at_ms < horizon_ms:
+        yield at_ms
+        at_ms += at_ms // 5
 
 
 def _said(i: int, edit: ed.AnyEdit) -> str:

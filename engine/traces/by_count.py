@@ -14,6 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+NEVER = 2**62
+"""After every arrival."""
+
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
@@ -50,17 +53,19 @@ def easy(jobs: Jobs, processors: int) -> list[int]:
     Costs O(waiting + running) where something ends, else what arrives: whoever was refused stays refused until then.
     """
     run = Run(jobs, processors)
-    arrivals = jobs.arrival
-    arrived, count = 0, len(arrivals)
-    while arrived < count or run.ends:
-        now = run.ends[0][0] if run.ends else arrivals[arrived]
-        if arrived < count:
-            now = min(now, arrivals[arrived])
-        something_ended = run.end_due(now)
+    arrivals = [*jobs.arrival, NEVER]
+    ends, arrived = run.ends, 0
+    while ends or arrivals[arrived] < NEVER:
+        now = arrivals[arrived]
+        something_ended = bool(ends) and ends[0][0] <= now
+        if something_ended:
+            now = ends[0][0]
+            run.end_due(now)
         first = arrived
-        while arrived < count and arrivals[arrived] == now:
+        while arrivals[arrived] == now:
             arrived += 1
-        run.decide(now, range(first, arrived), afresh=something_ended)
+        if run.waiting or first < arrived:
+            run.decide(now, range(first, arrived), afresh=something_ended)
     return run.starts
 
 
@@ -82,16 +87,13 @@ class Run:
         self.spare = 0
         """Processors that it will then leave over."""
 
-    def end_due(self, now: int) -> bool:
-        """Take back what ends now. Whether there was any."""
+    def end_due(self, now: int) -> None:
+        """Take back what ends now."""
         ends, expected = self.ends, self.expected
-        if not ends or ends[0][0] > now:
-            return False
         while ends and ends[0][0] == now:
             _, job = heappop(ends)
             self.free += self.jobs.processors[job]
             del expected[bisect_left(expected, (self.starts[job] + self.jobs.estimate[job], job))]
-        return True
 
     def decide(self, now: int, arriving: range, *, afresh: bool) -> None:
         """Start what can start. `afresh`: something ended, so everyone who waits is looked at again."""

@@ -108,7 +108,22 @@ def test_who_goes_first_is_a_driver() -> None:
 
 
 def test_work_that_runs_is_expected_to_go_on_from_now_however_long_nothing_has_happened() -> None:
-    """It has outlived all of its likes: its end lies ahead, and so does what waits for it."""
+    engine = Engine.open(None, cell=small_cell(gpu_nodes=1))
+    engine.command(submit(*[job(f"past{i}", run=(i + 1) * 10 * MINUTE) for i in range(10)]))
+    engine.advance(20 * HOUR)
+    engine.command(submit(job("runs", run=HOUR * 3 // 2), job("waits")))
+    begun = engine.now_ms
+    engine.advance(begun + 65 * MINUTE)
+    found = estimated(engine, "waits", seeds=20)
+    assert found.start is not None
+    # Four of the ten have taken longer than it has by now.
+    assert found.start.p10_ms is not None
+    assert found.start.p10_ms > engine.now_ms
+    assert found.start.p50_ms is not None
+    assert begun + 70 * MINUTE < found.start.p50_ms < begun + 100 * MINUTE
+
+
+def test_work_that_has_outlived_all_of_its_likes_has_its_end_ahead() -> None:
     engine = experienced()
     engine.command(submit(job("runs", run=5 * HOUR, estimate=6 * HOUR), job("waits")))
     engine.advance(engine.now_ms + 3 * HOUR)
