@@ -225,8 +225,8 @@ class Capacity(NodeTable):
             index.free_devices += devices
         self._moves.append(moves)
         self._moved += len(moves.nodes)
-        if self._moved * 2 > len(self.node_ids):
-            # Nobody looks at them: what is kept for them must not grow for ever.
+        if self._moved > 2 * len(self.node_ids):
+            # Nobody looks at them: what is kept for them must not grow for ever. Nodes that moved often count once.
             self.indexes  # noqa: B018
         if self.domain_room is not None:
             self.domain_room.touched += moves.nodes.tolist()

@@ -131,8 +131,8 @@ def test_a_dry_run_says_now_or_when_who_and_what() -> None:
         end_p50_ms=NOW + 2 * HOUR, cost=exactly(12_340_000), reason="8 GPU more are needed",
     )  # fmt: skip
     view = DryRun(
-        version=7, at_ms=NOW, horizon_ms=24 * HOUR, covered_ms=4 * HOUR, seeds=8, trials=(trial,), preempts_now=("a", "b"),
-        evictions=exactly(2), delayed=(),
+        version=7, at_ms=NOW, horizon_ms=24 * HOUR, covered_ms=4 * HOUR, seeds=8, trials=(trial,),
+        preempts_now=("a", "b"), evictions=exactly(2), delayed=(),
     )  # fmt: skip
     text = "\n".join(dry_run_lines(view))
     assert "$12.34" in text

@@ -53,12 +53,12 @@ def told(engine: Engine, ask: Ask) -> Answer:
 
 
 def estimated(engine: Engine, name: str, **more: object) -> StartEstimate:
-    answer = told(engine, AskStart(**({"id": name, "seeds": 5} | more)))  # type: ignore[arg-type]
+    answer = told(engine, AskStart(**({"id": name, "seeds": 3} | more)))  # type: ignore[arg-type]
     assert isinstance(answer, StartEstimate)
     return answer
 
 
-def tried(engine: Engine, *workloads: WorkloadSpec, seeds: int = 3) -> DryRun:
+def tried(engine: Engine, *workloads: WorkloadSpec, seeds: int = 2) -> DryRun:
     answer = told(engine, AskRun(workloads=workloads, seeds=seeds))
     assert isinstance(answer, DryRun)
     return answer

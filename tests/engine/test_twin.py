@@ -31,7 +31,7 @@ from engine.run_times import OF_ESTIMATE, Learnt, quantile, quantiles, uniform, 
 from engine.twin import MOST_AT_ONCE, Twins
 
 HOUR = 3_600_000
-FEW = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def busy_engine(path: Path | None = None, truth: int = 1) -> Engine:
@@ -388,7 +388,7 @@ def test_a_signal_to_a_young_child_is_none_to_its_parent() -> None:
 def test_many_threads_may_watch_and_cancel_while_the_engine_goes_on() -> None:
     with running_loop() as loop:
         loop.call(lambda engine: engine.command(submit(workload("w", gpu=8000, count=4, run=HOUR, estimate=HOUR))))
-        runs = [loop.call(lambda _: loop.twins.start(what_if("drain g0", seeds=20))).id for _ in range(MOST_AT_ONCE)]
+        runs = [loop.call(lambda _: loop.twins.start(what_if("drain g0", seeds=8))).id for _ in range(MOST_AT_ONCE)]
         seen: list[RunStatus] = []
 
         def follow(run: str) -> None:
