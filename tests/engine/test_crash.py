@@ -76,7 +76,10 @@ def check_recovered(engine: Engine, submitted: set[str], cancelled: set[str], ve
     for name in cancelled:
         assert w.state[w.row_of[name]] == WorkloadState.CANCELLED, f"{name} was cancelled, and is not"
     assert list(w.history_what).count(SUBMITTED) == len(w.ids), "something was submitted twice"
-    ends = {row: end for end, row, _, attempt, *_ in engine.executor._reports if attempt == w.attempts[row]}
+    due = list(engine.executor._reports)
+    for *_, together in engine.executor._together:
+        due += zip(together.at, together.row, together.row, together.attempt, strict=True)
+    ends = {row: end for end, row, _, attempt, *_ in due if attempt == w.attempts[row]}
     for row, state in enumerate(w.state):
         if state == WorkloadState.RUNNING:
             left = max(w.simulated[row] - w.kept[row], 1)
