@@ -146,7 +146,7 @@ def _show_commands(commands: Any) -> None:
     eta = _command(commands, "eta", "console.whatif:eta", "when a workload starts, and how good such estimates were")
     eta.add_argument("id", nargs="?")
     eta.add_argument("--score", action="store_true", help="estimates that were shown against what happened")
-    _ahead(eta)
+    _ahead(eta, arrivals=True)
     _reach(eta, sub=True)
     told = "how much of the free GPU is of no use, and to whom"
     fragmented = _command(commands, "fragmentation", "console.fragmentation:fragmentation", told)
@@ -344,12 +344,13 @@ def _reach(target: argparse.ArgumentParser, *, sub: bool = False) -> None:
         _json(target)
 
 
-def _ahead(target: argparse.ArgumentParser) -> None:
+def _ahead(target: argparse.ArgumentParser, *, arrivals: bool = False) -> None:
     """How far, how often and with what the twin runs ahead."""
     target.add_argument("--horizon", default="24h", metavar="TIME", help="how far to run ahead (default 24h)")
     target.add_argument("--seeds", type=_positive, metavar="N", help="how often, with other draws of run times")
     target.add_argument("--seed", type=_count, default=0, metavar="N", help="of the first; the same gives the same")
-    target.add_argument("--arrivals", action="store_true", help="more work arrives as it did of late")
+    more = "more work arrives as it did of late" if not arrivals else "leave out that more work arrives as of late"
+    target.add_argument("--arrivals", action=argparse.BooleanOptionalAction, default=arrivals, help=more)
 
 
 def _json(target: argparse.ArgumentParser) -> None:

@@ -43,7 +43,8 @@ class AskStart(Spec, frozen=True, kw_only=True, tag_field="ask", tag="start"):
     horizon_ms: int = 24 * HOUR_MS
     seeds: int = 20
     seed: int = 0
-    arrivals: bool = False
+    arrivals: bool = True
+    """As in WhatIf. Without them starts are foretold too early where later work goes first."""
 
 
 class AskRun(Spec, frozen=True, kw_only=True, tag_field="ask", tag="run"):

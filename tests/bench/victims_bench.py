@@ -12,7 +12,7 @@ import numpy as np
 
 from engine.allocations import Allocations
 from engine.capacity import Capacity
-from engine.model import PoolSpec, Resources, TaskGroup
+from engine.model import NodeSpec, PoolSpec, Resources, TaskGroup
 from engine.shape import Shape
 from engine.victim_field import Candidates, Requests
 from engine.victims import cheapest
@@ -78,23 +78,13 @@ class Cell:
 
     def _fill(self, node: np.ndarray, kind: np.ndarray, mask: np.ndarray, gang: np.ndarray) -> None:
         c = self.capacity
-        c.node_ids = [f"n{i}" for i in range(NODES)]
+        for i in range(NODES):
+            c.add_node(NodeSpec(id=f"n{i}", pool=c.pools[0].name), 0)
         used = np.bincount(node, weights=1 << kind, minlength=NODES).astype(np.int64)
-        zeros = np.zeros(NODES, np.int64)
         for name, values in (
-            ("pool", zeros),
-            ("state", zeros),
-            ("since", zeros),
-            ("zone", zeros),
-            ("block", zeros),
-            ("rack", zeros),
-            ("booking", zeros - 1),
             ("free_cpu", NODE.cpu_milli - used * 16_000),
             ("free_memory", NODE.memory_mib - used * 200_000),
-            ("free_disk", zeros),
             ("whole", 255 - np.bincount(node, weights=mask, minlength=NODES).astype(np.int64)),
-            ("partial", zeros),
-            ("device_base", np.arange(NODES) * 8),
         ):
             _set(getattr(c, name), values)
         _set(c.device_free, np.zeros(NODES * 8))
@@ -111,6 +101,7 @@ class Cell:
 
 
 def _set(column: array[int], values: np.ndarray) -> None:
+    del column[:]
     column.frombytes(values.astype(np.dtype(column.typecode)).tobytes())
 
 

@@ -53,7 +53,7 @@ def told(engine: Engine, ask: Ask) -> Answer:
 
 
 def estimated(engine: Engine, name: str, **more: object) -> StartEstimate:
-    answer = told(engine, AskStart(**({"id": name, "seeds": 3} | more)))  # type: ignore[arg-type]
+    answer = told(engine, AskStart(**({"id": name, "seeds": 3, "arrivals": False} | more)))  # type: ignore[arg-type]
     assert isinstance(answer, StartEstimate)
     return answer
 
