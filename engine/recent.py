@@ -6,9 +6,13 @@ None of it is part of the state: it starts empty after a restart, and decisions 
 from __future__ import annotations
 
 from collections import deque
-from itertools import accumulate, groupby
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
 
 from engine import events as ev
+from engine.columns import view
 from engine.model import NodeState, QueueMode, WorkloadState
 from engine.query import Change, Changes
 from engine.state import State
@@ -52,19 +56,24 @@ class Recent:
             self._note_start(event.row)
             self._count(state.now_ms, 1, 1)
         elif isinstance(event, ev.PlacedMany):
-            for row in memoryview(event.rows).cast("i")[-WAITS:]:
-                self._note_start(row)
+            self._note_starts(np.frombuffer(event.rows, np.int32))
             self._count(state.now_ms, 1, event.versions)
         elif isinstance(event, ev.Finished):
             self._count(state.now_ms, 2, 1)
         elif isinstance(event, ev.FinishedMany):
-            for minute, ends in groupby(memoryview(event.at_ms).cast("q"), lambda at_ms: at_ms // 60_000):
-                self._count(minute * 60_000, 2, sum(1 for _ in ends))
+            minutes, ends = np.unique(np.frombuffer(event.at_ms, np.int64) // 60_000, return_counts=True)
+            for minute, count in zip(minutes.tolist(), ends.tolist(), strict=True):
+                self._count(minute * 60_000, 2, count)
 
     def _note_start(self, row: int) -> None:
         w = self._state.workloads
         if w.attempts[row] == 1:
             self.waits.append(self._state.now_ms - w.submitted[row])
+
+    def _note_starts(self, rows: np.ndarray[Any, np.dtype[np.int32]]) -> None:
+        w = self._state.workloads
+        first = rows[view(w.attempts)[rows] == 1][-WAITS:]
+        self.waits.extend((self._state.now_ms - view(w.submitted)[first]).tolist())
 
     def _count(self, at_ms: int, what: int, more: int) -> None:
         minute = at_ms // 60_000
