@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from engine import events as ev
-from engine.capacity import Capacity
+from engine.capacity import NOWHERE, Capacity
 from engine.choosing import is_simple
 from engine.columns import view
 from engine.lineup import Lineup, Order
@@ -147,6 +147,16 @@ class Batches:
             self._plans.clear()
             self._plain.clear()
             self._rules = self._state.rules
+
+    def may_begin(self, lineup: Lineup) -> bool:
+        """Whether the first of the lineup may find a node: a batch that ends before it began costs another lineup."""
+        self._forget()
+        first = lineup.first()
+        if first is None:
+            return False
+        place = (first[1][1], self._state.workloads.cls[first[0][3]])
+        plan = self._plans[place] if place in self._plans else self._plan(*place)
+        return plan is None or self._state.capacity.find(plan.shape) != NOWHERE
 
     def draw(self, lineup: Lineup, most: int, closed: set[int], refused: set[int]) -> tuple[list[Draw], list[Order]]:
         """Up to so many candidates that may start as far as quota goes, taken out of the lineup; and where the

@@ -42,6 +42,8 @@ from engine.state import State
 from engine.timers import Entry, Timer
 from engine.workloads import NONE
 
+LEAST_AT_ONCE = 8
+"""Starts or ends of single tasks that are recorded together: fewer are quicker one by one."""
 MOST_ROUNDS = 16
 """Cycles of one turn: what starts in one may let others start or grow in the next."""
 LEAST_PAUSE_MS = 1000
@@ -219,7 +221,11 @@ class Engine:
             return 0
         timer = self.state.timers.next_at(self.state, self._clock_ms)
         times, rows = self.executor.take_ends(until_ms if timer is None else min(until_ms, timer - 1))
-        if times:
+        if len(times) < LEAST_AT_ONCE:
+            for at_ms, row in zip(times, rows, strict=True):
+                self._clock_ms = max(self._clock_ms, at_ms)
+                self._emit(ev.Finished(row))
+        else:
             ticks = len(set(times)) - (times[0] <= self.state.now_ms)
             self._emit_ends(ev.FinishedMany(rows.tobytes(), times.tobytes(), ticks))
             self._clock_ms = times[-1]
@@ -323,7 +329,7 @@ class Engine:
         # One that was preempted and placed again is in there twice.
         rows = [row for row in dict.fromkeys(self._to_launch) if w.state[row] == WorkloadState.PLACED]
         self._to_launch = []
-        if self._all_at_once(rows):
+        if len(rows) >= LEAST_AT_ONCE and self._all_at_once(rows):
             self._start_many(rows)
             return
         ready: list[int] = []
@@ -353,7 +359,7 @@ class Engine:
         self.executor.confirm(row)
 
     def _start_many(self, rows: list[int]) -> None:
-        if min(len(rows), self.scheduler.most_at_once) < 2:
+        if len(rows) < LEAST_AT_ONCE or self.scheduler.most_at_once < 2:
             for row in rows:
                 self._start(row)
         else:

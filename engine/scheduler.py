@@ -303,6 +303,8 @@ class Scheduler:
         is left; and whether one found no room.
         """
         state = self.state
+        if not self._batches.may_begin(lineup):
+            return 0, None, lineup, True
         draws, nexts = self._batches.draw(lineup, self._at_once, closed, refused)
         if not draws:
             return 0, None, lineup, False
