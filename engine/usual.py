@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from engine import events as ev
@@ -38,24 +39,17 @@ class FoundSound(NamedTuple):
         return FoundSound(-1, {}, set())
 
 
+_wishes = attrgetter(
+    "array", "after", "held", "not_before_ms", "deadline_ms", "max_runtime_ms", "retries", "backoff_ms", "reservation",
+    "simulated_failures", "topology", "near", "apart", "data",
+)  # fmt: skip
+NO_WISHES = (None, (), False, 0, 0, 0, 0, USUAL.backoff_ms, "", 0, None, (), (), ())
+"""In the same order."""
+
+
 def is_usual(spec: WorkloadSpec) -> bool:
     """Whether it asks for nothing but resources: no array, no dependencies, no times, no terms, no bonds."""
-    return not (
-        spec.array is not None
-        or spec.after
-        or spec.held
-        or spec.not_before_ms
-        or spec.deadline_ms
-        or spec.max_runtime_ms
-        or spec.retries
-        or spec.backoff_ms != USUAL.backoff_ms
-        or spec.reservation
-        or spec.simulated_failures
-        or spec.topology is not None
-        or spec.near
-        or spec.apart
-        or spec.data
-    )
+    return _wishes(spec) == NO_WISHES
 
 
 def all_sound(
@@ -66,7 +60,7 @@ def all_sound(
     w = state.workloads
     ids = [spec.id for spec in specs]
     if not (
-        all(map(is_usual, specs))
+        all(map(NO_WISHES.__eq__, map(_wishes, specs)))
         and _numbers_are_sound(specs)
         and _are_ids(ids)
         and len(set(ids)) == len(ids)
