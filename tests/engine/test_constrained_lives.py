@@ -115,13 +115,13 @@ def _group(group: TaskGroup, kind: int, random: Random) -> TaskGroup:
     )
 
 
-@settings(SOME, max_examples=40)
+@settings(SOME, max_examples=25)
 @given(constrained())
 def test_whatever_happens_work_is_where_it_asked_to_be(life: Life) -> None:
     live(life)
 
 
-@settings(SOME, max_examples=10)
+@settings(SOME, max_examples=6)
 @given(constrained(durable=True))
 def test_the_journal_brings_constraints_back(life: Life) -> None:
     live(life)
