@@ -310,10 +310,6 @@ class Capacity(NodeTable):
         end = bases[node + 1] if node + 1 < len(bases) else len(self.device_free)
         return self.device_free[bases[node] : end]
 
-    def free_besides_gpu(self, node: int) -> tuple[int, int, int]:
-        """Free (milli-CPU, memory MiB, disk MiB)."""
-        return self.free_cpu[node], self.free_memory[node], self.free_disk[node]
-
     def free_vector(self, node: int) -> tuple[int, int, int, int]:
         """Free quantities in the order of RESOURCES."""
         return (self.free_cpu[node], self.free_memory[node], sum(self.devices(node)), self.free_disk[node])

@@ -222,7 +222,6 @@ _FORM_OF = {form.word: form for form in FORMS}
 
 Read = Callable[[str], tuple[WorkloadSpec, ...]]
 """Workloads of the file of that name. Raises MusterError."""
-IsPool = Callable[[str], bool]
 _AT = re.compile(r"\s+at\s+\+\s*(\S+)\s*$")
 _FOR = re.compile(r"\s+for\s+(\S+)\s*$")
 

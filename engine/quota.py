@@ -611,11 +611,6 @@ class QueueTree(Table):
         i = vertex * self.slots + slot
         return max(0, self.drawn[i] - self.quota[i]) if self.limited[vertex] >> slot & 1 else 0
 
-    def is_above_quota(self, vertex: int) -> bool:
-        """Whether the vertex draws more than its quota in a limited slot."""
-        limited = self.limited[vertex]
-        return any(limited >> slot & 1 and self.borrowed(vertex, slot) for slot in range(self.slots))
-
     def anyone_borrows(self) -> bool:
         """Whether any vertex draws more than its quota in a limited slot."""
         return bool(self._above_quota().any())

@@ -28,9 +28,11 @@ from engine import preemption
 from engine.backfill import Reservation, correct_overdue
 from engine.batch import Batches, placed, put_back
 from engine.capacity import OPEN, Capacity
+from engine.choosing import mix_of, uses_mix
 from engine.conservative import Conservative
 from engine.fairness import order_key
 from engine.fast import place_many
+from engine.fragmentation import live_mix
 from engine.lineup import Lineup, Order, ShortestFirst
 from engine.model import NodeState, WorkloadState
 from engine.pending import Key
@@ -97,6 +99,9 @@ class Scheduler:
         self._emit = emit
         self._emit_claimed = emit_claimed
         self._batches = Batches(state)
+        self._mix_rules = -1
+        """`State.rules` when it was last found out whether a profile looks at the mix of tasks."""
+        self._by_mix = False
         self._at_once = LEAST_AT_ONCE
         self._seen_freed = -1
         self._no_room: dict[tuple[int, tuple[Shape, ...]], tuple[int, int]] = {}
@@ -121,6 +126,8 @@ class Scheduler:
         for _ in range(MOST_PASSES):
             arrivals, state.arrivals = state.arrivals, []
             freed, bound = state.capacity.freed, self._bound
+            if arrivals or overdue or self._seen_freed != freed:
+                self._look_at_mix()
             if overdue or self._seen_freed != freed or (arrivals and state.policy == "conservative"):
                 overdue = False
                 self._full_pass()
@@ -134,6 +141,18 @@ class Scheduler:
                 state.capacity.freed += 1
         if state.short and not self._short_of_room:
             self._grow()
+
+    def _look_at_mix(self) -> None:
+        """Have scores by the mix of tasks see what waits and runs now. Starts leave the mix as it is, so it holds for
+        the whole pass. One pass over the allocations, where some profile asks for it."""
+        state = self.state
+        if self._mix_rules != state.rules:
+            self._mix_rules = state.rules
+            profiles = [*(pool.placement for pool in state.capacity.pools), *(q.placement for q in state.queues.specs)]
+            self._by_mix = uses_mix(profiles)
+        if self._by_mix:
+            kinds = [(kind.shape, kind.tasks) for kind in live_mix(state).kinds if not kind.shape.mig]
+            state.capacity.mix = mix_of(state.capacity, kinds)
 
     @property
     def fresh(self) -> bool:

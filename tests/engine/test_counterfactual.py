@@ -597,7 +597,8 @@ def slots_of(engine: Engine, row: int, group: int, pool: int | None, kept: bool 
             continue
         if (pool is not None and capacity.pool[node] != pool) or not (kept or usable(engine, row, node)):
             continue
-        pairs = zip(capacity.free_besides_gpu(node), (cpu, memory, disk), strict=True)
+        free = capacity.free_cpu[node], capacity.free_memory[node], capacity.free_disk[node]
+        pairs = zip(free, (cpu, memory, disk), strict=True)
         counts = [have // want for have, want in pairs if want]
         free = list(capacity.devices(node))
         if gpu:

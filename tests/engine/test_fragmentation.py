@@ -70,7 +70,7 @@ def fitting_by_hand(state: State, kind: ShapeFragmentation) -> int:
     total = 0
     for node in range(len(capacity.node_ids)):
         if capacity.state[node] == NodeState.READY and capacity.pools[capacity.pool[node]].name in kind.pools:
-            cpu, memory, disk = capacity.free_besides_gpu(node)
+            cpu, memory, disk = capacity.free_cpu[node], capacity.free_memory[node], capacity.free_disk[node]
             devices = capacity.devices(node)
             unit = min(kind.gpu_milli, 1000)
             gpus = sum(free // unit for free in devices) * unit // kind.gpu_milli

@@ -137,3 +137,36 @@ def test_weights_that_mean_nothing_are_refused(placement: dict[str, int]) -> Non
     with pytest.raises(SpecError, match=r"queues\[0\]\.placement"):
         engine.command(Define(cell=cell(QueueSpec(name="q", placement=placement))))
     assert engine.version == 0
+
+
+@pytest.mark.parametrize("score", ["gpu_fragmentation", "gpu_stranding"])
+def test_gpu_is_kept_in_the_pieces_that_the_live_mix_can_use(score: str, tmp_path: Path) -> None:
+    """Half a device is taken where another half is left over, not from a device that a whole one would need; and only
+    because such work waits: the mix is of what is there."""
+    gpus = PoolSpec(name="g", capacity=Resources(cpu_milli=64_000, gpu_milli=2000), gpu_model="H100")
+    spread = {"spread": 1, score: 100}
+    for mixed in (False, True):
+        path = tmp_path / f"{mixed}.db"
+        engine = Engine.open(path, cell=cell(QueueSpec(name="q", placement=spread), pools=(gpus,), nodes=2))
+
+        def gpu(name: str, milli: int, on: str = "") -> WorkloadSpec:
+            labels = {"node": (on,)} if on else {}
+            group = TaskGroup(request=Resources(cpu_milli=1000, gpu_milli=milli), node_labels=labels)
+            return WorkloadSpec(id=name, queue="q", groups=(group,), estimate_ms=60_000, simulated_runtime_ms=60_000)
+
+        if mixed:
+            engine.command(Submit(workloads=(gpu("whole", 1000, "g0"),)))
+        engine.command(Submit(workloads=(gpu("half", 500, "g0"),)))
+        engine.command(Submit(workloads=(gpu("other", 500),)))
+        check_state(engine.state)
+        assert engine.state.capacity.mix
+        if mixed:
+            assert nodes_of(engine, "other") == ["g0"], "the other half, though g1 is emptier"
+            assert engine.workload("other").placement[0].devices == engine.workload("half").placement[0].devices
+        twin = engine.fork()
+        engine.close()
+        again = Engine.open(path)
+        for each in (twin, again):
+            each.command(Submit(workloads=(gpu("third", 500), gpu("fourth", 1000))))
+        assert nodes_of(twin, "third", "fourth") == nodes_of(again, "third", "fourth")
+        again.close()
