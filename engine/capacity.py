@@ -55,18 +55,49 @@ class Capacity(NodeTable):
     """Nodes and devices: what there is and what is free."""
 
     __slots__ = (
-        "__weakref__", "_moved", "_moves", "booked", "built", "company", "device_base", "device_free",
-        "device_layout", "device_used", "domain_room", "free_cpu", "free_disk", "free_memory", "freed", "gained",
-        "gained_before", "key", "live_kinds", "mix", "not_ready", "open_kinds", "partial", "since", "totals",
+        "__weakref__",
+        "_moved",
+        "_moves",
+        "booked",
+        "born",
+        "built",
+        "company",
+        "device_base",
+        "device_free",
+        "device_layout",
+        "device_used",
+        "domain_room",
+        "doomed",
+        "free_cpu",
+        "free_disk",
+        "free_memory",
+        "freed",
+        "gained",
+        "gained_before",
+        "key",
+        "live_kinds",
+        "mix",
+        "not_ready",
+        "open_kinds",
+        "order",
+        "partial",
+        "since",
+        "totals",
         "whole",
     )  # fmt: skip
     columns: ClassVar[tuple[str, ...]] = (
-        *NodeTable.columns, "since", "free_cpu", "free_memory", "free_disk", "whole", "partial", "device_base",
+        *NodeTable.columns, "since", "born", "doomed", "order", "free_cpu", "free_memory", "free_disk", "whole", "partial", "device_base",
         "device_free", "device_layout", "device_used",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.since = array("q")
+        self.born = array("q")
+        """Cell time since which the node is paid for."""
+        self.doomed = array("q")
+        """Cell time at which its provider takes it back; -1 while none has said so."""
+        self.order = array("i")
+        """Row of the order it came of (`engine.orders`); -1 for a node that people added."""
         self.free_cpu = array("q")
         self.free_memory = array("q")
         self.free_disk = array("q")
@@ -131,12 +162,15 @@ class Capacity(NodeTable):
         super().add_pool(pool)
         self.live_kinds.append([0] * len(KINDS))
 
-    def add_node(self, node: NodeSpec, now_ms: int) -> None:
+    def add_node(self, node: NodeSpec, now_ms: int, state: NodeState = NodeState.READY, order: int = -1) -> None:
         row = self.add_facts(node)
         pool = self.pool[row]
         cpu, memory, gpu, disk = self.pools[pool].capacity.vector()
         devices = gpu // 1000
         self.since.append(now_ms)
+        self.born.append(now_ms)
+        self.doomed.append(-1)
+        self.order.append(order)
         self.domain_room = None
         self.free_cpu.append(cpu)
         self.free_memory.append(memory)
@@ -152,10 +186,15 @@ class Capacity(NodeTable):
         self._count(pool)
         if self.partition[row] == len(self.built):
             self.built.append(PoolIndex(pool))
-        self._enter(row)
+        self.state[row] = state
+        if state == NodeState.READY:
+            self._enter(row)
+        else:
+            self.not_ready += 1
         if self.split and len(self.partitions) > MOST_PARTITIONS:
             self._divide_anew()
-        self.note_gains([row])
+        if state == NodeState.READY:
+            self.note_gains([row])
 
     def name_labels(self, names: Iterable[str]) -> None:
         """Requests go by these labels: from now on they divide nodes."""

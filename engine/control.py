@@ -19,6 +19,7 @@ from engine import events as ev
 from engine import read
 from engine.columns import view
 from engine.commands import AnyCommand, Define, Receipt
+from engine.controller import Controller, controllers_of
 from engine.errors import JournalError, MusterError, RefusedError
 from engine.executors.protocol import Confirmations, Outcome, Report, ReportKind
 from engine.executors.simulated import Faults, SimulatedExecutor
@@ -84,6 +85,7 @@ class Engine:
         self._cycled_ms = state.now_ms
         self.scheduler = Scheduler(state, self._emit, self._emit_claimed)
         self.executor = self._new_executor()
+        self.controllers: list[Controller] = self._new_controllers()
         self._confirmations = Confirmations(state.workloads)
         self.recent = self._new_recent()
         self.reader = read.Reader(state, self.scheduler)
@@ -97,6 +99,9 @@ class Engine:
 
     def _new_executor(self) -> SimulatedExecutor:
         return SimulatedExecutor(self.state, self.seed, self.faults)
+
+    def _new_controllers(self) -> list[Controller]:
+        return controllers_of(self.state, self.seed, self._emit)
 
     def _new_recent(self) -> Recent:
         return Recent(self.state)
@@ -198,10 +203,19 @@ class Engine:
 
     def _next_event_ms(self) -> int | None:
         report = self.executor.next_report_ms()
-        timer = self.state.timers.next_at(self.state, self._clock_ms)
+        timer = self._next_timer_ms()
         if report is None or timer is None:
             return timer if report is None else report
         return min(report, timer)
+
+    def _next_timer_ms(self) -> int | None:
+        """When something is due that no executor reports."""
+        timer = self.state.timers.next_at(self.state, self._clock_ms)
+        for controller in self.controllers:
+            at_ms = controller.next_ms(self._clock_ms)
+            if at_ms is not None and (timer is None or at_ms < timer):
+                timer = at_ms
+        return timer
 
     def _pass_moment(self, at_ms: int) -> None:
         """Everything that is reported or due by then. A look at what waits is asked for where time alone matters."""
@@ -211,6 +225,11 @@ class Engine:
             self._take_report(report)
         while (entry := self.state.timers.take(self.state, at_ms)) is not None:
             self._ring(entry)
+        for controller in self.controllers:
+            due_ms = controller.next_ms(before)
+            if due_ms is not None and due_ms <= at_ms:
+                self._tick()
+                controller.act(self._clock_ms)
         burst = self.state.queues.next_burst_change(before)
         if burst is not None and burst <= at_ms:
             self.state.capacity.freed += 1
@@ -219,7 +238,7 @@ class Engine:
         """Record the ends that come next, as many as there are before anything else is due. Returns how many."""
         if self.scheduler.most_at_once < 2:
             return 0
-        timer = self.state.timers.next_at(self.state, self._clock_ms)
+        timer = self._next_timer_ms()
         times, rows = self.executor.take_ends(until_ms if timer is None else min(until_ms, timer - 1))
         if len(times) < LEAST_AT_ONCE:
             for at_ms, row in zip(times, rows, strict=True):

@@ -27,6 +27,7 @@ from engine.model import (
 )
 from engine.naming import listed
 from engine.queue_check import check_queues
+from engine.scaling import check_autoscaling
 from engine.scores import check_weights
 from engine.state import State
 
@@ -223,6 +224,7 @@ def _check_settings(settings: Settings, where: str) -> None:
     for field in ("fair_half_life_ms", "starve_after_ms", "preempt_after_ms", "try_timeout_ms"):
         check_quantity(getattr(settings, field), f"{where}.{field}")
     check_quantity(settings.reservation_depth, f"{where}.reservation_depth", least=1, most=1_000_000)
+    check_autoscaling(settings.autoscaling, f"{where}.autoscaling")
 
 
 def set_settings(state: State, command: cmd.SetSettings) -> Checked:

@@ -138,7 +138,8 @@ class Requeued(Event, frozen=True, array_like=True, gc=False, tag=15):
 
 REQUEUE_CAUSES = (
     "asked", "drain", "node lost", "not confirmed", "queue drained", "quota reduced", "expired burst",
-    "overran backfill", "reclaimed", "lower priority", "migrated", "node removed",
+    "overran backfill", "reclaimed", "lower priority", "migrated", "node removed", "spot taken", "scaled down",
+    "node pressure", "member lost",
 )  # fmt: skip
 PREEMPTIONS = frozenset(range(REQUEUE_CAUSES.index("expired burst"), REQUEUE_CAUSES.index("lower priority") + 1))
 """Causes by which a workload is preempted for another."""
@@ -257,6 +258,49 @@ class PrioritySet(Event, frozen=True, array_like=True, gc=False, tag=31):
     """Row of the class."""
 
 
+class Ordered(Event, frozen=True, array_like=True, gc=False, tag=50):
+    """Machines were asked for. Takes the next order row."""
+
+    pool: int
+    """Row of the pool."""
+    zone: str
+    count: int
+    expires_ms: int
+    """Cell time at which it is cancelled if it is not fulfilled."""
+    row: int = -1
+    """The gang it is for: all of its machines or none; -1 for whoever comes."""
+
+
+class NodesGranted(Event, frozen=True, array_like=True, gc=False, tag=51):
+    """A provider has granted machines of an order: they boot, and they are paid for from now on."""
+
+    order: int
+    nodes: tuple[NodeSpec, ...]
+
+
+class OrderEnded(Event, frozen=True, array_like=True, gc=False, tag=52):
+    """Nothing more comes of it."""
+
+    order: int
+    how: int
+    """An OrderState."""
+
+
+class BackedOff(Event, frozen=True, array_like=True, gc=False, tag=53):
+    """The pool is not ordered from until then; 0: it delivers again."""
+
+    pool: int
+    until_ms: int
+
+
+class Interrupted(Event, frozen=True, array_like=True, gc=False, tag=54):
+    """The machines end at that cell time: they take no more work, and what runs there may save itself meanwhile."""
+
+    nodes: bytes
+    """int32 node rows."""
+    deadline_ms: int
+
+
 # What follows stands for many events, one after the other, of workloads with a single task: written at once and applied
 # column by column (`engine.many`), they leave exactly what the single ones would.
 
@@ -348,6 +392,11 @@ AnyEvent = (
     | Unreserved
     | SettingsSet
     | PrioritySet
+    | Ordered
+    | NodesGranted
+    | OrderEnded
+    | BackedOff
+    | Interrupted
     | SubmittedMany
     | PlacedMany
     | StartedMany

@@ -26,7 +26,7 @@ from sqlmodel import Field, SQLModel
 from engine import events as ev
 from engine.errors import JournalBusy, JournalCorrupt, JournalError
 
-FORMAT = 1
+FORMAT = 2
 SNAPSHOTS_KEPT = 2
 
 

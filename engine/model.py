@@ -5,28 +5,26 @@ Units everywhere: milli-CPU, MiB, milli-GPU (1000 = one whole device), milliseco
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sized
 from enum import IntEnum
 from typing import Literal
 
-import msgspec
-
 from engine.errors import SpecError
+from engine.scaling import Autoscaling as Autoscaling
+from engine.scaling import ScalingSpec as ScalingSpec
+from engine.scaling import check_scaling
+from engine.spec import HOUR_MS as HOUR_MS
+from engine.spec import ID_PATTERN as ID_PATTERN
+from engine.spec import MAX_QUANTITY as MAX_QUANTITY
+from engine.spec import Spec as Spec
+from engine.spec import check_id as check_id
+from engine.spec import check_quantity as check_quantity
 
 RESOURCES = ("cpu_milli", "memory_mib", "gpu_milli", "disk_mib")
 """Names of the resource vector, in the order every array and tuple uses."""
 
-ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}")
-MAX_QUANTITY = 2**48
-"""Largest accepted quantity of one resource; the sum over 30,000 such nodes still fits 64 bits."""
 MAX_TASKS = 1_000_000
 MAX_NAME = 1024
-HOUR_MS = 3_600_000
-
-
-class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Base of all specs: unknown fields are an error, equality is by value."""
 
 
 class Resources(Spec, frozen=True, kw_only=True):
@@ -102,6 +100,8 @@ class PoolSpec(Spec, frozen=True, kw_only=True):
     """Devices may be partitioned into MIG instances while they are idle."""
     placement: dict[str, int] = {}
     """Score name -> weight (`engine.scores`) for work that goes here and whose queue says nothing. Empty: pack."""
+    scaling: ScalingSpec | None = None
+    """How the pool grows and shrinks by itself. None: its nodes are only those that people add."""
 
 
 class NodeSpec(Spec, frozen=True, kw_only=True):
@@ -200,6 +200,7 @@ class Settings(Spec, frozen=True, kw_only=True):
     """Executors must have confirmed every task of a placed gang by then, or all of it is given back."""
     reservation_depth: int = 100
     """Conservative backfill: how many waiting workloads are promised a start."""
+    autoscaling: Autoscaling = Autoscaling()
 
 
 class CellSpec(Spec, frozen=True, kw_only=True):
@@ -382,6 +383,10 @@ class NodeState(IntEnum):
     DOWN = 3
     REMOVED = 4
     """Gone for good: in no total, not shown, never back. Its id may be given to a new node."""
+    BOOTING = 5
+    """Granted by a provider and paid for; it has not called yet."""
+    SUSPECT = 6
+    """Not heard of for a while. Its work goes on, as far as anybody knows."""
 
     @property
     def label(self) -> str:
@@ -403,25 +408,6 @@ class QueueMode(IntEnum):
 
 
 Policy = Literal["fcfs", "easy", "easy-sjbf", "conservative"]
-
-
-def check_id(value: str, where: str) -> None:
-    """Ids are typed by people and shown on screens: refuse what cannot be typed or could act on a terminal."""
-    if not ID_PATTERN.fullmatch(value):
-        shown = value[:40].encode("unicode_escape").decode() + ("…" if len(value) > 40 else "")
-        raise SpecError(
-            where,
-            f"'{shown}' is not a valid id",
-            "Use 1 to 128 letters, digits, '.', '_', '-' or '/', starting with a letter or digit",
-        )
-
-
-def check_quantity(value: int, where: str, *, least: int = 0, most: int = MAX_QUANTITY) -> None:
-    """Refuse negative and absurd sizes before they meet arithmetic."""
-    if value < least:
-        raise SpecError(where, f"{value} is below {least}", f"Give a whole number from {least} to {most}")
-    if value > most:
-        raise SpecError(where, f"{value} is above {most}", f"Give a whole number from {least} to {most}")
 
 
 def check_resources(resources: Resources, where: str) -> None:
@@ -486,6 +472,8 @@ def check_pool(pool: PoolSpec, where: str = "pool") -> None:
         raise SpecError(f"{where}.gpu_memory_mib", "is given for nodes without devices", "Leave it out")
     check_labels(pool.labels, f"{where}.labels")
     check_taints(pool.taints, f"{where}.taints")
+    if pool.scaling is not None:
+        check_scaling(pool.scaling, f"{where}.scaling")
 
 
 _TIMES_AND_COUNTS = (

@@ -25,6 +25,7 @@ from engine.columns import Table, canonical, view
 from engine.constraints import Company
 from engine.devices import closest
 from engine.model import ArraySpec, NodeState, Policy, QueueMode, QueueSpec, Settings, WorkloadSpec, WorkloadState
+from engine.orders import Orders, OrderState
 from engine.pending import Key, Pending
 from engine.quota import DAY_MS, Charge, QueueTree, Vector
 from engine.shape import Shape
@@ -58,6 +59,7 @@ class State(Table):
         self.workloads = Workloads()
         self.allocations = Allocations()
         self.bookings = Bookings()
+        self.orders = Orders()
         self.derive_all()
 
     def derive_all(self) -> None:
@@ -113,6 +115,7 @@ class State(Table):
             ("workloads", self.workloads),
             ("allocations", self.allocations),
             ("bookings", self.bookings),
+            ("orders", self.orders),
         )
 
     def dump(self) -> dict[str, Any]:
@@ -801,6 +804,32 @@ class State(Table):
         for node in array("i", event.nodes):
             self.capacity.set_state(node, NodeState(event.state), self.now_ms)
 
+    # -- elastic pools ------------------------------------------------------------------------------------------------
+
+    def _ordered(self, event: ev.Ordered) -> None:
+        self.orders.add(event, self.now_ms)
+
+    def _nodes_granted(self, event: ev.NodesGranted) -> None:
+        first = len(self.capacity.node_ids)
+        self.rules += 1
+        for node in event.nodes:
+            self.capacity.add_node(node, self.now_ms, NodeState.BOOTING, event.order)
+            self.allocations.add_node()
+        self.orders.granted[event.order] += len(self.capacity.node_ids) - first
+
+    def _order_ended(self, event: ev.OrderEnded) -> None:
+        self.orders.end(event.order, OrderState(event.how), self.now_ms)
+
+    def _backed_off(self, event: ev.BackedOff) -> None:
+        self.orders.back_off(event.pool, event.until_ms)
+
+    def _interrupted(self, event: ev.Interrupted) -> None:
+        self.rules += 1
+        for node in array("i", event.nodes):
+            self.capacity.doomed[node] = event.deadline_ms
+            if self.capacity.state[node] in (NodeState.READY, NodeState.CORDONED, NodeState.SUSPECT):
+                self.capacity.set_state(node, NodeState.DRAINING, self.now_ms)
+
     def _audited(self, event: ev.Audited) -> None:
         """The audit is read from the journal; it is no part of the cell's state."""
 
@@ -838,6 +867,11 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.Unreserved: State._unreserved,
     ev.SettingsSet: State._settings_set,
     ev.PrioritySet: State._priority_set,
+    ev.Ordered: State._ordered,
+    ev.NodesGranted: State._nodes_granted,
+    ev.OrderEnded: State._order_ended,
+    ev.BackedOff: State._backed_off,
+    ev.Interrupted: State._interrupted,
     ev.SubmittedMany: many.submitted,
     ev.PlacedMany: lambda state, event: many.placed(state, event, claimed=False),
     ev.StartedMany: many.started,

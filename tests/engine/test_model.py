@@ -317,4 +317,6 @@ def test_anything_at_all_is_a_spec_or_a_named_error(value: Any) -> None:
 
 def test_states_read_as_people_write_them() -> None:
     assert [s.label for s in WorkloadState if s.terminal] == ["finished", "failed", "cancelled"]
-    assert [s.label for s in NodeState] == ["ready", "cordoned", "draining", "down", "removed"]
+    assert [s.label for s in NodeState] == [
+        "ready", "cordoned", "draining", "down", "removed", "booting", "suspect",
+    ]  # fmt: skip

@@ -1,0 +1,32 @@
+"""What acts by itself as time passes: providers that deliver machines, the autoscaler, the watch over nodes, budgets.
+
+A controller decides on the state and emits events; it holds no fact that the state does not hold, so a restart or a
+fork makes it anew and it goes on alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from engine import events as ev
+from engine.state import State
+
+Emit = Callable[[ev.AnyEvent], None]
+
+
+class Controller(Protocol):
+    """Called by the engine alone, on its thread, in the turn in which its moment comes."""
+
+    def next_ms(self, now_ms: int) -> int | None:
+        """Cell time at which it next has something to do; None when nothing is to come. What is due already counts."""
+        ...
+
+    def act(self, now_ms: int) -> None:
+        """Do what is due. Afterwards `next_ms` lies beyond `now_ms`, or is None."""
+        ...
+
+
+def controllers_of(state: State, seed: int, emit: Emit) -> list[Controller]:
+    """Those that the cell needs, in the order in which they act at one moment."""
+    return []
