@@ -86,8 +86,8 @@ class Capacity(NodeTable):
         "whole",
     )  # fmt: skip
     columns: ClassVar[tuple[str, ...]] = (
-        *NodeTable.columns, "since", "born", "doomed", "order", "free_cpu", "free_memory", "free_disk", "whole", "partial", "device_base",
-        "device_free", "device_layout", "device_used",
+        *NodeTable.columns, "since", "born", "doomed", "order", "free_cpu", "free_memory", "free_disk", "whole",
+        "partial", "device_base", "device_free", "device_layout", "device_used",
     )  # fmt: skip
 
     def __init__(self) -> None:
