@@ -122,7 +122,7 @@ class Capacity(NodeTable):
         self.mix: tuple[scores.Shape, ...] = ()
         """What tasks there were when the last scheduling cycle began, for the scores that go by it."""
         self.totals: tuple[int, int, int, int] = (0, 0, 0, 0)
-        """Capacity of all nodes, whatever their state, in the order of RESOURCES."""
+        """What requests may come to on all nodes, whatever their state, in the order of RESOURCES."""
         self.not_ready = 0
         """Nodes in any other state than READY; those removed do not count."""
         self.freed = 0
@@ -165,7 +165,7 @@ class Capacity(NodeTable):
     def add_node(self, node: NodeSpec, now_ms: int, state: NodeState = NodeState.READY, order: int = -1) -> None:
         row = self.add_facts(node)
         pool = self.pool[row]
-        cpu, memory, gpu, disk = self.pools[pool].capacity.vector()
+        cpu, memory, gpu, disk = self.pools[pool].offered.vector()
         devices = gpu // 1000
         self.since.append(now_ms)
         self.born.append(now_ms)
@@ -210,7 +210,7 @@ class Capacity(NodeTable):
 
     def _count(self, pool: int, sign: int = 1) -> None:
         cpu, memory, gpu, disk = self.totals
-        more = self.pools[pool].capacity.vector()
+        more = self.pools[pool].offered.vector()
         self.totals = (cpu + sign * more[0], memory + sign * more[1], gpu + sign * more[2], disk + sign * more[3])
 
     # -- state of nodes ---------------------------------------------------------------------------------------------

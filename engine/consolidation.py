@@ -526,6 +526,7 @@ class Movable:
         tasks, all_tasks = view(w.tasks)[rows].astype(np.int64), view(requests.tasks)[cls]
         running = view(w.state)[rows] == WorkloadState.RUNNING
         done = view(w.done)[rows] + running * (now_ms - view(w.rated)[rows]) * tasks // all_tasks
+        np.maximum(done, 0, out=done)
         interval, write_ms = view(w.checkpoint)[rows], view(w.checkpoint_cost)[rows]
         lost = np.where(interval > 0, done % np.maximum(interval, 1), done)
         lost[write_ms > 0] = 0

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from engine.columns import view
-from engine.model import LEVELS, Affinity, TopologyRequest, WorkloadSpec
+from engine.model import LEVELS, Affinity, Qos, TopologyRequest, WorkloadSpec
 
 if TYPE_CHECKING:
     from engine.nodes import NodeTable
@@ -37,6 +37,7 @@ class Bonds(msgspec.Struct, frozen=True, array_like=True):
     data: tuple[str, ...] = ()
     shunned: tuple[int, ...] = ()
     """Terms by which others keep apart from work that carries its tags."""
+    qos: Qos = "guaranteed"
 
 
 FREE = Bonds()
@@ -44,9 +45,9 @@ FREE = Bonds()
 
 
 def bonds_of(spec: WorkloadSpec, shunned: tuple[int, ...] = ()) -> Bonds:
-    if spec.topology is None and not (spec.near or spec.apart or spec.data or shunned):
+    if spec.topology is None and not (spec.near or spec.apart or spec.data or shunned) and spec.qos == "guaranteed":
         return FREE
-    return Bonds(spec.topology, spec.near, spec.apart, spec.data, shunned)
+    return Bonds(spec.topology, spec.near, spec.apart, spec.data, shunned, spec.qos)
 
 
 class Company:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from engine import events as ev
+from engine.autoscaler import Autoscaler
+from engine.provider import SimulatedProvider
 from engine.state import State
 
 Emit = Callable[[ev.AnyEvent], None]
@@ -29,4 +31,4 @@ class Controller(Protocol):
 
 def controllers_of(state: State, seed: int, emit: Emit) -> list[Controller]:
     """Those that the cell needs, in the order in which they act at one moment."""
-    return []
+    return [SimulatedProvider(state, seed, emit), Autoscaler(state, emit)]

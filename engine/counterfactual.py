@@ -499,7 +499,7 @@ class _Site:
         like = shape.pools[0] if shape.pools else None
         self.is_new = like is None or not (self.task.pools or state.queues.flavored(w.queue[row]))
         self.pool: PoolSpec = self._like(None if like is None else capacity.pools[like])
-        self.shape = Shape(self.task, [self.pool])
+        self.shape = Shape(self.task, [self.pool], Bonds(qos=w.class_at(row).bonds.qos))
         self.per_node = self.shape.most_on(self.pool) if self.shape.pools else 0
         """Tasks that one such node holds; 0 when it holds none."""
         alone = shape.terms is not None and bool(shape.terms.apart or shape.terms.shunned)
@@ -519,7 +519,9 @@ class _Site:
         name = _free_names(f"{pool.name[:90]}-{self.task.name[:20]}", self.capacity.pool_of, 1)[0]
         labels = pool.labels | {key: values[0] for key, values in self.task.node_labels.items() if values[0] != ANY}
         kept = {key: value for key, value in labels.items() if key not in self.task.avoid_labels}
-        return msgspec.structs.replace(pool, name=name, capacity=one, labels=kept, taints=(), nvlink_group=0)
+        return msgspec.structs.replace(
+            pool, name=name, capacity=one, labels=kept, taints=(), nvlink_group=0, overcommit={}
+        )
 
     def _place(self, pool: int | None) -> dict[str, str]:
         """Where most devices of the pool are free, so that a gang stays close together."""

@@ -26,6 +26,7 @@ from engine.model import (
     check_quantity,
 )
 from engine.naming import listed
+from engine.qos import check_pressure
 from engine.queue_check import check_queues
 from engine.scaling import check_autoscaling
 from engine.scores import check_weights
@@ -225,6 +226,7 @@ def _check_settings(settings: Settings, where: str) -> None:
         check_quantity(getattr(settings, field), f"{where}.{field}")
     check_quantity(settings.reservation_depth, f"{where}.reservation_depth", least=1, most=1_000_000)
     check_autoscaling(settings.autoscaling, f"{where}.autoscaling")
+    check_pressure(settings.pressure, f"{where}.pressure")
 
 
 def set_settings(state: State, command: cmd.SetSettings) -> Checked:

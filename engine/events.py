@@ -301,6 +301,15 @@ class Interrupted(Event, frozen=True, array_like=True, gc=False, tag=54):
     deadline_ms: int
 
 
+class MachinesRefused(Event, frozen=True, array_like=True, gc=False, tag=55):
+    """Machines that a provider reported and that nobody ordered so: they are given back and never counted."""
+
+    order: int
+    """The order they were reported for; -1: for none."""
+    names: tuple[str, ...]
+    reason: str
+
+
 # What follows stands for many events, one after the other, of workloads with a single task: written at once and applied
 # column by column (`engine.many`), they leave exactly what the single ones would.
 
@@ -397,6 +406,7 @@ AnyEvent = (
     | OrderEnded
     | BackedOff
     | Interrupted
+    | MachinesRefused
     | SubmittedMany
     | PlacedMany
     | StartedMany

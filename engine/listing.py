@@ -142,7 +142,7 @@ class NodeSource(Source):
         self.size = len(c.node_ids)
         if len(c.row_of) < self.size:
             self.hidden = view(c.state) == NodeState.REMOVED
-        full = np.array([pool.capacity.vector() for pool in c.pools], np.int64).reshape(-1, 4)
+        full = np.array([pool.offered.vector() for pool in c.pools], np.int64).reshape(-1, 4)
 
         def total(i: int) -> Callable[[Rows], Numbers]:
             return lambda rows: np.asarray(full[view(c.pool)[rows], i])

@@ -10,6 +10,11 @@ from enum import IntEnum
 from typing import Literal
 
 from engine.errors import SpecError
+from engine.qos import Pressure as Pressure
+from engine.qos import Qos as Qos
+from engine.qos import OVERCOMMITTED, check_overcommit
+from engine.replicas import ServiceSpec as ServiceSpec
+from engine.replicas import check_service
 from engine.scaling import Autoscaling as Autoscaling
 from engine.scaling import ScalingSpec as ScalingSpec
 from engine.scaling import check_scaling
@@ -102,6 +107,28 @@ class PoolSpec(Spec, frozen=True, kw_only=True):
     """Score name -> weight (`engine.scores`) for work that goes here and whose queue says nothing. Empty: pack."""
     scaling: ScalingSpec | None = None
     """How the pool grows and shrinks by itself. None: its nodes are only those that people add."""
+    reserved: Resources = Resources()
+    """What a node has besides, for its own system."""
+    overcommit: dict[str, int] = {}
+    """Resource name -> permille of the capacity that requests may come to; 1000 where it is not named. Guaranteed work
+    does not go to a pool where it is more (`engine.qos`)."""
+
+    @property
+    def overcommitted(self) -> bool:
+        return any(permille > 1000 for permille in self.overcommit.values())
+
+    @property
+    def offered(self) -> Resources:
+        """What requests on one node may come to."""
+        if not self.overcommit:
+            return self.capacity
+        each = zip(RESOURCES, self.capacity.vector(), strict=True)
+        return Resources(**{name: have * self.overcommit.get(name, 1000) // 1000 for name, have in each})
+
+    @property
+    def physical_memory_mib(self) -> int:
+        """Memory of one node, its own system's among it."""
+        return self.capacity.memory_mib + self.reserved.memory_mib
 
 
 class NodeSpec(Spec, frozen=True, kw_only=True):
@@ -201,6 +228,7 @@ class Settings(Spec, frozen=True, kw_only=True):
     reservation_depth: int = 100
     """Conservative backfill: how many waiting workloads are promised a start."""
     autoscaling: Autoscaling = Autoscaling()
+    pressure: Pressure = Pressure()
 
 
 class CellSpec(Spec, frozen=True, kw_only=True):
@@ -240,6 +268,9 @@ class Affinity(Spec, frozen=True, kw_only=True):
         return hash((tuple(sorted(self.tags.items())), self.level))
 
 
+CapacityType = Literal["", "on-demand", "spot"]
+
+
 class TaskGroup(Spec, frozen=True, kw_only=True):
     """Identical members of a gang. `request` is for one task; all `count` start together or none does, unless a
     smaller `min_count` is enough."""
@@ -263,6 +294,11 @@ class TaskGroup(Spec, frozen=True, kw_only=True):
     """Label -> values that a node must not have."""
     tolerations: tuple[Toleration, ...] = ()
     spread: Spread | None = None
+    capacity_type: CapacityType = ""
+    """Which pools it may use; empty: any. Where there is a deadline, work that may use any turns to on-demand ones when
+    its slack runs out (`engine.deadlines`)."""
+    on_demand: int = 0
+    """Of its tasks, so many are on demand always. At the door they become a group of their own."""
 
     def __hash__(self) -> int:
         # By what tells groups apart as a rule: dictionaries have no hash of their own.
@@ -316,6 +352,8 @@ class WorkloadSpec(Spec, frozen=True, kw_only=True):
     """Work is kept up to the last multiple of this; 0 means nothing is kept when stopped."""
     checkpoint_cost_ms: int = 0
     """Time it takes to write a checkpoint when asked; preemption then asks first and loses no work. 0: cannot."""
+    restore_ms: int = 0
+    """Time it takes to read a checkpoint back when it goes on elsewhere, before any new work is done."""
     elastic: bool = False
     """May grow up to `count` tasks of each group while it runs, and shrink to `min_count` for others. The estimate
     is for all tasks; with fewer it takes longer in proportion."""
@@ -346,6 +384,12 @@ class WorkloadSpec(Spec, frozen=True, kw_only=True):
     simulated_failures: int = 0
     """How many attempts fail half-way in the simulated executor."""
     held: bool = False
+    qos: Qos = "guaranteed"
+    """Guaranteed work is only on nodes that are not overcommitted. Best effort asks for room, and is promised none."""
+    service: ServiceSpec | None = None
+    """It has no end, and as many tasks as its load takes: `count` and `min_count` of its group are set by this."""
+    simulated_usage_permille: int = 0
+    """CPU and memory that its tasks use in the simulated executor, as a part of their request; 0: nobody knows."""
 
 
 class WorkloadState(IntEnum):
@@ -474,11 +518,13 @@ def check_pool(pool: PoolSpec, where: str = "pool") -> None:
     check_taints(pool.taints, f"{where}.taints")
     if pool.scaling is not None:
         check_scaling(pool.scaling, f"{where}.scaling")
+    check_resources(pool.reserved, f"{where}.reserved")
+    check_overcommit(pool.overcommit, f"{where}.overcommit")
 
 
 _TIMES_AND_COUNTS = (
     "estimate_ms", "checkpoint_interval_ms", "checkpoint_cost_ms", "not_before_ms", "deadline_ms", "max_runtime_ms",
-    "retries", "backoff_ms", "simulated_runtime_ms", "simulated_failures",
+    "retries", "backoff_ms", "simulated_runtime_ms", "simulated_failures", "restore_ms",
 )  # fmt: skip
 MAX_MEMBERS = 100_000
 """Workloads in one array."""
@@ -491,6 +537,21 @@ def _check_array(array: ArraySpec, name: str, where: str) -> None:
     if count > MAX_MEMBERS:
         raise SpecError(where, f"has {count} members", f"At most {MAX_MEMBERS} in one array")
     check_id(f"{name}/{array.last}", f"{where}.last")
+
+
+def _check_on_demand(group: TaskGroup, where: str) -> None:
+    """What is guaranteed on demand must leave something to start with besides."""
+    check_quantity(group.on_demand, f"{where}.on_demand")
+    if group.on_demand > group.count:
+        raise SpecError(
+            f"{where}.on_demand", f"{group.on_demand} is more than count, {group.count}", "Give at most count"
+        )
+    if 0 < group.min_count <= group.on_demand < group.count:
+        raise SpecError(
+            f"{where}.min_count",
+            f"{group.min_count} leaves no task to start with besides the {group.on_demand} on demand",
+            f"Give at least {group.on_demand + 1}, or make those on demand a workload of their own",
+        )
 
 
 def _check_node_terms(group: TaskGroup, where: str) -> None:
@@ -540,6 +601,19 @@ def _check_bonds(spec: WorkloadSpec, where: str) -> None:
         check_id(zone, f"{where}.data[{i}]")
 
 
+def _check_limit(spec: WorkloadSpec, group: TaskGroup, where: str) -> None:
+    if group.limit is None:
+        return
+    if spec.qos != "burstable":
+        raise SpecError(f"{where}.limit", f"has no meaning for {spec.qos} work", "Leave it out, or make it burstable")
+    for name, most, asked in zip(RESOURCES, group.limit.vector(), group.request.vector(), strict=True):
+        check_quantity(most, f"{where}.limit.{name}")
+        if most and name not in OVERCOMMITTED:
+            raise SpecError(f"{where}.limit.{name}", "cannot exceed its request", f"Give {' or '.join(OVERCOMMITTED)}")
+        if 0 < most < asked:
+            raise SpecError(f"{where}.limit.{name}", f"{most} is below the request, {asked}", "Give at least as much")
+
+
 def check_workload(spec: WorkloadSpec, where: str = "workload") -> None:
     """Everything that can be checked without knowing the cell. Raises SpecError naming the field."""
     check_id(spec.id, f"{where}.id")
@@ -572,11 +646,20 @@ def check_workload(spec: WorkloadSpec, where: str = "workload") -> None:
             raise SpecError(
                 f"{at}.min_count", f"{group.min_count} is more than count, {group.count}", "Give at most count"
             )
+        _check_on_demand(group, at)
         total += group.count
         check_resources(group.request, f"{at}.request")
         if not any(group.request.vector()) and not group.mig:
             raise SpecError(f"{at}.request", "asks for nothing", "Ask for at least one resource")
         _check_node_terms(group, at)
+        _check_limit(spec, group, at)
     if total > MAX_TASKS:
         raise SpecError(f"{where}.groups", f"{total} tasks in all", f"At most {MAX_TASKS} in one workload")
     _check_bonds(spec, where)
+    if spec.service is not None:
+        check_service(spec.service, f"{where}.service")
+        if len(spec.groups) > 1:
+            raise SpecError(f"{where}.groups", "a service has one group of tasks", "Submit the others by themselves")
+        for field in ("estimate_ms", "max_runtime_ms", "deadline_ms", "array"):
+            if getattr(spec, field):
+                raise SpecError(f"{where}.{field}", "has no meaning for a service, which has no end", "Leave it out")

@@ -241,7 +241,7 @@ class NodeTable(Table):
     def pool_facts(self) -> PoolFacts:
         if self._pool_facts is None:
             model = Names([""])
-            rows = [(*pool.capacity.vector(), model.add(pool.gpu_model) - 1, pool.price_microusd_hour, pool.spot)
+            rows = [(*pool.offered.vector(), model.add(pool.gpu_model) - 1, pool.price_microusd_hour, pool.spot)
                     for pool in self.pools]  # fmt: skip
             table = np.array(rows, np.int64).reshape(-1, 7).T
             self._pool_facts = PoolFacts(

@@ -31,7 +31,7 @@ class Orders(Table):
     """All orders, by row, oldest first; and the pools that failed to deliver."""
 
     columns = (
-        "pool", "zone", "wanted", "granted", "ordered_ms", "expires_ms", "ended_ms", "state", "workload",
+        "pool", "zone", "wanted", "granted", "refused", "ordered_ms", "expires_ms", "ended_ms", "state", "workload",
         "backed_off_ms", "failures",
     )  # fmt: skip
 
@@ -41,6 +41,8 @@ class Orders(Table):
         self.wanted = array("i")
         """Machines asked for."""
         self.granted = array("i")
+        self.refused = array("i")
+        """Machines reported for it that were not what was ordered, and given back."""
         self.ordered_ms = array("q")
         self.expires_ms = array("q")
         self.ended_ms = array("q")
@@ -65,6 +67,7 @@ class Orders(Table):
         self.zone.append(event.zone)
         self.wanted.append(event.count)
         self.granted.append(0)
+        self.refused.append(0)
         self.ordered_ms.append(now_ms)
         self.expires_ms.append(event.expires_ms)
         self.ended_ms.append(-1)

@@ -436,6 +436,7 @@ class _Search:
         tasks, all_tasks = view(w.tasks)[rows], view(requests.tasks)[cls]
         running = view(w.state)[rows] == WorkloadState.RUNNING
         done = view(w.done)[rows] + running * (state.now_ms - view(w.rated)[rows]) * tasks // all_tasks
+        np.maximum(done, 0, out=done)
         interval = view(w.checkpoint)[rows]
         lost = np.where(interval > 0, done % np.maximum(interval, 1), done)
         lost[view(w.checkpoint_cost)[rows] > 0] = 0

@@ -208,7 +208,7 @@ class Probe(Recent):
             spec = self._state.capacity.pools[pool]
             request = self._state.workloads.classes[cls].groups[group].request.vector()
             share = max(
-                (q * 1_000_000 // t for q, t in zip(request, spec.capacity.vector(), strict=True) if t), default=0
+                (q * 1_000_000 // t for q, t in zip(request, spec.offered.vector(), strict=True) if t), default=0
             )
             known = spec.price_microusd_hour * share // 1_000_000, request[self._resource]
             self._per_task[cls, group, pool] = known

@@ -444,7 +444,7 @@ class Reader:
         ]
         rows = []
         for i, pool in enumerate(capacity.pools):
-            total = [quantity * capacity.pool_nodes[i] for quantity in pool.capacity.vector()]
+            total = [quantity * capacity.pool_nodes[i] for quantity in pool.offered.vector()]
             rows.append(
                 PoolOverview(
                     name=pool.name,

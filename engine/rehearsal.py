@@ -142,8 +142,8 @@ class DrawnExecutor(SimulatedExecutor):
         w = self._state.workloads
         tasks = np.array([each.tasks for each in w.classes], np.int64)[view(w.cls)[rows]]
         rated = view(w.rated)[rows]
-        done = view(w.kept)[rows] + view(w.done)[rows]
-        done += np.maximum(self._now_ms - rated, 0) * view(w.tasks)[rows] // tasks
+        done = view(w.done)[rows] + np.maximum(self._now_ms - rated, 0) * view(w.tasks)[rows] // tasks
+        done = view(w.kept)[rows] + np.maximum(done, 0)
         shares = uniforms(self.seed, [w.ids[row] for row in rows.tolist()])
         self._drawn[rows] = self._run_times.draw_many(rows, shares, done)
 

@@ -33,6 +33,7 @@ def spec_of(state: State, row: int, name: str, **changes: Any) -> WorkloadSpec:
         max_runtime_ms=terms.max_runtime_ms,
         retries=terms.retries,
         backoff_ms=terms.backoff_ms,
+        restore_ms=terms.restore_ms,
         reservation=workload_class.reservation,
         topology=workload_class.bonds.topology,
         near=workload_class.bonds.near,

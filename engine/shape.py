@@ -9,7 +9,7 @@ from typing import NamedTuple
 from engine import mig
 from engine.constraints import FREE, Bonds
 from engine.gpu_models import device_memory_mib
-from engine.model import Affinity, PoolSpec, Spread, Taint, TaskGroup, Toleration, TopologyRequest
+from engine.model import Affinity, PoolSpec, Qos, Spread, Taint, TaskGroup, Toleration, TopologyRequest
 
 ANY = "*"
 """As the value of a label: whatever it is."""
@@ -102,7 +102,7 @@ class Shape:
         """Whether a task gets a part of one device, a share or a MIG instance, and so is placed by itself."""
         self.cpu_class = size_class(self.cpu)
         self.memory_class = size_class(self.memory)
-        eligible = [i for i, pool in enumerate(pools) if accepts(group, pool)]
+        eligible = [i for i, pool in enumerate(pools) if accepts(group, pool, bonds.qos)]
         # Leave devices to those who need them, then take the cheaper pool, then the older one.
         eligible.sort(
             key=lambda i: (pools[i].capacity.gpu_milli > 0 and not self.gpu_milli, pools[i].price_microusd_hour, i)
@@ -161,7 +161,7 @@ class Shape:
 
     def most_on(self, pool: PoolSpec) -> int:
         """How many such tasks an empty node of the pool holds."""
-        cpu, memory, gpu, disk = pool.capacity.vector()
+        cpu, memory, gpu, disk = pool.offered.vector()
         counts = [have // want for have, want in ((cpu, self.cpu), (memory, self.memory), (disk, self.disk)) if want]
         if self.gpus:
             counts.append(gpu // 1000 // self.gpus)
@@ -187,9 +187,13 @@ def tolerates(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:
     return any(t.key == taint.key and t.value in ("", taint.value) for t in tolerations)
 
 
-def accepts(group: TaskGroup, pool: PoolSpec) -> bool:
+def accepts(group: TaskGroup, pool: PoolSpec, qos: Qos = "guaranteed") -> bool:
     """Whether an empty node of the pool could hold one task of the group, its labels and taints apart."""
+    if qos == "guaranteed" and pool.overcommitted:
+        return False
     if group.pools and pool.name not in group.pools:
+        return False
+    if group.capacity_type and pool.spot != (group.capacity_type == "spot"):
         return False
     if group.gpu_models and group.request.gpu_milli and pool.gpu_model not in group.gpu_models:
         return False
@@ -197,4 +201,4 @@ def accepts(group: TaskGroup, pool: PoolSpec) -> bool:
         return False
     if group.mig and mig.kind_in(pool, group.mig) < 0:
         return False
-    return all(have >= want for have, want in zip(pool.capacity.vector(), group.request.vector(), strict=True))
+    return all(have >= want for have, want in zip(pool.offered.vector(), group.request.vector(), strict=True))

@@ -430,7 +430,7 @@ class State(Table):
         tasks, on_nodes = self._bind(row, event.groups, claimed=claimed)
         w.tasks[row] = tasks
         w.started[row] = w.rated[row] = self.now_ms
-        w.done[row] = 0
+        w.done[row] = -w.terms_at(row).restore_ms if w.kept[row] else 0
         w.flags[row] = event.flags
         w.attempts[row] += 1
         if w.array[row] != NONE:
@@ -820,6 +820,10 @@ class State(Table):
     def _order_ended(self, event: ev.OrderEnded) -> None:
         self.orders.end(event.order, OrderState(event.how), self.now_ms)
 
+    def _machines_refused(self, event: ev.MachinesRefused) -> None:
+        if event.order >= 0:
+            self.orders.refused[event.order] += len(event.names)
+
     def _backed_off(self, event: ev.BackedOff) -> None:
         self.orders.back_off(event.pool, event.until_ms)
 
@@ -872,6 +876,7 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.OrderEnded: State._order_ended,
     ev.BackedOff: State._backed_off,
     ev.Interrupted: State._interrupted,
+    ev.MachinesRefused: State._machines_refused,
     ev.SubmittedMany: many.submitted,
     ev.PlacedMany: lambda state, event: many.placed(state, event, claimed=False),
     ev.StartedMany: many.started,

@@ -41,8 +41,9 @@ def check_submission(state: State, command: cmd.Submit, now_ms: int) -> tuple[li
     for i, given in enumerate(command.workloads):
         where = f"workloads[{i}]" if len(command.workloads) > 1 else "workload"
         spec = _with_mig_charges(state, given, where)
-        charged.append(spec)
         check_workload(spec, where)
+        spec = _with_on_demand_share(spec, where)
+        charged.append(spec)
         own = _ids_of(spec)
         for name in own if spec.array is None else (spec.id, *own):
             if name in state.workloads.row_of or name in state.workloads.array_names.index or name in new:
@@ -71,6 +72,34 @@ def _with_mig_charges(state: State, spec: WorkloadSpec, where: str) -> WorkloadS
     capacity = state.capacity
     pools = [pool for i, pool in enumerate(capacity.pools) if capacity.pool_nodes[i]]
     groups = (mig.charged(group, pools, f"{where}.groups[{i}]") for i, group in enumerate(spec.groups))
+    return msgspec.structs.replace(spec, groups=tuple(groups))
+
+
+def _with_on_demand_share(spec: WorkloadSpec, where: str) -> WorkloadSpec:
+    """The spec with the tasks that are on demand always as a group of their own, there from the start."""
+    if not any(group.on_demand for group in spec.groups):
+        return spec
+    groups: list[TaskGroup] = []
+    for i, group in enumerate(spec.groups):
+        certain = group.on_demand
+        if not certain or group.capacity_type == "on-demand":
+            groups.append(msgspec.structs.replace(group, on_demand=0))
+        elif certain == group.count:
+            groups.append(msgspec.structs.replace(group, on_demand=0, capacity_type="on-demand"))
+        else:
+            name = f"{group.name}-on-demand"
+            if any(other.name == name for other in spec.groups):
+                raise SpecError(
+                    f"{where}.groups[{i}].on_demand", f"makes a group '{name}', which is there", "Rename that group"
+                )
+            least = max(group.min_count - certain, 0)
+            count = group.count - certain
+            groups += [
+                msgspec.structs.replace(group, count=count, min_count=least, on_demand=0),
+                msgspec.structs.replace(
+                    group, name=name, count=certain, min_count=0, on_demand=0, capacity_type="on-demand"
+                ),
+            ]
     return msgspec.structs.replace(spec, groups=tuple(groups))
 
 
@@ -340,7 +369,7 @@ def _largest(state: State, group: TaskGroup) -> str:
     for i, wanted in enumerate(group.request.vector()):
         if wanted:
             best = max(
-                p.capacity.vector()[i] for n, p in enumerate(state.capacity.pools) if state.capacity.pool_nodes[n]
+                p.offered.vector()[i] for n, p in enumerate(state.capacity.pools) if state.capacity.pool_nodes[n]
             )
             parts.append(f"{RESOURCES[i]} {wanted} asked, {best} on the largest node")
     models = sorted({p.gpu_model for p in state.capacity.pools if p.gpu_model})

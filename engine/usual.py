@@ -41,9 +41,9 @@ class FoundSound(NamedTuple):
 
 _wishes = attrgetter(
     "array", "after", "held", "not_before_ms", "deadline_ms", "max_runtime_ms", "retries", "backoff_ms", "reservation",
-    "simulated_failures", "topology", "near", "apart", "data",
+    "simulated_failures", "topology", "near", "apart", "data", "restore_ms",
 )  # fmt: skip
-NO_WISHES = (None, (), False, 0, 0, 0, 0, USUAL.backoff_ms, "", 0, None, (), (), ())
+NO_WISHES = (None, (), False, 0, 0, 0, 0, USUAL.backoff_ms, "", 0, None, (), (), (), 0)
 """In the same order."""
 
 
@@ -109,8 +109,8 @@ def _number_of(known: FoundSound, spec: WorkloadSpec) -> int:
     """The number of its groups, which are checked when they are new."""
     number = known.groups.get(spec.groups)
     if number is None:
-        if any(group.mig for group in spec.groups):
-            raise RefusedError("what MIG instances count as is not said here", "It is worked out one by one")
+        if any(group.mig or group.on_demand for group in spec.groups):
+            raise RefusedError("groups that are rewritten at the door are not rewritten here", "It is done one by one")
         check_workload(spec)
         number = known.groups[spec.groups] = len(known.groups)
     return number

@@ -54,6 +54,7 @@ class Terms(msgspec.Struct, frozen=True, array_like=True):
     retries: int = 0
     backoff_ms: int = 10_000
     not_before_ms: int = 0
+    restore_ms: int = 0
 
 
 USUAL = Terms()
@@ -203,7 +204,8 @@ class Workloads(Table):
         self.kept = array("q")
         """Milliseconds of work saved by checkpoints of earlier attempts."""
         self.done = array("q")
-        """Milliseconds of work, at the speed of all tasks, done in this attempt up to `rated`."""
+        """Milliseconds of work, at the speed of all tasks, done in this attempt up to `rated`; below 0 while a checkpoint
+        is still to be read back."""
         self.rated = array("q")
         """Cell time since which it runs with its present number of tasks."""
         self.tasks = array("i")
@@ -347,7 +349,14 @@ class Workloads(Table):
         return row
 
     def _intern_terms(self, spec: WorkloadSpec) -> int:
-        terms = Terms(spec.deadline_ms, spec.max_runtime_ms, spec.retries, spec.backoff_ms, spec.not_before_ms)
+        terms = Terms(
+            spec.deadline_ms,
+            spec.max_runtime_ms,
+            spec.retries,
+            spec.backoff_ms,
+            spec.not_before_ms,
+            spec.restore_ms,
+        )
         found = self.terms_of.get(terms)
         if found is None:
             found = self.terms_of[terms] = len(self.terms_specs)
@@ -523,10 +532,10 @@ class Workloads(Table):
 
     def work_done(self, row: int, now_ms: int) -> int:
         """Milliseconds of work, at the speed of all tasks, done in all attempts and not lost."""
-        done = self.kept[row] + self.done[row]
+        done: int = self.done[row]
         if self.state[row] == WorkloadState.RUNNING:
             done += (now_ms - self.rated[row]) * self.tasks[row] // self.class_at(row).tasks
-        return done
+        return self.kept[row] + max(done, 0)
 
     def lost_if_stopped(self, row: int, now_ms: int) -> int:
         """Milliseconds of that work which stopping it now would lose: all since its last checkpoint."""

@@ -45,7 +45,7 @@ def _check_nodes(state: State) -> None:
     capacity, allocations, w = state.capacity, state.allocations, state.workloads
     for node, node_id in enumerate(capacity.node_ids):
         pool = capacity.pools[capacity.pool[node]]
-        cpu, memory, gpu, disk = pool.capacity.vector()
+        cpu, memory, gpu, disk = pool.offered.vector()
         devices = [1000] * (gpu // 1000)
         instances: dict[int, list[tuple[int, int]]] = {}
         if capacity.state[node] == NodeState.REMOVED:
@@ -562,7 +562,7 @@ def _check_place(state: State, event: ev.Placed | ev.Grown) -> None:
         for node in array("i", placement.nodes):
             pool = capacity.pools[capacity.pool[node]]
             pools_used.add(pool.name)
-            assert accepts(spec, pool), f"{name} is in pool {pool.name}"
+            assert accepts(spec, pool, w.class_at(row).bonds.qos), f"{name} is in pool {pool.name}"
             assert capacity.state[node] == NodeState.READY, f"{name} is on {capacity.node_ids[node]}"
             reservation = by_booking.get(capacity.booking[node])
             if own:

@@ -1,0 +1,39 @@
+"""The autoscaler: at every scan, orders nodes for what waits, and gives back those that nobody needs.
+
+What it decides is a function of the state and the time: `engine.scale_up` and `engine.scale_down` say which events
+follow, and this emits them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from engine import events as ev
+from engine import scale_up
+from engine.state import State
+
+
+class Autoscaler:
+    """Scans at whole multiples of `Autoscaling.scan_every_ms`, while some pool grows by itself."""
+
+    def __init__(self, state: State, emit: Callable[[ev.AnyEvent], None]) -> None:
+        self._state = state
+        self._emit = emit
+        self._rules = -1
+        """`State.rules` when it was last found out whether a pool grows by itself."""
+        self._any = False
+
+    def next_ms(self, now_ms: int) -> int | None:
+        state = self._state
+        if self._rules != state.rules:
+            self._rules = state.rules
+            self._any = any(pool.scaling is not None for pool in state.capacity.pools)
+        if not self._any or not state.settings.autoscaling.enabled:
+            return None
+        every_ms = state.settings.autoscaling.scan_every_ms
+        return now_ms // every_ms * every_ms + every_ms
+
+    def act(self, now_ms: int) -> None:
+        # Each is decided on what the one before has done: nothing is given back that was just ordered.
+        for event in scale_up.plan(self._state, now_ms):
+            self._emit(event)
