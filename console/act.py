@@ -21,7 +21,7 @@ SHOWN_STEPS = 40
 _FLAGS = (
     "id", "name", "queue", "priority", "tenant", "team", "tasks", "min_tasks", "elastic", "estimate", "max_runtime",
     "array", "after", "not_before", "deadline", "retries", "reservation", "tags", "mig", "gpu_models", "gpu_memory",
-    "pools", "node_labels", "avoid_labels", "tolerations", "spread", "near", "apart", "data",
+    "pools", "capacity", "on_demand", "node_labels", "avoid_labels", "tolerations", "spread", "near", "apart", "data",
 )  # fmt: skip
 _REQUEST_FLAGS = {"cpus": "cpu", "memory": "memory", "gpus_per_task": "gpu", "disk": "disk"}
 

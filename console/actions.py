@@ -169,6 +169,10 @@ ACTIONS: tuple[Action, ...] = (
         _needs_state("drained", "ready", "cordoned"),
     ),
     Action(
+        "interrupt", "Interrupt", (), _NODES, "T3", "node", "muster interrupt {ids}", ("interrupt",), "ids", False,
+        _needs_state("interrupted", "ready", "cordoned"),
+    ),
+    Action(
         "hold_queue", "Hold queue", ("P",), _QUEUES, "T1", "queue", "muster hold-queue {ids}", ("hold-queue",), "ids",
         True, _needs_state("held", "open"),
     ),

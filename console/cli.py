@@ -37,6 +37,7 @@ ACTIONS = {
     "cordon": ("NODE", "nodes take no new work"),
     "uncordon": ("NODE", "nodes take work again"),
     "drain": ("NODE", "cordon nodes and move their work away"),
+    "interrupt": ("NODE", "nodes get their notice as if the provider took them back"),
     "hold-queue": ("QUEUE", "start nothing more from queues; what runs goes on"),
     "drain-queue": ("QUEUE", "start and take nothing more, and requeue what runs"),
     "open-queue": ("QUEUE", "held or draining queues take and start work again"),
@@ -207,6 +208,14 @@ def _where_arguments(submit: argparse.ArgumentParser) -> None:
     where.add_argument("--gpu-memory", metavar="SIZE", help="least memory of a device, such as 80GiB")
     where.add_argument("--mig", metavar="PROFILE", help="one MIG instance for each task, such as 1g.10gb")
     where.add_argument("--pool", dest="pools", nargs="+", metavar="POOL", help="any of these pools")
+    kind = where.add_mutually_exclusive_group()
+    kind.add_argument(
+        "--spot", dest="capacity", action="store_const", const="spot", help="spot machines only, deadline or not"
+    )
+    kind.add_argument("--on-demand", dest="capacity", action="store_const", const="on-demand", help="no spot machines")
+    where.add_argument(
+        "--on-demand-share", dest="on_demand", metavar="TASKS|SHARE", help="on demand always, such as 2 or 30%%"
+    )
     where.add_argument("--node-label", dest="node_labels", **many, help="zone=a,b for either, ssd for any value")
     where.add_argument("--avoid-label", dest="avoid_labels", **many, help="no node with such a label")
     where.add_argument("--tolerate", dest="tolerations", **many, help="such taints; KEY for all its values")

@@ -16,6 +16,7 @@ from typing import Any
 import uvicorn
 
 from console.advisor import Advisor
+from console.agents import AgentFaces
 from console.local_client import LocalClient
 from console.server import Watch, build_app
 from console.sockets import bind_tcp, bind_unix, private_folder
@@ -92,7 +93,8 @@ async def run_server(
 ) -> None:
     """Serves on bound sockets until a signal comes or, where signals are not ours to take, `stop` is set."""
     watch = Watch(loop)
-    server = _Server(uvicorn.Config(build_app(client, watch), **_UVICORN))
+    agents = AgentFaces(loop, read_only=client.read_only)
+    server = _Server(uvicorn.Config(build_app(client, watch, tuple(agents.routes())), **_UVICORN))
     stopping = stop or _stop_on_signals()
     serving = asyncio.create_task(server.serve(sockets=sockets))
     stopped = asyncio.create_task(stopping.wait())

@@ -29,6 +29,7 @@ from console.forms import (
     Forms,
     did_you_mean,
     remedy_of,
+    tasks_of,
     workload_forms,
 )
 from console.moments import Now
@@ -189,6 +190,11 @@ def _group(document: Document, raw: dict[str, Any], path: str) -> dict[str, Any]
     values = _renamed(document, raw, GROUP_FORMS, path)
     if "mig" in values:
         values.setdefault("request", {})
+    if "on_demand" in values:
+        try:
+            values["on_demand"] = tasks_of(values["on_demand"], values.get("count", 1))
+        except ValueError as error:
+            document.fail(_join(path, "on_demand"), str(error), "")
     if isinstance(values.get("request"), dict):
         values["request"] = _renamed(document, values["request"], RESOURCE_FORMS, _join(path, "request"))
     return values

@@ -106,6 +106,22 @@ def _spread(value: Any) -> Any:
     return {"level": level, "max_skew": int(skew)} if colon else {"level": level}
 
 
+def _capacity(value: Any) -> Any:
+    """`any` besides the raw words."""
+    return "" if value == "any" else value
+
+
+def tasks_of(share: Any, count: Any) -> Any:
+    """Tasks of so many that are meant by `30%`, rounded up; a number, or its digits, is a number of tasks. Raises
+    ValueError."""
+    if not isinstance(share, str):
+        return share
+    number, percent, rest = share.partition("%")
+    if not number.isdecimal() or rest or (percent and (int(number) > 100 or type(count) is not int)):
+        raise ValueError(f"{shown(share)} is not a number of tasks, or a share such as 30%")
+    return -(-int(number) * count // 100) if percent else int(number)
+
+
 def _topology(value: Any) -> Any:
     if isinstance(value, str):
         raise ValueError(f"{shown(value)} is a wish or a must? Write {{required: {value}}} or {{preferred: {value}}}")
@@ -207,10 +223,11 @@ GROUP_FORMS: Forms = {
     "avoid_labels": ("avoid_labels", _conditions),
     "tolerations": ("tolerations", _tolerations),
     "spread": ("spread", _spread),
+    "capacity": ("capacity_type", _capacity),
 }
 ONE_GROUP = (
     "request", "tasks", "min_tasks", "gpu_models", "pools", "gpu_memory", "gpu_memory_mib", "mig", "node_labels",
-    "avoid_labels", "tolerations", "spread",
+    "avoid_labels", "tolerations", "spread", "capacity", "capacity_type", "on_demand",
 )  # fmt: skip
 """What a workload may say of its only group of tasks without `groups`."""
 
@@ -226,6 +243,7 @@ def workload_forms(now: Now) -> Forms:
         "max_runtime": ("max_runtime_ms", duration_ms),
         "checkpoint_interval": ("checkpoint_interval_ms", duration_ms),
         "checkpoint_cost": ("checkpoint_cost_ms", duration_ms),
+        "restore": ("restore_ms", duration_ms),
         "backoff": ("backoff_ms", duration_ms),
         "simulated_runtime": ("simulated_runtime_ms", duration_ms),
         "not_before": ("not_before_ms", moment),

@@ -5,6 +5,7 @@
          /v1/changes?after=&wait_s=&limit=
     GET  /v1/runs /v1/runs/{id}?after=&wait_s= /v1/scores          DELETE /v1/runs/{id}
     POST /v1/query /v1/consolidation /v1/command /v1/propose /v1/approve /v1/runs
+    POST /v1/agents/...   (`console.agents`)
 
 An answer that is not 200 is `{"code", "problem", "remedy"}`; the codes are those of `engine.errors`. Callers are not
 authenticated: only sockets that belong to this user or this machine are served (`console.sockets`), and requests that
@@ -292,10 +293,16 @@ class BrowserGuard:
         return "" if name in self._hosts else f"host {host[:80]!a} is not served here"
 
 
-def build_app(client: Client, watch: Watch, *, hosts: tuple[str, ...] = (*_LOOPBACK, "muster")) -> Starlette:
-    """The control plane over `client`. `hosts` are the names a request may address it by."""
+def build_app(
+    client: Client,
+    watch: Watch,
+    more: tuple[Route, ...] = (),
+    *,
+    hosts: tuple[str, ...] = (*_LOOPBACK, "muster"),
+) -> Starlette:
+    """The control plane over `client`, and `more` routes. `hosts` are the names a request may address it by."""
     app = Starlette(
-        routes=Faces(client, watch).routes(),
+        routes=[*more, *Faces(client, watch).routes()],
         exception_handlers={
             MusterError: _handled,
             HTTPException: _http_error,

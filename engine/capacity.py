@@ -232,6 +232,26 @@ class Capacity(NodeTable):
         if self.domain_room is not None:
             self.domain_room.touched.append(node)
 
+    def hide(self, node: int) -> None:
+        """Have a ready node take nothing, until `show`: to try what would be if it were gone. Nobody is told."""
+        self._leave(node)
+        self.state[node] = NodeState.CORDONED
+        self.not_ready += 1
+        if self.domain_room is not None:
+            self.domain_room.touched.append(node)
+
+    def show(self, node: int) -> None:
+        """Take back `hide`."""
+        index = self.index_at(node)
+        if self.partial[node] or self.open_kinds[node]:
+            index.forget({node})
+        self.state[node] = NodeState.READY
+        self._enter(node)
+        self.tidy(index, self.key[node])
+        self.not_ready -= 1
+        if self.domain_room is not None:
+            self.domain_room.touched.append(node)
+
     def _retire(self, node: int) -> None:
         """Take the node, on which nothing runs any more, out of every total: it has nothing, free or used."""
         self.forget_facts(node)

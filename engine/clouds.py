@@ -20,7 +20,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from engine.errors import NotFoundError
-from engine.model import HOUR_MS, Spec, check_id, check_quantity
+from engine.model import HOUR_MS, ScalingSpec, Spec, check_id, check_quantity
 
 WINDOW_MS = 100_000
 """Quotas of requests are counted over so long, as Google Cloud did in 2019."""
@@ -202,7 +202,7 @@ class SimulatedCloud:
         return due
 
 
-def stock_at(zone: ZoneSpec, at_ms: int) -> int:
+def stock_at(zone: ZoneSpec | ScalingSpec, at_ms: int) -> int:
     """Most machines of the zone that are ours at the time."""
     after = bisect_right(zone.stock, at_ms, key=lambda point: point[0])
     if not after:

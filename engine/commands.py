@@ -164,6 +164,22 @@ class RestoreNodes(Command, frozen=True, kw_only=True, tag="restore_nodes"):
     ids: tuple[str, ...]
 
 
+class Interrupt(Command, frozen=True, kw_only=True, tag="interrupt"):
+    """A provider takes these machines back, or somebody rehearses that: they take no new work, and are gone for good
+    after the notice. Machines that had theirs already are left as they are, unless the end comes earlier, and so are
+    unknown ones; refused, by name, only when nothing is left to do: one bad id must not lose the others their time."""
+
+    ids: tuple[str, ...]
+    notice_ms: int = -1
+    """Time until they are gone; -1: as their pool says, or 30 s."""
+
+
+class WatchNodes(Command, frozen=True, kw_only=True, tag="watch_nodes"):
+    """Agents call from these nodes: their silence means something from now on. Those that were booting are ready."""
+
+    ids: tuple[str, ...]
+
+
 class SetPriority(Command, frozen=True, kw_only=True, tag="set_priority"):
     """Another priority class for workloads that have not ended. Age and place stay."""
 
@@ -222,6 +238,8 @@ AnyCommand = (
     | RemoveNodes
     | FailNodes
     | RestoreNodes
+    | WatchNodes
+    | Interrupt
     | SetPriority
     | Migrate
 )

@@ -1,9 +1,7 @@
 """Consolidation: which running gangs to move so that a waiting one fits, or so that whole nodes come free.
 
-A plan moves whole gangs, and only if every one of them has its new place in the plan. Who may be moved: what runs, is
-of a preemptible priority class, has run for its queue's minimum runtime, is not being stopped for somebody else, does
-not end by itself in a moment, and belongs to a queue that may still be disrupted. Priority does not matter: who is
-moved goes on.
+A plan moves whole gangs, and only if every one of them has its new place in the plan. `engine.movable` tells who may be
+moved. Priority does not matter: who is moved goes on.
 
 How it is found: `engine.victims` names the cheapest set whose removal makes room. With that set off the nodes, what is
 to be unblocked takes its place first, then the moved ones take theirs, the hardest to place first, each within its
@@ -25,7 +23,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from engine import commands as cmd
-from engine.capacity import NOWHERE
 from engine.columns import view
 from engine.control import Engine
 from engine.domains import domain_room, levels_asked
@@ -33,8 +30,9 @@ from engine.errors import MusterError, NotFoundError, SpecError
 from engine.explain import FRAGMENTED, SCATTERED, named
 from engine.fragmentation import headline_ppm, in_one_piece
 from engine.model import HOUR_MS, TaskGroup, Toleration, WorkloadState
+from engine.movable import KEPT, Movable
 from engine.placement import Claim, place, unplace
-from engine.preemption import bound_rows, likely_ends, off_nodes
+from engine.preemption import bound_rows, off_nodes
 from engine.quantities import task_size
 from engine.query import (
     Consolidation,
@@ -47,7 +45,7 @@ from engine.query import (
 from engine.shape import Shape
 from engine.state import State
 from engine.victim_domains import cheapest_in_one
-from engine.victim_field import Candidates, Requests
+from engine.victim_field import Candidates
 from engine.victims import cheapest
 from engine.workloads import NONE
 
@@ -59,8 +57,6 @@ MOST_GOALS = 8
 """Waiting workloads that a plan is looked for when none is named."""
 MOST_LOTS = 500
 """Lots of like waiting workloads that are looked at for those."""
-RESTART_MS = 60_000
-"""What stopping and starting anew takes besides lost work: to pull images, load weights and connect. An assumption."""
 UNKNOWN_MS = HOUR_MS
 """What an unknown wait or run time counts as, and how long a freed node is taken to be of use."""
 MILLION = 1_000_000
@@ -467,97 +463,6 @@ class _Planner:
 def migration(to: dict[str, tuple[str, ...]]) -> cmd.Migrate:
     """The command that moves each workload to these nodes, filled in that order."""
     return cmd.Migrate(moves=tuple(cmd.Move(id=name, nodes=nodes) for name, nodes in to.items()))
-
-
-KEPT = -1
-"""Level of those that are not to be moved."""
-
-
-class Movable:
-    """Who may be moved, and what that costs, as columns over all workload rows."""
-
-    def __init__(self, state: State, now_ms: int) -> None:
-        self._state = state
-        self.requests = Requests()
-        self.requests.update(state.workloads.classes)
-        size = len(state.workloads.ids)
-        self.lost_ms: Rows = np.zeros(size, np.int64)
-        """Work that stopping each now would lose."""
-        self.pause_ms: Rows = np.zeros(size, np.int64)
-        """Time without progress besides: to write a checkpoint where it is asked for one, and to start anew."""
-        self.cost: Rows = np.zeros(size, np.int64)
-        """Both together, times the share of the cell that it holds in parts per million."""
-        self.kept_because: dict[str, Rows] = {}
-        """Why some may not be moved -> their rows."""
-        self._movable: Rows = np.zeros(size, bool)
-        rows = bound_rows(state)
-        if len(rows):
-            self._admit(rows, now_ms)
-            self._price(rows, now_ms)
-
-    def _admit(self, rows: Rows, now_ms: int) -> None:
-        state = self._state
-        w, queues = state.workloads, state.queues
-        queue = view(w.queue)[rows]
-        preemptible = np.array([spec.preemptible for spec in w.priority_classes], bool)[view(w.priority)[rows]]
-        least_ms = np.array([spec.min_runtime_ms for spec in queues.specs], np.int64)[queue]
-        budget = np.array([queues.disruptions_left(q, now_ms) for q in range(len(queues.specs))])[queue]
-        reserved = np.array([bool(c.reservation) for c in w.classes], bool)[view(w.cls)[rows]]
-        running = view(w.state)[rows] == WorkloadState.RUNNING
-        soon = likely_ends(state, rows) <= now_ms + RESTART_MS
-        held = (
-            ("not preemptible", ~preemptible),
-            ("younger than the minimum runtime of its queue", now_ms - view(w.started)[rows] < least_ms),
-            ("of a queue that may not be disrupted any more", budget <= 0),
-            ("not confirmed to run yet, or being stopped already", ~running | (view(w.preempting)[rows] != NONE)),
-            ("on the nodes of its reservation", reserved),
-            ("at its end in a moment", soon),
-        )
-        left = np.ones(len(rows), bool)
-        for why, marks in held:
-            self.kept_because[why] = rows[left & marks]
-            left &= ~marks
-        self._movable[rows[left]] = True
-
-    def _price(self, rows: Rows, now_ms: int) -> None:
-        state, requests = self._state, self.requests
-        w = state.workloads
-        cls = view(w.cls)[rows]
-        tasks, all_tasks = view(w.tasks)[rows].astype(np.int64), view(requests.tasks)[cls]
-        running = view(w.state)[rows] == WorkloadState.RUNNING
-        done = view(w.done)[rows] + running * (now_ms - view(w.rated)[rows]) * tasks // all_tasks
-        np.maximum(done, 0, out=done)
-        interval, write_ms = view(w.checkpoint)[rows], view(w.checkpoint_cost)[rows]
-        lost = np.where(interval > 0, done % np.maximum(interval, 1), done)
-        lost[write_ms > 0] = 0
-        share = np.array([max(state.cell_share(c.request), 1) for c in w.classes], np.int64)[cls]
-        self.lost_ms[rows] = lost
-        self.pause_ms[rows] = write_ms + RESTART_MS
-        self.cost[rows] = (lost + write_ms + RESTART_MS) * np.maximum(share * tasks // all_tasks, 1)
-
-    def level(self) -> Rows:
-        """Level of each workload for `engine.victims`: 0 for those that may be moved and have somewhere to go, one
-        task of theirs at least; KEPT for the others."""
-        state = self._state
-        w = state.workloads
-        level = np.full(len(w.ids), KEPT, np.int16)
-        rows = np.flatnonzero(self._movable)
-        movable = np.unique(view(w.cls)[rows]).tolist()
-        shapes = dict.fromkeys(shape for cls in movable for shape in w.classes[cls].shapes)
-        has_room = {shape for shape in shapes if state.capacity.find(shape) != NOWHERE}
-        goes: Rows = np.zeros(len(w.classes), bool)
-        goes[[cls for cls in movable if not has_room.isdisjoint(w.classes[cls].shapes)]] = True
-        level[rows[goes[view(w.cls)[rows]]]] = 0
-        return level
-
-    def said(self, rows: Rows, level: Rows) -> str:
-        """Why those of these workloads that stand in the way may not be moved."""
-        concerned: Rows = np.zeros(len(level), bool)
-        concerned[rows] = True
-        counts = [(int(concerned[kept].sum()), why) for why, kept in self.kept_because.items()]
-        counts.append((int((concerned & self._movable & (level == KEPT)).sum()), "without another place that they fit"))
-        told = "; ".join(f"{count} {why}" for count, why in counts if count)
-        return f"moving what may be moved makes no room for it ({told})" if told else "no moves make room for it"
 
 
 def _counted(count: int, one: str) -> str:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import random
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from engine import events as ev
 from engine import read
+from engine.agents import Agents
 from engine.columns import view
 from engine.commands import AnyCommand, Define, Receipt
 from engine.controller import Controller, controllers_of
@@ -26,6 +27,7 @@ from engine.executors.simulated import Faults, SimulatedExecutor
 from engine.intake import check
 from engine.journal import Estimate, Journal
 from engine.model import HOUR_MS, CellSpec, ReservationSpec, WorkloadState
+from engine.provider import ProviderFaults
 from engine.query import (
     Changes,
     FairnessReport,
@@ -41,6 +43,7 @@ from engine.recent import Recent
 from engine.scheduler import Scheduler
 from engine.state import State
 from engine.timers import Entry, Timer
+from engine.usage import UsageSample
 from engine.workloads import NONE
 
 LEAST_AT_ONCE = 8
@@ -64,10 +67,13 @@ class Engine:
         journal: Journal | None = None,
         snapshot_every: int = SNAPSHOT_EVERY,
         faults: Faults | None = None,
+        provider_faults: ProviderFaults | None = None,
     ) -> None:
         self.seed = seed
         self.faults = faults
+        self.provider_faults = provider_faults
         self.snapshot_every = snapshot_every
+        self.agents = Agents(self)
         self.cycle_every_ms = 0
         """Cell milliseconds between scheduling cycles as time passes: 0 has one at every instant something ends."""
         self.journal_error = ""
@@ -101,7 +107,7 @@ class Engine:
         return SimulatedExecutor(self.state, self.seed, self.faults)
 
     def _new_controllers(self) -> list[Controller]:
-        return controllers_of(self.state, self.seed, self._emit)
+        return controllers_of(self.state, self.seed, self._emit, self.agents.leases, self.provider_faults)
 
     def _new_recent(self) -> Recent:
         return Recent(self.state)
@@ -116,9 +122,10 @@ class Engine:
         use_snapshot: bool = True,
         snapshot_every: int = SNAPSHOT_EVERY,
         faults: Faults | None = None,
+        provider_faults: ProviderFaults | None = None,
     ) -> Engine:
         """The cell recorded at `path`, or a new one; None keeps it in memory only. `cell` defines a new one.
-        `faults` rehearses an executor that misbehaves.
+        `faults` rehearses an executor that misbehaves, `provider_faults` a provider that lies.
 
         Raises JournalCorrupt, JournalBusy, JournalError, SpecError.
         """
@@ -126,11 +133,19 @@ class Engine:
         try:
             state = State() if journal is None else recover(journal, use_snapshot=use_snapshot)
             seed = seed if journal is None else journal.seed
-            engine = cls(state, seed=seed, journal=journal, snapshot_every=snapshot_every, faults=faults)
+            engine = cls(
+                state,
+                seed=seed,
+                journal=journal,
+                snapshot_every=snapshot_every,
+                faults=faults,
+                provider_faults=provider_faults,
+            )
             if cell is not None and state.version == 0:
                 engine.command(Define(cell=cell))
             else:
                 engine.settle()
+            engine.agents.open()
         except BaseException:
             if journal is not None:
                 journal.close()
@@ -298,6 +313,8 @@ class Engine:
             self._emit(ev.Failed(subject, cause=ev.FAILURE_CAUSES.index("max runtime")))
         elif timer == Timer.CONFIRM:
             self._abort(subject)
+        elif timer == Timer.SLACK:
+            self._emit(ev.TurnedOnDemand(subject))
         elif timer == Timer.CLEAR:
             self._tick()
             self.scheduler.carry_out(subject)
@@ -307,6 +324,12 @@ class Engine:
         else:
             reservation = next(r for r in self.state.bookings.reservations if r.booking == subject)
             self._emit(ev.Unreserved(reservation.spec.name))
+
+    def report_usage(self, samples: Iterable[UsageSample]) -> int:
+        """Take what agents say of the CPU and memory that work uses. It is not journalled; what is decided because of
+        it is. Returns how many were of work that is there."""
+        self._refresh()
+        return self.state.usage.take(self.state, samples, self._clock_ms)
 
     def settle(self) -> None:
         """Run a scheduling cycle now."""
@@ -401,7 +424,7 @@ class Engine:
             self.executor.release(event.row, attempt)
         else:
             self.state.apply(event)
-            if isinstance(event, ev.Shrunk):
+            if isinstance(event, ev.Shrunk | ev.Swapped):
                 self.executor.resized(event.row)
             elif isinstance(event, ev.Placed):
                 self._to_launch.append(event.row)
@@ -447,6 +470,7 @@ class Engine:
         """Forget what the journal refused. Raises JournalError while the journal cannot even be read."""
         if self._stale and self._journal is not None:
             self._adopt(recover(self._journal))
+            self.agents.reopen()
             self._stale = False
 
     def snapshot(self) -> None:
@@ -471,7 +495,9 @@ class Engine:
 
     def fork(self) -> Engine:
         """An independent engine in the same state, in memory only. Nothing done to it reaches this one."""
-        other = Engine(self.state.copy(), seed=self.seed, faults=self.executor.faults)
+        other = Engine(
+            self.state.copy(), seed=self.seed, faults=self.executor.faults, provider_faults=self.provider_faults
+        )
         other.go_on_from(self)
         return other
 
@@ -480,6 +506,7 @@ class Engine:
         self._clock_ms = origin._clock_ms
         self._cycled_ms = origin._cycled_ms
         self.cycle_every_ms = origin.cycle_every_ms
+        self.agents.leases.opened_ms = origin.agents.leases.opened_ms
 
     def keep_estimates(self, estimates: list[Estimate]) -> None:
         """Remember what was foretold to somebody, durably where there is a journal. Raises JournalError."""

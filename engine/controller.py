@@ -11,7 +11,12 @@ from typing import Protocol
 
 from engine import events as ev
 from engine.autoscaler import Autoscaler
-from engine.provider import SimulatedProvider
+from engine.health import Watch
+from engine.heartbeats import Leases
+from engine.provider import ProviderFaults, Provisioning, SimulatedProvider
+from engine.pressure import PressureRelief
+from engine.services import Services
+from engine.spot import Interruptions
 from engine.state import State
 
 Emit = Callable[[ev.AnyEvent], None]
@@ -29,6 +34,15 @@ class Controller(Protocol):
         ...
 
 
-def controllers_of(state: State, seed: int, emit: Emit) -> list[Controller]:
+def controllers_of(
+    state: State, seed: int, emit: Emit, leases: Leases, provider_faults: ProviderFaults | None = None
+) -> list[Controller]:
     """Those that the cell needs, in the order in which they act at one moment."""
-    return [SimulatedProvider(state, seed, emit), Autoscaler(state, emit)]
+    return [
+        Watch(state, seed, emit, leases),
+        Interruptions(state, seed, emit),
+        Provisioning(state, SimulatedProvider(state, seed, provider_faults), emit),
+        Services(state, emit),
+        PressureRelief(state, emit),
+        Autoscaler(state, emit),
+    ]

@@ -20,6 +20,7 @@ from engine import commands as cmd
 from engine.capacity import OPEN
 from engine.columns import view
 from engine.consolidation import plan
+from engine.constraints import Bonds
 from engine.control import Engine
 from engine.domains import Span, domain_room, lacking, levels_asked
 from engine.errors import MusterError

@@ -28,6 +28,7 @@ from engine.model import (
 from engine.naming import listed
 from engine.qos import check_pressure
 from engine.queue_check import check_queues
+from engine.health_settings import check_health
 from engine.scaling import check_autoscaling
 from engine.scores import check_weights
 from engine.state import State
@@ -226,6 +227,7 @@ def _check_settings(settings: Settings, where: str) -> None:
         check_quantity(getattr(settings, field), f"{where}.{field}")
     check_quantity(settings.reservation_depth, f"{where}.reservation_depth", least=1, most=1_000_000)
     check_autoscaling(settings.autoscaling, f"{where}.autoscaling")
+    check_health(settings.health, f"{where}.health")
     check_pressure(settings.pressure, f"{where}.pressure")
 
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import msgspec
 
 from engine.model import (
+    BudgetSpec,
     NodeSpec,
     Policy,
     PoolSpec,
     PriorityClassSpec,
     QueueSpec,
     ReservationSpec,
+    ScalingSpec,
     Settings,
     WorkloadSpec,
 )
@@ -143,7 +145,7 @@ REQUEUE_CAUSES = (
 )  # fmt: skip
 PREEMPTIONS = frozenset(range(REQUEUE_CAUSES.index("expired burst"), REQUEUE_CAUSES.index("lower priority") + 1))
 """Causes by which a workload is preempted for another."""
-DISRUPTIONS = PREEMPTIONS | {REQUEUE_CAUSES.index("migrated")}
+DISRUPTIONS = PREEMPTIONS | {REQUEUE_CAUSES.index("migrated"), REQUEUE_CAUSES.index("scaled down")}
 """Causes that count against the limit of a queue on disruptions."""
 
 
@@ -200,6 +202,8 @@ class Shrunk(Event, frozen=True, array_like=True, gc=False, tag=22):
     groups: tuple[GroupPlacement, ...]
     by: int = -1
     """Workload row for which it shrank; -1 when for none."""
+    until_ms: int = -1
+    """Cell time before which it does not grow again: a node ran short; -1 when it may at once."""
 
 
 class Preempting(Event, frozen=True, array_like=True, gc=False, tag=23):
@@ -310,6 +314,125 @@ class MachinesRefused(Event, frozen=True, array_like=True, gc=False, tag=55):
     reason: str
 
 
+class TargetsSet(Event, frozen=True, array_like=True, gc=False, tag=56):
+    """The pool has at least so many nodes from those times on; in place of what was set before."""
+
+    pool: int
+    """Row of the pool."""
+    targets: tuple[tuple[int, int], ...]
+    """(cell ms, nodes), ascending."""
+
+
+class Unneeded(Event, frozen=True, array_like=True, gc=False, tag=57):
+    """The nodes are used so little since then that they might go; or, with -1, they are used again."""
+
+    nodes: bytes
+    """int32 node rows."""
+    since_ms: int
+
+
+class PoolScalingSet(Event, frozen=True, array_like=True, gc=False, tag=58):
+    """How the pool grows and shrinks from now on."""
+
+    pool: int
+    """Row of the pool."""
+    scaling: ScalingSpec
+
+
+class DemandNoted(Event, frozen=True, array_like=True, gc=False, tag=59):
+    """So many nodes of the pool are in use or waited for, more than before in that hour."""
+
+    pool: int
+    """Row of the pool."""
+    hour: int
+    """Of cell time."""
+    nodes: int
+
+
+class TurnedOnDemand(Event, frozen=True, array_like=True, gc=False, tag=65):
+    """Its deadline leaves no time to lose on spot machines: tasks that may use any use on-demand ones from now on."""
+
+    row: int
+
+
+class Swapped(Event, frozen=True, array_like=True, gc=False, tag=70):
+    """A gang that runs lost its tasks on these nodes and goes on from its last checkpoint with others in their place;
+    an elastic one perhaps with fewer."""
+
+    row: int
+    nodes: bytes
+    """int32 node rows that it leaves."""
+    groups: tuple[GroupPlacement, ...]
+    """The tasks that come instead."""
+
+
+class RepairStarted(Event, frozen=True, array_like=True, gc=False, tag=71):
+    nodes: bytes
+    """int32 node rows that are down."""
+    until_ms: int
+    """Cell time at which it shows whether they are well."""
+
+
+class Watched(Event, frozen=True, array_like=True, gc=False, tag=72):
+    """Agents call from these nodes: from now on their silence means something. The calls themselves are no events."""
+
+    nodes: bytes
+    """int32 node rows."""
+
+
+class NodesNoted(Event, frozen=True, array_like=True, gc=False, tag=73):
+    """Why nodes are kept out."""
+
+    nodes: bytes
+    """int32 node rows."""
+    note: int
+    """Index into NOTES of `engine.failures`."""
+
+
+class PriceSet(Event, frozen=True, array_like=True, gc=False, tag=60):
+    """The nodes of the pool cost so much from now on."""
+
+    pool: int
+    """Row of the pool."""
+    price_microusd_hour: int
+
+
+class BudgetSet(Event, frozen=True, array_like=True, gc=False, tag=61):
+    """A new budget, or another spec for the one of that name."""
+
+    budget: BudgetSpec
+
+
+class BudgetRemoved(Event, frozen=True, array_like=True, gc=False, tag=62):
+    name: str
+
+
+class BudgetStaged(Event, frozen=True, array_like=True, gc=False, tag=63):
+    """A budget runs out, is spent, or its next window has begun."""
+
+    budget: int
+    """Row of the budget."""
+    stage: int
+    """An `engine.budgets.Stage`."""
+    window: int
+    """Number of the window."""
+
+
+class SpendingApproved(Event, frozen=True, array_like=True, gc=False, tag=64):
+    """The workload may start whatever is left of budgets that ask for approval."""
+
+    row: int
+
+
+class Wanted(Event, frozen=True, array_like=True, gc=False, tag=75):
+    """A service should have so many tasks from now on."""
+
+    row: int
+    tasks: int
+    load: int
+    """Tasks that its load takes now, which may be fewer."""
+
+
 # What follows stands for many events, one after the other, of workloads with a single task: written at once and applied
 # column by column (`engine.many`), they leave exactly what the single ones would.
 
@@ -406,7 +529,22 @@ AnyEvent = (
     | OrderEnded
     | BackedOff
     | Interrupted
+    | PriceSet
+    | BudgetSet
+    | BudgetRemoved
+    | BudgetStaged
+    | SpendingApproved
+    | TurnedOnDemand
     | MachinesRefused
+    | TargetsSet
+    | Unneeded
+    | PoolScalingSet
+    | DemandNoted
+    | Swapped
+    | RepairStarted
+    | Watched
+    | NodesNoted
+    | Wanted
     | SubmittedMany
     | PlacedMany
     | StartedMany

@@ -6,6 +6,7 @@ ahead of it, so it cannot look at what it foretells.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,30 +27,29 @@ LEAST_JUDGED = 12
 class Forecaster(Protocol):
     """What the autoscaler goes by when it orders ahead."""
 
-    def quantile(self, past: Series, lead: int, permille: int) -> float:
-        """Demand in the hour that is `lead` hours (1 or more) after the last of `past`: what it stays below with a
-        chance of `permille` in a thousand. In the unit of the series, never below 0; 0 when nothing is known."""
+    def quantiles(self, past: Series, lead: int, permilles: Sequence[int]) -> list[float]:
+        """Demand in the hour that is `lead` hours (1 or more) after the last of `past`: for each of `permilles` what it
+        stays below with that chance in a thousand. In the unit of the series, never below 0; 0 if nothing is known."""
         ...
 
 
 class SeasonalBaseline:
     """A blend of five simple guesses: as in the last hour known; as at the same hour yesterday, and a week ago; and the
-    last hour changed by as much as it changed then, yesterday and a week ago. Each counts with the inverse square of its
-    mean absolute error of the week before, as known when the guess is made. The quantile is that of the blend's own
-    errors at this lead in the last four weeks. What it has not seen for two days it does not foretell: it answers with
-    the most that was asked for in the last 24 hours.
+    last hour changed by as much as it changed then, yesterday and a week ago. Each counts with the inverse square of
+    its mean absolute error of the week before, as known when the guess is made. The quantile is that of the blend's own
+    errors at this lead in the last four weeks. What it has seen for less than two days it does not foretell: it answers
+    with the most that was asked for in the last 24 hours.
     """
 
-    def quantile(self, past: Series, lead: int, permille: int) -> float:
+    def quantiles(self, past: Series, lead: int, permilles: Sequence[int]) -> list[float]:
         past = np.asarray(past, np.float64)[-KEPT:]
-        if not len(past):
-            return 0.0
         if len(past) < 2 * DAY + lead:
-            return float(past[-DAY:].max())
+            return [float(past[-DAY:].max(initial=0))] * len(permilles)
         blend = _blend(past, lead)
         known = blend[:-lead]
         errors = (past - known)[lead + LEAST_JUDGED :][-RESIDUALS:]
-        return max(float(blend[-1] + np.quantile(errors, permille / 1000)), 0.0)
+        off = np.quantile(errors, np.array(permilles) / 1000)
+        return [max(float(blend[-1] + error), 0.0) for error in off]
 
 
 def _blend(past: Series, lead: int) -> Series:
@@ -76,7 +76,8 @@ def _blend(past: Series, lead: int) -> Series:
     sums = weights.sum(axis=0)
     blended = (np.nan_to_num(guesses) * weights).sum(axis=0) / np.where(sums > 0, sums, 1)
     # Before any guess has proved itself: as in the last hour known, or the first.
-    return np.where(sums > 0, blended, np.where(np.isnan(guesses[0]), past[0], guesses[0]))
+    found: Series = np.where(sums > 0, blended, np.where(np.isnan(guesses[0]), past[0], guesses[0]))
+    return found
 
 
 def _guesses(past: Series, lead: int) -> Series:

@@ -13,9 +13,11 @@ from engine import queue_changes as qc
 from engine.capacity import OPEN
 from engine.definitions import Checked
 from engine.errors import RefusedError, SpecError
+from engine.hot_swap import after_loss
 from engine.migration import migrate
 from engine.model import NodeState, WorkloadState, check_id
 from engine.naming import ids_of, listed, nodes_of, rows_of
+from engine.spot import interrupt
 from engine.state import State
 from engine.submission import check_submission
 
@@ -105,6 +107,12 @@ def _uncordon(state: State, command: cmd.Uncordon) -> Checked:
     down = [state.capacity.node_ids[row] for row in rows if state.capacity.state[row] == NodeState.DOWN]
     if down:
         raise RefusedError(f"cannot uncordon: {listed(down)} is down", "It returns when its executor reports it")
+    silent = [state.capacity.node_ids[row] for row in rows if state.capacity.state[row] == NodeState.SUSPECT]
+    if silent:
+        raise RefusedError(f"cannot uncordon: {listed(silent)} is suspect", "It returns when it is heard of")
+    leaving = [state.capacity.node_ids[row] for row in rows if state.capacity.doomed[row] >= 0]
+    if leaving:
+        raise RefusedError(f"cannot uncordon: the provider takes {listed(leaving)} back", "Leave those out")
     return _turn(state, rows, NodeState.READY, (NodeState.READY,)), _node_ids(state, rows)
 
 
@@ -131,16 +139,22 @@ def _remove_nodes(state: State, command: cmd.RemoveNodes) -> Checked:
 
 def _fail_nodes(state: State, command: cmd.FailNodes) -> Checked:
     rows = nodes_of(state, command.ids)
-    events = _turn(state, rows, NodeState.DOWN, (NodeState.DOWN,))
-    events += _stop_work_on(state, rows, "node lost", saves=False)
+    events = after_loss(state, rows)
     return events, _node_ids(state, rows) + _stopped_ids(state, events)
 
 
 def _restore_nodes(state: State, command: cmd.RestoreNodes) -> Checked:
     rows = nodes_of(state, command.ids)
-    return _turn(state, rows, NodeState.READY, (NodeState.READY, NodeState.CORDONED, NodeState.DRAINING)), _node_ids(
-        state, rows
-    )
+    unless = (NodeState.READY, NodeState.CORDONED, NodeState.DRAINING, NodeState.SUSPECT)
+    return _turn(state, rows, NodeState.READY, unless), _node_ids(state, rows)
+
+
+def _watch_nodes(state: State, command: cmd.WatchNodes) -> Checked:
+    rows = nodes_of(state, command.ids)
+    new = [row for row in rows if not state.failures.is_watched(row)]
+    events: list[ev.AnyEvent] = [ev.Watched(array("i", new).tobytes())] if new else []
+    booting = [row for row in rows if state.capacity.state[row] == NodeState.BOOTING]
+    return events + _turn(state, booting, NodeState.READY, ()), _node_ids(state, rows)
 
 
 def _stop_work_on(state: State, nodes: list[int], cause: str, *, saves: bool) -> list[ev.AnyEvent]:
@@ -219,6 +233,7 @@ _CHECKS: dict[type[Any], Callable[[State, Any], Checked]] = {
     cmd.RemoveNodes: _remove_nodes,
     cmd.FailNodes: _fail_nodes,
     cmd.RestoreNodes: _restore_nodes,
+    cmd.WatchNodes: _watch_nodes,
     cmd.SetPriority: _set_priority,
     cmd.Migrate: migrate,
 }
@@ -226,5 +241,6 @@ _TIMED: dict[type[Any], Callable[[State, Any, int], Checked]] = {
     cmd.ChangeQueue: qc.change_queue,
     cmd.Submit: check_submission,
     cmd.Reserve: _reserve,
+    cmd.Interrupt: interrupt,
 }
 """Those for which it matters what time it is."""

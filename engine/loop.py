@@ -25,6 +25,8 @@ TURN_S = 0.05
 """Wall seconds between turns when nobody asks for anything: how late cell time may be seen to pass."""
 CYCLE_EVERY_MS = 100
 """Cell milliseconds between scheduling cycles as time passes: many ends share one cycle when time runs fast."""
+AWAY_S = 2.0
+"""Wall seconds without a turn after which we count as having been away: nobody was heard meanwhile."""
 TIDY_S = 0.002
 """Wall seconds, of each turn, in which memory is made ready for quick forks."""
 RETRY_S = 1.0
@@ -73,13 +75,18 @@ class EngineLoop:
         if self._thread.is_alive():
             self._thread.join()
 
-    def call(self, fn: Callable[[Engine], T], timeout_s: float = 30.0) -> T:
-        """Run `fn(engine)` on the engine's thread between turns; returns or raises what it does."""
+    def post(self, fn: Callable[[Engine], T]) -> Future[T]:
+        """Have `fn(engine)` run on the engine's thread between turns. Waits for nothing."""
         future: Future[T] = Future()
         with self._door:
             if self._stopping:
                 raise self._gone()
             self._calls.put((fn, future))
+        return future
+
+    def call(self, fn: Callable[[Engine], T], timeout_s: float = 30.0) -> T:
+        """Run `fn(engine)` on the engine's thread between turns; returns or raises what it does."""
+        future = self.post(fn)
         try:
             return future.result(timeout_s)
         except TimeoutError:
@@ -128,6 +135,8 @@ class EngineLoop:
             if self.paused or passed_ms < 1:
                 last = now if self.paused else last
             elif now >= retry_at:
+                if now - last > AWAY_S:
+                    self.engine.agents.leases.excuse(int(passed_ms))
                 # The part of a millisecond that is left over counts in the next turn.
                 last = now - passed_ms % 1 / (1000 * self.speed)
                 try:

@@ -65,6 +65,7 @@ def submitted(state: State, event: ev.SubmittedMany) -> None:
         if name not in spoken_for:
             column = getattr(w, name)
             column.extend(array(column.typecode, (value,)) * len(specs))
+    state.ledger.enter(len(specs))
     w.state_counts[WorkloadState.QUEUED] += len(specs)
     _append_history(state, np.full(len(specs), NONE, np.int32), wl.SUBMITTED, now_ms, 0)
     if any(spec.order == "fair" for spec in state.queues.specs):
@@ -127,7 +128,10 @@ def placed(state: State, event: ev.PlacedMany, *, claimed: bool) -> None:
         state.queues.charge(queue, QueueTree.total_charge(quantities), now_ms, count)
     _count_members(state, rows, 1)
     view(w.first_allocation)[rows] = _allocate(state, rows, nodes, devices)
+    state.ledger.charge_many(state, rows, view(nodes), classes)
     view(w.tasks)[rows] = 1
+    for row in rows[view(w.terms)[rows] != 0].tolist():
+        state.usage.renew(state, row)
     view(w.started)[rows] = now_ms
     view(w.rated)[rows] = now_ms
     view(w.done)[rows] = 0
@@ -232,6 +236,8 @@ def started(state: State, event: ev.StartedMany) -> None:
     watched = np.array([spec.min_runtime_ms > 0 for spec in state.queues.specs], bool)[view(w.queue)[rows]]
     for row in rows[watched | (view(w.terms)[rows] != 0)].tolist():
         state.timers.watch(state, row)
+    if state.replicas.wanted:
+        state.replicas.running.update(row for row in rows.tolist() if row in state.replicas.wanted)
 
 
 # -- finished ---------------------------------------------------------------------------------------------------------
@@ -248,6 +254,7 @@ def finished(state: State, event: ev.FinishedMany) -> None:
         w.took[cls] = took
     held = view(w.first_allocation)[rows]
     nodes, masks = view(a.node)[held].tolist(), view(a.devices)[held].tolist()
+    state.ledger.end_many(state, rows, view(a.node)[held], times)
     if capacity.company.terms:
         for row, node in zip(rows.tolist(), nodes, strict=True):
             state.shift_company(row, -1, [(node, 1)])
@@ -263,6 +270,8 @@ def finished(state: State, event: ev.FinishedMany) -> None:
     capacity.note_gains(nodes)
     _count_bound(state, rows, -1)
     _count_members(state, rows, -1)
+    for row in rows.tolist() if state.usage.of else ():
+        state.usage.forget(state, row)
     view(w.first_allocation)[rows] = NONE
     view(w.tasks)[rows] = 0
     view(w.preempting)[rows] = NONE

@@ -10,11 +10,15 @@ from enum import IntEnum
 from typing import Literal
 
 from engine.errors import SpecError
+from engine.money import BudgetSpec as BudgetSpec
+from engine.money import check_budget as check_budget
+from engine.money import check_price as check_price
+from engine.qos import OVERCOMMITTED, check_overcommit
 from engine.qos import Pressure as Pressure
 from engine.qos import Qos as Qos
-from engine.qos import OVERCOMMITTED, check_overcommit
 from engine.replicas import ServiceSpec as ServiceSpec
 from engine.replicas import check_service
+from engine.health_settings import HealthSettings as HealthSettings
 from engine.scaling import Autoscaling as Autoscaling
 from engine.scaling import ScalingSpec as ScalingSpec
 from engine.scaling import check_scaling
@@ -228,6 +232,7 @@ class Settings(Spec, frozen=True, kw_only=True):
     reservation_depth: int = 100
     """Conservative backfill: how many waiting workloads are promised a start."""
     autoscaling: Autoscaling = Autoscaling()
+    health: HealthSettings = HealthSettings()
     pressure: Pressure = Pressure()
 
 
@@ -299,6 +304,8 @@ class TaskGroup(Spec, frozen=True, kw_only=True):
     its slack runs out (`engine.deadlines`)."""
     on_demand: int = 0
     """Of its tasks, so many are on demand always. At the door they become a group of their own."""
+    limit: Resources | None = None
+    """Most CPU and memory that one task of burstable work may use; 0: no limit. None: as much as the node has."""
 
     def __hash__(self) -> int:
         # By what tells groups apart as a rule: dictionaries have no hash of their own.
@@ -357,6 +364,9 @@ class WorkloadSpec(Spec, frozen=True, kw_only=True):
     elastic: bool = False
     """May grow up to `count` tasks of each group while it runs, and shrink to `min_count` for others. The estimate
     is for all tasks; with fewer it takes longer in proportion."""
+    hot_swap: bool = False
+    """Members on lost nodes are replaced while the others stay where they are, if there is room that its topology
+    allows; all go on from the last checkpoint. Else, and without it, the whole gang waits for a start again."""
     after: tuple[Dependency, ...] = ()
     array: ArraySpec | None = None
     not_before_ms: int = 0
@@ -510,7 +520,7 @@ def check_pool(pool: PoolSpec, where: str = "pool") -> None:
         raise SpecError(f"{where}.capacity.gpu_milli", "a node has whole devices", "Give a multiple of 1000")
     if pool.capacity.gpu_milli > 62_000:
         raise SpecError(f"{where}.capacity.gpu_milli", "a node has at most 62 devices", "Split it into smaller nodes")
-    check_quantity(pool.price_microusd_hour, f"{where}.price_microusd_hour")
+    check_price(pool.price_microusd_hour, f"{where}.price_microusd_hour")
     check_quantity(pool.gpu_memory_mib, f"{where}.gpu_memory_mib")
     if pool.gpu_memory_mib and not pool.capacity.gpu_milli:
         raise SpecError(f"{where}.gpu_memory_mib", "is given for nodes without devices", "Leave it out")
@@ -525,6 +535,7 @@ def check_pool(pool: PoolSpec, where: str = "pool") -> None:
 _TIMES_AND_COUNTS = (
     "estimate_ms", "checkpoint_interval_ms", "checkpoint_cost_ms", "not_before_ms", "deadline_ms", "max_runtime_ms",
     "retries", "backoff_ms", "simulated_runtime_ms", "simulated_failures", "restore_ms",
+    "simulated_usage_permille",
 )  # fmt: skip
 MAX_MEMBERS = 100_000
 """Workloads in one array."""
@@ -660,6 +671,8 @@ def check_workload(spec: WorkloadSpec, where: str = "workload") -> None:
         check_service(spec.service, f"{where}.service")
         if len(spec.groups) > 1:
             raise SpecError(f"{where}.groups", "a service has one group of tasks", "Submit the others by themselves")
+        if spec.groups[0].on_demand:
+            raise SpecError(f"{where}.groups[0].on_demand", "has no meaning for a service", "Give it a capacity_type")
         for field in ("estimate_ms", "max_runtime_ms", "deadline_ms", "array"):
             if getattr(spec, field):
                 raise SpecError(f"{where}.{field}", "has no meaning for a service, which has no end", "Leave it out")

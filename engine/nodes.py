@@ -22,7 +22,7 @@ import numpy as np
 
 from engine.columns import Names, Table, view
 from engine.errors import NotFoundError
-from engine.model import LEVELS, NodeSpec, NodeState, PoolSpec, Taint
+from engine.model import LEVELS, NodeSpec, NodeState, PoolSpec, ScalingSpec, Taint
 from engine.shape import Demand, Shape, tolerates
 
 OPEN = -1
@@ -152,6 +152,13 @@ class NodeTable(Table):
         self.pool_nodes.append(0)
         self.has_profiles |= bool(pool.placement)
         self._pool_facts = None
+
+    def set_price(self, pool: int, price_microusd_hour: int) -> None:
+        self.pools[pool] = msgspec.structs.replace(self.pools[pool], price_microusd_hour=price_microusd_hour)
+        self._pool_facts = None
+
+    def set_scaling(self, pool: int, scaling: ScalingSpec) -> None:
+        self.pools[pool] = msgspec.structs.replace(self.pools[pool], scaling=scaling)
 
     def add_facts(self, node: NodeSpec) -> int:
         """A new row with what the node is. Its partition is there afterwards."""

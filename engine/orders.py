@@ -32,7 +32,7 @@ class Orders(Table):
 
     columns = (
         "pool", "zone", "wanted", "granted", "refused", "ordered_ms", "expires_ms", "ended_ms", "state", "workload",
-        "backed_off_ms", "failures",
+        "backed_off_ms", "failures", "taken", "lived_ms",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -54,6 +54,10 @@ class Orders(Table):
         """Pool row -> cell time until which it is left alone."""
         self.failures: dict[int, int] = {}
         """Pool row -> how often in a row it failed to deliver."""
+        self.taken: dict[int, int] = {}
+        """Pool row -> machines that were given notice, where the pool does not say how often to expect that."""
+        self.lived_ms: dict[int, int] = {}
+        """Pool row -> how long all its machines had been there when the last of those was."""
         self.derive()
 
     def derive(self) -> None:

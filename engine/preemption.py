@@ -37,6 +37,7 @@ from engine import bulk
 from engine import events as ev
 from engine import workloads as wl
 from engine.bulk import Rows
+from engine.capacity import NOWHERE
 from engine.columns import view
 from engine.domains import domain_room, levels_asked
 from engine.model import HOUR_MS, RESOURCES, WorkloadState
@@ -131,6 +132,20 @@ def find(
     """The victims for which the workload would start with `counts[g]` tasks of `shapes[g]` at that charge; None when
     the policy allows no set that is enough. The state is left exactly as it was."""
     return _Search(state, row, shapes, counts, charge).run()
+
+
+def alike(state: State, row: int, shapes: tuple[Shape, ...], victim: int) -> list[tuple[int, int]]:
+    """Whom `find` would name for the workload and those like it that follow, one for each, in that order:
+    (workload row, index into REQUEUE_CAUSES). `victim` is whom the one before it took the place of; both are of one task
+    and ask for the same (`engine.exchange`). Empty where that cannot be told in advance."""
+    counts = state.workloads.class_at(row).least
+    return _Search(state, row, shapes, counts, state.charge_if(row, shapes, counts)).alike(victim)
+
+
+def asks_for_the_same(state: State, one: int, other: int) -> bool:
+    """Whether both classes are of one task and ask for the same quantities, no part of a device among them."""
+    a, b = state.workloads.classes[one], state.workloads.classes[other]
+    return a.single and b.single and not a.shapes[0].part and a.groups[0].request == b.groups[0].request
 
 
 def still_victims(
@@ -300,6 +315,34 @@ class _Search:
         return {
             row: CAUSES[Tier(tier)] for row, tier in zip(victims, tiers, strict=True) if tier >= 0 and limits.take(row)
         }
+
+    def alike(self, victim: int) -> list[tuple[int, int]]:
+        """`alike`."""
+        state, w, capacity = self.state, self.state.workloads, self.state.capacity
+        if self._may_take_back() or capacity.find(self.shapes[0]) != NOWHERE:
+            return []
+        self.requests.update(w.classes)
+        candidates = self._candidates({})
+        if candidates is None:
+            return []
+        values = np.unique(w.priority_value)
+        level = int(Tier.LOWER_PRIORITY) * len(values) + int(np.searchsorted(values, w.value_at(victim)))
+        rows = np.flatnonzero(candidates.level == level)
+        own = w.cls[self.row]
+        if not all(asks_for_the_same(state, cls, own) for cls in set(view(w.cls)[rows].tolist())):
+            return []
+        # Each is on one node, and of no use where the preemptor may not go.
+        nodes = view(state.allocations.node)[view(w.first_allocation)[rows]]
+        rows = rows[capacity.usable_mask(self.shapes[0], nodes)]
+        rows = rows[np.lexsort((-rows, candidates.cost[rows]))]
+        rows = rows[: state.queues.disruptions_left(self.queue, state.now_ms)]
+        patience = state.settings.preempt_after_ms
+        stays = view(w.checkpoint_cost)[rows] > 0
+        if patience:
+            stays |= likely_ends(state, rows) <= state.now_ms + patience
+        last = int(np.argmax(stays)) if stays.any() else len(rows)
+        cause = CAUSES[Tier.LOWER_PRIORITY]
+        return [(row, cause) for row in rows[:last].tolist()]
 
     def _lacks(self, queues: QueueTree) -> dict[tuple[int, int], int]:
         """(vertex, slot) -> quantity that the charge lacks, the nearest vertex for each slot."""

@@ -98,6 +98,7 @@ class Probe(Recent):
             ev.Requeued: self._requeued,
             ev.Grown: self._resized,
             ev.Shrunk: self._resized,
+            ev.Swapped: self._resized,
             ev.Woke: self._has_woken,
             ev.NodesAdded: self._nodes_changed,
             ev.NodesChanged: self._nodes_changed,

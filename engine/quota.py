@@ -17,6 +17,7 @@ Besides, each vertex remembers its decayed average draw, on which shares over th
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from math import isqrt
@@ -75,7 +76,7 @@ class QueueTree(Table):
         self.burst_since = array("q")
         """Cell time at which the present or last burst began; -1 when there was none."""
         self.disruptions: list[list[int]] = []
-        """Cell times at which the queue's workloads were preempted, within its last window."""
+        """Cell times at which the queue's workloads were preempted, within its last window; ascending."""
         self.average = array("q")
         """Decayed average draw in all pools, in AVERAGE_UNIT-ths; WIDTH entries for each vertex."""
         self.accrued_at = array("q")
@@ -649,16 +650,18 @@ class QueueTree(Table):
 
     def note_disruption(self, queue: int, now_ms: int) -> None:
         """A workload of the queue was preempted."""
-        first = now_ms - self.specs[queue].disruption_window_ms
-        self.disruptions[queue] = [at for at in self.disruptions[queue] if at > first] + [now_ms]
+        times = self.disruptions[queue]
+        del times[: bisect_right(times, now_ms - self.specs[queue].disruption_window_ms)]
+        times.append(now_ms)
 
     def disruptions_left(self, queue: int, now_ms: int) -> int:
         """How many more preemptions the queue's limit allows now; NO_LIMIT when it has none."""
         spec: QueueSpec = self.specs[queue]
         if spec.disruptions < 0:
             return NO_LIMIT
-        first = now_ms - spec.disruption_window_ms
-        return max(0, spec.disruptions - sum(at > first for at in self.disruptions[queue]))
+        times = self.disruptions[queue]
+        recent = len(times) - bisect_right(times, now_ms - spec.disruption_window_ms)
+        return max(0, spec.disruptions - recent)
 
     # -- past use -----------------------------------------------------------------------------------------------------
 

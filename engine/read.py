@@ -64,7 +64,9 @@ from engine.workloads import (
     PRIORITY,
     REQUEUED,
     SHRUNK,
+    SWAPPED,
     TRANSITIONS,
+    TURNED,
 )
 
 MOST_ROWS = 10_000
@@ -274,8 +276,13 @@ class Reader:
             return FAILURE_CAUSES[detail]
         if what == CHECKPOINTING:
             return f"writes a checkpoint, to make room for {ids[detail]}"
+        if what == TURNED:
+            return "its slack ran out"
         if what == PRIORITY:
             return f"is {self._state.workloads.priority_classes[detail].name} now"
+        if what == SWAPPED:
+            lost, gained = detail & 0xFFFFFF, detail >> 24
+            return f"{lost} task{'s' if lost != 1 else ''} lost, {gained} placed elsewhere; on from its last checkpoint"
         if what in (GROWN, SHRUNK):
             tasks, by = detail & 0xFFFFFF, (detail >> 24) - 1
             counted = f"{tasks} task{'s' if tasks != 1 else ''}"

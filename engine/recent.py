@@ -13,10 +13,11 @@ import numpy as np
 
 from engine import events as ev
 from engine.columns import view
+from engine.failures import NOTES
 from engine.model import NodeState, QueueMode, WorkloadState
 from engine.query import Change, Changes
 from engine.state import State
-from engine.workloads import REQUEUED, TRANSITIONS
+from engine.workloads import REQUEUED, TRANSITIONS, TURNED
 
 TAIL = 20_000
 """Events kept for readers that follow along."""
@@ -155,6 +156,12 @@ def totals(state: State) -> tuple[list[int], list[int]]:
     return list(state.capacity.totals), used
 
 
+def _first_node(state: State, nodes: bytes) -> tuple[str, str]:
+    """The first of them, and how many more there are."""
+    rows = memoryview(nodes).cast("i")
+    return state.capacity.node_ids[rows[0]], f"and {len(rows) - 1} more nodes" if len(rows) > 1 else ""
+
+
 def _describe(state: State, event: ev.AnyEvent) -> tuple[str, str, str]:
     """(what, subject, detail) of one event, for people."""
     ids = state.workloads.ids
@@ -170,6 +177,16 @@ def _describe(state: State, event: ev.AnyEvent) -> tuple[str, str, str]:
             return "failed", ids[row], ev.FAILURE_CAUSES[cause] + (", to be tried again" if retry_at_ms >= 0 else "")
         case ev.Grown(row=row, groups=groups):
             return "grown", ids[row], f"on {sum(len(group.nodes) // 4 for group in groups)} more places"
+        case ev.Swapped(row=row, nodes=nodes, groups=groups):
+            gained = sum(sum(memoryview(group.counts).cast("i")) for group in groups)
+            went_on = f"{gained} task{'s' if gained != 1 else ''} placed anew" if gained else "goes on with fewer tasks"
+            return "swapped", ids[row], f"{len(nodes) // 4} node{'s' if len(nodes) != 4 else ''} lost, {went_on}"
+        case ev.RepairStarted(nodes=nodes):
+            return "repair begun", *_first_node(state, nodes)
+        case ev.Watched(nodes=nodes):
+            return "watched", *_first_node(state, nodes)
+        case ev.NodesNoted(nodes=nodes, note=note):
+            return NOTES[note].partition(":")[0] or "note", *_first_node(state, nodes)
         case ev.Shrunk(row=row, by=by):
             return "shrunk", ids[row], f"for {ids[by]}" if by >= 0 else ""
         case ev.Preempting(row=row, victims=victims):
@@ -178,6 +195,12 @@ def _describe(state: State, event: ev.AnyEvent) -> tuple[str, str, str]:
             return "preemption dropped", ids[row], ""
         case ev.Suspended(row=row) | ev.Resumed(row=row) | ev.Woke(row=row):
             return type(event).__name__.lower(), ids[row], ""
+        case ev.TurnedOnDemand(row=row):
+            return TRANSITIONS[TURNED], ids[row], "its slack ran out"
+        case ev.Interrupted(nodes=nodes):
+            rows = memoryview(nodes).cast("i")
+            first = state.capacity.node_ids[rows[0]]
+            return "interrupted", first, f"and {len(rows) - 1} more nodes" if len(rows) > 1 else ""
         case ev.QueueChanged(queue=queue):
             return "queue changed", queue.name, ""
         case ev.QueueModeSet(queue=row, mode=mode):
@@ -196,9 +219,7 @@ def _describe(state: State, event: ev.AnyEvent) -> tuple[str, str, str]:
             what = "running" if isinstance(event, ev.Started) else type(event).__name__.lower()
             return what, ids[event.row], ""
         case ev.NodesChanged(nodes=nodes, state=to):
-            rows = memoryview(nodes).cast("i")
-            first = state.capacity.node_ids[rows[0]]
-            return NodeState(to).label, first, f"and {len(rows) - 1} more nodes" if len(rows) > 1 else ""
+            return NodeState(to).label, *_first_node(state, nodes)
         case ev.NodesAdded(nodes=nodes):
             return "nodes added", nodes[0].id, f"{len(nodes)} in all"
         case ev.Audited(entry=entry):

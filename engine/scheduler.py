@@ -30,6 +30,7 @@ from engine.batch import Batches, placed, put_back
 from engine.capacity import OPEN, Capacity
 from engine.choosing import mix_of, uses_mix
 from engine.conservative import Conservative
+from engine.exchange import Exchange
 from engine.fairness import order_key
 from engine.fast import place_many
 from engine.fragmentation import live_mix
@@ -99,6 +100,7 @@ class Scheduler:
         self._emit = emit
         self._emit_claimed = emit_claimed
         self._batches = Batches(state)
+        self._exchanges = Exchange(state)
         self._mix_rules = -1
         """`State.rules` when it was last found out whether a profile looks at the mix of tasks."""
         self._by_mix = False
@@ -139,7 +141,7 @@ class Scheduler:
             if self._bound != bound and self._preemptor_waits():
                 # What has started may be whom somebody refused before may preempt.
                 state.capacity.freed += 1
-        if state.short and not self._short_of_room:
+        if state.short:
             self._grow()
 
     def _look_at_mix(self) -> None:
@@ -408,18 +410,19 @@ class Scheduler:
         state = self.state
         queue = state.workloads.queue[row]
         workload_class = state.workloads.class_at(row)
+        wanted = state.counts_wanted(row)
         if not state.queues.limited[queue]:
-            return workload_class.counts
+            return wanted
 
         def allowed(counts: tuple[int, ...]) -> bool:
             charge = state.charge_if(row, shapes, counts)
             return state.queues.lack(queue, charge, state.now_ms, borrow=borrow) is None
 
-        if allowed(workload_class.counts):
-            return workload_class.counts
+        if allowed(wanted):
+            return wanted
         if workload_class.rigid or not allowed(workload_class.least):
             return None
-        low, high = 0, workload_class.tasks - sum(workload_class.least)
+        low, high = 0, sum(wanted) - sum(workload_class.least)
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if allowed(workload_class.least_and(middle)) else (low, middle)
@@ -579,6 +582,8 @@ class Scheduler:
             return None
         if state.bookings.clearing_for(row) is not None:
             return Verdict.CLEARING
+        if self._exchange(row):
+            return Verdict.STARTED
         if self._all_end_soon():
             return None
         counts = state.workloads.class_at(row).least
@@ -597,8 +602,21 @@ class Scheduler:
                 self._emit(ev.Requeued(victim, cause, by=row))
             self._lowered.update(state.workloads.queue[victim] for victim, _ in found.victims)
             self._place_preemptor(row, shapes)
+            self._exchanges.found(row, shapes, found.victims)
             return Verdict.STARTED
         return None
+
+    def _exchange(self, row: int) -> bool:
+        """Start it in the place of the victim that is next in a run of like preemptors, if there is one."""
+        shapes = next(self.variants(row), None)
+        victim = None if shapes is None else self._exchanges.next(row, shapes)
+        if shapes is None or victim is None:
+            return False
+        self._emit(ev.Requeued(victim[0], victim[1], by=row))
+        self._lowered.add(self.state.workloads.queue[row])
+        self._place_preemptor(row, shapes)
+        self._exchanges.took(victim)
+        return True
 
     def _all_end_soon(self) -> bool:
         """Whether everything that runs is likely to end soon: then nobody is worth looking for."""
@@ -653,13 +671,18 @@ class Scheduler:
     # -- elastic workloads --------------------------------------------------------------------------------------------
 
     def _grow(self) -> None:
-        """Give running elastic workloads more tasks, oldest first: only while nothing waits for capacity."""
+        """Give running elastic workloads more tasks, oldest first: only while nothing waits for capacity. Services get
+        theirs then too, as far as that breaks no promise."""
         state = self.state
-        w = state.workloads
-        for row in sorted(state.short):
-            workload_class = w.class_at(row)
+        w, held_ms = state.workloads, state.replicas.held_ms
+        growing = state.short
+        if self._short_of_room:
+            growing = state.short & state.replicas.running if state.policy != "conservative" else set()
+        for row in sorted(growing):
+            if held_ms and held_ms.get(row, 0) > state.now_ms:
+                continue
             placed = state.placed_of(row)
-            missing = tuple(count - have for count, have in zip(workload_class.counts, placed, strict=True))
+            missing = tuple(count - have for count, have in zip(state.counts_wanted(row), placed, strict=True))
             none = (0,) * len(missing)
             for shapes in self.variants(row):
                 beside = state.allocations.node[w.first_allocation[row]]
@@ -668,6 +691,9 @@ class Scheduler:
                 while claims and not self._quota_for(row, shapes, claims):
                     group, node, count, devices = claims.pop()
                     state.capacity.give_back(node, shapes[group], count, devices)
+                promise = self.reservation
+                if claims and promise is not None and not self._keeps(promise, True, shapes, claims):
+                    continue
                 if claims:
                     self._emit_claimed(ev.Grown(row, packed(claims, len(shapes))))
                     break

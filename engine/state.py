@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import heapify, heappush
@@ -20,16 +21,33 @@ from engine import events as ev
 from engine import workloads as wl
 from engine.allocations import NONE, Allocations
 from engine.bookings import Bookings, Clearing
+from engine.budgets import Budgets
 from engine.capacity import OPEN, Capacity
 from engine.columns import Table, canonical, view
 from engine.constraints import Company
+from engine.deadlines import turns_at
 from engine.devices import closest
-from engine.model import ArraySpec, NodeState, Policy, QueueMode, QueueSpec, Settings, WorkloadSpec, WorkloadState
+from engine.failures import Failures
+from engine.ledger import Ledger
+from engine.model import (
+    ArraySpec,
+    NodeSpec,
+    NodeState,
+    Policy,
+    QueueMode,
+    QueueSpec,
+    Settings,
+    WorkloadSpec,
+    WorkloadState,
+)
 from engine.orders import Orders, OrderState
-from engine.pending import Key, Pending
+from engine.pending import STOPPED, Key, Pending
 from engine.quota import DAY_MS, Charge, QueueTree, Vector
+from engine.replicas import Replicas
 from engine.shape import Shape
+from engine.sizing import Sizing
 from engine.timers import Timer, Timers
+from engine.usage import Usage, usage_of
 from engine.usual import FoundSound
 from engine.workloads import Workloads
 
@@ -43,7 +61,7 @@ def members(spec: ArraySpec) -> range:
 
 
 class State(Table):
-    """Everything the engine knows, in five tables and a few scalars."""
+    """Everything the engine knows, in tables and a few scalars."""
 
     columns = ("cell", "policy", "version", "now_ms", "settings")
 
@@ -60,12 +78,18 @@ class State(Table):
         self.allocations = Allocations()
         self.bookings = Bookings()
         self.orders = Orders()
+        self.sizing = Sizing()
+        self.replicas = Replicas()
+        self.ledger = Ledger()
+        self.budgets = Budgets()
+        self.failures = Failures()
         self.derive_all()
 
     def derive_all(self) -> None:
         """Rebuild what spans several tables: compiled shapes, the pending order, the ends of running work."""
         self.capacity.company = Company()
         self.workloads.compile(self.capacity)
+        self.failures.suspects = self.capacity.state.count(NodeState.SUSPECT)
         self.rebuild_pending()
         bound = [row for row, state in enumerate(self.workloads.state) if state in BOUND]
         for row in bound:
@@ -80,20 +104,26 @@ class State(Table):
         w = self.workloads
         self.stretched = {
             row for row, state in enumerate(w.state)
-            if state == WorkloadState.RUNNING and w.elastic[row] and w.tasks[row] > sum(w.class_at(row).least)
+            if state == WorkloadState.RUNNING and w.elastic[row] and w.tasks[row] > sum(self.counts_needed(row))
         }  # fmt: skip
         """Elastic workloads that run with more tasks than they must."""
         self.short = {
             row for row, state in enumerate(w.state)
-            if state == WorkloadState.RUNNING and w.elastic[row] and w.tasks[row] < w.class_at(row).tasks
+            if state == WorkloadState.RUNNING and w.elastic[row] and w.tasks[row] < sum(self.counts_wanted(row))
         }  # fmt: skip
         """Elastic workloads that run with fewer tasks than they would like."""
+        self.replicas.running = {row for row in self.replicas.wanted if w.state[row] == WorkloadState.RUNNING}
+        self.usage: Usage = usage_of(self)
         self.workloads_of_queue: list[dict[int, int]] = [{} for _ in self.queues.specs]
         """For each queue: priority value -> workloads placed or running."""
         self.tenant_use: dict[tuple[int, int], list[int]] = {}
         """(queue, tenant) -> quantities its workloads there ask for that are placed or running."""
         for row in bound:
             self._count_bound(row, 1)
+        self.doomed = [(at, node) for node, at in enumerate(self.capacity.doomed) if at >= 0]
+        """Heap of (cell ms at which its provider takes it back, node row); stale where the node has another end, or is
+        gone."""
+        heapify(self.doomed)
         self.timers = Timers()
         self.timers.rebuild(self)
         self.rules = 0
@@ -116,6 +146,11 @@ class State(Table):
             ("allocations", self.allocations),
             ("bookings", self.bookings),
             ("orders", self.orders),
+            ("sizing", self.sizing),
+            ("replicas", self.replicas),
+            ("ledger", self.ledger),
+            ("budgets", self.budgets),
+            ("failures", self.failures),
         )
 
     def dump(self) -> dict[str, Any]:
@@ -137,11 +172,15 @@ class State(Table):
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def pending_key(self, row: int) -> Key:
-        """Where the row waits. One that kept work from an earlier attempt needs less time than its class."""
+        """Where the row waits. One that kept work from an earlier attempt needs less time than its class: it is of a
+        kind with those that kept as much."""
         w = self.workloads
-        queue = w.queue[row]
-        tenant = w.tenant[row] if self.queues.specs[queue].order == "fair" else NONE
-        return self.pending.key(w.priority[row], queue, -1 - row if w.kept[row] else w.cls[row], tenant)
+        queue, kind, kept = w.queue[row], w.cls[row], w.kept[row]
+        if self.budgets.specs and self.budgets.stopping(self, row) is not None:
+            tenant = STOPPED
+        else:
+            tenant = w.tenant[row] if self.queues.specs[queue].order == "fair" else NONE
+        return self.pending.key(w.priority[row], queue, -1 - (kept << 32 | kind) if kept else kind, tenant)
 
     def charge_of(self, row: int) -> Charge:
         """What the placed tasks of the workload cost its queue."""
@@ -169,11 +208,23 @@ class State(Table):
             placed[a.group[i]] += a.count[i]
         return placed
 
+    def counts_wanted(self, row: int) -> tuple[int, ...]:
+        """Tasks of each group that it would like to have: all, or what a service's load takes."""
+        workload_class = self.workloads.class_at(row)
+        wanted = self.replicas.wanted.get(row)
+        if wanted is None:
+            return workload_class.counts
+        return workload_class.least_and(wanted - sum(workload_class.least))
+
+    def counts_needed(self, row: int) -> tuple[int, ...]:
+        """Tasks of each group that others do not get it to give away."""
+        return self.counts_wanted(row) if row in self.replicas.wanted else self.workloads.class_at(row).least
+
     def spare_tasks(self, row: int) -> list[tuple[int, int, int, int]]:
         """(group, node, tasks, device mask) of what an elastic workload has above the fewest tasks it needs."""
         w, a = self.workloads, self.allocations
         workload_class = w.class_at(row)
-        spare = [have - least for have, least in zip(self.placed_of(row), workload_class.least, strict=True)]
+        spare = [have - least for have, least in zip(self.placed_of(row), self.counts_needed(row), strict=True)]
         found = []
         for i in a.of_workload(w.first_allocation[row]):
             group = a.group[i]
@@ -275,13 +326,16 @@ class State(Table):
     def _pool_added(self, event: ev.PoolAdded) -> None:
         self.rules += 1
         self.capacity.add_pool(event.pool)
+        self.ledger.add_pool(self, event.pool)
         self.workloads.compile(self.capacity)
+        self.timers.rebuild(self)
 
     def _nodes_added(self, event: ev.NodesAdded) -> None:
         self.rules += 1
         for node in event.nodes:
             self.capacity.add_node(node, self.now_ms)
             self.allocations.add_node()
+        self._pay_for(event.nodes)
 
     def _queue_added(self, event: ev.QueueAdded) -> None:
         self.rules += 1
@@ -317,11 +371,12 @@ class State(Table):
         self.capacity.freed += 1
 
     def _settings_set(self, event: ev.SettingsSet) -> None:
-        patience = self.settings.try_timeout_ms
+        timing = self.settings.try_timeout_ms, self.settings.autoscaling
         self.settings = event.settings
-        if patience != event.settings.try_timeout_ms:
+        if timing != (event.settings.try_timeout_ms, event.settings.autoscaling):
             self.timers.rebuild(self)
         self.queues.half_life_ms = event.settings.fair_half_life_ms or DAY_MS
+        self.usage.weigh(self)
         self.capacity.freed += 1
 
     def _priority_class_added(self, event: ev.PriorityClassAdded) -> None:
@@ -399,15 +454,26 @@ class State(Table):
         company.placed = ()
         self.shift_company(row, 1)
 
+    def _pay_for(self, nodes: tuple[NodeSpec, ...]) -> None:
+        for pool, count in Counter(node.pool for node in nodes).items():
+            self.ledger.count_nodes(self, self.capacity.pool_of[pool], count)
+
     def _enter(self, row: int) -> None:
         """A new workload, in whatever state it begins."""
         w = self.workloads
+        if w.terms[row] and (service := w.terms_at(row).service) is not None:
+            self.replicas.enter(row, service)
+        self.ledger.enter(1)
         if w.state[row] == WorkloadState.QUEUED:
             self._enqueue(row)
         if w.terms[row] or w.wake[row] >= 0:
             self.timers.watch(self, row)
 
     def _enqueue(self, row: int) -> None:
+        if self.workloads.terms[row]:
+            turn_ms = turns_at(self, row)
+            if turn_ms is not None and turn_ms <= self.now_ms:
+                self._turn_on_demand(row)
         self.pending.add(self.pending_key(row), row)
         self.arrivals.append(row)
 
@@ -428,6 +494,7 @@ class State(Table):
         self.pending.discard(self.pending_key(row), row)
         clearing = self.bookings.clearing_for(row) if self.bookings.clearings else None
         tasks, on_nodes = self._bind(row, event.groups, claimed=claimed)
+        self.ledger.charge(self, row)
         w.tasks[row] = tasks
         w.started[row] = w.rated[row] = self.now_ms
         w.done[row] = -w.terms_at(row).restore_ms if w.kept[row] else 0
@@ -439,6 +506,8 @@ class State(Table):
         self._count_bound(row, 1)
         w.set_state(row, WorkloadState.PLACED, wl.PLACED, self.now_ms, on_nodes)
         heappush(self.ends, (w.expected_end(row, self.now_ms), row))
+        if w.terms[row]:
+            self.usage.renew(self, row)
         if clearing is not None:
             self._drop_clearing(clearing)
 
@@ -482,6 +551,8 @@ class State(Table):
         after = w.expected_end(row, self.now_ms)
         if after != before:
             heappush(self.ends, (after, row))
+        if row in self.replicas.wanted:
+            self.replicas.running.add(row)
         self._stretch(row)
         if w.terms[row] or self.queues.specs[w.queue[row]].min_runtime_ms:
             self.timers.watch(self, row)
@@ -539,6 +610,8 @@ class State(Table):
             self._leave_nodes(row)
         elif w.state[row] == WorkloadState.QUEUED:
             self._dequeue(row)
+        if row in self.replicas.wanted:
+            self.replicas.leave(row)
         w.ended[row] = self.now_ms
         w.set_state(row, state, what, self.now_ms, detail)
         self._tell_dependents(row)
@@ -547,6 +620,8 @@ class State(Table):
         """Return capacity and quota, once."""
         w = self.workloads
         charge = self.charge_of(row)
+        self.ledger.stop(self, row)
+        self.ledger.end_attempt(row)
         rows = list(self.allocations.of_workload(w.first_allocation[row]))
         self._unbind(row, rows)
         w.first_allocation[row] = NONE
@@ -554,6 +629,11 @@ class State(Table):
         w.preempting[row] = NONE
         self.stretched.discard(row)
         self.short.discard(row)
+        if self.replicas.running or self.replicas.held_ms:
+            self.replicas.running.discard(row)
+            self.replicas.held_ms.pop(row, None)
+        if row in self.usage.of:
+            self.usage.forget(self, row)
         if w.array[row] != NONE:
             w.array_running[w.array[row]] -= 1
         self.queues.give_back(w.queue[row], charge, self.now_ms)
@@ -613,6 +693,8 @@ class State(Table):
                 self._take_off(row, group, node, count, mask)
                 gone += count
         w.tasks[row] -= gone
+        if event.until_ms > self.now_ms:
+            self.replicas.held_ms[row] = event.until_ms
         self._recharge(row, before)
         w.record(row, wl.SHRUNK, self.now_ms, gone + ((event.by + 1) << 24))
 
@@ -642,16 +724,48 @@ class State(Table):
                 a.next_of_workload[previous] = following
             a.drop(at)
 
+    def _swapped(self, event: ev.Swapped) -> None:
+        row = event.row
+        w, a = self.workloads, self.allocations
+        before = self.charge_of(row)
+        self.ledger.stop(self, row)
+        self._keep_work(row, saved=False)
+        w.done[row] = -w.terms_at(row).restore_ms if w.kept[row] else 0
+        w.rated[row] = self.now_ms
+        left = frozenset(array("i", event.nodes))
+        shapes = w.class_at(row).shapes
+        lost, previous, at = 0, NONE, w.first_allocation[row]
+        while at != NONE:
+            following = a.next_of_workload[at]
+            if a.node[at] not in left:
+                previous = at
+            else:
+                lost += a.count[at]
+                if previous == NONE:
+                    w.first_allocation[row] = following
+                else:
+                    a.next_of_workload[previous] = following
+                self._free_one(shapes[a.group[at]], at)
+            at = following
+        gained, _ = self._bind(row, event.groups, claimed=False)
+        w.tasks[row] += gained - lost
+        self._recharge(row, before)
+        w.record(row, wl.SWAPPED, self.now_ms, lost + (gained << 24))
+
     def _rate(self, row: int) -> None:
         """Count what was done at the present speed: it is about to change."""
         w = self.workloads
         if w.state[row] == WorkloadState.RUNNING:
             w.done[row] = w.work_done(row, self.now_ms) - w.kept[row]
         w.rated[row] = self.now_ms
+        self.ledger.stop(self, row)
 
     def _recharge(self, row: int, before: Charge) -> None:
+        self.ledger.charge(self, row)
         self._shift_charge(row, before)
         heappush(self.ends, (self.workloads.expected_end(row, self.now_ms), row))
+        if row in self.usage.of:
+            self.usage.renew(self, row)
         self._stretch(row)
 
     def _shift_charge(self, row: int, before: Charge) -> None:
@@ -670,10 +784,9 @@ class State(Table):
         """Note whether an elastic workload has more tasks than it must, or fewer than it would like."""
         w = self.workloads
         if w.elastic[row] and w.state[row] == WorkloadState.RUNNING:
-            workload_class = w.class_at(row)
             for rows, belongs in (
-                (self.stretched, w.tasks[row] > sum(workload_class.least)),
-                (self.short, w.tasks[row] < workload_class.tasks),
+                (self.stretched, w.tasks[row] > sum(self.counts_needed(row))),
+                (self.short, w.tasks[row] < sum(self.counts_wanted(row))),
             ):
                 if belongs and row not in rows:
                     rows.add(row)
@@ -681,6 +794,16 @@ class State(Table):
                     self.capacity.freed += 1
                 elif not belongs:
                     rows.discard(row)
+
+    def _wanted(self, event: ev.Wanted) -> None:
+        row = event.row
+        service = self.workloads.terms_at(row).service
+        before = self.replicas.wanted[row]
+        stabilise_ms = service.stabilise_ms if service is not None else 0
+        self.replicas.note(row, event.tasks, event.load, self.now_ms, stabilise_ms)
+        if event.tasks != before:
+            self.workloads.record(row, wl.WANTED, self.now_ms, before << 24 | event.tasks)
+            self._stretch(row)
 
     # -- stopped and started again ------------------------------------------------------------------------------------
 
@@ -734,7 +857,9 @@ class State(Table):
         """What stopping it now leaves done: up to the last checkpoint, or all when it wrote one."""
         w = self.workloads
         done = w.work_done(row, self.now_ms)
-        w.kept[row] = done if saved else done - w.lost_if_stopped(row, self.now_ms)
+        lost = 0 if saved else w.lost_if_stopped(row, self.now_ms)
+        self.ledger.lose(row, lost, done - w.kept[row], self.now_ms)
+        w.kept[row] = done - lost
         w.done[row] = 0
 
     def _suspended(self, event: ev.Suspended) -> None:
@@ -779,8 +904,11 @@ class State(Table):
         self.timers.push(reservation.spec.end_ms, Timer.RESERVATION_END, reservation.booking)
 
     def _unreserved(self, event: ev.Unreserved) -> None:
-        spec = self.bookings.unreserve(event.name).spec
-        self.capacity.book((self.capacity.row_of[name] for name in spec.nodes), OPEN)
+        reservation = self.bookings.unreserve(event.name)
+        rows = [self.capacity.row_of.get(name, NONE) for name in reservation.spec.nodes]
+        # A machine may be gone by then, and another have its name.
+        still = (row for row in rows if row != NONE and self.capacity.booking[row] == reservation.booking)
+        self.capacity.book(still, OPEN)
 
     def _priority_set(self, event: ev.PrioritySet) -> None:
         row = event.row
@@ -802,7 +930,27 @@ class State(Table):
     def _nodes_changed(self, event: ev.NodesChanged) -> None:
         self.rules += 1
         for node in array("i", event.nodes):
-            self.capacity.set_state(node, NodeState(event.state), self.now_ms)
+            state = NodeState(event.state)
+            # What its provider takes back takes no new work, whoever says that it is ready.
+            leaving = state == NodeState.READY and self.capacity.doomed[node] >= 0
+            state = NodeState.DRAINING if leaving else state
+            self.failures.changed(node, self.capacity.state[node], state, self.now_ms)
+            if state == NodeState.REMOVED:
+                self.ledger.count_nodes(self, self.capacity.pool[node], -1)
+            self.capacity.set_state(node, state, self.now_ms)
+            kept_for = self.capacity.booking[node]
+            if state == NodeState.REMOVED and kept_for != OPEN:
+                if any(reservation.booking == kept_for for reservation in self.bookings.reservations):
+                    self.capacity.book([node], OPEN)
+
+    def _watched(self, event: ev.Watched) -> None:
+        self.failures.watch(array("i", event.nodes))
+
+    def _repair_started(self, event: ev.RepairStarted) -> None:
+        self.failures.repairing(array("i", event.nodes), event.until_ms)
+
+    def _nodes_noted(self, event: ev.NodesNoted) -> None:
+        self.failures.note(array("i", event.nodes), event.note)
 
     # -- elastic pools ------------------------------------------------------------------------------------------------
 
@@ -815,6 +963,7 @@ class State(Table):
         for node in event.nodes:
             self.capacity.add_node(node, self.now_ms, NodeState.BOOTING, event.order)
             self.allocations.add_node()
+        self._pay_for(event.nodes)
         self.orders.granted[event.order] += len(self.capacity.node_ids) - first
 
     def _order_ended(self, event: ev.OrderEnded) -> None:
@@ -824,15 +973,101 @@ class State(Table):
         if event.order >= 0:
             self.orders.refused[event.order] += len(event.names)
 
+    def _targets_set(self, event: ev.TargetsSet) -> None:
+        self.sizing.set_targets(event.pool, event.targets)
+
+    def _unneeded(self, event: ev.Unneeded) -> None:
+        self.sizing.mark(array("i", event.nodes), event.since_ms)
+
+    def _pool_scaling_set(self, event: ev.PoolScalingSet) -> None:
+        self.rules += 1
+        self.capacity.set_scaling(event.pool, event.scaling)
+
+    def _demand_noted(self, event: ev.DemandNoted) -> None:
+        self.sizing.note_demand(event.pool, event.hour, event.nodes)
+
     def _backed_off(self, event: ev.BackedOff) -> None:
         self.orders.back_off(event.pool, event.until_ms)
 
     def _interrupted(self, event: ev.Interrupted) -> None:
         self.rules += 1
-        for node in array("i", event.nodes):
+        nodes = array("i", event.nodes)
+        for pool in sorted({self.capacity.pool[node] for node in nodes}):
+            self._count_taken(pool, sum(self.capacity.pool[n] == pool and self.capacity.doomed[n] < 0 for n in nodes))
+        for node in nodes:
             self.capacity.doomed[node] = event.deadline_ms
+            heappush(self.doomed, (event.deadline_ms, node))
             if self.capacity.state[node] in (NodeState.READY, NodeState.CORDONED, NodeState.SUSPECT):
+                self.failures.changed(node, self.capacity.state[node], NodeState.DRAINING, self.now_ms)
                 self.capacity.set_state(node, NodeState.DRAINING, self.now_ms)
+
+        if any(terms.deadline_ms for terms in self.workloads.terms_specs):
+            # How much time a deadline leaves depends on how often machines are taken.
+            self.timers.rebuild(self)
+
+    def _count_taken(self, pool: int, more: int) -> None:
+        """Measure how often machines of the pool are taken, where it does not say."""
+        capacity, spec = self.capacity, self.capacity.pools[pool]
+        if not more or not spec.spot or (spec.scaling is not None and spec.scaling.taken_permille_hour):
+            return
+        there = view(capacity.pool) == pool
+        gone = view(capacity.state)[there] == NodeState.REMOVED
+        until = np.where(gone, view(capacity.since)[there], self.now_ms)
+        self.orders.lived_ms[pool] = int((until - view(capacity.born)[there]).sum())
+        self.orders.taken[pool] = self.orders.taken.get(pool, 0) + more
+
+    def _turned_on_demand(self, event: ev.TurnedOnDemand) -> None:
+        row = event.row
+        queued = self.workloads.state[row] == WorkloadState.QUEUED
+        if queued:
+            self._dequeue(row)
+        self._turn_on_demand(row)
+        if queued:
+            self._enqueue(row)
+
+    def _turn_on_demand(self, row: int) -> None:
+        self.workloads.turn_on_demand(row, self.capacity)
+        self.workloads.record(row, wl.TURNED, self.now_ms, 0)
+
+    # -- money --------------------------------------------------------------------------------------------------------
+
+    def _price_set(self, event: ev.PriceSet) -> None:
+        self.rules += 1
+        self.ledger.set_price(self, event.pool, event.price_microusd_hour)
+        # Cheaper pools are preferred.
+        self.workloads.compile(self.capacity)
+        self.capacity.freed += 1
+
+    def _budget_set(self, event: ev.BudgetSet) -> None:
+        self.budgets.set(self, event.budget)
+        self._budgets_changed()
+
+    def _budget_removed(self, event: ev.BudgetRemoved) -> None:
+        self.budgets.remove(event.name)
+        self._budgets_changed()
+
+    def _budget_staged(self, event: ev.BudgetStaged) -> None:
+        stopped = self.budgets.stops(event.budget)
+        self.budgets.stage[event.budget] = event.stage
+        self.budgets.turn[event.budget] = event.window
+        if stopped != self.budgets.stops(event.budget):
+            self._budgets_changed()
+
+    def _spending_approved(self, event: ev.SpendingApproved) -> None:
+        row = event.row
+        queued = self.workloads.state[row] == WorkloadState.QUEUED
+        if queued:
+            self.pending.discard(self.pending_key(row), row)
+        self.budgets.approved[row] = self.now_ms
+        self.workloads.record(row, wl.APPROVED, self.now_ms, 0)
+        if queued:
+            self.pending.add(self.pending_key(row), row)
+            self.capacity.freed += 1
+
+    def _budgets_changed(self) -> None:
+        """Other work may start, or may not."""
+        self.rebuild_pending()
+        self.capacity.freed += 1
 
     def _audited(self, event: ev.Audited) -> None:
         """The audit is read from the journal; it is no part of the cell's state."""
@@ -856,12 +1091,16 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.Released: State._released,
     ev.Requeued: State._requeued,
     ev.NodesChanged: State._nodes_changed,
+    ev.Watched: State._watched,
+    ev.RepairStarted: State._repair_started,
+    ev.NodesNoted: State._nodes_noted,
     ev.Audited: State._audited,
     ev.QueueChanged: State._queue_changed,
     ev.QueueModeSet: State._queue_mode_set,
     ev.PriorityClassRemoved: State._priority_class_removed,
     ev.Grown: State._grown,
     ev.Shrunk: State._shrunk,
+    ev.Swapped: State._swapped,
     ev.Preempting: State._preempting,
     ev.PreemptionEnded: State._preemption_ended,
     ev.Suspended: State._suspended,
@@ -876,7 +1115,18 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.OrderEnded: State._order_ended,
     ev.BackedOff: State._backed_off,
     ev.Interrupted: State._interrupted,
+    ev.TurnedOnDemand: State._turned_on_demand,
     ev.MachinesRefused: State._machines_refused,
+    ev.TargetsSet: State._targets_set,
+    ev.Unneeded: State._unneeded,
+    ev.PoolScalingSet: State._pool_scaling_set,
+    ev.DemandNoted: State._demand_noted,
+    ev.PriceSet: State._price_set,
+    ev.BudgetSet: State._budget_set,
+    ev.BudgetRemoved: State._budget_removed,
+    ev.BudgetStaged: State._budget_staged,
+    ev.SpendingApproved: State._spending_approved,
+    ev.Wanted: State._wanted,
     ev.SubmittedMany: many.submitted,
     ev.PlacedMany: lambda state, event: many.placed(state, event, claimed=False),
     ev.StartedMany: many.started,

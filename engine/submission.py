@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Collection
 
 import msgspec
 import numpy as np
@@ -11,6 +12,7 @@ from engine import commands as cmd
 from engine import events as ev
 from engine import mig
 from engine.columns import view
+from engine.constraints import Bonds
 from engine.domains import domain_room, levels_asked, when_empty
 from engine.errors import MusterError, SpecError
 from engine.gpu_models import device_memory_mib
@@ -19,6 +21,7 @@ from engine.model import (
     RESOURCES,
     Dependency,
     NodeState,
+    Qos,
     TaskGroup,
     TopologyRequest,
     WorkloadSpec,
@@ -28,6 +31,7 @@ from engine.naming import ids_of, listed, members_of
 from engine.nodes import known_labels, known_values
 from engine.shape import Shape, accepts, tolerates
 from engine.state import State, members
+from engine.templates import could_be, could_close, grows, most_totals
 from engine.usual import all_sound, events_of
 
 
@@ -35,14 +39,14 @@ def check_submission(state: State, command: cmd.Submit, now_ms: int) -> tuple[li
     if len(command.workloads) > 1 and all_sound(state, command.workloads, _check_place):
         return [ev.SubmittedMany(command.workloads)], tuple([spec.id for spec in command.workloads])
     new: dict[str, int] = {}
-    sound: set[tuple[tuple[TaskGroup, ...], str, bool, TopologyRequest | None]] = set()
+    sound: set[tuple[tuple[TaskGroup, ...], str, bool, TopologyRequest | None, Qos]] = set()
     changed: list[str] = []
     charged: list[WorkloadSpec] = []
     for i, given in enumerate(command.workloads):
         where = f"workloads[{i}]" if len(command.workloads) > 1 else "workload"
         spec = _with_mig_charges(state, given, where)
         check_workload(spec, where)
-        spec = _with_on_demand_share(spec, where)
+        spec = _with_replicas(_with_on_demand_share(spec, where))
         charged.append(spec)
         own = _ids_of(spec)
         for name in own if spec.array is None else (spec.id, *own):
@@ -54,7 +58,7 @@ def check_submission(state: State, command: cmd.Submit, now_ms: int) -> tuple[li
             known = ", ".join(sorted(state.workloads.priority_of)) or "none is defined"
             raise SpecError(f"{where}.priority_class", f"there is no '{spec.priority_class}'", f"Use one of: {known}")
         # Equal requests need looking at once only.
-        asked = spec.groups, spec.queue, spec.elastic, spec.topology
+        asked = spec.groups, spec.queue, spec.elastic, spec.topology, spec.qos
         if asked not in sound:
             _check_place(state, spec, where)
             sound.add(asked)
@@ -101,6 +105,14 @@ def _with_on_demand_share(spec: WorkloadSpec, where: str) -> WorkloadSpec:
                 ),
             ]
     return msgspec.structs.replace(spec, groups=tuple(groups))
+
+
+def _with_replicas(spec: WorkloadSpec) -> WorkloadSpec:
+    """A service can have from the fewest to the most replicas it ever may: the spec with that said of its group."""
+    if spec.service is None:
+        return spec
+    group = msgspec.structs.replace(spec.groups[0], count=spec.service.most, min_count=spec.service.least)
+    return msgspec.structs.replace(spec, groups=(group,), elastic=True)
 
 
 def _ids_of(spec: WorkloadSpec) -> list[str]:
@@ -199,18 +211,18 @@ def _check_place(state: State, spec: WorkloadSpec, where: str) -> None:
     if not state.queues.takes_work(queue):
         raise SpecError(f"{where}.queue", f"queue '{spec.queue}' is draining", "Use another queue, or open it again")
     for i, group in enumerate(spec.groups):
-        _check_group(state, group, queue, f"{where}.groups[{i}]")
+        _check_group(state, group, queue, spec.qos, f"{where}.groups[{i}]")
     if spec.topology is not None:
         _check_topology(state, spec, queue, where)
     total = [0, 0, 0, 0]
     for group in spec.groups:
         for i, wanted in enumerate(group.request.vector()):
             total[i] += wanted * (group.min_count or group.count)
-    for i, wanted in enumerate(total):
-        if wanted > state.capacity.totals[i]:
+    for i, (wanted, most) in enumerate(zip(total, most_totals(state), strict=True)):
+        if wanted > most:
             raise SpecError(
                 f"{where}.groups",
-                f"ask for {wanted} {RESOURCES[i]} in all, but the whole cell has {state.capacity.totals[i]}",
+                f"ask for {wanted} {RESOURCES[i]} in all, but the whole cell has {most}",
                 "Ask for fewer or smaller tasks",
             )
     lack = state.queues.beyond(queue, state.queues.total_charge((total[0], total[1], total[2], total[3])))
@@ -224,7 +236,7 @@ def _check_place(state: State, spec: WorkloadSpec, where: str) -> None:
         )
 
 
-def _check_group(state: State, group: TaskGroup, queue: int, where: str) -> None:
+def _check_group(state: State, group: TaskGroup, queue: int, qos: Qos, where: str) -> None:
     pools = state.capacity.pools
     for name in group.pools:
         if name not in state.capacity.pool_of:
@@ -234,12 +246,16 @@ def _check_group(state: State, group: TaskGroup, queue: int, where: str) -> None
     eligible = [
         i
         for i, pool in enumerate(pools)
-        if state.capacity.pool_nodes[i] and accepts(group, pool) and (not named or pool.name in named)
+        if (state.capacity.pool_nodes[i] or grows(pool))
+        and accepts(group, pool, qos)
+        and (not named or pool.name in named)
     ]
+    if not eligible and qos == "guaranteed":
+        _check_overcommitted(state, group, named, where)
     if not eligible:
         raise SpecError(f"{where}.request", "no node of this cell could ever run one such task", _largest(state, group))
-    shape = Shape(group, pools)
-    nodes = state.capacity.suited(shape)
+    shape = Shape(group, pools, Bonds(qos=qos))
+    nodes = could_be(state, shape, state.capacity.suited(shape))
     if not any(nodes[i] for i in eligible):
         raise _unsuited(state, shape, eligible, where)
     rooms = [shape.most_on(pools[i]) * nodes[i] for i in eligible]
@@ -254,9 +270,26 @@ def _check_group(state: State, group: TaskGroup, queue: int, where: str) -> None
         )
 
 
+def _check_overcommitted(state: State, group: TaskGroup, named: Collection[str], where: str) -> None:
+    """Say so where nothing but overcommitted pools would take guaranteed work."""
+    capacity = state.capacity
+    shared = [
+        pool.name
+        for i, pool in enumerate(capacity.pools)
+        if capacity.pool_nodes[i] and accepts(group, pool, "burstable") and (not named or pool.name in named)
+    ]
+    if shared:
+        raise SpecError(
+            f"{where}.request",
+            f"of what is large enough for one such task all is overcommitted: {listed(shared)}; guaranteed work does "
+            "not go there",
+            "Give it the qos burstable or best_effort, or ask for less",
+        )
+
+
 def _check_devices(state: State, group: TaskGroup, where: str) -> None:
     """Refuse device models that no pool has, and more device memory than any is known to have."""
-    pools = [pool for i, pool in enumerate(state.capacity.pools) if state.capacity.pool_nodes[i]]
+    pools = [pool for i, pool in enumerate(state.capacity.pools) if state.capacity.pool_nodes[i] or grows(pool)]
     models = sorted({pool.gpu_model for pool in pools if pool.gpu_model})
     asks = group.request.gpu_milli or group.mig
     if group.gpu_models and asks and models and not set(models) & set(group.gpu_models):
@@ -307,8 +340,14 @@ def _unsuited(state: State, shape: Shape, eligible: list[int], where: str) -> Sp
     barring = sorted(
         {
             f"{taint.key}={taint.value}" if taint.value else taint.key
-            for row in np.unique(view(capacity.taints)[large & capacity.labelled(shape.labels)]).tolist()
-            for taint in capacity.taint_sets[row]
+            for taints in (
+                *(
+                    capacity.taint_sets[row]
+                    for row in np.unique(view(capacity.taints)[large & capacity.labelled(shape.labels)]).tolist()
+                ),
+                *(capacity.pools[i].taints for i in eligible if grows(capacity.pools[i])),
+            )
+            for taint in taints
             if taint.effect == "NoSchedule" and not tolerates(shape.tolerations, taint)
         }
     )
@@ -336,21 +375,24 @@ def _check_topology(state: State, spec: WorkloadSpec, queue: int, where: str) ->
             f"Prefer one of: {', '.join(LEVELS[LEVELS.index(asked.required) :])}; or leave it out",
         )
     capacity, pools = state.capacity, state.capacity.pools
-    known, named = domain_room(capacity), state.queues.flavors_of(queue)
+    named = state.queues.flavors_of(queue)
+    if not capacity.row_of and could_close(state, spec, named):
+        return
+    known = domain_room(capacity)
     level, _ = levels_asked(known.tree, asked)
-    kind = spec.groups, level, named, capacity.totals
+    kind = spec.groups, level, named, capacity.totals, spec.qos
     if kind in known.sound:
         return
     least = [group.min_count or group.count for group in spec.groups]
     rooms = []
     for group in spec.groups:
-        shape = Shape(group, pools)
+        shape = Shape(group, pools, Bonds(qos=spec.qos))
         usable = [i in shape.pool_set and (not named or pool.name in named) for i, pool in enumerate(pools)]
         most = tuple(shape.most_on(pool) if may else 0 for pool, may in zip(pools, usable, strict=True))
         rooms.append(when_empty(capacity, most, level))
     short = np.maximum(np.array(least)[:, None] - np.array(rooms), 0).sum(axis=0)
     best = int(np.argmin(short))
-    if short[best]:
+    if short[best] and not could_close(state, spec, named):
         lacking = next(g for g, room in enumerate(rooms) if room[best] < least[g])
         raise SpecError(
             f"{where}.topology.required",
@@ -363,13 +405,15 @@ def _check_topology(state: State, spec: WorkloadSpec, queue: int, where: str) ->
 
 def _largest(state: State, group: TaskGroup) -> str:
     """What the cell's largest nodes offer, for the resources the group asks for."""
-    if not state.capacity.node_ids:
+    if not state.capacity.node_ids and not any(map(grows, state.capacity.pools)):
         return "The cell has no nodes yet"
     parts = []
     for i, wanted in enumerate(group.request.vector()):
         if wanted:
             best = max(
-                p.offered.vector()[i] for n, p in enumerate(state.capacity.pools) if state.capacity.pool_nodes[n]
+                p.offered.vector()[i]
+                for n, p in enumerate(state.capacity.pools)
+                if state.capacity.pool_nodes[n] or grows(p)
             )
             parts.append(f"{RESOURCES[i]} {wanted} asked, {best} on the largest node")
     models = sorted({p.gpu_model for p in state.capacity.pools if p.gpu_model})

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engine.columns import view
+from engine.deadlines import IDLE, turns_at
 from engine.model import WorkloadState
 
 if TYPE_CHECKING:
@@ -37,13 +38,16 @@ class Timer(IntEnum):
     """A workload that was preempted may preempt again."""
     DISRUPTIONS = 9
     """A queue's limit on disruptions counts one less."""
+    SLACK = 10
+    """A waiting workload has no time to lose on spot machines any more."""
 
 
 Entry = tuple[int, Timer, int]
 """(cell ms, what, row of a workload or number of a booking)"""
-_OF_WORKLOADS = (Timer.WAKE, Timer.DEADLINE, Timer.MAX_RUNTIME, Timer.CONFIRM, Timer.MIN_RUNTIME, Timer.TURN)
-_IDLE = (WorkloadState.QUEUED, WorkloadState.HELD, WorkloadState.WAITING, WorkloadState.SUSPENDED)
-_LIVE = (*_IDLE, WorkloadState.PLACED, WorkloadState.RUNNING)
+_OF_WORKLOADS = (
+    Timer.WAKE, Timer.DEADLINE, Timer.MAX_RUNTIME, Timer.CONFIRM, Timer.MIN_RUNTIME, Timer.TURN, Timer.SLACK,
+)  # fmt: skip
+_LIVE = (*IDLE, WorkloadState.PLACED, WorkloadState.RUNNING)
 
 
 class Timers:
@@ -125,13 +129,15 @@ def moment(state: State, timer: Timer, row: int) -> int | None:
     if timer == Timer.DEADLINE:
         deadline = w.terms_at(row).deadline_ms
         left = w.class_at(row).estimate_ms - w.kept[row]
-        return deadline - max(left, 0) + 1 if deadline and now in _IDLE else None
+        return deadline - max(left, 0) + 1 if deadline and now in IDLE else None
     if timer == Timer.MAX_RUNTIME:
         limit = w.terms_at(row).max_runtime_ms
         return w.started[row] + limit if limit and now == WorkloadState.RUNNING else None
     if timer == Timer.MIN_RUNTIME:
         limit = state.queues.specs[w.queue[row]].min_runtime_ms
         return w.started[row] + limit if limit and now == WorkloadState.RUNNING else None
+    if timer == Timer.SLACK:
+        return turns_at(state, row)
     if timer == Timer.TURN:
         return w.may_preempt_at(row, state.settings) if w.evicted_at[row] >= 0 and now == WorkloadState.QUEUED else None
     limit = state.settings.try_timeout_ms

@@ -41,9 +41,10 @@ class FoundSound(NamedTuple):
 
 _wishes = attrgetter(
     "array", "after", "held", "not_before_ms", "deadline_ms", "max_runtime_ms", "retries", "backoff_ms", "reservation",
-    "simulated_failures", "topology", "near", "apart", "data", "restore_ms",
+    "simulated_failures", "hot_swap", "topology", "near", "apart", "data", "restore_ms", "qos", "service",
+    "simulated_usage_permille",
 )  # fmt: skip
-NO_WISHES = (None, (), False, 0, 0, 0, 0, USUAL.backoff_ms, "", 0, None, (), (), (), 0)
+NO_WISHES = (None, (), False, 0, 0, 0, 0, USUAL.backoff_ms, "", 0, False, None, (), (), (), 0, "guaranteed", None, 0)
 """In the same order."""
 
 

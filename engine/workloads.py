@@ -15,7 +15,7 @@ import msgspec
 from engine.columns import Names, Table
 from engine.constraints import FREE, Bonds, Company, Marks, bonds_of
 from engine.errors import NotFoundError
-from engine.model import Dependency, PriorityClassSpec, Settings, TaskGroup, WorkloadSpec, WorkloadState
+from engine.model import Dependency, PriorityClassSpec, ServiceSpec, Settings, TaskGroup, WorkloadSpec, WorkloadState
 from engine.quota import Charge, QueueTree, Vector
 from engine.shape import Shape
 
@@ -31,12 +31,14 @@ Tsafrir, Etsion and Feitelson, IEEE TPDS 18(6), 2007."""
 LAST_STEP_MS = _STEPS_MS[-1]
 TRANSITIONS = (
     "submitted", "held", "released", "placed", "running", "finished", "failed", "cancelled", "requeued", "suspended",
-    "resumed", "waiting", "woke", "grown", "shrunk", "checkpointing", "priority",
+    "resumed", "waiting", "woke", "grown", "shrunk", "checkpointing", "priority", "turned to on-demand",
+    "swapped", "wanted",
+    "spending approved",
 )  # fmt: skip
 """What a history entry records, by code."""
 (
     SUBMITTED, HELD, RELEASED, PLACED, RUNNING, FINISHED, FAILED, CANCELLED, REQUEUED, SUSPENDED, RESUMED, WAITING,
-    WOKE, GROWN, SHRUNK, CHECKPOINTING, PRIORITY,
+    WOKE, GROWN, SHRUNK, CHECKPOINTING, PRIORITY, TURNED, SWAPPED, WANTED, APPROVED,
 ) = range(len(TRANSITIONS))  # fmt: skip
 DEPENDS_ON = ("finished", "failed", "ended", "started")
 """Kinds of dependency, by code."""
@@ -55,6 +57,8 @@ class Terms(msgspec.Struct, frozen=True, array_like=True):
     backoff_ms: int = 10_000
     not_before_ms: int = 0
     restore_ms: int = 0
+    service: ServiceSpec | None = None
+    simulated_usage_permille: int = 0
 
 
 USUAL = Terms()
@@ -65,7 +69,7 @@ BLANK = {
     "started": -1, "ended": -1, "attempts": 0, "failing": 0, "kept": 0, "done": 0, "rated": -1, "tasks": 0, "flags": 0,
     "evictions": 0, "evicted_at": -1, "preempting": NONE, "confirmed": 0, "failures": 0, "wake": -1, "unmet": 0,
     "terms": 0, "array": NONE, "first_allocation": NONE, "first_dependency": NONE, "first_dependent": NONE,
-    "history": NONE, "state": WorkloadState.QUEUED,
+    "history": NONE, "hot_swap": 0, "state": WorkloadState.QUEUED,
 }  # fmt: skip
 """What a new workload has in these columns, if its spec asks for nothing special."""
 
@@ -165,8 +169,8 @@ class Workloads(Table):
     columns = (
         "ids", "names", "tag_sets", "tenants", "teams", "priority_classes", "class_specs", "cls", "queue", "priority",
         "tenant", "team", "tags", "state", "since", "submitted", "started", "ended", "attempts", "checkpoint",
-        "checkpoint_cost", "simulated", "failing", "kept", "done", "rated", "tasks", "flags", "elastic", "evictions",
-        "evicted_at", "preempting", "confirmed", "failures", "wake", "unmet", "terms", "terms_specs",
+        "checkpoint_cost", "simulated", "failing", "kept", "done", "rated", "tasks", "flags", "elastic", "hot_swap",
+        "evictions", "evicted_at", "preempting", "confirmed", "failures", "wake", "unmet", "terms", "terms_specs",
         "removed_classes", "took", "took_before", "array_names", "array_limits", "array_running", "array",
         "first_allocation", "first_dependency", "first_dependent", "dependency_waiter", "dependency_target",
         "dependency_kind", "dependency_next", "dependent_next", "history", "history_previous", "history_at",
@@ -204,8 +208,8 @@ class Workloads(Table):
         self.kept = array("q")
         """Milliseconds of work saved by checkpoints of earlier attempts."""
         self.done = array("q")
-        """Milliseconds of work, at the speed of all tasks, done in this attempt up to `rated`; below 0 while a checkpoint
-        is still to be read back."""
+        """Milliseconds of work, at the speed of all tasks, done in this attempt up to `rated`; below 0 while a
+        checkpoint is still to be read back."""
         self.rated = array("q")
         """Cell time since which it runs with its present number of tasks."""
         self.tasks = array("i")
@@ -213,6 +217,8 @@ class Workloads(Table):
         self.flags = array("b")
         """How the present or last attempt was allowed to start: BORROWED, BURST, BACKFILLED of `engine.events`."""
         self.elastic = array("b")
+        self.hot_swap = array("b")
+        """Whether members that are lost may be replaced one by one."""
         self.evictions = array("i")
         """How often it was preempted."""
         self.evicted_at = array("q")
@@ -336,6 +342,7 @@ class Workloads(Table):
         for name, value in BLANK.items():
             getattr(self, name).append(value)
         self.failing[row] = spec.simulated_failures
+        self.hot_swap[row] = spec.hot_swap
         self.terms[row] = self._intern_terms(spec)
         self.array[row] = member_of
         self.unmet[row] = sum(self._depend(row, dependency) for dependency in spec.after)
@@ -356,6 +363,8 @@ class Workloads(Table):
             spec.backoff_ms,
             spec.not_before_ms,
             spec.restore_ms,
+            spec.service,
+            spec.simulated_usage_permille,
         )
         found = self.terms_of.get(terms)
         if found is None:
@@ -447,7 +456,8 @@ class Workloads(Table):
         shapes = []
         for group in workload_class.groups:
             # How many there are, and under what name, is nothing to a single task.
-            task, bonds = msgspec.structs.replace(group, name="main", count=1, min_count=0), workload_class.bonds
+            task = msgspec.structs.replace(group, name="main", count=1, min_count=0, limit=None)
+            bonds = workload_class.bonds
             shape = self.shapes.get((task, bonds))
             if shape is None:
                 shape = self.shapes[task, bonds] = Shape(task, capacity.pools, bonds, capacity.company.number)
@@ -461,13 +471,26 @@ class Workloads(Table):
         rows = [row for row, tags in enumerate(self.tags) if found[tags]]
         for row in rows:
             if not WorkloadState(self.state[row]).terminal:
-                old = self.cls[row]
-                key: ClassKey = self.class_specs[old]
+                key: ClassKey = self.class_specs[self.cls[row]]
                 bonds = msgspec.structs.replace(key.bonds, shunned=(*key.bonds.shunned, term))
-                self.cls[row] = new = self.intern(key._replace(bonds=bonds), capacity)
-                if self.took[new] < 0:
-                    self.took[new], self.took_before[new] = self.took[old], self.took_before[old]
+                self._reclass(row, key._replace(bonds=bonds), capacity)
         return bool(rows)
+
+    def turn_on_demand(self, row: int, capacity: Capacity) -> None:
+        """Its tasks that may use any pool use on-demand ones alone from now on."""
+        key: ClassKey = self.class_specs[self.cls[row]]
+        groups = tuple(
+            group if group.capacity_type else msgspec.structs.replace(group, capacity_type="on-demand")
+            for group in key.groups
+        )
+        self._reclass(row, key._replace(groups=groups), capacity)
+
+    def _reclass(self, row: int, key: ClassKey, capacity: Capacity) -> None:
+        """Give it another class, which knows by its old one how long such work takes."""
+        old = self.cls[row]
+        self.cls[row] = new = self.intern(key, capacity)
+        if self.took[new] < 0:
+            self.took[new], self.took_before[new] = self.took[old], self.took_before[old]
 
     def tags_of(self, tags: int) -> dict[str, str]:
         """Tags by the row of their set."""

@@ -23,6 +23,7 @@ from engine.commands import (
     DrainQueues,
     Hold,
     HoldQueues,
+    Interrupt,
     Migrate,
     Move,
     OpenQueues,
@@ -244,6 +245,17 @@ ROWS: tuple[Action, ...] = (
         done=lambda before, now: now.state in ("draining", "cordoned") and not now.work,
     ),
     Action(
+        name="interrupt",
+        kind="node",
+        verb="Interrupt",
+        tier="T3",
+        states=frozenset(("ready", "cordoned")),
+        otherwise="Only ready or cordoned nodes can be interrupted; one that drains may have had its notice",
+        inverse="Cannot be undone: after the notice {them} is gone; order or add others",
+        command=lambda plan: Interrupt(ids=plan.targets),
+        done=lambda before, now: now.state == "draining",
+    ),
+    Action(
         name="hold_queue",
         kind="queue",
         verb="Hold",
@@ -380,8 +392,8 @@ def discards_work(action: Action, targets: tuple[Target, ...]) -> bool:
 
 
 def takes_large_share(action: Action, targets: tuple[Target, ...], pool_nodes: Mapping[str, int]) -> bool:
-    """True when a cordon or drain takes a large share of any one pool out of use."""
-    if action.name not in ("cordon", "drain"):
+    """True when the action takes a large share of any one pool out of use."""
+    if action.name not in ("cordon", "drain", "interrupt"):
         return False
     taken = Counter(target.pool for target in targets)
     return any(n > 1 and n * 1000 > LARGE_SHARE_PERMILLE * pool_nodes.get(pool, 0) for pool, n in taken.items())
@@ -460,7 +472,7 @@ def node_facts(action: Action, target: Target, work: Mapping[str, Target]) -> li
     if not target.work:
         return [target.state, "no work there"]
     held = [work[id_] for id_ in target.work if id_ in work]
-    if action.name != "drain":
+    if action.name not in ("drain", "interrupt"):
         return [target.state, f"leaves {workloads(len(target.work))} running"]
     gpu, cpu = sum(w.gpu_milli for w in held), sum(w.cpu_milli for w in held)
     return [target.state, f"requeues {listed(target.work)}", size(gpu, cpu), f"{lost(action, held)} lost"]
@@ -496,6 +508,8 @@ def check(action: Action, before: Target, now: Target) -> str:
         found = f"{now.id} has {', '.join(changed) or 'what it had'}"
     if action.name == "consolidate" and now.nodes:
         found += f" on {listed(now.nodes)}"
+    if now.work and action.name == "interrupt":
+        found += f"; {workloads(len(now.work))} may end or save themselves until its end"
     if now.work and action.name in ("drain", "drain_queue"):
         found += f" with {workloads(len(now.work))} still there"
     return f"verified: {found}" if action.done(before, now) else f"NOT verified: {found} after {action.name}"
@@ -506,7 +520,7 @@ def loses_work(action: Action, target: Target) -> bool:
     match action.name:
         case "cancel":
             return target.state in BOUND or target.worked_ms > 0
-        case "requeue" | "suspend" | "drain" | "drain_queue" | "set_quota" | "consolidate":
+        case "requeue" | "suspend" | "drain" | "drain_queue" | "set_quota" | "consolidate" | "interrupt":
             return target.state in BOUND
         case _:
             return False

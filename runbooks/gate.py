@@ -233,7 +233,7 @@ def difference(row: Action, shown: Target, now: Target) -> str:
         return f"{shown.id} was shown in attempt {shown.attempts} and is in attempt {now.attempts} now"
     if row.name == "consolidate" and now.nodes != shown.nodes:
         return f"{shown.id} was shown on {listed(shown.nodes)} and is on {listed(now.nodes)} now"
-    if row.name in ("drain", "drain_queue", "set_quota"):
+    if row.name in ("drain", "interrupt", "drain_queue", "set_quota"):
         # Work that left since makes it milder than was approved; work that arrived would be stopped unseen.
         seen = set(shown.work)
         arrived = tuple(id_ for id_ in now.work if id_ not in seen)
@@ -438,7 +438,7 @@ def read_nodes(engine: Engine, ids: Sequence[str]) -> dict[str, Target]:
 
 def read_work(engine: Engine, row: Action, targets: tuple[Target, ...]) -> dict[str, Target]:
     """The workloads that would be stopped besides the targets. A gang on several nodes is read, and counted, once."""
-    if row.name not in ("drain", "drain_queue", "set_quota"):
+    if row.name not in ("drain", "interrupt", "drain_queue", "set_quota"):
         return {}
     return read_workloads(engine, tuple(dict.fromkeys(id_ for target in targets for id_ in target.work)))
 

@@ -11,7 +11,7 @@ from engine.model import QueueSpec, ReservationSpec
 
 ActionName = Literal[
     "cancel", "hold", "release", "requeue", "suspend", "resume", "cordon", "uncordon", "drain", "hold_queue",
-    "drain_queue", "open_queue", "set_quota", "reserve", "unreserve", "set_policy", "consolidate",
+    "drain_queue", "open_queue", "set_quota", "reserve", "unreserve", "set_policy", "consolidate", "interrupt",
 ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from array import array
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import Any
 
 import msgspec
@@ -121,8 +121,8 @@ class SimulatedExecutor(Executor):
         if len(running) >= LEAST_TOGETHER:
             single = np.array([each.single for each in w.classes])[view(w.cls)[running]]
             running, together = running[~single], running[single]
-        self._reports += [self._end_of(row) for row in running.tolist()]
-        heapify(self._reports)
+        for row in running.tolist():
+            self._await_end(row)
         self._keep_together(together)
 
     # -- asked by the engine ------------------------------------------------------------------------------------------
@@ -135,14 +135,14 @@ class SimulatedExecutor(Executor):
 
     def confirm(self, row: int) -> None:
         self.held.discard((row, self._state.workloads.attempts[row]))
-        heappush(self._reports, self._end_of(row))
+        self._await_end(row)
 
     def confirm_many(self, rows: list[int]) -> None:
         if self.held:
             self.held.difference_update([(row, self._state.workloads.attempts[row]) for row in rows])
         if len(rows) < LEAST_TOGETHER:
             for row in rows:
-                heappush(self._reports, self._end_of(row))
+                self._await_end(row)
             return
         self._keep_together(np.array(rows, np.int32))
 
@@ -150,13 +150,14 @@ class SimulatedExecutor(Executor):
         """Reckon the ends of running work of one task."""
         if not len(rows):
             return
+        w = self._state.workloads
+        endless = np.array([terms.service is not None for terms in w.terms_specs])[view(w.terms)[rows]]
         failing = self.failing(rows)
         for row in rows[failing].tolist():
-            heappush(self._reports, self._end_of(row))
-        there = rows[~failing]
+            self._await_end(row)
+        there = rows[~failing & ~endless]
         if not len(there):
             return
-        w = self._state.workloads
         rated = view(w.rated)[there]
         left_ms = np.maximum(self.run_times(there) - view(w.kept)[there] - view(w.done)[there], 1)
         self._put_back(self._numbered, Ends(rated + left_ms, there, view(w.attempts)[there], rated))
@@ -166,7 +167,7 @@ class SimulatedExecutor(Executor):
         self.held.discard((row, attempt))
 
     def resized(self, row: int) -> None:
-        heappush(self._reports, self._end_of(row))
+        self._await_end(row)
 
     # -- reports ------------------------------------------------------------------------------------------------------
 
@@ -270,7 +271,12 @@ class SimulatedExecutor(Executor):
         """Whether the report is made: an end is not once the token is over or its tasks run at another speed."""
         _, row, _, attempt, _, tasks, rated = entry
         w = self._state.workloads
-        return rated == ALWAYS or (self._runs(row, attempt) and w.rated[row] == rated and w.tasks[row] == tasks)
+        if rated == ALWAYS:
+            return True
+        if not (self._runs(row, attempt) and w.rated[row] == rated and w.tasks[row] == tasks):
+            return False
+        # Resized and thrown back to its last checkpoint within one millisecond, it has another end.
+        return not w.elastic[row] or entry[0] == self._end_of(row)[0]
 
     def _runs(self, row: int, attempt: int) -> bool:
         w = self._state.workloads
@@ -311,6 +317,11 @@ class SimulatedExecutor(Executor):
         return random.Random(f"{self.seed}/{w.ids[row]}/{w.attempts[row]}/{what}")
 
     # -- running ------------------------------------------------------------------------------------------------------
+
+    def _await_end(self, row: int) -> None:
+        """Put the end of a running workload on its way. Services have none."""
+        if self._state.workloads.terms_at(row).service is None:
+            heappush(self._reports, self._end_of(row))
 
     def _end_of(self, row: int) -> Entry:
         """The end of a running workload: with k of its n tasks, work goes on at k/n of the speed."""

@@ -75,13 +75,14 @@ _NAMES = ("llama pretrain", "eval sweep", "serve chat", "tokenise", "render")
 _NEXT_STATE = {
     "cancel": "cancelled", "hold": "held", "release": "queued", "requeue": "queued", "cordon": "cordoned",
     "uncordon": "ready", "drain": "draining", "suspend": "suspended", "resume": "queued", "hold_queue": "held",
-    "drain_queue": "draining", "open_queue": "open",
+    "drain_queue": "draining", "open_queue": "open", "interrupt": "draining",
 }  # fmt: skip
 _ALLOWED = {
     "cancel": {"queued", "held", "placed", "running"}, "hold": {"queued"}, "release": {"held"},
     "requeue": {"placed", "running"}, "cordon": {"ready"}, "uncordon": {"cordoned", "draining"},
     "drain": {"ready", "cordoned"}, "suspend": {"queued", "placed", "running"}, "resume": {"suspended"},
     "hold_queue": {"open"}, "drain_queue": {"open", "held"}, "open_queue": {"held", "draining"},
+    "interrupt": {"ready", "cordoned"},
 }  # fmt: skip
 _DISRUPTIVE = ("cancel", "requeue", "drain", "drain_queue")
 

@@ -106,6 +106,7 @@ LINES = {
     "set-quota": "research/train --weight 2", "reserve": "m --nodes n1 --end +1h", "unreserve": "m",
     "set-policy": "fcfs", "hold-queue": "batch research/train", "drain-queue": "research/train",
     "open-queue": "research/eval", "cordon": "node-00000", "uncordon": "node-00005", "drain": "node-00000",
+    "interrupt": "node-00000",
     "cancel": "wl-000000", "hold": "wl-000003", "release": "wl-000005", "requeue": "wl-000000",
     "suspend": "wl-000000", "resume": "wl-000005",
     "consolidate": "--unblock wl-000003",

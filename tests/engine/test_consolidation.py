@@ -9,11 +9,12 @@ import msgspec
 import pytest
 
 from engine.commands import AddPriorityClasses, Cancel, ChangeQueue, Cordon, Migrate, Move, Reserve, Submit
-from engine.consolidation import RESTART_MS, plan
+from engine.consolidation import plan
 from engine.control import Engine
 from engine.counterfactual import verified
 from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.model import CellSpec, PriorityClassSpec, QueueSpec, ReservationSpec, TopologyRequest, WorkloadSpec
+from engine.movable import RESTART_MS
 from engine.query import Consolidation, ConsolidationPlan, ConsolidationRequest
 from engine.state import State
 from tests.support.cells import small_cell, submit, workload

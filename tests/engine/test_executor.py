@@ -25,6 +25,7 @@ from engine.errors import SpecError
 from engine.executors.protocol import Confirmations, Outcome, Report, ReportKind
 from engine.executors.simulated import Faults, SimulatedExecutor
 from engine.model import Resources, TaskGroup, WorkloadSpec, WorkloadState
+from engine.workloads import USUAL
 
 ACKED, REFUSED, FINISHED, FAILED = ReportKind
 QUEUED, PLACED, RUNNING = WorkloadState.QUEUED, WorkloadState.PLACED, WorkloadState.RUNNING
@@ -172,9 +173,11 @@ class Gangs:
     def __init__(self) -> None:
         columns = (
             "state", "attempts", "tasks", "since", "rated", "done", "kept", "simulated", "failing", "failures", "cls",
+            "terms", "elastic",
         )  # fmt: skip
-        self.workloads = SimpleNamespace(ids=[], classes=[], **{name: array("q") for name in columns})
+        self.workloads = SimpleNamespace(ids=[], classes=[], terms_specs=[USUAL], **{name: array("q") for name in columns})
         self.workloads.class_at = lambda row: self.workloads.classes[row]
+        self.workloads.terms_at = lambda row: USUAL
 
     def submit(self, tasks: int = 1, *, run: int = 60_000, estimate: int = 0, kept: int = 0, failing: int = 0) -> int:
         """A gang of `tasks` that waits. Returns its row."""
@@ -189,7 +192,7 @@ class Gangs:
         w.simulated.append(run)
         w.kept.append(kept)
         w.failing.append(failing)
-        for column in (w.since, w.rated, w.done, w.failures):
+        for column in (w.since, w.rated, w.done, w.failures, w.terms, w.elastic):
             column.append(0)
         return row
 

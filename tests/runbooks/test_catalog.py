@@ -269,6 +269,8 @@ def test_differences_of_queues_name_every_field() -> None:
         ("drain", target(state="ready"), target(state="draining"), True),
         ("drain", target(state="ready"), target(state="draining", work=("a",)), False),
         ("drain", target(state="ready"), target(state="ready"), False),
+        ("interrupt", target(state="ready"), target(state="draining", work=("a",)), True),
+        ("interrupt", target(state="ready"), target(state="ready"), False),
         ("suspend", target(state="running"), target(state="suspended"), True),
         ("suspend", target(state="running"), target(state="running"), False),
         ("resume", target(state="suspended"), target(state="queued"), True),

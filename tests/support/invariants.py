@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Sequence
+from fractions import Fraction
 from itertools import islice, permutations
 
 from engine import events as ev
@@ -39,6 +40,7 @@ def check_state(state: State) -> None:
     _check_pending(state)
     _check_owners(state)
     _check_bookings(state)
+    _check_ledger(state)
 
 
 def _check_nodes(state: State) -> None:
@@ -215,12 +217,93 @@ def _check_bookings(state: State) -> None:
     for node, booking in enumerate(capacity.booking):
         if booking != OPEN:
             kept.setdefault(booking, set()).add(node)
-    owned = {r.booking: {capacity.row_of[name] for name in r.spec.nodes} for r in state.bookings.reservations}
+    owned = {
+        r.booking: {
+            node
+            for name in r.spec.nodes
+            # Machines that are gone are kept for nobody, nor is one that has the name of such a one.
+            if (node := capacity.row_of.get(name, -1)) >= 0 and capacity.booking[node] == r.booking
+        }
+        for r in state.bookings.reservations
+    }
     owned |= {c.booking: set(c.nodes) for c in state.bookings.clearings}
     assert kept == {booking: nodes for booking, nodes in owned.items() if nodes}, "nodes kept for nobody"
     rows = [clearing.row for clearing in state.bookings.clearings]
     assert len(rows) == len(set(rows)), "cleared for twice"
     assert all(w.state[row] == WorkloadState.QUEUED for row in rows), "cleared for one that does not wait"
+
+
+def task_rate(pool: PoolSpec, cpu_milli: int, memory_mib: int, gpu_milli: int) -> int:
+    """Micro-USD per hour that a task asking for so much is charged on a node of the pool, from the words of
+    docs/policy.md: a GiB weighs as much as a ninth of a vCPU, and devices nine tenths of a node that has some."""
+    offered = pool.offered
+    host = Fraction(offered.cpu_milli, 1000) * 9 + Fraction(offered.memory_mib, 1024)
+    asked = Fraction(cpu_milli, 1000) * 9 + Fraction(memory_mib, 1024)
+    part = asked / host if host else Fraction(0)
+    if offered.gpu_milli:
+        devices = Fraction(gpu_milli, offered.gpu_milli)
+        part = (9 * devices + part) / 10 if host else devices
+    return int(pool.price_microusd_hour * part)
+
+
+def task_rate_at(state: State, allocation: int) -> int:
+    """The same of one task of the allocation."""
+    w, a, capacity = state.workloads, state.allocations, state.capacity
+    shape = w.class_at(a.workload[allocation]).shapes[a.group[allocation]]
+    pool = capacity.pools[capacity.pool[a.node[allocation]]]
+    return task_rate(pool, shape.cpu, shape.memory, shape.gpu_milli)
+
+
+def _check_ledger(state: State) -> None:
+    """What is charged now follows from what is placed, no node is charged twice, and all books tell the same sum."""
+    books, budgets, w, a, capacity = state.ledger, state.budgets, state.workloads, state.allocations, state.capacity
+    by_row, by_pool, paid = [0] * len(w.ids), [0] * len(capacity.pools), [0] * len(capacity.pools)
+    for node in range(len(capacity.node_ids)):
+        pool = capacity.pool[node]
+        price = capacity.pools[pool].price_microusd_hour
+        charged = 0
+        for i in a.on_node(node):
+            rate = a.count[i] * task_rate_at(state, i)
+            by_row[a.workload[i]] += rate
+            charged += rate
+        assert charged <= price, f"{capacity.node_ids[node]} is charged for more than it costs"
+        by_pool[pool] += charged
+        paid[pool] += price if capacity.state[node] != NodeState.REMOVED else 0
+    assert list(books.rate) == by_row, "rates of workloads"
+    assert (list(books.used.rate), list(books.cost.rate)) == (by_pool, paid), "rates of pools"
+    by_account = [0] * len(books.accounts)
+    for row, rate in enumerate(by_row):
+        assert rate == 0 or books.account[row] >= 0
+        if books.account[row] >= 0:
+            by_account[books.account[row]] += rate
+            key = (w.tenant[row], w.team[row], w.queue[row], w.tags[row])
+            assert books.account_of[key] == books.account[row]
+    assert list(books.accounts.rate) == by_account, "rates of accounts"
+    now_ms = state.now_ms
+    charged = sum(books.grains_of(row, now_ms) for row in range(len(w.ids)))
+    assert charged == books.spent_grains(now_ms), "workloads and pools"
+    assert charged == sum(books.accounts.amount(row, now_ms) for row in range(len(by_account))), "accounts"
+    assert charged <= books.total_grains(now_ms), "more is charged than the nodes cost"
+    for row in range(len(w.ids)):
+        assert 0 <= books.wasted_grains_of(row) <= books.grains_of(row, now_ms), f"waste of {w.ids[row]}"
+    for budget, spec in enumerate(budgets.specs):
+        covered = [
+            row
+            for row, queue in enumerate(w.queue)
+            if spec.of
+            == {
+                "tenant": w.tenants.names[w.tenant[row]],
+                "team": w.teams.names[w.team[row]],
+                "queue": next((q for v in state.queues.path[queue] if (q := state.queues.specs[v].name) == spec.of), ""),
+            }[spec.scope]
+        ]
+        assert budgets.meters.rate[budget] == sum(by_row[row] for row in covered), f"rate of budget {spec.name}"
+        for row in covered:
+            stopped = budgets.stage[budget] == 2 and (
+                spec.action == "hold" or (spec.action == "approve" and row not in budgets.approved)
+            )
+            if stopped and w.state[row] == WorkloadState.QUEUED:
+                assert budgets.stopping(state, row) is not None, f"{w.ids[row]} may start against {spec.name}"
 
 
 def check_in_time(state: State, now_ms: int) -> None:

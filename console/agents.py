@@ -1,0 +1,174 @@
+"""The HTTP routes for agents on nodes: they register, send heartbeats, say how far tasks are. Batches, as msgpack or JSON.
+
+    POST /v1/agents/register    {"nodes": [id, ...]}
+    POST /v1/agents/heartbeats  {"rows": int32s, "epochs": int32s, "numbers": int32s, "clocks_ms": int64s}
+    POST /v1/agents/status      {"reports": [{"row", "epoch", "number", "tasks": [[workload, task, permille], ...],
+                                "usage": [[workload, cpu_milli, memory_mib], ...]}, ...]}
+
+Columns of a batch are packed, little-endian, one entry for each heartbeat; in JSON they are base64. The answer comes in
+the format of the request. docs/agents.md tells what an agent has to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+import numpy as np
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from console.server import Forbidden, body, decoded
+from engine.agents import SampleOf, UsageOf
+from engine.errors import SpecError, UnreachableError
+
+if TYPE_CHECKING:
+    from engine.control import Engine
+    from engine.loop import EngineLoop
+
+T = TypeVar("T")
+MOST_BEATS = 1_000_000
+"""Heartbeats, names or reports in one request."""
+PATIENCE_S = 30.0
+"""How long an answer of the engine is waited for."""
+MSGPACK = "application/msgpack"
+
+
+class RegisterBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    nodes: tuple[str, ...]
+
+
+class BeatBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    rows: bytes
+    epochs: bytes
+    numbers: bytes
+    clocks_ms: bytes = b""
+    """Unix milliseconds by the clock of each node; only compared with ours. May be left out."""
+
+
+class BeatAnswer(msgspec.Struct, frozen=True):
+    renewed: int
+    repeated: int
+    refused: tuple[int, ...]
+    """Where in the batch those stand whose token is not known: they are to register again."""
+
+
+class StatusReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    row: int
+    epoch: int
+    number: int
+    tasks: tuple[SampleOf, ...] = ()
+    usage: tuple[UsageOf, ...] = ()
+
+
+class StatusBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    reports: tuple[StatusReport, ...]
+
+
+class StatusAnswer(msgspec.Struct, frozen=True):
+    taken: int
+    """Samples of tasks that run on the nodes that sent them."""
+    refused: tuple[int, ...]
+    """Where in the batch those stand whose token is not known."""
+
+
+class AgentFaces:
+    """The handlers. A read-only server refuses all of them, and suspects no node for being silent."""
+
+    def __init__(self, loop: EngineLoop, *, read_only: bool = False) -> None:
+        self._loop = loop
+        self._read_only = read_only
+        if read_only:
+            loop.post(lambda engine: engine.agents.leases.close())
+        else:
+            # Tokens of before a restart must not be mistaken for new ones.
+            epoch = secrets.randbits(30)
+            loop.post(lambda engine: engine.agents.open(epoch))
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/v1/agents/register", self.register, methods=["POST"]),
+            Route("/v1/agents/heartbeats", self.heartbeats, methods=["POST"]),
+            Route("/v1/agents/status", self.status, methods=["POST"]),
+        ]
+
+    async def register(self, request: Request) -> Response:
+        wanted: RegisterBody = await self._asked(request, RegisterBody)
+        _limit("nodes", len(wanted.nodes))
+        return _answer(request, await self._on_engine(lambda engine: engine.agents.register(wanted.nodes)))
+
+    async def heartbeats(self, request: Request) -> Response:
+        batch: BeatBody = await self._asked(request, BeatBody)
+        rows = _column(batch.rows, np.int32, "rows")
+        _limit("rows", len(rows))
+        epochs, numbers = _column(batch.epochs, np.int32, "epochs"), _column(batch.numbers, np.int32, "numbers")
+        skews = _column(batch.clocks_ms, np.int64, "clocks_ms") - time.time_ns() // 1_000_000
+        for name, column in (("epochs", epochs), ("numbers", numbers), ("clocks_ms", skews)):
+            if len(column) != len(rows) and (name != "clocks_ms" or len(column)):
+                raise SpecError(name, f"has {len(column)} entries for {len(rows)} rows", "Give one for each row")
+        given = skews if len(skews) else None
+        taken = await self._on_engine(lambda engine: engine.agents.beat(rows, epochs, numbers, given))
+        return _answer(request, BeatAnswer(taken.renewed, taken.repeated, tuple(taken.refused.tolist())))
+
+    async def status(self, request: Request) -> Response:
+        wanted: StatusBody = await self._asked(request, StatusBody)
+        _limit("reports", len(wanted.reports))
+
+        def take(engine: Engine) -> StatusAnswer:
+            found = [engine.agents.status(r.row, r.epoch, r.number, r.tasks, r.usage) for r in wanted.reports]
+            return StatusAnswer(sum(n or 0 for n in found), tuple(i for i, n in enumerate(found) if n is None))
+
+        return _answer(request, await self._on_engine(take))
+
+    async def _asked(self, request: Request, kind: type[Any]) -> Any:
+        if self._read_only:
+            raise Forbidden("this session is read-only", "This engine was started with --readonly")
+        content = await body(request)
+        return _unpacked(content, kind) if _is_msgpack(request) else decoded(content, kind)
+
+    async def _on_engine(self, ask: Callable[[Engine], T]) -> T:
+        """Wait for the engine's thread without keeping one of ours."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return await asyncio.wrap_future(self._loop.post(ask))
+        except TimeoutError:
+            raise UnreachableError(
+                f"the engine did not answer within {PATIENCE_S:g} s", "It may be overloaded"
+            ) from None
+
+
+def _is_msgpack(request: Request) -> bool:
+    return request.headers.get("content-type", "").partition(";")[0].strip() in (MSGPACK, "application/x-msgpack")
+
+
+def _unpacked(content: bytes, kind: type[Any]) -> Any:
+    try:
+        return msgspec.msgpack.decode(content, type=kind)
+    except msgspec.ValidationError as error:
+        problem, _, at = str(error).partition(" - at `$")
+        raise SpecError(at.rstrip("`").lstrip(".") or "body", problem, "") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SpecError("body", f"is not msgpack ({error})", "Send one msgpack value") from None
+
+
+def _answer(request: Request, value: object) -> Response:
+    if _is_msgpack(request):
+        return Response(msgspec.msgpack.encode(value), media_type=MSGPACK)
+    return Response(msgspec.json.encode(value), media_type="application/json")
+
+
+def _column(packed: bytes, kind: type[Any], name: str) -> Any:
+    size = np.dtype(kind).itemsize
+    if len(packed) % size:
+        raise SpecError(name, f"is {len(packed)} bytes, no multiple of {size}", "Pack one number after the other")
+    return np.frombuffer(packed, np.dtype(kind).newbyteorder("<")).astype(np.int64)
+
+
+def _limit(name: str, count: int) -> None:
+    if count > MOST_BEATS:
+        raise SpecError(name, f"{count} entries", f"Send at most {MOST_BEATS} in one request")

@@ -1,0 +1,172 @@
+"""Capacity ahead of demand: what is asked of each growing pool, and how large it should be by the time at which a node
+that is ordered now is ready.
+
+Demand is in nodes: those that what runs would fill if it were packed without gaps, and those that what waits would. It
+is noted at every scan when it is the most of the hour so far; the forecast of an hour is made from the hours that are
+over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from engine import events as ev
+from engine.columns import view
+from engine.forecast import Forecaster, SeasonalBaseline
+from engine.model import HOUR_MS, NodeState
+from engine.pending import STOPPED
+from engine.quota import Charge
+from engine.shape import Shape
+from engine.state import State
+from engine.templates import suits
+
+Rows = np.ndarray[Any, np.dtype[Any]]
+
+
+class Lot(NamedTuple):
+    """Like workloads that wait, as many as their queue's quota allows."""
+
+    shapes: tuple[Shape, ...]
+    tasks: tuple[int, ...]
+    """Of each shape, of all of them together."""
+    pools: dict[int, int]
+    """Growing pools that could hold each of them whole -> nodes that all of them would take there."""
+
+
+class Foresight:
+    """How large growing pools should be. Keeps what it worked out for an hour: nothing that it could not do again."""
+
+    def __init__(self, state: State, forecaster: Forecaster | None = None) -> None:
+        self._state = state
+        self._forecaster: Forecaster = SeasonalBaseline() if forecaster is None else forecaster
+        self._said: dict[tuple[int, int, int, int], int] = {}
+        """(pool, first hour that is not known, lead, permille) -> nodes."""
+
+    def wanted(self, now_ms: int) -> dict[int, int]:
+        """Pool row -> nodes that the pool should have, ready, booting or on order, whatever waits now: the fewest it may
+        have, what people have set, and what is foretold; for now and for when a node ordered now is ready."""
+        permille = self._state.settings.autoscaling.predict_permille
+        found = {}
+        for pool, spec in enumerate(self._state.capacity.pools):
+            if spec.scaling is not None:
+                ready_ms = now_ms + spec.scaling.boot_ms[1]
+                nodes = max(spec.scaling.least, self._state.sizing.target(pool, now_ms, ready_ms))
+                if permille:
+                    hours = {now_ms // HOUR_MS, ready_ms // HOUR_MS}
+                    nodes = max(nodes, *(self._foretold(pool, now_ms, hour, permille) for hour in sorted(hours)))
+                found[pool] = min(nodes, spec.scaling.most)
+        return found
+
+    def _foretold(self, pool: int, now_ms: int, hour: int, permille: int) -> int:
+        past, following = self._state.sizing.past(pool, now_ms)
+        key = (pool, following, hour - following + 1, permille)
+        if key not in self._said:
+            self._said = {
+                known: nodes for known, nodes in self._said.items() if known[0] != pool or known[1] == following
+            }
+            self._said[key] = int(np.ceil(self._forecaster.quantiles(past, key[2], (permille,))[0]))
+        return self._said[key]
+
+
+def noted(state: State, now_ms: int) -> list[ev.AnyEvent]:
+    """Pools of which more is asked than before in this hour."""
+    asked = dict(enumerate(in_use(state).tolist()))
+    for lot in waiting(state, now_ms):
+        pool = first_choice(state, lot)
+        asked[pool] += lot.pools[pool]
+    sizing, hour = state.sizing, now_ms // HOUR_MS
+    events: list[ev.AnyEvent] = []
+    for pool, spec in enumerate(state.capacity.pools):
+        if spec.scaling is None:
+            continue
+        known = sizing.demand[pool][-1] if sizing.last_hour.get(pool, -1) == hour else -1
+        if asked[pool] > known:
+            events.append(ev.DemandNoted(pool, hour, asked[pool]))
+    return events
+
+
+def in_use(state: State) -> Rows:
+    """By pool: nodes that what runs would fill without gaps, in the resource of which it needs most. A device that is
+    used in part counts as used."""
+    c = state.capacity
+    facts = c.pool_facts()
+    rows = np.flatnonzero(view(c.state) != NodeState.REMOVED)
+    pool = view(c.pool)[rows]
+    most = np.zeros(len(c.pools), np.int64)
+    free_devices = np.bitwise_count(view(c.whole)[rows]).astype(np.int64)
+    for free, each in (
+        (view(c.free_cpu)[rows], facts.capacity[0]),
+        (view(c.free_memory)[rows], facts.capacity[1]),
+        (free_devices, facts.devices),
+    ):
+        used = np.bincount(pool, weights=each[pool] - free, minlength=len(most)).astype(np.int64)
+        np.maximum(most, -(-used // np.maximum(each, 1)), out=most)
+    return most
+
+
+def waiting(state: State, now_ms: int) -> Iterator[Lot]:
+    """What waits and could use growing pools, lot by lot in the order of priority; of each as much as quota allows once
+    those before it have theirs. What is larger than a pool may become is not counted there."""
+    w, queues = state.workloads, state.queues
+    growing = [pool for pool, spec in enumerate(state.capacity.pools) if spec.scaling is not None]
+    groups = state.pending.groups
+    if not growing or not groups:
+        return
+    with queues.trial():
+        for key in sorted(groups, key=lambda key: (-w.priority_value[key[0]], key)):
+            queue, group = key[1], groups[key]
+            if key[3] == STOPPED or not queues.is_open(queue):
+                continue
+            rows = (
+                group.rows[group.front :] if key[2] == 0 and not state.pending.by_class else [group.rows[group.front]]
+            )
+            classes: dict[int, int] = {}
+            for row in rows:
+                classes[w.cls[row]] = classes.get(w.cls[row], 0) + 1
+            for cls, count in classes.items():
+                lot = _lot(state, growing, queue, cls, len(group) if len(rows) == 1 else count, now_ms)
+                if lot is not None:
+                    yield lot
+
+
+def _lot(state: State, growing: list[int], queue: int, cls: int, count: int, now_ms: int) -> Lot | None:
+    """The first of `count` workloads of the class that quota allows, which is charged with them."""
+    workload_class = state.workloads.classes[cls]
+    shapes, least = workload_class.shapes, workload_class.least
+    named = state.queues.flavors_of(queue) if state.queues.flavored(queue) else ()
+    pools = state.capacity.pools
+    fit = []
+    for pool in growing:
+        spec = pools[pool]
+        if all(pool in shape.pool_set and suits(spec, shape) for shape in shapes):
+            one = _nodes(shapes, least, pools[pool])
+            if one <= spec.scaling.most and (not named or spec.name in named):
+                fit.append(pool)
+    if not fit:
+        return None
+    queues = state.queues
+    request = workload_class.request_of(least)
+    charge: Charge = (
+        queues.charge_of([(pools[fit[0]].name, request)]) if queues.flavored(queue) else queues.total_charge(request)
+    )
+    for slot, quantity in charge:
+        count = min(count, queues.available(queue, slot, now_ms) // quantity)
+    if count <= 0:
+        return None
+    queues.charge(queue, tuple((slot, quantity * count) for slot, quantity in charge), now_ms, workloads=count)
+    tasks = tuple(each * count for each in least)
+    return Lot(shapes, tasks, {pool: _nodes(shapes, tasks, pools[pool]) for pool in fit})
+
+
+def _nodes(shapes: tuple[Shape, ...], tasks: tuple[int, ...], pool: Any) -> int:
+    """Empty nodes of the pool that hold so many tasks of each shape."""
+    return sum(-(-count // max(shape.most_on(pool), 1)) for shape, count in zip(shapes, tasks, strict=True))
+
+
+def first_choice(state: State, lot: Lot) -> int:
+    """The pool that the lot's demand is counted to: of the highest priority, then the cheapest, then the oldest."""
+    pools = state.capacity.pools
+    return min(lot.pools, key=lambda pool: (-pools[pool].scaling.priority, pools[pool].price_microusd_hour, pool))

@@ -1,0 +1,87 @@
+"""When work with a deadline has no time to lose on spot machines any more, and turns to on-demand ones.
+
+On spot machines work that is left takes longer than on others, because some of it is done more than once. A machine is
+taken back with hazard h, in parts of an hour; a gang on n of them is stopped n times as often; each time it loses the
+work since its last checkpoint, on average half an interval (none if the notice is enough to write one), and the time
+to read the checkpoint back. So of every hour h x n x (interval / 2 + restore) is lost, and what is left is expected to
+take
+
+    (remaining + restore) / (1 - h x n x (interval / 2 + restore)).
+
+Work turns when the time to its deadline is less than that and the time an on-demand machine needs to come. The rule is
+that of schedulers which mix both kinds of machines under a deadline, as in "Can't Be Late" (Wu et al., NSDI 2024), with
+the first-order loss of periodic checkpoints (Young, CACM 17(9), 1974). While work runs its slack does not shrink; it is
+looked at while the work waits, and so each time a machine was taken from under it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from engine.model import HOUR_MS, PoolSpec, WorkloadState
+
+if TYPE_CHECKING:
+    from engine.state import State
+
+PPM = 1_000_000
+IDLE = (WorkloadState.QUEUED, WorkloadState.HELD, WorkloadState.WAITING, WorkloadState.SUSPENDED)
+"""States in which a workload has no tasks placed, and has not ended."""
+
+
+def hazard_ppm_hour(state: State, pool: int) -> int:
+    """Expected interruptions of one of the pool's machines in an hour, in millionths: as the pool says, else as
+    measured."""
+    scaling = state.capacity.pools[pool].scaling
+    if scaling is not None and scaling.taken_permille_hour:
+        return round(-math.log1p(-scaling.taken_permille_hour / 1000) * PPM)
+    lived_ms = state.orders.lived_ms.get(pool, 0)
+    return state.orders.taken.get(pool, 0) * HOUR_MS * PPM // lived_ms if lived_ms else 0
+
+
+def spot_time_ms(remaining_ms: int, restore_ms: int, lost_ms: int, hazard_ppm: int) -> int | None:
+    """How long what is left is expected to take on spot machines, of which one is taken with that hazard in an hour and
+    each time costs `lost_ms`; None when it would never end there."""
+    lost_ppm = hazard_ppm * lost_ms // HOUR_MS
+    return None if lost_ppm >= PPM else -(-(remaining_ms + restore_ms) * PPM // (PPM - lost_ppm))
+
+
+def turns_at(state: State, row: int) -> int | None:
+    """Cell time at which the waiting workload turns to on-demand machines; None when it has no deadline or estimate,
+    may not use both kinds, or does not wait."""
+    w = state.workloads
+    terms = w.terms_at(row)
+    workload_class = w.class_at(row)
+    if not terms.deadline_ms or not workload_class.estimate_ms or w.state[row] not in IDLE:
+        return None
+    pools = state.capacity.pools
+    open_to_both = hazard_ppm = lead_ms = 0
+    notices = []
+    for group, shape in zip(workload_class.groups, workload_class.shapes, strict=True):
+        spot = [pool for pool in shape.pools if pools[pool].spot]
+        certain = [pool for pool in shape.pools if not pools[pool].spot]
+        if group.capacity_type or not spot or not certain:
+            continue
+        open_to_both += 1
+        lead_ms = max(lead_ms, *(_lead_ms(state, pools[pool]) for pool in certain))
+        hazard_ppm += max(
+            hazard_ppm_hour(state, pool) * -(-group.count // max(shape.most_on(pools[pool]), 1)) for pool in spot
+        )
+        notices += [scaling.notice_ms if (scaling := pools[pool].scaling) is not None else 0 for pool in spot]
+    if not open_to_both:
+        return None
+    remaining_ms = w.remaining_ms(row)
+    lost_ms = terms.restore_ms
+    if not 0 < w.checkpoint_cost[row] <= min(notices):
+        # What runs without checkpoints loses all.
+        lost_ms += (min(w.checkpoint[row], remaining_ms) if w.checkpoint[row] else remaining_ms) // 2
+    expected_ms = spot_time_ms(remaining_ms, terms.restore_ms if w.kept[row] else 0, lost_ms, hazard_ppm)
+    return w.submitted[row] if expected_ms is None else max(terms.deadline_ms - expected_ms - lead_ms, w.submitted[row])
+
+
+def _lead_ms(state: State, pool: PoolSpec) -> int:
+    """Most of the time that a machine of the pool takes from when it is missed until it is there."""
+    settings = state.settings.autoscaling
+    if pool.scaling is None or not settings.enabled:
+        return 0
+    return settings.scale_up_after_ms + settings.scan_every_ms + pool.scaling.boot_ms[1]

@@ -1,0 +1,68 @@
+"""Money as people give it: the largest price, and budgets. One currency per cell, in millionths (micro-USD)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from engine.errors import SpecError
+from engine.spec import MAX_QUANTITY, MINUTE_MS, Spec, check_id, check_quantity
+
+MOST_PRICE = 10**12
+"""A million an hour for one node, in micro-USD: a price times the milliseconds of an hour still fits 64 bits."""
+DAY_MS = 24 * 60 * MINUTE_MS
+MOST_WINDOW_MS = 3660 * DAY_MS
+SCOPES = ("tenant", "team", "queue")
+Scope = Literal["tenant", "team", "queue"]
+BudgetAction = Literal["warn", "hold", "approve"]
+
+
+class BudgetSpec(Spec, frozen=True, kw_only=True):
+    """What a tenant, a team, or a queue and all below it may spend in each window. Work that runs is never stopped for
+    it."""
+
+    name: str
+    scope: Scope
+    of: str
+    """Name of the tenant, team or queue."""
+    limit_microusd: int
+    window_ms: int = 30 * DAY_MS
+    """Windows follow each other from cell time 0 on."""
+    action: BudgetAction = "warn"
+    """What happens when all is spent. `warn`: it is shown. `hold`: nothing more of it starts before the next window.
+    `approve`: each workload of it waits until somebody approves what it will cost; with a limit of 0, always."""
+    warn_permille: int = 800
+    """Of the limit, from which it is shown that it runs out."""
+
+
+def check_budget(spec: BudgetSpec, where: str) -> None:
+    """Raises SpecError naming the field."""
+    check_id(spec.name, f"{where}.name")
+    check_id(spec.of, f"{where}.of")
+    check_quantity(spec.limit_microusd, f"{where}.limit_microusd")
+    check_quantity(spec.window_ms, f"{where}.window_ms", least=MINUTE_MS, most=MOST_WINDOW_MS)
+    check_quantity(spec.warn_permille, f"{where}.warn_permille", most=1000)
+
+
+def check_price(price: int, where: str) -> None:
+    """Micro-USD per hour. Raises SpecError naming the field."""
+    check_quantity(price, where, most=MOST_PRICE)
+
+
+def parse_microusd(text: str, where: str, *, most: int = MAX_QUANTITY) -> int:
+    """Micro-USD of a decimal number of whole units such as `12.5`, exactly. Raises SpecError naming the text."""
+    whole, _, fraction = text.strip().removeprefix("$").partition(".")
+    shown = text[:40].encode("unicode_escape").decode()
+    digits = whole + fraction
+    if not digits.isascii() or not digits.isdigit():
+        negative = whole.startswith("-") and digits[1:].isdigit()
+        raise SpecError(
+            where,
+            f"'{shown}' is negative" if negative else f"'{shown}' is not an amount of money",
+            "Give a decimal number from 0 on, such as 12.5",
+        )
+    if fraction[6:].strip("0"):
+        raise SpecError(where, f"'{shown}' has more than six decimals", "Amounts are counted in millionths")
+    amount = int(whole or "0") * 1_000_000 + int(fraction[:6].ljust(6, "0"))
+    if amount > most:
+        raise SpecError(where, f"'{shown}' is more than {most / 1_000_000:,.0f}", "Check the amount")
+    return amount

@@ -1,0 +1,103 @@
+"""How many nodes may be ordered now: sizes of pools and of the cell, quotas of projects, sizes of requests, and pools
+that are left alone because they failed to deliver."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from engine.clouds import WINDOW_MS
+from engine.orders import OrderState
+from engine.state import State
+from engine.templates import could_stand, grows
+
+NO_LIMIT = 1 << 40
+
+
+class Room(NamedTuple):
+    """How far a pool may grow."""
+
+    most: int
+    """Nodes in all, in time."""
+    now: int
+    """Of them those that may be asked for at once."""
+    at_once: int
+    """The most that could ever be asked for at once."""
+    why: str
+    """What sets `most`, where it is 0; else what sets `now`."""
+
+
+class Limits:
+    """What is left of every limit, while orders are made."""
+
+    def __init__(self, state: State, now_ms: int) -> None:
+        self._state = state
+        self._now_ms = now_ms
+        self._settings = state.settings.autoscaling
+        orders, pools = state.orders, state.capacity.pools
+        self.due = [0] * len(pools)
+        """By pool, nodes that are ordered and not granted yet."""
+        for row in orders.open:
+            self.due[orders.pool[row]] += orders.wanted[row] - orders.granted[row]
+        self._nodes = len(state.capacity.row_of) + sum(self.due)
+        self._ordered = [0] * len(pools)
+        self._asked: dict[str, int] = {}
+        """By project, machines asked for in the last 100 seconds."""
+        for row in range(len(orders.pool) - 1, -1, -1):
+            if orders.ordered_ms[row] <= now_ms - WINDOW_MS:
+                break
+            project = self._project(orders.pool[row])
+            self._asked[project] = self._asked.get(project, 0) + orders.wanted[row]
+        self._quota: dict[str, int] = {}
+        for row, pool in enumerate(pools):
+            if pool.scaling is not None and pool.scaling.requests_per_100_s:
+                project = self._project(row)
+                self._quota[project] = min(self._quota.get(project, NO_LIMIT), pool.scaling.requests_per_100_s)
+
+    def _project(self, pool: int) -> str:
+        scaling = self._state.capacity.pools[pool].scaling
+        return f"project {scaling.project}" if scaling is not None and scaling.project else f"pool {pool}"
+
+    def any_room(self) -> bool:
+        """Whether anything at all may be ordered now."""
+        return any(grows(pool) and self.room(row).now for row, pool in enumerate(self._state.capacity.pools))
+
+    def room(self, pool: int) -> Room:
+        """What may still be ordered of the pool."""
+        state, settings = self._state, self._settings
+        spec = state.capacity.pools[pool]
+        most = could_stand(spec)
+        quota = self._quota.get(self._project(pool), NO_LIMIT)
+        at_once = min(quota, settings.most_in_batch)
+        if state.orders.backed_off_ms.get(pool, 0) > self._now_ms:
+            return Room(0, 0, at_once, self._failed(pool))
+        left = most - state.capacity.pool_nodes[pool] - self.due[pool] - self._ordered[pool]
+        if left <= 0:
+            return Room(0, 0, at_once, f"is at its most, {most} node{'s' if most != 1 else ''}")
+        if settings.most_nodes and self._nodes >= settings.most_nodes:
+            return Room(0, 0, at_once, f"would make the cell larger than {settings.most_nodes} nodes")
+        if settings.most_nodes:
+            left = min(left, settings.most_nodes - self._nodes)
+        asked = max(quota - self._asked.get(self._project(pool), 0), 0)
+        in_batch = max(settings.most_in_batch - self._ordered[pool], 0)
+        why = "its project has asked for its quota of machines in these 100 seconds"
+        if in_batch <= asked:
+            why = f"a request takes at most {settings.most_in_batch} machines"
+        return Room(left, min(left, asked, in_batch), at_once, why)
+
+    def _failed(self, pool: int) -> str:
+        orders = self._state.orders
+        last = next((row for row in range(len(orders.pool) - 1, -1, -1) if orders.pool[row] == pool), -1)
+        refused = last >= 0 and orders.state[last] == OrderState.REFUSED
+        return "is out of stock" if refused else "has not delivered what was ordered"
+
+    def take(self, pool: int, nodes: int) -> None:
+        """So many of it are ordered."""
+        self._ordered[pool] += nodes
+        self._nodes += nodes
+        project = self._project(pool)
+        self._asked[project] = self._asked.get(project, 0) + nodes
+
+    def keep_for_next(self, pool: int) -> None:
+        """Its project asks for nothing more in this scan: what is left of the quota adds up for a gang."""
+        project = self._project(pool)
+        self._asked[project] = max(self._asked.get(project, 0), self._quota.get(project, 0))

@@ -1,0 +1,199 @@
+"""Machines that their provider takes back: notices, what becomes of the work, and their end.
+
+Where a pool says how often its machines are taken, the simulated provider takes them: each machine's time is drawn
+once, from the seed and the machine's id, as an exponential from when it is paid for. Machines of pools with a greatest
+age end then at the latest. Real providers, and people who rehearse, send the command `Interrupt` instead.
+
+From the notice on a machine takes no new work, and what runs there goes on: what ends in time has ended. At the
+deadline an elastic gang that has enough tasks elsewhere loses those on the machine; anything else is queued again at
+its original age, with all its work when it writes a checkpoint when asked and had the time to, else with that of its
+last one. Then the machine is gone.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from array import array
+from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import groupby
+
+from engine import commands as cmd
+from engine import events as ev
+from engine.definitions import Checked
+from engine.errors import NotFoundError, RefusedError, SpecError
+from engine.model import HOUR_MS, NodeState, WorkloadState, check_quantity
+from engine.naming import listed
+from engine.placement import packed
+from engine.state import State
+from engine.workloads import NONE
+
+TAKEN = ev.REQUEUE_CAUSES.index("spot taken")
+NOTICE_MS = 30_000
+"""Between notice and end where neither the command nor the pool says."""
+Fate = tuple[int, int, int]
+"""(pool's chance to be taken in an hour, its notice, greatest age of its machines), as in ScalingSpec"""
+
+
+class Interruptions:
+    """The controller of machines that are taken back."""
+
+    def __init__(self, state: State, seed: int, emit: Callable[[ev.AnyEvent], None]) -> None:
+        self._state = state
+        self._seed = seed
+        self._emit = emit
+        self._rules = -1
+        """`State.rules` when it last looked for new machines."""
+        self._fates: tuple[Fate, ...] = ()
+        self._known = 0
+        """Machines whose end has been drawn."""
+        self._notices: list[tuple[int, int, int]] = []
+        """Heap of (cell ms of the notice, of the end, node row)."""
+
+    def next_ms(self, now_ms: int) -> int | None:
+        state = self._state
+        if state.rules != self._rules:
+            self._look()
+        notices, doomed = self._notices, state.doomed
+        if not notices and not doomed:
+            return None
+        capacity = state.capacity
+        while notices and (capacity.doomed[notices[0][2]] >= 0 or capacity.state[notices[0][2]] == NodeState.REMOVED):
+            heappop(notices)
+        while doomed and not self._ends(*doomed[0]):
+            heappop(doomed)
+        if notices and doomed:
+            return min(notices[0][0], doomed[0][0])
+        return notices[0][0] if notices else doomed[0][0] if doomed else None
+
+    def act(self, now_ms: int) -> None:
+        while (due_ms := self.next_ms(now_ms)) is not None and due_ms <= now_ms:
+            self._give_notices(now_ms)
+            ending = []
+            while self._state.doomed and self._state.doomed[0][0] <= now_ms:
+                entry = heappop(self._state.doomed)
+                if self._ends(*entry):
+                    ending.append(entry[1])
+            if ending:
+                for event in taken(self._state, sorted(set(ending))):
+                    self._emit(event)
+
+    def _ends(self, deadline_ms: int, node: int) -> bool:
+        """Whether the machine is still there, and ends then."""
+        capacity = self._state.capacity
+        return capacity.doomed[node] == deadline_ms and capacity.state[node] != NodeState.REMOVED
+
+    def _look(self) -> None:
+        """Draw the ends of machines that are new, or of all when a pool's provider behaves in another way."""
+        capacity = self._state.capacity
+        self._rules = self._state.rules
+        fates = tuple(
+            (s.taken_permille_hour if pool.spot else 0, s.notice_ms, s.max_age_ms) if s is not None else (0, 0, 0)
+            for pool, s in ((pool, pool.scaling) for pool in capacity.pools)
+        )
+        if fates[: len(self._fates)] != self._fates:
+            self._known = 0
+            self._notices = []
+        self._fates = fates
+        if any(rate or age for rate, _, age in fates):
+            found = []
+            for node in range(self._known, len(capacity.node_ids)):
+                rate, notice_ms, age_ms = fates[capacity.pool[node]]
+                if (rate or age_ms) and capacity.state[node] != NodeState.REMOVED and capacity.doomed[node] < 0:
+                    end_ms = self._end_of(node, rate, age_ms)
+                    found.append((max(end_ms - notice_ms, capacity.born[node]), end_ms, node))
+            if len(found) > len(self._notices):
+                self._notices += found
+                heapify(self._notices)
+            else:
+                for entry in found:
+                    heappush(self._notices, entry)
+        self._known = len(capacity.node_ids)
+
+    def _end_of(self, node: int, taken_permille_hour: int, age_ms: int) -> int:
+        """Cell time at which the provider takes the machine back."""
+        capacity = self._state.capacity
+        born_ms = capacity.born[node]
+        ends = [born_ms + age_ms] if age_ms else []
+        if taken_permille_hour:
+            draw = random.Random(f"{self._seed}/{capacity.node_ids[node]}/{born_ms}/taken")
+            ends.append(born_ms + lifetime_ms(draw, taken_permille_hour))
+        return min(ends)
+
+    def _give_notices(self, now_ms: int) -> None:
+        capacity, due = self._state.capacity, []
+        while self._notices and self._notices[0][0] <= now_ms:
+            _, end_ms, node = heappop(self._notices)
+            if capacity.doomed[node] < 0 and capacity.state[node] != NodeState.REMOVED:
+                due.append((max(end_ms, now_ms), node))
+        for end_ms, machines in groupby(sorted(due), key=lambda each: each[0]):
+            self._emit(ev.Interrupted(array("i", [node for _, node in machines]).tobytes(), end_ms))
+
+
+def interrupt(state: State, command: cmd.Interrupt, now_ms: int) -> Checked:
+    """Raises SpecError for a notice that makes no sense; NotFoundError or RefusedError when none of the machines is
+    there, or all have had their notice."""
+    if not command.ids:
+        raise SpecError("ids", "is empty", "Name at least one node")
+    if command.notice_ms != -1:
+        check_quantity(command.notice_ms, "notice_ms", most=24 * HOUR_MS)
+    capacity = state.capacity
+    names = list(dict.fromkeys(command.ids))
+    known = [capacity.row_of[name] for name in names if name in capacity.row_of]
+    if not known:
+        raise NotFoundError(f"there is no node {listed(names)}", "List them with: muster get nodes")
+    by_end: dict[int, list[int]] = {}
+    for node in sorted(known):
+        scaling = capacity.pools[capacity.pool[node]].scaling
+        usual_ms = NOTICE_MS if scaling is None else scaling.notice_ms
+        end_ms = now_ms + (usual_ms if command.notice_ms < 0 else command.notice_ms)
+        if capacity.doomed[node] < 0 or end_ms < capacity.doomed[node]:
+            by_end.setdefault(end_ms, []).append(node)
+    if not by_end:
+        told = [capacity.node_ids[node] for node in known]
+        raise RefusedError(
+            f"{listed(told)} had notice already", "Nothing needs doing: what runs there is taken care of"
+        )
+    events: list[ev.AnyEvent] = [
+        ev.Interrupted(array("i", nodes).tobytes(), end_ms) for end_ms, nodes in sorted(by_end.items())
+    ]
+    return events, tuple(capacity.node_ids[node] for nodes in by_end.values() for node in nodes)
+
+
+def lifetime_ms(draw: random.Random, taken_permille_hour: int) -> int:
+    """Time until a machine is taken back, of which so many in a thousand are within an hour."""
+    per_hour = -math.log1p(-taken_permille_hour / 1000)
+    return max(1, int(draw.expovariate(per_hour) * HOUR_MS))
+
+
+def taken(state: State, nodes: Sequence[int]) -> list[ev.AnyEvent]:
+    """What happens when these machines are gone: to the work there, oldest first, and to them. `nodes`: rows,
+    ascending, of machines that were given notice."""
+    on = set(nodes)
+    rows = sorted({state.allocations.workload[a] for node in nodes for a in state.allocations.on_node(node)})
+    events = [_without(state, row, on) for row in rows]
+    return [*events, ev.NodesChanged(array("i", nodes).tobytes(), NodeState.REMOVED)]
+
+
+def displaced(state: State) -> list[int]:
+    """Workloads, oldest first, with tasks on machines that were given notice: they will want other ones."""
+    a = state.allocations
+    nodes = [node for deadline_ms, node in state.doomed if state.capacity.doomed[node] == deadline_ms]
+    return sorted({a.workload[i] for node in set(nodes) for i in a.on_node(node)})
+
+
+def _without(state: State, row: int, nodes: set[int]) -> ev.AnyEvent:
+    """The workload loses its tasks on the machines; or it stops, where too few would be left."""
+    w, a, capacity = state.workloads, state.allocations, state.capacity
+    workload_class = w.class_at(row)
+    mine = list(a.of_workload(w.first_allocation[row]))
+    gone = [i for i in mine if a.node[i] in nodes]
+    if w.elastic[row] and w.state[row] == WorkloadState.RUNNING and w.preempting[row] == NONE:
+        left = state.placed_of(row)
+        for i in gone:
+            left[a.group[i]] -= a.count[i]
+        if all(have >= least for have, least in zip(left, workload_class.least, strict=True)):
+            return ev.Shrunk(row, packed([(a.group[i], a.node[i], a.count[i], a.devices[i]) for i in gone], len(left)))
+    warned_ms = min(state.now_ms - capacity.since[a.node[i]] for i in gone)
+    return ev.Requeued(row, TAKEN, saved=0 < w.checkpoint_cost[row] <= warned_ms)
