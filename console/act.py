@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 SHOWN_STEPS = 40
 _FLAGS = (
-    "id", "name", "queue", "priority", "tenant", "team", "tasks", "min_tasks", "elastic", "estimate", "max_runtime",
+    "id", "name", "queue", "priority", "tenant", "team", "tasks", "min_tasks", "elastic", "hot_swap", "estimate",
+    "max_runtime",
     "array", "after", "not_before", "deadline", "retries", "reservation", "tags", "mig", "gpu_models", "gpu_memory",
     "pools", "capacity", "on_demand", "node_labels", "avoid_labels", "tolerations", "spread", "near", "apart", "data",
 )  # fmt: skip

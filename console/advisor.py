@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from console.client import RuntimeEstimate
 from engine.query import Page, Query, Term
+from recommender.failing import failing_nodes
 from recommender.runtime import Asked, Finished, RuntimeModel
 from recommender.suggest import MAX_TARGETS, QUOTA_WAIT_MS, Advice, advise
 
@@ -90,13 +91,15 @@ class Advisor:
         overview = self._loop.call(lambda engine: engine.overview())
         waiting, queues, running = self._page(WAITING), self._page(QUEUES), self._page(RUNNING)
         cordoned, unseen = self._loop.call(cordoned_nodes)
+        failing = failing_nodes(self._loop.call(lambda engine: engine.agents.report()))
         with self._lock:
             self._catch_up()
             found = advise(
                 overview, waiting=waiting, queues=queues, cordoned=cordoned, running=running, runtimes=self._runtimes
             )
         partly = (f"{unseen:,} more cordoned nodes were not looked at",) if unseen else ()
-        return Advice(version=found.version, suggestions=found.suggestions, unknown=(*found.unknown, *partly))
+        suggestions = (*failing, *found.suggestions)
+        return Advice(version=found.version, suggestions=suggestions, unknown=(*found.unknown, *partly))
 
     def _catch_up(self) -> None:
         """Learn what has finished since the last time. All of it is read before any is learnt: a failure costs none."""

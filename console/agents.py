@@ -1,4 +1,4 @@
-"""The HTTP routes for agents on nodes: they register, send heartbeats, say how far tasks are. Batches, as msgpack or JSON.
+"""The HTTP routes for agents on nodes: they register, send heartbeats, say how far tasks are; msgpack or JSON.
 
     POST /v1/agents/register    {"nodes": [id, ...]}
     POST /v1/agents/heartbeats  {"rows": int32s, "epochs": int32s, "numbers": int32s, "clocks_ms": int64s}

@@ -6,6 +6,7 @@ import argparse
 
 from console.plain import table
 from console.show import write_json, write_lines
+from engine.traces import gke
 from engine.traces.clemson import MARKS, PEAK
 from engine.traces.kueue import SCENARIOS
 
@@ -17,6 +18,10 @@ def run(arguments: argparse.Namespace) -> None:
         from console import bench_clemson
 
         bench_clemson.run(arguments)
+    elif arguments.scenario in gke.SCENARIOS:
+        from console import bench_gke
+
+        bench_gke.run(arguments)
     else:
         from console import bench_kueue
 
@@ -32,7 +37,10 @@ def _catalog() -> list[dict[str, object]]:
             "capacity_bound_ms": scenario.capacity_bound_ms,
         }
         for name, scenario in SCENARIOS.items()
-    ] + [{"name": "clemson", "machines": PEAK, "marks": MARKS}]
+    ] + [
+        {"name": "clemson", "machines": PEAK, "marks": MARKS},
+        *({"name": name, "nodes": scenario.nodes} for name, scenario in gke.SCENARIOS.items()),
+    ]
 
 
 def _catalog_lines() -> list[str]:
@@ -42,4 +50,5 @@ def _catalog_lines() -> list[str]:
         for name, s in SCENARIOS.items()
     ]  # fmt: skip
     rows.append(["clemson", f"{PEAK:,} spot machines in six regions, and the work on them"])
+    rows += [[name, f"{scenario.nodes:,} nodes: {scenario.load}"] for name, scenario in gke.SCENARIOS.items()]
     return table(("NAME", "LOAD"), rows, (False, False))

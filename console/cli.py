@@ -51,7 +51,7 @@ KINDS = ("workloads", "nodes", "queues", "reservations")
 POLICIES = ("fcfs", "easy", "easy-sjbf", "conservative")
 PACKING = ("random", "dotprod", "bestfit", "fgd", "muster")
 FORMATS = ("swf", "openb", "itp", "philly")
-BENCHMARKS = ("kueue-baseline", "kueue-large-scale", "clemson")
+BENCHMARKS = ("kueue-baseline", "kueue-large-scale", "clemson", "gke-65k", "gke-130k")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -182,6 +182,9 @@ def _change_commands(commands: Any) -> None:
     submit.add_argument("--retries", type=_count, metavar="N", help="how often it starts again after failing")
     submit.add_argument("--min-tasks", type=_positive, metavar="N", help="fewest members it may start with")
     submit.add_argument("--elastic", action="store_true", default=None, help="may grow and shrink while it runs")
+    submit.add_argument(
+        "--hot-swap", action="store_true", default=None, help="members on lost nodes are replaced, the others stay"
+    )
     submit.add_argument("--reservation", metavar="NAME", help="use the nodes of this reservation, and only those")
     _where_arguments(submit)
     submit.add_argument("--held", action="store_true", help="submit on hold")
@@ -305,6 +308,11 @@ def _engine_commands(commands: Any) -> None:
     bench.add_argument("scenario", choices=(*BENCHMARKS, "list"))
     bench.add_argument("--estimates", choices=("none", "known"), default="none", help="run times told beforehand")
     bench.add_argument("--seed", type=int, default=1, metavar="N", help="of the order of arrivals at one instant")
+    gke = bench.add_argument_group("gke-65k and gke-130k")
+    gke.add_argument("--nodes", type=_positive, metavar="N", help="so many instead, all counts in proportion")
+    gke.add_argument("--durable", action=argparse.BooleanOptionalAction, default=True, help="with a journal on disk")
+    cuts = ("jobsets", "one", "singles")
+    gke.add_argument("--training", choices=cuts, default="jobsets", help="of gke-130k: 8 gangs, one, or tasks alone")
     _json(bench)
     pack = _command(commands, "pack", "console.pack:run", "place a trace's GPU pods on its nodes, to compare policies")
     pack.add_argument("--format", required=True, choices=("openb",))

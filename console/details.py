@@ -58,6 +58,10 @@ def findings(view: Overview, width: int) -> list[Line]:
     down = sum(pool.down for pool in view.pools)
     if down:
         found.append(_finding("✗", "bad", f"{down:,} {_plural('node', down)} down", "nodes state:down", width))
+    if view.suspect:
+        network = ": the network?" if view.mass_suspicion else ""
+        text = f"{view.suspect:,} {_plural('node', view.suspect)} suspect{network}"
+        found.append(_finding("?", "warn", text, "nodes state:suspect", width))
     leaving = sum(pool.cordoned + pool.draining for pool in view.pools)
     if leaving:
         text = f"{leaving:,} {_plural('node', leaving)} cordoned or draining"
@@ -377,6 +381,7 @@ def _node_state(view: NodeDetail, width: int) -> Section:
     since = f"for {duration(view.now_ms - view.since_ms)}, since {timestamp(view.since_ms)} UTC"
     lines = [
         Line(((f"{glyph} {printable(view.state)}", tone), (f"  {since}", "dim"))),
+        *([_fact("kept out", cut(view.note, width - 11), "warn")] if view.note else []),
         Line((("pool       ", "dim"), (printable(view.pool), "link")), f"nodes pool:{quoted(printable(view.pool))}"),
         *_places(view, width),
     ]

@@ -67,7 +67,7 @@ def overview_lines(view: Overview) -> list[str]:
     oldest = f"{duration(view.oldest_wait_ms)} ({printable(view.oldest_waiting)})" if view.oldest_waiting else "none"
     return [
         f"cell {printable(view.cell)} at {timestamp(view.now_ms)} UTC, version {view.version:,}, policy {view.policy}",
-        f"nodes     {_nodes(view.pools)}",
+        f"nodes     {_nodes(view.pools)}{_suspects(view)}",
         *pools,
         f"in use    {_in_use(view)}{_fragmented(view)}",
         f"work      {_count(states, 'running', 'placed')} running, {_count(states, 'queued')} queued, "
@@ -245,6 +245,13 @@ def _nodes(pools: Sequence[PoolOverview]) -> str:
     return f"{total:,}: " + ", ".join(f"{count:,} {state}" for state, count in parts if count or state == "ready")
 
 
+def _suspects(view: Overview) -> str:
+    if not view.suspect:
+        return ""
+    network = "; it may be the network, few are declared lost at a time" if view.mass_suspicion else ""
+    return f", {view.suspect:,} suspect{network}"
+
+
 def _pool_line(pool: PoolOverview) -> str:
     model = f" {printable(pool.gpu_model)}" if pool.gpu_model else ""
     scarce = "gpu_milli" if pool.capacity.get("gpu_milli") else "cpu_milli"
@@ -339,6 +346,8 @@ def _suggestion(suggestion: Suggestion, which_engine: Sequence[str]) -> list[str
 def _suggested(suggestion: Suggestion, which_engine: Sequence[str]) -> list[tuple[str, str]]:
     """The action, and the command that proposes it: whole, whatever its length, so that it can be used."""
     targets = [printable(target) for target in suggestion.targets]
+    if suggestion.action == "notify" and not targets:
+        return [("suggested", "look into it; there is nothing to propose")]
     if suggestion.action == "notify":
         more = f" and {len(targets) - SUGGESTED_IDS:,} more" if len(targets) > SUGGESTED_IDS else ""
         ids = ", ".join(targets[:SUGGESTED_IDS])

@@ -84,6 +84,7 @@ STATES: dict[str, tuple[str, str]] = {
     "ready": ("●", "ok"),
     "cordoned": ("◇", "warn"),
     "draining": ("◑", "warn"),
+    "suspect": ("?", "warn"),
     "down": ("✗", "bad"),
 }
 """State -> glyph and tone. The word itself always stands beside the glyph."""

@@ -261,7 +261,7 @@ EVENT_HEADINGS = (
 _EVENT_TONES = {
     "failed": "bad", "down": "bad", "cancelled": "warn", "requeued": "warn", "held": "warn", "draining": "warn",
     "cordoned": "warn", "drained": "warn", "finished": "ok", "running": "ok", "started": "ok", "placed": "info",
-    "suspended": "warn", "resumed": "info",
+    "suspended": "warn", "resumed": "info", "suspect": "warn", "swapped": "warn",
 }  # fmt: skip
 
 

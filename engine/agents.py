@@ -147,8 +147,8 @@ class Agents:
     def status(
         self, row: int, epoch: int, number: int, tasks: Sequence[SampleOf], usage: Sequence[UsageOf] = ()
     ) -> int | None:
-        """How far tasks on a node are, and what work there uses. Returns how many samples of tasks were taken; None when
-        the token is not known."""
+        """How far tasks on a node are, and what work there uses. Returns how many samples of tasks were taken; None
+        when the token is not known."""
         leases = self.leases
         if not (0 <= row < len(leases.epoch) and epoch > 0 and leases.epoch[row] == epoch):
             self.refused += 1

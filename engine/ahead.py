@@ -1,29 +1,28 @@
 """Capacity ahead of demand: what is asked of each growing pool, and how large it should be by the time at which a node
 that is ordered now is ready.
 
-Demand is in nodes: those that what runs would fill if it were packed without gaps, and those that what waits would. It
-is noted at every scan when it is the most of the hour so far; the forecast of an hour is made from the hours that are
-over.
+Demand is in nodes: those that what runs fills and what waits would, each kind of task beside its like. It is noted when
+a scan finds more than any before in the same hour; what an hour will ask for is foretold from the hours that are over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from engine import events as ev
 from engine.columns import view
 from engine.forecast import Forecaster, SeasonalBaseline
-from engine.model import HOUR_MS, NodeState
+from engine.model import HOUR_MS, PoolSpec
 from engine.pending import STOPPED
 from engine.quota import Charge
 from engine.shape import Shape
 from engine.state import State
 from engine.templates import suits
+from engine.workloads import NONE
 
-Rows = np.ndarray[Any, np.dtype[Any]]
+MILLION = 1_000_000
 
 
 class Lot(NamedTuple):
@@ -33,7 +32,7 @@ class Lot(NamedTuple):
     tasks: tuple[int, ...]
     """Of each shape, of all of them together."""
     pools: dict[int, int]
-    """Growing pools that could hold each of them whole -> nodes that all of them would take there."""
+    """Growing pools that could hold each of them whole -> millionths of a node that all of them would take there."""
 
 
 class Foresight:
@@ -46,13 +45,15 @@ class Foresight:
         """(pool, first hour that is not known, lead, permille) -> nodes."""
 
     def wanted(self, now_ms: int) -> dict[int, int]:
-        """Pool row -> nodes that the pool should have, ready, booting or on order, whatever waits now: the fewest it may
-        have, what people have set, and what is foretold; for now and for when a node ordered now is ready."""
-        permille = self._state.settings.autoscaling.predict_permille
+        """Pool row -> nodes that the pool should have, ready, booting or on order, whatever waits now: the fewest it
+        may have, what people have set, and what is foretold; for now and up to when a node ordered next is ready."""
+        settings = self._state.settings.autoscaling
+        permille = settings.predict_permille
         found = {}
         for pool, spec in enumerate(self._state.capacity.pools):
             if spec.scaling is not None:
-                ready_ms = now_ms + spec.scaling.boot_ms[1]
+                # What is not ordered now is ordered at the next scan at the earliest.
+                ready_ms = now_ms + settings.scan_every_ms + spec.scaling.boot_ms[1]
                 nodes = max(spec.scaling.least, self._state.sizing.target(pool, now_ms, ready_ms))
                 if permille:
                     hours = {now_ms // HOUR_MS, ready_ms // HOUR_MS}
@@ -73,7 +74,7 @@ class Foresight:
 
 def noted(state: State, now_ms: int) -> list[ev.AnyEvent]:
     """Pools of which more is asked than before in this hour."""
-    asked = dict(enumerate(in_use(state).tolist()))
+    asked = in_use(state)
     for lot in waiting(state, now_ms):
         pool = first_choice(state, lot)
         asked[pool] += lot.pools[pool]
@@ -83,38 +84,44 @@ def noted(state: State, now_ms: int) -> list[ev.AnyEvent]:
         if spec.scaling is None:
             continue
         known = sizing.demand[pool][-1] if sizing.last_hour.get(pool, -1) == hour else -1
-        if asked[pool] > known:
-            events.append(ev.DemandNoted(pool, hour, asked[pool]))
+        nodes = whole_nodes(asked[pool])
+        if nodes > known:
+            events.append(ev.DemandNoted(pool, hour, nodes))
     return events
 
 
-def in_use(state: State) -> Rows:
-    """By pool: nodes that what runs would fill without gaps, in the resource of which it needs most. A device that is
-    used in part counts as used."""
-    c = state.capacity
-    facts = c.pool_facts()
-    rows = np.flatnonzero(view(c.state) != NodeState.REMOVED)
-    pool = view(c.pool)[rows]
-    most = np.zeros(len(c.pools), np.int64)
-    free_devices = np.bitwise_count(view(c.whole)[rows]).astype(np.int64)
-    for free, each in (
-        (view(c.free_cpu)[rows], facts.capacity[0]),
-        (view(c.free_memory)[rows], facts.capacity[1]),
-        (free_devices, facts.devices),
-    ):
-        used = np.bincount(pool, weights=each[pool] - free, minlength=len(most)).astype(np.int64)
-        np.maximum(most, -(-used // np.maximum(each, 1)), out=most)
-    return most
+def in_use(state: State) -> list[int]:
+    """By pool, in millionths of a node: what runs, each kind of task beside its like, and no more than the nodes that
+    have work on them."""
+    c, a, w = state.capacity, state.allocations, state.workloads
+    pools = len(c.pools)
+    rows = np.flatnonzero(view(a.workload) != NONE)
+    if not len(rows):
+        return [0] * pools
+    node = view(a.node)[rows]
+    pool, group = view(c.pool)[node].astype(np.int64), view(a.group)[rows].astype(np.int64)
+    groups = int(group.max()) + 1
+    kind = (view(w.cls)[view(a.workload)[rows]] * groups + group) * pools + pool
+    kinds, at = np.unique(kind, return_inverse=True)
+    tasks = np.bincount(at, weights=view(a.count)[rows]).astype(np.int64)
+    found = [0] * pools
+    for key, count in zip(kinds.tolist(), tasks.tolist(), strict=True):
+        of, on = divmod(key, pools)
+        shape = w.classes[of // groups].shapes[of % groups]
+        found[on] += _share(shape, count, c.pools[on])
+    occupied = np.bincount(view(c.pool)[np.unique(node)], minlength=pools).tolist()
+    return [min(share, nodes * MILLION) for share, nodes in zip(found, occupied, strict=True)]
 
 
-def waiting(state: State, now_ms: int) -> Iterator[Lot]:
+def waiting(state: State, now_ms: int) -> list[Lot]:
     """What waits and could use growing pools, lot by lot in the order of priority; of each as much as quota allows once
     those before it have theirs. What is larger than a pool may become is not counted there."""
     w, queues = state.workloads, state.queues
     growing = [pool for pool, spec in enumerate(state.capacity.pools) if spec.scaling is not None]
     groups = state.pending.groups
+    found: list[Lot] = []
     if not growing or not groups:
-        return
+        return found
     with queues.trial():
         for key in sorted(groups, key=lambda key: (-w.priority_value[key[0]], key)):
             queue, group = key[1], groups[key]
@@ -129,7 +136,8 @@ def waiting(state: State, now_ms: int) -> Iterator[Lot]:
             for cls, count in classes.items():
                 lot = _lot(state, growing, queue, cls, len(group) if len(rows) == 1 else count, now_ms)
                 if lot is not None:
-                    yield lot
+                    found.append(lot)
+    return found
 
 
 def _lot(state: State, growing: list[int], queue: int, cls: int, count: int, now_ms: int) -> Lot | None:
@@ -142,8 +150,8 @@ def _lot(state: State, growing: list[int], queue: int, cls: int, count: int, now
     for pool in growing:
         spec = pools[pool]
         if all(pool in shape.pool_set and suits(spec, shape) for shape in shapes):
-            one = _nodes(shapes, least, pools[pool])
-            if one <= spec.scaling.most and (not named or spec.name in named):
+            one = _shares(shapes, least, spec)
+            if one <= spec.scaling.most * MILLION and (not named or spec.name in named):
                 fit.append(pool)
     if not fit:
         return None
@@ -158,12 +166,21 @@ def _lot(state: State, growing: list[int], queue: int, cls: int, count: int, now
         return None
     queues.charge(queue, tuple((slot, quantity * count) for slot, quantity in charge), now_ms, workloads=count)
     tasks = tuple(each * count for each in least)
-    return Lot(shapes, tasks, {pool: _nodes(shapes, tasks, pools[pool]) for pool in fit})
+    return Lot(shapes, tasks, {pool: _shares(shapes, tasks, pools[pool]) for pool in fit})
 
 
-def _nodes(shapes: tuple[Shape, ...], tasks: tuple[int, ...], pool: Any) -> int:
-    """Empty nodes of the pool that hold so many tasks of each shape."""
-    return sum(-(-count // max(shape.most_on(pool), 1)) for shape, count in zip(shapes, tasks, strict=True))
+def _share(shape: Shape, tasks: int, pool: PoolSpec) -> int:
+    """Millionths of a node of the pool that so many tasks of the shape fill."""
+    return tasks * MILLION // max(shape.most_on(pool), 1)
+
+
+def _shares(shapes: tuple[Shape, ...], tasks: tuple[int, ...], pool: PoolSpec) -> int:
+    return sum(_share(shape, count, pool) for shape, count in zip(shapes, tasks, strict=True))
+
+
+def whole_nodes(share: int) -> int:
+    """So many millionths of a node, rounded up to nodes."""
+    return -(-share // MILLION)
 
 
 def first_choice(state: State, lot: Lot) -> int:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine import events as ev
-from engine import scale_up
+from engine import scale_down, scale_up
+from engine.ahead import Foresight, noted
 from engine.state import State
 
 
@@ -22,6 +23,7 @@ class Autoscaler:
         self._rules = -1
         """`State.rules` when it was last found out whether a pool grows by itself."""
         self._any = False
+        self._foresight = Foresight(state)
 
     def next_ms(self, now_ms: int) -> int | None:
         state = self._state
@@ -34,6 +36,12 @@ class Autoscaler:
         return now_ms // every_ms * every_ms + every_ms
 
     def act(self, now_ms: int) -> None:
+        state = self._state
+        for event in noted(state, now_ms):
+            self._emit(event)
+        wanted = self._foresight.wanted(now_ms)
         # Each is decided on what the one before has done: nothing is given back that was just ordered.
-        for event in scale_up.plan(self._state, now_ms):
+        for event in scale_up.plan(state, now_ms, wanted):
+            self._emit(event)
+        for event in scale_down.plan(state, now_ms, wanted):
             self._emit(event)

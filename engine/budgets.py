@@ -196,15 +196,16 @@ class Budgets(Table):
 
     def stopping(self, state: State, row: int) -> int | None:
         """Row of the first budget for which the workload may not start now; None when there is none."""
-        w = state.workloads
-        for budget, spec in enumerate(self.specs):
-            if (
-                self.stops(budget)
-                and not (spec.action == "approve" and row in self.approved)
-                and self._covers_all(state, spec, w.tenant[row], w.team[row], w.queue[row])
-            ):
-                return budget
-        return None
+        return next((budget for budget in range(len(self.specs)) if self.stops_row(state, budget, row)), None)
+
+    def stops_row(self, state: State, budget: int, row: int) -> bool:
+        """Whether the workload may not start now for the budget's sake."""
+        w, spec = state.workloads, self.specs[budget]
+        return (
+            self.stops(budget)
+            and not (spec.action == "approve" and row in self.approved)
+            and self._covers_all(state, spec, w.tenant[row], w.team[row], w.queue[row])
+        )
 
     def stops(self, budget: int) -> bool:
         """Whether the budget keeps work from starting."""

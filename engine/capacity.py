@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
 import numpy as np
 
 from engine import scores
@@ -35,7 +36,7 @@ from engine.devices import (
     shift_devices,
 )
 from engine.mig import KINDS, NOT_CUT
-from engine.model import NodeSpec, NodeState, PoolSpec
+from engine.model import LEVELS, NodeSpec, NodeState, PoolSpec
 from engine.nodes import MOST_PARTITIONS, NodeTable
 from engine.nodes import OPEN as OPEN
 from engine.shape import Shape, size_class
@@ -47,6 +48,11 @@ _PROBES = 4
 """Nodes examined in a boundary bucket before moving on: keeps a search short at a small cost in packing."""
 FEW = 64
 """Nodes are looked at one by one where they are fewer than one in so many of the cell's."""
+NODE_COLUMNS = (
+    "pool", "state", "booking", "labels", "taints", "since", "born", "doomed", "order", "free_cpu", "free_memory",
+    "free_disk", "whole", "partial",
+)  # fmt: skip
+"""One value a node, alike where nodes are and have nothing on them."""
 GAINS_KEPT = 512
 """Gains remembered at least: beyond that a verdict is simply made anew."""
 
@@ -195,6 +201,38 @@ class Capacity(NodeTable):
             self._divide_anew()
         if state == NodeState.READY:
             self.note_gains([row])
+
+    def add_alike(self, first: NodeSpec, ids: list[str]) -> None:
+        """Ready nodes that differ in nothing but their ids: what `add_node` of each would leave. For many at once."""
+        self.add_node(msgspec.structs.replace(first, id=ids[0]), 0)
+        like, more = len(self.node_ids) - 1, ids[1:]
+        if LEVELS[-1] in self.split or not more:
+            for each in more:
+                self.add_node(msgspec.structs.replace(first, id=each), 0)
+            return
+        rows = list(range(like + 1, like + 1 + len(more)))
+        self.node_ids += more
+        self.row_of.update(zip(more, rows, strict=True))
+        columns = [getattr(self, name) for name in (*NODE_COLUMNS, *LEVELS[:-1])]
+        for column in (*columns, self.partition, self.open_kinds, self.key):
+            column.extend(array(column.typecode, [column[like]]) * len(more))
+        devices = self.device_count(like)
+        base = len(self.device_free)
+        self.device_base.extend([base + at * devices for at in range(len(more))])
+        for column, value in ((self.device_free, 1000), (self.device_layout, NOT_CUT), (self.device_used, 0)):
+            column.extend(array(column.typecode, [value]) * (devices * len(more)))
+        pool, partition = self.pool[like], self.partition[like]
+        self.pool_nodes[pool] += len(more)
+        self.partition_nodes[partition] += len(more)
+        if self._ways is not None:
+            self._ways[self._way(like)] += len(more)
+        self._count(pool, len(more))
+        index, key = self.indexes[partition], self.key[like]
+        index.insert_many(key, rows)
+        index.free_cpu += self.free_cpu[like] * len(more)
+        index.free_memory += self.free_memory[like] * len(more)
+        index.free_devices += (key >> 12) * len(more)
+        self.note_gains(rows)
 
     def name_labels(self, names: Iterable[str]) -> None:
         """Requests go by these labels: from now on they divide nodes."""

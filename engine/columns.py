@@ -50,6 +50,9 @@ class Table:
             value = getattr(self, name)
             if isinstance(value, array):
                 out[name] = [value.typecode, value.tobytes()]
+            elif isinstance(value, dict):
+                # As pairs: keys may be rows, and how a dictionary came about must not show.
+                out[name] = sorted(value.items())
             else:
                 out[name] = value.names if isinstance(value, Names) else value
         return out
@@ -62,6 +65,8 @@ class Table:
                 column: array[int] = array(value[0])
                 column.frombytes(value[1])
                 value = column
+            elif isinstance(present, dict):
+                value = dict(value)
             setattr(self, name, Names(value) if isinstance(present, Names) else value)
         self.derive()
 

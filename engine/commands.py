@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from engine.model import (
+    BudgetSpec,
     CellSpec,
     NodeSpec,
     Policy,
@@ -206,8 +207,57 @@ class SetPolicy(Command, frozen=True, kw_only=True, tag="set_policy"):
     policy: Policy
 
 
+class SetScaling(Command, frozen=True, kw_only=True, tag="set_scaling"):
+    """How far a pool grows and shrinks by itself. What is not given stays; a pool that did not grow needs `most`."""
+
+    pool: str
+    least: int | None = None
+    most: int | None = None
+    headroom: int | None = None
+    priority: int | None = None
+
+
+class SetTargets(Command, frozen=True, kw_only=True, tag="set_targets"):
+    """From each of these times on the pool has at least so many nodes; in place of what was set before."""
+
+    pool: str
+    targets: tuple[tuple[int, int], ...] = ()
+    """(cell ms, nodes)"""
+
+
+class SetAutoscaling(Command, frozen=True, kw_only=True, tag="set_autoscaling"):
+    """When the cell orders nodes and gives them back: as a preset says, with these fields of Autoscaling changed."""
+
+    preset: str = ""
+    """Empty: as it is now."""
+    changes: dict[str, int | bool | tuple[str, ...]] = {}
+
+
 class SetSettings(Command, frozen=True, kw_only=True, tag="set_settings"):
     settings: Settings
+
+
+class SetPrice(Command, frozen=True, kw_only=True, tag="set_price"):
+    """What a node of the pool costs from now on, in micro-USD per hour: for those there are as well."""
+
+    pool: str
+    price_microusd_hour: int
+
+
+class SetBudgets(Command, frozen=True, kw_only=True, tag="set_budgets"):
+    """New budgets, and other specs for those there are."""
+
+    budgets: tuple[BudgetSpec, ...]
+
+
+class RemoveBudgets(Command, frozen=True, kw_only=True, tag="remove_budgets"):
+    names: tuple[str, ...]
+
+
+class ApproveSpending(Command, frozen=True, kw_only=True, tag="approve_spending"):
+    """Workloads may start whatever is left of budgets that ask for approval."""
+
+    ids: tuple[str, ...]
 
 
 AnyCommand = (
@@ -235,6 +285,9 @@ AnyCommand = (
     | Drain
     | SetPolicy
     | SetSettings
+    | SetScaling
+    | SetTargets
+    | SetAutoscaling
     | RemoveNodes
     | FailNodes
     | RestoreNodes
@@ -242,6 +295,10 @@ AnyCommand = (
     | Interrupt
     | SetPriority
     | Migrate
+    | SetPrice
+    | SetBudgets
+    | RemoveBudgets
+    | ApproveSpending
 )
 
 

@@ -245,6 +245,9 @@ class Engine:
             if due_ms is not None and due_ms <= at_ms:
                 self._tick()
                 controller.act(self._clock_ms)
+                if self._to_launch:
+                    # What it moved goes on at once: no cycle need follow.
+                    self._launch()
         burst = self.state.queues.next_burst_change(before)
         if burst is not None and burst <= at_ms:
             self.state.capacity.freed += 1

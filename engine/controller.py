@@ -11,6 +11,7 @@ from typing import Protocol
 
 from engine import events as ev
 from engine.autoscaler import Autoscaler
+from engine.budgets import BudgetWatch
 from engine.health import Watch
 from engine.heartbeats import Leases
 from engine.provider import ProviderFaults, Provisioning, SimulatedProvider
@@ -44,5 +45,6 @@ def controllers_of(
         Provisioning(state, SimulatedProvider(state, seed, provider_faults), emit),
         Services(state, emit),
         PressureRelief(state, emit),
+        BudgetWatch(state, emit),
         Autoscaler(state, emit),
     ]

@@ -28,6 +28,7 @@ from engine.explain import (
     ARRAY_LIMIT,
     BACKOFF,
     BEHIND,
+    BUDGET,
     CAPACITY,
     DEPENDENCY,
     FRAGMENTED,
@@ -58,6 +59,7 @@ from engine.model import (
     TopologyRequest,
     WorkloadSpec,
 )
+from engine.money import MICROUSD, usd
 from engine.quantities import quantity, task_size
 from engine.query import ConsolidationRequest, Counterfactual, Unblocking
 from engine.quota import Lack, QueueTree
@@ -192,6 +194,23 @@ class _Search:
         if self._may_be_copied():
             text = f"{self.id} is submitted again without waiting until {moment(self.state.workloads.wake[self.row])}"
             yield self._try(self._copy("start_time", text, not_before_ms=0))
+
+    def more_budget(self) -> Iterator[Counterfactual | None]:
+        """Approval, where the budget asks for it; or a tenth more than is spent, for each budget that stops it."""
+        state = self.state
+        budgets = state.budgets
+        first = budgets.stopping(state, self.row)
+        if first is not None and budgets.specs[first].action == "approve":
+            command = cmd.ApproveSpending(ids=(self.id,))
+            yield self._try(Trial("budget", f"the spending of {self.id} is approved", (command,)))
+        stopping = [budget for budget in range(len(budgets.specs)) if budgets.stops_row(state, budget, self.row)]
+        raised = []
+        for budget in stopping:
+            spec, spent = budgets.specs[budget], budgets.outlook(budget, self._engine.now_ms).spent
+            more = max(spent + spent // 10, spec.limit_microusd) // MICROUSD * MICROUSD + MICROUSD
+            raised.append(msgspec.structs.replace(spec, limit_microusd=more))
+        text = " and ".join(f"budget {spec.name} is raised to {usd(spec.limit_microusd)}" for spec in raised)
+        yield self._try(Trial("budget", text, (cmd.SetBudgets(budgets=tuple(raised)),)))
 
     def one_member_less(self) -> Iterator[Counterfactual | None]:
         """Whatever member of its array loses least work."""
@@ -646,6 +665,7 @@ _LOOKS: dict[str, tuple[Callable[[_Search], Iterator[Counterfactual | None]], ..
     QUEUE_HELD: (_Search.open_queue,),
     BEHIND: (_Search.ahead, _Search.other_order),
     ARRAY_LIMIT: (_Search.one_member_less,),
+    BUDGET: (_Search.more_budget,),
     NO_NODES: (_Search.without_reservation, _Search.more_nodes),
     QUOTA: (_Search.returned, _Search.more_quota, _Search.fewer_tasks),
     CAPACITY: (_Search.uncordon, _Search.more_nodes, _Search.without_reservation, _Search.fewer_tasks),

@@ -11,6 +11,7 @@ from engine import commands as cmd
 from engine import events as ev
 from engine.devices import check_devices
 from engine.errors import NotFoundError, RefusedError, SpecError
+from engine.health_settings import check_health
 from engine.model import (
     LEVELS,
     NodeSpec,
@@ -28,7 +29,6 @@ from engine.model import (
 from engine.naming import listed
 from engine.qos import check_pressure
 from engine.queue_check import check_queues
-from engine.health_settings import check_health
 from engine.scaling import check_autoscaling
 from engine.scores import check_weights
 from engine.state import State

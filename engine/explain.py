@@ -7,7 +7,6 @@ that wait for the same until something changes: nothing is stored that could go 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from functools import cached_property
 
 import numpy as np
@@ -20,14 +19,19 @@ from engine.columns import view
 from engine.devices import census
 from engine.domains import Nearest, domain_room, levels_asked, nearest
 from engine.fragmentation import free_gpu, in_one_piece
+from engine.growth import outlook
 from engine.model import LEVELS, RESOURCES, NodeState, QueueMode, WorkloadState
+from engine.money import usd
+from engine.pending import STOPPED
 from engine.placement import place, unplace
+from engine.quantities import moment as moment
 from engine.quantities import quantity, task_size
 from engine.query import Reason
 from engine.quota import UNLIMITED, WIDTH, Charge, Lack
 from engine.scheduler import Scheduler
 from engine.shape import Shape
 from engine.state import State
+from engine.templates import could_be, grows
 from engine.workloads import DEPENDS_ON, NONE
 
 ON_HOLD = "OnHold"
@@ -40,6 +44,7 @@ PREEMPTED = "WaitingForPreempted"
 QUEUE_HELD = "QueueHeld"
 BEHIND = "BehindInQueue"
 ARRAY_LIMIT = "ArrayLimit"
+BUDGET = "BudgetHold"
 NO_NODES = "NoMatchingNodes"
 QUOTA = "WaitingForQuota"
 CAPACITY = "InsufficientCapacity"
@@ -51,8 +56,6 @@ UNSEEN = "AwaitingEvaluation"
 GPU = RESOURCES.index("gpu_milli")
 MOST_NAMED = 3
 """Queues, workloads or pools that a sentence names."""
-_LAST_MOMENT_MS = 253_402_300_799_000
-"""The end of the year 9999."""
 Kind = tuple[int, int, int]
 """(priority class row, queue row, class row): what like workloads share. In place of the class row, a negative number
 of its own for one that differs from its like."""
@@ -123,7 +126,9 @@ class Explainer:
         ahead = self._ahead_of(row)
         alone = w.kept[row] or state.bookings.clearing_for(row) is not None or row in self.promised()
         first_of_strict = ahead == NONE and self._is_strict(w.queue[row])
-        kind = (w.priority[row], w.queue[row], -1 - row if alone or first_of_strict else w.cls[row])
+        stopped = bool(state.budgets.specs) and state.budgets.stopping(state, row) is not None
+        alone = alone or first_of_strict or stopped
+        kind = (w.priority[row], w.queue[row], -1 - row if alone else w.cls[row])
         found = self._waiting.get(kind)
         if found is None:
             found = self._waiting[kind] = Waiting(state, self._scheduler, self._room, row, ahead)
@@ -136,16 +141,19 @@ class Explainer:
         """The first of its queue, where nothing starts before that; NONE when nothing is in its way."""
         state = self._state
         queue = state.workloads.queue[row]
-        if not self._is_strict(queue):
+        if not self._is_strict(queue) or state.pending_key(row)[3] == STOPPED:
             return NONE
         if queue not in self._heads:
-            groups = ((key, group) for key, group in state.pending.groups.items() if key[1] == queue)
+            waiting = state.pending.groups.items()
+            groups = ((key, group) for key, group in waiting if key[1] == queue and key[3] != STOPPED)
             self._heads[queue] = min(self._scheduler.order(key, group.rows[group.front]) for key, group in groups)[-1]
         first = self._heads[queue]
         return NONE if first == row else first
 
 
-_WITHOUT_A_TIME = frozenset((QUEUE_HELD, ARRAY_LIMIT, NO_NODES, QUOTA))
+_OF_ROOM = frozenset((CAPACITY, FRAGMENTED, SCATTERED, NO_NODES))
+"""Gates that new nodes may open."""
+_WITHOUT_A_TIME = frozenset((QUEUE_HELD, ARRAY_LIMIT, BUDGET, NO_NODES, QUOTA))
 
 
 class Room:
@@ -157,10 +165,11 @@ class Room:
         self._suits: dict[Shape, bool] = {}
 
     def suits(self, shape: Shape) -> bool:
-        """Whether there is a node, in any state, that such tasks may ever use."""
+        """Whether there is a node, in any state, that such tasks may ever use, or could be ordered."""
         found = self._suits.get(shape)
         if found is None:
-            found = self._suits[shape] = any(self._state.capacity.suited(shape))
+            state = self._state
+            found = self._suits[shape] = any(could_be(state, shape, state.capacity.suited(shape)))
         return found
 
     def slots(self, shape: Shape) -> int:
@@ -205,7 +214,9 @@ class Waiting:
 
     @cached_property
     def reasons(self) -> tuple[Reason, ...]:
-        return tuple(reason for token in self.tokens for reason in _DESCRIBE[token](self))
+        found = [reason for token in self.tokens for reason in _DESCRIBE[token](self)]
+        ahead = outlook(self._state, self._row) if not _OF_ROOM.isdisjoint(self.tokens) else None
+        return (*found, ahead) if ahead is not None else tuple(found)
 
     # -- the gates ----------------------------------------------------------------------------------------------------
 
@@ -218,6 +229,8 @@ class Waiting:
             yield BEHIND
         if self._scheduler.at_array_limit(self._row):
             yield ARRAY_LIMIT
+        if self._state.budgets.specs and self._state.budgets.stopping(self._state, self._row) is not None:
+            yield BUDGET
         if self._own_reservation_keeps_it():
             yield RESERVED
         elif not self._ways:
@@ -342,6 +355,19 @@ class Waiting:
             if mode != QueueMode.OPEN:
                 name = queues.specs[vertex].name
                 yield Reason(token=QUEUE_HELD, text=f"queue {name} is {mode.label}", unblock=f"open queue {name}")
+
+    def _budget(self) -> Iterator[Reason]:
+        budgets, now_ms = self._state.budgets, self._state.now_ms
+        budget = budgets.stopping(self._state, self._row)
+        if budget is not None:
+            spec, outlook = budgets.specs[budget], budgets.outlook(budget, now_ms)
+            text = (
+                f"budget {spec.name} of {spec.scope} {spec.of} has spent {usd(outlook.spent)} of "
+                f"{usd(spec.limit_microusd)}; its next window begins {moment(outlook.window_end_ms)}"
+            )
+            raised = f"budget {spec.name} is raised"
+            approved = f"somebody approves its spending, or {raised}"
+            yield Reason(token=BUDGET, text=text, unblock=approved if spec.action == "approve" else raised)
 
     def _behind(self) -> Iterator[Reason]:
         state = self._state
@@ -535,7 +561,7 @@ class Waiting:
 
     def _pools(self, shape: Shape) -> str:
         pools = self._state.capacity.pools
-        known = [pool for pool in shape.pools if self._state.capacity.pool_nodes[pool]]
+        known = [pool for pool in shape.pools if self._state.capacity.pool_nodes[pool] or grows(pools[pool])]
         if not known:
             return "the nodes of its reservation"
         return f"{_plural(len(known), 'pool', 'pools')} {named([pools[pool].name for pool in known])}"
@@ -554,6 +580,7 @@ _DESCRIBE: dict[str, Callable[[Waiting], Iterator[Reason]]] = {
     QUEUE_HELD: Waiting._held_queue,
     BEHIND: Waiting._behind,
     ARRAY_LIMIT: Waiting._array,
+    BUDGET: Waiting._budget,
     NO_NODES: Waiting._no_nodes,
     QUOTA: Waiting._quota,
     CAPACITY: Waiting._insufficient,
@@ -631,12 +658,6 @@ def _time(state: State, row: int) -> list[Reason]:
 
 
 # -- words ------------------------------------------------------------------------------------------------------------
-
-
-def moment(at_ms: int) -> str:
-    """A cell time as people write it."""
-    at = datetime.fromtimestamp(min(at_ms, _LAST_MOMENT_MS) // 1000, UTC)
-    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def amount(slot: int, value: int) -> str:

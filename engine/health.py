@@ -56,7 +56,7 @@ class Watch:
             self._look()
         at_ms = self._moments[0][0] if self._moments else None
         if leases.count:
-            lease = now_ms if leases.anyone_back else leases.next_ms()
+            lease = now_ms if leases.anyone_back else leases.next_ms(now_ms)
             if lease is not None and (at_ms is None or lease < at_ms):
                 return lease
         return at_ms

@@ -181,16 +181,17 @@ class Leases:
 
     # -- the wheel ----------------------------------------------------------------------------------------------------
 
-    def next_ms(self) -> int | None:
-        """The cell time at which the next lease ends, if its node is not heard of before; to the next full bucket."""
-        if not self._sorted:
+    def next_ms(self, now_ms: int) -> int | None:
+        """The cell time at which the next lease ends, if its node is not heard of before; to the next full bucket. It
+        may be told too early as long as it is more than a bucket away: only then is the bucket looked through."""
+        if not self._sorted and self._order and self._order[0] - now_ms <= BUCKET_MS:
             self._sort_first()
         return self._order[0] if self._order else None
 
     def ended(self, now_ms: int) -> list[int]:
         """Nodes whose lease has ended by now, ascending. Each is told once, and silent until it is heard of."""
         found: list[int] = []
-        while (at := self.next_ms()) is not None and at <= now_ms:
+        while (at := self.next_ms(now_ms)) is not None and at <= now_ms:
             rows = np.concatenate(self._wheel.pop(heappop(self._order)))
             self.silent[rows] = True
             found += rows.tolist()

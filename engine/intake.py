@@ -9,6 +9,7 @@ from typing import Any
 from engine import commands as cmd
 from engine import definitions as df
 from engine import events as ev
+from engine import pool_sizes as ps
 from engine import queue_changes as qc
 from engine.capacity import OPEN
 from engine.definitions import Checked
@@ -17,6 +18,7 @@ from engine.hot_swap import after_loss
 from engine.migration import migrate
 from engine.model import NodeState, WorkloadState, check_id
 from engine.naming import ids_of, listed, nodes_of, rows_of
+from engine.spending import approve_spending, remove_budgets, set_budgets, set_price
 from engine.spot import interrupt
 from engine.state import State
 from engine.submission import check_submission
@@ -229,7 +231,14 @@ _CHECKS: dict[type[Any], Callable[[State, Any], Checked]] = {
     cmd.Suspend: _suspend,
     cmd.Resume: _resume,
     cmd.Unreserve: _unreserve,
+    cmd.SetPrice: set_price,
+    cmd.SetBudgets: set_budgets,
+    cmd.RemoveBudgets: remove_budgets,
+    cmd.ApproveSpending: approve_spending,
     cmd.SetSettings: df.set_settings,
+    cmd.SetScaling: ps.set_scaling,
+    cmd.SetTargets: ps.set_targets,
+    cmd.SetAutoscaling: ps.set_autoscaling,
     cmd.RemoveNodes: _remove_nodes,
     cmd.FailNodes: _fail_nodes,
     cmd.RestoreNodes: _restore_nodes,

@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import Literal
 
 from engine.errors import SpecError
+from engine.health_settings import HealthSettings as HealthSettings
 from engine.money import BudgetSpec as BudgetSpec
 from engine.money import check_budget as check_budget
 from engine.money import check_price as check_price
@@ -18,7 +19,6 @@ from engine.qos import Pressure as Pressure
 from engine.qos import Qos as Qos
 from engine.replicas import ServiceSpec as ServiceSpec
 from engine.replicas import check_service
-from engine.health_settings import HealthSettings as HealthSettings
 from engine.scaling import Autoscaling as Autoscaling
 from engine.scaling import ScalingSpec as ScalingSpec
 from engine.scaling import check_scaling
@@ -245,6 +245,7 @@ class CellSpec(Spec, frozen=True, kw_only=True):
     queues: tuple[QueueSpec, ...] = ()
     priority_classes: tuple[PriorityClassSpec, ...] = ()
     settings: Settings = Settings()
+    budgets: tuple[BudgetSpec, ...] = ()
 
 
 class TopologyRequest(Spec, frozen=True, kw_only=True):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from engine.errors import SpecError
-from engine.spec import MAX_QUANTITY, MINUTE_MS, Spec, check_id, check_quantity
+from engine.spec import MINUTE_MS, Spec, check_id, check_quantity
 
 MOST_PRICE = 10**12
 """A million an hour for one node, in micro-USD: a price times the milliseconds of an hour still fits 64 bits."""
+MICROUSD = 1_000_000
+"""That make one of the currency."""
 DAY_MS = 24 * 60 * MINUTE_MS
 MOST_WINDOW_MS = 3660 * DAY_MS
 SCOPES = ("tenant", "team", "queue")
@@ -48,21 +49,7 @@ def check_price(price: int, where: str) -> None:
     check_quantity(price, where, most=MOST_PRICE)
 
 
-def parse_microusd(text: str, where: str, *, most: int = MAX_QUANTITY) -> int:
-    """Micro-USD of a decimal number of whole units such as `12.5`, exactly. Raises SpecError naming the text."""
-    whole, _, fraction = text.strip().removeprefix("$").partition(".")
-    shown = text[:40].encode("unicode_escape").decode()
-    digits = whole + fraction
-    if not digits.isascii() or not digits.isdigit():
-        negative = whole.startswith("-") and digits[1:].isdigit()
-        raise SpecError(
-            where,
-            f"'{shown}' is negative" if negative else f"'{shown}' is not an amount of money",
-            "Give a decimal number from 0 on, such as 12.5",
-        )
-    if fraction[6:].strip("0"):
-        raise SpecError(where, f"'{shown}' has more than six decimals", "Amounts are counted in millionths")
-    amount = int(whole or "0") * 1_000_000 + int(fraction[:6].ljust(6, "0"))
-    if amount > most:
-        raise SpecError(where, f"'{shown}' is more than {most / 1_000_000:,.0f}", "Check the amount")
-    return amount
+def usd(microusd: int) -> str:
+    """An amount as people write it, to the cent."""
+    cents = round(abs(microusd) / 10_000)
+    return f"{'-' if microusd < 0 else ''}${cents // 100:,}.{cents % 100:02d}"

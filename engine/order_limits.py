@@ -19,11 +19,13 @@ class Room(NamedTuple):
     most: int
     """Nodes in all, in time."""
     now: int
-    """Of them those that may be asked for at once."""
+    """Of them those that the project may still ask for now."""
+    in_batch: int
+    """Of these those that still go into the request of this scan for whoever comes."""
     at_once: int
-    """The most that could ever be asked for at once."""
+    """The most that could ever be asked for in one request."""
     why: str
-    """What sets `most`, where it is 0; else what sets `now`."""
+    """What sets `most`, where it is 0; else what sets the others."""
 
 
 class Limits:
@@ -40,6 +42,8 @@ class Limits:
             self.due[orders.pool[row]] += orders.wanted[row] - orders.granted[row]
         self._nodes = len(state.capacity.row_of) + sum(self.due)
         self._ordered = [0] * len(pools)
+        self._in_batch = [0] * len(pools)
+        """Of them those for whoever comes, which go into one request."""
         self._asked: dict[str, int] = {}
         """By project, machines asked for in the last 100 seconds."""
         for row in range(len(orders.pool) - 1, -1, -1):
@@ -69,20 +73,21 @@ class Limits:
         quota = self._quota.get(self._project(pool), NO_LIMIT)
         at_once = min(quota, settings.most_in_batch)
         if state.orders.backed_off_ms.get(pool, 0) > self._now_ms:
-            return Room(0, 0, at_once, self._failed(pool))
+            return Room(0, 0, 0, at_once, self._failed(pool))
         left = most - state.capacity.pool_nodes[pool] - self.due[pool] - self._ordered[pool]
         if left <= 0:
-            return Room(0, 0, at_once, f"is at its most, {most} node{'s' if most != 1 else ''}")
+            return Room(0, 0, 0, at_once, f"is at its most, {most} node{'s' if most != 1 else ''}")
         if settings.most_nodes and self._nodes >= settings.most_nodes:
-            return Room(0, 0, at_once, f"would make the cell larger than {settings.most_nodes} nodes")
+            return Room(0, 0, 0, at_once, f"would make the cell larger than {settings.most_nodes} nodes")
         if settings.most_nodes:
             left = min(left, settings.most_nodes - self._nodes)
         asked = max(quota - self._asked.get(self._project(pool), 0), 0)
-        in_batch = max(settings.most_in_batch - self._ordered[pool], 0)
+        in_batch = max(settings.most_in_batch - self._in_batch[pool], 0)
         why = "its project has asked for its quota of machines in these 100 seconds"
         if in_batch <= asked:
             why = f"a request takes at most {settings.most_in_batch} machines"
-        return Room(left, min(left, asked, in_batch), at_once, why)
+        now = min(left, asked)
+        return Room(left, now, min(now, in_batch), at_once, why)
 
     def _failed(self, pool: int) -> str:
         orders = self._state.orders
@@ -90,9 +95,10 @@ class Limits:
         refused = last >= 0 and orders.state[last] == OrderState.REFUSED
         return "is out of stock" if refused else "has not delivered what was ordered"
 
-    def take(self, pool: int, nodes: int) -> None:
+    def take(self, pool: int, nodes: int, *, gang: bool) -> None:
         """So many of it are ordered."""
         self._ordered[pool] += nodes
+        self._in_batch[pool] += 0 if gang else nodes
         self._nodes += nodes
         project = self._project(pool)
         self._asked[project] = self._asked.get(project, 0) + nodes

@@ -135,9 +135,9 @@ def find(
 
 
 def alike(state: State, row: int, shapes: tuple[Shape, ...], victim: int) -> list[tuple[int, int]]:
-    """Whom `find` would name for the workload and those like it that follow, one for each, in that order:
-    (workload row, index into REQUEUE_CAUSES). `victim` is whom the one before it took the place of; both are of one task
-    and ask for the same (`engine.exchange`). Empty where that cannot be told in advance."""
+    """Whom `find` would name for the workload and those like it that follow, one for each, in that order: (workload
+    row, index into REQUEUE_CAUSES). `victim` is whom the one before it took the place of; both are of one task and ask
+    for the same (`engine.exchange`). Empty where that cannot be told in advance."""
     counts = state.workloads.class_at(row).least
     return _Search(state, row, shapes, counts, state.charge_if(row, shapes, counts)).alike(victim)
 

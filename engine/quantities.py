@@ -1,9 +1,14 @@
-"""Quantities as people write them."""
+"""Quantities and moments as people write them."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from engine.model import RESOURCES
 from engine.shape import Shape
+
+_LAST_MOMENT_MS = 253_402_300_799_000
+"""The end of the year 9999."""
 
 
 def quantity(resource: int, value: int) -> str:
@@ -26,3 +31,9 @@ def task_size(shape: Shape) -> str:
         if value
     ]
     return " + ".join(parts)
+
+
+def moment(at_ms: int) -> str:
+    """A cell time as people write it."""
+    at = datetime.fromtimestamp(min(at_ms, _LAST_MOMENT_MS) // 1000, UTC)
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"

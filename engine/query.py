@@ -157,7 +157,8 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     """OnHold, Suspended, WaitingForDependency, DependencyNeverSatisfied, WaitingForStartTime, Backoff; of a queued
     one WaitingForPreempted, QueueHeld, BehindInQueue, ArrayLimit, WaitingForReservation, NoMatchingNodes,
     WaitingForQuota, InsufficientCapacity, Fragmented, NoDomainFits, AwaitingEvaluation. After InsufficientCapacity or
-    Fragmented, about nodes that have room and yet are not for it: NodeLabels, NodeTaints, KeptApart, NotNear."""
+    Fragmented, about nodes that have room and yet are not for it: NodeLabels, NodeTaints, KeptApart, NotNear; and where
+    pools grow, WaitingForNodes."""
     text: str
     """A sentence with the numbers: asked, free, by whom."""
     unblock: str = ""
@@ -356,6 +357,8 @@ class NodeDetail(msgspec.Struct, frozen=True, kw_only=True):
     """MIG profiles that its devices can be partitioned into; empty where they never are."""
     instances: tuple[tuple[MigInstance, ...], ...] = ()
     """MIG instances of each device; none of one that is not partitioned now. Empty without `profiles`."""
+    note: str = ""
+    """Why the node is kept out, where something is known (`engine.failures`)."""
 
 
 class QueueDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -410,6 +413,12 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """Up to 240 samples (time ms, GPU or else CPU use in permille, queued), oldest first, for sparklines."""
     fragmentation_ppm: int | None = None
     """Share of the free GPU that the work of this cell could not use (`FragmentationReport.ppm`)."""
+    watched: int = 0
+    """Nodes that agents call from."""
+    suspect: int = 0
+    """Those of them that are silent and not declared lost yet."""
+    mass_suspicion: bool = False
+    """They are so many that it may be the network: few are declared lost at a time."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from engine.columns import view
 from engine.errors import SpecError
 from engine.events import BACKFILLED, BORROWED, BURST, FAILURE_CAUSES, REQUEUE_CAUSES
 from engine.explain import Explainer
+from engine.failures import NOTES
 from engine.fairness import report
 from engine.fragmentation import headline_ppm, measured
 from engine.listing import (
@@ -344,6 +345,7 @@ class Reader:
             nvlink_group=pool.nvlink_group,
             profiles=mig.profiles_of(pool),
             instances=_instances(capacity, row) if pool.mig else (),
+            note=NOTES[state.failures.notes.get(row, 0)],
         )
 
     # -- the overview ---------------------------------------------------------------------------------------------
@@ -430,6 +432,9 @@ class Reader:
             finished_last_hour=finished,
             history=tuple(recent.samples),
             fragmentation_ppm=headline_ppm(state),
+            watched=state.failures.watched_count,
+            suspect=state.failures.suspects,
+            mass_suspicion=state.failures.is_mass(state.settings.health.mass_permille),
         )
 
     def _pools(self) -> tuple[PoolOverview, ...]:

@@ -15,6 +15,8 @@ from engine import events as ev
 from engine.columns import view
 from engine.failures import NOTES
 from engine.model import NodeState, QueueMode, WorkloadState
+from engine.orders import OrderState
+from engine.quantities import moment
 from engine.query import Change, Changes
 from engine.state import State
 from engine.workloads import REQUEUED, TRANSITIONS, TURNED
@@ -201,6 +203,21 @@ def _describe(state: State, event: ev.AnyEvent) -> tuple[str, str, str]:
             rows = memoryview(nodes).cast("i")
             first = state.capacity.node_ids[rows[0]]
             return "interrupted", first, f"and {len(rows) - 1} more nodes" if len(rows) > 1 else ""
+        case ev.Ordered(pool=pool, zone=zone, count=count, row=row):
+            more = f" for {ids[row]}" if row >= 0 else ""
+            return "ordered", state.capacity.pools[pool].name, f"{_nodes(count)}{f' in {zone}' if zone else ''}{more}"
+        case ev.NodesGranted(order=order, nodes=nodes):
+            return "granted", f"order {order}", f"{_nodes(len(nodes))}, {nodes[0].id} first"
+        case ev.OrderEnded(order=order, how=how):
+            granted, wanted = state.orders.granted[order], state.orders.wanted[order]
+            return f"order {OrderState(how).label}", f"order {order}", f"{granted} of {_nodes(wanted)} granted"
+        case ev.BackedOff(pool=pool, until_ms=until_ms):
+            rest = f"left alone until {moment(until_ms)}" if until_ms else "delivers again"
+            return "backed off" if until_ms else "back", state.capacity.pools[pool].name, rest
+        case ev.MachinesRefused(order=order, names=names, reason=reason):
+            of = f"order {order}" if order >= 0 else names[0]
+            what = f"{len(names)} machine{'s' if len(names) != 1 else ''} given back"
+            return "refused", of, f"{what}, {names[0]} first: {reason}"
         case ev.QueueChanged(queue=queue):
             return "queue changed", queue.name, ""
         case ev.QueueModeSet(queue=row, mode=mode):
@@ -236,3 +253,7 @@ def _describe(state: State, event: ev.AnyEvent) -> tuple[str, str, str]:
             return "cell", name, ""
         case _:
             return type(event).__name__.lower(), "", ""
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'s' if count != 1 else ''}"

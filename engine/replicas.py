@@ -117,7 +117,7 @@ class Replicas(Table):
 
     def load(self, data: dict[str, Any]) -> None:
         for name in self.columns:
-            setattr(self, name, {row: value for row, value in data[name]})
+            setattr(self, name, dict(data[name]))
 
     def enter(self, row: int, spec: ServiceSpec) -> None:
         self.wanted[row] = spec.first or spec.least

@@ -36,7 +36,7 @@ from engine.fast import place_many
 from engine.fragmentation import live_mix
 from engine.lineup import Lineup, Order, ShortestFirst
 from engine.model import NodeState, WorkloadState
-from engine.pending import Key
+from engine.pending import STOPPED, Key
 from engine.placement import Claim, packed, place, unplace
 from engine.shape import Shape
 from engine.state import State
@@ -63,6 +63,8 @@ class Verdict(IntEnum):
     """Victims are writing their checkpoints for it."""
     NOT_YET = 8
     """The reservation it names has not begun."""
+    BUDGET = 9
+    """A budget that it spends is spent."""
 
 
 _OF_ROOM = (Verdict.NO_CAPACITY, Verdict.WOULD_DELAY)
@@ -83,7 +85,8 @@ class Scheduler:
     """Decides on a State. Holds no fact of its own: dropping it loses only the memory of the last pass."""
 
     most_at_once = 512
-    """Workloads that are started in one batch at most; below 2 they are started one by one, which gives the same."""
+    """Workloads that are started in one batch at most; below 2 they are started one by one, and each preemptor looks for
+    victims of its own, which gives the same."""
 
     def __init__(
         self,
@@ -189,7 +192,7 @@ class Scheduler:
             self._plan_all()
         elif not self._start_rush():
             groups = self.state.pending.groups
-            self._run([(key, group.rows[group.front]) for key, group in groups.items()])
+            self._run([(key, group.rows[group.front]) for key, group in groups.items() if key[3] != STOPPED])
 
     def _look_at(self, arrivals: list[int]) -> None:
         """Only what is new and first of its group: behind a blocked one of its kind it is blocked too."""
@@ -205,7 +208,7 @@ class Scheduler:
             if state.workloads.state[row] == WorkloadState.QUEUED:
                 key = state.pending_key(row)
                 group = state.pending.groups[key]
-                if group.rows[group.front] == row:
+                if group.rows[group.front] == row and key[3] != STOPPED:
                     candidates.append((key, row))
         promised = self.reservation is not None
         if self._overtakes(candidates):
@@ -301,7 +304,8 @@ class Scheduler:
         """Where all that waits has just come and quota is plenty, start as many as there is room for. Returns whether
         those were all."""
         state = self.state
-        rush = self._batches.rush() if self.most_at_once > 1 and self._batches_are_sure() else None
+        sure = self.most_at_once > 1 and self._batches_are_sure() and not state.budgets.any_stops
+        rush = self._batches.rush() if sure else None
         if rush is None:
             return False
         classes = state.workloads.classes
@@ -381,6 +385,8 @@ class Scheduler:
             return Verdict.ARRAY_LIMIT
         if w.class_at(row).reservation and not self._bookings(row):
             return Verdict.NOT_YET
+        if self.state.budgets.specs and self.state.budgets.stopping(self.state, row) is not None:
+            return Verdict.BUDGET
         return None
 
     def at_array_limit(self, row: int) -> bool:
@@ -608,7 +614,7 @@ class Scheduler:
 
     def _exchange(self, row: int) -> bool:
         """Start it in the place of the victim that is next in a run of like preemptors, if there is one."""
-        shapes = next(self.variants(row), None)
+        shapes = next(self.variants(row), None) if self.most_at_once > 1 else None
         victim = None if shapes is None else self._exchanges.next(row, shapes)
         if shapes is None or victim is None:
             return False
@@ -646,6 +652,9 @@ class Scheduler:
         clearing = next(c for c in state.bookings.clearings if c.booking == booking)
         w = state.workloads
         row = clearing.row
+        if state.budgets.specs and state.budgets.stopping(state, row) is not None:
+            self._emit(ev.PreemptionEnded(row))
+            return
         victims = [victim for victim in clearing.victims if w.preempting[victim] == row]
         counts = w.class_at(row).least
         for shapes in self.variants(row):
@@ -680,6 +689,8 @@ class Scheduler:
             growing = state.short & state.replicas.running if state.policy != "conservative" else set()
         for row in sorted(growing):
             if held_ms and held_ms.get(row, 0) > state.now_ms:
+                continue
+            if state.budgets.specs and state.budgets.stopping(state, row) is not None:
                 continue
             placed = state.placed_of(row)
             missing = tuple(count - have for count, have in zip(state.counts_wanted(row), placed, strict=True))
@@ -775,7 +786,9 @@ class Scheduler:
         if only_room_counts and not any(self._may_fit(group.rows[group.front]) for group in groups):
             self._short_of_room = bool(state.pending.groups)
             return
-        waiting = {key: deque(group.rows[group.front :]) for key, group in state.pending.groups.items()}
+        waiting = {
+            key: deque(group.rows[group.front :]) for key, group in state.pending.groups.items() if key[3] != STOPPED
+        }
         lineup = Lineup(state, [(key, rows[0]) for key, rows in waiting.items()])
         plan = Conservative(state, state.settings.reservation_depth)
         hopeful = [(key, rows[0]) for key, rows in waiting.items()] if only_room_counts else None

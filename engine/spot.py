@@ -176,13 +176,6 @@ def taken(state: State, nodes: Sequence[int]) -> list[ev.AnyEvent]:
     return [*events, ev.NodesChanged(array("i", nodes).tobytes(), NodeState.REMOVED)]
 
 
-def displaced(state: State) -> list[int]:
-    """Workloads, oldest first, with tasks on machines that were given notice: they will want other ones."""
-    a = state.allocations
-    nodes = [node for deadline_ms, node in state.doomed if state.capacity.doomed[node] == deadline_ms]
-    return sorted({a.workload[i] for node in set(nodes) for i in a.on_node(node)})
-
-
 def _without(state: State, row: int, nodes: set[int]) -> ev.AnyEvent:
     """The workload loses its tasks on the machines; or it stops, where too few would be left."""
     w, a, capacity = state.workloads, state.allocations, state.capacity

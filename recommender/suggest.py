@@ -30,7 +30,7 @@ CALIBRATED_PERMILLE = (800, 980)
 LEAST_SCORED = 30
 """Scored runs below which a measured skill says little."""
 
-Act = Literal["notify", "uncordon", "consolidate"]
+Act = Literal["notify", "uncordon", "consolidate", "drain"]
 Row = dict[str, Any]
 
 

@@ -13,11 +13,13 @@ import sys
 from collections.abc import Callable, Iterator
 
 import engine_bench
+import heartbeats_bench
 import pack_bench
 import paint_bench
 import peers_bench
 import placement_bench
 import process_bench
+import scale_up_bench
 import topology_bench
 import twin_bench
 import victims_bench
@@ -36,12 +38,14 @@ BENCHES: dict[str, Callable[[], Iterator[Row]]] = {
     "undo": topology_bench.undo,
     "gangs_end_to_end": topology_bench.gangs_end_to_end,
     "victims": victims_bench.victims,
+    "scale_up": scale_up_bench.scale_up_rows,
     "idle_cycle": engine_bench.idle_cycle,
     "restart": engine_bench.restart,
     "fork": twin_bench.fork,
     "what_if": twin_bench.what_if,
     "start_estimate": twin_bench.start_estimate,
     "query": engine_bench.query,
+    "heartbeats": heartbeats_bench.heartbeats,
     "replay": engine_bench.replay_kth,
     "first_paint": paint_bench.first_paint,
 }

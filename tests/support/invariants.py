@@ -294,7 +294,7 @@ def _check_ledger(state: State) -> None:
             == {
                 "tenant": w.tenants.names[w.tenant[row]],
                 "team": w.teams.names[w.team[row]],
-                "queue": next((q for v in state.queues.path[queue] if (q := state.queues.specs[v].name) == spec.of), ""),
+                "queue": spec.of if spec.of in (state.queues.specs[v].name for v in state.queues.path[queue]) else "",
             }[spec.scope]
         ]
         assert budgets.meters.rate[budget] == sum(by_row[row] for row in covered), f"rate of budget {spec.name}"
@@ -679,7 +679,7 @@ class Places:
     def learn(self, event: ev.AnyEvent) -> None:
         if isinstance(event, ev.PoolAdded):
             self._pools[event.pool.name] = event.pool
-        elif isinstance(event, ev.NodesAdded):
+        elif isinstance(event, ev.NodesAdded | ev.NodesGranted):
             self._nodes += event.nodes
         elif isinstance(event, ev.Submitted):
             array = event.workload.array

@@ -415,8 +415,13 @@ all_faults = st.builds(
 def cells(draw: st.DrawFn) -> CellSpec:
     capacities = [draw(st.sampled_from(CAPACITIES[:2])), *draw(st.lists(st.sampled_from(CAPACITIES), max_size=2))]
     pools = tuple(
-        PoolSpec(name=f"p{i}", capacity=capacity, gpu_model="ABC"[i] if capacity.gpu_milli else "", spot=i == 2,
-                 price_microusd_hour=(2_000_003, 7_000_001, 599_999)[i])  # fmt: skip
+        PoolSpec(
+            name=f"p{i}",
+            capacity=capacity,
+            gpu_model="ABC"[i] if capacity.gpu_milli else "",
+            price_microusd_hour=(2_000_003, 7_000_001, 599_999)[i],
+            spot=i == 2,
+        )
         for i, capacity in enumerate(capacities)
     )
     nodes = tuple(

@@ -1,0 +1,93 @@
+"""What is said about nodes to come: orders, when they are likely to be ready, and why no pool grows for some work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from engine.clouds import ANSWER_MS
+from engine.columns import view
+from engine.model import NodeState
+from engine.orders import OrderState
+from engine.quantities import moment
+from engine.query import Reason
+from engine.scale_up import Planner
+from engine.state import State
+from engine.templates import grows
+
+NODES = "WaitingForNodes"
+NEVER = -1
+MOST_NAMED = 3
+"""Orders or pools that a sentence names."""
+
+
+def booting(state: State, order: int) -> int:
+    """Machines of the order that have been granted and not called yet."""
+    c = state.capacity
+    return int(np.count_nonzero((view(c.order) == order) & (view(c.state) == NodeState.BOOTING)))
+
+
+def ready_ms(state: State, order: int) -> int | None:
+    """Cell time at which its machines are likely to be ready, by the median of their boot time; None when nothing more
+    comes of it."""
+    orders, c = state.orders, state.capacity
+    scaling = c.pools[orders.pool[order]].scaling
+    if scaling is None:
+        return None
+    granted = np.flatnonzero((view(c.order) == order) & (view(c.state) == NodeState.BOOTING))
+    from_ms = int(view(c.born)[granted].max()) if len(granted) else NEVER
+    if orders.state[order] == OrderState.OPEN:
+        from_ms = max(from_ms, orders.ordered_ms[order] + sum(ANSWER_MS) // 2)
+    return None if from_ms == NEVER else from_ms + scaling.boot_ms[0]
+
+
+def outlook(state: State, row: int) -> Reason | None:
+    """What the autoscaler makes of a workload that waits for room; None where no pool grows, or it would fit by now."""
+    pools = state.capacity.pools
+    if not any(map(grows, pools)):
+        return None
+    settings = state.settings.autoscaling
+    if not settings.enabled:
+        return Reason(token=NODES, text="pools grow only by hand: the autoscaler is off")
+    planner = Planner(state, state.now_ms, told=row)
+    planner.orders()
+    coming = _coming(state, row)
+    if planner.outcome == "young":
+        return Reason(
+            token=NODES, text=f"nodes are ordered for what has waited for {settings.scale_up_after_ms / 1000:g} s"
+        )
+    if planner.outcome == "incoming" or (coming and planner.outcome != ""):
+        return Reason(token=NODES, text=f"waits for nodes: {coming or 'they are on their way'}")
+    if planner.outcome in ("ordered", "next"):
+        return Reason(token=NODES, text="the next scan of the autoscaler orders nodes for it")
+    if planner.outcome == "free":
+        return None
+    said = [f"{pools[pool].name} {why}" for pool, why in sorted(planner.reasons.items())]
+    if not said:
+        return None
+    more = f", and {len(said) - 2 * MOST_NAMED} more" if len(said) > 2 * MOST_NAMED else ""
+    text = f"no pool that grows could hold it: {'; '.join(said[: 2 * MOST_NAMED])}{more}"
+    return Reason(token=NODES, text=text)
+
+
+def _coming(state: State, row: int) -> str:
+    """The orders that it is likely to get nodes of: those for it, else those for whoever comes, oldest first."""
+    orders = state.orders
+    rows = [r for r in range(len(orders.pool)) if ready_ms(state, r) is not None]
+    own = [r for r in rows if orders.workload[r] == row]
+    usable = {pool for shape in state.workloads.class_at(row).shapes for pool in shape.pools}
+    return _listed(state, own or [r for r in rows if orders.pool[r] in usable])
+
+
+def _listed(state: State, rows: Sequence[int]) -> str:
+    orders, now_ms = state.orders, state.now_ms
+    texts = []
+    for row in rows[:MOST_NAMED]:
+        left = orders.wanted[row] - orders.granted[row] if orders.state[row] == OrderState.OPEN else 0
+        at_ms = ready_ms(state, row)
+        when = f"ready about {moment(at_ms)}" if at_ms is not None and at_ms > now_ms else "due any moment"
+        pool = state.capacity.pools[orders.pool[row]].name
+        texts.append(f"order {row}, {left + booting(state, row)} of {pool}, {when}")
+    more = f", and {len(rows) - MOST_NAMED} more orders" if len(rows) > MOST_NAMED else ""
+    return "; ".join(texts) + more
