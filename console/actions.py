@@ -201,6 +201,10 @@ ACTIONS: tuple[Action, ...] = (
         argument="flags", why_not=_only_typed(":set-policy easy"),
     ),
     Action(
+        "resize", "Resize", tier="T1", shell="muster resize {ids}", commands=("resize",), argument="flags",
+        why_not=_only_typed(":resize ID --request cpu=1 memory=2GiB"),
+    ),
+    Action(
         "consolidate", "Consolidate", tier="T2", shell="muster consolidate {ids}", commands=("consolidate",),
         argument="flags", why_not=_only_typed(":consolidate --unblock ID"),
     ),

@@ -18,6 +18,10 @@ def run(arguments: argparse.Namespace) -> None:
         from console import bench_clemson
 
         bench_clemson.run(arguments)
+    elif arguments.scenario == "spot-week":
+        from console import bench_spot
+
+        bench_spot.run(arguments)
     elif arguments.scenario in gke.SCENARIOS:
         from console import bench_gke
 
@@ -39,6 +43,7 @@ def _catalog() -> list[dict[str, object]]:
         for name, scenario in SCENARIOS.items()
     ] + [
         {"name": "clemson", "machines": PEAK, "marks": MARKS},
+        {"name": "spot-week"},
         *({"name": name, "nodes": scenario.nodes} for name, scenario in gke.SCENARIOS.items()),
     ]
 
@@ -50,5 +55,6 @@ def _catalog_lines() -> list[str]:
         for name, s in SCENARIOS.items()
     ]  # fmt: skip
     rows.append(["clemson", f"{PEAK:,} spot machines in six regions, and the work on them"])
+    rows.append(["spot-week", "a week of jobs with deadlines on machines that are taken back, under four policies"])
     rows += [[name, f"{scenario.nodes:,} nodes: {scenario.load}"] for name, scenario in gke.SCENARIOS.items()]
     return table(("NAME", "LOAD"), rows, (False, False))

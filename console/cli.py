@@ -45,13 +45,15 @@ ACTIONS = {
     "reserve": ("NAME", "keep nodes for named queues or workloads during a window"),
     "unreserve": ("NAME", "take reservations back"),
     "set-policy": ("POLICY", "change how the cell orders and backfills"),
+    "resize": ("WORKLOAD", "give the tasks of workloads another request"),
     "consolidate": ("", "move running workloads so that others start or nodes come free"),
 }
 KINDS = ("workloads", "nodes", "queues", "reservations")
 POLICIES = ("fcfs", "easy", "easy-sjbf", "conservative")
+QOS = ("guaranteed", "burstable", "best_effort")
 PACKING = ("random", "dotprod", "bestfit", "fgd", "muster")
 FORMATS = ("swf", "openb", "itp", "philly")
-BENCHMARKS = ("kueue-baseline", "kueue-large-scale", "clemson", "gke-65k", "gke-130k")
+BENCHMARKS = ("kueue-baseline", "kueue-large-scale", "clemson", "spot-week", "gke-65k", "gke-130k")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -185,6 +187,8 @@ def _change_commands(commands: Any) -> None:
     submit.add_argument(
         "--hot-swap", action="store_true", default=None, help="members on lost nodes are replaced, the others stay"
     )
+    submit.add_argument("--qos", choices=QOS, help="how sure it may be of what it asks for")
+    submit.add_argument("--service", metavar="LEAST-MOST", help="no end, and as many tasks as its load takes")
     submit.add_argument("--reservation", metavar="NAME", help="use the nodes of this reservation, and only those")
     _where_arguments(submit)
     submit.add_argument("--held", action="store_true", help="submit on hold")
@@ -215,6 +219,10 @@ def _where_arguments(submit: argparse.ArgumentParser) -> None:
     kind.add_argument(
         "--spot", dest="capacity", action="store_const", const="spot", help="spot machines only, deadline or not"
     )
+    kind.add_argument(
+        "--spot-first", dest="capacity", action="store_const", const="spot-first",
+        help="spot machines until the deadline's slack runs out",
+    )  # fmt: skip
     kind.add_argument("--on-demand", dest="capacity", action="store_const", const="on-demand", help="no spot machines")
     where.add_argument(
         "--on-demand-share", dest="on_demand", metavar="TASKS|SHARE", help="on demand always, such as 2 or 30%%"
@@ -242,6 +250,12 @@ def action_arguments(target: argparse.ArgumentParser, name: str) -> None:
         target.add_argument("--start", default="now", metavar="WHEN", help="now, +2h or 2026-03-01T14:30 (UTC)")
         target.add_argument("--end", required=True, metavar="WHEN")
         target.add_argument("--queues", default="", metavar="QUEUES", help="whose work may use the nodes meanwhile")
+    elif name == "resize":
+        target.add_argument("ids", nargs="+", metavar=metavar)
+        target.add_argument("--group", default="", metavar="NAME", help="which tasks, where there are several groups")
+        target.add_argument(
+            "--request", nargs="+", required=True, metavar="RESOURCE=QUANTITY", help="of one task, such as cpu=1"
+        )
     elif name == "set-policy":
         target.add_argument("policy", choices=POLICIES)
     elif name == "consolidate":
@@ -308,6 +322,10 @@ def _engine_commands(commands: Any) -> None:
     bench.add_argument("scenario", choices=(*BENCHMARKS, "list"))
     bench.add_argument("--estimates", choices=("none", "known"), default="none", help="run times told beforehand")
     bench.add_argument("--seed", type=int, default=1, metavar="N", help="of the order of arrivals at one instant")
+    spot = bench.add_argument_group("spot-week")
+    spot.add_argument(
+        "--prices", nargs="+", metavar="FILE", help="spot prices by time of one machine type, a CSV file for each zone"
+    )
     gke = bench.add_argument_group("gke-65k and gke-130k")
     gke.add_argument("--nodes", type=_positive, metavar="N", help="so many instead, all counts in proportion")
     gke.add_argument("--durable", action=argparse.BooleanOptionalAction, default=True, help="with a journal on disk")

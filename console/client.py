@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         WorkloadDetail,
     )
     from recommender.suggest import Advice
-    from runbooks.plan import ActionName, Outcome, Proposal, QueueChange, WorkloadMove
+    from runbooks.plan import ActionName, Outcome, Proposal, QueueChange, RequestChange, WorkloadMove
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,8 +145,9 @@ class Client(Protocol):
         queue: QueueChange | None = None,
         reservation: ReservationSpec | None = None,
         moves: tuple[WorkloadMove, ...] = (),
+        resize: RequestChange | None = None,
     ) -> Proposal:
-        """Resolve, simulate on a fork and show. Changes nothing. `queue`, `reservation` and `moves` as in a plan."""
+        """Resolve, simulate on a fork and show. Changes nothing. `queue` and what follows it as in a plan."""
         ...
 
     def approve(self, proposal_id: str, digest: str) -> Outcome:

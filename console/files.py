@@ -23,8 +23,11 @@ from console.forms import (
     ONE_GROUP,
     POOL_FORMS,
     POOL_OF_NODES,
+    PRESSURE_FORMS,
     QUEUE_FORMS,
+    RATIO_FORMS,
     RESOURCE_FORMS,
+    SERVICE_FORMS,
     SETTINGS_FORMS,
     Forms,
     did_you_mean,
@@ -96,9 +99,16 @@ def cell_of(document: Document) -> CellSpec:
     queues = [_queue(document, queue, f"queues[{i}]") for i, queue in enumerate(_list(document, raw, "queues", ""))]
     values = raw | {name: found for name, found in (("nodes", nodes), ("pools", pools), ("queues", queues)) if found}
     if isinstance(raw.get("settings"), dict):
-        values["settings"] = _renamed(document, raw["settings"], SETTINGS_FORMS, "settings")
+        values["settings"] = _settings(document, raw["settings"])
     cell: CellSpec = _convert(document, values, CellSpec, "")
     return cell
+
+
+def _settings(document: Document, raw: dict[str, Any]) -> dict[str, Any]:
+    values = _renamed(document, raw, SETTINGS_FORMS, "settings")
+    if isinstance(values.get("pressure"), dict):
+        values["pressure"] = _renamed(document, values["pressure"], PRESSURE_FORMS, "settings.pressure")
+    return values
 
 
 @contextmanager
@@ -166,6 +176,8 @@ def _workload(document: Document, raw: Any, path: str, now: Now) -> WorkloadSpec
     if not isinstance(raw, dict):
         document.fail(path, "is not a workload", f"Write for example:\n{WORKLOAD_EXAMPLE}")
     values = _renamed(document, raw, workload_forms(now), path)
+    if isinstance(values.get("service"), dict):
+        values["service"] = _renamed(document, values["service"], SERVICE_FORMS, _join(path, "service"))
     short = {name: values.pop(name) for name in ONE_GROUP if name in values}
     if short and "groups" in values:
         document.fail(path, f"has both 'groups' and one of {', '.join(ONE_GROUP)}", "Use one form")
@@ -195,8 +207,9 @@ def _group(document: Document, raw: dict[str, Any], path: str) -> dict[str, Any]
             values["on_demand"] = tasks_of(values["on_demand"], values.get("count", 1))
         except ValueError as error:
             document.fail(_join(path, "on_demand"), str(error), "")
-    if isinstance(values.get("request"), dict):
-        values["request"] = _renamed(document, values["request"], RESOURCE_FORMS, _join(path, "request"))
+    for field in ("request", "limit"):
+        if isinstance(values.get(field), dict):
+            values[field] = _renamed(document, values[field], RESOURCE_FORMS, _join(path, field))
     return values
 
 
@@ -204,8 +217,9 @@ def _pool(document: Document, raw: dict[str, Any], path: str) -> dict[str, Any]:
     values = _renamed(document, raw, POOL_FORMS, path)
     for name in POOL_OF_NODES:
         values.pop(name, None)
-    if isinstance(values.get("capacity"), dict):
-        values["capacity"] = _renamed(document, values["capacity"], RESOURCE_FORMS, f"{path}.capacity")
+    for field, forms in (("capacity", RESOURCE_FORMS), ("reserved", RESOURCE_FORMS), ("overcommit", RATIO_FORMS)):
+        if isinstance(values.get(field), dict):
+            values[field] = _renamed(document, values[field], forms, f"{path}.{field}")
     model = values.get("gpu_model")
     if isinstance(model, str) and model and not values.get("gpu_memory_mib") and not memory_by_name(model):
         document.fail(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import msgspec
@@ -179,6 +180,38 @@ def _array(value: Any) -> Any:
     return {"first": int(first), "last": int(last or first), "step": int(step or 1), "max_running": int(at_once or 0)}
 
 
+def permille(value: Any) -> int:
+    """`1.4` and `140%` are 1400."""
+    text = str(value).strip()
+    percent = text.endswith("%")
+    try:
+        if isinstance(value, bool):
+            raise InvalidOperation
+        found = Decimal(text.removesuffix("%")) * (10 if percent else 1000)
+        if found != int(found):
+            raise InvalidOperation
+    except (ArithmeticError, ValueError):
+        raise ValueError(f"{shown(value)} is not a part such as 0.8 or 80%, to a tenth of a percent") from None
+    return int(found)
+
+
+def _service(value: Any) -> Any:
+    """`2-20` replicas, besides raw services and their human forms."""
+    if isinstance(value, str):
+        least, dash, most = value.partition("-")
+        if not (dash and least.isdecimal() and most.isdecimal()):
+            raise ValueError(f"{shown(value)} is not a number of replicas such as 2-20")
+        return {"least": int(least), "most": int(most)}
+    return value
+
+
+def _load(value: Any) -> Any:
+    """`[[0s, 2.5], [10m, 8]]`: moments, and how many replicas the load would keep wholly busy."""
+    if not isinstance(value, list) or not all(isinstance(point, list) and len(point) == 2 for point in value):
+        raise ValueError("is not a list of moments and replicas, such as [[0s, 2.5], [10m, 8]]")
+    return [[duration_ms(at), permille(replicas)] for at, replicas in value]
+
+
 def _same(value: Any) -> Any:
     return value
 
@@ -188,6 +221,19 @@ RESOURCE_FORMS: Forms = {
     "memory": ("memory_mib", memory_mib),
     "gpu": ("gpu_milli", gpu_milli),
     "disk": ("disk_mib", memory_mib),
+}
+RATIO_FORMS: Forms = {"cpu": ("cpu_milli", permille), "memory": ("memory_mib", permille)}
+SERVICE_FORMS: Forms = {
+    "target": ("target_permille", permille),
+    "tolerance": ("tolerance_permille", permille),
+    "stabilise": ("stabilise_ms", duration_ms),
+    "load": ("simulated_load", _load),
+}
+PRESSURE_FORMS: Forms = {
+    "evict_at": ("evict_at_permille", permille),
+    "evict_to": ("evict_to_permille", permille),
+    "check_every": ("check_every_ms", duration_ms),
+    "pause": ("pause_ms", duration_ms),
 }
 POOL_FORMS: Forms = {
     "price_usd_hour": ("price_microusd_hour", money_microusd),
@@ -227,7 +273,7 @@ GROUP_FORMS: Forms = {
 }
 ONE_GROUP = (
     "request", "tasks", "min_tasks", "gpu_models", "pools", "gpu_memory", "gpu_memory_mib", "mig", "node_labels",
-    "avoid_labels", "tolerations", "spread", "capacity", "capacity_type", "on_demand",
+    "avoid_labels", "tolerations", "spread", "capacity", "capacity_type", "on_demand", "limit",
 )  # fmt: skip
 """What a workload may say of its only group of tasks without `groups`."""
 
@@ -246,6 +292,8 @@ def workload_forms(now: Now) -> Forms:
         "restore": ("restore_ms", duration_ms),
         "backoff": ("backoff_ms", duration_ms),
         "simulated_runtime": ("simulated_runtime_ms", duration_ms),
+        "simulated_usage": ("simulated_usage_permille", permille),
+        "service": ("service", _service),
         "not_before": ("not_before_ms", moment),
         "deadline": ("deadline_ms", moment),
         "after": ("after", _dependencies),
@@ -261,6 +309,7 @@ def workload_forms(now: Now) -> Forms:
 
 _ALL: tuple[Forms, ...] = (
     RESOURCE_FORMS, POOL_FORMS, QUEUE_FORMS, BURST_FORMS, SETTINGS_FORMS, GROUP_FORMS, workload_forms(lambda: 0),
+    SERVICE_FORMS, PRESSURE_FORMS,
 )  # fmt: skip
 HUMAN: dict[str, str] = {raw: human for forms in _ALL for human, (raw, _) in forms.items() if raw != human}
 """Raw field -> how people write it."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     )
     from recommender.suggest import Advice
     from runbooks.gate import Gate
-    from runbooks.plan import ActionName, Outcome, Proposal, QueueChange, WorkloadMove
+    from runbooks.plan import ActionName, Outcome, Proposal, QueueChange, RequestChange, WorkloadMove
 
 REQUESTS = (Submit, Define, AddPools, AddNodes, AddQueues, AddPriorityClasses)
 """Commands that need no approval: they add, they do not touch what exists."""
@@ -159,9 +159,10 @@ class LocalClient:
         queue: QueueChange | None = None,
         reservation: ReservationSpec | None = None,
         moves: tuple[WorkloadMove, ...] = (),
+        resize: RequestChange | None = None,
     ) -> Proposal:
         self._refuse_if_read_only()
-        specs: Any = {"queue": queue, "reservation": reservation, "moves": moves}
+        specs: Any = {"queue": queue, "reservation": reservation, "moves": moves, "resize": resize}
         return self._loop.call(lambda _: self._gate.propose(action, targets, reason, self._who, **specs))
 
     def approve(self, proposal_id: str, digest: str) -> Outcome:

@@ -27,7 +27,7 @@ from engine.query import (
     Unblocking,
     WorkloadDetail,
 )
-from runbooks.plan import ActionName, Outcome, Proposal, QueueChange, WorkloadMove
+from runbooks.plan import ActionName, Outcome, Proposal, QueueChange, RequestChange, WorkloadMove
 
 if TYPE_CHECKING:
     from recommender.suggest import Advice
@@ -129,8 +129,9 @@ class RemoteClient:
         queue: QueueChange | None = None,
         reservation: ReservationSpec | None = None,
         moves: tuple[WorkloadMove, ...] = (),
+        resize: RequestChange | None = None,
     ) -> Proposal:
-        specs = {"queue": queue, "reservation": reservation, "moves": moves}
+        specs = {"queue": queue, "reservation": reservation, "moves": moves, "resize": resize}
         return self._change("/v1/propose", Proposal, {"action": action, "targets": targets, "reason": reason, **specs})
 
     def approve(self, proposal_id: str, digest: str) -> Outcome:

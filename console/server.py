@@ -37,7 +37,7 @@ from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
 from engine.model import ReservationSpec
 from engine.outlook import Ask
 from engine.query import ConsolidationRequest, Query
-from runbooks.plan import ActionName, QueueChange, WorkloadMove
+from runbooks.plan import ActionName, QueueChange, RequestChange, WorkloadMove
 
 if TYPE_CHECKING:
     from engine.loop import EngineLoop
@@ -79,6 +79,7 @@ class ProposeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queue: QueueChange | None = None
     reservation: ReservationSpec | None = None
     moves: tuple[WorkloadMove, ...] = ()
+    resize: RequestChange | None = None
 
 
 class ApproveBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -256,6 +257,7 @@ class Faces:
                 queue=wanted.queue,
                 reservation=wanted.reservation,
                 moves=wanted.moves,
+                resize=wanted.resize,
             )
         )
 

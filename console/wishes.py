@@ -15,7 +15,7 @@ from console.moments import Now, clock_of, moment_ms
 from engine.errors import SpecError
 from engine.measures import duration_ms, shown
 from engine.model import BurstSpec, QueueSpec, ReservationSpec
-from runbooks.plan import ActionName, Proposal, QueueChange
+from runbooks.plan import ActionName, Proposal, QueueChange, RequestChange
 
 if TYPE_CHECKING:
     from console.actions import Action
@@ -53,6 +53,11 @@ def propose(client: Client, name: str, arguments: argparse.Namespace, reason: st
         case "reserve":
             wanted = reservation(arguments, clock_of(client))
             return client.propose(action, (arguments.name,), reason, reservation=wanted)
+        case "resize":
+            wanted_request = RequestChange(
+                group=arguments.group, request=_quantities({}, arguments.request, "--request")
+            )
+            return client.propose(action, tuple(arguments.ids), reason, resize=wanted_request)
         case "set_policy":
             return client.propose(action, (arguments.policy,), reason)
         case "consolidate":

@@ -219,7 +219,7 @@ class Reservation:
                 found = next(enough, None)
                 if found is not None:
                     return tree.bounds(level, found)
-        return tree.bounds(level, 0)
+        return tree.bounds(level, 0) if len(tree.starts[level]) > 1 else (0, 0)
 
     def _find_start(self) -> None:
         """Give back what ends, in order of expected end, until every group has its slots."""

@@ -188,6 +188,23 @@ class SetPriority(Command, frozen=True, kw_only=True, tag="set_priority"):
     priority_class: str
 
 
+MOST_EVIDENCE = 200
+"""Characters."""
+
+
+class Resize(Command, frozen=True, kw_only=True, tag="resize"):
+    """Another request for the tasks of a group. What runs is requeued at its last checkpoint and starts anew with it;
+    refused for what runs and has none."""
+
+    ids: tuple[str, ...]
+    group: str = ""
+    """May be left out where there is one group."""
+    request: dict[str, int]
+    """Resource name -> quantity; a resource that is not named keeps its own."""
+    evidence: str = ""
+    """Why, for the history."""
+
+
 class Move(Spec, frozen=True, kw_only=True):
     """Where a running workload goes: to any nodes of a pool, or to some of the nodes named, in that order."""
 
@@ -294,6 +311,7 @@ AnyCommand = (
     | WatchNodes
     | Interrupt
     | SetPriority
+    | Resize
     | Migrate
     | SetPrice
     | SetBudgets

@@ -19,8 +19,9 @@ from engine import events as ev
 from engine import read
 from engine.agents import Agents
 from engine.columns import view
-from engine.commands import AnyCommand, Define, Receipt
+from engine.commands import AnyCommand, Define, Receipt, Submit
 from engine.controller import Controller, controllers_of
+from engine.costs import BudgetReport, Showback, ShowbackRequest
 from engine.errors import JournalError, MusterError, RefusedError
 from engine.executors.protocol import Confirmations, Outcome, Report, ReportKind
 from engine.executors.simulated import Faults, SimulatedExecutor
@@ -40,6 +41,7 @@ from engine.query import (
     WorkloadDetail,
 )
 from engine.recent import Recent
+from engine.resizing import Recommender, recommended
 from engine.scheduler import Scheduler
 from engine.state import State
 from engine.timers import Entry, Timer
@@ -78,6 +80,8 @@ class Engine:
         """Cell milliseconds between scheduling cycles as time passes: 0 has one at every instant something ends."""
         self.journal_error = ""
         """Why the last change could not be recorded; empty when all is well."""
+        self.recommender: Recommender | None = None
+        """May change the requests of new work, where the settings let it."""
         self._journal = journal
         self._estimates: list[Estimate] = []
         """Start estimates that were shown, where there is no journal to keep them."""
@@ -175,6 +179,8 @@ class Engine:
                     continue
                 for event in events:
                     self._emit(event)
+                if self.recommender is not None and isinstance(command, Submit):
+                    self._resize(changed)
                 accepted.append(changed)
             if audit is not None and not all(isinstance(answer, MusterError) for answer in accepted):
                 self._emit(ev.Audited(audit))
@@ -184,6 +190,12 @@ class Engine:
             answer if isinstance(answer, MusterError) else Receipt(version=version, at_ms=at_ms, changed=answer)
             for answer in accepted
         ]
+
+    def _resize(self, new: tuple[str, ...]) -> None:
+        """What the recommender makes of new workloads, where the cell lets it."""
+        if self.recommender is not None and self.state.settings.rightsizing == "initial":
+            for event in recommended(self.state, self.recommender, new):
+                self._emit(event)
 
     def advance(self, to_ms: int) -> None:
         """Let cell time pass up to `to_ms`: what executors report and what is due, in order of time, and cycles between
@@ -509,6 +521,7 @@ class Engine:
         self._clock_ms = origin._clock_ms
         self._cycled_ms = origin._cycled_ms
         self.cycle_every_ms = origin.cycle_every_ms
+        self.recommender = origin.recommender
         self.agents.leases.opened_ms = origin.agents.leases.opened_ms
 
     def keep_estimates(self, estimates: list[Estimate]) -> None:
@@ -560,6 +573,12 @@ class Engine:
 
     def fairness(self) -> FairnessReport:
         return self.reader.fairness(self._clock_ms)
+
+    def showback(self, request: ShowbackRequest) -> Showback:
+        return self.reader.showback(request, self._clock_ms)
+
+    def budgets(self) -> BudgetReport:
+        return self.reader.budgets(self._clock_ms)
 
     def fragmentation(self) -> FragmentationReport:
         return self.reader.fragmentation(self._clock_ms)

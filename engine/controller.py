@@ -14,8 +14,8 @@ from engine.autoscaler import Autoscaler
 from engine.budgets import BudgetWatch
 from engine.health import Watch
 from engine.heartbeats import Leases
-from engine.provider import ProviderFaults, Provisioning, SimulatedProvider
 from engine.pressure import PressureRelief
+from engine.provider import ProviderFaults, Provisioning, SimulatedProvider
 from engine.services import Services
 from engine.spot import Interruptions
 from engine.state import State

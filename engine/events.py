@@ -19,6 +19,7 @@ from engine.model import (
     ReservationSpec,
     ScalingSpec,
     Settings,
+    TaskGroup,
     WorkloadSpec,
 )
 
@@ -433,6 +434,14 @@ class Wanted(Event, frozen=True, array_like=True, gc=False, tag=75):
     """Tasks that its load takes now, which may be fewer."""
 
 
+class Reclassed(Event, frozen=True, array_like=True, gc=False, tag=76):
+    """A workload that is on no node asks for something else from now on."""
+
+    row: int
+    groups: tuple[TaskGroup, ...]
+    evidence: str = ""
+
+
 # What follows stands for many events, one after the other, of workloads with a single task: written at once and applied
 # column by column (`engine.many`), they leave exactly what the single ones would.
 
@@ -545,6 +554,7 @@ AnyEvent = (
     | Watched
     | NodesNoted
     | Wanted
+    | Reclassed
     | SubmittedMany
     | PlacedMany
     | StartedMany

@@ -72,6 +72,7 @@ class Explainer:
         self._heads: dict[int, int] = {}
         self._waiting: dict[Kind, Waiting] = {}
         self._starts: dict[int, int | None] = {}
+        self._outlooks: dict[int, tuple[Reason, ...]] = {}
 
     def token(self, row: int) -> str:
         """The primary reason's token, without working out its numbers; empty unless the workload waits."""
@@ -86,6 +87,16 @@ class Explainer:
         if self._state.workloads.state[row] == WorkloadState.QUEUED:
             return self._queued(row).reasons
         return _parked(self._state, row)
+
+    def outlook(self, row: int) -> tuple[Reason, ...]:
+        """What is said besides about nodes to come, where it waits for room and pools grow. Costs what a scan of the
+        autoscaler does."""
+        if self._state.workloads.state[row] != WorkloadState.QUEUED or _OF_ROOM.isdisjoint(self._queued(row).tokens):
+            return ()
+        if row not in self._outlooks:
+            found = outlook(self._state, row)
+            self._outlooks[row] = () if found is None else (found,)
+        return self._outlooks[row]
 
     def earliest_start(self, row: int) -> int | None:
         """Cell time at which enough is free if estimates hold and nothing else takes it; None when unknown.
@@ -122,6 +133,7 @@ class Explainer:
             self._heads.clear()
             self._waiting.clear()
             self._starts.clear()
+            self._outlooks.clear()
         w = state.workloads
         ahead = self._ahead_of(row)
         alone = w.kept[row] or state.bookings.clearing_for(row) is not None or row in self.promised()
@@ -214,9 +226,7 @@ class Waiting:
 
     @cached_property
     def reasons(self) -> tuple[Reason, ...]:
-        found = [reason for token in self.tokens for reason in _DESCRIBE[token](self)]
-        ahead = outlook(self._state, self._row) if not _OF_ROOM.isdisjoint(self.tokens) else None
-        return (*found, ahead) if ahead is not None else tuple(found)
+        return tuple(reason for token in self.tokens for reason in _DESCRIBE[token](self))
 
     # -- the gates ----------------------------------------------------------------------------------------------------
 

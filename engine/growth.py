@@ -57,7 +57,8 @@ def outlook(state: State, row: int) -> Reason | None:
         return Reason(
             token=NODES, text=f"nodes are ordered for what has waited for {settings.scale_up_after_ms / 1000:g} s"
         )
-    if planner.outcome == "incoming" or (coming and planner.outcome != ""):
+    own = row in state.orders.workload and bool(coming)
+    if planner.outcome == "incoming" or own or (coming and planner.outcome == "ordered"):
         return Reason(token=NODES, text=f"waits for nodes: {coming or 'they are on their way'}")
     if planner.outcome in ("ordered", "next"):
         return Reason(token=NODES, text="the next scan of the autoscaler orders nodes for it")

@@ -18,6 +18,7 @@ from engine.hot_swap import after_loss
 from engine.migration import migrate
 from engine.model import NodeState, WorkloadState, check_id
 from engine.naming import ids_of, listed, nodes_of, rows_of
+from engine.resizing import resize
 from engine.spending import approve_spending, remove_budgets, set_budgets, set_price
 from engine.spot import interrupt
 from engine.state import State
@@ -245,6 +246,7 @@ _CHECKS: dict[type[Any], Callable[[State, Any], Checked]] = {
     cmd.WatchNodes: _watch_nodes,
     cmd.SetPriority: _set_priority,
     cmd.Migrate: migrate,
+    cmd.Resize: resize,
 }
 _TIMED: dict[type[Any], Callable[[State, Any, int], Checked]] = {
     cmd.ChangeQueue: qc.change_queue,

@@ -284,8 +284,12 @@ class Ledger(Table):
     def _rates(self, state: State, row: int) -> dict[int, int]:
         """Pool -> what the workload's tasks there cost, micro-USD per hour; pools in order of their rows."""
         w, a = state.workloads, state.allocations
-        held = list(a.of_workload(w.first_allocation[row]))
         pool_of = state.capacity.pool
+        first = w.first_allocation[row]
+        if first != NONE and a.next_of_workload[first] == NONE:
+            pool = pool_of[a.node[first]]
+            return {pool: a.count[first] * self.unit(state, w.cls[row], a.group[first], pool)}
+        held = list(a.of_workload(first))
         counts: dict[tuple[int, int], int] = {}
         if len(held) < FEW:
             for i in held:

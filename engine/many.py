@@ -20,7 +20,7 @@ from engine.allocations import NONE
 from engine.columns import summed, view
 from engine.fast import give_back_many
 from engine.model import WorkloadSpec, WorkloadState
-from engine.pending import Arrived, Key
+from engine.pending import STOPPED, Arrived, Key
 from engine.quota import WIDTH, QueueTree, Vector
 
 if TYPE_CHECKING:
@@ -73,6 +73,9 @@ def submitted(state: State, event: ev.SubmittedMany) -> None:
         tenants = [tenant if fair[queue] else NONE for queue, tenant in zip(queues, tenants, strict=True)]
     else:
         tenants = [NONE] * len(specs)
+    if state.budgets.any_stops:
+        stops = state.budgets.stopping
+        tenants = [t if stops(state, row) is None else STOPPED for row, t in zip(rows, tenants, strict=True)]
     state.pending.arrive(Arrived(rows, priorities, queues, classes, tenants))
     state.arrivals += rows
 

@@ -234,6 +234,8 @@ class Settings(Spec, frozen=True, kw_only=True):
     autoscaling: Autoscaling = Autoscaling()
     health: HealthSettings = HealthSettings()
     pressure: Pressure = Pressure()
+    rightsizing: Literal["off", "initial"] = "off"
+    """Whether a registered recommender may change the requests of new work before it starts (`engine.resizing`)."""
 
 
 class CellSpec(Spec, frozen=True, kw_only=True):
@@ -274,7 +276,11 @@ class Affinity(Spec, frozen=True, kw_only=True):
         return hash((tuple(sorted(self.tags.items())), self.level))
 
 
-CapacityType = Literal["", "on-demand", "spot"]
+CapacityType = Literal["", "on-demand", "spot", "spot-first"]
+SPOT_TYPES = ("spot", "spot-first")
+"""Those of which no task begins on an on-demand machine."""
+FLEXIBLE_TYPES = ("", "spot-first")
+"""Those that a deadline may turn to "on-demand"."""
 
 
 class TaskGroup(Spec, frozen=True, kw_only=True):
@@ -301,8 +307,8 @@ class TaskGroup(Spec, frozen=True, kw_only=True):
     tolerations: tuple[Toleration, ...] = ()
     spread: Spread | None = None
     capacity_type: CapacityType = ""
-    """Which pools it may use; empty: any. Where there is a deadline, work that may use any turns to on-demand ones when
-    its slack runs out (`engine.deadlines`)."""
+    """Which pools it may use; empty: any. `spot-first` waits for spot machines, as `spot` does. Unless it is `spot`,
+    work with a deadline turns to on-demand machines when its slack runs out (`engine.deadlines`)."""
     on_demand: int = 0
     """Of its tasks, so many are on demand always. At the door they become a group of their own."""
     limit: Resources | None = None

@@ -60,11 +60,13 @@ class NewNodes:
 class Try:
     """Tasks placed on new nodes, on trial."""
 
-    def __init__(self, on: NewNodes) -> None:
+    def __init__(self, on: NewNodes, spare: int = 0) -> None:
+        """`spare`: how many of the nodes need not be ordered."""
         self.on = on
+        self.spare = spare
         self.placed: list[tuple[Need, tuple[Shape, ...], list[Claim]]] = []
         self.nodes: list[int] = []
-        """Rows of the nodes that would be ordered."""
+        """Rows of the nodes that it takes."""
 
     def note(self, need: Need, shapes: tuple[Shape, ...], claims: list[Claim]) -> None:
         self.placed.append((need, shapes, claims))
@@ -79,8 +81,8 @@ class Try:
                 tasks += count
                 for i, quantity in enumerate((shape.cpu, shape.memory, shape.gpu_milli, shape.disk)):
                     used[i] += quantity * count
-        nodes = len(self.nodes)
-        waste = waste_ppm(used, spec.offered.vector(), nodes)
+        waste = waste_ppm(used, spec.offered.vector(), len(self.nodes))
+        nodes = max(len(self.nodes) - self.spare, 0)
         priority = spec.scaling.priority if spec.scaling is not None else 0
         return Option(self.on.pool, priority, nodes, tasks, waste, nodes * spec.price_microusd_hour)
 

@@ -32,7 +32,7 @@ class Orders(Table):
 
     columns = (
         "pool", "zone", "wanted", "granted", "refused", "ordered_ms", "expires_ms", "ended_ms", "state", "workload",
-        "backed_off_ms", "failures", "taken", "lived_ms",
+        "backed_off_ms", "failures", "taken", "lived_ms", "storms", "watched_ms",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -58,6 +58,10 @@ class Orders(Table):
         """Pool row -> machines that were given notice, where the pool does not say how often to expect that."""
         self.lived_ms: dict[int, int] = {}
         """Pool row -> how long all its machines had been there when the last of those was."""
+        self.storms: dict[int, int] = {}
+        """Pool row -> moments at which any of its machines were."""
+        self.watched_ms: dict[int, int] = {}
+        """Pool row -> time from its first machine to the last of those moments."""
         self.derive()
 
     def derive(self) -> None:

@@ -262,6 +262,18 @@ class DependencyDetail(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it can no longer be met."""
 
 
+class ServiceDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """A service that has not ended."""
+
+    least: int
+    most: int
+    wanted: int
+    """Replicas that it should have now."""
+    target_permille: int
+    use_permille: int | None
+    """CPU in use, of what its replicas ask for; null where nothing is known."""
+
+
 class WorkloadDetail(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     now_ms: int
@@ -321,6 +333,16 @@ class WorkloadDetail(msgspec.Struct, frozen=True, kw_only=True):
     near: tuple[Affinity, ...] = ()
     apart: tuple[Affinity, ...] = ()
     data: tuple[str, ...] = ()
+    qos: str = "guaranteed"
+    service: ServiceDetail | None = None
+    cost_microusd: int = 0
+    """Charged for all its attempts so far."""
+    wasted_microusd: int = 0
+    """Of that for work that was lost and had to be done again."""
+    rate_microusd_hour: int = 0
+    """What it is charged now."""
+    spending_approved: bool = False
+    """Somebody let it start whatever is left of budgets that ask for approval."""
 
 
 class MigInstance(msgspec.Struct, frozen=True, kw_only=True):
@@ -359,6 +381,12 @@ class NodeDetail(msgspec.Struct, frozen=True, kw_only=True):
     """MIG instances of each device; none of one that is not partitioned now. Empty without `profiles`."""
     note: str = ""
     """Why the node is kept out, where something is known (`engine.failures`)."""
+    physical: dict[str, int] = {}
+    """What it has, its own system's share among it; `capacity` is what is left for work."""
+    overcommit: dict[str, int] = {}
+    """Resource name -> permille of `capacity` that requests may come to, where that is more than it has."""
+    in_use: dict[str, int] = {}
+    """What work here is known to use of CPU and memory."""
 
 
 class QueueDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -387,6 +415,8 @@ class PoolOverview(msgspec.Struct, frozen=True, kw_only=True):
     down: int
     capacity: dict[str, int]
     used: dict[str, int]
+    price_microusd_hour: int = 0
+    """Of one node."""
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
@@ -419,6 +449,10 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """Those of them that are silent and not declared lost yet."""
     mass_suspicion: bool = False
     """They are so many that it may be the network: few are declared lost at a time."""
+    cost_microusd_hour: int = 0
+    """Of all nodes, now."""
+    idle_microusd_hour: int = 0
+    """What of that no workload is charged for."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):

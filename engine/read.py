@@ -13,9 +13,10 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from engine import mig
+from engine import costs, mig
 from engine.capacity import Capacity
 from engine.columns import view
+from engine.costs import BudgetReport, Showback, ShowbackRequest
 from engine.errors import SpecError
 from engine.events import BACKFILLED, BORROWED, BURST, FAILURE_CAUSES, REQUEUE_CAUSES
 from engine.explain import Explainer
@@ -31,7 +32,16 @@ from engine.listing import (
     matching,
     ordered,
 )
-from engine.model import LEVELS, RESOURCES, NodeState, QueueMode, ReservationSpec, TopologyRequest, WorkloadState
+from engine.model import (
+    LEVELS,
+    RESOURCES,
+    NodeState,
+    PoolSpec,
+    QueueMode,
+    ReservationSpec,
+    TopologyRequest,
+    WorkloadState,
+)
 from engine.query import (
     DEFAULT_COLUMNS,
     DecisionReport,
@@ -47,12 +57,15 @@ from engine.query import (
     PoolOverview,
     Query,
     QueueDetail,
+    ServiceDetail,
     TaskPlace,
     TopologyDetail,
     WorkloadDetail,
 )
 from engine.recent import Recent, totals
+from engine.resizing import said as resized
 from engine.scheduler import Decision, Scheduler
+from engine.services import load_of
 from engine.state import State
 from engine.topology import CELL, Spans, ranks_in_order
 from engine.workloads import (
@@ -64,10 +77,12 @@ from engine.workloads import (
     PLACED,
     PRIORITY,
     REQUEUED,
+    RESIZED,
     SHRUNK,
     SWAPPED,
     TRANSITIONS,
     TURNED,
+    WANTED,
 )
 
 MOST_ROWS = 10_000
@@ -164,7 +179,7 @@ class Reader:
             kept_ms=w.kept[row],
             loss_ms=0 if w.checkpoint_cost[row] or not state.is_bound(row) else w.lost_if_stopped(row, now_ms),
             position=state.position(row) if waits else None,
-            reasons=self.explainer.reasons(row),
+            reasons=self.explainer.reasons(row) + self.explainer.outlook(row),
             earliest_start_ms=self._earliest_start(row, now_ms) if waits else None,
             promised_start_ms=self.explainer.promised().get(row),
             placement=tuple(
@@ -187,6 +202,26 @@ class Reader:
             near=workload_class.bonds.near,
             apart=workload_class.bonds.apart,
             data=workload_class.bonds.data,
+            qos=workload_class.bonds.qos,
+            service=self._service(row, now_ms),
+            cost_microusd=state.ledger.cost_of(row, now_ms),
+            wasted_microusd=state.ledger.wasted_of(row),
+            rate_microusd_hour=state.ledger.rate[row],
+            spending_approved=row in state.budgets.approved,
+        )
+
+    def _service(self, row: int, now_ms: int) -> ServiceDetail | None:
+        state = self._state
+        spec = state.workloads.terms_at(row).service
+        if spec is None or row not in state.replicas.wanted:
+            return None
+        reported, use = load_of(state, row, spec, now_ms) if state.is_bound(row) else (0, 0)
+        return ServiceDetail(
+            least=spec.least,
+            most=spec.most,
+            wanted=state.replicas.wanted[row],
+            target_permille=spec.target_permille,
+            use_permille=use // reported if reported else None,
         )
 
     def _ranked(self, row: int) -> tuple[list[int], list[int]]:
@@ -281,6 +316,10 @@ class Reader:
             return "its slack ran out"
         if what == PRIORITY:
             return f"is {self._state.workloads.priority_classes[detail].name} now"
+        if what == WANTED:
+            return f"{detail & 0xFFFFFF} replicas in place of {detail >> 24}, by its load"
+        if what == RESIZED:
+            return self._resized(detail)
         if what == SWAPPED:
             lost, gained = detail & 0xFFFFFF, detail >> 24
             return f"{lost} task{'s' if lost != 1 else ''} lost, {gained} placed elsewhere; on from its last checkpoint"
@@ -291,6 +330,11 @@ class Reader:
                 return f"{counted} more"
             return f"{counted} less" if by == NONE else f"{counted} less, to make room for {ids[by]}"
         return ""
+
+    def _resized(self, change: int) -> str:
+        w = self._state.workloads
+        before, after = (w.classes[cls[change]].groups for cls in (w.resized_from, w.resized_to))
+        return resized(before, after, w.resized_why.names[w.resized_by[change]])
 
     def queue(self, name: str, now_ms: int) -> QueueDetail:
         state = self._state
@@ -345,6 +389,9 @@ class Reader:
             nvlink_group=pool.nvlink_group,
             profiles=mig.profiles_of(pool),
             instances=_instances(capacity, row) if pool.mig else (),
+            physical=_physical(pool),
+            overcommit={name: permille for name, permille in pool.overcommit.items() if permille > 1000},
+            in_use=_in_use(self._state, row),
             note=NOTES[state.failures.notes.get(row, 0)],
         )
 
@@ -407,6 +454,12 @@ class Reader:
             rule=rule,
         )
 
+    def showback(self, request: ShowbackRequest, now_ms: int) -> Showback:
+        return costs.showback(self._state, request, now_ms)
+
+    def budgets(self, now_ms: int) -> BudgetReport:
+        return costs.budgets(self._state, now_ms)
+
     def overview(self, recent: Recent, now_ms: int) -> Overview:
         state = self._state
         w = state.workloads
@@ -435,6 +488,8 @@ class Reader:
             watched=state.failures.watched_count,
             suspect=state.failures.suspects,
             mass_suspicion=state.failures.is_mass(state.settings.health.mass_permille),
+            cost_microusd_hour=sum(state.ledger.cost.rate),
+            idle_microusd_hour=sum(state.ledger.cost.rate) - sum(state.ledger.used.rate),
         )
 
     def _pools(self) -> tuple[PoolOverview, ...]:
@@ -468,6 +523,7 @@ class Reader:
                     down=int(states[i, NodeState.DOWN]),
                     capacity=dict(zip(RESOURCES, total, strict=True)),
                     used={name: total[r] - int(free[r][i]) for r, name in enumerate(RESOURCES)},
+                    price_microusd_hour=pool.price_microusd_hour,
                 )
             )
         return tuple(rows)
@@ -520,3 +576,16 @@ def _group_detail(group: Any) -> GroupDetail:
         node_labels=group.node_labels, avoid_labels=group.avoid_labels, tolerations=group.tolerations,
         spread=group.spread,
     )  # fmt: skip
+
+
+def _physical(pool: PoolSpec) -> dict[str, int]:
+    """What a node has, its own system's share among it."""
+    both = zip(RESOURCES, pool.capacity.vector(), pool.reserved.vector(), strict=True)
+    return {name: have + kept for name, have, kept in both}
+
+
+def _in_use(state: State, node: int) -> dict[str, int]:
+    """CPU and memory that work there is known to use."""
+    if node not in state.usage.on:
+        return {}
+    return {"cpu_milli": state.usage.cpu_on(node), "memory_mib": state.usage.memory_on(node)}

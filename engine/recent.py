@@ -197,6 +197,10 @@ def _describe(state: State, event: ev.AnyEvent) -> tuple[str, str, str]:
             return "preemption dropped", ids[row], ""
         case ev.Suspended(row=row) | ev.Resumed(row=row) | ev.Woke(row=row):
             return type(event).__name__.lower(), ids[row], ""
+        case ev.Wanted(row=row, tasks=tasks, load=load):
+            return "wanted", ids[row], f"{tasks} replicas; its load takes {load}"
+        case ev.Reclassed(row=row, evidence=evidence):
+            return "resized", ids[row], evidence
         case ev.TurnedOnDemand(row=row):
             return TRANSITIONS[TURNED], ids[row], "its slack ran out"
         case ev.Interrupted(nodes=nodes):

@@ -95,6 +95,7 @@ class Planner:
         """Nodes to order for whoever comes."""
         self._tasks = 0
         self._expected = incoming(state)
+        self._ordered_for = set(state.orders.workload)
         self._on_its_way = False
         """Enough nodes are coming for the gang that is looked at, in the one place where it is to be."""
 
@@ -184,8 +185,8 @@ class Planner:
         state = self.state
         counts = list(need.counts)
         mark = len(self._claimed)
-        topology = need.shapes[0].topology
-        whole = topology is not None and topology.required is not None
+        free = dict(self._free)
+        whole = _in_one_place(need)
         self._take(need, state.capacity, whole=whole)
         if not any(need.counts):
             return self._say(need, "free")
@@ -201,7 +202,7 @@ class Planner:
         for shapes, claims in reversed(self._claimed[mark:]):
             unplace(state.capacity, shapes, claims)
         del self._claimed[mark:]
-        self._free.clear()
+        self._free = free
         need.counts = counts
         return None
 
@@ -221,7 +222,7 @@ class Planner:
                     self._limits.take(each.on.pool, -nodes, gang=True)
                 return False
             if found is not None:
-                nodes = max(len(found.nodes) - self._spare_for(need, found), 0)
+                nodes = found.option().nodes
                 found.confirm(len(found.nodes))
                 self._limits.take(found.on.pool, nodes, gang=True)
                 placed.append((found, nodes))
@@ -230,35 +231,30 @@ class Planner:
         self._events += [self._order(f.on.pool, f.on.zone, nodes, need.gang) for f, nodes in placed if nodes]
         return True
 
-    def _spare_for(self, need: Need, found: Try) -> int:
-        """Whole nodes that are there or on their way and go to a gang that is to be in one place."""
-        topology = need.shapes[0].topology
-        if topology is None or topology.required is None:
-            return 0
-        pool, zone = found.on.pool, found.on.zone
-        return self._whole_free(pool, zone) + self._expected.get((pool, zone), 0)
-
     def _best_for_gang(self, need: Need, groups: list[int]) -> Try | None:
         """The best pool for all tasks that these groups lack, placed there on trial."""
         tries: list[Try] = []
         for pool, zone in self._candidates([need], groups):
             room = self._limits.room(pool)
-            found = self._place_gang(need, groups, pool, zone, room.most) if room.most else None
-            nodes = 0 if found is None else len(found.nodes)
-            spare = 0 if found is None else self._spare_for(need, found)
+            spare = 0
+            if need.gang in self._ordered_for and _in_one_place(need):
+                # What was ordered for it waits there, or is on its way.
+                spare = self._whole_free(pool, zone) + self._expected.get((pool, zone), 0)
+            found = self._place_gang(need, groups, pool, zone, room.most, spare) if room.most + spare else None
+            nodes = 0 if found is None else found.option().nodes
             why = ""
-            if not room.most:
-                why = room.why
-            elif found is None:
-                why = self._why_not_placed(need, groups, pool, room.most)
-            elif nodes and spare >= nodes and self._expected.get((pool, zone)):
+            if found is None:
+                why = self._why_not_placed(need, groups, pool, room.most) if room.most else room.why
+            elif found.nodes and not nodes and self._expected.get((pool, zone)):
                 why = "has as many nodes on their way as it needs in one place"
                 self._on_its_way = True
-            elif nodes and (spare >= nodes if spare else self._whole_free(pool, zone)):
+            elif found.nodes and (not nodes or (not _in_one_place(need) and self._whole_free(pool, zone))):
                 why = "has whole nodes free, and it does not start on them: more of them would not help"
-            elif nodes - spare > room.at_once:
-                why = f"cannot be asked for {nodes - spare} nodes in one request, {room.at_once} at most"
-            elif nodes - spare > room.now:
+            elif nodes > room.most:
+                why = room.why
+            elif nodes > room.at_once:
+                why = f"cannot be asked for {nodes} nodes in one request, {room.at_once} at most"
+            elif nodes > room.now:
                 why = "the quota of its project for machines is used up for now"
                 self._limits.keep_for_next(pool)
             if why:
@@ -267,21 +263,25 @@ class Planner:
                     found.undo()
             elif found is not None:
                 tries.append(found)
+        if self._on_its_way:
+            for each in tries:
+                each.undo()
+            return None
         return self._chosen(tries)
 
-    def _place_gang(self, need: Need, groups: list[int], pool: int, zone: str, most: int) -> Try | None:
-        """All that these groups lack, on at most so many new nodes."""
+    def _place_gang(self, need: Need, groups: list[int], pool: int, zone: str, most: int, spare: int) -> Try | None:
+        """All that these groups lack, on at most so many new nodes, and `spare` that are there or on their way."""
         new = self._new_nodes(pool, zone)
         shapes = tuple([self._confined(need.shapes[group], pool) for group in groups])
         counts = tuple([need.counts[group] for group in groups])
         bound = sum(-(-count // max(shape.most_on(new.spec), 1)) for shape, count in zip(shapes, counts, strict=True))
         if shapes[0].spread is not None:
             bound = sum(counts)
-        new.provide(min(bound, most))
+        new.provide(min(bound, most + spare))
         claims = place(new.capacity, shapes, counts)
         if claims is None:
             return None
-        found = Try(new)
+        found = Try(new, spare)
         part = Need(shapes, list(counts), need.rows, need.gang, need.young)
         found.note(part, shapes, claims)
         found.nodes = new.fresh(claims)
@@ -306,7 +306,9 @@ class Planner:
         left = [need for need in needs if any(need.counts)]
         for need in left:
             self._take(need, self._coming())
-            self._say(need, "young" if need.young and any(need.counts) else "incoming")
+            self._say(need, "incoming")
+            if need.young:
+                self._say(need, "young", all_of_it=True)
         left = [need for need in left if any(need.counts) and not need.young]
         shut: set[tuple[int, str]] = set()
         """What has given all it may."""
@@ -323,15 +325,15 @@ class Planner:
             if nodes:
                 self._bulk[pool, zone] = self._bulk.get((pool, zone), 0) + nodes
             for need, _, _ in found.placed:
-                self._say(need, "next" if any(need.counts) and more else "ordered")
+                self._say(need, "ordered")
+                if more:
+                    self._say(need, "next", all_of_it=True)
             if more:
                 # They wait for the rest of that pool rather than go where it is worse.
                 waiting = {id(need) for need, _, _ in found.placed}
                 left = [need for need in left if id(need) not in waiting]
             left = [need for need in left if any(need.counts)]
             shut.add((pool, zone))
-        for need in left:
-            self._say(need, "")
 
     def _best_for_singles(self, needs: list[Need], shut: set[tuple[int, str]]) -> Try | None:
         """The pool that is best for as many of them as it takes, placed there on trial."""
@@ -377,7 +379,7 @@ class Planner:
 
     def _candidates(self, needs: list[Need], groups: list[int]) -> list[tuple[int, str]]:
         """Pools, with the zone in turn, whose new nodes could hold tasks of these groups: all of them for a gang. All
-        zones where the tasks say where they want to be."""
+        zones where the tasks say where they want to be, or that they want to be in one place."""
         pools = self.state.capacity.pools
         found = []
         for pool, spec in enumerate(pools):
@@ -387,7 +389,8 @@ class Planner:
             for need in needs:
                 shapes = [need.shapes[group] for group in groups]
                 choosy = any(demand.key in PLACED_BY_NAME for shape in shapes for demand in shape.labels)
-                for zone in zones_of(spec) if choosy else (self._zone(pool),):
+                in_turn = self._zone(pool)
+                for zone in (in_turn, *zones_of(spec)) if choosy or _in_one_place(need) else (in_turn,):
                     if all(self._suits_new(shape, pool, zone) for shape in shapes):
                         zones[zone] = None
                 if need.gang != NONE or self.told in need.rows:
@@ -486,13 +489,23 @@ class Planner:
 
     # -- what is said -------------------------------------------------------------------------------------------------
 
-    def _say(self, need: Need, outcome: str) -> None:
-        if self.told in need.rows:
-            self.outcome = outcome
+    def _say(self, need: Need, outcome: str, *, all_of_it: bool = False) -> None:
+        """Single tasks of a kind have their places in order of age: it holds for those that have one by now, or for all
+        that have none yet."""
+        if self.told in need.rows and not self.outcome:
+            placed = 1 if need.gang != NONE else len(need.rows) - need.counts[0]
+            if all_of_it or need.rows.index(self.told) < placed:
+                self.outcome = outcome
 
     def _note(self, need: Need, pool: int, why: str) -> None:
         if self.told in need.rows:
             self.reasons.setdefault(pool, why)
+
+
+def _in_one_place(need: Need) -> bool:
+    """Whether it is a gang that requires a domain of the topology to itself."""
+    topology = need.shapes[0].topology
+    return topology is not None and topology.required is not None
 
 
 def incoming(state: State) -> dict[tuple[int, str], int]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from engine import mig
 from engine.constraints import FREE, Bonds
 from engine.gpu_models import device_memory_mib
-from engine.model import Affinity, PoolSpec, Qos, Spread, Taint, TaskGroup, Toleration, TopologyRequest
+from engine.model import SPOT_TYPES, Affinity, PoolSpec, Qos, Spread, Taint, TaskGroup, Toleration, TopologyRequest
 
 ANY = "*"
 """As the value of a label: whatever it is."""
@@ -193,7 +193,7 @@ def accepts(group: TaskGroup, pool: PoolSpec, qos: Qos = "guaranteed") -> bool:
         return False
     if group.pools and pool.name not in group.pools:
         return False
-    if group.capacity_type and pool.spot != (group.capacity_type == "spot"):
+    if group.capacity_type and pool.spot != (group.capacity_type in SPOT_TYPES):
         return False
     if group.gpu_models and group.request.gpu_milli and pool.gpu_model not in group.gpu_models:
         return False

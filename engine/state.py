@@ -805,6 +805,16 @@ class State(Table):
             self.workloads.record(row, wl.WANTED, self.now_ms, before << 24 | event.tasks)
             self._stretch(row)
 
+    def _reclassed(self, event: ev.Reclassed) -> None:
+        row = event.row
+        queued = self.workloads.state[row] == WorkloadState.QUEUED
+        if queued:
+            self._dequeue(row)
+        change = self.workloads.reclass(row, event.groups, event.evidence, self.capacity)
+        self.workloads.record(row, wl.RESIZED, self.now_ms, change)
+        if queued:
+            self._enqueue(row)
+
     # -- stopped and started again ------------------------------------------------------------------------------------
 
     def _held(self, event: ev.Held) -> None:
@@ -939,9 +949,9 @@ class State(Table):
                 self.ledger.count_nodes(self, self.capacity.pool[node], -1)
             self.capacity.set_state(node, state, self.now_ms)
             kept_for = self.capacity.booking[node]
-            if state == NodeState.REMOVED and kept_for != OPEN:
-                if any(reservation.booking == kept_for for reservation in self.bookings.reservations):
-                    self.capacity.book([node], OPEN)
+            reserved = kept_for != OPEN and any(r.booking == kept_for for r in self.bookings.reservations)
+            if state == NodeState.REMOVED and reserved:
+                self.capacity.book([node], OPEN)
 
     def _watched(self, event: ev.Watched) -> None:
         self.failures.watch(array("i", event.nodes))
@@ -1000,7 +1010,6 @@ class State(Table):
             if self.capacity.state[node] in (NodeState.READY, NodeState.CORDONED, NodeState.SUSPECT):
                 self.failures.changed(node, self.capacity.state[node], NodeState.DRAINING, self.now_ms)
                 self.capacity.set_state(node, NodeState.DRAINING, self.now_ms)
-
         if any(terms.deadline_ms for terms in self.workloads.terms_specs):
             # How much time a deadline leaves depends on how often machines are taken.
             self.timers.rebuild(self)
@@ -1015,6 +1024,8 @@ class State(Table):
         until = np.where(gone, view(capacity.since)[there], self.now_ms)
         self.orders.lived_ms[pool] = int((until - view(capacity.born)[there]).sum())
         self.orders.taken[pool] = self.orders.taken.get(pool, 0) + more
+        self.orders.storms[pool] = self.orders.storms.get(pool, 0) + 1
+        self.orders.watched_ms[pool] = self.now_ms - int(view(capacity.born)[there].min())
 
     def _turned_on_demand(self, event: ev.TurnedOnDemand) -> None:
         row = event.row
@@ -1127,6 +1138,7 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.BudgetStaged: State._budget_staged,
     ev.SpendingApproved: State._spending_approved,
     ev.Wanted: State._wanted,
+    ev.Reclassed: State._reclassed,
     ev.SubmittedMany: many.submitted,
     ev.PlacedMany: lambda state, event: many.placed(state, event, claimed=False),
     ev.StartedMany: many.started,

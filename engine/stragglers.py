@@ -45,34 +45,44 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Gang:
-    """One attempt of a workload, as far as its members report."""
+    """One attempt of a workload, as far as its members report.
 
-    __slots__ = ("attempt", "done", "fresh", "median", "node", "slow")
+    Members are compared once all have reported anew, or one for the second time: what was reported at different times
+    is not comparable.
+    """
+
+    __slots__ = ("attempt", "done", "median", "node", "round", "slow")
 
     def __init__(self, attempt: int) -> None:
         self.attempt = attempt
-        self.done: dict[int, int] = {}
-        """Task -> permille."""
         self.node: dict[int, int] = {}
+        """Task -> node, of all that ever reported."""
+        self.round: dict[int, int] = {}
+        """Task -> permille done, of those that reported since members were last compared."""
+        self.done: dict[int, int] = {}
+        """The same of when they were last compared."""
+        self.median = 0
         self.slow: dict[int, int] = {}
         """Task -> slow samples in a row, where there is any."""
-        self.median = 0
-        self.fresh = 0
-        """Reports since the median was worked out."""
 
-    def take(self, task: int, node: int, permille: int) -> None:
-        self.done[task] = permille
+    def take(self, task: int, node: int, permille: int, tasks: int) -> None:
+        """`tasks`: how many members it has."""
+        if task in self.round and 2 * len(self.round) >= len(self.node):
+            self._compare()
         self.node[task] = node
-        self.fresh += 1
-        # As often as a sixteenth of it has changed: what a report costs does not grow with the gang.
-        if self.fresh * 16 >= len(self.done):
-            self.median = int(np.median(np.fromiter(self.done.values(), np.int64)))
-            self.fresh = 0
+        self.round[task] = permille
+        if len(self.round) == tasks:
+            self._compare()
+
+    def _compare(self) -> None:
+        self.done, self.round = self.round, {}
+        self.median = int(np.median(np.fromiter(self.done.values(), np.int64)))
         judged = len(self.done) >= LEAST_MEMBERS and self.median >= LEAST_MEDIAN
-        if judged and permille * 1000 < SLOW_PERMILLE * self.median:
-            self.slow[task] = self.slow.get(task, 0) + 1
-        else:
-            self.slow.pop(task, None)
+        for task, permille in self.done.items():
+            if judged and permille * 1000 < SLOW_PERMILLE * self.median:
+                self.slow[task] = self.slow.get(task, 0) + 1
+            else:
+                self.slow.pop(task, None)
 
 
 class Progress:
@@ -100,15 +110,15 @@ class Progress:
                 continue
             gang = self._gangs.pop(row, None)
             if gang is None or gang.attempt != w.attempts[row]:
-                self._members -= len(gang.done) if gang else 0
+                self._members -= len(gang.node) if gang else 0
                 gang = _Gang(w.attempts[row])
             self._gangs[row] = gang
-            self._members -= len(gang.done)
-            gang.take(sample.task, node, sample.done_permille)
-            self._members += len(gang.done)
+            self._members -= len(gang.node)
+            gang.take(sample.task, node, sample.done_permille, w.tasks[row])
+            self._members += len(gang.node)
             taken += 1
         while self._members > MOST_MEMBERS:
-            self._members -= len(self._gangs.pop(next(iter(self._gangs))).done)
+            self._members -= len(self._gangs.pop(next(iter(self._gangs))).node)
         return taken
 
     def forget(self, node: int) -> None:
@@ -121,11 +131,11 @@ class Progress:
         found = []
         for row, gang in list(self._gangs.items()):
             if not state.is_bound(row) or w.attempts[row] != gang.attempt:
-                self._members -= len(self._gangs.pop(row).done)
+                self._members -= len(self._gangs.pop(row).node)
                 continue
             for task, samples in gang.slow.items():
                 node = gang.node[task]
-                if samples >= SAMPLES and any(a.workload[i] == row for i in a.on_node(node)):
+                if samples >= SAMPLES and task in gang.done and any(a.workload[i] == row for i in a.on_node(node)):
                     found.append(
                         Straggler(
                             node=state.capacity.node_ids[node],

@@ -31,12 +31,12 @@ from engine.naming import ids_of, listed, members_of
 from engine.nodes import known_labels, known_values
 from engine.shape import Shape, accepts, tolerates
 from engine.state import State, members
-from engine.templates import could_be, could_close, grows, most_totals
+from engine.templates import could_be, could_close, grows, has_labels, most_totals
 from engine.usual import all_sound, events_of
 
 
 def check_submission(state: State, command: cmd.Submit, now_ms: int) -> tuple[list[ev.AnyEvent], tuple[str, ...]]:
-    if len(command.workloads) > 1 and all_sound(state, command.workloads, _check_place):
+    if len(command.workloads) > 1 and all_sound(state, command.workloads, check_place):
         return [ev.SubmittedMany(command.workloads)], tuple([spec.id for spec in command.workloads])
     new: dict[str, int] = {}
     sound: set[tuple[tuple[TaskGroup, ...], str, bool, TopologyRequest | None, Qos]] = set()
@@ -60,7 +60,7 @@ def check_submission(state: State, command: cmd.Submit, now_ms: int) -> tuple[li
         # Equal requests need looking at once only.
         asked = spec.groups, spec.queue, spec.elastic, spec.topology, spec.qos
         if asked not in sound:
-            _check_place(state, spec, where)
+            check_place(state, spec, where)
             sound.add(asked)
         if spec.deadline_ms or spec.reservation:
             _check_times(state, spec, where, now_ms)
@@ -202,7 +202,7 @@ def _spread(state: State, spec: WorkloadSpec, arrays: dict[str, list[str]]) -> W
     return msgspec.structs.replace(spec, after=tuple(after))
 
 
-def _check_place(state: State, spec: WorkloadSpec, where: str) -> None:
+def check_place(state: State, spec: WorkloadSpec, where: str) -> None:
     """Refuse what could never start: unknown, inner or draining queue, no fitting node, larger than cell or quota."""
     try:
         queue = state.queues.leaf(spec.queue)
@@ -314,8 +314,9 @@ def _unsuited(state: State, shape: Shape, eligible: list[int], where: str) -> Sp
     """Labels or taints keep the tasks from every node that is large enough: which?"""
     capacity = state.capacity
     large = np.isin(view(capacity.pool), eligible) & (view(capacity.state) != NodeState.REMOVED)
+    new = [capacity.pools[i] for i in eligible if grows(capacity.pools[i])]
     for demand in shape.labels:
-        if not (large & capacity.labelled((demand,))).any():
+        if not (large & capacity.labelled((demand,))).any() and not any(has_labels(pool, [demand]) for pool in new):
             field = "avoid_labels" if demand.avoided else "node_labels"
             wanted = "any value" if demand.any else listed(sorted(demand.values))
             if demand.avoided:
@@ -327,13 +328,14 @@ def _unsuited(state: State, shape: Shape, eligible: list[int], where: str) -> Sp
             values = known_values(capacity, demand.key)
             names = known_labels(capacity)
             near = _close(min(demand.values, default=""), values) if values else _close(demand.key, names)
-            there = f"Its values are: {listed(values)}" if values else f"Labels are: {listed(names) or 'none'}"
+            known = f"Its values are: {listed(values)}" if values else f"Labels are: {listed(names) or 'none'}"
             return SpecError(
                 f"{where}.{field}.{demand.key}",
                 f"no node that is large enough has the label '{demand.key}' with {wanted}",
-                f"{near}{there}",
+                f"{near}{known}",
             )
-    if not any(capacity.suited(shape, taints=False)[i] for i in eligible):
+    there = capacity.suited(shape, taints=False)
+    if not any(there[i] for i in eligible) and not any(has_labels(pool, shape.labels) for pool in new):
         return SpecError(
             f"{where}.node_labels", "no node that is large enough has all the labels together", "Ask for fewer of them"
         )
@@ -345,7 +347,7 @@ def _unsuited(state: State, shape: Shape, eligible: list[int], where: str) -> Sp
                     capacity.taint_sets[row]
                     for row in np.unique(view(capacity.taints)[large & capacity.labelled(shape.labels)]).tolist()
                 ),
-                *(capacity.pools[i].taints for i in eligible if grows(capacity.pools[i])),
+                *(pool.taints for pool in new if has_labels(pool, shape.labels)),
             )
             for taint in taints
             if taint.effect == "NoSchedule" and not tolerates(shape.tolerations, taint)
@@ -405,8 +407,8 @@ def _check_topology(state: State, spec: WorkloadSpec, queue: int, where: str) ->
 
 def _largest(state: State, group: TaskGroup) -> str:
     """What the cell's largest nodes offer, for the resources the group asks for."""
-    if not state.capacity.node_ids and not any(map(grows, state.capacity.pools)):
-        return "The cell has no nodes yet"
+    if not state.capacity.row_of and not any(map(grows, state.capacity.pools)):
+        return "The cell has no nodes"
     parts = []
     for i, wanted in enumerate(group.request.vector()):
         if wanted:

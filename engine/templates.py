@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from engine.constraints import Bonds
 from engine.model import NodeSpec, PoolSpec, WorkloadSpec
-from engine.shape import Shape, tolerates
+from engine.shape import Demand, Shape, tolerates
 from engine.state import State
 
 
@@ -30,9 +30,19 @@ def suits_in(pool: PoolSpec, zone: str, shape: Shape) -> bool:
     it is large enough is for `shape.pool_set` to say."""
     if any(t.effect == "NoSchedule" and not tolerates(shape.tolerations, t) for t in pool.taints):
         return False
+    return _has_labels(pool, zone, shape.labels)
+
+
+def has_labels(pool: PoolSpec, demands: Iterable[Demand]) -> bool:
+    """Whether a new node of the pool, in one of its zones, has labels as demanded."""
+    asked = tuple(demands)
+    return any(_has_labels(pool, zone, asked) for zone in zones_of(pool))
+
+
+def _has_labels(pool: PoolSpec, zone: str, demands: Iterable[Demand]) -> bool:
     node = template(pool, zone)
     place = {"region": node.region, "zone": node.zone}
-    return all(demand.holds(pool.labels.get(demand.key) or place.get(demand.key) or None) for demand in shape.labels)
+    return all(demand.holds(pool.labels.get(demand.key) or place.get(demand.key) or None) for demand in demands)
 
 
 def suits(pool: PoolSpec, shape: Shape) -> bool:

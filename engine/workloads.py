@@ -15,7 +15,16 @@ import msgspec
 from engine.columns import Names, Table
 from engine.constraints import FREE, Bonds, Company, Marks, bonds_of
 from engine.errors import NotFoundError
-from engine.model import Dependency, PriorityClassSpec, ServiceSpec, Settings, TaskGroup, WorkloadSpec, WorkloadState
+from engine.model import (
+    FLEXIBLE_TYPES,
+    Dependency,
+    PriorityClassSpec,
+    ServiceSpec,
+    Settings,
+    TaskGroup,
+    WorkloadSpec,
+    WorkloadState,
+)
 from engine.quota import Charge, QueueTree, Vector
 from engine.shape import Shape
 
@@ -32,13 +41,13 @@ LAST_STEP_MS = _STEPS_MS[-1]
 TRANSITIONS = (
     "submitted", "held", "released", "placed", "running", "finished", "failed", "cancelled", "requeued", "suspended",
     "resumed", "waiting", "woke", "grown", "shrunk", "checkpointing", "priority", "turned to on-demand",
-    "swapped", "wanted",
+    "swapped", "wanted", "resized",
     "spending approved",
 )  # fmt: skip
 """What a history entry records, by code."""
 (
     SUBMITTED, HELD, RELEASED, PLACED, RUNNING, FINISHED, FAILED, CANCELLED, REQUEUED, SUSPENDED, RESUMED, WAITING,
-    WOKE, GROWN, SHRUNK, CHECKPOINTING, PRIORITY, TURNED, SWAPPED, WANTED, APPROVED,
+    WOKE, GROWN, SHRUNK, CHECKPOINTING, PRIORITY, TURNED, SWAPPED, WANTED, RESIZED, APPROVED,
 ) = range(len(TRANSITIONS))  # fmt: skip
 DEPENDS_ON = ("finished", "failed", "ended", "started")
 """Kinds of dependency, by code."""
@@ -174,7 +183,7 @@ class Workloads(Table):
         "removed_classes", "took", "took_before", "array_names", "array_limits", "array_running", "array",
         "first_allocation", "first_dependency", "first_dependent", "dependency_waiter", "dependency_target",
         "dependency_kind", "dependency_next", "dependent_next", "history", "history_previous", "history_at",
-        "history_what", "history_detail",
+        "history_what", "history_detail", "resized_from", "resized_to", "resized_why", "resized_by",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -237,6 +246,12 @@ class Workloads(Table):
         self.terms_specs: list[Any] = [USUAL]
         self.removed_classes: list[int] = []
         """Rows of priority classes that nobody can use any more."""
+        self.resized_from = array("i")
+        """By number of a change of request: class row before it."""
+        self.resized_to = array("i")
+        self.resized_why = Names()
+        self.resized_by = array("i")
+        """Index into `resized_why`."""
         self.took = array("q")
         """By class: milliseconds of work of the one that finished last; -1 before any has."""
         self.took_before = array("q")
@@ -477,10 +492,12 @@ class Workloads(Table):
         return bool(rows)
 
     def turn_on_demand(self, row: int, capacity: Capacity) -> None:
-        """Its tasks that may use any pool use on-demand ones alone from now on."""
+        """Its tasks that may, or go to spot machines first, use on-demand ones alone from now on."""
         key: ClassKey = self.class_specs[self.cls[row]]
         groups = tuple(
-            group if group.capacity_type else msgspec.structs.replace(group, capacity_type="on-demand")
+            msgspec.structs.replace(group, capacity_type="on-demand")
+            if group.capacity_type in FLEXIBLE_TYPES
+            else group
             for group in key.groups
         )
         self._reclass(row, key._replace(groups=groups), capacity)
@@ -491,6 +508,15 @@ class Workloads(Table):
         self.cls[row] = new = self.intern(key, capacity)
         if self.took[new] < 0:
             self.took[new], self.took_before[new] = self.took[old], self.took_before[old]
+
+    def reclass(self, row: int, groups: tuple[TaskGroup, ...], evidence: str, capacity: Capacity) -> int:
+        """Another request for a workload that is on no node. Returns the number of the change."""
+        key: ClassKey = self.class_specs[self.cls[row]]
+        self.resized_from.append(self.cls[row])
+        self.cls[row] = self.intern(key._replace(groups=groups), capacity)
+        self.resized_to.append(self.cls[row])
+        self.resized_by.append(self.resized_why.add(evidence))
+        return len(self.resized_to) - 1
 
     def tags_of(self, tags: int) -> dict[str, str]:
         """Tags by the row of their set."""

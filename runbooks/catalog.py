@@ -15,6 +15,7 @@ from typing import Literal, TypeVar, get_args
 import msgspec
 
 from engine.commands import (
+    MOST_EVIDENCE,
     AnyCommand,
     Cancel,
     ChangeQueue,
@@ -30,6 +31,7 @@ from engine.commands import (
     Release,
     Requeue,
     Reserve,
+    Resize,
     Resume,
     SetPolicy,
     Suspend,
@@ -38,8 +40,8 @@ from engine.commands import (
 )
 from engine.errors import SpecError
 from engine.model import Policy, QueueSpec, ReservationSpec
-from runbooks.amounts import hours, listed, size, workloads
-from runbooks.plan import ActionName, Plan
+from runbooks.amounts import amount, hours, listed, size, workloads
+from runbooks.plan import ActionName, Plan, RequestChange
 from runbooks.specs import differences, kept
 
 Kind = Literal["workload", "node", "queue", "reservation", "policy"]
@@ -80,6 +82,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """What a reservation that is made keeps."""
     nodes: tuple[str, ...] = ()
     """Nodes that a bound workload is on, as many as the engine tells."""
+    asks: tuple[tuple[str, dict[str, int]], ...] = ()
+    """(group, request of one task) of a workload."""
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,6 +131,12 @@ def consolidate_command(plan: Plan) -> AnyCommand:
         if not move.to or not move.was:
             raise SpecError(f"moves[{i}]", "names no node", "Say on which nodes it is, and to which it goes")
     return Migrate(moves=tuple(Move(id=move.id, nodes=move.to) for move in plan.moves))
+
+
+def resize_command(plan: Plan) -> AnyCommand:
+    """Raises SpecError unless the plan says what the targets ask for from now on."""
+    change = required(plan.resize, "resize")
+    return Resize(ids=plan.targets, group=change.group, request=change.request, evidence=plan.reason[:MOST_EVIDENCE])
 
 
 def set_policy_command(plan: Plan) -> AnyCommand:
@@ -333,6 +343,17 @@ ROWS: tuple[Action, ...] = (
         done=lambda before, now: now.state == now.id,
     ),
     Action(
+        name="resize",
+        kind="workload",
+        verb="Resize",
+        tier="T1",
+        states=BOUND | {"queued", "held", "waiting", "suspended"},
+        otherwise="Only work that has not ended can be resized",
+        inverse="Resize {them} back to {was}",
+        command=resize_command,
+        done=lambda before, now: now.asks != before.asks,
+    ),
+    Action(
         name="consolidate",
         kind="workload",
         verb="Move",
@@ -359,7 +380,7 @@ def find(name: str) -> Action:
 
 def command(plan: Plan) -> AnyCommand:
     """The one engine command a plan stands for. Raises SpecError for what no command can express."""
-    for field, action in (("queue", "set_quota"), ("reservation", "reserve")):
+    for field, action in (("queue", "set_quota"), ("reservation", "reserve"), ("resize", "resize")):
         if getattr(plan, field) is not None and plan.action != action:
             raise SpecError(field, f"has no meaning for {plan.action}", "Leave it out")
     if plan.moves and plan.action != "consolidate":
@@ -401,7 +422,7 @@ def takes_large_share(action: Action, targets: tuple[Target, ...], pool_nodes: M
 
 def interrupts_work(action: Action, targets: tuple[Target, ...]) -> bool:
     """True when an action that may leave running work alone stops some."""
-    return (action.name == "suspend" and any(target.state in BOUND for target in targets)) or (
+    return (action.name in ("suspend", "resize") and any(target.state in BOUND for target in targets)) or (
         action.name == "set_quota" and any(target.work for target in targets)
     )
 
@@ -435,6 +456,8 @@ def instead(plan: Plan, targets: tuple[Target, ...]) -> str:
     """What the plan puts an end to, where the way back has to name it."""
     if plan.queue is not None:
         return ", ".join(f"{what} {was}" for what, was, _ in differences(plan.queue.was, plan.queue.to))
+    if plan.resize is not None:
+        return "; ".join(dict.fromkeys(request_of(target, plan.resize) for target in targets))
     made = [f"{target.id}: {kept(target.reservation)}" for target in targets if target.reservation is not None]
     return "; ".join(made) or targets[0].state
 
@@ -450,6 +473,13 @@ def steps(plan: Plan, targets: tuple[Target, ...], work: Mapping[str, Target]) -
             return [
                 f"move {move.id} ({facts[move.id]}) from {listed(move.was)} to {listed(move.to)}" for move in plan.moves
             ]
+        case "workload" if plan.resize is not None:
+            to = ", ".join(amount(name, quantity) for name, quantity in plan.resize.request.items())
+            return [
+                f"resize {target.id} ({', '.join(workload_facts(action, target))}) from "
+                f"{request_of(target, plan.resize)} to {to}"
+                for target in targets
+            ]
         case "workload":
             return [f"{action.name} {target.id} ({', '.join(workload_facts(action, target))})" for target in targets]
         case "node":
@@ -459,6 +489,12 @@ def steps(plan: Plan, targets: tuple[Target, ...], work: Mapping[str, Target]) -
         case "queue":
             stops = [f"requeue {held.id} ({', '.join(workload_facts(action, held))})" for held in work.values()]
             return [*queue_steps(plan, targets, work), *stops]
+
+
+def request_of(target: Target, change: RequestChange) -> str:
+    """What a task of the group asks for now of what the change names, as in "4 CPU, 2 GiB memory"."""
+    asked = next((request for group, request in target.asks if change.group in ("", group)), {})
+    return ", ".join(amount(name, asked.get(name, 0)) for name in change.request)
 
 
 def workload_facts(action: Action, target: Target) -> list[str]:
@@ -506,6 +542,11 @@ def check(action: Action, before: Target, now: Target) -> str:
     if action.name == "set_quota" and before.queue is not None and now.queue is not None:
         changed = [f"{what} {to}" for what, _, to in differences(before.queue, now.queue)]
         found = f"{now.id} has {', '.join(changed) or 'what it had'}"
+    if action.name == "resize":
+        found += " and asks for " + "; ".join(
+            f"{group}: {', '.join(amount(name, quantity) for name, quantity in request.items() if quantity)}"
+            for group, request in now.asks
+        )
     if action.name == "consolidate" and now.nodes:
         found += f" on {listed(now.nodes)}"
     if now.work and action.name == "interrupt":
@@ -520,7 +561,7 @@ def loses_work(action: Action, target: Target) -> bool:
     match action.name:
         case "cancel":
             return target.state in BOUND or target.worked_ms > 0
-        case "requeue" | "suspend" | "drain" | "drain_queue" | "set_quota" | "consolidate" | "interrupt":
+        case "requeue" | "suspend" | "resize" | "drain" | "drain_queue" | "set_quota" | "consolidate" | "interrupt":
             return target.state in BOUND
         case _:
             return False

@@ -18,12 +18,12 @@ import msgspec
 
 from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.events import AuditEntry
-from engine.model import ReservationSpec, check_id
+from engine.model import RESOURCES, ReservationSpec, check_id
 from engine.query import Overview, Query, Term, WorkloadDetail
 from runbooks import catalog
 from runbooks.amounts import amount, listed, utc, whole, workloads
 from runbooks.catalog import Action, Target
-from runbooks.plan import Effect, Outcome, Plan, Proposal, QueueChange, WorkloadMove
+from runbooks.plan import Effect, Outcome, Plan, Proposal, QueueChange, RequestChange, WorkloadMove
 from runbooks.specs import differences
 
 if TYPE_CHECKING:
@@ -86,8 +86,9 @@ class Gate:
         queue: QueueChange | None = None,
         reservation: ReservationSpec | None = None,
         moves: tuple[WorkloadMove, ...] = (),
+        resize: RequestChange | None = None,
     ) -> Proposal:
-        """Resolve, simulate on a fork, and show. Changes nothing. `queue`, `reservation` and `moves` as in Plan.
+        """Resolve, simulate on a fork, and show. Changes nothing. `queue` and what follows it as in Plan.
 
         Raises SpecError for an unknown action or malformed targets, NotFoundError naming every unknown target, and
         RefusedError naming every target the action does not apply to, and why.
@@ -103,6 +104,7 @@ class Gate:
             queue=queue,
             reservation=reservation,
             moves=moves,
+            resize=resize,
             reason=reason,
             requester=requester,
         )
@@ -231,6 +233,8 @@ def difference(row: Action, shown: Target, now: Target) -> str:
         return f"{shown.id} was shown as {shown.state} and is {now.state} now"
     if now.attempts != shown.attempts:
         return f"{shown.id} was shown in attempt {shown.attempts} and is in attempt {now.attempts} now"
+    if row.name == "resize" and now.asks != shown.asks:
+        return f"{shown.id} was shown with another request"
     if row.name == "consolidate" and now.nodes != shown.nodes:
         return f"{shown.id} was shown on {listed(shown.nodes)} and is on {listed(now.nodes)} now"
     if row.name in ("drain", "interrupt", "drain_queue", "set_quota"):
@@ -310,6 +314,8 @@ def refuse_outdated(plan: Plan, targets: tuple[Target, ...]) -> None:
                 f"{move.id} was to be moved from {listed(move.was)} and is on {listed(target.nodes)} now",
                 "Plan the moves again: muster consolidate",
             )
+    if plan.resize is not None:
+        refuse_same_request(plan.resize, targets)
     if plan.queue is None:
         return
     present = targets[0].queue
@@ -318,6 +324,18 @@ def refuse_outdated(plan: Plan, targets: tuple[Target, ...]) -> None:
         raise RefusedError(text, "Look at the queue again, then ask for the change again")
     if plan.queue.to == plan.queue.was:
         raise RefusedError(f"{targets[0].id} has exactly that", "Nothing needs doing")
+
+
+def refuse_same_request(change: RequestChange, targets: tuple[Target, ...]) -> None:
+    """Raises RefusedError naming the workloads that ask for exactly that."""
+    same = [
+        target.id
+        for target in targets
+        for group, request in target.asks
+        if change.group in ("", group) and request | change.request == request
+    ]
+    if same:
+        raise RefusedError(f"{listed(tuple(same))} asks for exactly that", "Leave it out; nothing needs doing")
 
 
 def read(engine: Engine, row: Action, plan: Plan, *, executed: bool = False) -> tuple[Target, ...]:
@@ -408,6 +426,7 @@ def read_workloads(engine: Engine, ids: Sequence[str]) -> dict[str, Target]:
             unsaved_ms=work.loss_ms,
             worked_ms=worked(work),
             nodes=tuple(sorted({place.node for place in work.placement})),
+            asks=tuple((group.name, {name: getattr(group, name) for name in RESOURCES}) for group in work.groups),
         )
     return found
 

@@ -12,6 +12,7 @@ from engine.model import QueueSpec, ReservationSpec
 ActionName = Literal[
     "cancel", "hold", "release", "requeue", "suspend", "resume", "cordon", "uncordon", "drain", "hold_queue",
     "drain_queue", "open_queue", "set_quota", "reserve", "unreserve", "set_policy", "consolidate", "interrupt",
+    "resize",
 ]  # fmt: skip
 
 
@@ -25,6 +26,15 @@ class QueueChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     over: Literal["refuse", "keep", "evict"] = "refuse"
     """If more is in use than `to` allows: change nothing and name what would have to go; let it run out; or requeue
     the least costly of it."""
+
+
+class RequestChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Another request for the tasks of workloads."""
+
+    group: str = ""
+    """May be left out where each has one group."""
+    request: dict[str, int]
+    """Resource name -> quantity; a resource that is not named keeps its own."""
 
 
 class WorkloadMove(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,6 +59,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Given exactly for reserve."""
     moves: tuple[WorkloadMove, ...] = ()
     """Given exactly for consolidate: one for each target, in that order."""
+    resize: RequestChange | None = None
+    """Given exactly for resize."""
     reason: str = ""
     requester: str = ""
 

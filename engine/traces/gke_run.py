@@ -16,7 +16,7 @@ import numpy as np
 
 from engine.bulk import Rows
 from engine.columns import view
-from engine.commands import Cancel, Submit
+from engine.commands import AnyCommand, Cancel, Submit
 from engine.control import Engine
 from engine.errors import MusterError
 from engine.model import WorkloadState
@@ -83,7 +83,7 @@ class Clock:
     def __init__(self) -> None:
         self.at_s = 0.0
 
-    def call(self, engine: Engine, at_ms: int, command: Submit | Cancel | None) -> tuple[float, float]:
+    def call(self, engine: Engine, at_ms: int, command: AnyCommand | None) -> tuple[float, float]:
         """Let cell time pass and command. Returns (begin, end) on this clock. Raises MusterError if it is refused."""
         begun, real = self.at_s, time.perf_counter()
         engine.advance(at_ms)
@@ -111,7 +111,7 @@ def _check(engine: Engine, phase: Phase, watch: _Watch) -> None:
         faults.append(f"{_listed(running)} run, and not {_listed(phase.running)}")
     if phase.preempted is not None and watch.preempted != phase.preempted:
         faults.append(f"{watch.preempted:,} tasks were preempted, and not {phase.preempted:,}")
-    faults += _lost(engine.state)
+    faults += lost_work(engine.state)
     if faults:
         raise MusterError(f"phase '{phase.name}' went wrong: {'; '.join(faults)}")
 
@@ -126,7 +126,7 @@ def running_tasks(state: State) -> dict[str, int]:
     return {spec.name: int(n) for spec, n in zip(w.priority_classes, sums.tolist(), strict=True) if n}
 
 
-def _lost(state: State) -> list[str]:
+def lost_work(state: State) -> list[str]:
     """What ended otherwise than it was to, and work that was not kept up to its last checkpoint."""
     w = state.workloads
     now = view(w.state)

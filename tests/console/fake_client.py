@@ -45,7 +45,7 @@ from engine.query import (
     WorkloadDetail,
 )
 from recommender.suggest import Advice
-from runbooks.plan import ActionName, Effect, Outcome, Plan, Proposal, QueueChange, WorkloadMove
+from runbooks.plan import ActionName, Effect, Outcome, Plan, Proposal, QueueChange, RequestChange, WorkloadMove
 
 NOW_MS = 1_772_366_400_000
 """2026-03-01 12:00:00 UTC."""
@@ -587,13 +587,14 @@ class FakeClient:
         queue: QueueChange | None = None,
         reservation: ReservationSpec | None = None,
         moves: tuple[WorkloadMove, ...] = (),
+        resize: RequestChange | None = None,
     ) -> Proposal:
         self._answer()
         if self.read_only:
             raise refuse_read_only()
         plan = Plan(
-            action=action, targets=targets, queue=queue, reservation=reservation, moves=moves, reason=reason,
-            requester="tester",
+            action=action, targets=targets, queue=queue, reservation=reservation, moves=moves, resize=resize,
+            reason=reason, requester="tester",
         )  # fmt: skip
         for name in targets if action in _ALLOWED else ():
             if self._find(name)["state"] not in _ALLOWED[action]:

@@ -109,7 +109,7 @@ LINES = {
     "interrupt": "node-00000",
     "cancel": "wl-000000", "hold": "wl-000003", "release": "wl-000005", "requeue": "wl-000000",
     "suspend": "wl-000000", "resume": "wl-000005",
-    "consolidate": "--unblock wl-000003",
+    "consolidate": "--unblock wl-000003", "resize": "wl-000003 --request cpu=1 memory=2GiB",
 }  # fmt: skip
 MOVED = "wl-000000"
 """What makes room in a consolidation: that is what the plan names, not what starts."""

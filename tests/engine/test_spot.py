@@ -329,7 +329,7 @@ def test_waiting_work_turns_at_the_moment_the_formula_gives(tmp_path: Path) -> N
     expected = spot_time_ms(10 * HOUR, 0, 31 * MINUTE, hazard)
     assert expected is not None
     at = turns_at(first.state, 2)
-    assert at == 12 * HOUR - expected
+    assert at == 12 * HOUR - max(expected, 11 * HOUR + MINUTE)
     first.advance(at - 1)
     assert "turned to on-demand its slack ran out" not in history(first, "late")
     first.close()

@@ -40,9 +40,9 @@ def pool(
 
 
 def elastic(
-    *pools: PoolSpec, settings: Autoscaling = QUICK, nodes: tuple[NodeSpec, ...] = (), queues=None, **engine
+    *pools: PoolSpec, settings: Autoscaling = QUICK, nodes: tuple[NodeSpec, ...] = (), queues=None, path=None, **engine
 ) -> Engine:
-    """An engine in memory. `queues`: specs; one without quota by default."""
+    """An engine, in memory unless a path is given. `queues`: specs; one without quota by default."""
     cell = CellSpec(
         name="elastic",
         pools=pools,
@@ -51,7 +51,7 @@ def elastic(
         priority_classes=(PriorityClassSpec(name="normal", value=0), PriorityClassSpec(name="high", value=100)),
         settings=Settings(autoscaling=settings),
     )
-    return Engine.open(None, cell=cell, **engine)
+    return Engine.open(path, cell=cell, **engine)
 
 
 def work(

@@ -482,11 +482,11 @@ class Witness:
                 self.series = Series(event.by, state.copy(), cleared)
             self.series.victims.append(event)
             self._check_victim(state, event)
-        elif type(event) in (ev.Placed, ev.Grown):
+        elif type(event) in (ev.Placed, ev.Grown, ev.Swapped):
             self._use, self._bursts = leaf_use(state), _bursting(state)
 
     def after(self, state: State, event: ev.AnyEvent) -> None:
-        if type(event) in (ev.Placed, ev.Grown):
+        if type(event) in (ev.Placed, ev.Grown, ev.Swapped):
             _check_admission(state, self._use, self._bursts)
             _check_place(state, event)
             self.places.check(state, event.row)
@@ -628,7 +628,7 @@ def _check_admission(state: State, before: dict[tuple[str, str, str], int], burs
         )
 
 
-def _check_place(state: State, event: ev.Placed | ev.Grown) -> None:
+def _check_place(state: State, event: ev.Placed | ev.Grown | ev.Swapped) -> None:
     """P15: only on ready nodes of pools it accepts, and on kept nodes only if they are kept for it, or if it is
     expected to be gone when the reservation starts."""
     w, q, capacity = state.workloads, state.queues, state.capacity
