@@ -205,6 +205,34 @@ ACTIONS: tuple[Action, ...] = (
         why_not=_only_typed(":resize ID --request cpu=1 memory=2GiB"),
     ),
     Action(
+        "set_price", "Set price", tier="T1", shell="muster set-price {ids}", commands=("set-price",), argument="flags",
+        why_not=_only_typed(":set-price POOL 12.5"),
+    ),
+    Action(
+        "set_scaling", "Set scaling", tier="T1", shell="muster set-scaling {ids}", commands=("set-scaling",),
+        argument="flags", why_not=_only_typed(":set-scaling POOL --most 40"),
+    ),
+    Action(
+        "set_targets", "Set targets", tier="T1", shell="muster set-targets {ids}", commands=("set-targets",),
+        argument="flags", why_not=_only_typed(":set-targets POOL +2h=40"),
+    ),
+    Action(
+        "set_autoscaling", "Set autoscaling", tier="T1", shell="muster set-autoscaling {ids}",
+        commands=("set-autoscaling",), argument="flags", why_not=_only_typed(":set-autoscaling predict_permille=900"),
+    ),
+    Action(
+        "set_budget", "Set budget", tier="T1", shell="muster set-budget {ids}", commands=("set-budget",),
+        argument="flags", why_not=_only_typed(":set-budget NAME --queue QUEUE --limit 500"),
+    ),
+    Action(
+        "remove_budget", "Remove budget", tier="T1", shell="muster remove-budget {ids}", commands=("remove-budget",),
+        argument="flags", why_not=_only_typed(":remove-budget NAME"),
+    ),
+    Action(
+        "approve_spending", "Approve spending", (), _WORK, "T1", "workload", "muster approve-spending {ids}",
+        ("approve-spending",), "ids", False, _needs_state("approved", "queued", "held", "waiting", "suspended"),
+    ),
+    Action(
         "consolidate", "Consolidate", tier="T2", shell="muster consolidate {ids}", commands=("consolidate",),
         argument="flags", why_not=_only_typed(":consolidate --unblock ID"),
     ),

@@ -43,6 +43,17 @@ class RegisterBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nodes: tuple[str, ...]
 
 
+class RegisterAnswer(msgspec.Struct, frozen=True):
+    nodes: tuple[str, ...]
+    rows: tuple[int, ...]
+    epochs: tuple[int, ...]
+    """Row and epoch of each of the nodes are its token."""
+    refused: tuple[str, ...]
+    """Those that the cell does not have."""
+    heartbeat_every_s: float
+    """Seconds of a wall clock between heartbeats."""
+
+
 class BeatBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: bytes
     epochs: bytes
@@ -100,7 +111,9 @@ class AgentFaces:
     async def register(self, request: Request) -> Response:
         wanted: RegisterBody = await self._asked(request, RegisterBody)
         _limit("nodes", len(wanted.nodes))
-        return _answer(request, await self._on_engine(lambda engine: engine.agents.register(wanted.nodes)))
+        found = await self._on_engine(lambda engine: engine.agents.register(wanted.nodes))
+        every_s = found.heartbeat_every_ms / 1000 / self._loop.speed
+        return _answer(request, RegisterAnswer(found.nodes, found.rows, found.epochs, found.refused, every_s))
 
     async def heartbeats(self, request: Request) -> Response:
         batch: BeatBody = await self._asked(request, BeatBody)

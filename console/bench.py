@@ -18,6 +18,10 @@ def run(arguments: argparse.Namespace) -> None:
         from console import bench_clemson
 
         bench_clemson.run(arguments)
+    elif arguments.scenario == "predictive-day":
+        from console import bench_predictive
+
+        bench_predictive.run(arguments)
     elif arguments.scenario == "spot-week":
         from console import bench_spot
 
@@ -43,6 +47,7 @@ def _catalog() -> list[dict[str, object]]:
         for name, scenario in SCENARIOS.items()
     ] + [
         {"name": "clemson", "machines": PEAK, "marks": MARKS},
+        {"name": "predictive-day"},
         {"name": "spot-week"},
         *({"name": name, "nodes": scenario.nodes} for name, scenario in gke.SCENARIOS.items()),
     ]
@@ -55,6 +60,7 @@ def _catalog_lines() -> list[str]:
         for name, s in SCENARIOS.items()
     ]  # fmt: skip
     rows.append(["clemson", f"{PEAK:,} spot machines in six regions, and the work on them"])
+    rows.append(["predictive-day", "series of demand by the hour, met by rules and by a pool that grows ahead"])
     rows.append(["spot-week", "a week of jobs with deadlines on machines that are taken back, under four policies"])
     rows += [[name, f"{scenario.nodes:,} nodes: {scenario.load}"] for name, scenario in gke.SCENARIOS.items()]
     return table(("NAME", "LOAD"), rows, (False, False))

@@ -11,7 +11,7 @@ import msgspec
 
 from console.plain import facts, table
 from console.show import write_json, write_lines
-from engine.traces.spot_week import BOOT_MS, NOTICE_MS, Outcome, Result, assumed_market, bench, read_market
+from engine.traces.spot_week import BOOT_MS, NOTICE_MS, Result, assumed_market, bench, read_market
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -28,50 +28,41 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _lines(seed: int, result: Result) -> list[str]:
+    prices, _, taken = result.source.partition("; ")
     pairs = [
-        ("scenario", f"spot-week, seed {seed}: {result.policies[0].jobs:,} jobs with deadlines, of 12 minutes to 28 hours"),
-        ("prices", result.source),
+        ("scenario", f"spot-week, seed {seed}: {result.policies[0].jobs:,} jobs with deadlines"),
+        ("prices", prices),
+        ("taken", taken),
         ("wall time", f"{sum(each.wall_ms for each in result.policies) / 1000:,.1f} s"),
         ("machine", f"Python {platform.python_version()}, {os.cpu_count()} cores"),
+    ]
+    costs = [
+        [each.policy, _usd(each.cost_microusd), _usd(each.cost_per_finished_microusd, 4),
+         f"{each.in_time / each.jobs:.1%}", f"{each.goodput_permille / 10:.1f}%", f"{each.machine_hours:,}"]
+        for each in result.policies
     ]  # fmt: skip
-    titles = (
-        "", "USD", "USD/JOB DONE", "IN TIME", "GOODPUT", "MACHINE-H", "LOST H", "IDLE H", "TAKEN", "STOPS", "TURNED",
-    )  # fmt: skip
-    rows = [_row(each) for each in result.policies]
-    rows.append(
-        ["bound", _usd(result.bound_microusd), f"{result.bound_per_job_microusd / 1e6:,.4f}", "100.0%", *[""] * 7]
-    )
+    costs.append(["bound", _usd(result.bound_microusd), _usd(result.bound_per_job_microusd, 4), "100.0%", "", ""])
+    numbers = ("lost_hours", "idle_hours", "machines_taken", "stops", "turned")
+    hours = [[each.policy, *(f"{getattr(each, name):,}" for name in numbers)] for each in result.policies]
+    right = (False, *(True,) * 5)
     return [
         *facts(pairs),
         "",
-        *table(titles, rows, (False, *(True,) * 10)),
+        *table(("", "USD", "USD/JOB DONE", "IN TIME", "GOODPUT", "MACHINE-H"), costs, right),
+        "",
+        *table(("", "LOST H", "IDLE H", "MACHINES TAKEN", "JOBS STOPPED", "TURNED"), hours, right),
         "",
         "mixed takes any machine to be had, the cheapest first; spot first waits for spot",
-        "machines until the deadline's slack runs out. Jobs that must not be on spot machines",
-        "never are. The bound knows all prices: each job by itself buys the",
-        "cheapest minutes before its deadline, moves at no cost, and nothing boots or idles.",
-        "Goodput: useful time of finished jobs in the time that machines were paid for.",
-        f"Machines boot in {BOOT_MS[0] // 1000} s (p95 {BOOT_MS[1] // 1000} s) and are taken after a notice of "
-        f"{NOTICE_MS // 1000} s. Simulated in",
-        "one process: no cloud, network or batch system.",
+        "machines until the deadline's slack runs out, then turns to on-demand ones. Jobs",
+        "that must not be on spot machines never are. Goodput: useful time of finished",
+        "jobs in the time that machines were paid for. The bound knows all prices: each",
+        "job by itself buys the cheapest minutes before its deadline, moves at no cost,",
+        "and nothing boots or idles.",
+        f"Machines boot in {BOOT_MS[0] // 1000} s (p95 {BOOT_MS[1] // 1000} s) and end {NOTICE_MS // 1000} s after the "
+        "notice. Simulated",
+        "in one process: no cloud, network or batch system.",
     ]
 
 
-def _row(each: Outcome) -> list[str]:
-    return [
-        each.policy,
-        _usd(each.cost_microusd),
-        f"{each.cost_per_finished_microusd / 1e6:,.4f}",
-        f"{each.in_time / each.jobs:.1%}",
-        f"{each.goodput_permille / 10:.1f}%",
-        f"{each.machine_hours:,}",
-        f"{each.lost_hours:,}",
-        f"{each.idle_hours:,}",
-        f"{each.machines_taken:,}",
-        f"{each.stops:,}",
-        f"{each.turned:,}",
-    ]
-
-
-def _usd(microusd: int) -> str:
-    return f"{microusd / 1e6:,.2f}"
+def _usd(microusd: int, digits: int = 2) -> str:
+    return f"{microusd / 1e6:,.{digits}f}"

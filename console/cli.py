@@ -46,6 +46,13 @@ ACTIONS = {
     "unreserve": ("NAME", "take reservations back"),
     "set-policy": ("POLICY", "change how the cell orders and backfills"),
     "resize": ("WORKLOAD", "give the tasks of workloads another request"),
+    "set-scaling": ("POOL", "how far a pool grows and shrinks by itself"),
+    "set-targets": ("POOL", "nodes that a pool has from some time on, whatever waits"),
+    "set-autoscaling": ("", "when the cell orders nodes and gives them back"),
+    "set-price": ("POOL", "what a node of a pool costs from now on"),
+    "set-budget": ("NAME", "what a tenant, a team or a queue may spend in each window"),
+    "remove-budget": ("NAME", "take budgets back"),
+    "approve-spending": ("WORKLOAD", "let workloads start whatever is left of budgets that ask for approval"),
     "consolidate": ("", "move running workloads so that others start or nodes come free"),
 }
 KINDS = ("workloads", "nodes", "queues", "reservations")
@@ -53,7 +60,8 @@ POLICIES = ("fcfs", "easy", "easy-sjbf", "conservative")
 QOS = ("guaranteed", "burstable", "best_effort")
 PACKING = ("random", "dotprod", "bestfit", "fgd", "muster")
 FORMATS = ("swf", "openb", "itp", "philly")
-BENCHMARKS = ("kueue-baseline", "kueue-large-scale", "clemson", "spot-week", "gke-65k", "gke-130k")
+SCENARIOS = ("gke-65k", "gke-130k", "clemson", "spot-week", "predictive-day")
+BENCHMARKS = ("kueue-baseline", "kueue-large-scale", "clemson", "predictive-day", "spot-week", "gke-65k", "gke-130k")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -105,6 +113,7 @@ def parser() -> argparse.ArgumentParser:
     root.add_argument("--version", action="version", version=f"muster {VERSION}")
     root.add_argument("--demo", action="store_true", help="open a generated AI cluster with live load")
     root.add_argument("--nodes", type=_positive, metavar="N", help="with --demo: how many nodes")
+    _scenario(root)
     root.add_argument("--fresh", action="store_true", help="with --demo: forget the earlier demo and start anew")
     _speed(root)
     _reach(root)
@@ -135,6 +144,20 @@ def _show_commands(commands: Any) -> None:
     )
     fairness.add_argument("queue", nargs="?", help="only this queue and its starts")
     _reach(fairness, sub=True)
+    told = "what finished work has cost, how much of that was of use, and what providers took back"
+    _reach(_command(commands, "spot", "console.spot:spot", told), sub=True)
+    showback = _command(commands, "showback", "console.spending:showback", "who was charged what, and what was idle")
+    showback.add_argument("--by", default="tenant", metavar="GROUP", help="tenant, team, queue, pool or tag:KEY")
+    showback.add_argument("--days", type=_positive, default=30, metavar="N", help="the last so many days (30)")
+    showback.add_argument("--since", metavar="DAY", help="instead: from this day (UTC) on, such as 2026-03-01")
+    showback.add_argument("--until", metavar="DAY", help="with --since: up to the end of this day")
+    _reach(showback, sub=True)
+    scaling = _command(commands, "scaling", "console.scaling:scaling", "how large pools are and should be")
+    _reach(scaling, sub=True)
+    budgets = _command(
+        commands, "budgets", "console.spending:budgets", "what budgets have left, and when they are spent"
+    )
+    _reach(budgets, sub=True)
     whatif = _command(commands, "whatif", "console.whatif:whatif", "what would change, tried on a fork of the cell")
     whatif.add_argument(
         "--edit",
@@ -161,6 +184,7 @@ def _show_commands(commands: Any) -> None:
 def _change_commands(commands: Any) -> None:
     define = _command(commands, "define", "console.act:define", "give an empty cell its pools, nodes and queues")
     define.add_argument("file", help="YAML or JSON that defines the cell")
+    define.add_argument("--prices", metavar="FILE", help="CSV that prices its pools by machine type")
     _reach(define, sub=True)
     submit = _command(commands, "submit", "console.act:submit", "submit workloads of a file, or one from flags")
     submit.add_argument("file", nargs="?", help="YAML or JSON with one or many workloads; - for standard input")
@@ -258,6 +282,26 @@ def action_arguments(target: argparse.ArgumentParser, name: str) -> None:
         )
     elif name == "set-policy":
         target.add_argument("policy", choices=POLICIES)
+    elif name == "set-scaling":
+        target.add_argument("pool", metavar=metavar)
+        for field, told in (
+            ("least", "nodes it never shrinks below"),
+            ("most", "nodes it never grows above"),
+            ("headroom", "whole nodes that are kept free"),
+        ):
+            target.add_argument(f"--{field}", type=_count, metavar="N", help=told)
+        target.add_argument("--priority", type=_integer, metavar="N", help="pools of a higher one are tried first")
+    elif name == "set-targets":
+        target.add_argument("pool", metavar=metavar)
+        target.add_argument("targets", nargs="+", metavar="TIME=NODES", help="as +2h=40; none: takes them all back")
+    elif name == "set-autoscaling":
+        target.add_argument("--preset", default="", metavar="NAME", help="seed or ca; what is given besides changes it")
+        target.add_argument("settings", nargs="*", metavar="SETTING=VALUE", help="as scan_every=30s enabled=no")
+    elif name == "set-price":
+        target.add_argument("pool", metavar=metavar)
+        target.add_argument("price", metavar="PRICE", help="in USD per hour, such as 12.5")
+    elif name == "set-budget":
+        _budget_arguments(target)
     elif name == "consolidate":
         target.add_argument("--unblock", default="", metavar="ID", help="so that this waiting workload starts")
         target.add_argument("--free-nodes", type=_count, default=0, metavar="N", help="so that N nodes are empty")
@@ -268,6 +312,23 @@ def action_arguments(target: argparse.ArgumentParser, name: str) -> None:
         )
     else:
         target.add_argument("ids", nargs="+", metavar=metavar)
+
+
+def _budget_arguments(target: argparse.ArgumentParser) -> None:
+    """What is not given stays as it is."""
+    target.add_argument("name", metavar="NAME")
+    whose = target.add_mutually_exclusive_group()
+    whose.add_argument("--tenant", default="")
+    whose.add_argument("--team", default="")
+    whose.add_argument("--queue", default="", help="with all queues below it")
+    target.add_argument("--limit", metavar="USD", help="that may be spent in each window")
+    target.add_argument("--window", metavar="TIME", help="such as 1d, 7d or 30d (default); windows follow each other")
+    target.add_argument(
+        "--then",
+        choices=("warn", "hold", "approve"),
+        help="when all is spent: show it (default), start nothing more of it, or only what somebody approves",
+    )
+    target.add_argument("--warn-percent", type=_count, metavar="N", help="of the limit, shown from then on (80)")
 
 
 def _quota_arguments(target: argparse.ArgumentParser) -> None:
@@ -322,6 +383,9 @@ def _engine_commands(commands: Any) -> None:
     bench.add_argument("scenario", choices=(*BENCHMARKS, "list"))
     bench.add_argument("--estimates", choices=("none", "known"), default="none", help="run times told beforehand")
     bench.add_argument("--seed", type=int, default=1, metavar="N", help="of the order of arrivals at one instant")
+    ahead = bench.add_argument_group("predictive-day")
+    ahead.add_argument("--data", metavar="FOLDER", help="hourly series, *.csv.gz with a column value; else generated")
+    ahead.add_argument("--series", metavar="NAME", default="", help="the one that is played through the engine")
     spot = bench.add_argument_group("spot-week")
     spot.add_argument(
         "--prices", nargs="+", metavar="FILE", help="spot prices by time of one machine type, a CSV file for each zone"
@@ -332,6 +396,10 @@ def _engine_commands(commands: Any) -> None:
     cuts = ("jobsets", "one", "singles")
     gke.add_argument("--training", choices=cuts, default="jobsets", help="of gke-130k: 8 gangs, one, or tasks alone")
     _json(bench)
+    drill = _command(commands, "drill", "console.drill:run", "lose nodes of a large cell in virtual time")
+    drill.add_argument("--nodes", type=_positive, metavar="N", help="so many, a multiple of 650 (default 65,000)")
+    drill.add_argument("--seed", type=int, default=1, metavar="N", help="of which spot nodes are lost, and run times")
+    _json(drill)
     pack = _command(commands, "pack", "console.pack:run", "place a trace's GPU pods on its nodes, to compare policies")
     pack.add_argument("--format", required=True, choices=("openb",))
     pack.add_argument("--nodes", required=True, metavar="FILE", help="node list, plain or gzip")
@@ -348,11 +416,16 @@ def _engine_commands(commands: Any) -> None:
     serve.add_argument("--listen", metavar="HOST:PORT", help="serve TCP too; this machine only")
     serve.add_argument("--demo", action="store_true", help="a generated AI cluster with live load")
     serve.add_argument("--nodes", type=_positive, metavar="N", help="with --demo: how many nodes")
+    _scenario(serve)
     serve.add_argument("--seed", type=int, default=1, metavar="N", help="of the simulated executor and the demo")
     serve.add_argument("--ignore-snapshot", action="store_true", help="read the whole journal instead of its snapshot")
     serve.add_argument("--readonly", action="store_true", default=None, help="refuse every change")
     serve.add_argument("--cell", metavar="NAME", help="name of the cell and of its state folder")
     _speed(serve)
+    agent = _command(commands, "agent", "console.agent:agent", "tell a cell that nodes are alive, until it is stopped")
+    agent.add_argument("--node", metavar="ID", action="append", required=True, help="a node; may be given several times")
+    _reach(agent, sub=True)
+
     stop = _command(commands, "stop", "console.start:stop_engine", "stop the cell's engine; its state is kept")
     _reach(stop, sub=True)
     doctor = _command(commands, "doctor", "console.doctor:doctor", "check this machine and the cell")
@@ -390,6 +463,10 @@ def _ahead(target: argparse.ArgumentParser, *, arrivals: bool = False) -> None:
 
 def _json(target: argparse.ArgumentParser) -> None:
     target.add_argument("--json", action="store_true", help="JSON on standard output, in raw units")
+
+
+def _scenario(target: argparse.ArgumentParser) -> None:
+    target.add_argument("--scenario", choices=SCENARIOS, help="with --demo: watch this instead of days of AI work")
 
 
 def _speed(target: argparse.ArgumentParser) -> None:

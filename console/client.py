@@ -14,6 +14,8 @@ from engine.errors import RefusedError
 
 if TYPE_CHECKING:
     from engine.commands import AnyCommand, Receipt
+    from engine.costs import BudgetReport, Showback, ShowbackRequest
+    from engine.goodput import GoodputReport
     from engine.model import ReservationSpec
     from engine.outlook import Ask, RunStatus, ScoreReport
     from engine.query import (
@@ -30,8 +32,18 @@ if TYPE_CHECKING:
         Unblocking,
         WorkloadDetail,
     )
+    from engine.sizes import ScalingReport
     from recommender.suggest import Advice
-    from runbooks.plan import ActionName, Outcome, Proposal, QueueChange, RequestChange, WorkloadMove
+    from runbooks.plan import (
+        ActionName,
+        MoneyChange,
+        Outcome,
+        Proposal,
+        QueueChange,
+        RequestChange,
+        ScalingChange,
+        WorkloadMove,
+    )
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +97,22 @@ class Client(Protocol):
 
     def fairness(self) -> FairnessReport:
         """What each queue holds and deserves, and why the last starts went in their order."""
+        ...
+
+    def showback(self, request: ShowbackRequest) -> Showback:
+        """Who was charged what in a window of days, and what was idle."""
+        ...
+
+    def budgets(self) -> BudgetReport:
+        """What is spent of each budget, how fast, and when it will be gone."""
+        ...
+
+    def scaling(self) -> ScalingReport:
+        """What the autoscaler goes by, and how large each pool is and should be."""
+        ...
+
+    def goodput(self) -> GoodputReport:
+        """What finished work has cost, and how much of what was paid for was of use."""
         ...
 
     def fragmentation(self) -> FragmentationReport:
@@ -146,6 +174,8 @@ class Client(Protocol):
         reservation: ReservationSpec | None = None,
         moves: tuple[WorkloadMove, ...] = (),
         resize: RequestChange | None = None,
+        money: MoneyChange | None = None,
+        scaling: ScalingChange | None = None,
     ) -> Proposal:
         """Resolve, simulate on a fork and show. Changes nothing. `queue` and what follows it as in a plan."""
         ...

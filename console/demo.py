@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 
+from engine.commands import AnyCommand
 from engine.control import Engine
 from engine.model import WorkloadSpec
 from engine.traces.generate import DAY_MS, HOUR_MS, MINUTE_MS, ai_day
 
+Happening = tuple[int, WorkloadSpec | AnyCommand]
+"""(cell ms, workload to submit or what is commanded)"""
 NODES = 400
 SPEED = 60.0
 """A day passes in 24 minutes: something happens every second, and nothing too fast to follow."""
@@ -18,16 +21,24 @@ START_MS = _FIRST_MIDNIGHT_MS + 9 * HOUR_MS + 30 * MINUTE_MS
 """Cell time at which a demo begins: when people come to work, so that queues form while somebody watches."""
 
 
-def feed(engine: Engine, seed: int) -> Iterator[tuple[int, WorkloadSpec]]:
-    """(cell ms, workload) from the engine's present time on, day after day, for the nodes the engine has."""
-    overview = engine.overview()
-    nodes = sum(pool.nodes for pool in overview.pools)
-    # What arrives at this very moment has been submitted already, unless nothing has.
-    after_ms = engine.now_ms if any(overview.states.values()) else engine.now_ms - 1
-    return (arrival for arrival in _days(seed, nodes, after_ms) if arrival[0] > after_ms)
+def feed(engine: Engine, seed: int) -> Iterator[Happening]:
+    """What comes from the engine's present time on, day after day, for the nodes the engine has."""
+    nodes = sum(pool.nodes for pool in engine.overview().pools)
+    return ahead(engine, _days(seed, nodes, _until(engine)))
 
 
-def _days(seed: int, nodes: int, after_ms: int) -> Iterator[tuple[int, WorkloadSpec]]:
+def ahead(engine: Engine, happenings: Iterator[Happening]) -> Iterator[Happening]:
+    """Of a load that goes by cell time, what has not happened to the engine yet."""
+    after_ms = _until(engine)
+    return (happening for happening in happenings if happening[0] > after_ms)
+
+
+def _until(engine: Engine) -> int:
+    """What comes at this very moment has been submitted already, unless nothing has."""
+    return engine.now_ms if any(engine.overview().states.values()) else engine.now_ms - 1
+
+
+def _days(seed: int, nodes: int, after_ms: int) -> Iterator[Happening]:
     for day in count(max(0, after_ms - _FIRST_MIDNIGHT_MS) // DAY_MS):
         midnight = _FIRST_MIDNIGHT_MS + day * DAY_MS
         for offset_ms, spec in ai_day(seed, nodes=nodes, day=day)[1]:

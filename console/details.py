@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from console.plain import conditions, layout, linked, terms, unblocking_lines
+from console.plain import beneath, conditions, layout, linked, terms, unblocking_lines
 from console.query import quoted
 from console.text import NONE, cut, duration, fit, mebibytes, milli, permille, printable, timestamp, wrap
 from console.theme import STATES, state_look
@@ -402,7 +402,12 @@ def _places(view: NodeDetail, width: int) -> list[Line]:
 
 def _node_capacity(view: NodeDetail, width: int) -> Section:
     used = {name: total - view.free.get(name, 0) for name, total in view.capacity.items()}
-    return Section("Allocated", tuple(_capacities(view.capacity, used, width)))
+    return Section("Allocated", (*_capacities(view.capacity, used, width), *_beneath(view)))
+
+
+def _beneath(view: NodeDetail) -> list[Line]:
+    """What there really is, and what is known to be in use of it."""
+    return [_fact(title, text) for title, text in beneath(view)]
 
 
 def _devices(view: NodeDetail, width: int) -> list[Section]:

@@ -22,17 +22,14 @@ from console.server import Watch, build_app
 from console.sockets import bind_tcp, bind_unix, private_folder
 from engine.commands import Define
 from engine.control import Engine
-from engine.loop import EngineLoop
-from engine.model import CellSpec, WorkloadSpec
+from engine.loop import EngineLoop, Feed
+from engine.model import CellSpec
 from runbooks.gate import Gate
 
 KEEP_ALIVE_S = 75
 """Longer than a screen is left alone between two questions, so that connections are rarely made anew."""
 STOP_S = 5
 """Longest wait for requests under way when stopping."""
-
-Feed = Iterator[tuple[int, WorkloadSpec]]
-
 
 @dataclass(frozen=True)
 class Served:
@@ -57,7 +54,7 @@ class Served:
     cell: CellSpec | None = None
     """Applied only when the journal is new."""
     feed: Callable[[Engine], Feed] | None = None
-    """Load submitted as cell time passes, given the engine as it was opened."""
+    """What is submitted or commanded as cell time passes, given the engine as it was opened."""
 
 
 def serve(served: Served) -> None:

@@ -10,12 +10,14 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from console.document import Document, read_document
 from console.forms import (
+    BUDGET_FORMS,
     BURST_FORMS,
     GROUP_FORMS,
     HUMAN,
@@ -59,7 +61,8 @@ def read_workloads(path: str, now: Now) -> tuple[WorkloadSpec, ...]:
 
 def read_cell(path: str) -> CellSpec:
     """The cell that a YAML or JSON file describes. Raises SpecError."""
-    return cell_of(read_document(path))
+    document = read_document(path)
+    return priced(document, cell_of(document), None)
 
 
 def workloads_of(document: Document, now: Now) -> tuple[WorkloadSpec, ...]:
@@ -78,7 +81,8 @@ def workloads_of(document: Document, now: Now) -> tuple[WorkloadSpec, ...]:
 
 
 def cell_of(document: Document) -> CellSpec:
-    """The document is a mapping with pools, nodes, queues, priority classes and settings. Raises SpecError.
+    """The document is a mapping with pools, nodes, queues, priority classes, settings and budgets; what it names under
+    `prices` is left to `priced`. Raises SpecError.
 
     A pool may say `nodes: 64` instead of listing them: they are named `<pool>-0001` and so on. With `rack: 8` there
     are eight to a rack, with `rack: r7` all are in that one; likewise region, zone, block and nvlink.
@@ -97,7 +101,13 @@ def cell_of(document: Document) -> CellSpec:
         nodes += _pool_nodes(document, pool, f"pools[{i}]")
         pools.append(_pool(document, pool, f"pools[{i}]"))
     queues = [_queue(document, queue, f"queues[{i}]") for i, queue in enumerate(_list(document, raw, "queues", ""))]
-    values = raw | {name: found for name, found in (("nodes", nodes), ("pools", pools), ("queues", queues)) if found}
+    budgets = [
+        _renamed(document, budget, BUDGET_FORMS, f"budgets[{i}]") if isinstance(budget, dict) else budget
+        for i, budget in enumerate(_list(document, raw, "budgets", ""))
+    ]
+    lists = (("nodes", nodes), ("pools", pools), ("queues", queues), ("budgets", budgets))
+    values = raw | {name: found for name, found in lists if found}
+    values.pop("prices", None)
     if isinstance(raw.get("settings"), dict):
         values["settings"] = _settings(document, raw["settings"])
     cell: CellSpec = _convert(document, values, CellSpec, "")
@@ -109,6 +119,21 @@ def _settings(document: Document, raw: dict[str, Any]) -> dict[str, Any]:
     if isinstance(values.get("pressure"), dict):
         values["pressure"] = _renamed(document, values["pressure"], PRESSURE_FORMS, "settings.pressure")
     return values
+
+
+def priced(document: Document, cell: CellSpec, prices: str | None) -> CellSpec:
+    """The cell with its pools priced by a catalogue: that of `prices`, a path, or the one that the document names under
+    `prices`, beside it. Raises SpecError."""
+    beside = document.value.get("prices")
+    if beside is not None and not isinstance(beside, str):
+        document.fail("prices", f"{shown(beside)} is not a path", "Name a CSV file of prices")
+    if prices is None and beside is None:
+        return cell
+    from engine.catalogue import priced_cell, read_catalogue
+
+    catalogue = read_catalogue(prices if prices is not None else Path(document.name).parent / str(beside))
+    with placed(document):
+        return priced_cell(cell, catalogue)
 
 
 @contextmanager
@@ -124,8 +149,8 @@ def placed(document: Document) -> Iterator[None]:
 
 
 _OF_ENGINE = re.compile(
-    r"(?:cell\.)?((?:workload|(?:workloads|pools|nodes|queues|priority_classes)\[\d+\]|settings)(?:[.\[][^ :]*)?): "
-    r"(.*)",
+    r"(?:cell\.)?((?:workload|(?:workloads|pools|nodes|queues|priority_classes|budgets)\[\d+\]|settings)"
+    r"(?:[.\[][^ :]*)?): (.*)",
     re.DOTALL,
 )
 """A path that begins a message of the engine, and what it says."""

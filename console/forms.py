@@ -242,6 +242,11 @@ POOL_FORMS: Forms = {
     "taints": ("taints", _taints),
     "placement": ("placement", profile),
 }
+BUDGET_FORMS: Forms = {
+    "limit_usd": ("limit_microusd", money_microusd),
+    "window": ("window_ms", duration_ms),
+    "then": ("action", _same),
+}
 NODE_FORMS: Forms = {
     "labels": ("labels", _labels),
     "taints": ("taints", _taints),

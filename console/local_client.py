@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from console.client import RuntimeEstimate
     from engine.commands import AnyCommand, Receipt
     from engine.control import Engine
+    from engine.costs import BudgetReport, Showback, ShowbackRequest
+    from engine.goodput import GoodputReport
     from engine.loop import EngineLoop
     from engine.model import ReservationSpec
     from engine.outlook import Ask, RunStatus, ScoreReport
@@ -34,9 +36,19 @@ if TYPE_CHECKING:
         Unblocking,
         WorkloadDetail,
     )
+    from engine.sizes import ScalingReport
     from recommender.suggest import Advice
     from runbooks.gate import Gate
-    from runbooks.plan import ActionName, Outcome, Proposal, QueueChange, RequestChange, WorkloadMove
+    from runbooks.plan import (
+        ActionName,
+        MoneyChange,
+        Outcome,
+        Proposal,
+        QueueChange,
+        RequestChange,
+        ScalingChange,
+        WorkloadMove,
+    )
 
 REQUESTS = (Submit, Define, AddPools, AddNodes, AddQueues, AddPriorityClasses)
 """Commands that need no approval: they add, they do not touch what exists."""
@@ -100,6 +112,18 @@ class LocalClient:
     def fairness(self) -> FairnessReport:
         return self._loop.call(lambda engine: engine.fairness())
 
+    def showback(self, request: ShowbackRequest) -> Showback:
+        return self._loop.call(lambda engine: engine.showback(request))
+
+    def budgets(self) -> BudgetReport:
+        return self._loop.call(lambda engine: engine.budgets())
+
+    def scaling(self) -> ScalingReport:
+        return self._loop.call(lambda engine: engine.scaling())
+
+    def goodput(self) -> GoodputReport:
+        return self._loop.call(lambda engine: engine.goodput())
+
     def fragmentation(self) -> FragmentationReport:
         return self._loop.call(lambda engine: engine.fragmentation())
 
@@ -160,9 +184,14 @@ class LocalClient:
         reservation: ReservationSpec | None = None,
         moves: tuple[WorkloadMove, ...] = (),
         resize: RequestChange | None = None,
+        money: MoneyChange | None = None,
+        scaling: ScalingChange | None = None,
     ) -> Proposal:
         self._refuse_if_read_only()
-        specs: Any = {"queue": queue, "reservation": reservation, "moves": moves, "resize": resize}
+        specs: Any = {
+            "queue": queue, "reservation": reservation, "moves": moves, "resize": resize, "money": money,
+            "scaling": scaling,
+        }  # fmt: skip
         return self._loop.call(lambda _: self._gate.propose(action, targets, reason, self._who, **specs))
 
     def approve(self, proposal_id: str, digest: str) -> Outcome:

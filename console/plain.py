@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
-from console.text import NONE, duration, mebibytes, milli, permille, printable, show, timestamp
+from console.text import NONE, duration, mebibytes, milli, money, permille, printable, show, timestamp
 from engine.query import COLUMNS, Kind
 
 if TYPE_CHECKING:
@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from engine.query import (
         GroupDetail,
         MigInstance,
+        NodeDetail,
         Overview,
         Page,
         PoolOverview,
         Reason,
+        ServiceDetail,
         TopologyDetail,
         Unblocking,
         WorkloadDetail,
@@ -70,6 +72,7 @@ def overview_lines(view: Overview) -> list[str]:
         f"nodes     {_nodes(view.pools)}{_suspects(view)}",
         *pools,
         f"in use    {_in_use(view)}{_fragmented(view)}",
+        *(_cost(view) if view.cost_microusd_hour else ()),
         f"work      {_count(states, 'running', 'placed')} running, {_count(states, 'queued')} queued, "
         f"{_count(states, 'held')} held; last hour {view.started_last_hour:,} started, "
         f"{view.finished_last_hour:,} finished",
@@ -108,7 +111,11 @@ def terms(view: WorkloadDetail) -> list[tuple[str, str]]:
     for other in view.waits_for:
         can_be = ", which cannot be any more" if other.never else ""
         pairs.append(("after", f"{other.id} is {other.on}; it is {other.state}{can_be}"))
-    if 0 < view.tasks_placed < view.tasks_total:
+    if view.qos != "guaranteed":
+        pairs.append(("qos", view.qos.replace("_", " ")))
+    if view.service is not None:
+        pairs.append(("service", _service(view.service, view.tasks_placed)))
+    elif 0 < view.tasks_placed < view.tasks_total:
         pairs.append(("tasks", f"{view.tasks_placed:,} of {view.tasks_total:,} run"))
     pairs += [("near", f"in the {_level(bond.level)} of work with {_tags(bond)}") for bond in view.near]
     pairs += [("apart", f"not in the {_level(bond.level)} of work with {_tags(bond)}") for bond in view.apart]
@@ -118,9 +125,43 @@ def terms(view: WorkloadDetail) -> list[tuple[str, str]]:
         pairs += _topology(view.topology)
     if view.flags:
         pairs.append(("started", _allowed(view)))
+    if view.cost_microusd or view.rate_microusd_hour:
+        pairs.append(("cost", _charged(view)))
+    if view.spending_approved:
+        pairs.append(("budget", "its spending is approved"))
     if view.making_room_for:
         pairs.append(("stopping", f"writes a checkpoint, to make room for {view.making_room_for}"))
     return pairs
+
+
+def _charged(view: WorkloadDetail) -> str:
+    told = f"{money(view.cost_microusd)} so far"
+    if view.rate_microusd_hour:
+        told += f", {money(view.rate_microusd_hour)} an hour now"
+    return told + (f"; {money(view.wasted_microusd)} of it for work that was lost" if view.wasted_microusd else "")
+
+
+def beneath(node: NodeDetail) -> list[tuple[str, str]]:
+    """What a node really has, where requests may come to something else, and what is known to be in use of it."""
+    pairs = []
+    if node.overcommit or node.physical != node.allocatable:
+        for name, title in (("cpu_milli", "cpu"), ("memory_mib", "memory")):
+            over = f", requests up to {permille(node.overcommit[name])} of that" if name in node.overcommit else ""
+            there = f"{quantity(name, node.physical[name])} physical, {quantity(name, node.allocatable[name])} for work"
+            pairs.append((title, there + over))
+    for name, title in (("cpu_milli", "cpu used"), ("memory_mib", "memory used")):
+        if name in node.in_use:
+            share = node.in_use[name] * 1000 // max(node.physical[name], 1)
+            pairs.append((title, f"{quantity(name, node.in_use[name])}, {permille(share)} of what there is"))
+    return pairs
+
+
+def _service(service: ServiceDetail, there: int) -> str:
+    busy = "unknown" if service.use_permille is None else permille(service.use_permille)
+    return (
+        f"{there:,} of {service.wanted:,} replicas wanted, {service.least:,} to {service.most:,}; "
+        f"{busy} in use, target {permille(service.target_permille)}"
+    )
 
 
 def _level(name: str) -> str:
@@ -264,6 +305,12 @@ def _pool_line(pool: PoolOverview) -> str:
 def _in_use(view: Overview) -> str:
     names = [name for name in ("gpu_milli", "cpu_milli", "memory_mib") if view.capacity.get(name)]
     return ", ".join(_share(view.used, view.capacity, name) for name in names) or "no capacity"
+
+
+def _cost(view: Overview) -> Iterator[str]:
+    idle = view.idle_microusd_hour * 1000 // view.cost_microusd_hour
+    told = f"{money(view.cost_microusd_hour)} an hour, {money(view.idle_microusd_hour)} of it idle ({permille(idle)})"
+    yield f"cost      {told}"
 
 
 def _fragmented(view: Overview) -> str:

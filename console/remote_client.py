@@ -10,7 +10,9 @@ import msgspec
 
 from console.client import Health, RuntimeEstimate, refuse_read_only
 from engine.commands import AnyCommand, Receipt
+from engine.costs import BudgetReport, Showback, ShowbackRequest
 from engine.errors import MusterError, SpecError, UnreachableError, of_code
+from engine.goodput import GoodputReport
 from engine.model import ReservationSpec
 from engine.outlook import Ask, RunStatus, ScoreReport
 from engine.query import (
@@ -27,7 +29,17 @@ from engine.query import (
     Unblocking,
     WorkloadDetail,
 )
-from runbooks.plan import ActionName, Outcome, Proposal, QueueChange, RequestChange, WorkloadMove
+from engine.sizes import ScalingReport
+from runbooks.plan import (
+    ActionName,
+    MoneyChange,
+    Outcome,
+    Proposal,
+    QueueChange,
+    RequestChange,
+    ScalingChange,
+    WorkloadMove,
+)
 
 if TYPE_CHECKING:
     from recommender.suggest import Advice
@@ -74,6 +86,18 @@ class RemoteClient:
 
     def fairness(self) -> FairnessReport:
         return self._get("/v1/fairness", FairnessReport)
+
+    def showback(self, request: ShowbackRequest) -> Showback:
+        return self._read("POST", "/v1/showback", Showback, content=_encoded(request))
+
+    def budgets(self) -> BudgetReport:
+        return self._get("/v1/budgets", BudgetReport)
+
+    def scaling(self) -> ScalingReport:
+        return self._get("/v1/scaling", ScalingReport)
+
+    def goodput(self) -> GoodputReport:
+        return self._get("/v1/goodput", GoodputReport)
 
     def fragmentation(self) -> FragmentationReport:
         return self._get("/v1/fragmentation", FragmentationReport)
@@ -130,12 +154,21 @@ class RemoteClient:
         reservation: ReservationSpec | None = None,
         moves: tuple[WorkloadMove, ...] = (),
         resize: RequestChange | None = None,
+        money: MoneyChange | None = None,
+        scaling: ScalingChange | None = None,
     ) -> Proposal:
-        specs = {"queue": queue, "reservation": reservation, "moves": moves, "resize": resize}
+        specs = {
+            "queue": queue, "reservation": reservation, "moves": moves, "resize": resize, "money": money,
+            "scaling": scaling,
+        }  # fmt: skip
         return self._change("/v1/propose", Proposal, {"action": action, "targets": targets, "reason": reason, **specs})
 
     def approve(self, proposal_id: str, digest: str) -> Outcome:
         return self._change("/v1/approve", Outcome, {"proposal": proposal_id, "digest": digest})
+
+    def call_as_agent(self, what: str, body: object, kind: type[T]) -> T:
+        """What an agent on a node says, and the answer (`console.agents`)."""
+        return self._change(f"/v1/agents/{what}", kind, body)
 
     def close(self) -> None:
         self._http.close()

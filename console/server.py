@@ -1,10 +1,11 @@
 """The HTTP control plane: the same questions and requests as `console.client.Client`, as JSON under /v1.
 
     GET  /v1/health /v1/overview /v1/workloads/{id} /v1/workloads/{id}/estimate /v1/workloads/{id}/unblocking
-         /v1/nodes/{id} /v1/queues/{name} /v1/fairness /v1/fragmentation /v1/suggestions
+         /v1/nodes/{id} /v1/queues/{name} /v1/fairness /v1/budgets /v1/goodput /v1/scaling /v1/fragmentation
+         /v1/suggestions
          /v1/changes?after=&wait_s=&limit=
     GET  /v1/runs /v1/runs/{id}?after=&wait_s= /v1/scores          DELETE /v1/runs/{id}
-    POST /v1/query /v1/consolidation /v1/command /v1/propose /v1/approve /v1/runs
+    POST /v1/query /v1/showback /v1/consolidation /v1/command /v1/propose /v1/approve /v1/runs
     POST /v1/agents/...   (`console.agents`)
 
 An answer that is not 200 is `{"code", "problem", "remedy"}`; the codes are those of `engine.errors`. Callers are not
@@ -33,11 +34,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from console.client import Client, refuse_read_only
 from console.local_client import refuse_action
 from engine.commands import AnyCommand
+from engine.costs import ShowbackRequest
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
 from engine.model import ReservationSpec
 from engine.outlook import Ask
 from engine.query import ConsolidationRequest, Query
-from runbooks.plan import ActionName, QueueChange, RequestChange, WorkloadMove
+from runbooks.plan import ActionName, MoneyChange, QueueChange, RequestChange, ScalingChange, WorkloadMove
 
 if TYPE_CHECKING:
     from engine.loop import EngineLoop
@@ -80,6 +82,8 @@ class ProposeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reservation: ReservationSpec | None = None
     moves: tuple[WorkloadMove, ...] = ()
     resize: RequestChange | None = None
+    money: MoneyChange | None = None
+    scaling: ScalingChange | None = None
 
 
 class ApproveBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -146,6 +150,10 @@ class Faces:
             Route("/v1/nodes/{id:path}", self.node, methods=["GET"]),
             Route("/v1/queues/{name:path}", self.queue, methods=["GET"]),
             Route("/v1/fairness", self.fairness, methods=["GET"]),
+            Route("/v1/showback", self.showback, methods=["POST"]),
+            Route("/v1/budgets", self.budgets, methods=["GET"]),
+            Route("/v1/goodput", self.goodput, methods=["GET"]),
+            Route("/v1/scaling", self.scaling, methods=["GET"]),
             Route("/v1/fragmentation", self.fragmentation, methods=["GET"]),
             Route("/v1/consolidation", self.consolidation, methods=["POST"]),
             Route("/v1/suggestions", self.suggestions, methods=["GET"]),
@@ -197,6 +205,19 @@ class Faces:
 
     async def fairness(self, request: Request) -> Response:
         return await answer(self._client.fairness)
+
+    async def showback(self, request: Request) -> Response:
+        wanted = decoded(await body(request), ShowbackRequest)
+        return await answer(lambda: self._client.showback(wanted))
+
+    async def budgets(self, request: Request) -> Response:
+        return await answer(self._client.budgets)
+
+    async def scaling(self, request: Request) -> Response:
+        return await answer(self._client.scaling)
+
+    async def goodput(self, request: Request) -> Response:
+        return await answer(self._client.goodput)
 
     async def fragmentation(self, request: Request) -> Response:
         return await answer(self._client.fragmentation)
@@ -258,6 +279,8 @@ class Faces:
                 reservation=wanted.reservation,
                 moves=wanted.moves,
                 resize=wanted.resize,
+                money=wanted.money,
+                scaling=wanted.scaling,
             )
         )
 

@@ -13,6 +13,7 @@ import msgspec
 from console.attach import connect
 from console.plain import (
     advice_lines,
+    beneath,
     estimate_line,
     facts,
     layout,
@@ -180,6 +181,7 @@ def _node_lines(node: NodeDetail) -> list[str]:
         *(("label", printable(f"{key}={value}")) for key, value in sorted(node.labels.items())),
         *(("taint", printable(taint)) for taint in node.taints),
         ("free", free or "nothing"),
+        *beneath(node),
         *([("nvlink", f"among devices {links}")] if (links := linked(len(node.devices), node.nvlink_group)) else []),
         *([("mig", f"{', '.join(map(printable, node.profiles))}")] if node.profiles else []),
         *((f"gpu {index}", layout(instances)) for index, instances in enumerate(node.instances) if instances),

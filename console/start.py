@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from console.attach import running_paths, settings_of
 from console.settings import (
@@ -37,8 +37,8 @@ JOURNAL_FILES = ("journal.db", "journal.db-wal", "journal.db-shm")
 
 def open_console(arguments: argparse.Namespace) -> int:
     """Paints first; the engine is found or started on a worker thread after that."""
-    if not arguments.demo and (arguments.fresh or arguments.nodes):
-        raise SpecError("--fresh and --nodes", "belong to the demo", "Add --demo")
+    if not arguments.demo and (arguments.fresh or arguments.nodes or arguments.scenario):
+        raise SpecError("--fresh, --nodes and --scenario", "belong to the demo", "Add --demo")
     refuse_without_terminal()
     settings = settings_of(arguments)
     if arguments.speed is not None:
@@ -120,7 +120,7 @@ def _connector(arguments: argparse.Namespace, settings: Settings) -> tuple[Calla
     """What the console calls to get its client, the title to show before that, and the folder for its log."""
     if settings.connect:
         return lambda: _remote(settings.connect, settings.readonly), settings.connect, cells_folder(settings)
-    cell = DEMO_CELL if arguments.demo and arguments.cell is None else settings.cell
+    cell = _cell_name(arguments, settings)
     paths = cell_paths(settings, cell)
     serve_arguments = ["--data", str(paths.folder), "--cell", cell, *_load_arguments(arguments, settings)]
 
@@ -139,9 +139,15 @@ def _connector(arguments: argparse.Namespace, settings: Settings) -> tuple[Calla
 def _load_arguments(arguments: argparse.Namespace, settings: Settings) -> list[str]:
     if not arguments.demo:
         return ["--speed", str(settings.speed)]
-    nodes = ["--nodes", str(arguments.nodes)] if arguments.nodes else []
-    speed = ["--speed", str(arguments.speed)] if arguments.speed else []
-    return ["--demo", *nodes, *speed]
+    given = {"--scenario": arguments.scenario, "--nodes": arguments.nodes, "--speed": arguments.speed}
+    return ["--demo", *(word for flag, value in given.items() if value for word in (flag, str(value)))]
+
+
+def _cell_name(arguments: argparse.Namespace, settings: Settings) -> str:
+    """Each scenario has a cell of its own, as the demo does."""
+    if not arguments.demo or arguments.cell is not None:
+        return settings.cell
+    return f"{DEMO_CELL}-{arguments.scenario}" if arguments.scenario else DEMO_CELL
 
 
 def forget(paths: CellPaths) -> None:
@@ -164,7 +170,7 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
     from console.engine_process import Served
 
     settings = settings_of(arguments)
-    name = DEMO_CELL if arguments.demo and arguments.cell is None else settings.cell
+    name = _cell_name(arguments, settings)
     check_cell_name(name)
     paths = paths_in(Path(arguments.data).absolute()) if arguments.data else cell_paths(settings, name)
     if arguments.demo and arguments.cell_file:
@@ -185,6 +191,8 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
         from engine.traces.generate import ai_cell
 
         seed = arguments.seed
+        if arguments.scenario:
+            return _playing(arguments, shared)
         speed = demo.SPEED if arguments.speed is None else arguments.speed
         check_speed(speed, "--speed")
         return Served(
@@ -197,6 +205,25 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
     check_speed(settings.speed, "--speed")
     now_ms = time.time_ns() // 1_000_000
     return Served(**shared, speed=settings.speed, start_ms=now_ms, keep_up=settings.speed == 1, cell=cell)
+
+
+def _playing(arguments: argparse.Namespace, shared: dict[str, Any]) -> Served:
+    """A scenario instead of the demo's days."""
+    from console import demo
+    from console.engine_process import Served
+    from engine.traces.scenarios import scenario
+
+    played = scenario(arguments.scenario)
+    nodes = arguments.nodes or played.nodes
+    speed = played.speed if arguments.speed is None else arguments.speed
+    check_speed(speed, "--speed")
+    return Served(
+        **shared,
+        speed=speed,
+        start_ms=demo.START_MS,
+        cell=played.cell(nodes, demo.START_MS),
+        feed=lambda engine: demo.ahead(engine, played.feed(nodes, arguments.seed, demo.START_MS)),
+    )
 
 
 def refuse_without_terminal() -> None:

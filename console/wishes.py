@@ -58,6 +58,27 @@ def propose(client: Client, name: str, arguments: argparse.Namespace, reason: st
                 group=arguments.group, request=_quantities({}, arguments.request, "--request")
             )
             return client.propose(action, tuple(arguments.ids), reason, resize=wanted_request)
+        case "set_price":
+            from console.spending import price_change
+
+            return client.propose(action, (arguments.pool,), reason, money=price_change(arguments))
+        case "set_budget":
+            from console.spending import budget_change
+
+            return client.propose(action, (arguments.name,), reason, money=budget_change(arguments, client))
+        case "set_scaling":
+            from console.scaling import size_change
+
+            return client.propose(action, (arguments.pool,), reason, scaling=size_change(arguments))
+        case "set_targets":
+            from console.scaling import targets_change
+
+            wanted_targets = targets_change(arguments, clock_of(client))
+            return client.propose(action, (arguments.pool,), reason, scaling=wanted_targets)
+        case "set_autoscaling":
+            from console.scaling import settings_change
+
+            return client.propose(action, ("autoscaler",), reason, scaling=settings_change(arguments))
         case "set_policy":
             return client.propose(action, (arguments.policy,), reason)
         case "consolidate":

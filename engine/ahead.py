@@ -74,20 +74,25 @@ class Foresight:
 
 def noted(state: State, now_ms: int) -> list[ev.AnyEvent]:
     """Pools of which more is asked than before in this hour."""
-    asked = in_use(state)
-    for lot in waiting(state, now_ms):
-        pool = first_choice(state, lot)
-        asked[pool] += lot.pools[pool]
+    asked = asked_nodes(state, now_ms)
     sizing, hour = state.sizing, now_ms // HOUR_MS
     events: list[ev.AnyEvent] = []
     for pool, spec in enumerate(state.capacity.pools):
         if spec.scaling is None:
             continue
         known = sizing.demand[pool][-1] if sizing.last_hour.get(pool, -1) == hour else -1
-        nodes = whole_nodes(asked[pool])
-        if nodes > known:
-            events.append(ev.DemandNoted(pool, hour, nodes))
+        if asked[pool] > known:
+            events.append(ev.DemandNoted(pool, hour, asked[pool]))
     return events
+
+
+def asked_nodes(state: State, now_ms: int) -> list[int]:
+    """By pool: nodes that what runs fills and what waits would."""
+    asked = in_use(state)
+    for lot in waiting(state, now_ms):
+        pool = first_choice(state, lot)
+        asked[pool] += lot.pools[pool]
+    return [whole_nodes(share) for share in asked]
 
 
 def in_use(state: State) -> list[int]:

@@ -235,4 +235,4 @@ class BudgetWatch:
             stage = budgets.stage_at(row, now_ms)
             turn = now_ms // spec.window_ms
             if stage != budgets.stage[row] or turn != budgets.turn[row]:
-                self._emit(ev.BudgetStaged(row, int(stage), turn))
+                self._emit(ev.BudgetStaged(spec.name, int(stage), turn))

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from engine import events as ev
-from engine import read
+from engine import goodput, read, sizes
 from engine.agents import Agents
 from engine.columns import view
 from engine.commands import AnyCommand, Define, Receipt, Submit
@@ -25,6 +25,7 @@ from engine.costs import BudgetReport, Showback, ShowbackRequest
 from engine.errors import JournalError, MusterError, RefusedError
 from engine.executors.protocol import Confirmations, Outcome, Report, ReportKind
 from engine.executors.simulated import Faults, SimulatedExecutor
+from engine.goodput import GoodputReport
 from engine.intake import check
 from engine.journal import Estimate, Journal
 from engine.model import HOUR_MS, CellSpec, ReservationSpec, WorkloadState
@@ -43,6 +44,7 @@ from engine.query import (
 from engine.recent import Recent
 from engine.resizing import Recommender, recommended
 from engine.scheduler import Scheduler
+from engine.sizes import ScalingReport
 from engine.state import State
 from engine.timers import Entry, Timer
 from engine.usage import UsageSample
@@ -579,6 +581,13 @@ class Engine:
 
     def budgets(self) -> BudgetReport:
         return self.reader.budgets(self._clock_ms)
+
+    def goodput(self) -> GoodputReport:
+        return goodput.report(self.state, self._clock_ms)
+
+    def scaling(self) -> ScalingReport:
+        """What the autoscaler goes by, and how large pools are and should be."""
+        return sizes.scaling(self.state, self._clock_ms)
 
     def fragmentation(self) -> FragmentationReport:
         return self.reader.fragmentation(self._clock_ms)

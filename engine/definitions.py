@@ -14,6 +14,7 @@ from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.health_settings import check_health
 from engine.model import (
     LEVELS,
+    BudgetSpec,
     NodeSpec,
     PoolSpec,
     PriorityClassSpec,
@@ -21,6 +22,7 @@ from engine.model import (
     Settings,
     Spec,
     WorkloadState,
+    check_budget,
     check_id,
     check_node,
     check_pool,
@@ -62,7 +64,23 @@ def define(state: State, command: cmd.Define) -> Checked:
     events += _nodes_added(state, cell.nodes, {pool.name for pool in cell.pools})
     events += [ev.QueueAdded(canonical(spec)) for spec in check_queues(cell.queues, {}, set())]
     events += _priority_classes_added(state, classes)
+    events += budgets_set(cell.budgets, {spec.name for spec in cell.queues}, "budgets")
     return events, (cell.name,)
+
+
+def budgets_set(budgets: tuple[BudgetSpec, ...], queues: set[str], where: str) -> list[ev.AnyEvent]:
+    """`queues`: names there are. Raises SpecError."""
+    names: set[str] = set()
+    for i, spec in enumerate(budgets):
+        check_budget(spec, f"{where}[{i}]")
+        if spec.name in names:
+            raise SpecError(f"{where}[{i}].name", f"'{spec.name}' is given twice", "Give each budget its own name")
+        names.add(spec.name)
+        if spec.scope == "queue" and spec.of not in queues:
+            raise SpecError(
+                f"{where}[{i}].of", f"there is no queue '{spec.of}'", f"Use one of: {', '.join(sorted(queues))}"
+            )
+    return [ev.BudgetSet(canonical(spec)) for spec in budgets]
 
 
 def add_pools(state: State, command: cmd.AddPools) -> Checked:

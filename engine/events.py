@@ -411,8 +411,7 @@ class BudgetRemoved(Event, frozen=True, array_like=True, gc=False, tag=62):
 class BudgetStaged(Event, frozen=True, array_like=True, gc=False, tag=63):
     """A budget runs out, is spent, or its next window has begun."""
 
-    budget: int
-    """Row of the budget."""
+    name: str
     stage: int
     """An `engine.budgets.Stage`."""
     window: int

@@ -52,6 +52,7 @@ FRAGMENTED = "Fragmented"
 SCATTERED = "NoDomainFits"
 RESERVED = "WaitingForReservation"
 UNSEEN = "AwaitingEvaluation"
+TURNED = "TurnedOnDemand"
 
 GPU = RESOURCES.index("gpu_milli")
 MOST_NAMED = 3
@@ -85,7 +86,7 @@ class Explainer:
     def reasons(self, row: int) -> tuple[Reason, ...]:
         """Primary first; empty unless the workload waits."""
         if self._state.workloads.state[row] == WorkloadState.QUEUED:
-            return self._queued(row).reasons
+            return self._queued(row).reasons + _turned(self._state, row)
         return _parked(self._state, row)
 
     def outlook(self, row: int) -> tuple[Reason, ...]:
@@ -165,6 +166,17 @@ class Explainer:
 
 _OF_ROOM = frozenset((CAPACITY, FRAGMENTED, SCATTERED, NO_NODES))
 """Gates that new nodes may open."""
+
+
+def _turned(state: State, row: int) -> tuple[Reason, ...]:
+    """That it waits for fewer machines than it asked for, because of its deadline."""
+    w = state.workloads
+    if not w.terms[row] or not w.has_turned(row):
+        return ()
+    text = "turned to on-demand machines: its deadline leaves no slack for spot ones"
+    return (Reason(token=TURNED, text=text),)
+
+
 _WITHOUT_A_TIME = frozenset((QUEUE_HELD, ARRAY_LIMIT, BUDGET, NO_NODES, QUOTA))
 
 

@@ -62,6 +62,10 @@ def outlook(state: State, row: int) -> Reason | None:
         return Reason(token=NODES, text=f"waits for nodes: {coming or 'they are on their way'}")
     if planner.outcome in ("ordered", "next"):
         return Reason(token=NODES, text="the next scan of the autoscaler orders nodes for it")
+    if planner.outcome == "passed over":
+        return Reason(
+            token=NODES, text="no nodes are ordered for it: what goes before it would take the quota of its queue"
+        )
     if planner.outcome == "free":
         return None
     said = [f"{pools[pool].name} {why}" for pool, why in sorted(planner.reasons.items())]

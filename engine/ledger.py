@@ -124,6 +124,12 @@ class Ledger(Table):
         rest = self.spent_rest[row] + self.attempt_rest[row]
         return whole * GRAINS + rest + self.rate[row] * (now_ms - self.since[row])
 
+    def costs(self, now_ms: int) -> Rows:
+        """`cost_of` every workload."""
+        rest = view(self.spent_rest).astype(np.int64) + view(self.attempt_rest)
+        rest += view(self.rate) * (now_ms - view(self.since))
+        return np.asarray(view(self.spent_whole) + view(self.attempt_whole) + rest // GRAINS)
+
     def wasted_of(self, row: int) -> int:
         """What of that went into work that was lost and had to be done again, micro-USD, rounded down."""
         return self.wasted_whole[row]

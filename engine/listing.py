@@ -15,7 +15,7 @@ from engine.columns import view
 from engine.errors import SpecError
 from engine.explain import Explainer
 from engine.fairness import report
-from engine.model import NodeState, QueueMode, ReservationSpec, WorkloadState
+from engine.model import NodeState, PoolSpec, QueueMode, ReservationSpec, WorkloadState
 from engine.query import COLUMNS, Kind, Term, VertexReport
 from engine.quota import UNLIMITED, WIDTH, BurstState
 from engine.state import State
@@ -147,6 +147,16 @@ class NodeSource(Source):
         def total(i: int) -> Callable[[Rows], Numbers]:
             return lambda rows: np.asarray(full[view(c.pool)[rows], i])
 
+        def of_pool(fact: Callable[[PoolSpec], int]) -> Callable[[Rows], Numbers]:
+            facts = np.array([fact(pool) for pool in c.pools], np.int64)
+            return lambda rows: np.asarray(facts[view(c.pool)[rows]])
+
+        def memory_used(rows: Rows) -> Numbers:
+            found = np.zeros(self.size, np.int64)
+            for node in state.usage.on:
+                found[node] = state.usage.memory_on(node)
+            return np.asarray(found[rows])
+
         def use(rows: Rows) -> Numbers:
             shares = []
             for i, free in enumerate((view(c.free_cpu), view(c.free_memory), free_gpu(state))):
@@ -176,6 +186,12 @@ class NodeSource(Source):
             "gpu_free": lambda rows: free_gpu(state)[rows],
             "use": use,
             "workloads": bound,
+            "cpu_physical": of_pool(lambda pool: pool.capacity.cpu_milli + pool.reserved.cpu_milli),
+            "cpu_allocatable": of_pool(lambda pool: pool.capacity.cpu_milli),
+            "memory_physical": of_pool(lambda pool: pool.physical_memory_mib),
+            "memory_allocatable": of_pool(lambda pool: pool.capacity.memory_mib),
+            "overcommit": of_pool(lambda pool: max([1000, *pool.overcommit.values()])),
+            "memory_used": memory_used,
         }
 
 

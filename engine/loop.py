@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from engine.commands import Submit
+from engine.commands import AnyCommand, Submit
 from engine.control import Engine
 from engine.errors import JournalError, MusterError, UnreachableError
 from engine.model import WorkloadSpec
@@ -21,6 +21,8 @@ from engine.pages import Pages
 from engine.twin import Twins
 
 T = TypeVar("T")
+Feed = Iterator[tuple[int, WorkloadSpec | AnyCommand]]
+"""(cell ms, workload to submit or what else is commanded), in order of time."""
 TURN_S = 0.05
 """Wall seconds between turns when nobody asks for anything: how late cell time may be seen to pass."""
 CYCLE_EVERY_MS = 100
@@ -34,11 +36,9 @@ RETRY_S = 1.0
 
 
 class EngineLoop:
-    """The engine's thread. `feed` yields (cell ms, workload) in order of time, submitted as the time comes."""
+    """The engine's thread. What `feed` yields is commanded as its time comes."""
 
-    def __init__(
-        self, engine: Engine, *, speed: float = 1.0, feed: Iterator[tuple[int, WorkloadSpec]] | None = None
-    ) -> None:
+    def __init__(self, engine: Engine, *, speed: float = 1.0, feed: Feed | None = None) -> None:
         self.engine = engine
         engine.cycle_every_ms = CYCLE_EVERY_MS
         self.speed = speed
@@ -52,8 +52,8 @@ class EngineLoop:
         """What-ifs and start estimates. `start` is for the engine's thread; the rest may be called from any."""
         self._pages = Pages()
         self._feed = feed
-        self._next: tuple[int, WorkloadSpec] | None = None
-        self._due: list[WorkloadSpec] = []
+        self._next: tuple[int, WorkloadSpec | AnyCommand] | None = None
+        self._due: list[WorkloadSpec | AnyCommand] = []
         """Taken from the feed, and not yet recorded."""
         self._calls: queue.SimpleQueue[tuple[Callable[[Engine], Any], Future[Any]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -170,7 +170,7 @@ class EngineLoop:
         self.engine.advance(until)
 
     def _submit_due(self, until_ms: int) -> None:
-        """Feed what arrives up to `until_ms`, each at its own time."""
+        """Feed what comes up to `until_ms`, each at its own time."""
         self._submit()
         while (entry := self._peek()) is not None and entry[0] <= until_ms:
             at_ms = entry[0]
@@ -181,16 +181,18 @@ class EngineLoop:
             self._submit()
 
     def _submit(self) -> None:
-        """Submit what is due. When the journal fails it stays due, for the next turn."""
+        """Command what is due. When the journal fails it stays due, for the next turn."""
         if not self._due:
             return
-        answer = self.engine.commands([Submit(workloads=(spec,)) for spec in self._due])
+        answer = self.engine.commands(
+            [Submit(workloads=(due,)) if isinstance(due, WorkloadSpec) else due for due in self._due]
+        )
         self._due.clear()
         refused = [a for a in answer if isinstance(a, MusterError)]
         if refused:
             self._feed_failed(refused[-1])
 
-    def _peek(self) -> tuple[int, WorkloadSpec] | None:
+    def _peek(self) -> tuple[int, WorkloadSpec | AnyCommand] | None:
         if self._next is None and self._feed is not None:
             try:
                 self._next = next(self._feed, None)

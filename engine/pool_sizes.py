@@ -9,7 +9,7 @@ from engine import events as ev
 from engine.definitions import Checked, canonical
 from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.model import check_quantity
-from engine.scaling import MAX_POOL_NODES, PRESETS, Autoscaling, ScalingSpec, check_autoscaling, check_scaling
+from engine.scaling import MAX_POOL_NODES, ScalingSpec, changed_settings, check_scaling
 from engine.state import State
 
 MOST_TARGETS = 1_000
@@ -63,18 +63,7 @@ def set_targets(state: State, command: cmd.SetTargets) -> Checked:
 def set_autoscaling(state: State, command: cmd.SetAutoscaling) -> Checked:
     """Raises SpecError naming the preset or the field."""
     was = state.settings.autoscaling
-    if command.preset and command.preset not in PRESETS:
-        raise SpecError("preset", f"there is no '{command.preset[:64]}'", f"Use one of: {', '.join(PRESETS)}")
-    base = PRESETS[command.preset] if command.preset else was
-    for field in command.changes:
-        if field not in Autoscaling.__struct_fields__:
-            known = ", ".join(Autoscaling.__struct_fields__)
-            raise SpecError(f"changes.{field[:64]}", "is no setting of the autoscaler", f"Settings: {known}")
-    try:
-        to = msgspec.convert(msgspec.to_builtins(base) | msgspec.to_builtins(command.changes), Autoscaling)
-    except msgspec.ValidationError as error:
-        raise SpecError("changes", str(error), "Give numbers, true or false, or names of expanders") from None
-    check_autoscaling(to, "autoscaling")
+    to = changed_settings(was, command.preset, command.changes)
     settings = msgspec.structs.replace(state.settings, autoscaling=to)
     return ([] if to == was else [ev.SettingsSet(canonical(settings))]), ("autoscaling",)
 

@@ -203,15 +203,11 @@ class Probe(Recent):
         )
 
     def _of_task(self, cls: int, group: int, pool: int) -> tuple[int, int]:
-        """(micro-USD an hour, units) of one task: of the price of the node the largest share that the task takes."""
+        """(micro-USD an hour, units) of one task, as the ledger charges it."""
         known = self._per_task.get((cls, group, pool))
         if known is None:
-            spec = self._state.capacity.pools[pool]
             request = self._state.workloads.classes[cls].groups[group].request.vector()
-            share = max(
-                (q * 1_000_000 // t for q, t in zip(request, spec.offered.vector(), strict=True) if t), default=0
-            )
-            known = spec.price_microusd_hour * share // 1_000_000, request[self._resource]
+            known = self._state.ledger.unit(self._state, cls, group, pool), request[self._resource]
             self._per_task[cls, group, pool] = known
         return known
 

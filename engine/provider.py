@@ -13,7 +13,7 @@ import random
 from array import array
 from collections.abc import Callable, Iterable
 from enum import IntEnum
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 import msgspec
@@ -275,10 +275,12 @@ class Provisioning:
         self._state = state
         self._provider = provider
         self._emit = emit
-        self._seen = 0
+        self._seen = len(state.orders.pool)
         """Orders looked at."""
-        self._ends: list[tuple[int, int]] = []
+        ends = enumerate(state.orders.expires_ms)
+        self._ends = [(end_ms, row) for row, end_ms in ends if end_ms > state.now_ms]
         """Heap of (cell ms at which its time is over, order)."""
+        heapify(self._ends)
 
     def next_ms(self, now_ms: int) -> int | None:
         orders = self._state.orders

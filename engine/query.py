@@ -101,6 +101,12 @@ COLUMNS: dict[Kind, tuple[Column, ...]] = {
         Column("gpu_free", "GPU FREE", "gpu", "Devices not allocated"),
         Column("use", "USE", "permille", "Allocated share of its scarcest resource"),
         Column("workloads", "WORK", "count", "Workloads with a task here"),
+        Column("cpu_physical", "CPU PHYS", "cpu", "CPU, its own system's share among it"),
+        Column("cpu_allocatable", "CPU ALLOC", "cpu", "CPU left for work; `cpu` is what requests may come to"),
+        Column("memory_physical", "MEM PHYS", "memory", "Memory, its own system's share among it"),
+        Column("memory_allocatable", "MEM ALLOC", "memory", "Memory left for work; requests may come to `memory`"),
+        Column("overcommit", "OVER", "permille", "Requests it takes of what it has, of the resource with most"),
+        Column("memory_used", "MEM USED", "memory", "Memory that work is known to use"),
     ),
     "queues": (
         Column("name", "QUEUE", "text", "Queue"),
@@ -158,7 +164,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     one WaitingForPreempted, QueueHeld, BehindInQueue, ArrayLimit, WaitingForReservation, NoMatchingNodes,
     WaitingForQuota, InsufficientCapacity, Fragmented, NoDomainFits, AwaitingEvaluation. After InsufficientCapacity or
     Fragmented, about nodes that have room and yet are not for it: NodeLabels, NodeTaints, KeptApart, NotNear; and where
-    pools grow, WaitingForNodes."""
+    pools grow, WaitingForNodes. Last, of one that its deadline keeps from spot machines, TurnedOnDemand."""
     text: str
     """A sentence with the numbers: asked, free, by whom."""
     unblock: str = ""
@@ -382,9 +388,11 @@ class NodeDetail(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
     """Why the node is kept out, where something is known (`engine.failures`)."""
     physical: dict[str, int] = {}
-    """What it has, its own system's share among it; `capacity` is what is left for work."""
+    """What it has, its own system's share among it."""
+    allocatable: dict[str, int] = {}
+    """What is left for work. `capacity` is what requests may come to, which is more where it is overcommitted."""
     overcommit: dict[str, int] = {}
-    """Resource name -> permille of `capacity` that requests may come to, where that is more than it has."""
+    """Resource name -> permille of `allocatable` that requests may come to, where that is more than it has."""
     in_use: dict[str, int] = {}
     """What work here is known to use of CPU and memory."""
 

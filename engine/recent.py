@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 
 from engine import events as ev
+from engine.budgets import Stage
 from engine.columns import view
 from engine.failures import NOTES
 from engine.model import NodeState, QueueMode, WorkloadState
+from engine.money import usd
 from engine.orders import OrderState
 from engine.quantities import moment
 from engine.query import Change, Changes
 from engine.state import State
-from engine.workloads import REQUEUED, TRANSITIONS, TURNED
+from engine.workloads import APPROVED, REQUEUED, TRANSITIONS, TURNED
 
 TAIL = 20_000
 """Events kept for readers that follow along."""
@@ -203,6 +205,16 @@ def _describe(state: State, event: ev.AnyEvent) -> tuple[str, str, str]:
             return "resized", ids[row], evidence
         case ev.TurnedOnDemand(row=row):
             return TRANSITIONS[TURNED], ids[row], "its slack ran out"
+        case ev.PriceSet(pool=pool, price_microusd_hour=price):
+            return "price set", state.capacity.pools[pool].name, f"{usd(price)} an hour for a node"
+        case ev.BudgetSet(budget=spec):
+            return "budget set", spec.name, f"{usd(spec.limit_microusd)} of {spec.scope} {spec.of}, {spec.action}"
+        case ev.BudgetRemoved(name=name):
+            return "budget removed", name, ""
+        case ev.BudgetStaged(name=name, stage=stage):
+            return f"budget {Stage(stage).label}", name, ""
+        case ev.SpendingApproved(row=row):
+            return TRANSITIONS[APPROVED], ids[row], ""
         case ev.Interrupted(nodes=nodes):
             rows = memoryview(nodes).cast("i")
             first = state.capacity.node_ids[rows[0]]

@@ -80,7 +80,8 @@ class Planner:
         self.reasons: dict[int, str] = {}
         """Pool row -> why none of its nodes is ordered for that workload."""
         self.outcome = ""
-        """What becomes of it: free, incoming, young, ordered, next, or none of them."""
+        """What becomes of it: free, incoming, young, ordered, next; or passed over, where quota goes to what is ahead of
+        it; or none of them."""
         self._limits = Limits(state, now_ms)
         self._claimed: list[tuple[tuple[Shape, ...], list[Claim]]] = []
         """What was taken on the live capacity, to be given back."""
@@ -105,6 +106,8 @@ class Planner:
             return []
         state = self.state
         blocks = Needs(state, self.now_ms, self._limits).blocks()
+        if self.told != NONE and not any(self.told in need.rows for block in blocks for need in block):
+            self.outcome = "passed over"
         self._tasks = sum(sum(need.counts) for block in blocks for need in block)
         try:
             for block in blocks:

@@ -6,7 +6,10 @@ The two presets differ where published descriptions of the Kubernetes cluster au
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
+
+import msgspec
 
 from engine.errors import SpecError
 from engine.spec import HOUR_MS, MINUTE_MS, Spec, check_id, check_quantity
@@ -130,3 +133,20 @@ def check_autoscaling(settings: Autoscaling, where: str) -> None:
     check_quantity(settings.predict_permille, f"{where}.predict_permille", most=999)
     if len(set(settings.expanders)) < len(settings.expanders):
         raise SpecError(f"{where}.expanders", "names one twice", "Give each expander once")
+
+
+def changed_settings(was: Autoscaling, preset: str, changes: Mapping[str, object]) -> Autoscaling:
+    """As the preset says, or as it was, with these fields changed. Raises SpecError naming the preset or the field."""
+    if preset and preset not in PRESETS:
+        raise SpecError("preset", f"there is no '{preset[:64]}'", f"Use one of: {', '.join(PRESETS)}")
+    for field in changes:
+        if field not in Autoscaling.__struct_fields__:
+            known = ", ".join(Autoscaling.__struct_fields__)
+            raise SpecError(f"changes.{field[:64]}", "is no setting of the autoscaler", f"Settings: {known}")
+    try:
+        base = msgspec.to_builtins(PRESETS[preset] if preset else was)
+        to = msgspec.convert(base | msgspec.to_builtins(changes), Autoscaling)
+    except msgspec.ValidationError as error:
+        raise SpecError("changes", str(error), "Give numbers, true or false, or names of expanders") from None
+    check_autoscaling(to, "autoscaling")
+    return to

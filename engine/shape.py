@@ -103,9 +103,15 @@ class Shape:
         self.cpu_class = size_class(self.cpu)
         self.memory_class = size_class(self.memory)
         eligible = [i for i, pool in enumerate(pools) if accepts(group, pool, bonds.qos)]
-        # Leave devices to those who need them, then take the cheaper pool, then the older one.
+        # Leave devices to those who need them, and what is not overcommitted to guaranteed work; then take the cheaper
+        # pool, then the older one.
         eligible.sort(
-            key=lambda i: (pools[i].capacity.gpu_milli > 0 and not self.gpu_milli, pools[i].price_microusd_hour, i)
+            key=lambda i: (
+                pools[i].capacity.gpu_milli > 0 and not self.gpu_milli,
+                bonds.qos != "guaranteed" and not pools[i].overcommitted,
+                pools[i].price_microusd_hour,
+                i,
+            )
         )
         self.pools = eligible
         """Rows of the pools whose open nodes it may use, in order of preference."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from engine import commands as cmd
 from engine import events as ev
-from engine.definitions import Checked, canonical
-from engine.errors import NotFoundError, RefusedError, SpecError
-from engine.model import BudgetSpec, WorkloadState, check_budget, check_price
+from engine.definitions import Checked, budgets_set
+from engine.errors import NotFoundError, RefusedError
+from engine.model import WorkloadState, check_price
 from engine.naming import ids_of, listed, rows_of
 from engine.state import State
 
@@ -24,21 +24,6 @@ def set_price(state: State, command: cmd.SetPrice) -> Checked:
 def set_budgets(state: State, command: cmd.SetBudgets) -> Checked:
     queues = {spec.name for spec in state.queues.specs}
     return budgets_set(command.budgets, queues, "budgets"), tuple(spec.name for spec in command.budgets)
-
-
-def budgets_set(budgets: tuple[BudgetSpec, ...], queues: set[str], where: str) -> list[ev.AnyEvent]:
-    """`queues`: names there are. Raises SpecError."""
-    names: set[str] = set()
-    for i, spec in enumerate(budgets):
-        check_budget(spec, f"{where}[{i}]")
-        if spec.name in names:
-            raise SpecError(f"{where}[{i}].name", f"'{spec.name}' is given twice", "Give each budget its own name")
-        names.add(spec.name)
-        if spec.scope == "queue" and spec.of not in queues:
-            raise SpecError(
-                f"{where}[{i}].of", f"there is no queue '{spec.of}'", f"Use one of: {', '.join(sorted(queues))}"
-            )
-    return [ev.BudgetSet(canonical(spec)) for spec in budgets]
 
 
 def remove_budgets(state: State, command: cmd.RemoveBudgets) -> Checked:

@@ -1058,10 +1058,11 @@ class State(Table):
         self._budgets_changed()
 
     def _budget_staged(self, event: ev.BudgetStaged) -> None:
-        stopped = self.budgets.stops(event.budget)
-        self.budgets.stage[event.budget] = event.stage
-        self.budgets.turn[event.budget] = event.window
-        if stopped != self.budgets.stops(event.budget):
+        budget = self.budgets.row_of[event.name]
+        stopped = self.budgets.stops(budget)
+        self.budgets.stage[budget] = event.stage
+        self.budgets.turn[budget] = event.window
+        if stopped != self.budgets.stops(budget):
             self._budgets_changed()
 
     def _spending_approved(self, event: ev.SpendingApproved) -> None:

@@ -378,8 +378,15 @@ def _check_topology(state: State, spec: WorkloadSpec, queue: int, where: str) ->
         )
     capacity, pools = state.capacity, state.capacity.pools
     named = state.queues.flavors_of(queue)
-    if not capacity.row_of and could_close(state, spec, named):
-        return
+    if not capacity.row_of:
+        if could_close(state, spec, named):
+            return
+        raise SpecError(
+            f"{where}.topology.required",
+            f"the cell has no nodes yet, and no pool that grows could give so many tasks one {asked.required}: of new "
+            "nodes only the region and the zone are known",
+            "Require a zone, a region or nothing, or ask for fewer tasks",
+        )
     known = domain_room(capacity)
     level, _ = levels_asked(known.tree, asked)
     kind = spec.groups, level, named, capacity.totals, spec.qos

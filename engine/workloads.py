@@ -502,6 +502,13 @@ class Workloads(Table):
         )
         self._reclass(row, key._replace(groups=groups), capacity)
 
+    def has_turned(self, row: int) -> bool:
+        """Whether its slack ran out and it turned to on-demand machines."""
+        entry = self.history[row]
+        while entry != NONE and self.history_what[entry] != TURNED:
+            entry = self.history_previous[entry]
+        return entry != NONE
+
     def _reclass(self, row: int, key: ClassKey, capacity: Capacity) -> None:
         """Give it another class, which knows by its old one how long such work takes."""
         old = self.cls[row]

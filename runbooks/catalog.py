@@ -17,6 +17,7 @@ import msgspec
 from engine.commands import (
     MOST_EVIDENCE,
     AnyCommand,
+    ApproveSpending,
     Cancel,
     ChangeQueue,
     Cordon,
@@ -29,22 +30,29 @@ from engine.commands import (
     Move,
     OpenQueues,
     Release,
+    RemoveBudgets,
     Requeue,
     Reserve,
     Resize,
     Resume,
+    SetBudgets,
     SetPolicy,
+    SetPrice,
     Suspend,
     Uncordon,
     Unreserve,
 )
 from engine.errors import SpecError
-from engine.model import Policy, QueueSpec, ReservationSpec
+from engine.model import BudgetSpec, Policy, QueueSpec, ReservationSpec
+from engine.money import usd
+from engine.scaling import Autoscaling
+from engine.sizes import PoolSize
+from runbooks import sizes
 from runbooks.amounts import amount, hours, listed, size, workloads
 from runbooks.plan import ActionName, Plan, RequestChange
 from runbooks.specs import differences, kept
 
-Kind = Literal["workload", "node", "queue", "reservation", "policy"]
+Kind = Literal["workload", "node", "queue", "reservation", "policy", "pool", "budget", "scaling"]
 Tier = Literal["T0", "T1", "T2", "T3"]
 
 Given = TypeVar("Given")
@@ -84,6 +92,16 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that a bound workload is on, as many as the engine tells."""
     asks: tuple[tuple[str, dict[str, int]], ...] = ()
     """(group, request of one task) of a workload."""
+    price_microusd_hour: int = 0
+    """Of a node of a pool."""
+    budget: BudgetSpec | None = None
+    """What a budget that is set says."""
+    approved: bool = False
+    """Somebody approved the spending of a workload."""
+    size: PoolSize | None = None
+    """What a pool's size goes by, and is."""
+    autoscaling: Autoscaling | None = None
+    """The autoscaler's settings."""
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,6 +155,22 @@ def resize_command(plan: Plan) -> AnyCommand:
     """Raises SpecError unless the plan says what the targets ask for from now on."""
     change = required(plan.resize, "resize")
     return Resize(ids=plan.targets, group=change.group, request=change.request, evidence=plan.reason[:MOST_EVIDENCE])
+
+
+def set_price_command(plan: Plan) -> AnyCommand:
+    """Raises SpecError unless the plan says what nodes of its one pool cost."""
+    price = required(required(plan.money, "money").price_microusd_hour, "money.price_microusd_hour")
+    if len(plan.targets) > 1:
+        raise SpecError("targets", "are several pools", "Set one price at a time")
+    return SetPrice(pool=plan.targets[0], price_microusd_hour=price)
+
+
+def set_budget_command(plan: Plan) -> AnyCommand:
+    """Raises SpecError unless the plan describes its one budget."""
+    budget = required(required(plan.money, "money").budget, "money.budget")
+    if plan.targets != (budget.name,):
+        raise SpecError("money.budget", f"{budget.name} is not the target", "Set one budget, by its own name")
+    return SetBudgets(budgets=(budget,))
 
 
 def set_policy_command(plan: Plan) -> AnyCommand:
@@ -343,6 +377,83 @@ ROWS: tuple[Action, ...] = (
         done=lambda before, now: now.state == now.id,
     ),
     Action(
+        name="set_price",
+        kind="pool",
+        verb="Set price of",
+        tier="T1",
+        states=frozenset(("priced",)),
+        otherwise="Nothing needs doing",
+        inverse="Set price of {them} back to {was}; what was charged meanwhile stays charged",
+        command=set_price_command,
+        done=lambda before, now: now.price_microusd_hour != before.price_microusd_hour,
+    ),
+    Action(
+        name="set_budget",
+        kind="budget",
+        verb="Set",
+        tier="T1",
+        states=frozenset(("set", "not set")),
+        otherwise="Nothing needs doing",
+        inverse="Set {them} back to {was}, or remove it",
+        command=set_budget_command,
+        done=lambda before, now: now.budget is not None and now.budget != before.budget,
+    ),
+    Action(
+        name="remove_budget",
+        kind="budget",
+        verb="Remove",
+        tier="T1",
+        states=frozenset(("set",)),
+        otherwise="Nothing needs doing",
+        inverse="Set {them} to {was} again",
+        command=lambda plan: RemoveBudgets(names=plan.targets),
+        done=lambda before, now: now.state == "not set",
+    ),
+    Action(
+        name="approve_spending",
+        kind="workload",
+        verb="Approve the spending of",
+        tier="T1",
+        states=frozenset(("queued", "held", "waiting", "suspended")),
+        otherwise="Only the spending of work that waits can be approved; what runs goes on without",
+        inverse="Cannot be undone: hold {them} instead",
+        command=lambda plan: ApproveSpending(ids=plan.targets),
+        done=lambda before, now: now.approved,
+    ),
+    Action(
+        name="set_scaling",
+        kind="scaling",
+        verb="Set the size of pool",
+        tier="T1",
+        states=frozenset(("growing", "fixed")),
+        otherwise="Nothing needs doing",
+        inverse="Set scaling of {them} back to {was}; nodes that were given back by then are ordered anew",
+        command=sizes.command,
+        done=lambda before, now: now.size != before.size,
+    ),
+    Action(
+        name="set_targets",
+        kind="scaling",
+        verb="Set targets of pool",
+        tier="T1",
+        states=frozenset(("growing",)),
+        otherwise="Only a pool that grows by itself can have targets: set-scaling it first",
+        inverse="Set targets of {them} back: {was}",
+        command=sizes.command,
+        done=lambda before, now: now.size != before.size,
+    ),
+    Action(
+        name="set_autoscaling",
+        kind="scaling",
+        verb="Set the",
+        tier="T1",
+        states=frozenset(("set",)),
+        otherwise="Nothing needs doing",
+        inverse="Set autoscaling back to {was}",
+        command=sizes.command,
+        done=lambda before, now: now.autoscaling != before.autoscaling,
+    ),
+    Action(
         name="resize",
         kind="workload",
         verb="Resize",
@@ -383,6 +494,10 @@ def command(plan: Plan) -> AnyCommand:
     for field, action in (("queue", "set_quota"), ("reservation", "reserve"), ("resize", "resize")):
         if getattr(plan, field) is not None and plan.action != action:
             raise SpecError(field, f"has no meaning for {plan.action}", "Leave it out")
+    if plan.scaling is not None and plan.action not in sizes.ACTIONS:
+        raise SpecError("scaling", f"has no meaning for {plan.action}", "Leave it out")
+    if plan.money is not None and plan.action not in ("set_price", "set_budget"):
+        raise SpecError("money", f"has no meaning for {plan.action}", "Leave it out")
     if plan.moves and plan.action != "consolidate":
         raise SpecError("moves", f"have no meaning for {plan.action}", "Leave them out")
     return find(plan.action).command(plan)
@@ -436,7 +551,9 @@ def stops_large_share(action: Action, targets: tuple[Target, ...], running: int)
 def title(plan: Plan) -> str:
     """Rendered from the typed plan: "Drain 2 nodes", "Set quota of queue research", "Set policy to easy"."""
     action = find(plan.action)
-    return f"{action.verb} {plan.targets[0]}" if action.kind == "policy" else f"{action.verb} {subject(action, plan)}"
+    if action.kind in ("policy", "scaling"):
+        return f"{action.verb} {plan.targets[0]}"
+    return f"{action.verb} {subject(action, plan)}"
 
 
 def subject(action: Action, plan: Plan) -> str:
@@ -458,8 +575,19 @@ def instead(plan: Plan, targets: tuple[Target, ...]) -> str:
         return ", ".join(f"{what} {was}" for what, was, _ in differences(plan.queue.was, plan.queue.to))
     if plan.resize is not None:
         return "; ".join(dict.fromkeys(request_of(target, plan.resize) for target in targets))
+    if plan.scaling is not None:
+        return sizes.was_and_to(plan, targets[0].size, targets[0].autoscaling)[0]
+    if action_is_money(plan):
+        return "; ".join(
+            usd(target.price_microusd_hour) if plan.action == "set_price" else budget_words(target.budget)
+            for target in targets
+        )
     made = [f"{target.id}: {kept(target.reservation)}" for target in targets if target.reservation is not None]
     return "; ".join(made) or targets[0].state
+
+
+def action_is_money(plan: Plan) -> bool:
+    return find(plan.action).kind in ("pool", "budget")
 
 
 def steps(plan: Plan, targets: tuple[Target, ...], work: Mapping[str, Target]) -> list[str]:
@@ -486,6 +614,11 @@ def steps(plan: Plan, targets: tuple[Target, ...], work: Mapping[str, Target]) -
             return [f"{action.name} {target.id} ({', '.join(node_facts(action, target, work))})" for target in targets]
         case "reservation":
             return [reservation_step(plan, target) for target in targets]
+        case "scaling":
+            changes = [(target, *sizes.was_and_to(plan, target.size, target.autoscaling)) for target in targets]
+            return [f"{command_name(action.name)} {target.id}: {was} -> {to}" for target, was, to in changes]
+        case "pool" | "budget":
+            return [money_step(plan, target) for target in targets]
         case "queue":
             stops = [f"requeue {held.id} ({', '.join(workload_facts(action, held))})" for held in work.values()]
             return [*queue_steps(plan, targets, work), *stops]
@@ -531,6 +664,24 @@ def reservation_step(plan: Plan, target: Target) -> str:
     return f"{plan.action} {target.id}: {kept(reservation) if reservation else target.state}"
 
 
+def money_step(plan: Plan, target: Target) -> str:
+    """As in "set-price gpu: $20.00 -> $18.50 an hour for each node"."""
+    money = plan.money
+    if money is not None and money.price_microusd_hour is not None:
+        was, to = usd(target.price_microusd_hour), usd(money.price_microusd_hour)
+        return f"set-price {target.id}: {was} -> {to} an hour for each node"
+    had = budget_words(target.budget)
+    to = budget_words(money.budget if money is not None else None)
+    return f"{command_name(plan.action)} {target.id}: {had} -> {to}"
+
+
+def budget_words(spec: BudgetSpec | None) -> str:
+    """As in "$500.00 in 720 h for queue research, then hold"."""
+    if spec is None:
+        return "none"
+    return f"{usd(spec.limit_microusd)} in {hours(spec.window_ms)} for {spec.scope} {spec.of}, then {spec.action}"
+
+
 def command_name(action: str) -> str:
     """The action as people type it: "hold-queue"."""
     return action.replace("_", "-")
@@ -539,6 +690,14 @@ def command_name(action: str) -> str:
 def check(action: Action, before: Target, now: Target) -> str:
     """What a target's reading after execution says: "verified: …" or, when the effect is missing, "NOT verified: …"."""
     found = f"policy is {now.state}" if action.kind == "policy" else f"{now.id} is {now.state}"
+    if action.kind == "scaling":
+        found = f"{now.id} has {'another setting' if action.done(before, now) else 'what it had'}"
+    elif action.kind == "pool":
+        found = f"a node of {now.id} costs {usd(now.price_microusd_hour)} an hour"
+    elif action.kind == "budget":
+        found = f"budget {now.id} is {budget_words(now.budget)}"
+    elif action.name == "approve_spending":
+        found += ", its spending approved" if now.approved else ", its spending not approved"
     if action.name == "set_quota" and before.queue is not None and now.queue is not None:
         changed = [f"{what} {to}" for what, _, to in differences(before.queue, now.queue)]
         found = f"{now.id} has {', '.join(changed) or 'what it had'}"
@@ -550,7 +709,7 @@ def check(action: Action, before: Target, now: Target) -> str:
     if action.name == "consolidate" and now.nodes:
         found += f" on {listed(now.nodes)}"
     if now.work and action.name == "interrupt":
-        found += f"; {workloads(len(now.work))} may end or save themselves until its end"
+        found += f", with {workloads(len(now.work))} until its end"
     if now.work and action.name in ("drain", "drain_queue"):
         found += f" with {workloads(len(now.work))} still there"
     return f"verified: {found}" if action.done(before, now) else f"NOT verified: {found} after {action.name}"

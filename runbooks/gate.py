@@ -20,10 +20,20 @@ from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.events import AuditEntry
 from engine.model import RESOURCES, ReservationSpec, check_id
 from engine.query import Overview, Query, Term, WorkloadDetail
-from runbooks import catalog
+from runbooks import catalog, sizes
 from runbooks.amounts import amount, listed, utc, whole, workloads
 from runbooks.catalog import Action, Target
-from runbooks.plan import Effect, Outcome, Plan, Proposal, QueueChange, RequestChange, WorkloadMove
+from runbooks.plan import (
+    Effect,
+    MoneyChange,
+    Outcome,
+    Plan,
+    Proposal,
+    QueueChange,
+    RequestChange,
+    ScalingChange,
+    WorkloadMove,
+)
 from runbooks.specs import differences
 
 if TYPE_CHECKING:
@@ -87,6 +97,8 @@ class Gate:
         reservation: ReservationSpec | None = None,
         moves: tuple[WorkloadMove, ...] = (),
         resize: RequestChange | None = None,
+        money: MoneyChange | None = None,
+        scaling: ScalingChange | None = None,
     ) -> Proposal:
         """Resolve, simulate on a fork, and show. Changes nothing. `queue` and what follows it as in Plan.
 
@@ -105,6 +117,8 @@ class Gate:
             reservation=reservation,
             moves=moves,
             resize=resize,
+            money=money,
+            scaling=scaling,
             reason=reason,
             requester=requester,
         )
@@ -227,6 +241,14 @@ def difference(row: Action, shown: Target, now: Target) -> str:
     """How a target differs, in what the proposal showed and the action depends on; empty when it does not."""
     if shown.queue is not None and now.queue is not None and now.queue != shown.queue:
         return changed_meanwhile(shown.id, QueueChange(was=shown.queue, to=now.queue))
+    if (now.price_microusd_hour, now.budget) != (shown.price_microusd_hour, shown.budget):
+        return f"{shown.id} was changed meanwhile"
+    if shown.autoscaling != now.autoscaling or (
+        shown.size is not None
+        and now.size is not None
+        and (shown.size.scaling, shown.size.set_for) != (now.size.scaling, now.size.set_for)
+    ):
+        return f"{shown.id} was changed meanwhile"
     if now.reservation != shown.reservation:
         return f"{shown.id} was shown as another reservation"
     if now.state != shown.state and row.name != "set_quota":
@@ -316,6 +338,16 @@ def refuse_outdated(plan: Plan, targets: tuple[Target, ...]) -> None:
             )
     if plan.resize is not None:
         refuse_same_request(plan.resize, targets)
+    if plan.money is not None and (plan.money.price_microusd_hour, plan.money.budget) in (
+        (targets[0].price_microusd_hour, None),
+        (None, targets[0].budget),
+    ):
+        raise RefusedError(f"{targets[0].id} has exactly that", "Nothing needs doing")
+    if plan.scaling is not None and len(set(sizes.was_and_to(plan, targets[0].size, targets[0].autoscaling))) == 1:
+        raise RefusedError(f"{targets[0].id} has exactly that", "Nothing needs doing")
+    approved = [target.id for target in targets if plan.action == "approve_spending" and target.approved]
+    if approved:
+        raise RefusedError(f"the spending of {listed(tuple(approved))} is approved already", "Leave it out")
     if plan.queue is None:
         return
     present = targets[0].queue
@@ -355,6 +387,15 @@ def read(engine: Engine, row: Action, plan: Plan, *, executed: bool = False) -> 
             found = read_workloads(engine, ids)
         case "node":
             found = read_nodes(engine, ids)
+        case "pool":
+            pools = {pool.name: pool.price_microusd_hour for pool in engine.overview().pools}
+            found = {id_: Target(id=id_, state="priced", price_microusd_hour=pools[id_]) for id_ in ids if id_ in pools}
+        case "scaling":
+            found = read_sizes(engine, row)
+        case "budget":
+            found = read_budgets(engine, ids)
+            if row.name == "set_budget" or executed:
+                found |= {id_: Target(id=id_, state="not set") for id_ in ids if id_ not in found}
     missing = [id_ for id_ in ids if id_ not in found]
     if missing:
         raise NotFoundError(f"no such {row.kind}: {', '.join(missing)}", f"Check the ids against the {row.kind} list")
@@ -426,6 +467,7 @@ def read_workloads(engine: Engine, ids: Sequence[str]) -> dict[str, Target]:
             unsaved_ms=work.loss_ms,
             worked_ms=worked(work),
             nodes=tuple(sorted({place.node for place in work.placement})),
+            approved=work.spending_approved,
             asks=tuple((group.name, {name: getattr(group, name) for name in RESOURCES}) for group in work.groups),
         )
     return found
@@ -453,6 +495,23 @@ def read_nodes(engine: Engine, ids: Sequence[str]) -> dict[str, Target]:
             continue
         found[id_] = Target(id=id_, state=node.state, pool=node.pool, work=tuple(work for work, _ in node.workloads))
     return found
+
+
+def read_sizes(engine: Engine, row: Action) -> dict[str, Target]:
+    """Name -> reading, of all pools; or of the autoscaler."""
+    report = engine.scaling()
+    if row.name == "set_autoscaling":
+        return {sizes.AUTOSCALER: Target(id=sizes.AUTOSCALER, state="set", autoscaling=report.settings)}
+    return {
+        size.pool: Target(id=size.pool, state="fixed" if size.scaling is None else "growing", size=size)
+        for size in report.pools
+    }
+
+
+def read_budgets(engine: Engine, names: Sequence[str]) -> dict[str, Target]:
+    """Name -> reading, for those that are set."""
+    specs = {line.spec.name: line.spec for line in engine.budgets().budgets}
+    return {name: Target(id=name, state="set", budget=specs[name]) for name in names if name in specs}
 
 
 def read_work(engine: Engine, row: Action, targets: tuple[Target, ...]) -> dict[str, Target]:

@@ -7,12 +7,14 @@ from typing import Literal
 
 import msgspec
 
-from engine.model import QueueSpec, ReservationSpec
+from engine.model import BudgetSpec, QueueSpec, ReservationSpec
 
 ActionName = Literal[
     "cancel", "hold", "release", "requeue", "suspend", "resume", "cordon", "uncordon", "drain", "hold_queue",
     "drain_queue", "open_queue", "set_quota", "reserve", "unreserve", "set_policy", "consolidate", "interrupt",
     "resize",
+    "set_price", "set_budget", "remove_budget", "approve_spending",
+    "set_scaling", "set_targets", "set_autoscaling",
 ]  # fmt: skip
 
 
@@ -35,6 +37,30 @@ class RequestChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """May be left out where each has one group."""
     request: dict[str, int]
     """Resource name -> quantity; a resource that is not named keeps its own."""
+
+
+class MoneyChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Another price of a pool, or another spec of a budget."""
+
+    price_microusd_hour: int | None = None
+    """What a node costs from now on."""
+    budget: BudgetSpec | None = None
+
+
+class ScalingChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How far a pool grows and shrinks, what it shall have at times to come, or when the autoscaler acts. What is not
+    given stays."""
+
+    least: int | None = None
+    most: int | None = None
+    headroom: int | None = None
+    priority: int | None = None
+    targets: tuple[tuple[int, int], ...] = ()
+    """(cell ms, nodes); given for set_targets alone, in place of what was set."""
+    preset: str = ""
+    """Of the autoscaler's settings; empty: as they are."""
+    settings: dict[str, int | bool | tuple[str, ...]] = {}
+    """Field of Autoscaling -> value."""
 
 
 class WorkloadMove(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,6 +87,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Given exactly for consolidate: one for each target, in that order."""
     resize: RequestChange | None = None
     """Given exactly for resize."""
+    money: MoneyChange | None = None
+    """Given exactly for set_price, with the price, and set_budget, with the budget."""
+    scaling: ScalingChange | None = None
+    """Given exactly for set_scaling, set_targets and set_autoscaling, whose target is `autoscaler`."""
     reason: str = ""
     requester: str = ""
 

@@ -292,7 +292,7 @@ class _Run(_Fleet):
         self.engine = Engine.open(None, cell=cell(), seed=seed)
         self.engine.cycle_every_ms = TURN_MS
         self.busy_ms = self.connected_ms = 0
-        self._tasks = _new_tasks(random.Random(f"tasks {seed}"))
+        self._tasks = new_tasks(seed)
         self._up: dict[int, int] = {}
         """Machines that called -> their zone, brought to the engine with the next turn."""
         self._down: list[int] = []
@@ -329,7 +329,9 @@ class _Run(_Fleet):
         return NodeSpec(id=f"vm-{machine}", pool="spot", region=place.region, zone=place.name)
 
 
-def _new_tasks(draw: random.Random) -> Iterator[WorkloadSpec]:
+def new_tasks(seed: int) -> Iterator[WorkloadSpec]:
+    """Tasks without end, each for a whole machine."""
+    draw = random.Random(f"tasks {seed}")
     groups = (TaskGroup(request=Resources(cpu_milli=VCPU * 1000, memory_mib=16_384)),)
     for number in count():
         yield WorkloadSpec(

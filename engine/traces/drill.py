@@ -27,13 +27,14 @@ from engine.placement import place, unplace
 from engine.soundness import faults_of
 from engine.traces.gke import FOREVER_MS, MINUTE_MS, RACK, Makers, cell
 from engine.traces.gke_run import Clock, lost_work, running_tasks
-from engine.workloads import NONE
+from engine.workloads import NONE, SWAPPED
 
 NODES = 65_000
 SPOT_PERMILLE = 400
 """Of the cell's nodes."""
 TAKEN_PERMILLE = 400
 """Of the spot nodes."""
+LOST_ZONE = "zone-b"
 NOTICE_MS = 30_000
 BEFORE_MS = 25 * MINUTE_MS
 """How long the load runs before the loss."""
@@ -49,8 +50,6 @@ class Evicted(msgspec.Struct, frozen=True, kw_only=True):
 
     priority: str
     on_lost_nodes: int
-    went_on: int
-    """Of those: kept running, with members replaced or fewer of them."""
     made_room: int
     """Others that were preempted for them."""
     running_again: int
@@ -69,6 +68,8 @@ class Drill(msgspec.Struct, frozen=True, kw_only=True):
     lost_nodes: dict[str, int]
     """Rack, zone, spot -> nodes."""
     tasks_on_lost: int
+    swapped: int
+    """Gangs that went on with other nodes in the place of lost ones."""
     evicted: tuple[Evicted, ...]
     recovered_ms: int
     """Cell time from the loss until the last of those that run again did."""
@@ -162,6 +163,7 @@ class _Drilling:
             tasks=sum(before.values()),
             lost_nodes={what: len(names) for what, names in lost.items()},
             tasks_on_lost=self._tasks_on_lost,
+            swapped=int((view(w.history_what) == SWAPPED).sum()),
             evicted=evicted,
             recovered_ms=recovered_ms,
             waiting=waiting,
@@ -261,7 +263,6 @@ class _Drilling:
                     Evicted(
                         priority=spec.name,
                         on_lost_nodes=int(hit.sum()),
-                        went_on=int((hit & ~stopped).sum()),
                         made_room=int(room.sum()),
                         running_again=int((mine & stopped & running).sum()),
                         waiting=int((mine & stopped & ~running).sum()),
@@ -275,16 +276,18 @@ class _Drilling:
 
 
 def _targets(engine: Engine, seed: int) -> dict[str, list[str]]:
-    """What is lost: the rack where the first gang that swaps members stands, a zone, and so many spot nodes elsewhere,
-    drawn from the seed."""
+    """What is lost: a zone, a rack elsewhere where a gang stands that swaps members, and so many spot nodes in other
+    places, drawn from the seed."""
     capacity = engine.state.capacity
     names, rows = capacity.node_ids, range(len(capacity.node_ids))
     spot = [row for row in rows if capacity.pools[capacity.pool[row]].spot]
     taken = random.Random(seed).sample(spot, len(spot) * TAKEN_PERMILLE // 1000)
     w, a = engine.state.workloads, engine.state.allocations
-    here = a.node[w.first_allocation[w.hot_swap.index(1)]]
+    zones = [capacity.label(row, "zone") for row in rows]
+    swapping = (a.of_workload(w.first_allocation[row]) for row in np.flatnonzero(view(w.hot_swap)).tolist())
+    here = next((a.node[i] for held in swapping for i in held if zones[a.node[i]] != LOST_ZONE), 0)
     rack = [names[row] for row in rows if capacity.rack[row] == capacity.rack[here]]
-    zone = [names[row] for row in rows if capacity.label(row, "zone") == "zone-b"]
+    zone = [names[row] for row in rows if zones[row] == LOST_ZONE]
     gone = {*rack, *zone}
     return {"rack": rack, "zone": zone, "spot": sorted({names[row] for row in taken} - gone)}
 

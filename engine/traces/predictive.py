@@ -59,6 +59,18 @@ class Sizing(msgspec.Struct, frozen=True):
     """As many nodes as were ever needed before, always."""
 
 
+def sizings(permille: int) -> tuple[Sizing, ...]:
+    """Those that are compared, with that quantile of the forecast."""
+    return (
+        Sizing("reactive"),
+        Sizing("reactive, 1 spare", headroom=1),
+        Sizing("reactive, 3 spare", headroom=3),
+        Sizing("forecast q0.5", permille=500),
+        Sizing(f"forecast q{permille / 1000:g}", permille=permille),
+        Sizing("static peak", static=True),
+    )
+
+
 class Played(msgspec.Struct, frozen=True, kw_only=True):
     """What one way of sizing the pool cost, and how long tasks waited by it."""
 
@@ -106,14 +118,23 @@ def tasks_of(hours: list[int], begin_ms: int, seed: int) -> list[tuple[int, int]
     return sorted(found)
 
 
+def noted_of(hours: list[int], seed: int) -> list[int]:
+    """What a cell with nodes for everybody would have noted of these hours: the most tasks at once at any scan."""
+    tasks = np.array(tasks_of(hours, 0, seed), np.int64).reshape(-1, 2)
+    scans = np.arange(0, len(hours) * HOUR_MS, SCAN_MS)
+    begun = np.searchsorted(tasks[:, 0], scans, side="right")
+    ended = np.searchsorted(np.sort(tasks.sum(axis=1)), scans, side="right")
+    most: list[int] = (begun - ended).reshape(len(hours), -1).max(axis=1).tolist()
+    return most
+
+
 def play(load: Load, sizing: Sizing, seed: int = 1) -> Played:
     """Play the hours of the series after its `first_test` on an engine of their own, in memory and in virtual time."""
     begun = time.perf_counter()
     before, hours = nodes_of(load)
     begin_ms = len(before) * HOUR_MS
     engine = Engine.open(None, seed=seed, cell=_cell(max(before) if sizing.static else before[-1], sizing))
-    for hour, nodes in enumerate(before):
-        # What the cell would have noted in the weeks that are not played.
+    for hour, nodes in enumerate(noted_of(before, seed)):
         engine.state.apply(ev.DemandNoted(0, hour, nodes))
     engine.advance(begin_ms)
     engine.command(SetAutoscaling(changes={"enabled": True, "predict_permille": sizing.permille}))

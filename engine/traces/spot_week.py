@@ -166,7 +166,7 @@ def read_market(paths: Sequence[str], week: int) -> Market:
         known = ", ".join(ON_DEMAND_USD)
         raise SpecError("--prices", "are not of one machine type whose on-demand price is known", f"Known: {known}")
     tables = [_read(path) for path in paths]
-    first = max(table[0][0] for table in tables) + timedelta(days=1)
+    first = max(table[0][0] for table in tables) + timedelta(days=2)
     last = min(table[-1][0] for table in tables) - timedelta(milliseconds=LONGEST_MS)
     monday = (first + timedelta(days=(7 - first.weekday()) % 7)).replace(hour=0, minute=0, second=0, microsecond=0)
     weeks = (last - monday).days // 7 + 1
@@ -179,7 +179,7 @@ def read_market(paths: Sequence[str], week: int) -> Market:
         for name, table in zip(names, tables, strict=True)
     )
     return Market(
-        source=f"EC2 spot prices of {min(types)}, week of {begin:%Y-%m-%d}; a machine is taken while its zone's price "
+        source=f"EC2 spot prices of {min(types)} in {len(zones)} zones, week of {begin:%Y-%m-%d}; while a zone's price "
         f"is above on-demand, {price / 1e6:g} USD/h",
         on_demand=price,
         zones=zones,
@@ -211,7 +211,8 @@ def _series(zone: str, table: list[tuple[datetime, int]], begin: datetime, most:
     start = bisect_right(at_ms, 0) - 1
     each = zip(at_ms[:start], at_ms[1:], prices, strict=False)
     spans = [(end - at, price) for at, end, price in each if price <= most]
-    mean = sum(span * price for span, price in spans) // max(sum(span for span, _ in spans), 1)
+    known_ms = sum(span for span, _ in spans)
+    mean = sum(span * price for span, price in spans) // known_ms if known_ms else most
     end = bisect_right(at_ms, LONGEST_MS)
     return Series(zone=zone, at_ms=tuple(at_ms[start:end]), microusd_hour=tuple(prices[start:end]), mean_before=mean)
 
@@ -221,8 +222,8 @@ def assumed_market() -> Market:
     price = round(ASSUMED_USD * 1_000_000)
     spot = round(price * ASSUMED_SHARE)
     return Market(
-        source=f"assumed: spot machines at {ASSUMED_SHARE:.0%} of the on-demand price of {ASSUMED_USD:g} USD/h, "
-        f"{ASSUMED_PERMILLE / 10:g}% of them taken in an hour, each by chance",
+        source=f"assumed: {ASSUMED_SHARE:.0%} of the on-demand price of {ASSUMED_USD:g} USD/h; "
+        f"assumed: {ASSUMED_PERMILLE / 10:g}% of spot machines in an hour, each by chance",
         on_demand=price,
         zones=(Series(zone="any", at_ms=(0,), microusd_hour=(spot,), mean_before=spot),),
         taken_permille_hour=ASSUMED_PERMILLE,
@@ -246,11 +247,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def jobs(seed: int, scale: float = 1.0) -> list[Job]:
-    """Work of the week, by arrival: about 28 machines' worth of hour-long jobs, 40 of day-long ones, 9 of those that
+    """Work of the week, by arrival: about 14 machines' worth of hour-long jobs, 24 of day-long ones, 5 of those that
     stay off spot machines. `scale` multiplies how many there are."""
     draw = random.Random(f"{seed}/spot-week")
     found = []
-    kinds = (("hour", 28.0), ("day", 1.2), ("certain", 3.0))
+    kinds = (("hour", 14.0), ("day", 0.6), ("certain", 1.5))
     for kind, per_hour in kinds:
         at_ms, number = 0.0, 0
         while (at_ms := at_ms + draw.expovariate(per_hour * scale) * HOUR_MS) < ARRIVALS_MS:
@@ -282,7 +283,7 @@ def _job(draw: random.Random, kind: str, number: int, at_ms: int) -> Job:
     )
 
 
-def _spec(job: Job, policy: Policy) -> WorkloadSpec:
+def spec_of(job: Job, policy: Policy) -> WorkloadSpec:
     kinds: dict[Policy, CapacityType] = {"on-demand only": "on-demand", "spot only": "spot", "spot first": "spot-first"}
     kind = "on-demand" if job.certain else kinds.get(policy, "")
     return WorkloadSpec(
@@ -316,7 +317,7 @@ def bench(market: Market, *, seed: int = 1, scale: float = 1.0) -> Result:
 def live(market: Market, work: Sequence[Job], policy: Policy, seed: int) -> Outcome:
     """The week under one policy."""
     began = time.monotonic()
-    engine = Engine.open(None, seed=seed, cell=_cell(market))
+    engine = Engine.open(None, seed=seed, cell=cell(market))
     happenings: list[tuple[int, int, Job | str]] = [(job.arrives_ms, 1, job) for job in work]
     for series in market.zones:
         happenings += [(since_ms, 0, f"spot-{series.zone}") for since_ms, _ in series.above(market.on_demand)]
@@ -324,7 +325,7 @@ def live(market: Market, work: Sequence[Job], policy: Policy, seed: int) -> Outc
     for at_ms, _, what in happenings:
         engine.advance(at_ms)
         if isinstance(what, Job):
-            engine.command(cmd.Submit(workloads=(_spec(what, policy),)))
+            engine.command(cmd.Submit(workloads=(spec_of(what, policy),)))
         else:
             ids = _machines(engine, what)
             if ids:
@@ -337,7 +338,7 @@ def live(market: Market, work: Sequence[Job], policy: Policy, seed: int) -> Outc
     return msgspec.structs.replace(outcome, wall_ms=round((time.monotonic() - began) * 1000))
 
 
-def _cell(market: Market) -> CellSpec:
+def cell(market: Market) -> CellSpec:
     pools = [
         PoolSpec(
             name=f"spot-{series.zone}",
@@ -349,7 +350,7 @@ def _cell(market: Market) -> CellSpec:
                 boot_ms=BOOT_MS,
                 notice_ms=NOTICE_MS,
                 taken_permille_hour=market.taken_permille_hour,
-                stock=_stock(series.above(market.on_demand)),
+                stock=stock_curve(series.above(market.on_demand)),
             ),
         )
         for series in market.zones
@@ -380,7 +381,7 @@ def _cell(market: Market) -> CellSpec:
     )
 
 
-def _stock(dear: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+def stock_curve(dear: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """A curve that is 0 while the price is above on-demand; jumps take a millisecond."""
     points: list[tuple[int, int]] = [(0, MOST)]
     for since_ms, until_ms in dear:
@@ -401,7 +402,7 @@ def _machines(engine: Engine, pool: str) -> tuple[str, ...]:
 
 
 def _measured(engine: Engine, market: Market, work: Sequence[Job], policy: Policy) -> Outcome:
-    state, capacity, w = engine.state, engine.state.capacity, engine.state.workloads
+    capacity, w = engine.state.capacity, engine.state.workloads
     by_pool = {f"spot-{series.zone}": series for series in market.zones}
     cost = on_demand = paid_ms = 0
     for node, pool in enumerate(capacity.pool):
@@ -417,10 +418,10 @@ def _measured(engine: Engine, market: Market, work: Sequence[Job], policy: Polic
     useful_ms = busy_ms = finished = in_time = stops = turned = 0
     for job in work:
         row = w.row_of[job.id]
-        ran_ms, stopped, did_turn = _life(state.workloads, row)
+        ran_ms, stopped = ran_and_stops(w, row)
         busy_ms += ran_ms * job.tasks
         stops += stopped
-        turned += did_turn
+        turned += w.has_turned(row)
         if w.state[row] == WorkloadState.FINISHED:
             finished += 1
             in_time += w.ended[row] <= job.deadline_ms
@@ -443,10 +444,9 @@ def _measured(engine: Engine, market: Market, work: Sequence[Job], policy: Polic
     )
 
 
-def _life(w: wl.Workloads, row: int) -> tuple[int, int, bool]:
-    """(time its tasks ran in all, times stopped because a machine was taken, whether it turned to on-demand ones)"""
+def ran_and_stops(w: wl.Workloads, row: int) -> tuple[int, int]:
+    """(time its tasks ran in all, times stopped because a machine was taken)"""
     ran_ms = stops = 0
-    turned = False
     until_ms = -1
     entry = w.history[row]
     while entry != wl.NONE:
@@ -456,9 +456,8 @@ def _life(w: wl.Workloads, row: int) -> tuple[int, int, bool]:
             stops += what == wl.REQUEUED and w.history_detail[entry] & 0xFF == TAKEN
         elif what == wl.RUNNING:
             ran_ms += max(until_ms, at_ms) - at_ms
-        turned |= what == wl.TURNED
         entry = w.history_previous[entry]
-    return ran_ms, stops, turned
+    return ran_ms, stops
 
 
 class Bound:

@@ -10,7 +10,9 @@ from typing import Any, Literal
 
 from console.client import Health, RuntimeEstimate, refuse_read_only
 from engine.commands import AnyCommand, Receipt
+from engine.costs import BudgetReport, Showback, ShowbackLine, ShowbackRequest
 from engine.errors import MusterError, NotFoundError, RefusedError, UnreachableError
+from engine.goodput import GoodputReport, TenantGoodput
 from engine.model import QueueSpec, ReservationSpec
 from engine.outlook import Ask, Figure, Interval, Outlook, RunStatus, ScoreReport, Start, StartFigure, Unit
 from engine.query import (
@@ -44,8 +46,21 @@ from engine.query import (
     VertexReport,
     WorkloadDetail,
 )
+from engine.scaling import Autoscaling, ScalingSpec
+from engine.sizes import PoolSize, ScalingReport
 from recommender.suggest import Advice
-from runbooks.plan import ActionName, Effect, Outcome, Plan, Proposal, QueueChange, RequestChange, WorkloadMove
+from runbooks.plan import (
+    ActionName,
+    Effect,
+    MoneyChange,
+    Outcome,
+    Plan,
+    Proposal,
+    QueueChange,
+    RequestChange,
+    ScalingChange,
+    WorkloadMove,
+)
 
 NOW_MS = 1_772_366_400_000
 """2026-03-01 12:00:00 UTC."""
@@ -176,6 +191,12 @@ class FakeClient:
             "gpu_free": 0 if number % 3 == 2 else free,
             "use": 1000 - free // 8,
             "workloads": number % 4,
+            "cpu_physical": 128_000,
+            "cpu_allocatable": 128_000,
+            "memory_physical": 1_048_576,
+            "memory_allocatable": 1_048_576,
+            "overcommit": 1000,
+            "memory_used": 0,
         }
 
     def _queue(self, number: int) -> dict[str, Any]:
@@ -444,6 +465,42 @@ class FakeClient:
             over={},
         )
 
+    def showback(self, request: ShowbackRequest) -> Showback:
+        self._answer()
+        idle = ShowbackLine(kind="idle", name="", microusd=7_000_000, permille=700)
+        line = ShowbackLine(kind="group", name=self._text(3, "research"), microusd=3_000_000, permille=300)
+        return Showback(
+            version=self.version, now_ms=self.now_ms, by=request.by, since_ms=0, until_ms=self.now_ms,
+            total_microusd=10_000_000, lines=(line, idle),
+        )  # fmt: skip
+
+    def scaling(self) -> ScalingReport:
+        self._answer()
+        size = PoolSize(
+            pool=self._text(5, "gpu"), scaling=ScalingSpec(least=2, most=40), ready=12, booting=3, other=1, ordered=4,
+            asked=19, wanted=8, set_for=((self.now_ms + 3_600_000, 20),), noted_hours=336,
+        )  # fmt: skip
+        fixed = PoolSize(pool="cpu", scaling=None, ready=8, booting=0, other=0, ordered=0, asked=5, wanted=0)
+        return ScalingReport(
+            version=self.version, now_ms=self.now_ms, settings=Autoscaling(), pools=(size, fixed)
+        )
+
+    def goodput(self) -> GoodputReport:
+        self._answer()
+        tenant = TenantGoodput(
+            tenant=self._text(3, "acme"), finished=2, charged_microusd=3_000_000, wasted_microusd=1_000_000,
+            per_finished_microusd=1_500_000,
+        )  # fmt: skip
+        return GoodputReport(
+            version=self.version, now_ms=self.now_ms, cost_microusd=10_000_000, charged_microusd=3_000_000,
+            wasted_microusd=1_000_000, goodput_permille=200, finished=2, per_finished_microusd=5_000_000, turned=1,
+            pools=(), tenants=(tenant,),
+        )  # fmt: skip
+
+    def budgets(self) -> BudgetReport:
+        self._answer()
+        return BudgetReport(version=self.version, now_ms=self.now_ms, budgets=())
+
     def fairness(self) -> FairnessReport:
         self._answer()
         name = self._text(5, "research/train")
@@ -588,13 +645,15 @@ class FakeClient:
         reservation: ReservationSpec | None = None,
         moves: tuple[WorkloadMove, ...] = (),
         resize: RequestChange | None = None,
+        money: MoneyChange | None = None,
+        scaling: ScalingChange | None = None,
     ) -> Proposal:
         self._answer()
         if self.read_only:
             raise refuse_read_only()
         plan = Plan(
             action=action, targets=targets, queue=queue, reservation=reservation, moves=moves, resize=resize,
-            reason=reason, requester="tester",
+            money=money, scaling=scaling, reason=reason, requester="tester",
         )  # fmt: skip
         for name in targets if action in _ALLOWED else ():
             if self._find(name)["state"] not in _ALLOWED[action]:

@@ -7,8 +7,11 @@ import json
 import msgspec
 import pytest
 
+from console import bench_spot
 from console.cli import BENCHMARKS, run
+from engine.traces import gke
 from engine.traces.kueue import SCENARIOS
+from engine.traces.spot_week import Outcome, Result, assumed_market
 
 
 @pytest.fixture
@@ -20,7 +23,7 @@ def small_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_shell_offers_every_scenario() -> None:
-    assert set(BENCHMARKS) == {*SCENARIOS, "clemson"}
+    assert set(BENCHMARKS) == {*SCENARIOS, "clemson", "spot-week", "predictive-day", *gke.SCENARIOS}
 
 
 @pytest.mark.usefixtures("small_baseline")
@@ -71,3 +74,23 @@ def test_what_is_not_offered_is_misuse(arguments: list[str], capsys: pytest.Capt
         run(["bench", *arguments])
     assert caught.value.code == 2
     assert "list" in capsys.readouterr().err
+
+
+def test_the_week_on_spot_machines_says_where_prices_are_from_and_fits_a_terminal() -> None:
+    each = Outcome(
+        policy="on-demand only", jobs=5000, finished=4990, in_time=4989, cost_microusd=12_345_678_901,
+        cost_per_finished_microusd=247_408, on_demand_cost_microusd=12_345_678_901, goodput_permille=967,
+        machine_hours=11_888, lost_hours=1234, idle_hours=1234, machines_taken=12_345, stops=12_345, turned=1234,
+    )  # fmt: skip
+    source = assumed_market().source
+    lines = bench_spot._lines(1, Result(source=source, policies=(each,), bound_microusd=1, bound_per_job_microusd=1))
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    assert all(part in text for part in source.split("; "))
+    assert "12,345.68" in text
+    assert "99.8%" in text
+
+
+def test_prices_that_cannot_be_read_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "spot-week", "--prices", "nowhere-r3.large.csv"]) == 2
+    assert "nowhere-r3.large.csv cannot be read" in capsys.readouterr().err

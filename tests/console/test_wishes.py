@@ -110,6 +110,10 @@ LINES = {
     "cancel": "wl-000000", "hold": "wl-000003", "release": "wl-000005", "requeue": "wl-000000",
     "suspend": "wl-000000", "resume": "wl-000005",
     "consolidate": "--unblock wl-000003", "resize": "wl-000003 --request cpu=1 memory=2GiB",
+    "set-scaling": "gpu --least 2 --most 40 --headroom 1 --priority -5", "set-targets": "gpu +2h=40 +6h=0",
+    "set-autoscaling": "--preset ca scan_every=30s enabled=no expanders=price,priority predict_permille=900",
+    "set-price": "gpu 12.5", "set-budget": "team --tenant ai --limit 500 --window 7d --then hold",
+    "remove-budget": "team", "approve-spending": "wl-000003",
 }  # fmt: skip
 MOVED = "wl-000000"
 """What makes room in a consolidation: that is what the plan names, not what starts."""

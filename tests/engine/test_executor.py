@@ -175,7 +175,8 @@ class Gangs:
             "state", "attempts", "tasks", "since", "rated", "done", "kept", "simulated", "failing", "failures", "cls",
             "terms", "elastic",
         )  # fmt: skip
-        self.workloads = SimpleNamespace(ids=[], classes=[], terms_specs=[USUAL], **{name: array("q") for name in columns})
+        columns = {name: array("q") for name in columns}
+        self.workloads = SimpleNamespace(ids=[], classes=[], terms_specs=[USUAL], **columns)
         self.workloads.class_at = lambda row: self.workloads.classes[row]
         self.workloads.terms_at = lambda row: USUAL
 

@@ -61,7 +61,7 @@ class Recount:
                 if isinstance(single, ev.Tick):
                     self._pass(single.at_ms)
                 if isinstance(single, ev.BudgetStaged) and single.stage == Stage.SPENT:
-                    self._check_moment(single.budget)
+                    self._check_moment(self.state.budgets.row_of[single.name])
                 self.state.apply(single)
 
     def _pass(self, until_ms: int) -> None:

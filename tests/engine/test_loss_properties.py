@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from invariants import WatchedEngine
 from msgspec.structs import replace
 from random_cells import SOME, Fork, Life, Pass, Player, Submit, lives
 
@@ -23,7 +24,6 @@ from engine.control import Engine
 from engine.model import HealthSettings, NodeState
 from engine.state import BOUND, State
 from tests.engine.test_constrained_lives import with_constraints
-from tests.support.invariants import WatchedEngine
 
 CALL_EVERY_MS = 5_000
 SETTINGS = (
@@ -133,7 +133,7 @@ class LossyPlayer(Player):
         found = self.engine.agents.register(new)
         self.tokens |= dict(zip(found.nodes, zip(found.rows, found.epochs, strict=True), strict=True))
         self.number += 1
-        columns = np.array([self.tokens[name] for name in alive]).reshape(-1, 2)
+        columns = np.array([self.tokens[name] for name in alive], np.int64).reshape(-1, 2)
         taken = self.engine.agents.beat(columns[:, 0], columns[:, 1], np.full(len(alive), self.number))
         assert taken.renewed == len(alive)
 
@@ -213,19 +213,19 @@ def live(life: Life) -> LossyPlayer:
     return player
 
 
-@settings(SOME, max_examples=25)
+@settings(SOME, max_examples=10)
 @given(lossy())
 def test_whatever_is_lost_gangs_are_whole_and_no_work_is_lost(life: Life) -> None:
     live(life)
 
 
-@settings(SOME, max_examples=15)
+@settings(SOME, max_examples=8)
 @given(lossy(calling=True))
 def test_whoever_falls_silent_gangs_are_whole_and_no_work_is_lost(life: Life) -> None:
     live(life)
 
 
-@settings(SOME, max_examples=5)
+@settings(SOME, max_examples=3)
 @given(lossy(durable=True, calling=True))
 def test_a_restart_in_the_midst_of_losses_loses_nothing(life: Life) -> None:
     live(life)

@@ -88,6 +88,12 @@ NODES: dict[str, list[Any]] = {
     "gpu_free": [0, 7500, 0],
     "use": [1000, 62, 0],
     "workloads": [1, 1, 0],
+    "cpu_physical": [64_000, 64_000, 32_000],
+    "cpu_allocatable": [64_000, 64_000, 32_000],
+    "memory_physical": [512_000, 512_000, 128_000],
+    "memory_allocatable": [512_000, 512_000, 128_000],
+    "overcommit": [1000, 1000, 1000],
+    "memory_used": [0, 0, 0],
 }
 QUEUES: dict[str, list[Any]] = {
     "name": ["root", "a", "b"],

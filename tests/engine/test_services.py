@@ -11,7 +11,7 @@ import pytest
 from engine import commands as cmd
 from engine.control import Engine
 from engine.errors import SpecError
-from engine.model import CellSpec, NodeSpec, PoolSpec, QueueSpec, Resources, ServiceSpec, WorkloadSpec
+from engine.model import CellSpec, NodeSpec, PoolSpec, QueueSpec, Resources, ScalingSpec, ServiceSpec, WorkloadSpec
 from engine.replicas import LOOK_EVERY_MS, desired, load_permille
 from engine.services import unmet
 from engine.usage import UsageSample
@@ -260,3 +260,15 @@ def test_a_restart_and_a_fork_go_on_alike(tmp_path) -> None:
         each.advance(40 * MINUTE)
     assert again.state.digest() == fork.state.digest()
     again.close()
+
+
+def test_nodes_are_ordered_for_replicas_without_room_and_go_when_the_service_shrinks() -> None:
+    scaling = ScalingSpec(least=1, most=10, boot_ms=(MINUTE, MINUTE))
+    pool = PoolSpec(name="p", capacity=Resources(cpu_milli=10_000, memory_mib=100_000), scaling=scaling)
+    engine = Engine.open(None, cell=msgspec.structs.replace(cell(nodes=1), pools=(pool,)))
+    load = steps((0, 4000), (MINUTE, 20_000), (HOUR, 2000))
+    engine.command(submit(service(first=5, most=40, simulated_load=load)))
+    engine.advance(30 * MINUTE)
+    assert (replicas(engine), len(engine.state.capacity.row_of)) == (25, 3)
+    engine.advance(2 * HOUR)
+    assert (replicas(engine), len(engine.state.capacity.row_of)) == (3, 1)

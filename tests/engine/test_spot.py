@@ -336,6 +336,7 @@ def test_waiting_work_turns_at_the_moment_the_formula_gives(tmp_path: Path) -> N
     again = Engine.open(tmp_path / "j")
     again.advance(at)
     assert history(again, "late")[-1] == "turned to on-demand its slack ran out"
+    assert "TurnedOnDemand" in [reason.token for reason in again.workload("late").reasons]
     groups = again.state.workloads.class_at(2).groups
     assert [group.capacity_type for group in groups] == ["on-demand"]
     again.close()

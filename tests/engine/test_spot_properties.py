@@ -156,13 +156,13 @@ def live(life: Life) -> None:
 
 
 @given(stormy_lives())
-@settings(SOME, max_examples=25)
+@settings(SOME, max_examples=16)
 def test_no_storm_loses_work_or_breaks_gangs(life: Life) -> None:
     live(life)
 
 
 @given(stormy_lives(durable=True))
-@settings(SOME, max_examples=10)
+@settings(SOME, max_examples=6)
 def test_a_restart_in_a_storm_changes_nothing(life: Life) -> None:
     live(life)
 

@@ -21,6 +21,9 @@ STATES: dict[str, set[str]] = {
     "queue": {mode.label for mode in QueueMode},
     "reservation": {"made", "not made"},
     "policy": set(),
+    "pool": {"priced"},
+    "budget": {"set", "not set"},
+    "scaling": {"growing", "fixed", "set"},
 }
 WAS = QueueSpec(name="q", parent="root", nominal={"gpu_milli": 32_000, "memory_mib": 1024}, weight=2)
 TO = QueueSpec(name="q", parent="root", nominal={"gpu_milli": 24_000, "memory_mib": 1024}, order="fair")

@@ -1,0 +1,80 @@
+"""`muster agent`: tells a cell that nodes are alive, for as long as it runs. The smallest agent there can be, and an
+example of what one has to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+import time
+from array import array
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from console.agents import BeatAnswer, BeatBody, RegisterAnswer, RegisterBody
+from console.attach import connect
+from console.text import printable
+from engine.errors import NotFoundError, UnreachableError
+
+if TYPE_CHECKING:
+    from console.remote_client import RemoteClient
+
+RETRY_S = 1.0
+"""Between attempts to reach an engine that does not answer."""
+
+
+def agent(arguments: argparse.Namespace) -> None:
+    """Until SIGTERM or SIGINT. Raises NotFoundError when the cell has one of the nodes not."""
+    stop = threading.Event()
+    for sent in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(sent, lambda *_: stop.set())
+    with closing(connect(arguments)) as client:
+        _call(client, tuple(dict.fromkeys(arguments.node)), stop)
+
+
+def _call(client: RemoteClient, nodes: tuple[str, ...], stop: threading.Event) -> None:
+    """Register, then send heartbeats; register again when the engine does not know the tokens any more."""
+    known: RegisterAnswer | None = None
+    number, lost = 0, False
+    while not stop.is_set():
+        pause_s = RETRY_S
+        try:
+            if known is None:
+                known, number = _register(client, nodes), 0
+                _say(f"calling for {', '.join(printable(name) for name in nodes)}")
+            number += 1
+            if _beat(client, known, number).refused:
+                known, pause_s = None, 0.0
+            else:
+                pause_s = known.heartbeat_every_s
+            lost = False
+        except UnreachableError as error:
+            if not lost:
+                _say(f"{error}; trying again")
+            lost = True
+        stop.wait(pause_s)
+
+
+def _register(client: RemoteClient, nodes: tuple[str, ...]) -> RegisterAnswer:
+    answer = client.call_as_agent("register", RegisterBody(nodes), RegisterAnswer)
+    if answer.refused:
+        names = ", ".join(answer.refused)
+        raise NotFoundError(f"the cell has no node {names}", "List its nodes with: muster get nodes")
+    return answer
+
+
+def _beat(client: RemoteClient, known: RegisterAnswer, number: int) -> BeatAnswer:
+    count = len(known.rows)
+    body = BeatBody(
+        rows=array("i", known.rows).tobytes(),
+        epochs=array("i", known.epochs).tobytes(),
+        numbers=array("i", [number] * count).tobytes(),
+        clocks_ms=array("q", [time.time_ns() // 1_000_000] * count).tobytes(),
+    )
+    return client.call_as_agent("heartbeats", body, BeatAnswer)
+
+
+def _say(text: str) -> None:
+    print(f"muster agent: {text}", file=sys.stderr, flush=True)
