@@ -55,7 +55,7 @@ ACTIONS = {
     "approve-spending": ("WORKLOAD", "let workloads start whatever is left of budgets that ask for approval"),
     "consolidate": ("", "move running workloads so that others start or nodes come free"),
 }
-KINDS = ("workloads", "nodes", "queues", "reservations")
+KINDS = ("workloads", "nodes", "queues", "reservations", "pools", "orders")
 POLICIES = ("fcfs", "easy", "easy-sjbf", "conservative")
 QOS = ("guaranteed", "burstable", "best_effort")
 PACKING = ("random", "dotprod", "bestfit", "fgd", "muster")
@@ -130,12 +130,14 @@ def _show_commands(commands: Any) -> None:
     _reach(overview, sub=True)
     get = _command(commands, "get", "console.show:get", "list workloads, nodes or queues, or show one")
     get.add_argument("kind", choices=KINDS)
-    get.add_argument("id", nargs="?", help="show this one only")
-    get.add_argument("-f", "--filter", default="", metavar="FILTER", help="such as 'state:queued gpu>=8 !tenant:acme'")
-    get.add_argument("--sort", default="", metavar="COLUMNS", help="such as gpu:desc,id")
-    get.add_argument("--columns", default="", metavar="COLUMNS", help="comma-separated; see --columns help")
-    get.add_argument("--limit", type=_count, default=100, metavar="N", help="rows at most, 0 for all (default 100)")
-    _reach(get, sub=True)
+    _list_arguments(get)
+    for kind, text in (
+        ("pools", "pools of nodes: how large, what boots, what they cost, which are left alone"),
+        ("orders", "orders of nodes: what was asked for, and what has come of it"),
+    ):
+        short = _command(commands, kind, "console.show:get", text)
+        short.set_defaults(kind=kind)
+        _list_arguments(short)
     why = _command(commands, "why", "console.show:why", "why a workload waits, and what would let it start")
     why.add_argument("id")
     _reach(why, sub=True)
@@ -179,6 +181,15 @@ def _show_commands(commands: Any) -> None:
     _reach(fragmented, sub=True)
     suggest = _command(commands, "suggest", "console.show:suggest", "what stands out, and what might be done about it")
     _reach(suggest, sub=True)
+
+
+def _list_arguments(get: argparse.ArgumentParser) -> None:
+    get.add_argument("id", nargs="?", help="show this one only")
+    get.add_argument("-f", "--filter", default="", metavar="FILTER", help="such as 'state:queued gpu>=8 !tenant:acme'")
+    get.add_argument("--sort", default="", metavar="COLUMNS", help="such as gpu:desc,id")
+    get.add_argument("--columns", default="", metavar="COLUMNS", help="comma-separated; see --columns help")
+    get.add_argument("--limit", type=_count, default=100, metavar="N", help="rows at most, 0 for all (default 100)")
+    _reach(get, sub=True)
 
 
 def _change_commands(commands: Any) -> None:
@@ -423,7 +434,7 @@ def _engine_commands(commands: Any) -> None:
     serve.add_argument("--cell", metavar="NAME", help="name of the cell and of its state folder")
     _speed(serve)
     agent = _command(commands, "agent", "console.agent:agent", "tell a cell that nodes are alive, until it is stopped")
-    agent.add_argument("--node", metavar="ID", action="append", required=True, help="a node; may be given several times")
+    agent.add_argument("--node", metavar="ID", action="append", required=True, help="a node; may be given again")
     _reach(agent, sub=True)
 
     stop = _command(commands, "stop", "console.start:stop_engine", "stop the cell's engine; its state is kept")

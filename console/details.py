@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from console.plain import beneath, conditions, layout, linked, terms, unblocking_lines
 from console.query import quoted
-from console.text import NONE, cut, duration, fit, mebibytes, milli, permille, printable, timestamp, wrap
+from console.text import NONE, cut, duration, fit, mebibytes, milli, money, permille, printable, timestamp, wrap
 from console.theme import STATES, state_look
 from console.views import Span, meter
 from engine.model import LEVELS, WorkloadState
@@ -66,6 +66,10 @@ def findings(view: Overview, width: int) -> list[Line]:
     if leaving:
         text = f"{leaving:,} {_plural('node', leaving)} cordoned or draining"
         found.append(_finding("◇", "warn", text, "nodes state:cordoned,draining", width))
+    booting, ordered = sum(pool.booting for pool in view.pools), sum(pool.ordered for pool in view.pools)
+    if booting or ordered:
+        text = f"{booting:,} {_plural('node', booting)} booting, {ordered:,} ordered"
+        found.append(_finding("◔", "info", text, "nodes state:booting", width))
     if view.wait_p95_ms > SLOW_WAIT_MS:
         text = f"wait p95 is {duration(view.wait_p95_ms)}"
         found.append(_finding("!", "warn", text, "workloads state:queued sort:-wait", width))
@@ -86,6 +90,9 @@ def fleet(view: Overview, width: int) -> Section:
     if view.fragmentation_ppm:
         share = f"{permille(view.fragmentation_ppm // 1000)} of the free GPU is fragmented"
         lines.insert(1, Line(((" " * 8, ""), (cut(share, width - 8), "dim"))))
+    if view.cost_microusd_hour:
+        text = f"{money(view.cost_microusd_hour)} an hour, {money(view.idle_microusd_hour)} of it idle"
+        lines.append(Line(((fit("cost", 7) + " ", "dim"), (cut(text, width - 8), ""))))
     nodes, ready = sum(pool.nodes for pool in view.pools), sum(pool.ready for pool in view.pools)
     return Section("Fleet", tuple(lines), f"{ready:,}/{nodes:,} nodes ready · {printable(view.policy)}")
 
@@ -382,6 +389,7 @@ def _node_state(view: NodeDetail, width: int) -> Section:
     lines = [
         Line(((f"{glyph} {printable(view.state)}", tone), (f"  {since}", "dim"))),
         *([_fact("kept out", cut(view.note, width - 11), "warn")] if view.note else []),
+        *([_fact("ends", f"in {duration(view.ends_ms - view.now_ms)}: taken back", "warn")] if view.ends_ms else []),
         Line((("pool       ", "dim"), (printable(view.pool), "link")), f"nodes pool:{quoted(printable(view.pool))}"),
         *_places(view, width),
     ]

@@ -33,16 +33,17 @@ def run(arguments: argparse.Namespace) -> None:
 def _lines(arguments: argparse.Namespace, result: Drill) -> list[str]:
     lost = result.lost_nodes
     waiting = ", ".join(f"{count:,} {reason}" for reason, count in result.waiting.items()) or "none"
-    swapped = f"{result.swapped:,} gangs got others in their place and went on"
+    swapped = f"gangs that got others in their place and went on: {result.swapped:,}"
     pairs = [
         ("cell", f"{result.nodes:,} nodes, {result.tasks:,} tasks of {result.workloads:,} workloads"),
         ("lost", f"{lost['rack']:,} nodes of a rack, {lost['zone']:,} of a zone, {lost['spot']:,} spot elsewhere"),
         ("on them", f"{result.tasks_on_lost:,} tasks; {swapped}"),
         ("recovered", f"{duration(result.recovered_ms)} of cell time until the last that finds room ran again"),
-        ("waiting", f"{waiting}; {result.free_nodes:,} nodes were idle"),
+        ("waiting", waiting),
+        ("idle", f"{result.free_nodes:,} nodes, once all that could run did"),
         ("back", f"all ran {duration(result.back_ms)} of cell time after all came back, {duration(DOWN_MS)} later"),
         ("lost work", "no workload; each went on from its last checkpoint, and ended"),
-        ("decisions", f"{result.fail_wall_ms / 1000:,.1f} s of wall time at the loss, "
+        ("decisions", f"wall time: {result.fail_wall_ms / 1000:,.1f} s at the loss, "
          f"{result.spot_wall_ms / 1000:,.1f} s as spot went, {result.back_wall_ms / 1000:,.1f} s at the return"),
         ("checked", f"{result.checks} times: counts, whole gangs, capacity, quota, work kept"),
         ("machine", f"Python {platform.python_version()}, {os.cpu_count()} cores"),

@@ -17,10 +17,12 @@ import msgspec
 
 from console.document import Document, read_document
 from console.forms import (
+    AUTOSCALING_FORMS,
     BUDGET_FORMS,
     BURST_FORMS,
     GROUP_FORMS,
     HUMAN,
+    HEALTH_FORMS,
     NODE_FORMS,
     ONE_GROUP,
     POOL_FORMS,
@@ -29,6 +31,7 @@ from console.forms import (
     QUEUE_FORMS,
     RATIO_FORMS,
     RESOURCE_FORMS,
+    SCALING_FORMS,
     SERVICE_FORMS,
     SETTINGS_FORMS,
     Forms,
@@ -42,6 +45,7 @@ from engine.errors import SpecError
 from engine.gpu_models import MEMORY_MIB, memory_by_name
 from engine.measures import shown
 from engine.model import CellSpec, WorkloadSpec, check_workload
+from engine.scaling import PRESETS
 
 MAX_POOL_NODES = 1_000_000
 WORKLOAD_EXAMPLE = """\
@@ -118,7 +122,24 @@ def _settings(document: Document, raw: dict[str, Any]) -> dict[str, Any]:
     values = _renamed(document, raw, SETTINGS_FORMS, "settings")
     if isinstance(values.get("pressure"), dict):
         values["pressure"] = _renamed(document, values["pressure"], PRESSURE_FORMS, "settings.pressure")
+    if isinstance(values.get("health"), dict):
+        values["health"] = _renamed(document, values["health"], HEALTH_FORMS, "settings.health")
+    if "autoscaling" in values:
+        values["autoscaling"] = _autoscaling(document, values["autoscaling"])
     return values
+
+
+def _autoscaling(document: Document, raw: Any) -> Any:
+    """A preset by name, or settings, which may begin with `preset`."""
+    path = "settings.autoscaling"
+    given = dict(raw) if isinstance(raw, dict) else {"preset": raw}
+    if "preset" not in given:
+        return _renamed(document, given, AUTOSCALING_FORMS, path)
+    name = given.pop("preset")
+    if not isinstance(name, str) or name not in PRESETS:
+        where = _join(path, "preset") if isinstance(raw, dict) else path
+        document.fail(where, f"{shown(name)} is no preset", f"Use one of: {', '.join(PRESETS)}")
+    return msgspec.to_builtins(PRESETS[name]) | _renamed(document, given, AUTOSCALING_FORMS, path)
 
 
 def priced(document: Document, cell: CellSpec, prices: str | None) -> CellSpec:
@@ -242,7 +263,10 @@ def _pool(document: Document, raw: dict[str, Any], path: str) -> dict[str, Any]:
     values = _renamed(document, raw, POOL_FORMS, path)
     for name in POOL_OF_NODES:
         values.pop(name, None)
-    for field, forms in (("capacity", RESOURCE_FORMS), ("reserved", RESOURCE_FORMS), ("overcommit", RATIO_FORMS)):
+    own_forms: dict[str, Forms] = {
+        "capacity": RESOURCE_FORMS, "reserved": RESOURCE_FORMS, "overcommit": RATIO_FORMS, "scaling": SCALING_FORMS,
+    }  # fmt: skip
+    for field, forms in own_forms.items():
         if isinstance(values.get(field), dict):
             values[field] = _renamed(document, values[field], forms, f"{path}.{field}")
     model = values.get("gpu_model")

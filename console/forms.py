@@ -15,7 +15,7 @@ import msgspec
 
 from console.moments import Now, moment_ms
 from engine.measures import cpu_milli, duration_ms, gpu_milli, memory_mib, money_microusd, shown
-from engine.model import LEVELS, PROFILES, PoolSpec, WorkloadSpec
+from engine.model import LEVELS, PROFILES, Autoscaling, HealthSettings, PoolSpec, WorkloadSpec
 
 Forms = dict[str, tuple[str, Callable[[Any], Any]]]
 """Key as people write it -> raw field, and how its value becomes the raw one. Both keys are the same where only the
@@ -205,6 +205,23 @@ def _service(value: Any) -> Any:
     return value
 
 
+def _boot(value: object) -> list[int]:
+    """`[90s, 3m]`: median and 95th percentile; one time is both."""
+    times = value if isinstance(value, list) else [value]
+    if len(times) not in (1, 2):
+        raise ValueError("is not a time or two")
+    return [duration_ms(times[0]), duration_ms(times[-1])]
+
+
+def _stock(value: object) -> list[list[int]]:
+    """`[[0s, 10], [1h, 500]]`: from when on, how many machines; or one number for always."""
+    if type(value) is int:
+        return [[0, value]]
+    if not isinstance(value, list) or not all(isinstance(point, list) and len(point) == 2 for point in value):
+        raise ValueError("is neither a number of machines nor a list of [time, machines]")
+    return [[duration_ms(at), machines] for at, machines in value]
+
+
 def _load(value: Any) -> Any:
     """`[[0s, 2.5], [10m, 8]]`: moments, and how many replicas the load would keep wholly busy."""
     if not isinstance(value, list) or not all(isinstance(point, list) and len(point) == 2 for point in value):
@@ -242,6 +259,19 @@ POOL_FORMS: Forms = {
     "taints": ("taints", _taints),
     "placement": ("placement", profile),
 }
+SCALING_FORMS: Forms = {
+    "zones": ("zones", _listed),
+    "boot": ("boot_ms", _boot),
+    "stock": ("stock", _stock),
+    "notice": ("notice_ms", duration_ms),
+    "max_age": ("max_age_ms", duration_ms),
+}
+AUTOSCALING_FORMS: Forms = {
+    name.removesuffix("_ms"): (name, duration_ms) for name in Autoscaling.__struct_fields__ if name.endswith("_ms")
+} | {"expanders": ("expanders", _listed)}
+HEALTH_FORMS: Forms = {
+    name.removesuffix("_ms"): (name, duration_ms) for name in HealthSettings.__struct_fields__ if name.endswith("_ms")
+} | {"repair": ("repair_ms", _boot)}
 BUDGET_FORMS: Forms = {
     "limit_usd": ("limit_microusd", money_microusd),
     "window": ("window_ms", duration_ms),
@@ -314,7 +344,7 @@ def workload_forms(now: Now) -> Forms:
 
 _ALL: tuple[Forms, ...] = (
     RESOURCE_FORMS, POOL_FORMS, QUEUE_FORMS, BURST_FORMS, SETTINGS_FORMS, GROUP_FORMS, workload_forms(lambda: 0),
-    SERVICE_FORMS, PRESSURE_FORMS,
+    SERVICE_FORMS, PRESSURE_FORMS, SCALING_FORMS, AUTOSCALING_FORMS, HEALTH_FORMS,
 )  # fmt: skip
 HUMAN: dict[str, str] = {raw: human for forms in _ALL for human, (raw, _) in forms.items() if raw != human}
 """Raw field -> how people write it."""

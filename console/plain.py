@@ -347,6 +347,8 @@ def conditions(group: GroupDetail) -> list[str]:
     found = [f"devices of {mebibytes(group.gpu_memory_mib)} or more"] if group.gpu_memory_mib else []
     for word, labels in (("label", group.node_labels), ("not label", group.avoid_labels)):
         found += [f"{word} {printable(_condition(key, values))}" for key, values in sorted(labels.items())]
+    if group.capacity_type:
+        found.append(f"{group.capacity_type} nodes")
     if group.tolerations:
         found.append(f"tolerates {', '.join(printable(toleration.label) for toleration in group.tolerations)}")
     if group.spread is not None:

@@ -26,6 +26,8 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("queues", "state"): tuple(mode.label for mode in QueueMode),
     ("queues", "burst"): ("idle", "burst", "cooldown"),
     ("reservations", "state"): ("ahead", "active"),
+    ("pools", "spot"): ("spot", "on-demand"),
+    ("orders", "state"): ("open", "filled", "cancelled", "refused"),
     ("workloads", "reason"): (
         "OnHold", "Suspended", "WaitingForDependency", "DependencyNeverSatisfied", "WaitingForStartTime", "Backoff",
         "WaitingForPreempted", "QueueHeld", "BehindInQueue", "ArrayLimit", "WaitingForReservation", "NoMatchingNodes",

@@ -36,7 +36,7 @@ def lines(report: ScalingReport) -> list[str]:
     rows = []
     for pool in report.pools:
         scaling = pool.scaling
-        own = ("",) * 5
+        own: tuple[str, ...] = ("",) * 5
         if scaling is not None:
             own = tuple(map(str, (pool.wanted, scaling.least, scaling.most, scaling.headroom, scaling.priority)))
         counts = (pool.ready, pool.booting, pool.ordered, pool.other, pool.asked)

@@ -57,7 +57,8 @@ def get(arguments: argparse.Namespace) -> None:
     if arguments.id and kind in ("workloads", "nodes"):
         _get_one(arguments)
         return
-    where = (Term("name", "=", arguments.id),) if arguments.id else parse_filter(kind, arguments.filter)
+    key = "id" if kind == "orders" else "name"
+    where = (Term(key, "=", arguments.id),) if arguments.id else parse_filter(kind, arguments.filter)
     query = Query(kind=kind, columns=_columns(kind, arguments.columns), where=where, sort=_sort(kind, arguments.sort))
     with closing(connect(arguments)) as client:
         page = _all_rows(client, query, arguments.limit)

@@ -84,8 +84,11 @@ STATES: dict[str, tuple[str, str]] = {
     "ready": ("●", "ok"),
     "cordoned": ("◇", "warn"),
     "draining": ("◑", "warn"),
+    "booting": ("◔", "info"),
     "suspect": ("?", "warn"),
     "down": ("✗", "bad"),
+    "filled": ("✓", "dim"),
+    "refused": ("✗", "bad"),
 }
 """State -> glyph and tone. The word itself always stands beside the glyph."""
 

@@ -61,10 +61,20 @@ LISTS: dict[Kind, tuple[str, ...]] = {
         "parent",
     ),
     "reservations": ("name", "state", "start", "end", "nodes", "queues"),
+    "pools": (
+        "name", "nodes", "ready", "booting", "ordered", "least", "most", "price", "spot", "backed_off", "failures",
+        "headroom", "priority", "suspect", "region", "zones", "machine_type",
+    ),
+    "orders": (
+        "id", "state", "pool", "zone", "nodes", "granted", "booting", "ready", "workload", "ordered", "refused",
+        "expires", "ended",
+    ),
 }  # fmt: skip
 """Columns in order of importance: on a narrow screen the last ones are a scroll to the right away."""
 
-KEY_COLUMN: dict[Kind, str] = {"workloads": "id", "nodes": "id", "queues": "name", "reservations": "name"}
+KEY_COLUMN: dict[Kind, str] = {
+    "workloads": "id", "nodes": "id", "queues": "name", "reservations": "name", "pools": "name", "orders": "id",
+}  # fmt: skip
 SORT = "sort:"
 NEWEST_FIRST = ("-submitted",)
 SHARE = Column(

@@ -54,6 +54,8 @@ class Watch:
         failures, leases = self._state.failures, self._leases
         if failures.touched or self._settings is not self._state.settings.health or self._opened_ms != leases.opened_ms:
             self._look()
+        while self._moments and self._moment_of.get(self._moments[0][1]) != self._moments[0][0]:
+            heappop(self._moments)
         at_ms = self._moments[0][0] if self._moments else None
         if leases.count:
             lease = now_ms if leases.anyone_back else leases.next_ms(now_ms)

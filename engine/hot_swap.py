@@ -112,7 +112,8 @@ def _replacements(state: State, row: int, gone: frozenset[int]) -> tuple[tuple[S
     if beside == NONE:
         return None
     least = tuple(missing)
-    if w.elastic[row]:
+    if w.elastic[row] and not any(shape.spread for shape in workload_class.shapes):
+        # Spread evenly, it cannot do without those of one domain alone.
         pairs = zip(workload_class.least, stay, strict=True)
         least = tuple(max(fewest - sum(there.values()), 0) for fewest, there in pairs)
     shapes = _shapes(state, row, pools)

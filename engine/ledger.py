@@ -171,9 +171,8 @@ class Ledger(Table):
     def _begin(self, state: State) -> None:
         """Something has a price for the first time."""
         self.priced = True
-        for row in range(len(state.workloads.ids)):
-            if state.is_bound(row):
-                self.charge(state, row)
+        for row in _rows_in(state):
+            self.charge(state, row)
 
     def count_nodes(self, state: State, pool: int, more: int) -> None:
         """So many nodes of the pool are paid for from now on; fewer, when negative."""
@@ -184,7 +183,7 @@ class Ledger(Table):
         if not self.priced:
             self._begin(state)
         capacity = state.capacity
-        concerned = [row for row in range(len(self.rate)) if state.is_bound(row) and self._uses(state, row, pool)]
+        concerned = _rows_in(state, pool)
         for row in concerned:
             self.stop(state, row)
         before = capacity.pools[pool].price_microusd_hour
@@ -193,11 +192,6 @@ class Ledger(Table):
         self._units.clear()
         for row in concerned:
             self.charge(state, row)
-
-    def _uses(self, state: State, row: int, pool: int) -> bool:
-        a = state.allocations
-        first = state.workloads.first_allocation[row]
-        return any(state.capacity.pool[a.node[i]] == pool for i in a.of_workload(first))
 
     # -- workloads ----------------------------------------------------------------------------------------------------
 
@@ -388,6 +382,15 @@ def divmod_of(key: int, width: int) -> tuple[int, int, int]:
     """(class, group 0, pool) of a key."""
     cls, pool = divmod(key, width)
     return cls, 0, pool
+
+
+def _rows_in(state: State, pool: int = NONE) -> list[int]:
+    """Rows of the workloads that have tasks in the pool, or anywhere, ascending."""
+    a = state.allocations
+    used = np.flatnonzero(view(a.workload) != NONE) if len(a.workload) else np.zeros(0, np.int64)
+    if pool != NONE:
+        used = used[view(state.capacity.pool)[view(a.node)[used]] == pool]
+    return np.unique(view(a.workload)[used]).tolist() if len(used) else []
 
 
 def _sums(keys: Rows, rates: Rows, moments: Rows) -> Iterable[tuple[int, int, int]]:

@@ -1,4 +1,4 @@
-"""Workloads, nodes, queues and reservations as columns, to be filtered, sorted and shown a window at a time."""
+"""Workloads, nodes, queues, reservations, pools and orders as columns: filtered, sorted, shown a window at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from engine.columns import view
 from engine.errors import SpecError
 from engine.explain import Explainer
 from engine.fairness import report
+from engine.growth import booting, ready_ms
 from engine.model import NodeState, PoolSpec, QueueMode, ReservationSpec, WorkloadState
+from engine.orders import OrderState
 from engine.query import COLUMNS, Kind, Term, VertexReport
 from engine.quota import UNLIMITED, WIDTH, BurstState
 from engine.state import State
@@ -295,11 +297,90 @@ class ReservationSource(Source):
         }
 
 
+class PoolSource(Source):
+    """Columns of `COLUMNS["pools"]`."""
+
+    def __init__(self, state: State, explainer: Explainer, now_ms: int) -> None:
+        super().__init__()
+        c, orders, pools = state.capacity, state.orders, state.capacity.pools
+        self.size = len(pools)
+
+        def in_state(wanted: NodeState) -> Callable[[Rows], Numbers]:
+            return lambda rows: np.bincount(view(c.pool)[view(c.state) == wanted], minlength=self.size)[rows]
+
+        def scaled(field: str) -> Callable[[Rows], Numbers]:
+            values = [-1 if pool.scaling is None else getattr(pool.scaling, field) for pool in pools]
+            return lambda rows: np.array(values, np.int64)[rows]
+
+        def each(values: list[int]) -> Callable[[Rows], Numbers]:
+            return lambda rows: np.array(values, np.int64)[rows]
+
+        scaling = [pool.scaling for pool in pools]
+        self.texts = {
+            "name": [pool.name for pool in pools],
+            "spot": ["spot" if pool.spot else "on-demand" for pool in pools],
+            "region": ["" if own is None else own.region for own in scaling],
+            "zones": ["" if own is None else ", ".join(own.zones) for own in scaling],
+            "machine_type": [pool.machine_type for pool in pools],
+        }
+        until = [orders.backed_off_ms.get(row, -1) for row in range(self.size)]
+        self.numbers = {
+            "nodes": each(list(c.pool_nodes)),
+            "ready": in_state(NodeState.READY),
+            "booting": in_state(NodeState.BOOTING),
+            "suspect": in_state(NodeState.SUSPECT),
+            "ordered": each([orders.due(row) for row in range(self.size)]),
+            "price": each([pool.price_microusd_hour for pool in pools]),
+            "backed_off": each([at_ms if at_ms > now_ms else -1 for at_ms in until]),
+            "failures": each([orders.failures.get(row, 0) for row in range(self.size)]),
+        } | {field: scaled(field) for field in ("least", "most", "headroom", "priority")}
+        self.absent = {"least": -1, "most": -1, "headroom": -1, "backed_off": -1}
+
+
+class OrderSource(Source):
+    """Columns of `COLUMNS["orders"]`."""
+
+    def __init__(self, state: State, explainer: Explainer, now_ms: int) -> None:
+        super().__init__()
+        orders, ids = state.orders, state.workloads.ids
+        self.size = len(orders.pool)
+
+        def one_by_one(value: Callable[[int], int]) -> Callable[[Rows], Numbers]:
+            return lambda rows: np.array([value(row) for row in np.arange(self.size)[rows].tolist()], np.int64)
+
+        def ready(row: int) -> int:
+            at_ms = ready_ms(state, row)
+            return -1 if at_ms is None else at_ms
+
+        self.texts = {
+            "id": [str(row) for row in range(self.size)],
+            "zone": orders.zone,
+            "workload": [ids[row] if row >= 0 else "" for row in orders.workload],
+        }
+        self.codes = {
+            "state": lambda rows: (view(orders.state)[rows], [each.label for each in OrderState]),
+            "pool": lambda rows: (view(orders.pool)[rows], [pool.name for pool in state.capacity.pools]),
+        }
+        self.numbers = {
+            "nodes": lambda rows: view(orders.wanted)[rows],
+            "granted": lambda rows: view(orders.granted)[rows],
+            "refused": lambda rows: view(orders.refused)[rows],
+            "booting": one_by_one(lambda row: booting(state, row)),
+            "ordered": lambda rows: view(orders.ordered_ms)[rows],
+            "ready": one_by_one(ready),
+            "expires": lambda rows: view(orders.expires_ms)[rows],
+            "ended": lambda rows: view(orders.ended_ms)[rows],
+        }
+        self.absent = {"ready": -1, "ended": -1}
+
+
 SOURCES: dict[Kind, Callable[[State, Explainer, int], Source]] = {
     "workloads": WorkloadSource,
     "nodes": NodeSource,
     "queues": QueueSource,
     "reservations": ReservationSource,
+    "pools": PoolSource,
+    "orders": OrderSource,
 }
 
 

@@ -102,6 +102,7 @@ class Probe(Recent):
             ev.Woke: self._has_woken,
             ev.NodesAdded: self._nodes_changed,
             ev.NodesChanged: self._nodes_changed,
+            ev.NodesGranted: self._nodes_changed,
             ev.Preempting: self._preempting,
         }
         self._per_task: dict[tuple[int, int, int], tuple[int, int]] = {}
@@ -185,7 +186,7 @@ class Probe(Recent):
     def _has_woken(self, event: ev.Woke) -> None:
         self._woke[event.row] = self._state.now_ms
 
-    def _nodes_changed(self, event: ev.NodesAdded | ev.NodesChanged) -> None:
+    def _nodes_changed(self, event: ev.NodesAdded | ev.NodesChanged | ev.NodesGranted) -> None:
         now_ms = self._state.now_ms
         self._capacity.add(self._state.capacity.totals[self._resource] - self._capacity.now, now_ms)
         self._price.add(self._price_now() - self._price.now, now_ms)

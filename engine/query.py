@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from engine.model import Affinity, QueueSpec, Spread, Toleration
+from engine.model import Affinity, CapacityType, QueueSpec, Spread, Toleration
 
-Kind = Literal["workloads", "nodes", "queues", "reservations"]
+Kind = Literal["workloads", "nodes", "queues", "reservations", "pools", "orders"]
 Op = Literal["=", "!=", "~", "!~", "<", "<=", ">", ">="]
 """`~` is "contains, ignoring case"; for text `=` accepts `*` as "any characters"."""
 
@@ -143,6 +143,40 @@ COLUMNS: dict[Kind, tuple[Column, ...]] = {
         Column("nodes", "NODES", "count", "Nodes kept"),
         Column("queues", "QUEUES", "text", "Queues whose work may use the nodes, besides workloads that name it"),
     ),
+    "pools": (
+        Column("name", "POOL", "text", "Nodes of one machine type"),
+        Column("nodes", "NODES", "count", "Nodes in any state"),
+        Column("ready", "READY", "count", "Nodes that take work"),
+        Column("booting", "BOOTING", "count", "Granted and paid for, not heard of yet"),
+        Column("suspect", "SUSPECT", "count", "Not heard of for a while"),
+        Column("ordered", "ORDERED", "count", "Asked for and not granted yet"),
+        Column("least", "LEAST", "count", "Nodes it never shrinks below; null where it does not grow by itself"),
+        Column("most", "MOST", "count", "Nodes it never grows above; null where it does not grow by itself"),
+        Column("headroom", "HEADROOM", "count", "Whole nodes kept free"),
+        Column("priority", "PRIO", "count", "Pools of a higher one grow first, where that is what decides"),
+        Column("price", "PRICE/H", "money", "Of one node, for an hour"),
+        Column("spot", "SPOT", "text", "spot where its provider may take nodes back; else on-demand"),
+        Column("backed_off", "LEFT ALONE UNTIL", "time", "It failed to deliver, and is not asked before"),
+        Column("failures", "FAILURES", "count", "How often in a row it failed to deliver"),
+        Column("region", "REGION", "text", "Where its new nodes stand"),
+        Column("zones", "ZONES", "text", "Where its new nodes may stand, asked in turn"),
+        Column("machine_type", "MACHINE", "text", "What its provider calls the machines"),
+    ),
+    "orders": (
+        Column("id", "ORDER", "text", "Number of the order"),
+        Column("state", "STATE", "text", "open, filled, cancelled or refused"),
+        Column("pool", "POOL", "text", "Pool that its nodes are of"),
+        Column("zone", "ZONE", "text", "Where they are asked for"),
+        Column("nodes", "NODES", "count", "Nodes asked for"),
+        Column("granted", "GRANTED", "count", "Nodes granted"),
+        Column("booting", "BOOTING", "count", "Of them those that have not called yet"),
+        Column("refused", "GIVEN BACK", "count", "Machines that were not as ordered"),
+        Column("workload", "FOR", "text", "The gang that it is for; empty when for whoever comes"),
+        Column("ordered", "ORDERED", "time", "When it was made"),
+        Column("ready", "READY", "time", "When its nodes are likely to be ready, by the median of their boot time"),
+        Column("expires", "EXPIRES", "time", "When what has not come by then is cancelled and given back"),
+        Column("ended", "ENDED", "time", "When it was filled, refused or cancelled"),
+    ),
 }
 
 DEFAULT_COLUMNS: dict[Kind, tuple[str, ...]] = {
@@ -153,6 +187,12 @@ DEFAULT_COLUMNS: dict[Kind, tuple[str, ...]] = {
         "gpu_lent", "cpu_used", "cpu_nominal", "share", "burst",
     ),
     "reservations": ("name", "state", "start", "end", "nodes", "queues"),
+    "pools": (
+        "name", "nodes", "ready", "booting", "ordered", "least", "most", "price", "spot", "backed_off", "failures",
+    ),
+    "orders": (
+        "id", "state", "pool", "zone", "nodes", "granted", "booting", "refused", "workload", "ordered", "ready",
+    ),
 }  # fmt: skip
 
 
@@ -256,6 +296,7 @@ class GroupDetail(msgspec.Struct, frozen=True, kw_only=True):
     avoid_labels: dict[str, tuple[str, ...]] = {}
     tolerations: tuple[Toleration, ...] = ()
     spread: Spread | None = None
+    capacity_type: CapacityType = ""
 
 
 class DependencyDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -387,6 +428,8 @@ class NodeDetail(msgspec.Struct, frozen=True, kw_only=True):
     """MIG instances of each device; none of one that is not partitioned now. Empty without `profiles`."""
     note: str = ""
     """Why the node is kept out, where something is known (`engine.failures`)."""
+    ends_ms: int | None = None
+    """Cell time at which its provider takes it back, when it has given notice."""
     physical: dict[str, int] = {}
     """What it has, its own system's share among it."""
     allocatable: dict[str, int] = {}
@@ -425,6 +468,10 @@ class PoolOverview(msgspec.Struct, frozen=True, kw_only=True):
     used: dict[str, int]
     price_microusd_hour: int = 0
     """Of one node."""
+    booting: int = 0
+    suspect: int = 0
+    ordered: int = 0
+    """Asked for and not granted yet."""
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):

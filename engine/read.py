@@ -67,6 +67,7 @@ from engine.resizing import said as resized
 from engine.scheduler import Decision, Scheduler
 from engine.services import load_of
 from engine.state import State
+from engine.templates import grows
 from engine.topology import CELL, Spans, ranks_in_order
 from engine.workloads import (
     CHECKPOINTING,
@@ -394,6 +395,7 @@ class Reader:
             overcommit={name: permille for name, permille in pool.overcommit.items() if permille > 1000},
             in_use=_in_use(self._state, row),
             note=NOTES[state.failures.notes.get(row, 0)],
+            ends_ms=ends_ms if (ends_ms := state.capacity.doomed[row]) >= 0 else None,
         )
 
     # -- the overview ---------------------------------------------------------------------------------------------
@@ -495,7 +497,7 @@ class Reader:
 
     def _pools(self) -> tuple[PoolOverview, ...]:
         capacity = self._state.capacity
-        if not capacity.node_ids:
+        if not capacity.node_ids and not any(map(grows, capacity.pools)):
             return ()
         pool_of = view(capacity.pool)
         kinds = len(NodeState)
@@ -525,6 +527,9 @@ class Reader:
                     capacity=dict(zip(RESOURCES, total, strict=True)),
                     used={name: total[r] - int(free[r][i]) for r, name in enumerate(RESOURCES)},
                     price_microusd_hour=pool.price_microusd_hour,
+                    booting=int(states[i, NodeState.BOOTING]),
+                    suspect=int(states[i, NodeState.SUSPECT]),
+                    ordered=self._state.orders.due(i),
                 )
             )
         return tuple(rows)
@@ -575,7 +580,7 @@ def _group_detail(group: Any) -> GroupDetail:
         name=group.name, count=group.count, cpu_milli=cpu, memory_mib=memory, gpu_milli=gpu, disk_mib=disk,
         gpu_models=group.gpu_models, pools=group.pools, gpu_memory_mib=group.gpu_memory_mib, mig=group.mig,
         node_labels=group.node_labels, avoid_labels=group.avoid_labels, tolerations=group.tolerations,
-        spread=group.spread,
+        spread=group.spread, capacity_type=group.capacity_type,
     )  # fmt: skip
 
 

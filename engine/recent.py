@@ -191,8 +191,9 @@ def _describe(state: State, event: ev.AnyEvent) -> tuple[str, str, str]:
             return "watched", *_first_node(state, nodes)
         case ev.NodesNoted(nodes=nodes, note=note):
             return NOTES[note].partition(":")[0] or "note", *_first_node(state, nodes)
-        case ev.Shrunk(row=row, by=by):
-            return "shrunk", ids[row], f"for {ids[by]}" if by >= 0 else ""
+        case ev.Shrunk(row=row, by=by, until_ms=until_ms):
+            why = "a node of it ran short of memory" if until_ms >= 0 else ""
+            return "shrunk", ids[row], f"for {ids[by]}" if by >= 0 else why
         case ev.Preempting(row=row, victims=victims):
             return "preempting", ids[row], f"{len(victims) // 4} others write their checkpoints for it"
         case ev.PreemptionEnded(row=row):

@@ -337,6 +337,10 @@ class Planner:
                 left = [need for need in left if id(need) not in waiting]
             left = [need for need in left if any(need.counts)]
             shut.add((pool, zone))
+        for need in left if self.told != NONE else ():
+            for pool, zone in shut:
+                if self._suits_new(need.shapes[0], pool, zone):
+                    self._note(need, pool, self._limits.room(pool).why)
 
     def _best_for_singles(self, needs: list[Need], shut: set[tuple[int, str]]) -> Try | None:
         """The pool that is best for as many of them as it takes, placed there on trial."""

@@ -13,10 +13,9 @@ last one. Then the machine is gone.
 from __future__ import annotations
 
 import math
-import random
 from array import array
 from collections.abc import Callable, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from itertools import groupby
 
 from engine import commands as cmd
@@ -26,12 +25,14 @@ from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.model import HOUR_MS, NodeState, WorkloadState, check_quantity
 from engine.naming import listed
 from engine.placement import packed
+from engine.run_times import uniforms
 from engine.state import State
 from engine.workloads import NONE
 
 TAKEN = ev.REQUEUE_CAUSES.index("spot taken")
 NOTICE_MS = 30_000
 """Between notice and end where neither the command nor the pool says."""
+FOREVER_MS = 2**60
 Fate = tuple[int, int, int]
 """(pool's chance to be taken in an hour, its notice, greatest age of its machines), as in ScalingSpec"""
 
@@ -97,29 +98,29 @@ class Interruptions:
             self._notices = []
         self._fates = fates
         if any(rate or age for rate, _, age in fates):
-            found = []
-            for node in range(self._known, len(capacity.node_ids)):
-                rate, notice_ms, age_ms = fates[capacity.pool[node]]
-                if (rate or age_ms) and capacity.state[node] != NodeState.REMOVED and capacity.doomed[node] < 0:
-                    end_ms = self._end_of(node, rate, age_ms)
-                    found.append((max(end_ms - notice_ms, capacity.born[node]), end_ms, node))
-            if len(found) > len(self._notices):
-                self._notices += found
-                heapify(self._notices)
-            else:
-                for entry in found:
-                    heappush(self._notices, entry)
+            ending = [bool(rate or age) for rate, _, age in fates]
+            new = [
+                node
+                for node in range(self._known, len(capacity.node_ids))
+                if ending[capacity.pool[node]]
+                and capacity.state[node] != NodeState.REMOVED
+                and capacity.doomed[node] < 0
+            ]
+            for entry in self._drawn(new):
+                heappush(self._notices, entry)
         self._known = len(capacity.node_ids)
 
-    def _end_of(self, node: int, taken_permille_hour: int, age_ms: int) -> int:
-        """Cell time at which the provider takes the machine back."""
+    def _drawn(self, nodes: list[int]) -> list[tuple[int, int, int]]:
+        """For each machine when the notice comes and when it ends, and its row."""
         capacity = self._state.capacity
-        born_ms = capacity.born[node]
-        ends = [born_ms + age_ms] if age_ms else []
-        if taken_permille_hour:
-            draw = random.Random(f"{self._seed}/{capacity.node_ids[node]}/{born_ms}/taken")
-            ends.append(born_ms + lifetime_ms(draw, taken_permille_hour))
-        return min(ends)
+        names = [f"{capacity.node_ids[node]}/{capacity.born[node]}/taken" for node in nodes]
+        found = []
+        for node, part in zip(nodes, uniforms(self._seed, names).tolist(), strict=True):
+            rate, notice_ms, age_ms = self._fates[capacity.pool[node]]
+            born_ms = capacity.born[node]
+            end_ms = born_ms + min(lifetime_ms(part, rate) if rate else FOREVER_MS, age_ms or FOREVER_MS)
+            found.append((max(end_ms - notice_ms, born_ms), end_ms, node))
+        return found
 
     def _give_notices(self, now_ms: int) -> None:
         capacity, due = self._state.capacity, []
@@ -161,10 +162,9 @@ def interrupt(state: State, command: cmd.Interrupt, now_ms: int) -> Checked:
     return events, tuple(capacity.node_ids[node] for nodes in by_end.values() for node in nodes)
 
 
-def lifetime_ms(draw: random.Random, taken_permille_hour: int) -> int:
-    """Time until a machine is taken back, of which so many in a thousand are within an hour."""
-    per_hour = -math.log1p(-taken_permille_hour / 1000)
-    return max(1, int(draw.expovariate(per_hour) * HOUR_MS))
+def lifetime_ms(part: float, taken_permille_hour: int) -> int:
+    """Time within which that part of machines is taken back, of which so many in a thousand are within an hour."""
+    return max(1, int(math.log1p(-part) / math.log1p(-taken_permille_hour / 1000) * HOUR_MS))
 
 
 def taken(state: State, nodes: Sequence[int]) -> list[ev.AnyEvent]:

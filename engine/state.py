@@ -814,6 +814,8 @@ class State(Table):
         self.workloads.record(row, wl.RESIZED, self.now_ms, change)
         if queued:
             self._enqueue(row)
+        if self.workloads.terms[row]:
+            self.timers.watch(self, row)
 
     # -- stopped and started again ------------------------------------------------------------------------------------
 
@@ -992,6 +994,7 @@ class State(Table):
     def _pool_scaling_set(self, event: ev.PoolScalingSet) -> None:
         self.rules += 1
         self.capacity.set_scaling(event.pool, event.scaling)
+        self.timers.rebuild(self)
 
     def _demand_noted(self, event: ev.DemandNoted) -> None:
         self.sizing.note_demand(event.pool, event.hour, event.nodes)
@@ -1010,9 +1013,6 @@ class State(Table):
             if self.capacity.state[node] in (NodeState.READY, NodeState.CORDONED, NodeState.SUSPECT):
                 self.failures.changed(node, self.capacity.state[node], NodeState.DRAINING, self.now_ms)
                 self.capacity.set_state(node, NodeState.DRAINING, self.now_ms)
-        if any(terms.deadline_ms for terms in self.workloads.terms_specs):
-            # How much time a deadline leaves depends on how often machines are taken.
-            self.timers.rebuild(self)
 
     def _count_taken(self, pool: int, more: int) -> None:
         """Measure how often machines of the pool are taken, where it does not say."""
@@ -1026,6 +1026,9 @@ class State(Table):
         self.orders.taken[pool] = self.orders.taken.get(pool, 0) + more
         self.orders.storms[pool] = self.orders.storms.get(pool, 0) + 1
         self.orders.watched_ms[pool] = self.now_ms - int(view(capacity.born)[there].min())
+        if any(terms.deadline_ms for terms in self.workloads.terms_specs):
+            # How much time a deadline leaves depends on how often machines are taken.
+            self.timers.rebuild(self)
 
     def _turned_on_demand(self, event: ev.TurnedOnDemand) -> None:
         row = event.row

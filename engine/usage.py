@@ -68,6 +68,8 @@ class Usage:
     def renew(self, state: State, row: int) -> None:
         """The workload has other tasks than before, or has just got its first."""
         simulated = state.workloads.terms_at(row).simulated_usage_permille
+        if not simulated and row not in self.of:
+            return
         tasks = _tasks_of(state, row)
         for node in [node for node in self.of.get(row, ()) if node not in tasks]:
             self._drop(state, row, node)

@@ -151,11 +151,13 @@ class SimulatedExecutor(Executor):
         if not len(rows):
             return
         w = self._state.workloads
-        endless = np.array([terms.service is not None for terms in w.terms_specs])[view(w.terms)[rows]]
+        terms = view(w.terms)[rows]
+        if terms.any():
+            rows = rows[[w.terms_specs[each].service is None for each in terms.tolist()]]
         failing = self.failing(rows)
         for row in rows[failing].tolist():
             self._await_end(row)
-        there = rows[~failing & ~endless]
+        there = rows[~failing]
         if not len(there):
             return
         rated = view(w.rated)[there]

@@ -96,7 +96,8 @@ def load(nodes: int, seed: int = 1) -> list[WorkloadSpec]:
     and batch."""
     make = Makers(seed)
     unit = nodes // 65
-    gangs = make.gangs("training", 20 * unit, 20, "medium", 3 * HOUR_MS)
+    # Of two racks at least, so that losing one leaves something to go on with.
+    gangs = make.gangs("training", 20 * unit, max(min(10 * unit // RACK, 20), 1), "medium", 3 * HOUR_MS)
     swapping = [msgspec.structs.replace(spec, hot_swap=i % 2 == 0) for i, spec in enumerate(gangs)]
     racks = [make.gang(f"rack-{i}", RACK, "medium", 2 * HOUR_MS) for i in range(max(2 * unit // RACK, 1))]
     close = TopologyRequest(required="rack")
@@ -219,10 +220,13 @@ class _Drilling:
             raise MusterError(f"{left:,} workloads do not run {when}: {self._reasons()}")
 
     def _nothing_fits(self) -> None:
-        """Raises MusterError when something waits that would fit on what is idle."""
-        state = self._engine.state
+        """Raises MusterError when something waits that would fit on what is idle, other than to keep the time that was
+        promised to one before it."""
+        state, promise = self._engine.state, self._engine.scheduler.reservation
         for group in state.pending.groups.values():
             row = group.rows[group.front]
+            if promise is not None and row != promise.row and not promise.ends_in_time(row):
+                continue
             workload_class = state.workloads.class_at(row)
             claims = place(state.capacity, workload_class.shapes, workload_class.least)
             if claims is not None:
@@ -276,7 +280,7 @@ class _Drilling:
 
 
 def _targets(engine: Engine, seed: int) -> dict[str, list[str]]:
-    """What is lost: a zone, a rack elsewhere where a gang stands that swaps members, and so many spot nodes in other
+    """What is lost: a zone, a rack elsewhere, of a gang that swaps members if there is one, and so many spot nodes in other
     places, drawn from the seed."""
     capacity = engine.state.capacity
     names, rows = capacity.node_ids, range(len(capacity.node_ids))
@@ -284,8 +288,10 @@ def _targets(engine: Engine, seed: int) -> dict[str, list[str]]:
     taken = random.Random(seed).sample(spot, len(spot) * TAKEN_PERMILLE // 1000)
     w, a = engine.state.workloads, engine.state.allocations
     zones = [capacity.label(row, "zone") for row in rows]
-    swapping = (a.of_workload(w.first_allocation[row]) for row in np.flatnonzero(view(w.hot_swap)).tolist())
-    here = next((a.node[i] for held in swapping for i in held if zones[a.node[i]] != LOST_ZONE), 0)
+    swapping = (
+        [a.node[i] for i in a.of_workload(w.first_allocation[row])] for row in range(len(w.ids)) if w.hot_swap[row]
+    )
+    here = next((held[0] for held in swapping if all(zones[node] != LOST_ZONE for node in held)), 0)
     rack = [names[row] for row in rows if capacity.rack[row] == capacity.rack[here]]
     zone = [names[row] for row in rows if zones[row] == LOST_ZONE]
     gone = {*rack, *zone}

@@ -54,6 +54,7 @@ def _pod(row: Row) -> TraceJob:
         id=row.typable("name"),
         arrival_ms=created * 1000,
         run_ms=(deleted - max(created, scheduled)) * 1000,
+        wait_ms=(scheduled - created) * 1000 if row.fields.get("scheduled_time") else None,
         request=Resources(
             cpu_milli=row.whole("cpu_milli", most=MAX_QUANTITY),
             memory_mib=row.whole("memory_mib", most=MAX_QUANTITY),

@@ -23,7 +23,7 @@ def jobs(file: TraceFile) -> Iterator[TraceJob]:
     zero: list[datetime] = []
 
     def job(row: Row) -> TraceJob | None:
-        submitted = _timestamp(row)
+        submitted = timestamp(row, "timestamp")
         if zero and submitted < zero[0]:
             raise row.wrong("timestamp", f"a time from {zero[0]}, that of the first row,")
         run_ms = row.seconds("duration")
@@ -45,11 +45,12 @@ def jobs(file: TraceFile) -> Iterator[TraceJob]:
     return csv_jobs(file, COLUMNS, job)
 
 
-def _timestamp(row: Row) -> datetime:
-    text = row.fields["timestamp"]
+def timestamp(row: Row, column: str) -> datetime:
+    """A time as YYYY-MM-DD HH:MM:SS."""
+    text = row.fields[column]
     if not _TIMESTAMP.fullmatch(text):
-        raise row.wrong("timestamp", "a time as YYYY-MM-DD HH:MM:SS")
+        raise row.wrong(column, "a time as YYYY-MM-DD HH:MM:SS")
     try:
         return datetime.fromisoformat(text)
     except ValueError as error:
-        raise row.wrong("timestamp", "a time that exists") from error
+        raise row.wrong(column, "a time that exists") from error

@@ -28,7 +28,7 @@ from engine.model import (
     WorkloadSpec,
 )
 from engine.traces import clemson, gke, spot_week
-from engine.traces.predictive import BOOT_MS, NODE_CPU_MILLI, PRICE_MICROUSD_HOUR, tasks_of
+from engine.traces.predictive import BOOTS_MS, NODE_CPU_MILLI, PRICE_MICROUSD_HOUR, tasks_of
 
 MINUTE_MS = 60_000
 DAY_HOURS = 24
@@ -169,7 +169,7 @@ def _foreseen_cell(nodes: int, start_ms: int) -> CellSpec:
         name="pool",
         capacity=Resources(cpu_milli=NODE_CPU_MILLI),
         price_microusd_hour=PRICE_MICROUSD_HOUR,
-        scaling=ScalingSpec(most=2 * nodes, boot_ms=BOOT_MS),
+        scaling=ScalingSpec(most=2 * nodes, boot_ms=BOOTS_MS[-1]),
     )
     return CellSpec(
         name="predictive-day",
@@ -177,7 +177,12 @@ def _foreseen_cell(nodes: int, start_ms: int) -> CellSpec:
         queues=(QueueSpec(name="queue"),),
         priority_classes=(PriorityClassSpec(name="normal", value=0),),
         settings=Settings(
-            autoscaling=Autoscaling(scan_every_ms=MINUTE_MS, scale_up_after_ms=0, predict_permille=QUANTILE_PERMILLE)
+            autoscaling=Autoscaling(
+                scan_every_ms=MINUTE_MS,
+                scale_up_after_ms=0,
+                order_timeout_ms=HOUR_MS,
+                predict_permille=QUANTILE_PERMILLE,
+            )
         ),
     )
 

@@ -33,7 +33,7 @@ COLUMNS = (
     "prev",
     "think",
 )
-USED = ("job", "submit", "run", "procs", "req_procs", "req_time", "user", "exe", "queue")
+USED = ("job", "submit", "wait", "run", "procs", "req_procs", "req_time", "user", "exe", "queue")
 """Columns that say something a replay needs, in their order."""
 ONE_PROCESSOR = Resources(cpu_milli=1000)
 
@@ -70,7 +70,7 @@ def jobs(file: TraceFile) -> Iterator[TraceJob]:
 def _job(file: TraceFile, number: int, line: bytes) -> TraceJob | None:
     plain = _PLAIN.fullmatch(line)
     values = [int(value) for value in plain.groups()] if plain else _values(file, number, line)
-    job, submit, run, procs, req_procs, req_time, user, exe, queue = values
+    job, submit, wait, run, procs, req_procs, req_time, user, exe, queue = values
     for column, value in (("job", job), ("submit", submit)):
         if value < 0:
             raise file.wrong(number, column, "a whole number from 0", str(value))
@@ -85,6 +85,7 @@ def _job(file: TraceFile, number: int, line: bytes) -> TraceJob | None:
         arrival_ms=submit * 1000,
         run_ms=run * 1000,
         requested_ms=max(req_time, 0) * 1000,
+        wait_ms=wait * 1000 if wait >= 0 else None,
         tasks=tasks,
         request=ONE_PROCESSOR,
         name=f"exe-{exe}" if exe >= 0 else "",

@@ -44,7 +44,7 @@ _FOREIGN_MAGIC = {
 }
 _HEAD = 1024
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1f\x7f\ufffd]")
-_DECIMAL = re.compile(r"[0-9]{1,11}(\.[0-9]{1,9})?")
+_DECIMAL = re.compile(r"[0-9]{1,11}(\.[0-9]{1,20})?")
 
 
 class TraceJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +57,8 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True):
     """Time it ran; 0 when the trace does not say."""
     requested_ms: int = 0
     """Time its user asked for; 0 when the trace does not say."""
+    wait_ms: int | None = None
+    """From arrival to its start, as logged; None when the trace does not say, or it never started."""
     tasks: int = 1
     request: Resources
     """For one task."""
@@ -65,6 +67,8 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True):
     queue: str = ""
     gpu_models: tuple[str, ...] = ()
     """Acceptable device models; empty means any."""
+    figures: dict[str, int] = {}
+    """What else the trace tells of a job before it runs, by the trace's own names. For models, not for placement."""
 
 
 class Problems:
@@ -292,5 +296,5 @@ def _reader(name: str) -> Reader:
     return read
 
 
-FORMATS: dict[str, Reader] = {name: _reader(name) for name in ("swf", "openb", "itp", "philly")}
+FORMATS: dict[str, Reader] = {name: _reader(name) for name in ("swf", "openb", "itp", "philly", "genai", "dlrm")}
 """Format name -> reader."""

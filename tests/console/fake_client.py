@@ -481,9 +481,7 @@ class FakeClient:
             asked=19, wanted=8, set_for=((self.now_ms + 3_600_000, 20),), noted_hours=336,
         )  # fmt: skip
         fixed = PoolSize(pool="cpu", scaling=None, ready=8, booting=0, other=0, ordered=0, asked=5, wanted=0)
-        return ScalingReport(
-            version=self.version, now_ms=self.now_ms, settings=Autoscaling(), pools=(size, fixed)
-        )
+        return ScalingReport(version=self.version, now_ms=self.now_ms, settings=Autoscaling(), pools=(size, fixed))
 
     def goodput(self) -> GoodputReport:
         self._answer()

@@ -22,6 +22,36 @@ def small_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SCENARIOS, "kueue-baseline", msgspec.structs.replace(baseline, cohorts=1, queues=2, mix=mix))
 
 
+@pytest.mark.parametrize("arguments", [["gke-65k", "--nodes", "650"], ["gke-130k", "--nodes", "200", "--seed", "2"]])
+def test_large_clusters_are_beside_what_was_published(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", *arguments]) == 0
+    out, err = capsys.readouterr()
+    assert "phases" in err
+    assert "no API server, kubelet or network" in " ".join(out.split())
+    assert "PUBLISHED" in out
+    assert "read back into the same state" in out
+    assert max(len(line) for line in out.splitlines() if not line.startswith("http")) <= 80
+    assert run(["bench", *arguments, "--json", "--no-durable"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["read_back_ms"] is None
+    phases = report["result"]["phases"]
+    assert phases[0]["tasks"] == report["result"]["nodes"] == int(arguments[2])
+    assert phases[0]["published"]["ms"] == {"gke-65k": 150_000, "gke-130k": 220_000}[arguments[0]]
+    assert sum(phase["wall_ms"] for phase in phases) > 0
+
+
+def test_the_drill_says_what_became_of_the_work(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["drill", "--nodes", "650"]) == 0
+    out, err = capsys.readouterr()
+    assert "losing a rack" in err
+    assert "30s of cell time until the last that finds room ran again" in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert run(["drill", "--nodes", "650", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["result"]["lost_nodes"]["zone"] == 200
+    assert run(["drill", "--nodes", "100"]) == 2
+
+
 def test_the_shell_offers_every_scenario() -> None:
     assert set(BENCHMARKS) == {*SCENARIOS, "clemson", "spot-week", "predictive-day", *gke.SCENARIOS}
 

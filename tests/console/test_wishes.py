@@ -129,7 +129,8 @@ def test_every_action_of_the_shell_is_proposed_under_its_name(name: str) -> None
     proposal = propose(client, name, parse(name, LINES[name]), "a reason")
     assert proposal.plan.action == name.replace("-", "_")
     assert proposal.plan.reason == "a reason"
-    assert proposal.plan.targets[0] == (MOVED if name == "consolidate" else LINES[name].split()[0])
+    target = {"consolidate": MOVED, "set-autoscaling": "autoscaler"}.get(name, LINES[name].split()[0])
+    assert proposal.plan.targets[0] == target
     moves = (WorkloadMove(id=MOVED, was=("node-00001",), to=("node-00002",)),)
     assert proposal.plan.moves == (moves if name == "consolidate" else ())
 

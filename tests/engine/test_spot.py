@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from engine.model import (
     TaskGroup,
     WorkloadSpec,
 )
+from engine.run_times import uniforms
 from engine.spot import lifetime_ms
 
 SECOND, MINUTE, HOUR = 1000, 60_000, 3_600_000
@@ -131,7 +131,7 @@ def test_what_runs_goes_on_until_the_end_and_then_waits_at_its_age() -> None:
     engine = engine_with(work("a", run=2 * HOUR), work("b", count=5), work("c"))
     engine.advance(10 * MINUTE)
     interrupt(engine, "s0", notice_ms=MINUTE)
-    assert engine.node("s0").state == "draining"
+    assert (engine.node("s0").state, engine.node("s0").ends_ms) == ("draining", 11 * MINUTE)
     engine.advance(11 * MINUTE - 1)
     assert engine.workload("a").state == "running"
     engine.advance(11 * MINUTE)
@@ -254,7 +254,7 @@ def test_a_notice_is_the_pools_own_unless_it_is_given() -> None:
 def test_machines_are_taken_as_often_as_their_pool_says() -> None:
     rates = [50, 500]
     for rate in rates:
-        lives = [lifetime_ms(random.Random(f"{i}"), rate) for i in range(4000)]
+        lives = [lifetime_ms(part, rate) for part in uniforms(1, [f"n{i}" for i in range(4000)]).tolist()]
         gone = sum(life < HOUR for life in lives) / 4
         assert abs(gone - rate) < 40
 
@@ -292,6 +292,20 @@ def test_no_machine_grows_older_than_its_pool_allows() -> None:
     assert engine.state.capacity.state.count(NodeState.READY) == 2
     engine.advance(24 * HOUR)
     assert sorted(engine.state.capacity.row_of) == ["o0", "o1"]
+
+
+def test_another_machine_is_ordered_at_the_notice_and_there_when_the_work_needs_it() -> None:
+    shape = cell(spot=1, certain=0, notice_ms=2 * MINUTE, boot_ms=(30 * SECOND, 40 * SECOND))
+    quick = Settings(autoscaling=Autoscaling(scale_up_after_ms=0))
+    engine = Engine.open(None, seed=1, cell=msgspec.structs.replace(shape, settings=quick))
+    engine.command(cmd.Submit(workloads=(work("a", run=2 * HOUR, checkpoint_cost_ms=SECOND),)))
+    engine.advance(HOUR)
+    interrupt(engine, "s0")
+    engine.advance(HOUR + 30 * SECOND)
+    assert (engine.workload("a").state, sum(engine.state.orders.wanted)) == ("running", 1)
+    engine.advance(3 * HOUR)
+    assert engine.state.workloads.ended[0] == 2 * HOUR, "it went on elsewhere without a pause"
+    assert sum(engine.state.orders.wanted) == 1
 
 
 # -- deadlines --------------------------------------------------------------------------------------------------------

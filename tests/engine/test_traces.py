@@ -142,6 +142,7 @@ def test_swf_line(tmp_path: Path) -> None:
             arrival_ms=100_000,
             run_ms=60_000,
             requested_ms=120_000,
+            wait_ms=5_000,
             tasks=4,
             request=Resources(cpu_milli=1000),
             name="exe-3",

@@ -757,8 +757,14 @@ class Places:
         for node, count in nodes.items():
             counts[self.domain(spec.level, node)] += count
         capacity, shape = state.capacity, state.workloads.class_at(row).shapes[group]
+        queue = state.queues.specs[state.workloads.queue[row]].name
+        # Where quota is by pool, all tasks of a group are in one.
+        confined = Books(state.queues.specs).flavored(queue)
+        pools = {capacity.pool[node] for node in nodes}
         for node in range(len(self._nodes)):
             if capacity.state[node] != NodeState.READY or not capacity.usable(node, shape):
+                continue
+            if confined and capacity.pool[node] not in pools:
                 continue
             if capacity.fits(node, shape):
                 domain = self.domain(spec.level, node)

@@ -1,0 +1,184 @@
+"""Run-time estimates against what happened, on a trace: Muster's beside every simple rule.
+
+The protocol: jobs that ran, in order of submission; the last 30 % are scored, each from what had ended by its own
+submission (start as logged, else submission, plus run time). Errors are of natural logarithms. Simple rules give a
+point; their p90 is that plus the 90th percentile of their errors on the second half of the other 70 %.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import SpecError
+from engine.traces.trace import Problems, TraceJob, read_jobs
+from recommender.run_history import Submission
+from recommender.run_model import RunModel, RunTime
+from recommender.runtime import Window
+
+Floats = NDArray[np.float64]
+
+TRAIN = 0.7
+LEAST_JOBS = 20
+LEAST_LIKES = 3
+"""Runs before a group's median is told by `user_size_median`."""
+ALL = 1_000_000
+"""Window of medians over everything that ended."""
+ENDED, OUTRUN = 0, 1
+FORMATS = ("swf", "itp", "philly", "openb", "genai", "dlrm")
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One job that ran."""
+
+    submission: Submission
+    run_ms: int
+    start_ms: int
+
+
+class Score(msgspec.Struct, frozen=True):
+    """Of one method on one trace; logarithms are natural."""
+
+    pinball50: float
+    pinball90: float
+    coverage90: float
+    within2x: float
+    """Share of runs at most twice and at least half their p50."""
+    n: int
+    median_log_ratio: float
+
+
+def read(files: Sequence[str | Path], format: str, problems: Problems) -> tuple[list[Run], tuple[str, ...]]:
+    """Jobs that ran, in order of submission, and the names of their figures. Several files are one trace.
+
+    Where a trace names no users, they are its queues (virtual clusters, quality classes); where not even those, each
+    file is one. TraceError for what is no trace, SpecError where too few jobs ran.
+    """
+    told: list[tuple[TraceJob, str]] = []
+    for file in files:
+        told += [(job, Path(file).name.split(".")[0]) for job in read_jobs(file, format, problems)]
+    if format == "openb":
+        told = [(job, file) for job, file in told if job.wait_ms is not None]
+    told = [(job, file) for job, file in told if job.run_ms > 0]
+    if len(told) < LEAST_JOBS:
+        raise SpecError("FILE", f"only {len(told)} jobs that ran", f"Give a trace with at least {LEAST_JOBS}")
+    told.sort(key=lambda item: item[0].arrival_ms)
+    figures = tuple(sorted({name for job, _ in told for name in job.figures}))
+    return [run_of(job, file, format, figures) for job, file in told], figures
+
+
+def run_of(job: TraceJob, file: str, format: str, figures: tuple[str, ...]) -> Run:
+    request = job.request
+    sizes = {
+        "openb": request.gpu_milli,
+        "dlrm": request.cpu_milli // 1000,
+        "genai": job.figures.get("num_images_per_prompt", 0),
+    }
+    own = tuple(job.figures.get(name, -1) for name in figures)
+    if format in ("openb", "dlrm"):
+        own += (request.cpu_milli, request.memory_mib, request.gpu_milli)
+    submission = Submission(
+        at_ms=job.arrival_ms,
+        user=job.user or job.queue or file,
+        name=job.name,
+        queue=(job.queue if job.user else "") or ",".join(job.gpu_models),
+        size=sizes.get(format, job.tasks),
+        requested_ms=job.requested_ms,
+        figures=own,
+    )
+    return Run(submission, job.run_ms, job.arrival_ms + (job.wait_ms or 0))
+
+
+def backtest(runs: Sequence[Run], figures: tuple[str, ...]) -> dict[str, Score]:
+    """Scores by method, `muster` first."""
+    truth = np.log([run.run_ms for run in runs])
+    train = int(TRAIN * len(runs))
+    said = predictions(runs, figures)
+    p50 = np.log([each.p50_ms for each in said])
+    p90 = np.log([each.p90_ms for each in said])
+    scores = {"muster": score(truth[train:], p50[train:], p90[train:])}
+    for name, points in simple_rules(runs, float(np.median(truth[:train]))).items():
+        spread = np.quantile((truth - points)[train // 2 : train], 0.9)
+        scores[name] = score(truth[train:], points[train:], points[train:] + spread)
+    return scores
+
+
+def predictions(runs: Sequence[Run], figures: tuple[str, ...]) -> list[RunTime]:
+    """What the model says of each at its submission, fed with what happened until then and nothing else."""
+    width = len(runs[0].submission.figures) if runs else 0
+    model = RunModel(figures + tuple(f"figure {at}" for at in range(len(figures), width)))
+    due: list[tuple[int, int, int]] = []
+    said: list[RunTime] = []
+    for at, run in enumerate(runs):
+        while due and due[0][0] <= run.submission.at_ms:
+            now, what, which = heapq.heappop(due)
+            if what == ENDED:
+                model.ended(str(which), runs[which].run_ms, now)
+            else:
+                model.outrun(str(which))
+        estimate = model.submitted(str(at), run.submission)
+        said.append(estimate)
+        heapq.heappush(due, (run.start_ms + run.run_ms, ENDED, at))
+        if estimate.p90_ms < run.run_ms:
+            heapq.heappush(due, (run.start_ms + estimate.p90_ms, OUTRUN, at))
+    return said
+
+
+def simple_rules(runs: Sequence[Run], train_median: float) -> dict[str, Floats]:
+    """Points of every simple rule, as natural logarithms of ms; `requested` only where most jobs ask for a time.
+
+    tsafrir: mean of the user's last two, at most the request. user_size_median: of the user's runs of this magnitude
+    (powers of two), else the user's, else those of this magnitude. global_median: of the runs trained on.
+    """
+    medians: dict[tuple[object, ...], Window] = {}
+    last: dict[str, list[int]] = {}
+    due: list[tuple[int, int]] = []
+    tsafrir, grouped = np.full(len(runs), train_median), np.full(len(runs), train_median)
+    requested = np.array([math.log(r.submission.requested_ms) if r.submission.requested_ms else np.nan for r in runs])
+    for at, run in enumerate(runs):
+        asked = run.submission
+        while due and due[0][0] <= asked.at_ms:
+            ended = runs[heapq.heappop(due)[1]]
+            user = ended.submission.user
+            last[user] = [*last.get(user, [])[-1:], ended.run_ms]
+            for group in groups(ended.submission):
+                medians.setdefault(group, Window(ALL)).add(math.log(ended.run_ms))
+        if recent := last.get(asked.user):
+            tsafrir[at] = math.log(sum(recent) / len(recent))
+        elif not math.isnan(requested[at]):
+            tsafrir[at] = requested[at]
+        if not math.isnan(requested[at]):
+            tsafrir[at] = min(tsafrir[at], requested[at])
+        for group in groups(asked):
+            window = medians.get(group)
+            if window is not None and len(window) >= LEAST_LIKES:
+                grouped[at] = (window.at_rank((len(window) + 1) // 2) + window.at_rank(len(window) // 2 + 1)) / 2
+                break
+        heapq.heappush(due, (run.start_ms + run.run_ms, at))
+    rules = {"tsafrir": tsafrir, "user_size_median": grouped, "global_median": np.full(len(runs), train_median)}
+    if np.isnan(requested).mean() < 0.5:
+        rules["requested"] = np.where(np.isnan(requested), train_median, requested)
+    return rules
+
+
+def groups(submission: Submission) -> tuple[tuple[object, ...], ...]:
+    magnitude = round(math.log2(max(submission.size, 0.5)))
+    return (("both", submission.user, magnitude), ("user", submission.user), ("size", magnitude))
+
+
+def score(truth: Floats, p50: Floats, p90: Floats) -> Score:
+    off, above = truth - p50, truth - p90
+    return Score(
+        pinball50=float(np.mean(np.abs(off)) / 2),
+        pinball90=float(np.mean(np.maximum(0.9 * above, -0.1 * above))),
+        coverage90=float(np.mean(above <= 0)),
+        within2x=float(np.mean(np.abs(off) <= math.log(2))),
+        n=len(truth),
+        median_log_ratio=float(np.median(np.abs(off))),
+    )

@@ -1,0 +1,105 @@
+"""Scenarios that can be watched: each runs in cell time behind the console, and a restart goes on where it was."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+
+import pytest
+from textual.pilot import Pilot
+
+from console import cli, demo
+from console.advisor import Advisor
+from console.app import MusterApp
+from console.local_client import LocalClient
+from engine.commands import AnyCommand, Define, Submit
+from engine.control import Engine
+from engine.errors import MusterError
+from engine.loop import EngineLoop
+from engine.model import WorkloadSpec, WorkloadState
+from engine.traces.scenarios import SCENARIOS, Happening, scenario
+from runbooks.gate import Gate
+
+SMALL = {"gke-65k": 130, "gke-130k": 200, "clemson": 90, "spot-week": 200, "predictive-day": 20}
+START_MS = demo.START_MS
+
+
+def opened(name: str) -> Engine:
+    engine = Engine.open(None, seed=1)
+    engine.advance(START_MS)
+    engine.command(Define(cell=scenario(name).cell(SMALL[name], START_MS)))
+    return engine
+
+
+def happenings(name: str) -> list[Happening]:
+    """The first day of it, at most."""
+    feed = scenario(name).feed(SMALL[name], 1, START_MS)
+    return list(itertools.takewhile(lambda each: each[0] < START_MS + 86_400_000, feed))
+
+
+def command(what: WorkloadSpec | AnyCommand) -> AnyCommand:
+    return Submit(workloads=(what,)) if isinstance(what, WorkloadSpec) else what
+
+
+def test_the_shell_offers_all_of_them_and_nothing_else() -> None:
+    assert set(cli.SCENARIOS) == set(SCENARIOS) == set(SMALL)
+    with pytest.raises(MusterError, match="gke-65k"):
+        scenario("gke-1k")
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_what_happens_is_in_order_and_nothing_of_it_is_refused(name: str) -> None:
+    engine = opened(name)
+    load = happenings(name)
+    assert [at_ms for at_ms, _ in load] == sorted(at_ms for at_ms, _ in load)
+    for at_ms, what in load[:40]:
+        engine.advance(at_ms)
+        engine.command(command(what))
+    assert engine.state.workloads.state_counts[WorkloadState.RUNNING] or name == "gke-65k"
+    assert sum(engine.state.workloads.attempts) > 0
+
+
+def test_a_restart_goes_on_where_it_was() -> None:
+    engine = opened("gke-65k")
+    load = happenings("gke-65k")
+    assert list(demo.ahead(engine, iter(load))) == load, "nothing has happened yet"
+    at_ms = load[0][0]
+    engine.command(command(load[0][1]))
+    engine.advance(at_ms + 1)
+    assert list(demo.ahead(engine, iter(load))) == load[1:]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_console_shows_it(name: str) -> None:
+    """The engine's loop plays it at twenty minutes a second; the overview shows work that runs."""
+    engine = opened(name)
+    loop = EngineLoop(engine, speed=1200, feed=iter(happenings(name)))
+    client = LocalClient(loop, Gate(engine), Advisor(loop), name="watched")
+    loop.start()
+    try:
+        asyncio.run(watched(MusterApp(lambda: client, start="overview", title="watched"), loop))
+        assert loop.feed_error == ""
+        assert loop.fault == ""
+    finally:
+        loop.stop()
+
+
+async def watched(app: MusterApp, loop: EngineLoop) -> None:
+    async with app.run_test(size=(120, 30)) as pilot:
+        deadline = time.monotonic() + 20
+        while not (started(loop) and "running" in shown(pilot)):
+            assert time.monotonic() < deadline, "nothing is seen to run"
+            await pilot.pause(0.05)
+        await pilot.press("4")
+        await pilot.pause()
+
+
+def started(loop: EngineLoop) -> bool:
+    return loop.call(lambda engine: sum(engine.state.workloads.attempts)) > 0
+
+
+def shown(pilot: Pilot[None]) -> str:
+    """All text on the screen."""
+    lines = pilot.app.screen._compositor.render_strips()
+    return "\n".join(strip.text for strip in lines)
