@@ -86,13 +86,14 @@ def _report_lines(
     training = f", training {cut[arguments.training]}" if arguments.scenario == "gke-130k" else ""
     pairs = [
         ("scenario", f"{arguments.scenario}, {result.nodes:,} nodes, seed {arguments.seed}{training}"),
-        ("decisions", f"{result.decisions_ms / 1000:,.1f} s of wall time in the engine, {result.events:,} events"),
+        ("decisions", f"{_seconds(result.decisions_ms)} s in the engine, {_seconds(result.decisions_cpu_ms)} s of it on "
+         f"a core; {result.events:,} events"),
         ("journal", journal),
         ("checked", f"{result.checks} times: counts, whole gangs, capacity, quota, work kept"),
         ("objects", f"{most:,} at the most: nodes, live workloads, placed tasks"),
         ("wall time", f"{result.wall_ms / 1000:,.1f} s; {result.define_ms / 1000:,.1f} s of it to define the cell"),
         ("machine", f"Python {platform.python_version()}, {os.cpu_count()} cores"),
-    ]
+    ]  # fmt: skip
     lost_min = max(phase.lost_ms for phase in result.phases) / 60_000
     lines = [*facts(pairs), "", *_starts(result), "", *_preemptions(result), ""]
     size = "" if result.nodes == scenario.nodes else f" at {scenario.nodes:,} nodes"
@@ -100,8 +101,8 @@ def _report_lines(
         "SECONDS are of wall time in the engine's calls, from the first of a phase until the last task had started; "
         "P99 is from submission to start. In cell time tasks arrive 1,000 to the second, and waited "
         f"{_waits(result)} at most. No workload lost more than {lost_min:.1f} min of work: what it had done since its "
-        f"last checkpoint. {scenario.also}Published{size}, end to end on a cluster, as quoted where the page was not at hand; "
-        f"{NOT_IN_IT}."
+        f"last checkpoint. {scenario.also}Published{size}, end to end on a cluster, as quoted where the page was not at "
+        f"hand; {NOT_IN_IT}."
     )
     return [*lines, *wrap(told, 80), scenario.source]
 

@@ -420,6 +420,7 @@ def _engine_commands(commands: Any) -> None:
     pack.add_argument("--seeds", type=_positive, default=1, metavar="N", help="so many, from --seed on, and their mean")
     pack.add_argument("--inflate", type=float, default=1.3, metavar="X", help="GPU asked for in all, in capacities")
     _json(pack)
+    _backtest_commands(commands)
     serve = _command(commands, "serve", "console.start:serve_engine", "run an engine in the foreground")
     serve.add_argument("--cell-file", metavar="FILE", help="YAML or JSON that defines a new cell")
     serve.add_argument("--data", metavar="DIR", help="folder of journal and socket (default: the cell's state folder)")
@@ -443,6 +444,18 @@ def _engine_commands(commands: Any) -> None:
     _reach(doctor, sub=True)
     completion = _command(commands, "completion", "console.completion:completion", "print a completion script")
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+
+
+def _backtest_commands(commands: Any) -> None:
+    told = "estimates against what happened, on a file of yours, beside simple rules"
+    kinds = commands.add_parser("backtest", help=told, description=told, allow_abbrev=False).add_subparsers(
+        title="what is estimated", metavar="WHAT", required=True
+    )
+    runtime = _command(kinds, "runtime", "console.backtest:runtime", "how long jobs of a trace run")
+    runtime.add_argument("files", nargs="+", metavar="FILE", help="a trace, plain or gzip; several are one trace")
+    runtime.add_argument("--format", required=True, choices=(*FORMATS, "genai", "dlrm"))
+    runtime.add_argument("--strict", action="store_true", help="stop at the first bad line")
+    _json(runtime)
 
 
 def _command(commands: Any, name: str, runs: str, text: str) -> argparse.ArgumentParser:

@@ -45,6 +45,8 @@ def _lines(arguments: argparse.Namespace, result: Drill) -> list[str]:
         ("lost work", "no workload; each went on from its last checkpoint, and ended"),
         ("decisions", f"wall time: {result.fail_wall_ms / 1000:,.1f} s at the loss, "
          f"{result.spot_wall_ms / 1000:,.1f} s as spot went, {result.back_wall_ms / 1000:,.1f} s at the return"),
+        ("in all", f"{result.decisions_ms / 1000:,.1f} s in the engine, "
+         f"{result.decisions_cpu_ms / 1000:,.1f} s of it on a core"),
         ("checked", f"{result.checks} times: counts, whole gangs, capacity, quota, work kept"),
         ("machine", f"Python {platform.python_version()}, {os.cpu_count()} cores"),
     ]  # fmt: skip

@@ -30,8 +30,9 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("orders", "state"): ("open", "filled", "cancelled", "refused"),
     ("workloads", "reason"): (
         "OnHold", "Suspended", "WaitingForDependency", "DependencyNeverSatisfied", "WaitingForStartTime", "Backoff",
-        "WaitingForPreempted", "QueueHeld", "BehindInQueue", "ArrayLimit", "WaitingForReservation", "NoMatchingNodes",
-        "WaitingForQuota", "InsufficientCapacity", "Fragmented", "NoDomainFits", "AwaitingEvaluation",
+        "WaitingForPreempted", "QueueHeld", "BehindInQueue", "ArrayLimit", "BudgetHold", "WaitingForReservation",
+        "NoMatchingNodes", "WaitingForQuota", "InsufficientCapacity", "Fragmented", "NoDomainFits",
+        "AwaitingEvaluation",
     ),
 }  # fmt: skip
 """Closed sets: a value outside them is a slip of the fingers, and completion offers them."""

@@ -107,14 +107,16 @@ def in_use(state: State) -> list[int]:
     pool, group = view(c.pool)[node].astype(np.int64), view(a.group)[rows].astype(np.int64)
     groups = int(group.max()) + 1
     kind = (view(w.cls)[view(a.workload)[rows]] * groups + group) * pools + pool
-    kinds, at = np.unique(kind, return_inverse=True)
-    tasks = np.bincount(at, weights=view(a.count)[rows]).astype(np.int64)
+    tasks = np.bincount(kind, weights=view(a.count)[rows]).astype(np.int64)
+    kinds = np.flatnonzero(tasks)
     found = [0] * pools
-    for key, count in zip(kinds.tolist(), tasks.tolist(), strict=True):
+    for key, count in zip(kinds.tolist(), tasks[kinds].tolist(), strict=True):
         of, on = divmod(key, pools)
         shape = w.classes[of // groups].shapes[of % groups]
         found[on] += _share(shape, count, c.pools[on])
-    occupied = np.bincount(view(c.pool)[np.unique(node)], minlength=pools).tolist()
+    busy = np.zeros(len(c.node_ids), bool)
+    busy[node] = True
+    occupied = np.bincount(view(c.pool)[busy], minlength=pools).tolist()
     return [min(share, nodes * MILLION) for share, nodes in zip(found, occupied, strict=True)]
 
 

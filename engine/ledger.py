@@ -38,6 +38,8 @@ CPU_WEIGHT, MEMORY_WEIGHT = 9, 1
 """Of a vCPU and a GiB."""
 FEW = 64
 """Allocations that are added up one by one."""
+SPREAD = 8
+"""Times as many keys as there are to be summed, at which they are sorted first."""
 Rows = np.ndarray[Any, np.dtype[Any]]
 _MOST = 2**62
 
@@ -102,6 +104,8 @@ class Ledger(Table):
         }
         self._units: dict[tuple[int, int, int], int] = {}
         """(class, group, pool) -> micro-USD per hour of one task, found when first needed."""
+        self._single = array("q")
+        """The same of first groups, by class and pool; NONE until it is needed."""
 
     def dump(self) -> dict[str, Any]:
         meters = {"accounts": self.accounts.dump(), "cost": self.cost.dump(), "used": self.used.dump()}
@@ -126,9 +130,13 @@ class Ledger(Table):
 
     def costs(self, now_ms: int) -> Rows:
         """`cost_of` every workload."""
-        rest = view(self.spent_rest).astype(np.int64) + view(self.attempt_rest)
-        rest += view(self.rate) * (now_ms - view(self.since))
-        return np.asarray(view(self.spent_whole) + view(self.attempt_whole) + rest // GRAINS)
+        rate, dt = view(self.rate), now_ms - view(self.since)
+        whole, rest = np.divmod(rate, GRAINS)
+        # What a large gang costs in grains passes 64 bits; in two parts none of it does.
+        part, left = np.divmod(dt, GRAINS)
+        rest = rest * left + view(self.spent_rest) + view(self.attempt_rest)
+        now = rate * part + whole * left + rest // GRAINS
+        return np.asarray(view(self.spent_whole) + view(self.attempt_whole) + now)
 
     def wasted_of(self, row: int) -> int:
         """What of that went into work that was lost and had to be done again, micro-USD, rounded down."""
@@ -165,6 +173,7 @@ class Ledger(Table):
         """The pool is there already, without nodes."""
         self.cost.add(DAY_MS, state.now_ms)
         self.used.add(DAY_MS, state.now_ms)
+        self._forget_units()
         if pool.price_microusd_hour and not self.priced:
             self._begin(state)
 
@@ -189,7 +198,7 @@ class Ledger(Table):
         before = capacity.pools[pool].price_microusd_hour
         self.cost.shift(pool, (price - before) * capacity.pool_nodes[pool], state.now_ms)
         capacity.set_price(pool, price)
-        self._units.clear()
+        self._forget_units()
         for row in concerned:
             self.charge(state, row)
 
@@ -235,15 +244,19 @@ class Ledger(Table):
     def _shift(self, state: State, row: int, rates: dict[int, int], sign: int) -> None:
         """Charge more, or less with a negative sign, by these rates: pool -> micro-USD per hour."""
         now_ms = state.now_ms
-        self._settle(row, now_ms)
-        if self.account[row] == NONE:
-            self.account[row] = self._account(state, row)
+        if self.rate[row]:
+            self._settle(row, now_ms)
+        else:
+            self.since[row] = now_ms
+        account = self.account[row]
+        if account == NONE:
+            account = self.account[row] = self._account(state, row)
         more = 0
         for pool, rate in rates.items():
             self.used.shift(pool, sign * rate, now_ms)
             more += sign * rate
         self.rate[row] += more
-        self._shift_account(state, self.account[row], more, more * now_ms, now_ms)
+        self._shift_account(state, account, more, more * now_ms, now_ms)
 
     def _shift_account(self, state: State, account: int, more: int, moment: int, at_ms: int) -> None:
         self.accounts.shift_many(account, more, moment, at_ms)
@@ -270,6 +283,10 @@ class Ledger(Table):
             for column, value in zip(columns, key, strict=True):
                 column.append(value)
         return found
+
+    def _forget_units(self) -> None:
+        self._units.clear()
+        del self._single[:]
 
     def unit(self, state: State, cls: int, group: int, pool: int) -> int:
         """What one task of the group costs in the pool, micro-USD per hour."""
@@ -341,10 +358,19 @@ class Ledger(Table):
             self._shift_many(state, rows[one], pools[one], -rates[one], times[one])
 
     def _units_of(self, state: State, classes: Rows, pools: Rows) -> Rows:
+        """`unit` of the only group of each class in each pool."""
         width = len(state.capacity.pools)
-        keys, inverse = np.unique(classes * width + pools, return_inverse=True)
-        units = [self.unit(state, *divmod_of(key, width)) for key in keys.tolist()]
-        return np.array(units, np.int64)[inverse]
+        missing = len(state.workloads.classes) * width - len(self._single)
+        if missing > 0:
+            self._single.extend(array("q", (NONE,)) * missing)
+        keys = classes * width + pools
+        found: Rows = view(self._single)[keys]
+        if int(found.min()) < 0:
+            for key in np.unique(keys[found < 0]).tolist():
+                cls, pool = divmod(key, width)
+                self._single[key] = self.unit(state, cls, 0, pool)
+            found = view(self._single)[keys]
+        return found
 
     def _name_accounts(self, state: State, rows: Rows) -> None:
         """Give an account to those that have none, in their order."""
@@ -352,36 +378,22 @@ class Ledger(Table):
         fresh = rows[view(self.account)[rows] == NONE]
         if not len(fresh):
             return
-        columns = [view(column)[fresh] for column in (w.tenant, w.team, w.queue, w.tags)]
-        sizes = [int(column.max()) + 1 for column in columns]
-        keys = columns[0].astype(np.int64)
-        if sizes[0] * sizes[1] * sizes[2] * sizes[3] < _MOST:
-            for column, size in zip(columns[1:], sizes[1:], strict=True):
-                keys = keys * size + column
-        else:
-            keys = np.arange(len(fresh))
-        _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-        found = np.zeros(len(first), np.int32)
-        for each in np.argsort(first, kind="stable").tolist():
-            found[each] = self._account(state, int(fresh[first[each]]))
-        view(self.account)[fresh] = found[inverse]
+        keys = zip(*(view(column)[fresh].tolist() for column in (w.tenant, w.team, w.queue, w.tags)), strict=True)
+        known = self.account_of
+        view(self.account)[fresh] = [known[key] if key in known else self._account_row(state, key) for key in keys]
 
     def _shift_many(self, state: State, rows: Rows, pools: Rows, rates: Rows, times: Rows) -> None:
         """Change rates by so much each at its time, all in one period of every meter."""
-        at_ms = int(times[0])
+        at_ms, last_ms = int(times[0]), int(times[-1])
         later = times - at_ms
-        small = int(np.abs(rates).max()) * max(int(later.max()), 1) * len(rows) < _MOST
-        moments = rates * later if small else rates.astype(object) * later
+        if last_ms > at_ms and int(np.abs(rates).max()) * (last_ms - at_ms) * len(rows) >= _MOST:
+            moments = rates.astype(object) * later
+        else:
+            moments = rates * later
         for pool, more, moment in _sums(pools, rates, moments):
             self.used.shift_many(pool, more, moment + more * at_ms, at_ms)
         for account, more, moment in _sums(view(self.account)[rows], rates, moments):
             self._shift_account(state, account, more, moment + more * at_ms, at_ms)
-
-
-def divmod_of(key: int, width: int) -> tuple[int, int, int]:
-    """(class, group 0, pool) of a key."""
-    cls, pool = divmod(key, width)
-    return cls, 0, pool
 
 
 def _rows_in(state: State, pool: int = NONE) -> list[int]:
@@ -395,10 +407,15 @@ def _rows_in(state: State, pool: int = NONE) -> list[int]:
 
 def _sums(keys: Rows, rates: Rows, moments: Rows) -> Iterable[tuple[int, int, int]]:
     """(key, sum of its rates, sum of its moments), keys ascending."""
-    found, inverse = np.unique(keys, return_inverse=True)
-    if len(found) == 1:
-        return [(int(found[0]), int(rates.sum()), int(moments.sum()))]
-    more, moment = np.zeros(len(found), np.int64), np.zeros(len(found), moments.dtype)
-    np.add.at(more, inverse, rates)
-    np.add.at(moment, inverse, moments)
+    size = int(keys.max()) + 1
+    if size > SPREAD * len(keys):
+        found, keys = np.unique(keys, return_inverse=True)
+        size = len(found)
+    else:
+        found = np.flatnonzero(np.bincount(keys, minlength=size))
+    more, moment = np.zeros(size, np.int64), np.zeros(size, moments.dtype)
+    np.add.at(more, keys, rates)
+    np.add.at(moment, keys, moments)
+    if size > len(found):
+        more, moment = more[found], moment[found]
     return zip(found.tolist(), more.tolist(), moment.tolist(), strict=True)

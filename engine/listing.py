@@ -131,6 +131,8 @@ class WorkloadSource(Source):
             "started": lambda rows: view(w.started)[rows],
             "ended": lambda rows: view(w.ended)[rows],
             "attempts": lambda rows: view(w.attempts)[rows],
+            "cost": lambda rows: state.ledger.costs(now_ms)[rows],
+            "wasted": lambda rows: view(state.ledger.wasted_whole)[rows],
         }
         self.absent = {"run": -1, "started": -1, "ended": -1}
 

@@ -54,7 +54,11 @@ class Meters(Table):
 
     def shift(self, row: int, more: int, at_ms: int) -> None:
         """Change the rate."""
-        self.shift_many(row, more, more * at_ms, at_ms)
+        if at_ms // self.period[row] == self.touched[row]:
+            self.rate[row] += more
+            self.base[row] += more * at_ms
+        else:
+            self.shift_many(row, more, more * at_ms, at_ms)
 
     def shift_many(self, row: int, more: int, moment: int, at_ms: int) -> None:
         """Change the rate several times within one period. `more`: the sum of the changes; `moment`: the sum of each

@@ -83,6 +83,8 @@ COLUMNS: dict[Kind, tuple[Column, ...]] = {
         Column("started", "STARTED", "time", "When the present attempt started"),
         Column("ended", "ENDED", "time", "When it ended"),
         Column("attempts", "TRIES", "count", "How often it was started"),
+        Column("cost", "COST", "money", "Charged for all its attempts so far"),
+        Column("wasted", "WASTED", "money", "Of that for work that was lost and had to be done again"),
         Column("array", "ARRAY", "text", "Array it is a member of"),
     ),
     "nodes": (
@@ -201,7 +203,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
 
     token: str
     """OnHold, Suspended, WaitingForDependency, DependencyNeverSatisfied, WaitingForStartTime, Backoff; of a queued
-    one WaitingForPreempted, QueueHeld, BehindInQueue, ArrayLimit, WaitingForReservation, NoMatchingNodes,
+    one WaitingForPreempted, QueueHeld, BehindInQueue, ArrayLimit, BudgetHold, WaitingForReservation, NoMatchingNodes,
     WaitingForQuota, InsufficientCapacity, Fragmented, NoDomainFits, AwaitingEvaluation. After InsufficientCapacity or
     Fragmented, about nodes that have room and yet are not for it: NodeLabels, NodeTaints, KeptApart, NotNear; and where
     pools grow, WaitingForNodes. Last, of one that its deadline keeps from spot machines, TurnedOnDemand."""

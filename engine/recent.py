@@ -235,6 +235,14 @@ def _describe(state: State, event: ev.AnyEvent) -> tuple[str, str, str]:
             of = f"order {order}" if order >= 0 else names[0]
             what = f"{len(names)} machine{'s' if len(names) != 1 else ''} given back"
             return "refused", of, f"{what}, {names[0]} first: {reason}"
+        case ev.Unneeded(nodes=nodes, since_ms=since_ms):
+            return "hardly used" if since_ms >= 0 else "used again", *_first_node(state, nodes)
+        case ev.DemandNoted(pool=pool, nodes=asked):
+            return "asked for", state.capacity.pools[pool].name, f"{_nodes(asked)}, the most of this hour"
+        case ev.TargetsSet(pool=pool, targets=targets):
+            return "targets set", state.capacity.pools[pool].name, f"{len(targets)} in all"
+        case ev.PoolScalingSet(pool=pool, scaling=scaling):
+            return "scaling set", state.capacity.pools[pool].name, f"{scaling.least} to {scaling.most} nodes"
         case ev.QueueChanged(queue=queue):
             return "queue changed", queue.name, ""
         case ev.QueueModeSet(queue=row, mode=mode):

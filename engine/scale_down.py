@@ -11,8 +11,6 @@ each only if every workload on it may be moved (`engine.movable`), loses at most
 elsewhere, whole, by the code that places all work, beside all that the same plan has moved before: no room is counted
 twice. It is not put on an empty node that might go itself. What is moved keeps its queue and, where a tree has quotas
 by pool, its pools, so its quota is the same.
-
-Nodes that are down are given back after `scale_down_after_ms` too, unless they are being repaired.
 """
 
 from __future__ import annotations
@@ -73,9 +71,6 @@ def plan(state: State, now_ms: int, wanted: Mapping[int, int]) -> list[ev.AnyEve
     events = _marks(state, field, low, now_ms)
     since = np.where(low, np.where(field.since == NEEDED, now_ms, field.since), now_ms + 1)
     ripe = low & (now_ms - since >= settings.scale_down_after_ms)
-    gone = _down(state, now_ms)
-    if gone:
-        events.append(_changed(gone, NodeState.REMOVED))
     if ripe.any():
         pools = view(state.capacity.pool)
         ripe &= ~np.isin(pools, _unsettled(state, now_ms))
@@ -112,20 +107,6 @@ def _marks(state: State, field: Field, low: Rows, now_ms: int) -> list[ev.AnyEve
         if len(rows):
             events.append(ev.Unneeded(rows.astype(np.int32).tobytes(), since_ms))
     return events
-
-
-def _down(state: State, now_ms: int) -> list[int]:
-    """Nodes of growing pools that are down for long, empty, and not being repaired."""
-    c = state.capacity
-    down = np.flatnonzero(view(c.state) == NodeState.DOWN)
-    return [
-        node for node in down.tolist()
-        if c.pools[c.pool[node]].scaling is not None
-        and c.booking[node] == OPEN
-        and now_ms - c.since[node] >= state.settings.autoscaling.scale_down_after_ms
-        and node not in state.failures.repair_until
-        and not state.allocations.workloads_on(node)
-    ]  # fmt: skip
 
 
 def _unsettled(state: State, now_ms: int) -> list[int]:
@@ -203,17 +184,18 @@ class _Plan:
     def _busy(self, ripe: Rows) -> list[int]:
         """The nodes that go; where their work goes is in `_moves` then."""
         most = self._state.settings.autoscaling.most_at_once
-        rows = [node for node in self._in_turn(ripe, most) if self._spare[self._state.capacity.pool[node]] > 0]
-        if not rows or not most:
+        shrinking = [pool for pool in self._spare if self._may_shrink(pool)]
+        rows = self._in_turn(ripe[np.isin(view(self._state.capacity.pool)[ripe], shrinking)], most * TRIED_FOR_ONE)
+        if not rows:
             return []
         movable = Movable(self._state, self._now_ms)
         found: list[int] = []
         with ExitStack() as tried:
-            for node in rows[: most * TRIED_FOR_ONE]:
+            for node in rows:
                 pool = self._state.capacity.pool[node]
                 if len(found) == most:
                     break
-                if self._spare[pool] <= 0 or node in self._taken:
+                if not self._may_shrink(pool) or node in self._taken:
                     continue
                 work = self._work(node, movable)
                 if not work:
@@ -226,14 +208,17 @@ class _Plan:
                         found.append(node)
         return sorted(found)
 
-    def _in_turn(self, ripe: Rows, most: int) -> list[int]:
-        """The least used first. Where they are more than are tried in one scan, others begin in the next."""
+    def _may_shrink(self, pool: int) -> bool:
+        """Where the headroom is short of empty nodes, one that is emptied would only have to be ordered anew."""
+        return self._spare[pool] > 0 and self._spare_empty[pool] >= 0
+
+    def _in_turn(self, ripe: Rows, tries: int) -> list[int]:
+        """So many of the nodes, the least used first. Where there are more, others begin in the next scan."""
         order = ripe[np.lexsort((-ripe, self._field.used_permille[ripe]))]
-        tries = most * TRIED_FOR_ONE
         if len(order) > tries > 0:
             scan = self._now_ms // self._state.settings.autoscaling.scan_every_ms
             order = np.roll(order, -(scan * tries) % len(order))
-        return [int(node) for node in order]
+        return [int(node) for node in order[:tries]]
 
     def _work(self, node: int, movable: Movable) -> list[int]:
         """The workloads on the node, if all of them may be moved; else none."""

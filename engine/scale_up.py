@@ -80,8 +80,8 @@ class Planner:
         self.reasons: dict[int, str] = {}
         """Pool row -> why none of its nodes is ordered for that workload."""
         self.outcome = ""
-        """What becomes of it: free, incoming, young, ordered, next; or passed over, where quota goes to what is ahead of
-        it; or none of them."""
+        """What becomes of it: free, incoming, young, ordered, next; passed over, where quota goes to what is ahead; or
+        none of them."""
         self._limits = Limits(state, now_ms)
         self._claimed: list[tuple[tuple[Shape, ...], list[Claim]]] = []
         """What was taken on the live capacity, to be given back."""
@@ -105,7 +105,7 @@ class Planner:
         if not self._limits.any_room() and self.told == NONE:
             return []
         state = self.state
-        blocks = Needs(state, self.now_ms, self._limits).blocks()
+        blocks = Needs(state, self.now_ms, self._limits).blocks() if self._may_help() else []
         if self.told != NONE and not any(self.told in need.rows for block in blocks for need in block):
             self.outcome = "passed over"
         self._tasks = sum(sum(need.counts) for block in blocks for need in block)
@@ -125,6 +125,19 @@ class Planner:
         for (pool, zone), nodes in self._bulk.items():
             self._events.append(self._order(pool, zone, nodes, NONE))
         return self._events
+
+    def _may_help(self) -> bool:
+        """Whether some pool that may grow now has nodes large enough for some of what waits. Quick."""
+        state = self.state
+        if self.told != NONE or state.doomed or not state.short.isdisjoint(state.replicas.running):
+            return True
+        growing = {row for row, pool in enumerate(state.capacity.pools) if grows(pool) and self._limits.room(row).now}
+        w = state.workloads
+        return not state.pending.by_class or any(
+            not growing.isdisjoint(shape.pool_set)
+            for group in state.pending.groups.values()
+            for shape in w.class_at(group.rows[group.front]).shapes
+        )
 
     # -- what is there ------------------------------------------------------------------------------------------------
 

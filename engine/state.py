@@ -120,7 +120,8 @@ class State(Table):
         """(queue, tenant) -> quantities its workloads there ask for that are placed or running."""
         for row in bound:
             self._count_bound(row, 1)
-        self.doomed = [(at, node) for node, at in enumerate(self.capacity.doomed) if at >= 0]
+        capacity = self.capacity
+        self.doomed = [(capacity.doomed[node], node) for node in capacity.row_of.values() if capacity.doomed[node] >= 0]
         """Heap of (cell ms at which its provider takes it back, node row); stale where the node has another end, or is
         gone."""
         heapify(self.doomed)
@@ -677,6 +678,7 @@ class State(Table):
         self._rate(row)
         tasks, _ = self._bind(row, more, claimed=claimed)
         w.tasks[row] += tasks
+        self.replicas.held_ms.pop(row, None)
         self._recharge(row, before)
         w.record(row, wl.GROWN, self.now_ms, tasks)
 

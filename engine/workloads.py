@@ -488,7 +488,7 @@ class Workloads(Table):
             if not WorkloadState(self.state[row]).terminal:
                 key: ClassKey = self.class_specs[self.cls[row]]
                 bonds = msgspec.structs.replace(key.bonds, shunned=(*key.bonds.shunned, term))
-                self._reclass(row, key._replace(bonds=bonds), capacity)
+                self._give_class(row, key._replace(bonds=bonds), capacity)
         return bool(rows)
 
     def turn_on_demand(self, row: int, capacity: Capacity) -> None:
@@ -500,7 +500,7 @@ class Workloads(Table):
             else group
             for group in key.groups
         )
-        self._reclass(row, key._replace(groups=groups), capacity)
+        self._give_class(row, key._replace(groups=groups), capacity)
 
     def has_turned(self, row: int) -> bool:
         """Whether its slack ran out and it turned to on-demand machines."""
@@ -509,7 +509,7 @@ class Workloads(Table):
             entry = self.history_previous[entry]
         return entry != NONE
 
-    def _reclass(self, row: int, key: ClassKey, capacity: Capacity) -> None:
+    def _give_class(self, row: int, key: ClassKey, capacity: Capacity) -> None:
         """Give it another class, which knows by its old one how long such work takes."""
         old = self.cls[row]
         self.cls[row] = new = self.intern(key, capacity)
@@ -519,8 +519,11 @@ class Workloads(Table):
     def reclass(self, row: int, groups: tuple[TaskGroup, ...], evidence: str, capacity: Capacity) -> int:
         """Another request for a workload that is on no node. Returns the number of the change."""
         key: ClassKey = self.class_specs[self.cls[row]]
-        self.resized_from.append(self.cls[row])
-        self.cls[row] = self.intern(key._replace(groups=groups), capacity)
+        old = self.cls[row]
+        self.resized_from.append(old)
+        self.cls[row] = new = self.intern(key._replace(groups=groups), capacity)
+        if self.took[new] < 0:
+            self.took[new], self.took_before[new] = self.took[old], self.took_before[old]
         self.resized_to.append(self.cls[row])
         self.resized_by.append(self.resized_why.add(evidence))
         return len(self.resized_to) - 1

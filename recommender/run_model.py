@@ -1,7 +1,7 @@
 """How long a workload will run, before it starts and while it runs: p10, p50 and p90, from what has happened so far.
 
-Boosted trees on the history of its likes (`recommender.run_history`) give a median and a 90th percentile; they are
-weighed against the simple rules by how each did of late, and the 90th percentile is moved until it covers 90 %. Trees
+Boosted trees on the history of its likes (`recommender.run_history`) give a median and a 90th percentile; the median
+is weighed against simple rules by how each did of late, and the 90th percentile is moved until it covers 90 %. Trees
 are fitted anew as runs end. Before there is enough to fit, the nearest likes speak, then the owner's request.
 
 Nothing is kept on disk: a model is what its history makes it, and the same history makes the same model.
@@ -26,7 +26,7 @@ Basis = Literal["trees", "likes", "request", "nothing"]
 
 FIRST_FIT = 300
 """Runs that must have ended before trees are fitted."""
-REFIT_SHARE, REFIT_MOST = 0.15, 3_000
+REFIT_SHARE, REFIT_MOST = 0.25, 3_000
 """Trees are fitted anew once this share more runs have ended, or so many."""
 MEMORY = 10_000
 """Most recent runs that trees are fitted to."""
@@ -45,8 +45,7 @@ MIDDLE = (
     "user size: p50", "user size long", "same: p50", "same: last", "same: smoothed", "last two", "user: p50",
     "user size: smoothed", "size: p50",
 )  # fmt: skip
-UPPER = ("user size: p90", "same: p90", "user: p90")
-"""Figures of the history that are opinions of the median and of the 90th percentile, beside the trees."""
+"""Figures of the history that are opinions of the median, beside the trees."""
 NEAREST = ("same", "user asked", "user size", "user name", "user", "name size", "queue size asked", "size", "all")
 ENOUGH = 5
 """Runs of a kind before it speaks for itself where there are no trees."""
@@ -74,7 +73,6 @@ class Said(msgspec.Struct):
     under: Under
     row: Floats
     middle: Floats
-    upper: Floats
     p50: float
     p90: float
     """Before it was moved."""
@@ -90,12 +88,10 @@ class RunModel:
         told = names(figures)
         self._history = History()
         self._middle_at = [told.index(name) for name in MIDDLE]
-        self._upper_at = [told.index(name) for name in UPPER]
         self._nearest = [[told.index(f"{kind}: {q}") for q in ("count", "p10", "p50", "p90")] for kind in NEAREST]
         self._requested_at = told.index("requested")
         self._trees: Forest | None = None
         self._middle = Mixture(len(MIDDLE) + 1, 0.5, sharpness=15.0)
-        self._upper = Mixture(len(UPPER) + 1, 0.9, sharpness=8.0)
         self._cover = Cover(0.9)
         self._below = Cover(0.9)
         self._open: dict[str, Said] = {}
@@ -111,11 +107,9 @@ class RunModel:
         figures, under = self._history.submitted(submission)
         row = np.array(figures)
         fallback = self._fallback(row)
-        trees = self._trees.predict(row) if self._trees is not None else fallback[1:3]
-        middle = opinions(trees[0], row[self._middle_at])
-        upper = opinions(trees[1], row[self._upper_at])
-        p50 = self._middle.weigh(middle) if self._ended else fallback[1]
-        p90 = self._upper.weigh(upper) if self._ended else fallback[2]
+        first, p90 = self._trees.predict(row) if self._trees is not None else fallback[1:3]
+        middle = opinions(first, row[self._middle_at])
+        p50 = self._middle.weigh(middle) if self._trees is not None else first
         high = max(p90 + self._cover.shift(), p50 + NARROWEST)
         low = p50 - max((p90 - p50) * max(self._below.shift(), 0.0), NARROWEST) if self._trees else fallback[0]
         basis = fallback[3] if self._trees is None else "trees"
@@ -126,7 +120,7 @@ class RunModel:
             basis=basis,
             samples=self._ended,
         )
-        self._open[id] = Said(under, row, middle, upper, p50, p90, said)
+        self._open[id] = Said(under, row, middle, p50, p90, said)
         return said
 
     def ended(self, id: str, run_ms: int, now_ms: int) -> None:
@@ -136,7 +130,6 @@ class RunModel:
         said = self._take(id)
         truth = math.log(run_ms)
         self._middle.learn(said.middle, truth)
-        self._upper.learn(said.upper, truth)
         if not said.outrun:
             self._cover.outcome(run_ms > said.said.p90_ms)
         self._cover.learn(truth - said.p90)
@@ -271,8 +264,10 @@ def given_elapsed(before: RunTime, elapsed_ms: int) -> RunTime:
         if elapsed > middle:
             return to_ms(elapsed - above * math.log(1 - share))
         outlast = left * (1 - share)
-        log_ms = middle - above * math.log(outlast / 0.5) if outlast <= 0.5 else middle + below * math.log(
-            (1 - outlast) / 0.5
+        log_ms = (
+            middle - above * math.log(outlast / 0.5)
+            if outlast <= 0.5
+            else middle + below * math.log((1 - outlast) / 0.5)
         )
         return to_ms(log_ms)
 

@@ -86,6 +86,7 @@ class Drill(msgspec.Struct, frozen=True, kw_only=True):
     back_ms: int
     """Cell time from their return until all ran."""
     decisions_ms: float
+    decisions_cpu_ms: float
     checks: int
     finished: int
     """Workloads that ran to their end; the others are inference, scaled down by the drill."""
@@ -174,6 +175,7 @@ class _Drilling:
             back_wall_ms=back_ms,
             back_ms=again_ms,
             decisions_ms=round(self._clock.at_s * 1000, 1),
+            decisions_cpu_ms=round(self._clock.cpu_s * 1000, 1),
             checks=self._checks,
             finished=finished,
         )
@@ -280,8 +282,8 @@ class _Drilling:
 
 
 def _targets(engine: Engine, seed: int) -> dict[str, list[str]]:
-    """What is lost: a zone, a rack elsewhere, of a gang that swaps members if there is one, and so many spot nodes in other
-    places, drawn from the seed."""
+    """What is lost: a zone; a rack elsewhere, of a gang that swaps members if there is one; and so many spot nodes in
+    other places, drawn from the seed."""
     capacity = engine.state.capacity
     names, rows = capacity.node_ids, range(len(capacity.node_ids))
     spot = [row for row in rows if capacity.pools[capacity.pool[row]].spot]

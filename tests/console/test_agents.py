@@ -16,10 +16,13 @@ import numpy as np
 import pytest
 
 from console.agents import MOST_BEATS
+from console.details import Line, findings, node_columns
+from console.plain import overview_lines
 from console.remote_client import RemoteClient
 from console.sockets import bind_unix
 from engine.commands import Submit
 from engine.control import Engine
+from engine.failures import FLAPS
 from engine.loop import EngineLoop
 from engine.model import HealthSettings, Settings
 from tests.console.test_server import over_unix, refused
@@ -230,3 +233,21 @@ def test_an_agent_of_a_node_that_is_not_there_says_so_and_ends(loop: EngineLoop)
         _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 3
     assert b"the cell has no node nobody" in said
+
+
+def plain(line: Line) -> str:
+    return "".join(text for text, _ in line.spans)
+
+
+def test_suspects_and_nodes_kept_out_are_seen_on_the_overview_and_the_page_of_the_node() -> None:
+    health = HealthSettings(heartbeat_every_ms=100, suspect_after_ms=1000, grace_ms=60_000)
+    cell = msgspec.structs.replace(small_cell(gpu_nodes=6), settings=Settings(health=health))
+    engine = Engine.open(None, cell=cell)
+    engine.agents.register([f"g{i}" for i in range(6)])
+    engine.advance(1000)
+    (nodes,) = [line for line in overview_lines(engine.overview()) if line.startswith("nodes")]
+    assert nodes.endswith("6 suspect; it may be the network, few are declared lost at a time")
+    assert any("6 nodes suspect: the network?" in plain(line) for line in findings(engine.overview(), 60))
+    engine.state.failures.note([0], FLAPS)
+    left, _ = node_columns(engine.node("g0"), 60)
+    assert any("kept out" in plain(line) and "flaps" in plain(line) for section in left for line in section.lines)

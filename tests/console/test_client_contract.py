@@ -15,7 +15,7 @@ from console.advisor import Advisor
 from console.client import Client
 from console.local_client import LocalClient
 from console.remote_client import RemoteClient
-from engine.commands import AddQueues, Cancel, Cordon, SetPolicy, Submit
+from engine.commands import AddPools, AddQueues, Cancel, Cordon, SetPolicy, Submit
 from engine.edits import FailNodes, Nodes, SetWeight
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError, UnreachableError
 from engine.loop import EngineLoop
@@ -24,6 +24,7 @@ from engine.outlook import Ask, AskRun, AskStart, DryRun, Outlook, RunStatus, St
 from engine.query import Query, Term
 from runbooks.gate import Gate
 from runbooks.plan import QueueChange
+from tests.support.elastic_cells import pool, work
 from tests.support.served import HOUR_MS, gpu_job, running_loop, served_on_unix, socket_folder
 
 Connect = Callable[..., Client]
@@ -209,6 +210,22 @@ def test_nodes_are_reserved_and_listed(client: Client) -> None:
     client.approve(proposal.id, proposal.digest)
     page = client.query(Query(kind="reservations", columns=("name", "state", "nodes", "queues")))
     assert page.rows == [["m", "ahead", 1, ""]]
+
+
+def test_pools_and_orders_are_listed(client: Client, loop: EngineLoop) -> None:
+    client.command(AddPools(pools=(pool("new", cpu=8, price=70, most=3, zones=("z1",), boot_ms=(HOUR_MS, HOUR_MS)),)))
+    client.command(Submit(workloads=(work("w", queue="a", cpu=8, count=2, pools=("new",)),)))
+    loop.call(lambda engine: engine.advance(engine.now_ms + 60_000))
+    columns = ("name", "nodes", "booting", "ordered", "least", "most", "price", "spot", "backed_off")
+    rows = client.query(Query(kind="pools", columns=columns, where=(Term("name", "=", "new"),))).rows
+    assert rows == [["new", 2, 2, 0, 0, 3, 70, "on-demand", None]]
+    page = client.query(Query(kind="orders", columns=("id", "state", "pool", "zone", "nodes", "granted", "workload")))
+    assert page.rows == [["0", "filled", "new", "z1", 2, 2, "w"]]
+    [[ordered, ready]] = client.query(Query(kind="orders", columns=("ordered", "ready"))).rows
+    assert HOUR_MS <= ready - ordered < HOUR_MS + 10_000
+    assert "waits for nodes: order 0, 2 of new" in client.workload("w").reasons[-1].text
+    [seen] = [each for each in client.overview().pools if each.name == "new"]
+    assert (seen.nodes, seen.ready, seen.booting) == (2, 0, 2)
 
 
 @pytest.mark.parametrize(

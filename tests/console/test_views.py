@@ -348,7 +348,7 @@ def test_bad_commands_say_what_is_wrong(line: str, says: str) -> None:
 def test_command_completion() -> None:
     assert complete_command("wo", 2, ACTIONS) == ["workloads", "workload"]
     assert complete_command("workloads state:q", 17, ACTIONS) == ["state:queued"]
-    assert complete_command("sort -wa", 8, ACTIONS) == ["-wait"]
+    assert complete_command("sort -wa", 8, ACTIONS) == ["-wait", "-wasted"]
     assert complete_command("overview ", 9, ACTIONS) == []
 
 

@@ -28,6 +28,7 @@ from engine.model import (
     NodeSpec,
     NodeState,
     PoolSpec,
+    PriorityClassSpec,
     QueueSpec,
     Resources,
     WorkloadSpec,
@@ -487,3 +488,81 @@ def test_rates_are_whole_and_never_round_up() -> None:
     rate = task_rate(pool, 1000, 0, 1000)
     assert rate == int(1_000_001 * (9 / 70 + 1 / 30))
     assert 3 * rate <= 1_000_001
+
+
+def test_costs_of_all_are_those_of_each_also_of_large_gangs() -> None:
+    cell = cell_of(price=10**11, nodes=0)
+    nodes = tuple(NodeSpec(id=f"n{i}", pool="p") for i in range(500))
+    engine = Engine.open(None, cell=CellSpec(pools=cell.pools, nodes=nodes, queues=cell.queues))
+    run = 3000 * DAY_MS
+    engine.command(submit(workload("all", count=400, cpu=4000, memory=36 * 1024, run=run, estimate=run)))
+    engine.command(submit(*(workload(f"w{i}", cpu=700 * i, run=HOUR * i, estimate=run) for i in range(1, 6))))
+    engine.advance(1000 * DAY_MS + 12_345)
+    books = engine.state.ledger
+    assert books.costs(engine.now_ms).tolist() == [books.cost_of(row, engine.now_ms) for row in range(6)]
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "easy", "easy-sjbf", "conservative"])
+@pytest.mark.parametrize("order", ["best_effort", "strict_fifo", "fair"])
+def test_work_without_budget_holds_up_nobody(policy: Any, order: Any) -> None:
+    """It is first in its queue, also where that keeps strict order."""
+    cell = cell_of(nodes=1)
+    queues = tuple(msgspec.structs.replace(spec, order=order) for spec in cell.queues)
+    engine = Engine.open(None, cell=msgspec.structs.replace(cell, queues=queues))
+    engine.command(cmd.SetPolicy(policy=policy))
+    engine.command(budget(limit=0))
+    engine.command(submit(spender("held", run=HOUR)))
+    engine.command(submit(spender("first", "web", run=HOUR), spender("second", "web", run=HOUR)))
+    check_state(engine.state)
+    assert started(engine) == {"first"}
+    assert engine.workload("held").reasons[0].token == "BudgetHold"
+    assert engine.workload("second").reasons[0].token != "BudgetHold"
+    engine.advance(2 * HOUR)
+    assert started(engine) == {"first", "second"}
+    engine.command(cmd.RemoveBudgets(names=("team",)))
+    assert started(engine) == {"first", "second", "held"}
+
+
+def test_a_preemptor_whose_budget_is_spent_meanwhile_does_not_start() -> None:
+    """Its victim writes a checkpoint for ten minutes; after one of them the budget is lowered."""
+    classes = tuple(
+        PriorityClassSpec(name=name, value=value, preemption="lower") for name, value in (("low", 1), ("high", 9))
+    )
+    engine = Engine.open(None, cell=msgspec.structs.replace(cell_of(), priority_classes=classes))
+    engine.command(budget(limit=100 * DOLLAR))
+    victim = msgspec.structs.replace(spender("victim", "web", run=9 * HOUR), checkpoint_cost_ms=10 * MINUTE)
+    engine.command(submit(msgspec.structs.replace(victim, priority_class="low")))
+    engine.advance(HOUR)
+    engine.command(submit(msgspec.structs.replace(spender("urgent"), priority_class="high")))
+    assert engine.workload("urgent").reasons[0].token == "WaitingForPreempted"
+    engine.advance(HOUR + MINUTE)
+    engine.command(budget(limit=0))
+    engine.advance(2 * HOUR)
+    assert started(engine) == {"victim"}
+    assert engine.state.workloads.attempts[0] == 1
+    check_state(engine.state)
+
+
+def test_what_runs_when_the_first_priced_pool_comes_is_in_the_books() -> None:
+    engine = Engine.open(None, cell=cell_of(price=0))
+    engine.command(submit(*(workload(f"w{i}", cpu=100, run=HOUR + i) for i in range(20))))
+    dear = PoolSpec(name="dear", capacity=Resources(cpu_milli=1000), price_microusd_hour=DOLLAR)
+    engine.command(cmd.AddPools(pools=(dear,)))
+    engine.command(cmd.AddNodes(nodes=(NodeSpec(id="d", pool="dear"),)))
+    engine.advance(2 * HOUR)
+    check_state(engine.state)
+    assert (engine.state.ledger.total(2 * HOUR), engine.state.ledger.spent(2 * HOUR)) == (2 * DOLLAR, 0)
+
+
+def test_a_gang_that_lost_a_member_and_goes_on_is_charged_for_what_it_has() -> None:
+    engine = Engine.open(None, cell=cell_of(nodes=3))
+    gang = workload("gang", count=2, cpu=4000, run=4 * HOUR, estimate=4 * HOUR)
+    engine.command(submit(msgspec.structs.replace(gang, hot_swap=True)))
+    engine.advance(HOUR)
+    engine.command(cmd.FailNodes(ids=("n0",)))
+    check_state(engine.state)
+    books = engine.state.ledger
+    assert books.wasted_of(0) == DOLLAR, "an hour of both, without a checkpoint"
+    engine.advance(2 * HOUR)
+    assert books.cost_of(0, 2 * HOUR) == 2 * DOLLAR
+    check_state(engine.state)

@@ -70,6 +70,9 @@ WORKLOADS: dict[str, list[Any]] = {
     "started": [0, 5 * S, 5 * S, None, None, None, None],
     "ended": [None, None, 15 * S, None, None, 20 * S, None],
     "attempts": [1, 1, 1, 0, 0, 0, 0],
+    # Of two tasks nine tenths of half a node's devices, and a tenth of 19 parts of 1076 of CPU and memory, for 30 s; …
+    "cost": [150_588, 7928, 242, 0, 0, 0, 0],
+    "wasted": [0, 0, 0, 0, 0, 0, 0],
     "array": ["", "", "", "", "", "", ""],
 }
 NODES: dict[str, list[Any]] = {

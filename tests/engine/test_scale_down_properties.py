@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 
 from engine import commands as cmd
@@ -34,7 +35,7 @@ from tests.support.growing_cells import HOUR, MINUTE
 from tests.support.invariants import check_state
 
 SCAN_MS = MINUTE
-STEPS = 60
+STEPS = 50
 
 
 def random_cell(rng: random.Random) -> CellSpec:
@@ -85,18 +86,18 @@ def random_work(rng: random.Random, name: str) -> WorkloadSpec:
         request=request,
         spread=Spread(level="node") if rng.random() < 0.1 else None,
     )
-    run_ms = rng.choice((5, 30, 120, 100_000)) * MINUTE
+    run_ms = rng.choice((5, 15, 30, 120, 100_000)) * MINUTE
     return WorkloadSpec(
         id=name,
         queue=rng.choice(("free", "free", "calm", "tied")) if not gpu else rng.choice(("free", "calm")),
         groups=(group,),
-        priority_class=rng.choice(("normal", "normal", "stone")),
+        priority_class=rng.choice(("normal",) * 5 + ("stone",)),
         elastic=rng.random() < 0.2,
         tags={"app": rng.choice("xy")},
         apart=(Affinity(tags={"app": "x"}),) if rng.random() < 0.1 else (),
         estimate_ms=run_ms,
         simulated_runtime_ms=run_ms,
-        checkpoint_cost_ms=rng.choice((0, 1000)),
+        checkpoint_cost_ms=rng.choice((0, 1000, 1000)),
         checkpoint_interval_ms=rng.choice((0, 3 * MINUTE)),
     )
 
@@ -178,7 +179,7 @@ def live(seed: int, steps: int) -> Engine:
             engine.command(random_command(rng, engine, step))
         except MusterError:
             continue
-        for _ in range(rng.choice((0, 1, 2, 6))):
+        for _ in range(rng.choice((0, 2, 4, 8))):
             check_scan(engine)
         if step % 10 == 0:
             check_state(engine.state)
@@ -190,7 +191,7 @@ def check_life(seed: int) -> None:
     check_state(engine.state)
     # A restart, and a fork, go on alike.
     loaded = State()
-    loaded.load(engine.state.dump())
+    loaded.load(msgspec.msgpack.decode(msgspec.msgpack.encode(engine.state.dump())))
     again, fork = Engine(loaded, seed=seed), engine.fork()
     again.go_on_from(engine)
     for other in (engine, again, fork):
@@ -210,12 +211,12 @@ def check_life(seed: int) -> None:
     check_state(engine.state)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_random_lives(seed: int) -> None:
     check_life(seed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4, 150))
+@pytest.mark.parametrize("seed", range(3, 150))
 def test_many_random_lives(seed: int) -> None:
     check_life(seed)

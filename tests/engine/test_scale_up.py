@@ -22,18 +22,26 @@ from invariants import check_state
 
 from engine import commands as cmd
 from engine import scale_up
+from engine.capacity import Capacity
 from engine.errors import MusterError, SpecError
 from engine.expander import Option, choose, waste_ppm
 from engine.model import (
+    Affinity,
     Autoscaling,
+    FlavorQuota,
     NodeSpec,
     NodeState,
     QueueSpec,
     ReservationSpec,
+    Resources,
     Taint,
+    TaskGroup,
     Toleration,
     TopologyRequest,
+    WorkloadSpec,
 )
+from engine.placement import place
+from engine.shape import Shape
 
 BY_WASTE = Autoscaling(scale_up_after_ms=0, scale_down_below_permille=0, expanders=("least-waste", "price"))
 
@@ -115,8 +123,6 @@ def test_quotas_by_pool_say_which_pool_grows() -> None:
         {"pool": "a", "nominal": {"cpu_milli": 8_000}},
         {"pool": "b", "nominal": {"cpu_milli": 16_000}},
     )
-    from engine.model import FlavorQuota
-
     queue = QueueSpec(name="q", flavors=tuple(FlavorQuota(**flavor) for flavor in flavors))
     engine = elastic(pool("a", cpu=8), pool("b", cpu=8), queues=(queue,))
     submit(engine, *(work(f"w{i}", cpu=8) for i in range(5)))
@@ -197,8 +203,6 @@ def test_an_order_for_a_gang_that_is_gone_is_cancelled() -> None:
 
 
 def test_groups_of_a_gang_may_need_different_pools() -> None:
-    from engine.model import Resources, TaskGroup, WorkloadSpec
-
     engine = elastic(pool("cpu", cpu=8), pool("gpu", cpu=8, gpu=4, price=1000))
     groups = (
         TaskGroup(name="head", request=Resources(cpu_milli=1000), pools=("cpu",)),
@@ -372,8 +376,6 @@ def test_no_more_nodes_are_ordered_where_those_that_are_free_do_not_help() -> No
     apart = work("w", cpu=8, tags={"app": "x"})
     submit(engine, apart)
     engine.advance(6 * MINUTE)
-    from engine.model import Affinity
-
     submit(engine, work("far", cpu=8, apart=(Affinity(tags={"app": "x"}, level="region"),)))
     engine.advance(20 * MINUTE)
     assert ordered(engine)["a"] <= 3
@@ -439,6 +441,26 @@ def test_reserved_nodes_stay_reserved() -> None:
 def test_sizes_that_make_no_sense_are_refused(scaling: dict[str, object], field: str) -> None:
     with pytest.raises(SpecError, match=field):
         elastic(pool("a", **scaling))
+
+
+def test_nodes_added_alike_are_as_if_added_one_by_one() -> None:
+    alike, single = Capacity(), Capacity()
+    specs = (pool("a", cpu=8, gpu=4), pool("b", cpu=8))
+    for capacity in (alike, single):
+        for spec in specs:
+            capacity.add_pool(spec)
+        capacity.name_labels(["zone"])
+        capacity.parents()
+    for spec in specs:
+        ids = [f"{spec.name}{i}" for i in range(70)]
+        alike.add_alike(NodeSpec(id="", pool=spec.name, zone="z"), ids)
+        for name in ids:
+            single.add_node(NodeSpec(id=name, pool=spec.name, zone="z"), 0)
+    assert alike.dump() == single.dump()
+    for name in ("key", "totals", "row_of", "pool_nodes", "partition", "partition_nodes", "open_kinds", "gained"):
+        assert getattr(alike, name) == getattr(single, name), name
+    shape = Shape(TaskGroup(request=Resources(cpu_milli=3000)), list(specs))
+    assert place(alike, (shape,), (200,)) == place(single, (shape,), (200,))
 
 
 def test_orders_of_a_fork_are_those_of_the_cell() -> None:

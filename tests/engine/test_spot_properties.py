@@ -24,6 +24,7 @@ from random_cells import (
     Pass,
     Player,
     Submit,
+    all_faults,
     cells,
     drafts,
     forks,
@@ -139,8 +140,13 @@ def stormy_lives(draw: st.DrawFn, durable: bool = False) -> Life:
     for _ in range(4):
         operations += draw(st.lists(arrivals, max_size=3))
         operations += draw(st.lists(happenings, max_size=6))
-    return Life(draw(stormy_cells()), draw(st.sampled_from(["easy", "conservative", "fcfs"])), None,
-                draw(st.integers(0, 3)), tuple(operations))  # fmt: skip
+    return Life(
+        draw(stormy_cells()),
+        draw(st.sampled_from(["easy", "conservative", "fcfs"])),
+        draw(st.one_of(st.none(), st.none(), all_faults)),
+        draw(st.integers(0, 3)),
+        tuple(operations),
+    )
 
 
 def live(life: Life) -> None:
