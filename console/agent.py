@@ -13,7 +13,7 @@ from array import array
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from console.agents import BeatAnswer, BeatBody, RegisterAnswer, RegisterBody
+from console.agents import BeatAnswer, BeatBody, LeaveAnswer, RegisterAnswer, RegisterBody
 from console.attach import connect
 from console.text import printable
 from engine.errors import NotFoundError, UnreachableError
@@ -30,8 +30,12 @@ def agent(arguments: argparse.Namespace) -> None:
     stop = threading.Event()
     for sent in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sent, lambda *_: stop.set())
+    nodes = tuple(dict.fromkeys(arguments.node))
     with closing(connect(arguments)) as client:
-        _call(client, tuple(dict.fromkeys(arguments.node)), stop)
+        if arguments.leave:
+            _known(client.call_as_agent("leave", RegisterBody(nodes), LeaveAnswer).refused)
+            return
+        _call(client, nodes, stop)
 
 
 def _call(client: RemoteClient, nodes: tuple[str, ...], stop: threading.Event) -> None:
@@ -59,10 +63,13 @@ def _call(client: RemoteClient, nodes: tuple[str, ...], stop: threading.Event) -
 
 def _register(client: RemoteClient, nodes: tuple[str, ...]) -> RegisterAnswer:
     answer = client.call_as_agent("register", RegisterBody(nodes), RegisterAnswer)
-    if answer.refused:
-        names = ", ".join(answer.refused)
-        raise NotFoundError(f"the cell has no node {names}", "List its nodes with: muster get nodes")
+    _known(answer.refused)
     return answer
+
+
+def _known(refused: tuple[str, ...]) -> None:
+    if refused:
+        raise NotFoundError(f"the cell has no node {', '.join(refused)}", "List its nodes with: muster get nodes")
 
 
 def _beat(client: RemoteClient, known: RegisterAnswer, number: int) -> BeatAnswer:

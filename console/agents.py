@@ -1,6 +1,7 @@
 """The HTTP routes for agents on nodes: they register, send heartbeats, say how far tasks are; msgpack or JSON.
 
     POST /v1/agents/register    {"nodes": [id, ...]}
+    POST /v1/agents/leave       {"nodes": [id, ...]}
     POST /v1/agents/heartbeats  {"rows": int32s, "epochs": int32s, "numbers": int32s, "clocks_ms": int64s}
     POST /v1/agents/status      {"reports": [{"row", "epoch", "number", "tasks": [[workload, task, permille], ...],
                                 "usage": [[workload, cpu_milli, memory_mib], ...]}, ...]}
@@ -54,6 +55,11 @@ class RegisterAnswer(msgspec.Struct, frozen=True):
     """Seconds of a wall clock between heartbeats."""
 
 
+class LeaveAnswer(msgspec.Struct, frozen=True):
+    refused: tuple[str, ...]
+    """Those that the cell does not have."""
+
+
 class BeatBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: bytes
     epochs: bytes
@@ -104,6 +110,7 @@ class AgentFaces:
     def routes(self) -> list[Route]:
         return [
             Route("/v1/agents/register", self.register, methods=["POST"]),
+            Route("/v1/agents/leave", self.leave, methods=["POST"]),
             Route("/v1/agents/heartbeats", self.heartbeats, methods=["POST"]),
             Route("/v1/agents/status", self.status, methods=["POST"]),
         ]
@@ -114,6 +121,12 @@ class AgentFaces:
         found = await self._on_engine(lambda engine: engine.agents.register(wanted.nodes))
         every_s = found.heartbeat_every_ms / 1000 / self._loop.speed
         return _answer(request, RegisterAnswer(found.nodes, found.rows, found.epochs, found.refused, every_s))
+
+    async def leave(self, request: Request) -> Response:
+        wanted: RegisterBody = await self._asked(request, RegisterBody)
+        _limit("nodes", len(wanted.nodes))
+        refused = await self._on_engine(lambda engine: engine.agents.leave(wanted.nodes))
+        return _answer(request, LeaveAnswer(refused))
 
     async def heartbeats(self, request: Request) -> Response:
         batch: BeatBody = await self._asked(request, BeatBody)

@@ -27,7 +27,7 @@ from engine.traces.demand import (
     read,
     score,
 )
-from engine.traces.predictive import BOOTS_MS, ON_TIME_MS, PEAK_NODES, PLAYED_HOURS, Played, play, sizings
+from engine.traces.predictive import BOOTS_MS, ON_TIME_MS, PEAK_NODES, Played, play, sizings
 
 USUALLY_PLAYED = ("itp2021_cluster04_gpus_in_use", "generated_cpu-96c-spot")
 NAME_WIDTH = 32
@@ -81,7 +81,7 @@ def _report(
         "chosen_permille": permille,
         "played": {
             "series": played.name,
-            "hours": PLAYED_HOURS,
+            "hours": runs[0].hours,
             "peak_nodes": PEAK_NODES,
             "on_time_ms": ON_TIME_MS,
             "sizings": msgspec.to_builtins(runs),
@@ -141,7 +141,7 @@ def _played_lines(played: Load, runs: list[Played]) -> list[str]:
     titles = ("POOL", "USD", "ABOVE", "WAITING", "LATE", "P95 S", "MAX S", "ORDERS")
     lines = [
         "",
-        f"{PLAYED_HOURS} h of {played.name} through the engine:",
+        f"{runs[0].hours} h of {played.name} through the engine:",
         f"{runs[0].tasks:,} tasks of one node each, at most {PEAK_NODES} nodes before",
     ]
     for boot_ms in BOOTS_MS:

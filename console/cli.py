@@ -436,6 +436,7 @@ def _engine_commands(commands: Any) -> None:
     _speed(serve)
     agent = _command(commands, "agent", "console.agent:agent", "tell a cell that nodes are alive, until it is stopped")
     agent.add_argument("--node", metavar="ID", action="append", required=True, help="a node; may be given again")
+    agent.add_argument("--leave", action="store_true", help="say that no agent will call for it any more, and end")
     _reach(agent, sub=True)
 
     stop = _command(commands, "stop", "console.start:stop_engine", "stop the cell's engine; its state is kept")

@@ -175,6 +175,8 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
     paths = paths_in(Path(arguments.data).absolute()) if arguments.data else cell_paths(settings, name)
     if arguments.demo and arguments.cell_file:
         raise SpecError("--demo and --cell-file", "exclude each other", "Give one of them")
+    if arguments.scenario and not arguments.demo:
+        raise SpecError("--scenario", "belongs to the demo", "Add --demo")
     shared = {
         "name": name,
         "journal": paths.journal,

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from engine.columns import view
-from engine.commands import WatchNodes
+from engine.commands import UnwatchNodes, WatchNodes
 from engine.failures import FLAPS, NEEDS_HANDS
 from engine.heartbeats import FOREVER, NEVER, Column, Leases, Taken
 from engine.model import NodeState
@@ -132,11 +132,21 @@ class Agents:
             heartbeat_every_ms=state.settings.health.heartbeat_every_ms,
         )
 
+    def leave(self, nodes: Sequence[str]) -> tuple[str, ...]:
+        """The agents of these nodes were taken away on purpose. Returns those that the cell does not have."""
+        row_of = self._engine.state.capacity.row_of
+        known = [name for name in dict.fromkeys(nodes) if name in row_of]
+        if known:
+            self._engine.command(UnwatchNodes(ids=tuple(known)))
+        for name in known:
+            self.leases.drop(row_of[name])
+        return tuple(name for name in dict.fromkeys(nodes) if name not in row_of)
+
     def beat(self, rows: Column, epochs: Column, numbers: Column, skews_ms: Column | None = None) -> Taken:
         """A batch of heartbeats, as in `Leases.beat`."""
-        state = self._engine.state
-        for node in state.failures.touched:
-            if state.capacity.state[node] == NodeState.REMOVED:
+        failures = self._engine.state.failures
+        for node in failures.touched:
+            if not failures.is_watched(node):
                 self.leases.drop(node)
         taken = self.leases.beat(rows, epochs, numbers, skews_ms, self._engine.now_ms)
         self.renewed += taken.renewed

@@ -181,6 +181,12 @@ class WatchNodes(Command, frozen=True, kw_only=True, tag="watch_nodes"):
     ids: tuple[str, ...]
 
 
+class UnwatchNodes(Command, frozen=True, kw_only=True, tag="unwatch_nodes"):
+    """Their agents were taken away on purpose: silence means nothing any more. Suspects are what they were before."""
+
+    ids: tuple[str, ...]
+
+
 class SetPriority(Command, frozen=True, kw_only=True, tag="set_priority"):
     """Another priority class for workloads that have not ended. Age and place stay."""
 
@@ -309,6 +315,7 @@ AnyCommand = (
     | FailNodes
     | RestoreNodes
     | WatchNodes
+    | UnwatchNodes
     | Interrupt
     | SetPriority
     | Resize

@@ -379,6 +379,8 @@ class Watched(Event, frozen=True, array_like=True, gc=False, tag=72):
 
     nodes: bytes
     """int32 node rows."""
+    watching: bool = True
+    """False: their agents have been taken away, and silence means nothing from now on."""
 
 
 class NodesNoted(Event, frozen=True, array_like=True, gc=False, tag=73):

@@ -45,12 +45,14 @@ class Failures(Table):
         self.touched: list[int] = []
         """Nodes that changed since the watch last looked."""
 
-    def watch(self, nodes: Iterable[int]) -> None:
+    def watch(self, nodes: Iterable[int], watching: bool = True) -> None:
+        """Watch these nodes from now on, or no longer."""
         for node in nodes:
             if node >= len(self.watched):
                 self.watched.extend([0] * (node + 1 - len(self.watched)))
-            self.watched_count += not self.watched[node]
-            self.watched[node] = 1
+            self.watched_count += watching - self.watched[node]
+            self.watched[node] = watching
+            self.touched.append(node)
 
     def is_watched(self, node: int) -> bool:
         return node < len(self.watched) and self.watched[node] == 1
@@ -76,8 +78,7 @@ class Failures(Table):
         if to == NodeState.REMOVED:
             self.losses.pop(node, None)
             if self.is_watched(node):
-                self.watched[node] = 0
-                self.watched_count -= 1
+                self.watch((node,), False)
 
     def repairing(self, nodes: Iterable[int], until_ms: int) -> None:
         for node in nodes:

@@ -101,6 +101,8 @@ class Watch:
     def _note(self, node: int, settings: HealthSettings) -> None:
         state, leases = self._state.capacity.state[node], self._leases
         self._moment_of.pop(node, None)
+        if not self._state.failures.is_watched(node):
+            leases.drop(node)
         if state == NodeState.SUSPECT:
             since_ms = self._state.capacity.since[node]
             if leases.opened_ms != NEVER:
@@ -110,8 +112,6 @@ class Watch:
             at_ms = self._mended_ms(node, settings)
             if at_ms is not None:
                 self._expect(at_ms, node)
-        elif state == NodeState.REMOVED:
-            leases.drop(node)
         elif state in _ALIVE and leases.count and node < len(leases.silent) and leases.silent[node]:
             # Somebody says that it is well: then it is to be heard of as any other.
             leases.lease(np.array([node]), self._state.now_ms)

@@ -192,7 +192,8 @@ class Leases:
         """Nodes whose lease has ended by now, ascending. Each is told once, and silent until it is heard of."""
         found: list[int] = []
         while (at := self.next_ms(now_ms)) is not None and at <= now_ms:
-            rows = np.concatenate(self._wheel.pop(heappop(self._order)))
+            # One that was dropped and has a lease again may be in there twice.
+            rows = np.unique(np.concatenate(self._wheel.pop(heappop(self._order))))
             self.silent[rows] = True
             found += rows.tolist()
             self._sorted = False

@@ -32,31 +32,30 @@ def after_loss(state: State, nodes: list[int]) -> list[ev.AnyEvent]:
     if not lost:
         return []
     rows = sorted({state.allocations.workload[a] for node in lost for a in state.allocations.on_node(node)})
-    packed_nodes = array("i", lost).tobytes()
-    swaps = _swaps(state, lost, rows)
-    events: list[ev.AnyEvent] = [ev.NodesChanged(packed_nodes, NodeState.DOWN)]
+    gone = frozenset(lost)
+    swaps = _swaps(state, lost, gone, rows)
+    events: list[ev.AnyEvent] = [ev.NodesChanged(array("i", lost).tobytes(), NodeState.DOWN)]
     for row, shapes, claims in swaps:
-        events.append(ev.Swapped(row, _leaves(state, row, lost), packed(claims, len(shapes))))
+        events.append(ev.Swapped(row, _leaves(state, row, gone), packed(claims, len(shapes))))
     going_on = {row for row, _, _ in swaps}
     events += [ev.Requeued(row, NODE_LOST) for row in rows if row not in going_on]
     return events
 
 
-def _leaves(state: State, row: int, lost: list[int]) -> bytes:
+def _leaves(state: State, row: int, gone: frozenset[int]) -> bytes:
     """Those of the lost nodes that the workload had tasks on."""
     a = state.allocations
     own = {a.node[i] for i in a.of_workload(state.workloads.first_allocation[row])}
-    return array("i", sorted(own.intersection(lost))).tobytes()
+    return array("i", sorted(own & gone)).tobytes()
 
 
-def _swaps(state: State, lost: list[int], rows: list[int]) -> list[Swap]:
+def _swaps(state: State, lost: list[int], gone: frozenset[int], rows: list[int]) -> list[Swap]:
     """The gangs that can go on, in the order in which their replacements were found room for."""
     w = state.workloads
     able = [row for row in rows if _may_go_on(state, row)]
     if not able:
         return []
     able.sort(key=lambda row: (-w.band_at(row), -w.value_at(row), row))
-    gone = frozenset(lost)
     swaps: list[Swap] = []
     with _out_of_use(state, lost):
         for row in able:

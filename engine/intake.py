@@ -99,14 +99,23 @@ def _allow(state: State, ids: tuple[str, ...], allowed: tuple[WorkloadState, ...
 # -- actions on nodes -------------------------------------------------------------------------------------------------
 
 
+def _not_booting(state: State, rows: list[int], what: str) -> None:
+    """Refuse where a node has not come yet: its provider's word of it would be lost."""
+    booting = [state.capacity.node_ids[row] for row in rows if state.capacity.state[row] == NodeState.BOOTING]
+    if booting:
+        raise RefusedError(f"cannot {what}: {listed(booting)} boots", "Wait until it is ready, or remove it")
+
+
 def _cordon(state: State, command: cmd.Cordon) -> Checked:
     rows = nodes_of(state, command.ids)
+    _not_booting(state, rows, "cordon")
     unless = (NodeState.CORDONED, NodeState.DRAINING, NodeState.DOWN)
     return _turn(state, rows, NodeState.CORDONED, unless), _node_ids(state, rows)
 
 
 def _uncordon(state: State, command: cmd.Uncordon) -> Checked:
     rows = nodes_of(state, command.ids)
+    _not_booting(state, rows, "uncordon")
     down = [state.capacity.node_ids[row] for row in rows if state.capacity.state[row] == NodeState.DOWN]
     if down:
         raise RefusedError(f"cannot uncordon: {listed(down)} is down", "It returns when its executor reports it")
@@ -121,6 +130,7 @@ def _uncordon(state: State, command: cmd.Uncordon) -> Checked:
 
 def _drain(state: State, command: cmd.Drain) -> Checked:
     rows = nodes_of(state, command.ids)
+    _not_booting(state, rows, "drain")
     events = _turn(state, rows, NodeState.DRAINING, (NodeState.DRAINING, NodeState.DOWN))
     events += _stop_work_on(state, rows, "drain", saves=True)
     return events, _node_ids(state, rows) + _stopped_ids(state, events)
@@ -148,6 +158,7 @@ def _fail_nodes(state: State, command: cmd.FailNodes) -> Checked:
 
 def _restore_nodes(state: State, command: cmd.RestoreNodes) -> Checked:
     rows = nodes_of(state, command.ids)
+    _not_booting(state, rows, "restore")
     unless = (NodeState.READY, NodeState.CORDONED, NodeState.DRAINING, NodeState.SUSPECT)
     return _turn(state, rows, NodeState.READY, unless), _node_ids(state, rows)
 
@@ -158,6 +169,15 @@ def _watch_nodes(state: State, command: cmd.WatchNodes) -> Checked:
     events: list[ev.AnyEvent] = [ev.Watched(array("i", new).tobytes())] if new else []
     booting = [row for row in rows if state.capacity.state[row] == NodeState.BOOTING]
     return events + _turn(state, booting, NodeState.READY, ()), _node_ids(state, rows)
+
+
+def _unwatch_nodes(state: State, command: cmd.UnwatchNodes) -> Checked:
+    rows = [row for row in nodes_of(state, command.ids) if state.failures.is_watched(row)]
+    events: list[ev.AnyEvent] = [ev.Watched(array("i", rows).tobytes(), watching=False)] if rows else []
+    before = {row: state.failures.before[row] for row in rows if state.capacity.state[row] == NodeState.SUSPECT}
+    for was in sorted(set(before.values())):
+        events += _turn(state, [row for row in before if before[row] == was], NodeState(was), ())
+    return events, _node_ids(state, rows)
 
 
 def _stop_work_on(state: State, nodes: list[int], cause: str, *, saves: bool) -> list[ev.AnyEvent]:
@@ -244,6 +264,7 @@ _CHECKS: dict[type[Any], Callable[[State, Any], Checked]] = {
     cmd.FailNodes: _fail_nodes,
     cmd.RestoreNodes: _restore_nodes,
     cmd.WatchNodes: _watch_nodes,
+    cmd.UnwatchNodes: _unwatch_nodes,
     cmd.SetPriority: _set_priority,
     cmd.Migrate: migrate,
     cmd.Resize: resize,

@@ -25,6 +25,8 @@ Feed = Iterator[tuple[int, WorkloadSpec | AnyCommand]]
 """(cell ms, workload to submit or what else is commanded), in order of time."""
 TURN_S = 0.05
 """Wall seconds between turns when nobody asks for anything: how late cell time may be seen to pass."""
+MOST_TURN_S = 0.25
+"""Wall seconds of one turn after which nothing more of a feed is taken in it."""
 CYCLE_EVERY_MS = 100
 """Cell milliseconds between scheduling cycles as time passes: many ends share one cycle when time runs fast."""
 AWAY_S = 2.0
@@ -165,20 +167,25 @@ class EngineLoop:
             future.set_exception(error)
 
     def _pass_time(self, passed_ms: int) -> None:
+        """Where load comes faster than it can be decided on, less time passes than should: questions go first."""
         until = self.engine.now_ms + passed_ms
-        self._submit_due(until)
-        self.engine.advance(until)
+        if self._submit_due(until, time.monotonic() + MOST_TURN_S):
+            self.engine.advance(until)
 
-    def _submit_due(self, until_ms: int) -> None:
-        """Feed what comes up to `until_ms`, each at its own time."""
+    def _submit_due(self, until_ms: int, give_up_s: float) -> bool:
+        """Feed what comes up to `until_ms`, each at its own time. Returns whether that was done before the wall's clock
+        said so."""
         self._submit()
         while (entry := self._peek()) is not None and entry[0] <= until_ms:
+            if time.monotonic() > give_up_s:
+                return False
             at_ms = entry[0]
             self.engine.advance(at_ms)
             while (entry := self._peek()) is not None and entry[0] <= at_ms:
                 self._due.append(entry[1])
                 self._next = None
             self._submit()
+        return True
 
     def _submit(self) -> None:
         """Command what is due. When the journal fails it stays due, for the next turn."""

@@ -26,6 +26,7 @@ from engine.errors import SpecError
 from engine.model import NodeSpec, NodeState, PoolSpec, Resources, ScalingSpec, check_id, check_quantity
 from engine.orders import OrderState
 from engine.state import State
+from engine.templates import could_stand
 from engine.workloads import NONE
 
 HEARD_EVERY_MS = 1000
@@ -119,8 +120,12 @@ def _granted(state: State, report: Granted, now_ms: int) -> tuple[list[ev.AnyEve
         faults[why] = [machine.name for machine in new]
     else:
         left = orders.wanted[order] - orders.granted[order]
+        pool = orders.pool[order]
+        most = could_stand(state.capacity.pools[pool])
         for machine in new:
             why = _fault(state, order, machine)
+            if not why and state.capacity.pool_nodes[pool] + len(nodes) >= most:
+                why = f"its pool may have {most} node{'s' if most != 1 else ''} at most"
             if not why and machine.name in nodes:
                 why = "its name is given to another"
             if not why and len(nodes) == left:

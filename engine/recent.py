@@ -187,8 +187,8 @@ def _describe(state: State, event: ev.AnyEvent) -> tuple[str, str, str]:
             return "swapped", ids[row], f"{len(nodes) // 4} node{'s' if len(nodes) != 4 else ''} lost, {went_on}"
         case ev.RepairStarted(nodes=nodes):
             return "repair begun", *_first_node(state, nodes)
-        case ev.Watched(nodes=nodes):
-            return "watched", *_first_node(state, nodes)
+        case ev.Watched(nodes=nodes, watching=watching):
+            return "watched" if watching else "not watched", *_first_node(state, nodes)
         case ev.NodesNoted(nodes=nodes, note=note):
             return NOTES[note].partition(":")[0] or "note", *_first_node(state, nodes)
         case ev.Shrunk(row=row, by=by, until_ms=until_ms):

@@ -73,7 +73,7 @@ class Autoscaling(Spec, frozen=True, kw_only=True):
     scale_down_after_ms: int = 10 * MINUTE_MS
     """How long it has been so."""
     settle_after_add_ms: int = 10 * MINUTE_MS
-    """Nothing is given back so soon after nodes were added."""
+    """Nothing of a pool is given back so soon after it got nodes."""
     most_at_once: int = 10
     """Nodes with work on them given back in one scan. Empty ones are not counted."""
     most_lost_ms: int = 5 * MINUTE_MS

@@ -46,7 +46,7 @@ def _of_nodes(state: State, requests: Requests) -> list[str]:
     held = _held(state)
     node, count, entry = view(a.node)[held], view(a.count)[held], _entries(state, requests, held)
     pool, there = view(capacity.pool), view(capacity.state) != NodeState.REMOVED
-    have = np.array([each.capacity.vector() for each in capacity.pools], np.int64)
+    have = np.array([each.offered.vector() for each in capacity.pools], np.int64)
     columns = {0: capacity.free_cpu, 1: capacity.free_memory, 3: capacity.free_disk}
     found = []
     for resource, column in columns.items():

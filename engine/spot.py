@@ -159,7 +159,8 @@ def interrupt(state: State, command: cmd.Interrupt, now_ms: int) -> Checked:
     events: list[ev.AnyEvent] = [
         ev.Interrupted(array("i", nodes).tobytes(), end_ms) for end_ms, nodes in sorted(by_end.items())
     ]
-    return events, tuple(capacity.node_ids[node] for nodes in by_end.values() for node in nodes)
+    touched = {capacity.node_ids[node] for nodes in by_end.values() for node in nodes}
+    return events, tuple(name for name in names if name in touched)
 
 
 def lifetime_ms(part: float, taken_permille_hour: int) -> int:
@@ -182,7 +183,9 @@ def _without(state: State, row: int, nodes: set[int]) -> ev.AnyEvent:
     workload_class = w.class_at(row)
     mine = list(a.of_workload(w.first_allocation[row]))
     gone = [i for i in mine if a.node[i] in nodes]
-    if w.elastic[row] and w.state[row] == WorkloadState.RUNNING and w.preempting[row] == NONE:
+    # Spread evenly, it cannot do without those of one domain alone.
+    even = any(shape.spread for shape in workload_class.shapes)
+    if w.elastic[row] and w.state[row] == WorkloadState.RUNNING and w.preempting[row] == NONE and not even:
         left = state.placed_of(row)
         for i in gone:
             left[a.group[i]] -= a.count[i]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import heapify, heappush
 from typing import Any
@@ -896,7 +896,7 @@ class State(Table):
         for victim in victims:
             self.workloads.preempting[victim] = event.row
             self.workloads.record(victim, wl.CHECKPOINTING, self.now_ms, event.row)
-        self.capacity.book(nodes, clearing.booking)
+        self._book(nodes, clearing.booking)
         self.timers.push(event.at_ms, Timer.CLEAR, clearing.booking)
 
     def _preemption_ended(self, event: ev.PreemptionEnded) -> None:
@@ -909,11 +909,17 @@ class State(Table):
             if self.workloads.preempting[victim] == clearing.row:
                 self.workloads.preempting[victim] = NONE
         self.bookings.drop(clearing)
-        self.capacity.book(clearing.nodes, OPEN)
+        self._book(clearing.nodes, OPEN)
+
+    def _book(self, nodes: Iterable[int], booking: int) -> None:
+        """Keep the nodes for a booking, or open them to all. What becomes of one that is down depends on it."""
+        rows = list(nodes)
+        self.capacity.book(rows, booking)
+        self.failures.touched += [node for node in rows if self.capacity.state[node] == NodeState.DOWN]
 
     def _reserved(self, event: ev.Reserved) -> None:
         reservation = self.bookings.reserve(event.reservation)
-        self.capacity.book((self.capacity.row_of[name] for name in reservation.spec.nodes), reservation.booking)
+        self._book((self.capacity.row_of[name] for name in reservation.spec.nodes), reservation.booking)
         self.timers.push(reservation.spec.start_ms, Timer.RESERVATION_START, reservation.booking)
         self.timers.push(reservation.spec.end_ms, Timer.RESERVATION_END, reservation.booking)
 
@@ -922,7 +928,7 @@ class State(Table):
         rows = [self.capacity.row_of.get(name, NONE) for name in reservation.spec.nodes]
         # A machine may be gone by then, and another have its name.
         still = (row for row in rows if row != NONE and self.capacity.booking[row] == reservation.booking)
-        self.capacity.book(still, OPEN)
+        self._book(still, OPEN)
 
     def _priority_set(self, event: ev.PrioritySet) -> None:
         row = event.row
@@ -955,10 +961,10 @@ class State(Table):
             kept_for = self.capacity.booking[node]
             reserved = kept_for != OPEN and any(r.booking == kept_for for r in self.bookings.reservations)
             if state == NodeState.REMOVED and reserved:
-                self.capacity.book([node], OPEN)
+                self._book([node], OPEN)
 
     def _watched(self, event: ev.Watched) -> None:
-        self.failures.watch(array("i", event.nodes))
+        self.failures.watch(array("i", event.nodes), event.watching)
 
     def _repair_started(self, event: ev.RepairStarted) -> None:
         self.failures.repairing(array("i", event.nodes), event.until_ms)

@@ -415,7 +415,7 @@ def _check_topology(state: State, spec: WorkloadSpec, queue: int, where: str) ->
 def _largest(state: State, group: TaskGroup) -> str:
     """What the cell's largest nodes offer, for the resources the group asks for."""
     if not state.capacity.row_of and not any(map(grows, state.capacity.pools)):
-        return "The cell has no nodes"
+        return f"The cell has no nodes{' any more' if state.capacity.node_ids else ' yet'}"
     parts = []
     for i, wanted in enumerate(group.request.vector()):
         if wanted:

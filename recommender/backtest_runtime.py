@@ -1,8 +1,8 @@
 """Run-time estimates against what happened, on a trace: Muster's beside every simple rule.
 
 The protocol: jobs that ran, in order of submission; the last 30 % are scored, each from what had ended by its own
-submission (start as logged, else submission, plus run time). Errors are of natural logarithms. Simple rules give a
-point; their p90 is that plus the 90th percentile of their errors on the second half of the other 70 %.
+submission (start as logged, else submission, plus run time). Errors are of natural logarithms of seconds. Simple rules
+give a point; their p90 is that plus the 90th percentile of their errors on the second half of the other 70 %.
 """
 
 from __future__ import annotations
@@ -97,12 +97,18 @@ def run_of(job: TraceJob, file: str, format: str, figures: tuple[str, ...]) -> R
 
 def backtest(runs: Sequence[Run], figures: tuple[str, ...]) -> dict[str, Score]:
     """Scores by method, `muster` first."""
-    truth = np.log([run.run_ms for run in runs])
-    train = int(TRAIN * len(runs))
     said = predictions(runs, figures)
-    p50 = np.log([each.p50_ms for each in said])
-    p90 = np.log([each.p90_ms for each in said])
-    scores = {"muster": score(truth[train:], p50[train:], p90[train:])}
+    tested = slice(int(TRAIN * len(runs)), None)
+    p50, p90 = logs([each.p50_ms for each in said]), logs([each.p90_ms for each in said])
+    truth = logs([run.run_ms for run in runs])
+    return {"muster": score(truth[tested], p50[tested], p90[tested]), **backtest_rules(runs)}
+
+
+def backtest_rules(runs: Sequence[Run]) -> dict[str, Score]:
+    """Scores of the simple rules alone."""
+    truth = logs([run.run_ms for run in runs])
+    train = int(TRAIN * len(runs))
+    scores: dict[str, Score] = {}
     for name, points in simple_rules(runs, float(np.median(truth[:train]))).items():
         spread = np.quantile((truth - points)[train // 2 : train], 0.9)
         scores[name] = score(truth[train:], points[train:], points[train:] + spread)
@@ -131,7 +137,7 @@ def predictions(runs: Sequence[Run], figures: tuple[str, ...]) -> list[RunTime]:
 
 
 def simple_rules(runs: Sequence[Run], train_median: float) -> dict[str, Floats]:
-    """Points of every simple rule, as natural logarithms of ms; `requested` only where most jobs ask for a time.
+    """Points of every simple rule, as natural logarithms of seconds; `requested` only where most jobs ask for a time.
 
     tsafrir: mean of the user's last two, at most the request. user_size_median: of the user's runs of this magnitude
     (powers of two), else the user's, else those of this magnitude. global_median: of the runs trained on.
@@ -140,7 +146,7 @@ def simple_rules(runs: Sequence[Run], train_median: float) -> dict[str, Floats]:
     last: dict[str, list[int]] = {}
     due: list[tuple[int, int]] = []
     tsafrir, grouped = np.full(len(runs), train_median), np.full(len(runs), train_median)
-    requested = np.array([math.log(r.submission.requested_ms) if r.submission.requested_ms else np.nan for r in runs])
+    requested = logs([run.submission.requested_ms or math.nan for run in runs])
     for at, run in enumerate(runs):
         asked = run.submission
         while due and due[0][0] <= asked.at_ms:
@@ -148,9 +154,9 @@ def simple_rules(runs: Sequence[Run], train_median: float) -> dict[str, Floats]:
             user = ended.submission.user
             last[user] = [*last.get(user, [])[-1:], ended.run_ms]
             for group in groups(ended.submission):
-                medians.setdefault(group, Window(ALL)).add(math.log(ended.run_ms))
+                medians.setdefault(group, Window(ALL)).add(math.log(ended.run_ms / 1000))
         if recent := last.get(asked.user):
-            tsafrir[at] = math.log(sum(recent) / len(recent))
+            tsafrir[at] = math.log(sum(recent) / len(recent) / 1000)
         elif not math.isnan(requested[at]):
             tsafrir[at] = requested[at]
         if not math.isnan(requested[at]):
@@ -165,6 +171,11 @@ def simple_rules(runs: Sequence[Run], train_median: float) -> dict[str, Floats]:
     if np.isnan(requested).mean() < 0.5:
         rules["requested"] = np.where(np.isnan(requested), train_median, requested)
     return rules
+
+
+def logs(times_ms: Sequence[float]) -> Floats:
+    """Natural logarithms of seconds."""
+    return np.log(np.array(times_ms) / 1000)
 
 
 def groups(submission: Submission) -> tuple[tuple[object, ...], ...]:

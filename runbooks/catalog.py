@@ -394,7 +394,7 @@ ROWS: tuple[Action, ...] = (
         tier="T1",
         states=frozenset(("set", "not set")),
         otherwise="Nothing needs doing",
-        inverse="Set {them} back to {was}, or remove it",
+        inverse="Set {them} back to what it was ({was}); if that is none, remove it",
         command=set_budget_command,
         done=lambda before, now: now.budget is not None and now.budget != before.budget,
     ),

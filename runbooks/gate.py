@@ -19,6 +19,7 @@ import msgspec
 from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.events import AuditEntry
 from engine.model import RESOURCES, ReservationSpec, check_id
+from engine.money import usd
 from engine.query import Overview, Query, Term, WorkloadDetail
 from runbooks import catalog, sizes
 from runbooks.amounts import amount, listed, utc, whole, workloads
@@ -584,6 +585,7 @@ def compare(before: Overview, after: Overview) -> list[Effect]:
         Effect(label="On hold", before=in_state(before, "held"), after=in_state(after, "held")),
         Effect(label="Suspended", before=in_state(before, "suspended"), after=in_state(after, "suspended")),
         Effect(label="Nodes taking work", before=nodes_ready(before), after=nodes_ready(after)),
+        Effect(label="Cost an hour", before=usd(before.cost_microusd_hour), after=usd(after.cost_microusd_hour)),
     ]
     return always + [effect for effect in others if effect.before != effect.after]
 

@@ -38,6 +38,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     wall_ms: float
     """From its first call until the last of `tasks` had started, or, where none did, until its last call was
     answered."""
+    cpu_ms: float
+    """Of all calls of the phase, in processor time."""
     tasks_per_s: int
     peak_tasks_per_s: int
     """Most that started in any second, or the rate of a call that took longer."""
@@ -101,12 +103,12 @@ class Clock:
 def run_phase(engine: Engine, clock: Clock, phase: Phase, start_ms: int) -> Measured:
     """Raises MusterError where what runs afterwards is not what must, or an invariant does not hold."""
     state = engine.state
-    watch = _Watch(state, clock.at_s)
+    watch, cpu_s = _Watch(state, clock.at_s), clock.cpu_s
     for at_ms, command in phase.steps:
         watch.before(command)
         watch.after(*clock.call(engine, start_ms + at_ms, command))
     _check(engine, phase, watch)
-    return watch.measured(phase)
+    return watch.measured(phase, clock.cpu_s - cpu_s)
 
 
 def _check(engine: Engine, phase: Phase, watch: _Watch) -> None:
@@ -208,7 +210,7 @@ class _Watch:
             lost = self._work[stopped] + ran - view(w.kept)[stopped]
             self._lost_ms = max(self._lost_ms, int(lost.max()))
 
-    def measured(self, phase: Phase) -> Measured:
+    def measured(self, phase: Phase, cpu_s: float) -> Measured:
         state = self._state
         began = self._begun_s
         started = [call for call in self._calls if call[2]]
@@ -223,6 +225,7 @@ class _Watch:
             tasks=tasks,
             again=self._again,
             wall_ms=round(wall_s * 1000, 1),
+            cpu_ms=round(cpu_s * 1000, 1),
             tasks_per_s=round(tasks / wall_s),
             peak_tasks_per_s=_peak(started),
             startup_p50_ms=round(p50_s * 1000, 1),

@@ -77,6 +77,7 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
 
     sizing: str
     boot_ms: tuple[int, int]
+    hours: int
     tasks: int
     demanded_node_hours: float
     paid_node_hours: float
@@ -159,6 +160,7 @@ def play(load: Load, sizing: Sizing, boot_ms: tuple[int, int] = BOOTS_MS[0], see
     return Played(
         sizing=sizing.name,
         boot_ms=boot_ms,
+        hours=len(hours),
         tasks=len(tasks),
         demanded_node_hours=demanded,
         paid_node_hours=paid,

@@ -16,14 +16,15 @@ from console.client import Client
 from console.local_client import LocalClient
 from console.remote_client import RemoteClient
 from engine.commands import AddPools, AddQueues, Cancel, Cordon, SetPolicy, Submit
+from engine.costs import ShowbackRequest
 from engine.edits import FailNodes, Nodes, SetWeight
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError, UnreachableError
 from engine.loop import EngineLoop
-from engine.model import BurstSpec, QueueSpec, ReservationSpec
+from engine.model import BudgetSpec, BurstSpec, QueueSpec, ReservationSpec
 from engine.outlook import Ask, AskRun, AskStart, DryRun, Outlook, RunStatus, StartEstimate, WhatIf
 from engine.query import Query, Term
 from runbooks.gate import Gate
-from runbooks.plan import QueueChange
+from runbooks.plan import MoneyChange, QueueChange
 from tests.support.elastic_cells import pool, work
 from tests.support.served import HOUR_MS, gpu_job, running_loop, served_on_unix, socket_folder
 
@@ -476,3 +477,18 @@ def test_a_dry_run_submits_nothing(client: Client) -> None:
     assert status.answer.trials[0].starts_now
     with pytest.raises(NotFoundError):
         client.workload("probe")
+
+
+def test_budgets_are_set_through_the_gate_and_told_with_what_was_charged(client: Client) -> None:
+    submit(client, "a")
+    budget = BudgetSpec(name="team", scope="queue", of="a", limit_microusd=5_000_000)
+    shown = client.propose("set_budget", ("team",), money=MoneyChange(budget=budget))
+    assert client.budgets().budgets == ()
+    client.approve(shown.id, shown.digest)
+    (line,) = client.budgets().budgets
+    assert (line.spec, line.stage, line.waiting) == (budget, "open", 0)
+    report = client.showback(ShowbackRequest(by="queue"))
+    assert report.lines[-1].kind == "idle"
+    assert sum(each.microusd for each in report.lines) == report.total_microusd
+    with pytest.raises(SpecError, match="colour"):
+        client.showback(ShowbackRequest(by="colour"))

@@ -509,3 +509,19 @@ def test_what_only_the_engine_can_know_is_told_with_its_line_too(tmp_path: Path,
         submit()
     assert told in str(caught.value)
     assert engine.version == before
+
+
+def test_how_nodes_are_watched_is_written_with_times(tmp_path: Path) -> None:
+    given = "{suspect_after: 1m, grace: 30s, repair: [20m, 1h], flaps: 4, mass_permille: 100}"
+    text = f"{CELL}settings: {{health: {given}}}\n"
+    health = read_cell(written(tmp_path, text, "cell.yaml")).settings.health
+    assert (health.suspect_after_ms, health.grace_ms, health.repair_ms) == (60_000, 30_000, (1_200_000, 3_600_000))
+    assert (health.flaps, health.mass_permille, health.heartbeat_every_ms) == (4, 100, 10_000)
+
+
+def test_a_gang_whose_members_may_be_replaced_says_so_in_files_and_flags(tmp_path: Path) -> None:
+    text = "{id: a, queue: q, tasks: 8, hot_swap: true, request: {cpu: 1}}\n"
+    (spec,) = workloads_of(read_document(written(tmp_path, text)), now)
+    assert spec.hot_swap
+    flags = parser().parse_args(["submit", "--id", "a", "--queue", "q", "--cpus", "1", "--hot-swap"])
+    assert _from_flags(flags)["hot_swap"]

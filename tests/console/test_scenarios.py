@@ -48,6 +48,12 @@ def test_the_shell_offers_all_of_them_and_nothing_else() -> None:
         scenario("gke-1k")
 
 
+@pytest.mark.parametrize("arguments", [["--scenario", "clemson"], ["serve", "--scenario", "clemson"]])
+def test_scenarios_belong_to_the_demo(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(arguments) == 2
+    assert "Add --demo" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_what_happens_is_in_order_and_nothing_of_it_is_refused(name: str) -> None:
     engine = opened(name)
@@ -70,7 +76,7 @@ def test_a_restart_goes_on_where_it_was() -> None:
     assert list(demo.ahead(engine, iter(load))) == load[1:]
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", ["gke-130k", "spot-week"])
 def test_the_console_shows_it(name: str) -> None:
     """The engine's loop plays it at twenty minutes a second; the overview shows work that runs."""
     engine = opened(name)

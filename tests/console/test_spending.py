@@ -127,7 +127,9 @@ def test_spending_is_approved_by_name(shell: Shell, loop: EngineLoop, capsys: py
 
 def test_a_price_is_set_through_the_gate(shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]) -> None:
     assert shell("set-price", "gpu", "25.5", "--yes") == 0
-    assert "$20.00 -> $25.50 an hour for each node" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "$20.00 -> $25.50 an hour for each node" in told
+    assert "Cost an hour  $82.00 -> $104.00" in told
     assert loop.engine.state.capacity.pools[0].price_microusd_hour == 25_500_000
     assert shell("overview") == 0
     assert "cost      $104.00 an hour" in capsys.readouterr().out
@@ -252,6 +254,19 @@ def test_a_cell_file_names_its_list_and_its_budgets(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("big", "bigger"))
     with pytest.raises(SpecError, match=r"cell.yaml:3:.*pools\[0\].machine_type: .*'bigger'"):
         read_cell(str(path))
+
+
+def test_a_list_given_beside_the_cell_file_is_used(
+    shell: Shell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cell.yaml"
+    path.write_text("pools: [{name: p, machine_type: bigger, capacity: {cpu: 4}}]\n")
+    words = ("define", str(path), "--prices", str(catalogue_at(tmp_path)))
+    assert shell(*words) == 2
+    assert "cell.yaml:1:" in (told := capsys.readouterr().err)
+    assert "has no machine type 'bigger'" in told
+    path.write_text(path.read_text().replace("bigger", "big"))
+    assert shell(*words) == 4, "the cell has nodes already"
 
 
 @pytest.mark.skipif(not PRICES.is_dir(), reason="the published price lists are not on this machine")

@@ -25,6 +25,8 @@ from engine.errors import RefusedError, SpecError
 from engine.model import CellSpec, HealthSettings, NodeSpec, NodeState, PoolSpec, ScalingSpec, Settings
 from engine.stragglers import SampleOf
 from tests.support.cells import small_cell, submit, workload
+from tests.support.elastic_cells import elastic, pool, work
+from tests.support.elastic_cells import submit as order_work
 from tests.support.invariants import check_state
 
 SECOND, MINUTE, HOUR = 1000, 60_000, 3_600_000
@@ -289,6 +291,24 @@ def test_a_silent_node_that_people_touch_is_watched_again() -> None:
     assert states(engine)["g0"] == "down"
 
 
+def test_a_node_whose_agent_left_is_not_watched_any_more() -> None:
+    engine, relay = began(3)
+    engine.command(Cordon(ids=("g0",)))
+    relay.alive = {"g2"}
+    relay.run(50 * SECOND)
+    assert states(engine) == {"g0": "suspect", "g1": "suspect", "g2": "ready"}
+    assert engine.agents.leave(["g0", "g1", "nobody"]) == ("nobody",)
+    assert states(engine) == {"g0": "cordoned", "g1": "ready", "g2": "ready"}
+    relay.alive = {"g0", "g1", "g2"}
+    assert relay.call().refused.tolist() == [0, 1]
+    engine.advance(engine.now_ms + HOUR)
+    assert states(engine) == {"g0": "cordoned", "g1": "ready", "g2": "down"}
+    assert engine.overview().watched == 1
+    assert engine.agents.register(["g1"]).rows == (1,)
+    engine.advance(engine.now_ms + HOUR)
+    assert states(engine)["g1"] == "down"
+
+
 def test_a_node_that_is_lost_again_and_again_comes_back_cordoned() -> None:
     engine, relay = began(3)
     for times in range(1, 4):
@@ -348,6 +368,24 @@ def test_a_node_of_an_elastic_pool_that_stays_down_is_given_back() -> None:
     engine.advance(6 * MINUTE)
     assert "g0" not in states(engine)
     assert states(engine)["g1"] == "ready"
+    check_state(engine.state)
+
+
+def test_what_an_elastic_pool_lost_is_ordered_anew_and_the_lost_node_leaves() -> None:
+    engine = elastic(pool("p", cpu=8, most=4))
+    order_work(engine, *(work(f"w{i}", cpu=8, run=10 * HOUR) for i in range(3)))
+    engine.advance(20 * MINUTE)
+    assert [engine.workload(f"w{i}").state for i in range(3)] == ["running"] * 3
+    first = sorted(states(engine))
+    relay = Relay(engine, first)
+    relay.alive.discard(first[0])
+    relay.run(30 * MINUTE)
+    assert [engine.workload(f"w{i}").state for i in range(3)] == ["running"] * 3
+    now = states(engine)
+    assert first[0] not in now
+    assert set(first[1:]) < set(now)
+    assert set(now.values()) == {"ready"}
+    assert len(now) == 3
     check_state(engine.state)
 
 

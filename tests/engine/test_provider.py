@@ -6,8 +6,9 @@ import pytest
 from elastic_cells import MINUTE, SECOND, elastic, nodes_in, order, orders, pool, said, submit, work
 from invariants import check_state
 
+from engine.commands import Cordon, Drain, RemoveNodes, RestoreNodes, SetScaling, Uncordon
 from engine.control import Engine
-from engine.errors import SpecError
+from engine.errors import RefusedError, SpecError
 from engine.model import NodeState
 from engine.orders import OrderState
 from engine.provider import Booted, Granted, Machine, OutOfStock, ProviderFaults, check
@@ -164,6 +165,29 @@ def test_a_machine_that_is_not_as_ordered_is_refused_and_the_pool_left_alone(oth
     assert 0 in engine.state.orders.backed_off_ms
     assert why in said(engine, "refused")[-1]
     assert "\x1b" not in str(engine.changes(0, 1000))
+
+
+def test_a_pool_made_smaller_meanwhile_takes_no_more_than_it_may_have() -> None:
+    engine = elastic(pool("a", most=3))
+    order(engine, 3)
+    engine.command(SetScaling(pool="a", most=2))
+    engine.advance(10 * SECOND)
+    assert len(engine.state.capacity.row_of) == 2
+    assert said(engine, "refused") == ["1 machine given back, a-0-3 first: its pool may have 2 nodes at most"]
+    assert orders(engine) == [("a", "", 3, "refused")]
+
+
+@pytest.mark.parametrize("command", [Cordon, Uncordon, Drain, RestoreNodes])
+def test_nodes_that_boot_can_only_be_waited_for_or_removed(command: type) -> None:
+    engine = elastic(pool("a"))
+    order(engine, 1)
+    engine.advance(10 * SECOND)
+    with pytest.raises(RefusedError, match="'a-0-1' boots"):
+        engine.command(command(ids=("a-0-1",)))
+    engine.command(RemoveNodes(ids=("a-0-1",)))
+    engine.advance(20 * MINUTE)
+    assert not engine.state.capacity.row_of
+    check_state(engine.state)
 
 
 def test_reports_for_no_order_are_refused() -> None:

@@ -12,6 +12,7 @@ from engine import commands as cmd
 from engine.control import Engine
 from engine.errors import SpecError
 from engine.model import CellSpec, NodeSpec, PoolSpec, QueueSpec, Resources, TaskGroup, WorkloadSpec
+from engine.soundness import faults_of
 from tests.support.cells import CLASSES, submit, workload
 from tests.support.invariants import WatchedEngine, check_state
 
@@ -56,6 +57,13 @@ def test_guaranteed_work_does_not_go_where_capacity_is_promised_twice() -> None:
     engine = Engine.open(None, cell=cell())
     engine.command(submit(job("g", "guaranteed"), job("b", "burstable"), job("e", "best_effort")))
     assert (where(engine, "g"), where(engine, "b"), where(engine, "e")) == ("sure-0", "shared-0", "shared-0")
+
+
+def test_work_that_may_go_anywhere_leaves_sure_nodes_to_guaranteed_work() -> None:
+    dear = tuple(msgspec.structs.replace(pool, price_microusd_hour=5) for pool in cell().pools)
+    engine = Engine.open(None, cell=msgspec.structs.replace(cell(), pools=dear))
+    engine.command(submit(*(job(f"b{i}", "burstable", cpu=5000) for i in range(4))))
+    assert [where(engine, f"b{i}") for i in range(4)] == ["shared-0", "shared-0", "sure-0", "sure-0"]
 
 
 def test_guaranteed_work_that_only_an_overcommitted_node_could_hold_is_refused_with_the_reason() -> None:
@@ -130,6 +138,7 @@ def test_requests_by_ratio_never_exceed_a_node(seed: int) -> None:
             engine.command(cmd.Uncordon(ids=tuple(engine.state.capacity.row_of)))
         engine.advance(engine.now_ms + rng.randrange(MINUTE))
         check_state(engine.state)
+        assert faults_of(engine.state) == []
         taken: Counter[tuple[str, int]] = Counter()
         for node, request, count, qos in _there(engine, qos_of):
             pool = engine.node(node).pool

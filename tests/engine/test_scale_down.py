@@ -267,6 +267,20 @@ def test_what_waits_for_quota_or_is_too_large_keeps_nothing() -> None:
     assert not [name for name in there(engine) if name[0] == "n" and not engine.node(name).workloads]
 
 
+def test_a_constant_load_keeps_its_nodes() -> None:
+    """Six lanes of tasks of a node each, twenty minutes long, with a minute between: no node is ever idle for long."""
+    engine = started(cell(0))
+    sizes = set()
+    for minute in range(0, 6 * 60, 3):
+        engine.advance(minute * MINUTE + 1000)
+        names = [f"{lane}-{minute}" for lane in range(6) if minute % 21 == lane * 3]
+        if names:
+            engine.command(Submit(workloads=tuple(job(name, 8000, run=20 * MINUTE) for name in names)))
+        if minute >= 60:
+            sizes.add((tuple(there(engine)), len(engine.state.orders.pool)))
+    assert len(sizes) == 1, "no node goes and none is ordered"
+
+
 # -- the plan ---------------------------------------------------------------------------------------------------------
 
 

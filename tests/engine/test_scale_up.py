@@ -190,6 +190,16 @@ def test_a_gang_that_cannot_have_all_gets_none() -> None:
     assert "a is at its most, 4 nodes" in why(engine, "bigger")
 
 
+def test_many_gangs_get_their_orders_over_several_scans() -> None:
+    engine = elastic(pool("a", cpu=8, most=5000))
+    submit(engine, *(work(f"g{i}", cpu=8, count=2) for i in range(scale_up.MOST_GANGS + 20)))
+    engine.advance(10 * SECOND)
+    assert len(orders(engine)) == scale_up.MOST_GANGS
+    engine.advance(20 * SECOND)
+    assert len(orders(engine)) == scale_up.MOST_GANGS + 20
+    assert set(engine.state.orders.wanted) == {2}
+
+
 def test_an_order_for_a_gang_that_is_gone_is_cancelled() -> None:
     engine = elastic(pool("a", cpu=8), settings=Autoscaling(scale_up_after_ms=0, scan_every_ms=1000))
     submit(engine, work("g", cpu=8, count=2))

@@ -70,6 +70,8 @@ def shared(name: str) -> Path:
         ("itp2021/cluster04.csv.gz", "itp", 15_802, 0),
         ("itp2021/cluster10.csv.gz", "itp", 260, 0),
         ("philly2017/philly_jobs_dev_vcs.csv.gz", "philly", 61_566, 0),
+        ("genai2026/lora_request_trace_first60pct_time.csv.gz", "genai", 13_623, 242),
+        ("dlrm2025/disaggregated_DLRM_trace_even_apps.csv.gz", "dlrm", 6_715, 6_909),
     ],
 )
 def test_real_trace_is_read_whole(name: str, format: str, jobs: int, skipped: int) -> None:

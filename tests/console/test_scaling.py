@@ -1,0 +1,69 @@
+"""`muster scaling`, and what is typed to change how pools grow and shrink."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from console.scaling import lines, settings_change, size_change, targets_change
+from console.wishes import parse
+from engine.errors import SpecError
+from runbooks.plan import ScalingChange
+from tests.console.fake_client import FakeClient
+
+HOUR = 3_600_000
+
+
+def typed(name: str, line: str) -> argparse.Namespace:
+    return parse(name, line)
+
+
+def change_of(name: str, line: str) -> ScalingChange:
+    arguments = typed(name, line)
+    if name == "set-targets":
+        return targets_change(arguments, lambda: 0)
+    return size_change(arguments) if name == "set-scaling" else settings_change(arguments)
+
+
+def test_pools_and_settings_are_told_and_text_of_others_is_no_markup() -> None:
+    told = "\n".join(lines(FakeClient().scaling()))
+    for text in ("WANTED", "gpu", "20 nodes from", "scale_down_after_ms", "priority, least-waste, price", "enabled"):
+        assert text in told
+    hostile = "\n".join(lines(FakeClient(hostile=True).scaling()))
+    assert "\x1b" not in hostile
+
+
+def test_what_is_typed_becomes_one_change() -> None:
+    assert size_change(typed("set-scaling", "gpu --most 40 --priority -2")) == ScalingChange(most=40, priority=-2)
+    change = targets_change(typed("set-targets", "gpu +2h=40 +6h=0"), lambda: HOUR)
+    assert change == ScalingChange(targets=((3 * HOUR, 40), (7 * HOUR, 0)))
+    assert targets_change(typed("set-targets", "gpu none"), lambda: 0) == ScalingChange()
+    line = "--preset ca scan_every=30s scale_up_after_ms=5 enabled=no expanders=price,priority predict_permille=900"
+    assert settings_change(typed("set-autoscaling", line)) == ScalingChange(
+        preset="ca",
+        settings={
+            "scan_every_ms": 30_000, "scale_up_after_ms": 5, "enabled": False, "expanders": ("price", "priority"),
+            "predict_permille": 900,
+        },
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "said"),
+    [
+        ("set-scaling", "gpu", "nothing is given"),
+        ("set-scaling", "gpu --most many", "most"),
+        ("set-targets", "gpu +2h", "TIME=NODES"),
+        ("set-targets", "gpu soon=4", "is not a time"),
+        ("set-targets", "gpu +2h=-4", "TIME=NODES"),
+        ("set-autoscaling", "", "nothing is given"),
+        ("set-autoscaling", "scan=30s", "no setting"),
+        ("set-autoscaling", "enabled=perhaps", "neither yes nor no"),
+        ("set-autoscaling", "scan_every=soon", "scan_every_ms"),
+        ("set-autoscaling", "predict_permille=high", "no number"),
+    ],
+)
+def test_what_cannot_be_read_is_named(name: str, line: str, said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        change_of(name, line)
