@@ -43,12 +43,12 @@ from engine.model import (
 from engine.orders import Orders, OrderState
 from engine.pending import STOPPED, Key, Pending
 from engine.quota import DAY_MS, Charge, QueueTree, Vector
-from engine.replicas import Replicas
 from engine.shape import Shape
 from engine.sizing import Sizing
 from engine.timers import Timer, Timers
 from engine.usage import Usage, usage_of
 from engine.usual import FoundSound
+from engine.wanted_replicas import Replicas
 from engine.workloads import Workloads
 
 BOUND = (WorkloadState.PLACED, WorkloadState.RUNNING)

@@ -30,7 +30,7 @@ TOLD = (
     "last", "before last", "smoothed", "p10", "p50", "p90", "count", "since end", "since submission", "gap", "open",
     "newest submitted",
 )  # fmt: skip
-"""What is told of each kind. Run times are natural logarithms of ms, spans of time ln(1 + s)."""
+"""What is told of each kind. Run times are natural logarithms of ms, spans of time ln(1 + s), counts of runs ln(1 + n)."""
 OWN = ("size", "requested", "hour", "weekday", "last two", "user size long")
 """What is told beside the likes."""
 
@@ -55,7 +55,18 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
 class Likes:
     """The finished runs of one kind, and how many of it are under way."""
 
-    __slots__ = ("before_last", "ended_ms", "last", "long", "newest", "newest_at", "open", "previous_at", "recent")
+    __slots__ = (
+        "before_last",
+        "count",
+        "ended_ms",
+        "last",
+        "long",
+        "newest",
+        "newest_at",
+        "open",
+        "previous_at",
+        "recent",
+    )
     __slots__ += ("smoothed", "submitted_at")
 
     def __init__(self, *, long: bool) -> None:
@@ -63,7 +74,7 @@ class Likes:
         self.long = Window(LONG_WINDOW) if long else None
         self.last = self.before_last = self.smoothed = self.newest = NAN
         self.ended_ms = self.submitted_at = self.previous_at = self.newest_at = -1
-        self.open = 0
+        self.open = self.count = 0
 
     def ended(self, log_run: float, submitted_at: int, ended_ms: int) -> None:
         self.smoothed = log_run if not len(self.recent) else self.smoothed + SMOOTHING * (log_run - self.smoothed)
@@ -73,6 +84,7 @@ class Likes:
         self.before_last, self.last = self.last, log_run
         self.ended_ms = ended_ms
         self.open -= 1
+        self.count += 1
         if submitted_at >= self.newest_at:
             self.newest_at, self.newest = submitted_at, log_run
 
@@ -87,7 +99,7 @@ class Likes:
         at = self.recent.at_rank
         return (
             self.last, self.before_last, self.smoothed, at((n + 9) // 10), at((n + 1) // 2), at(-(-n * 9 // 10)),
-            float(n), math.log1p(max(0, now - self.ended_ms) / 1000), since, gap, self.open, self.newest,
+            math.log1p(self.count), math.log1p(max(0, now - self.ended_ms) / 1000), since, gap, self.open, self.newest,
         )  # fmt: skip
 
     def submitted(self, now: int) -> None:

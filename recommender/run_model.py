@@ -173,7 +173,7 @@ class RunModel:
         """p10, p50 and p90 from the nearest likes with enough runs, else the request, else any likes at all."""
         for enough in (ENOUGH, 1):
             for count, *quantiles in self._nearest:
-                if row[count] >= enough:
+                if row[count] >= math.log1p(enough):
                     low, middle, high = row[quantiles]
                     return float(low), float(middle), float(high), "likes"
             requested = float(row[self._requested_at])
