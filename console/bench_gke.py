@@ -103,7 +103,7 @@ def _report_lines(
     size = "" if result.nodes == scenario.nodes else f" at {scenario.nodes:,} nodes"
     told = (
         "SECONDS are of wall time in the engine's calls, from the first of a phase until the last task had started; "
-        "P99 is from submission to start. In cell time tasks arrive 1,000 to the second, and waited "
+        "P99 is from submission to start. In cell time single tasks arrive 1,000 to the second, and waited "
         f"{_waits(result)} at most. No workload lost more than {lost_min:.1f} min of work: what it had done since its "
         f"last checkpoint. {scenario.also}Published{size}, end to end on a cluster, as quoted where the page was not "
         f"at hand; {NOT_IN_IT}."

@@ -536,9 +536,10 @@ class Waiting:
         if own is not None and self._own_reservation_keeps_it():
             text = f"may use only the nodes of reservation {own.spec.name}, which begins at {moment(own.spec.start_ms)}"
             yield Reason(token=RESERVED, text=text)
-        elif self._lacks_room(self._first_way):
-            yield from self._nodes_kept(self._kept_from(self._first_way))
+        elif self._lacks_room(self._first_way) and (kept := self._kept_from(self._first_way)):
+            yield from self._nodes_kept(kept)
         else:
+            # On another of its ways it fits.
             yield self._in_the_way(promised)
 
     def _in_the_way(self, promised: dict[int, int]) -> Reason:

@@ -15,8 +15,8 @@ import numpy as np
 Key = tuple[int, int, int, int]
 """(priority class row, queue row, kind, tenant). Like workloads are of one kind: their class row, or, where they kept
 work, a negative number for those of a class that kept as much; 0 for all where the policy is strictly first come, first
-served. The tenant counts
-only in queues that are fair to tenants; -1 elsewhere. It is STOPPED for work that no budget lets start."""
+served. The tenant counts only in queues that are fair to tenants; -1 elsewhere. It is STOPPED for work that no budget
+lets start."""
 STOPPED = -2
 
 

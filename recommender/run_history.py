@@ -30,7 +30,7 @@ TOLD = (
     "last", "before last", "smoothed", "p10", "p50", "p90", "count", "since end", "since submission", "gap", "open",
     "newest submitted",
 )  # fmt: skip
-"""What is told of each kind. Run times are natural logarithms of ms, spans of time ln(1 + s), counts of runs ln(1 + n)."""
+"""Of each kind. Run times are natural logarithms of ms, spans of time ln(1 + s), counts of what ended ln(1 + n)."""
 OWN = ("size", "requested", "hour", "weekday", "last two", "user size long")
 """What is told beside the likes."""
 

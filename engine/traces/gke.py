@@ -8,10 +8,10 @@ beside inference; inference that scales up over the whole cell and interrupts th
 scale-down, and the training goes on; its end.
 
 What stands in for what: a pod is a task that fills its node; Kueue's cluster queue is one queue whose quota is the
-whole cell. Tasks arrive 1,000 to the second of cell time, the published rate of pod creation. Not published, and chosen
-here: run times, the time between phases, checkpoints every ten minutes, and that the training of 130,000 nodes has
-104,000 tasks, which is what preempts 39,000 when 65,000 nodes are free, in eight JobSets. What is left out: API server,
-kubelets and network, which are part of every published figure. Nothing boots.
+whole cell. Single tasks arrive 1,000 to the second of cell time, the published rate of pod creation. Not published, and
+chosen here: run times, the time between phases, checkpoints every ten minutes, and that the training of 130,000 nodes
+has 104,000 tasks, which is what preempts 39,000 when 65,000 nodes are free, in eight JobSets that come a second apart.
+What is left out: API server, kubelets and network, which are part of every published figure. Nothing boots.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: int
     """Cell time from the start."""
     submits: tuple[WorkloadSpec, ...] = ()
-    at_once: bool = False
-    """All in one instant; otherwise RATE to the second."""
+    each_second: int = RATE
+    """So many of these workloads arrive in a second of cell time."""
     cancels: tuple[str, ...] = ()
     running: dict[str, int]
     """Priority class -> tasks that run when it is over."""
@@ -90,9 +90,8 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
         """(cell ms from the start, what is commanded then); None lets time pass alone."""
         if self.cancels:
             yield self.at_ms, Cancel(ids=self.cancels)
-        size = len(self.submits) if self.at_once else RATE
-        for number, first in enumerate(range(0, len(self.submits), max(size, 1))):
-            yield self.at_ms + number * SECOND_MS, Submit(workloads=self.submits[first : first + size])
+        for number, first in enumerate(range(0, len(self.submits), self.each_second)):
+            yield self.at_ms + number * SECOND_MS, Submit(workloads=self.submits[first : first + self.each_second])
         if not self.cancels and not self.submits:
             yield self.at_ms, None
 
@@ -184,7 +183,6 @@ def phases_130k(nodes: int, seed: int = 1, training: Training = "jobsets") -> li
             name="1 one gang, all nodes",
             at_ms=at(),
             submits=(make.gang("jobset", nodes, "medium", 10 * MINUTE_MS),),
-            at_once=True,
             running={"medium": nodes},
             published=Published(tasks=130_000, ms=220_000),
         ),
@@ -200,7 +198,7 @@ def phases_130k(nodes: int, seed: int = 1, training: Training = "jobsets") -> li
             name="2 training preempts",
             at_ms=at(),
             submits=works,
-            at_once=training != "singles",
+            each_second=RATE if training == "singles" else 1,
             running={"medium": trained, "low": left},
             preempted=batch - left,
             published=Published(preempted=39_000, preemption_ms=93_000),
@@ -238,7 +236,6 @@ def phases_65k(nodes: int, seed: int = 1) -> list[Phase]:
             name="1 one gang, all nodes",
             at_ms=0,
             submits=(make.gang("training-1", nodes, "medium", 10 * MINUTE_MS),),
-            at_once=True,
             running={"medium": nodes},
             published=Published(tasks=65_000, ms=150_000),
         ),
@@ -247,7 +244,6 @@ def phases_65k(nodes: int, seed: int = 1) -> list[Phase]:
             name="2 training",
             at_ms=16 * MINUTE_MS,
             submits=(make.gang("training-2", trained, "medium", 2 * HOUR_MS),),
-            at_once=True,
             running={"medium": trained},
             published=Published(tasks=50_000, ms=120_000, at_most=True),
         ),

@@ -580,7 +580,11 @@ def test_many_at_once_leave_the_books_that_single_steps_leave() -> None:
         for n in range(3):
             specs = [
                 workload(
-                    f"w{n}-{i}", cpu=100 * (i % 9 + 1), run=9_000 * i + 1, tenant=("ai", "web")[i % 2], queue="ab"[n % 2]
+                    f"w{n}-{i}",
+                    cpu=100 * (i % 9 + 1),
+                    run=9_000 * i + 1,
+                    tenant=("ai", "web")[i % 2],
+                    queue="ab"[n % 2],
                 )
                 for i in range(1, 300)
             ]
