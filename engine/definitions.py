@@ -31,7 +31,7 @@ from engine.model import (
 from engine.naming import listed
 from engine.qos import check_pressure
 from engine.queue_check import check_queues
-from engine.scaling import check_autoscaling
+from engine.scaling import check_autoscaling, check_patience
 from engine.scores import check_weights
 from engine.state import State
 
@@ -60,7 +60,7 @@ def define(state: State, command: cmd.Define) -> Checked:
     events: list[ev.AnyEvent] = [ev.CellNamed(cell.name)]
     if cell.settings != state.settings:
         events.append(ev.SettingsSet(canonical(cell.settings)))
-    events += _pools_added(state, cell.pools)
+    events += _pools_added(state, cell.pools, cell.settings)
     events += _nodes_added(state, cell.nodes, {pool.name for pool in cell.pools})
     events += [ev.QueueAdded(canonical(spec)) for spec in check_queues(cell.queues, {}, set())]
     events += _priority_classes_added(state, classes)
@@ -84,15 +84,17 @@ def budgets_set(budgets: tuple[BudgetSpec, ...], queues: set[str], where: str) -
 
 
 def add_pools(state: State, command: cmd.AddPools) -> Checked:
-    return _pools_added(state, command.pools), tuple(pool.name for pool in command.pools)
+    return _pools_added(state, command.pools, state.settings), tuple(pool.name for pool in command.pools)
 
 
-def _pools_added(state: State, pools: tuple[PoolSpec, ...]) -> list[ev.AnyEvent]:
+def _pools_added(state: State, pools: tuple[PoolSpec, ...], settings: Settings) -> list[ev.AnyEvent]:
     seen = set(state.capacity.pool_of)
     for i, pool in enumerate(pools):
         check_pool(pool, f"pools[{i}]")
         check_weights(pool.placement, f"pools[{i}].placement")
         check_devices(pool, f"pools[{i}]")
+        if pool.scaling is not None:
+            check_patience(pool.scaling, settings.autoscaling, f"pools[{i}].scaling")
         if pool.name in seen:
             raise SpecError(f"pools[{i}].name", f"pool '{pool.name}' is there already", "Give each pool its own name")
         seen.add(pool.name)
@@ -251,6 +253,9 @@ def _check_settings(settings: Settings, where: str) -> None:
 
 def set_settings(state: State, command: cmd.SetSettings) -> Checked:
     _check_settings(command.settings, "settings")
+    for pool in state.capacity.pools:
+        if pool.scaling is not None:
+            check_patience(pool.scaling, command.settings.autoscaling, f"pool '{pool.name}': scaling")
     changes = command.settings != state.settings
     return ([ev.SettingsSet(canonical(command.settings))] if changes else []), ("settings",)
 

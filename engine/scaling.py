@@ -116,6 +116,17 @@ def check_scaling(spec: ScalingSpec, where: str) -> None:
     check_quantity(spec.max_age_ms, f"{where}.max_age_ms")
 
 
+def check_patience(spec: ScalingSpec, settings: Autoscaling, where: str) -> None:
+    """Refuses a pool whose orders would as a rule be cancelled before their machines have booted. Raises SpecError."""
+    if spec.boot_ms[0] > settings.order_timeout_ms:
+        raise SpecError(
+            f"{where}.boot_ms",
+            f"every other machine boots for more than {spec.boot_ms[0]} ms, and orders are cancelled after "
+            f"{settings.order_timeout_ms} ms: it would be ordered and given back over and over",
+            "Give the cell a longer order_timeout in settings.autoscaling",
+        )
+
+
 _TIMES = (
     "order_timeout_ms", "back_off_ms", "most_back_off_ms", "scale_down_after_ms", "settle_after_add_ms",
     "scale_up_after_ms", "most_lost_ms", "most_nodes",

@@ -85,8 +85,8 @@ class Scheduler:
     """Decides on a State. Holds no fact of its own: dropping it loses only the memory of the last pass."""
 
     most_at_once = 512
-    """Workloads that are started in one batch at most; below 2 they are started one by one, and each preemptor looks for
-    victims of its own, which gives the same."""
+    """Workloads that are started in one batch at most; below 2 they are started one by one, and each preemptor searches
+    for its victims, which gives the same."""
 
     def __init__(
         self,
@@ -692,10 +692,12 @@ class Scheduler:
                 continue
             if state.budgets.specs and state.budgets.stopping(state, row) is not None:
                 continue
-            placed = state.placed_of(row)
-            missing = tuple(count - have for count, have in zip(state.counts_wanted(row), placed, strict=True))
-            none = (0,) * len(missing)
             for shapes in self.variants(row):
+                placed = state.placed_of(row)
+                missing = tuple(count - have for count, have in zip(state.counts_wanted(row), placed, strict=True))
+                none = (0,) * len(missing)
+                if missing == none:
+                    break
                 beside = state.allocations.node[w.first_allocation[row]]
                 with state.growing(row):
                     claims = place(state.capacity, shapes, none, missing, beside) or []
@@ -707,7 +709,6 @@ class Scheduler:
                     continue
                 if claims:
                     self._emit_claimed(ev.Grown(row, packed(claims, len(shapes))))
-                    break
 
     def _quota_for(self, row: int, shapes: tuple[Shape, ...], claims: list[Claim]) -> bool:
         state = self.state

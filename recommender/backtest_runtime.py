@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import SpecError
-from engine.traces.trace import Problems, TraceJob, read_jobs
+from engine.traces.trace import FORMATS as READERS
+from engine.traces.trace import Problems, TraceFile, TraceJob
 from recommender.run_history import Submission
 from recommender.run_model import RunModel, RunTime
 from recommender.runtime import Window
@@ -31,7 +32,6 @@ LEAST_LIKES = 3
 ALL = 1_000_000
 """Window of medians over everything that ended."""
 ENDED, OUTRUN = 0, 1
-FORMATS = ("swf", "itp", "philly", "openb", "genai", "dlrm")
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -60,20 +60,22 @@ def read(files: Sequence[str | Path], format: str, problems: Problems) -> tuple[
     Where a trace names no users, they are its queues (virtual clusters, quality classes); where not even those, each
     file is one. TraceError for what is no trace, SpecError where too few jobs ran.
     """
-    told: list[tuple[TraceJob, str]] = []
-    for file in files:
-        told += [(job, Path(file).name.split(".")[0]) for job in read_jobs(file, format, problems)]
+    told: list[tuple[int, TraceJob, str]] = []
+    for path in files:
+        file = TraceFile(path, problems)
+        jobs = list(READERS[format](file))
+        told += [(file.origin_ms + job.arrival_ms, job, file.path.name.split(".")[0]) for job in jobs]
     if format == "openb":
-        told = [(job, file) for job, file in told if job.wait_ms is not None]
-    told = [(job, file) for job, file in told if job.run_ms > 0]
+        told = [each for each in told if each[1].wait_ms is not None]
+    told = [each for each in told if each[1].run_ms > 0]
     if len(told) < LEAST_JOBS:
         raise SpecError("FILE", f"only {len(told)} jobs that ran", f"Give a trace with at least {LEAST_JOBS}")
-    told.sort(key=lambda item: item[0].arrival_ms)
-    figures = tuple(sorted({name for job, _ in told for name in job.figures}))
-    return [run_of(job, file, format, figures) for job, file in told], figures
+    told.sort(key=lambda each: each[0])
+    figures = tuple(sorted({name for _, job, _ in told for name in job.figures}))
+    return [run_of(at, job, file, format, figures) for at, job, file in told], figures
 
 
-def run_of(job: TraceJob, file: str, format: str, figures: tuple[str, ...]) -> Run:
+def run_of(at_ms: int, job: TraceJob, file: str, format: str, figures: tuple[str, ...]) -> Run:
     request = job.request
     sizes = {
         "openb": request.gpu_milli,
@@ -84,7 +86,7 @@ def run_of(job: TraceJob, file: str, format: str, figures: tuple[str, ...]) -> R
     if format in ("openb", "dlrm"):
         own += (request.cpu_milli, request.memory_mib, request.gpu_milli)
     submission = Submission(
-        at_ms=job.arrival_ms,
+        at_ms=at_ms,
         user=job.user or job.queue or file,
         name=job.name,
         queue=(job.queue if job.user else "") or ",".join(job.gpu_models),
@@ -92,7 +94,7 @@ def run_of(job: TraceJob, file: str, format: str, figures: tuple[str, ...]) -> R
         requested_ms=job.requested_ms,
         figures=own,
     )
-    return Run(submission, job.run_ms, job.arrival_ms + (job.wait_ms or 0))
+    return Run(submission, job.run_ms, at_ms + (job.wait_ms or 0))
 
 
 def backtest(runs: Sequence[Run], figures: tuple[str, ...]) -> dict[str, Score]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from engine.model import Resources
-from engine.traces.philly import timestamp
+from engine.traces.philly import EPOCH, timestamp
 from engine.traces.trace import Row, TraceFile, TraceJob, csv_jobs
 
 COLUMNS = ("gmt_create", "predict_type", "predict_status", "exec_time_seconds", "groupId", "num_images_per_prompt")
@@ -30,6 +30,7 @@ def jobs(file: TraceFile) -> Iterator[TraceJob]:
         figures = {name: row.seconds(name) // 1000 for name in FIGURES if row.fields.get(name)}
         name = row.typable("checkpoint_model_version_id") if row.fields.get("checkpoint_model_version_id") else ""
         zero[:] = zero or [created]
+        file.origin_ms = (zero[0] - EPOCH) // timedelta(milliseconds=1)
         if row.fields["predict_status"] != "SUCCEED" or not run_ms:
             file.problems.skip("it failed" if run_ms else "exec_time_seconds is 0")
             return None

@@ -21,6 +21,7 @@ def jobs(file: TraceFile) -> Iterator[TraceJob]:
         gpus = row.whole("num_gpu", most=MAX_TASKS)
         job_id = row.typable("job_id")
         zero[:] = zero or [submitted]
+        file.origin_ms = zero[0] * 1000
         if not run or not gpus:
             file.problems.skip("duration is 0" if not run else "no GPUs")
             return None

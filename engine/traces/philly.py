@@ -14,6 +14,7 @@ from engine.traces.trace import Row, TraceFile, TraceJob, csv_jobs
 
 COLUMNS = ("timestamp", "duration", "num_gpus", "cluster")
 ONE_GPU = Resources(gpu_milli=1000)
+EPOCH = datetime(1970, 1, 1)
 
 _TIMESTAMP = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}")
 
@@ -30,6 +31,7 @@ def jobs(file: TraceFile) -> Iterator[TraceJob]:
         gpus = row.whole("num_gpus", most=MAX_TASKS)
         cluster = row.typable("cluster")
         zero[:] = zero or [submitted]
+        file.origin_ms = (zero[0] - EPOCH) // timedelta(milliseconds=1)
         if not run_ms or not gpus:
             file.problems.skip("duration is 0" if not run_ms else "no GPUs")
             return None

@@ -99,6 +99,9 @@ class TraceFile:
     def __init__(self, path: Path | str, problems: Problems) -> None:
         self.path = Path(path)
         self.problems = problems
+        self.origin_ms = 0
+        """Time of the jobs' zero on the file's own clock, once the first job is read: files of one clock can be joined.
+        """
 
     def wrong(self, line: int, column: str, expected: str, found: str) -> TraceError:
         """`found` is a description; pass text from the file through `shown` first."""

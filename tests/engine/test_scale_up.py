@@ -483,3 +483,14 @@ def test_orders_of_a_fork_are_those_of_the_cell() -> None:
         other.advance(20 * MINUTE)
     assert engine.state.digest() == fork.state.digest()
     assert all(a <= b for a, b in pairwise(engine.state.orders.ordered_ms))
+
+
+def test_a_pool_whose_machines_boot_longer_than_orders_are_kept_is_refused() -> None:
+    scaling = ScalingSpec(most=4, boot_ms=(20 * MINUTE, 30 * MINUTE))
+    pool = PoolSpec(name="slow", capacity=Resources(cpu_milli=1000), scaling=scaling)
+    with pytest.raises(SpecError, match=r"pools\[0\]\.scaling\.boot_ms: every other machine boots"):
+        Engine.open(None, cell=CellSpec(pools=(pool,)))
+    patient = Settings(autoscaling=Autoscaling(order_timeout_ms=60 * MINUTE))
+    engine = Engine.open(None, cell=CellSpec(pools=(pool,), settings=patient))
+    with pytest.raises(SpecError, match="orders are cancelled after"):
+        engine.command(SetSettings(settings=Settings()))
