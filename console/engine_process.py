@@ -31,6 +31,7 @@ KEEP_ALIVE_S = 75
 STOP_S = 5
 """Longest wait for requests under way when stopping."""
 
+
 @dataclass(frozen=True)
 class Served:
     """What to serve, and where."""

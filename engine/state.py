@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import heapify, heappush
@@ -16,13 +15,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from engine import bulk, many
+from engine import bulk, fold_money, fold_nodes, fold_resize, fold_rules, many
 from engine import events as ev
 from engine import workloads as wl
 from engine.allocations import NONE, Allocations
-from engine.bookings import Bookings, Clearing
+from engine.bookings import Bookings
 from engine.budgets import Budgets
-from engine.capacity import OPEN, Capacity
+from engine.capacity import Capacity
 from engine.columns import Table, canonical, view
 from engine.constraints import Company
 from engine.deadlines import turns_at
@@ -31,21 +30,18 @@ from engine.failures import Failures
 from engine.ledger import Ledger
 from engine.model import (
     ArraySpec,
-    NodeSpec,
     NodeState,
     Policy,
-    QueueMode,
-    QueueSpec,
     Settings,
     WorkloadSpec,
     WorkloadState,
 )
-from engine.orders import Orders, OrderState
+from engine.orders import Orders
 from engine.pending import STOPPED, Key, Pending
 from engine.quota import DAY_MS, Charge, QueueTree, Vector
 from engine.shape import Shape
 from engine.sizing import Sizing
-from engine.timers import Timer, Timers
+from engine.timers import Timers
 from engine.usage import Usage, usage_of
 from engine.usual import FoundSound
 from engine.wanted_replicas import Replicas
@@ -311,80 +307,10 @@ class State(Table):
         elif isinstance(event, ev.PlacedMany):
             many.placed(self, event, claimed=True)
         else:
-            self._resize(event.row, event.groups, claimed=True)
+            fold_resize.resize(self, event.row, event.groups, claimed=True)
 
     def _tick(self, event: ev.Tick) -> None:
         self.now_ms = event.at_ms
-
-    def _cell_named(self, event: ev.CellNamed) -> None:
-        self.cell = event.name
-
-    def _policy_set(self, event: ev.PolicySet) -> None:
-        self.policy = event.policy
-        self.rebuild_pending()
-        self.capacity.freed += 1
-
-    def _pool_added(self, event: ev.PoolAdded) -> None:
-        self.rules += 1
-        self.capacity.add_pool(event.pool)
-        self.ledger.add_pool(self, event.pool)
-        self.workloads.compile(self.capacity)
-        self.timers.rebuild(self)
-
-    def _nodes_added(self, event: ev.NodesAdded) -> None:
-        self.rules += 1
-        for node in event.nodes:
-            self.capacity.add_node(node, self.now_ms)
-            self.allocations.add_node()
-        self._pay_for(event.nodes)
-
-    def _queue_added(self, event: ev.QueueAdded) -> None:
-        self.rules += 1
-        with self._charges_following((event.queue,)):
-            self.queues.add(event.queue)
-        self.workloads_of_queue.append({})
-
-    def _queue_changed(self, event: ev.QueueChanged) -> None:
-        self.rules += 1
-        old: QueueSpec = self.queues.specs[self.queues.row_of[event.queue.name]]
-        with self._charges_following((old, event.queue)):
-            self.queues.change(event.queue)
-        if (old.order == "fair") != (event.queue.order == "fair"):
-            self.rebuild_pending()
-        self.timers.rebuild(self)
-        self.capacity.freed += 1
-
-    @contextmanager
-    def _charges_following(self, specs: tuple[QueueSpec, ...]) -> Iterator[None]:
-        """Charges depend on which pools a tree has quotas for: charge anew what runs when that may change."""
-        if not any(spec.flavors for spec in specs):
-            yield
-            return
-        bound = [row for row in range(len(self.workloads.ids)) if self.is_bound(row)]
-        before = [self.charge_of(row) for row in bound]
-        yield
-        for row, charge in zip(bound, before, strict=True):
-            self._shift_charge(row, charge)
-
-    def _queue_mode_set(self, event: ev.QueueModeSet) -> None:
-        self.rules += 1
-        self.queues.set_mode(event.queue, QueueMode(event.mode))
-        self.capacity.freed += 1
-
-    def _settings_set(self, event: ev.SettingsSet) -> None:
-        timing = self.settings.try_timeout_ms, self.settings.autoscaling
-        self.settings = event.settings
-        if timing != (event.settings.try_timeout_ms, event.settings.autoscaling):
-            self.timers.rebuild(self)
-        self.queues.half_life_ms = event.settings.fair_half_life_ms or DAY_MS
-        self.usage.weigh(self)
-        self.capacity.freed += 1
-
-    def _priority_class_added(self, event: ev.PriorityClassAdded) -> None:
-        self.workloads.add_priority_class(event.priority_class)
-
-    def _priority_class_removed(self, event: ev.PriorityClassRemoved) -> None:
-        self.workloads.remove_priority_class(event.name)
 
     def _submitted(self, event: ev.Submitted) -> None:
         spec = event.workload
@@ -455,10 +381,6 @@ class State(Table):
         company.placed = ()
         self.shift_company(row, 1)
 
-    def _pay_for(self, nodes: tuple[NodeSpec, ...]) -> None:
-        for pool, count in Counter(node.pool for node in nodes).items():
-            self.ledger.count_nodes(self, self.capacity.pool_of[pool], count)
-
     def _enter(self, row: int) -> None:
         """A new workload, in whatever state it begins."""
         w = self.workloads
@@ -466,25 +388,25 @@ class State(Table):
             self.replicas.enter(row, service)
         self.ledger.enter(1)
         if w.state[row] == WorkloadState.QUEUED:
-            self._enqueue(row)
+            self.enqueue(row)
         if w.terms[row] or w.wake[row] >= 0:
             self.timers.watch(self, row)
 
-    def _enqueue(self, row: int) -> None:
+    def enqueue(self, row: int) -> None:
         if self.workloads.terms[row]:
             turn_ms = turns_at(self, row)
             if turn_ms is not None and turn_ms <= self.now_ms:
-                self._turn_on_demand(row)
+                fold_resize.turn_on_demand(self, row)
         self.pending.add(self.pending_key(row), row)
         self.arrivals.append(row)
 
-    def _dequeue(self, row: int) -> None:
+    def dequeue(self, row: int) -> None:
         """It waits for a start no longer. It may have been first, or promised its time: look again behind it."""
         self.pending.discard(self.pending_key(row), row)
         self.capacity.freed += 1
         clearing = self.bookings.clearing_for(row) if self.bookings.clearings else None
         if clearing is not None:
-            self._drop_clearing(clearing)
+            fold_rules.drop_clearing(self, clearing)
 
     def _placed_in_replay(self, event: ev.Placed) -> None:
         self._placed(event, claimed=False)
@@ -494,7 +416,7 @@ class State(Table):
         w = self.workloads
         self.pending.discard(self.pending_key(row), row)
         clearing = self.bookings.clearing_for(row) if self.bookings.clearings else None
-        tasks, on_nodes = self._bind(row, event.groups, claimed=claimed)
+        tasks, on_nodes = self.bind(row, event.groups, claimed=claimed)
         self.ledger.charge(self, row)
         w.tasks[row] = tasks
         w.started[row] = w.rated[row] = self.now_ms
@@ -510,9 +432,9 @@ class State(Table):
         if w.terms[row]:
             self.usage.renew(self, row)
         if clearing is not None:
-            self._drop_clearing(clearing)
+            fold_rules.drop_clearing(self, clearing)
 
-    def _bind(self, row: int, groups: tuple[ev.GroupPlacement, ...], *, claimed: bool) -> tuple[int, int]:
+    def bind(self, row: int, groups: tuple[ev.GroupPlacement, ...], *, claimed: bool) -> tuple[int, int]:
         """Allocation rows for tasks in front of those the workload has. Returns (tasks, entries)."""
         w = self.workloads
         shapes = w.class_at(row).shapes
@@ -554,7 +476,7 @@ class State(Table):
             heappush(self.ends, (after, row))
         if row in self.replicas.wanted:
             self.replicas.running.add(row)
-        self._stretch(row)
+        fold_resize.stretch(self, row)
         if w.terms[row] or self.queues.specs[w.queue[row]].min_runtime_ms:
             self.timers.watch(self, row)
         self._tell_dependents(row)
@@ -572,7 +494,7 @@ class State(Table):
     def _wake(self, row: int) -> None:
         self.workloads.wake[row] = -1
         self.workloads.set_state(row, WorkloadState.QUEUED, wl.WOKE, self.now_ms)
-        self._enqueue(row)
+        self.enqueue(row)
 
     def _woke(self, event: ev.Woke) -> None:
         self._wake(event.row)
@@ -588,7 +510,7 @@ class State(Table):
         if event.retry_at_ms < 0:
             self._end(row, WorkloadState.FAILED, wl.FAILED, event.cause)
             return
-        self._keep_work(row, saved=False)
+        self.keep_work(row, saved=False)
         self._leave_nodes(row)
         w.started[row] = -1
         w.record(row, wl.FAILED, self.now_ms, event.cause)
@@ -610,7 +532,7 @@ class State(Table):
                 w.note_finished(row)
             self._leave_nodes(row)
         elif w.state[row] == WorkloadState.QUEUED:
-            self._dequeue(row)
+            self.dequeue(row)
         if row in self.replicas.wanted:
             self.replicas.leave(row)
         w.ended[row] = self.now_ms
@@ -647,9 +569,9 @@ class State(Table):
                 self._free_many(shape, np.array(mine, np.int32))
             else:
                 for a in mine:
-                    self._free_one(shape, a)
+                    self.free_one(shape, a)
 
-    def _free_one(self, shape: Shape, row: int) -> None:
+    def free_one(self, shape: Shape, row: int) -> None:
         a = self.allocations
         node = a.node[row]
         self.shift_company(a.workload[row], -1, [(node, a.count[row])])
@@ -669,108 +591,7 @@ class State(Table):
 
     # -- elastic ------------------------------------------------------------------------------------------------------
 
-    def _grown(self, event: ev.Grown) -> None:
-        self._resize(event.row, event.groups, claimed=False)
-
-    def _resize(self, row: int, more: tuple[ev.GroupPlacement, ...], *, claimed: bool) -> None:
-        w = self.workloads
-        before = self.charge_of(row)
-        self._rate(row)
-        tasks, _ = self._bind(row, more, claimed=claimed)
-        w.tasks[row] += tasks
-        self.replicas.held_ms.pop(row, None)
-        self._recharge(row, before)
-        w.record(row, wl.GROWN, self.now_ms, tasks)
-
-    def _shrunk(self, event: ev.Shrunk) -> None:
-        row = event.row
-        w = self.workloads
-        before = self.charge_of(row)
-        self._rate(row)
-        gone = 0
-        for group, placement in enumerate(event.groups):
-            nodes, counts = array("i", placement.nodes), array("i", placement.counts)
-            devices = array("q", placement.devices) or array("q", bytes(8 * len(nodes)))
-            for node, count, mask in zip(nodes, counts, devices, strict=True):
-                self._take_off(row, group, node, count, mask)
-                gone += count
-        w.tasks[row] -= gone
-        if event.until_ms > self.now_ms:
-            self.replicas.held_ms[row] = event.until_ms
-        self._recharge(row, before)
-        w.record(row, wl.SHRUNK, self.now_ms, gone + ((event.by + 1) << 24))
-
-    def _take_off(self, row: int, group: int, node: int, count: int, mask: int) -> None:
-        """Give back `count` tasks of one allocation, which goes when it has none left."""
-        a = self.allocations
-        w = self.workloads
-        previous = NONE
-        at = w.first_allocation[row]
-        shape = w.class_at(row).shapes[group]
-        while (
-            (a.group[at], a.node[at]) != (group, node)
-            or (a.devices[at] if shape.part else a.devices[at] & mask) != mask
-            or a.count[at] < count
-        ):
-            previous, at = at, a.next_of_workload[at]
-        self.shift_company(row, -1, [(node, count)])
-        self.capacity.give_back(node, shape, count, mask)
-        self.capacity.note_gains([node])
-        a.count[at] -= count
-        a.devices[at] &= ~mask
-        if not a.count[at]:
-            following = a.next_of_workload[at]
-            if previous == NONE:
-                w.first_allocation[row] = following
-            else:
-                a.next_of_workload[previous] = following
-            a.drop(at)
-
-    def _swapped(self, event: ev.Swapped) -> None:
-        row = event.row
-        w, a = self.workloads, self.allocations
-        before = self.charge_of(row)
-        self.ledger.stop(self, row)
-        self._keep_work(row, saved=False)
-        w.done[row] = -w.terms_at(row).restore_ms if w.kept[row] else 0
-        w.rated[row] = self.now_ms
-        left = frozenset(array("i", event.nodes))
-        shapes = w.class_at(row).shapes
-        lost, previous, at = 0, NONE, w.first_allocation[row]
-        while at != NONE:
-            following = a.next_of_workload[at]
-            if a.node[at] not in left:
-                previous = at
-            else:
-                lost += a.count[at]
-                if previous == NONE:
-                    w.first_allocation[row] = following
-                else:
-                    a.next_of_workload[previous] = following
-                self._free_one(shapes[a.group[at]], at)
-            at = following
-        gained, _ = self._bind(row, event.groups, claimed=False)
-        w.tasks[row] += gained - lost
-        self._recharge(row, before)
-        w.record(row, wl.SWAPPED, self.now_ms, lost + (gained << 24))
-
-    def _rate(self, row: int) -> None:
-        """Count what was done at the present speed: it is about to change."""
-        w = self.workloads
-        if w.state[row] == WorkloadState.RUNNING:
-            w.done[row] = w.work_done(row, self.now_ms) - w.kept[row]
-        w.rated[row] = self.now_ms
-        self.ledger.stop(self, row)
-
-    def _recharge(self, row: int, before: Charge) -> None:
-        self.ledger.charge(self, row)
-        self._shift_charge(row, before)
-        heappush(self.ends, (self.workloads.expected_end(row, self.now_ms), row))
-        if row in self.usage.of:
-            self.usage.renew(self, row)
-        self._stretch(row)
-
-    def _shift_charge(self, row: int, before: Charge) -> None:
+    def shift_charge(self, row: int, before: Charge) -> None:
         """Charge what the workload costs now instead of what it cost before: the difference alone, because a new
         charge could begin a burst."""
         queue = self.workloads.queue[row]
@@ -782,49 +603,12 @@ class State(Table):
         self.queues.give_back(queue, less, self.now_ms, workloads=0)
         self.queues.charge(queue, more, self.now_ms, workloads=0)
 
-    def _stretch(self, row: int) -> None:
-        """Note whether an elastic workload has more tasks than it must, or fewer than it would like."""
-        w = self.workloads
-        if w.elastic[row] and w.state[row] == WorkloadState.RUNNING:
-            for rows, belongs in (
-                (self.stretched, w.tasks[row] > sum(self.counts_needed(row))),
-                (self.short, w.tasks[row] < sum(self.counts_wanted(row))),
-            ):
-                if belongs and row not in rows:
-                    rows.add(row)
-                    # It may shrink for what waits, or grow.
-                    self.capacity.freed += 1
-                elif not belongs:
-                    rows.discard(row)
-
-    def _wanted(self, event: ev.Wanted) -> None:
-        row = event.row
-        service = self.workloads.terms_at(row).service
-        before = self.replicas.wanted[row]
-        stabilise_ms = service.stabilise_ms if service is not None else 0
-        self.replicas.note(row, event.tasks, event.load, self.now_ms, stabilise_ms)
-        if event.tasks != before:
-            self.workloads.record(row, wl.WANTED, self.now_ms, before << 24 | event.tasks)
-            self._stretch(row)
-
-    def _reclassed(self, event: ev.Reclassed) -> None:
-        row = event.row
-        queued = self.workloads.state[row] == WorkloadState.QUEUED
-        if queued:
-            self._dequeue(row)
-        change = self.workloads.reclass(row, event.groups, event.evidence, self.capacity)
-        self.workloads.record(row, wl.RESIZED, self.now_ms, change)
-        if queued:
-            self._enqueue(row)
-        if self.workloads.terms[row]:
-            self.timers.watch(self, row)
-
     # -- stopped and started again ------------------------------------------------------------------------------------
 
     def _held(self, event: ev.Held) -> None:
         row = event.row
         if self.workloads.state[row] == WorkloadState.QUEUED:
-            self._dequeue(row)
+            self.dequeue(row)
         self.workloads.set_state(row, WorkloadState.HELD, wl.HELD, self.now_ms)
         self.timers.watch(self, row)
 
@@ -842,13 +626,13 @@ class State(Table):
         else:
             w.wake[row] = -1
             w.set_state(row, WorkloadState.QUEUED, what, self.now_ms)
-            self._enqueue(row)
+            self.enqueue(row)
         self.timers.watch(self, row)
 
     def _requeued(self, event: ev.Requeued) -> None:
         row = event.row
         w = self.workloads
-        self._keep_work(row, saved=event.saved)
+        self.keep_work(row, saved=event.saved)
         self._leave_nodes(row)
         w.started[row] = -1
         if event.cause in ev.PREEMPTIONS:
@@ -863,11 +647,11 @@ class State(Table):
             self._wait_until(row, event.wake_at_ms)
         else:
             w.set_state(row, WorkloadState.QUEUED, wl.REQUEUED, self.now_ms, detail)
-            self._enqueue(row)
+            self.enqueue(row)
             if w.terms[row] or w.evicted_at[row] == self.now_ms:
                 self.timers.watch(self, row)
 
-    def _keep_work(self, row: int, *, saved: bool) -> None:
+    def keep_work(self, row: int, *, saved: bool) -> None:
         """What stopping it now leaves done: up to the last checkpoint, or all when it wrote one."""
         w = self.workloads
         done = w.work_done(row, self.now_ms)
@@ -880,55 +664,21 @@ class State(Table):
         row = event.row
         w = self.workloads
         if self.is_bound(row):
-            self._keep_work(row, saved=event.saved)
+            self.keep_work(row, saved=event.saved)
             self._leave_nodes(row)
             w.started[row] = -1
         elif w.state[row] == WorkloadState.QUEUED:
-            self._dequeue(row)
+            self.dequeue(row)
         w.set_state(row, WorkloadState.SUSPENDED, wl.SUSPENDED, self.now_ms)
         self.timers.watch(self, row)
 
     # -- bookings -----------------------------------------------------------------------------------------------------
 
-    def _preempting(self, event: ev.Preempting) -> None:
-        victims, nodes = array("i", event.victims).tolist(), array("i", event.nodes).tolist()
-        clearing = self.bookings.clear(event.row, victims, array("b", event.causes).tolist(), nodes, event.at_ms)
-        for victim in victims:
-            self.workloads.preempting[victim] = event.row
-            self.workloads.record(victim, wl.CHECKPOINTING, self.now_ms, event.row)
-        self._book(nodes, clearing.booking)
-        self.timers.push(event.at_ms, Timer.CLEAR, clearing.booking)
-
-    def _preemption_ended(self, event: ev.PreemptionEnded) -> None:
-        clearing = self.bookings.clearing_for(event.row)
-        if clearing is not None:
-            self._drop_clearing(clearing)
-
-    def _drop_clearing(self, clearing: Clearing) -> None:
-        for victim in clearing.victims:
-            if self.workloads.preempting[victim] == clearing.row:
-                self.workloads.preempting[victim] = NONE
-        self.bookings.drop(clearing)
-        self._book(clearing.nodes, OPEN)
-
-    def _book(self, nodes: Iterable[int], booking: int) -> None:
+    def book(self, nodes: Iterable[int], booking: int) -> None:
         """Keep the nodes for a booking, or open them to all. What becomes of one that is down depends on it."""
         rows = list(nodes)
         self.capacity.book(rows, booking)
         self.failures.touched += [node for node in rows if self.capacity.state[node] == NodeState.DOWN]
-
-    def _reserved(self, event: ev.Reserved) -> None:
-        reservation = self.bookings.reserve(event.reservation)
-        self._book((self.capacity.row_of[name] for name in reservation.spec.nodes), reservation.booking)
-        self.timers.push(reservation.spec.start_ms, Timer.RESERVATION_START, reservation.booking)
-        self.timers.push(reservation.spec.end_ms, Timer.RESERVATION_END, reservation.booking)
-
-    def _unreserved(self, event: ev.Unreserved) -> None:
-        reservation = self.bookings.unreserve(event.name)
-        rows = [self.capacity.row_of.get(name, NONE) for name in reservation.spec.nodes]
-        # A machine may be gone by then, and another have its name.
-        still = (row for row in rows if row != NONE and self.capacity.booking[row] == reservation.booking)
-        self._book(still, OPEN)
 
     def _priority_set(self, event: ev.PrioritySet) -> None:
         row = event.row
@@ -947,150 +697,9 @@ class State(Table):
 
     # -- nodes, queues, settings --------------------------------------------------------------------------------------
 
-    def _nodes_changed(self, event: ev.NodesChanged) -> None:
-        self.rules += 1
-        for node in array("i", event.nodes):
-            state = NodeState(event.state)
-            # What its provider takes back takes no new work, whoever says that it is ready.
-            leaving = state == NodeState.READY and self.capacity.doomed[node] >= 0
-            state = NodeState.DRAINING if leaving else state
-            self.failures.changed(node, self.capacity.state[node], state, self.now_ms)
-            if state == NodeState.REMOVED:
-                self.ledger.count_nodes(self, self.capacity.pool[node], -1)
-            self.capacity.set_state(node, state, self.now_ms)
-            kept_for = self.capacity.booking[node]
-            reserved = kept_for != OPEN and any(r.booking == kept_for for r in self.bookings.reservations)
-            if state == NodeState.REMOVED and reserved:
-                self._book([node], OPEN)
-
-    def _watched(self, event: ev.Watched) -> None:
-        self.failures.watch(array("i", event.nodes), event.watching)
-
-    def _repair_started(self, event: ev.RepairStarted) -> None:
-        self.failures.repairing(array("i", event.nodes), event.until_ms)
-
-    def _nodes_noted(self, event: ev.NodesNoted) -> None:
-        self.failures.note(array("i", event.nodes), event.note)
-
     # -- elastic pools ------------------------------------------------------------------------------------------------
 
-    def _ordered(self, event: ev.Ordered) -> None:
-        self.orders.add(event, self.now_ms)
-
-    def _nodes_granted(self, event: ev.NodesGranted) -> None:
-        first = len(self.capacity.node_ids)
-        self.rules += 1
-        for node in event.nodes:
-            self.capacity.add_node(node, self.now_ms, NodeState.BOOTING, event.order)
-            self.allocations.add_node()
-        self._pay_for(event.nodes)
-        self.orders.granted[event.order] += len(self.capacity.node_ids) - first
-
-    def _order_ended(self, event: ev.OrderEnded) -> None:
-        self.orders.end(event.order, OrderState(event.how), self.now_ms)
-
-    def _machines_refused(self, event: ev.MachinesRefused) -> None:
-        if event.order >= 0:
-            self.orders.refused[event.order] += len(event.names)
-
-    def _targets_set(self, event: ev.TargetsSet) -> None:
-        self.sizing.set_targets(event.pool, event.targets)
-
-    def _unneeded(self, event: ev.Unneeded) -> None:
-        self.sizing.mark(array("i", event.nodes), event.since_ms)
-
-    def _pool_scaling_set(self, event: ev.PoolScalingSet) -> None:
-        self.rules += 1
-        self.capacity.set_scaling(event.pool, event.scaling)
-        self.timers.rebuild(self)
-
-    def _demand_noted(self, event: ev.DemandNoted) -> None:
-        self.sizing.note_demand(event.pool, event.hour, event.nodes)
-
-    def _backed_off(self, event: ev.BackedOff) -> None:
-        self.orders.back_off(event.pool, event.until_ms)
-
-    def _interrupted(self, event: ev.Interrupted) -> None:
-        self.rules += 1
-        nodes = array("i", event.nodes)
-        for pool in sorted({self.capacity.pool[node] for node in nodes}):
-            self._count_taken(pool, sum(self.capacity.pool[n] == pool and self.capacity.doomed[n] < 0 for n in nodes))
-        for node in nodes:
-            self.capacity.doomed[node] = event.deadline_ms
-            heappush(self.doomed, (event.deadline_ms, node))
-            if self.capacity.state[node] in (NodeState.READY, NodeState.CORDONED, NodeState.SUSPECT):
-                self.failures.changed(node, self.capacity.state[node], NodeState.DRAINING, self.now_ms)
-                self.capacity.set_state(node, NodeState.DRAINING, self.now_ms)
-
-    def _count_taken(self, pool: int, more: int) -> None:
-        """Measure how often machines of the pool are taken, where it does not say."""
-        capacity, spec = self.capacity, self.capacity.pools[pool]
-        if not more or not spec.spot or (spec.scaling is not None and spec.scaling.taken_permille_hour):
-            return
-        there = view(capacity.pool) == pool
-        gone = view(capacity.state)[there] == NodeState.REMOVED
-        until = np.where(gone, view(capacity.since)[there], self.now_ms)
-        self.orders.lived_ms[pool] = int((until - view(capacity.born)[there]).sum())
-        self.orders.taken[pool] = self.orders.taken.get(pool, 0) + more
-        self.orders.storms[pool] = self.orders.storms.get(pool, 0) + 1
-        self.orders.watched_ms[pool] = self.now_ms - int(view(capacity.born)[there].min())
-        if any(terms.deadline_ms for terms in self.workloads.terms_specs):
-            # How much time a deadline leaves depends on how often machines are taken.
-            self.timers.rebuild(self)
-
-    def _turned_on_demand(self, event: ev.TurnedOnDemand) -> None:
-        row = event.row
-        queued = self.workloads.state[row] == WorkloadState.QUEUED
-        if queued:
-            self._dequeue(row)
-        self._turn_on_demand(row)
-        if queued:
-            self._enqueue(row)
-
-    def _turn_on_demand(self, row: int) -> None:
-        self.workloads.turn_on_demand(row, self.capacity)
-        self.workloads.record(row, wl.TURNED, self.now_ms, 0)
-
     # -- money --------------------------------------------------------------------------------------------------------
-
-    def _price_set(self, event: ev.PriceSet) -> None:
-        self.rules += 1
-        self.ledger.set_price(self, event.pool, event.price_microusd_hour)
-        # Cheaper pools are preferred.
-        self.workloads.compile(self.capacity)
-        self.capacity.freed += 1
-
-    def _budget_set(self, event: ev.BudgetSet) -> None:
-        self.budgets.set(self, event.budget)
-        self._budgets_changed()
-
-    def _budget_removed(self, event: ev.BudgetRemoved) -> None:
-        self.budgets.remove(event.name)
-        self._budgets_changed()
-
-    def _budget_staged(self, event: ev.BudgetStaged) -> None:
-        budget = self.budgets.row_of[event.name]
-        stopped = self.budgets.stops(budget)
-        self.budgets.stage[budget] = event.stage
-        self.budgets.turn[budget] = event.window
-        if stopped != self.budgets.stops(budget):
-            self._budgets_changed()
-
-    def _spending_approved(self, event: ev.SpendingApproved) -> None:
-        row = event.row
-        queued = self.workloads.state[row] == WorkloadState.QUEUED
-        if queued:
-            self.pending.discard(self.pending_key(row), row)
-        self.budgets.approved[row] = self.now_ms
-        self.workloads.record(row, wl.APPROVED, self.now_ms, 0)
-        if queued:
-            self.pending.add(self.pending_key(row), row)
-            self.capacity.freed += 1
-
-    def _budgets_changed(self) -> None:
-        """Other work may start, or may not."""
-        self.rebuild_pending()
-        self.capacity.freed += 1
 
     def _audited(self, event: ev.Audited) -> None:
         """The audit is read from the journal; it is no part of the cell's state."""
@@ -1098,12 +707,12 @@ class State(Table):
 
 _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.Tick: State._tick,
-    ev.CellNamed: State._cell_named,
-    ev.PolicySet: State._policy_set,
-    ev.PoolAdded: State._pool_added,
-    ev.NodesAdded: State._nodes_added,
-    ev.QueueAdded: State._queue_added,
-    ev.PriorityClassAdded: State._priority_class_added,
+    ev.CellNamed: fold_rules.cell_named,
+    ev.PolicySet: fold_rules.policy_set,
+    ev.PoolAdded: fold_nodes.pool_added,
+    ev.NodesAdded: fold_nodes.nodes_added,
+    ev.QueueAdded: fold_rules.queue_added,
+    ev.PriorityClassAdded: fold_rules.priority_class_added,
     ev.Submitted: State._submitted,
     ev.Placed: State._placed_in_replay,
     ev.Started: State._started,
@@ -1113,44 +722,44 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.Held: State._held,
     ev.Released: State._released,
     ev.Requeued: State._requeued,
-    ev.NodesChanged: State._nodes_changed,
-    ev.Watched: State._watched,
-    ev.RepairStarted: State._repair_started,
-    ev.NodesNoted: State._nodes_noted,
+    ev.NodesChanged: fold_nodes.nodes_changed,
+    ev.Watched: fold_nodes.watched,
+    ev.RepairStarted: fold_nodes.repair_started,
+    ev.NodesNoted: fold_nodes.nodes_noted,
     ev.Audited: State._audited,
-    ev.QueueChanged: State._queue_changed,
-    ev.QueueModeSet: State._queue_mode_set,
-    ev.PriorityClassRemoved: State._priority_class_removed,
-    ev.Grown: State._grown,
-    ev.Shrunk: State._shrunk,
-    ev.Swapped: State._swapped,
-    ev.Preempting: State._preempting,
-    ev.PreemptionEnded: State._preemption_ended,
+    ev.QueueChanged: fold_rules.queue_changed,
+    ev.QueueModeSet: fold_rules.queue_mode_set,
+    ev.PriorityClassRemoved: fold_rules.priority_class_removed,
+    ev.Grown: fold_resize.grown,
+    ev.Shrunk: fold_resize.shrunk,
+    ev.Swapped: fold_resize.swapped,
+    ev.Preempting: fold_rules.preempting,
+    ev.PreemptionEnded: fold_rules.preemption_ended,
     ev.Suspended: State._suspended,
     ev.Resumed: State._resumed,
     ev.Woke: State._woke,
-    ev.Reserved: State._reserved,
-    ev.Unreserved: State._unreserved,
-    ev.SettingsSet: State._settings_set,
+    ev.Reserved: fold_rules.reserved,
+    ev.Unreserved: fold_rules.unreserved,
+    ev.SettingsSet: fold_rules.settings_set,
     ev.PrioritySet: State._priority_set,
-    ev.Ordered: State._ordered,
-    ev.NodesGranted: State._nodes_granted,
-    ev.OrderEnded: State._order_ended,
-    ev.BackedOff: State._backed_off,
-    ev.Interrupted: State._interrupted,
-    ev.TurnedOnDemand: State._turned_on_demand,
-    ev.MachinesRefused: State._machines_refused,
-    ev.TargetsSet: State._targets_set,
-    ev.Unneeded: State._unneeded,
-    ev.PoolScalingSet: State._pool_scaling_set,
-    ev.DemandNoted: State._demand_noted,
-    ev.PriceSet: State._price_set,
-    ev.BudgetSet: State._budget_set,
-    ev.BudgetRemoved: State._budget_removed,
-    ev.BudgetStaged: State._budget_staged,
-    ev.SpendingApproved: State._spending_approved,
-    ev.Wanted: State._wanted,
-    ev.Reclassed: State._reclassed,
+    ev.Ordered: fold_nodes.ordered,
+    ev.NodesGranted: fold_nodes.nodes_granted,
+    ev.OrderEnded: fold_nodes.order_ended,
+    ev.BackedOff: fold_nodes.backed_off,
+    ev.Interrupted: fold_nodes.interrupted,
+    ev.TurnedOnDemand: fold_resize.turned_on_demand,
+    ev.MachinesRefused: fold_nodes.machines_refused,
+    ev.TargetsSet: fold_nodes.targets_set,
+    ev.Unneeded: fold_nodes.unneeded,
+    ev.PoolScalingSet: fold_nodes.pool_scaling_set,
+    ev.DemandNoted: fold_nodes.demand_noted,
+    ev.PriceSet: fold_money.price_set,
+    ev.BudgetSet: fold_money.budget_set,
+    ev.BudgetRemoved: fold_money.budget_removed,
+    ev.BudgetStaged: fold_money.budget_staged,
+    ev.SpendingApproved: fold_money.spending_approved,
+    ev.Wanted: fold_resize.wanted,
+    ev.Reclassed: fold_resize.reclassed,
     ev.SubmittedMany: many.submitted,
     ev.PlacedMany: lambda state, event: many.placed(state, event, claimed=False),
     ev.StartedMany: many.started,

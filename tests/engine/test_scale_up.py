@@ -23,17 +23,23 @@ from invariants import check_state
 from engine import commands as cmd
 from engine import scale_up
 from engine.capacity import Capacity
+from engine.commands import SetSettings
+from engine.control import Engine
 from engine.errors import MusterError, SpecError
 from engine.expander import Option, choose, waste_ppm
 from engine.model import (
     Affinity,
     Autoscaling,
+    CellSpec,
     FlavorQuota,
     NodeSpec,
     NodeState,
+    PoolSpec,
     QueueSpec,
     ReservationSpec,
     Resources,
+    ScalingSpec,
+    Settings,
     Taint,
     TaskGroup,
     Toleration,
