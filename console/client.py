@@ -14,8 +14,7 @@ from engine.errors import RefusedError
 
 if TYPE_CHECKING:
     from engine.commands import AnyCommand, Receipt
-    from engine.costs import BudgetReport, Showback, ShowbackRequest
-    from engine.goodput import GoodputReport
+    from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
     from engine.model import ReservationSpec
     from engine.outlook import Ask, RunStatus, ScoreReport
     from engine.query import (

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from console.client import RuntimeEstimate
     from engine.commands import AnyCommand, Receipt
     from engine.control import Engine
-    from engine.costs import BudgetReport, Showback, ShowbackRequest
-    from engine.goodput import GoodputReport
+    from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
     from engine.loop import EngineLoop
     from engine.model import ReservationSpec
     from engine.outlook import Ask, RunStatus, ScoreReport

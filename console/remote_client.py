@@ -10,9 +10,8 @@ import msgspec
 
 from console.client import Health, RuntimeEstimate, refuse_read_only
 from engine.commands import AnyCommand, Receipt
-from engine.costs import BudgetReport, Showback, ShowbackRequest
+from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
 from engine.errors import MusterError, SpecError, UnreachableError, of_code
-from engine.goodput import GoodputReport
 from engine.model import ReservationSpec
 from engine.outlook import Ask, RunStatus, ScoreReport
 from engine.query import (

@@ -9,7 +9,7 @@ from console.attach import connect
 from console.plain import facts, table
 from console.show import write_json, write_lines
 from console.text import money, printable
-from engine.goodput import GoodputReport
+from engine.costs import GoodputReport
 
 UNNAMED = "(none)"
 

@@ -21,11 +21,10 @@ from engine.agents import Agents
 from engine.columns import view
 from engine.commands import AnyCommand, Define, Receipt, Submit
 from engine.controller import Controller, controllers_of
-from engine.costs import BudgetReport, Showback, ShowbackRequest
+from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
 from engine.errors import JournalError, MusterError, RefusedError
 from engine.executors.protocol import Confirmations, Outcome, Report, ReportKind
 from engine.executors.simulated import Faults, SimulatedExecutor
-from engine.goodput import GoodputReport
 from engine.intake import check
 from engine.journal import Estimate, Journal
 from engine.model import HOUR_MS, CellSpec, ReservationSpec, WorkloadState

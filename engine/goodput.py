@@ -9,62 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 
 from engine.columns import view
+from engine.costs import GoodputReport, PoolGoodput, TenantGoodput
 from engine.deadlines import hazard_ppm_hour
 from engine.ledger import GRAINS
 from engine.model import NodeState, WorkloadState
 
 if TYPE_CHECKING:
     from engine.state import State
-
-
-class PoolGoodput(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the whole life of the cell."""
-
-    pool: str
-    spot: bool
-    nodes: int
-    ending: int
-    """Of those, with notice."""
-    taken: int
-    """Nodes that have had notice, those that are gone among them."""
-    interruptions_ppm_hour: int
-    """Expected of one node in an hour, in millionths: as the pool says, else as measured."""
-    cost_microusd: int
-    used_microusd: int
-    """Of that, charged to work."""
-
-
-class TenantGoodput(msgspec.Struct, frozen=True, kw_only=True):
-    tenant: str
-    """Empty for work that names none."""
-    finished: int
-    charged_microusd: int
-    wasted_microusd: int
-    """Of that, for work that was lost, or whose workload failed or was cancelled."""
-    per_finished_microusd: int | None
-    """Charged, by finished workload; null before any has."""
-
-
-class GoodputReport(msgspec.Struct, frozen=True, kw_only=True):
-    version: int
-    now_ms: int
-    cost_microusd: int
-    """What all nodes have cost."""
-    charged_microusd: int
-    wasted_microusd: int
-    goodput_permille: int
-    finished: int
-    per_finished_microusd: int | None
-    """What all nodes have cost, idle ones too, by finished workload; null before any has."""
-    turned: int
-    """Workloads that have not ended and turned to on-demand machines because their slack ran out."""
-    pools: tuple[PoolGoodput, ...]
-    tenants: tuple[TenantGoodput, ...]
-    """Dearest first."""
 
 
 def report(state: State, now_ms: int) -> GoodputReport:

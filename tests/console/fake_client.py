@@ -10,9 +10,8 @@ from typing import Any, Literal
 
 from console.client import Health, RuntimeEstimate, refuse_read_only
 from engine.commands import AnyCommand, Receipt
-from engine.costs import BudgetReport, Showback, ShowbackLine, ShowbackRequest
+from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackLine, ShowbackRequest, TenantGoodput
 from engine.errors import MusterError, NotFoundError, RefusedError, UnreachableError
-from engine.goodput import GoodputReport, TenantGoodput
 from engine.model import QueueSpec, ReservationSpec
 from engine.outlook import Ask, Figure, Interval, Outlook, RunStatus, ScoreReport, Start, StartFigure, Unit
 from engine.query import (
