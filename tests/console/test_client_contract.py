@@ -216,8 +216,6 @@ def test_nodes_are_reserved_and_listed(client: Client) -> None:
 def test_pools_and_orders_are_listed(client: Client, loop: EngineLoop) -> None:
     new = pool("new", cpu=8, price=70, most=3, zones=("z1",), boot_ms=(HOUR_MS // 5, HOUR_MS // 5))
     client.command(AddPools(pools=(new,)))
-        AddPools(pools=(pool("new", cpu=8, price=70, most=3, zones=("z1",), boot_ms=(HOUR_MS // 5, HOUR_MS // 5)),))
-    )
     client.command(Submit(workloads=(work("w", queue="a", cpu=8, count=2, pools=("new",)),)))
     loop.call(lambda engine: engine.advance(engine.now_ms + 60_000))
     columns = ("name", "nodes", "booting", "ordered", "least", "most", "price", "spot", "backed_off")
