@@ -213,7 +213,7 @@ class Budgets(Table):
 
     @property
     def any_stops(self) -> bool:
-        return any(map(self.stops, range(len(self.specs))))
+        return bool(self.specs) and any(map(self.stops, range(len(self.specs))))
 
 
 class BudgetWatch:

@@ -206,10 +206,16 @@ class Ledger(Table):
 
     def enter(self, count: int) -> None:
         """So many workloads are new."""
-        for column in (
+        columns = (
             self.rate, self.since, self.spent_whole, self.spent_rest, self.attempt_whole, self.attempt_rest,
             self.wasted_whole, self.wasted_rest,
-        ):  # fmt: skip
+        )  # fmt: skip
+        if count == 1:
+            for column in columns:
+                column.append(0)
+            self.account.append(NONE)
+            return
+        for column in columns:
             column.frombytes(bytes(count * column.itemsize))
         self.account.extend(array("i", (NONE,)) * count)
 

@@ -119,7 +119,7 @@ class PoolSpec(Spec, frozen=True, kw_only=True):
 
     @property
     def overcommitted(self) -> bool:
-        return any(permille > 1000 for permille in self.overcommit.values())
+        return bool(self.overcommit) and any(permille > 1000 for permille in self.overcommit.values())
 
     @property
     def offered(self) -> Resources:

@@ -6,7 +6,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from engine.clouds import WINDOW_MS
+from engine.model import PoolSpec
 from engine.orders import OrderState
+from engine.pacing import planned_calls_per_s
 from engine.state import State
 from engine.templates import could_stand, grows
 
@@ -51,6 +53,14 @@ class Limits:
                 break
             project = self._project(orders.pool[row])
             self._asked[project] = self._asked.get(project, 0) + orders.wanted[row]
+        self._calls = NO_LIMIT
+        """Machines that may be asked for now, so that the head node can take their calls."""
+        if self._settings.calls_per_s:
+            rate, every_ms = planned_calls_per_s(self._settings.calls_per_s), self._settings.scan_every_ms
+            lately = sum(
+                orders.wanted[row] for row in range(len(orders.pool)) if orders.ordered_ms[row] > now_ms - every_ms
+            )
+            self._calls = max(int(rate * every_ms / 1000) - lately, 0)
         self._quota: dict[str, int] = {}
         for row, pool in enumerate(pools):
             if pool.scaling is not None and pool.scaling.requests_per_100_s:
@@ -71,7 +81,7 @@ class Limits:
         spec = state.capacity.pools[pool]
         most = could_stand(spec)
         quota = self._quota.get(self._project(pool), NO_LIMIT)
-        at_once = min(quota, settings.most_in_batch)
+        at_once = min(quota, settings.most_in_batch, self._heard_at_once(spec))
         if state.orders.backed_off_ms.get(pool, 0) > self._now_ms:
             return Room(0, 0, 0, at_once, self._failed(pool))
         left = most - state.capacity.pool_nodes[pool] - self.due[pool] - self._ordered[pool]
@@ -86,8 +96,18 @@ class Limits:
         why = "its project has asked for its quota of machines in these 100 seconds"
         if in_batch <= asked:
             why = f"a request takes at most {settings.most_in_batch} machines"
-        now = min(left, asked)
-        return Room(left, now, min(now, in_batch), at_once, why)
+        if self._calls < min(asked, in_batch):
+            why = f"the head node takes the calls of {settings.calls_per_s} new machines in a second"
+        now = max(min(left, asked, self._calls), 0)
+        return Room(left, now, min(now, in_batch, at_once), at_once, why)
+
+    def _heard_at_once(self, pool: PoolSpec) -> int:
+        """Machines of the pool that the head node can take the calls of when they are ordered together: they call over
+        about as long as lies between the median and the 95th percentile of their boot time."""
+        if not self._settings.calls_per_s or pool.scaling is None:
+            return NO_LIMIT
+        median_ms, late_ms = pool.scaling.boot_ms
+        return max(int(planned_calls_per_s(self._settings.calls_per_s) * max(late_ms - median_ms, 1000) / 1000), 1)
 
     def _failed(self, pool: int) -> str:
         orders = self._state.orders
@@ -100,6 +120,7 @@ class Limits:
         self._ordered[pool] += nodes
         self._in_batch[pool] += 0 if gang else nodes
         self._nodes += nodes
+        self._calls -= nodes
         project = self._project(pool)
         self._asked[project] = self._asked.get(project, 0) + nodes
 

@@ -31,13 +31,18 @@ SAVED_UP_S = 1.5
 """Seconds' worth of calls that may be planned for at once after a pause."""
 
 
+def planned_calls_per_s(limit: int) -> float:
+    """Calls to plan for, on average, where so many are taken in a second and the others lost: four standard deviations
+    of a Poisson count below it, and at least a quarter."""
+    return max(limit - SAFETY * math.sqrt(limit), limit / 4)
+
+
 class Pacer:
     """Asks a cloud for machines until there are as many as wanted."""
 
     def __init__(self, spec: CloudSpec, seed: int = 0) -> None:
         self._random = random.Random(f"pacing {seed}")
-        limit = spec.head_calls_per_s
-        self.calls_per_s = max(limit - SAFETY * math.sqrt(limit), limit / 4)
+        self.calls_per_s = planned_calls_per_s(spec.head_calls_per_s)
         """Planned for."""
         self._calls_left = self.calls_per_s
         """That may be planned for now."""

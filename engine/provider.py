@@ -371,10 +371,17 @@ class SimulatedProvider(Provider):
         reports: list[Report] = []
         booted: list[Machine] = []
         answered: list[tuple[int, int]] = []
+        most = self._state.settings.autoscaling.calls_per_s
+        heard: dict[int, int] = {}
+        """Calls that were taken, by moment: all come at full seconds."""
         while self._due and self._due[0][0] <= until_ms:
-            _, what, row = heappop(self._due)
+            at_ms, what, row = heappop(self._due)
             if what in (_Due.BOOT, _Due.BOOT_AGAIN):
-                booted += self._calls(row, again=what == _Due.BOOT_AGAIN)
+                calls = self._calls(row, again=what == _Due.BOOT_AGAIN)
+                taken_now = heard.get(at_ms, 0)
+                heard[at_ms] = taken_now + len(calls)
+                if not most or taken_now < most:
+                    booted += calls
             else:
                 answered.append((row, what))
         taken: dict[tuple[int, str], int] = {}
@@ -421,7 +428,9 @@ class SimulatedProvider(Provider):
         capacity = self._state.capacity
         name = capacity.node_ids[node]
         at_ms = capacity.born[node] + self._boot_ms(node)
-        booting = capacity.state[node] == NodeState.BOOTING
+        # One whose call was lost does not call again.
+        lost = self._state.settings.autoscaling.calls_per_s > 0 and at_ms <= beyond_ms
+        booting = capacity.state[node] == NodeState.BOOTING and not lost
         if booting and not self._lies(name, "silent", self._faults.silent):
             heappush(self._due, (at_ms, _Due.BOOT, node))
         if self._lies(name, "twice", self._faults.twice) and at_ms + HEARD_EVERY_MS > beyond_ms:

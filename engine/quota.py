@@ -585,6 +585,8 @@ class QueueTree(Table):
 
     def next_burst_change(self, now_ms: int) -> int | None:
         """The next cell time at which a burst window or a cool-down ends."""
+        if not self.bursts:
+            return None
         ends = []
         for vertex in self.bursts:
             since, burst = self.burst_since[vertex], self.specs[vertex].burst

@@ -68,6 +68,9 @@ class Autoscaling(Spec, frozen=True, kw_only=True):
     """Nodes of all pools together; 0: no limit."""
     most_in_batch: int = 5_000
     """Machines asked for in one request to a provider."""
+    calls_per_s: int = 0
+    """Calls of new machines that the cell's head node takes in one second; a machine above that is not heard, and given
+    back with its order. 0: no limit."""
     scale_down_below_permille: int = 500
     """A node whose most used resource is used less than this may go. 0: nodes are never given back."""
     scale_down_after_ms: int = 10 * MINUTE_MS
@@ -129,7 +132,7 @@ def check_patience(spec: ScalingSpec, settings: Autoscaling, where: str) -> None
 
 _TIMES = (
     "order_timeout_ms", "back_off_ms", "most_back_off_ms", "scale_down_after_ms", "settle_after_add_ms",
-    "scale_up_after_ms", "most_lost_ms", "most_nodes",
+    "scale_up_after_ms", "most_lost_ms", "most_nodes", "calls_per_s",
 )  # fmt: skip
 
 

@@ -65,9 +65,9 @@ def most_totals(state: State) -> tuple[int, ...]:
     """Capacity of the cell, in the order of RESOURCES, once its pools have grown as far as they may."""
     totals = list(state.capacity.totals)
     for pool, there in zip(state.capacity.pools, state.capacity.pool_nodes, strict=True):
-        more = max(could_stand(pool) - there, 0)
-        for i, quantity in enumerate(pool.offered.vector()) if more else ():
-            totals[i] += more * quantity
+        if pool.scaling is not None and pool.scaling.most > there:
+            for i, quantity in enumerate(pool.offered.vector()):
+                totals[i] += (pool.scaling.most - there) * quantity
     return tuple(totals)
 
 

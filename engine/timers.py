@@ -95,7 +95,9 @@ class Timers:
             heappop(self._heap)
         own = self._heap[0][0] if self._heap else None
         burst = state.queues.next_burst_change(now_ms)
-        return min((at for at in (own, burst) if at is not None), default=None)
+        if own is None or burst is None:
+            return burst if own is None else own
+        return min(own, burst)
 
     def take(self, state: State, at_ms: int) -> Entry | None:
         """The first entry that is due by `at_ms`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -11,6 +12,7 @@ from elastic_cells import (
     SECOND,
     elastic,
     nodes_in,
+    order,
     orders,
     pool,
     state_of,
@@ -23,6 +25,7 @@ from invariants import check_state
 from engine import commands as cmd
 from engine import scale_up
 from engine.capacity import Capacity
+from engine.columns import view
 from engine.commands import SetSettings
 from engine.control import Engine
 from engine.errors import MusterError, SpecError
@@ -371,6 +374,35 @@ def test_large_orders_are_made_in_batches() -> None:
     engine.advance(11 * MINUTE)
     assert ordered(engine) == {"a": 10}
     assert "a cannot be asked for 5 nodes in one request, 4 at most" in why(engine, "g")
+
+
+def test_the_head_node_hears_every_machine_that_is_ordered() -> None:
+    # Why: a machine whose call is lost costs money until its order's time is over, and is of no use.
+    settings = Autoscaling(scale_up_after_ms=0, scale_down_below_permille=0, calls_per_s=36)
+    engine = elastic(pool("a", cpu=8, most=500, boot_ms=(40 * SECOND, 100 * SECOND)), settings=settings)
+    submit(engine, *(work(f"w{i}", cpu=8) for i in range(400)))
+    engine.advance(5 * MINUTE)
+    o = engine.state.orders
+    asked = list(zip(o.ordered_ms, o.wanted, strict=True))
+    for at_ms, _ in asked:
+        assert sum(count for when, count in asked if at_ms - 10 * SECOND < when <= at_ms) <= 120
+    assert len(nodes_in(engine, NodeState.READY)) == 400
+    assert max(Counter(view(engine.state.capacity.since).tolist()).values()) <= 36
+
+
+def test_calls_above_what_the_head_node_takes_are_lost_and_the_machines_given_back() -> None:
+    settings = Autoscaling(scale_up_after_ms=0, scale_down_below_permille=0, calls_per_s=10)
+    engine = elastic(pool("a", cpu=8, boot_ms=(60 * SECOND, 60 * SECOND)), settings=settings)
+    order(engine, 100)
+    engine.advance(5 * MINUTE)
+    heard = nodes_in(engine, NodeState.READY)
+    assert 10 <= len(heard) <= 20
+    other = engine.fork()
+    for each in (engine, other):
+        each.advance(20 * MINUTE)
+        assert nodes_in(each, NodeState.READY) == heard
+        assert nodes_in(each, NodeState.BOOTING) == []
+    assert engine.state.digest() == other.state.digest()
 
 
 def test_a_gang_saves_up_the_quota_that_single_tasks_would_use() -> None:
