@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         Unblocking,
         WorkloadDetail,
     )
-    from engine.sizes import ScalingReport
+    from engine.scaling_report import ScalingReport
     from recommender.suggest import Advice
     from runbooks.plan import (
         ActionName,

@@ -144,11 +144,19 @@ def _autoscaling(document: Document, raw: Any) -> Any:
 
 def priced(document: Document, cell: CellSpec, prices: str | None) -> CellSpec:
     """The cell with its pools priced by a catalogue: that of `prices`, a path, or the one that the document names under
-    `prices`, beside it. Raises SpecError."""
+    `prices`, beside it. A pool that names a machine type has a price from there or of its own: it is never free because
+    nobody said what it costs. Raises SpecError."""
     beside = document.value.get("prices")
     if beside is not None and not isinstance(beside, str):
         document.fail("prices", f"{shown(beside)} is not a path", "Name a CSV file of prices")
     if prices is None and beside is None:
+        for i, pool in enumerate(document.value.get("pools") or ()):
+            if cell.pools[i].machine_type and not pool.keys() & {"price_usd_hour", "price_microusd_hour"}:
+                document.fail(
+                    f"pools[{i}].machine_type",
+                    "has no price",
+                    "Name a list of prices, `prices: FILE` or --prices FILE, or give the pool a price_usd_hour",
+                )
         return cell
     from engine.catalogue import priced_cell, read_catalogue
 

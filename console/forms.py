@@ -209,7 +209,9 @@ def _boot(value: object) -> list[int]:
     """`[90s, 3m]`: median and 95th percentile; one time is both."""
     times = value if isinstance(value, list) else [value]
     if len(times) not in (1, 2):
-        raise ValueError("is not a time or two")
+        raise ValueError(
+            f"{shown(value)} is not a time such as 90s, or two: [90s, 3m], the median and what 95% keep to"
+        )
     return [duration_ms(times[0]), duration_ms(times[-1])]
 
 
@@ -218,7 +220,9 @@ def _stock(value: object) -> list[list[int]]:
     if type(value) is int:
         return [[0, value]]
     if not isinstance(value, list) or not all(isinstance(point, list) and len(point) == 2 for point in value):
-        raise ValueError("is neither a number of machines nor a list of [time, machines]")
+        raise ValueError(
+            f"{shown(value)} is neither a number of machines nor a list of [time, machines]: [[0s, 10], [1h, 500]]"
+        )
     return [[duration_ms(at), machines] for at, machines in value]
 
 
@@ -227,6 +231,14 @@ def _load(value: Any) -> Any:
     if not isinstance(value, list) or not all(isinstance(point, list) and len(point) == 2 for point in value):
         raise ValueError("is not a list of moments and replicas, such as [[0s, 2.5], [10m, 8]]")
     return [[duration_ms(at), permille(replicas)] for at, replicas in value]
+
+
+def _amount(value: Any) -> int:
+    """`12.5` USD, as micro-USD; nothing costs less than nothing."""
+    amount = money_microusd(value)
+    if amount < 0:
+        raise ValueError(f"{shown(value)} is negative")
+    return amount
 
 
 def _same(value: Any) -> Any:
@@ -253,7 +265,7 @@ PRESSURE_FORMS: Forms = {
     "pause": ("pause_ms", duration_ms),
 }
 POOL_FORMS: Forms = {
-    "price_usd_hour": ("price_microusd_hour", money_microusd),
+    "price_usd_hour": ("price_microusd_hour", _amount),
     "gpu_memory": ("gpu_memory_mib", memory_mib),
     "labels": ("labels", _labels),
     "taints": ("taints", _taints),
@@ -273,7 +285,7 @@ HEALTH_FORMS: Forms = {
     name.removesuffix("_ms"): (name, duration_ms) for name in HealthSettings.__struct_fields__ if name.endswith("_ms")
 } | {"repair": ("repair_ms", _boot)}
 BUDGET_FORMS: Forms = {
-    "limit_usd": ("limit_microusd", money_microusd),
+    "limit_usd": ("limit_microusd", _amount),
     "window": ("window_ms", duration_ms),
     "then": ("action", _same),
 }

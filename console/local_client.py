@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         Unblocking,
         WorkloadDetail,
     )
-    from engine.sizes import ScalingReport
+    from engine.scaling_report import ScalingReport
     from recommender.suggest import Advice
     from runbooks.gate import Gate
     from runbooks.plan import (

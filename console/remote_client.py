@@ -28,7 +28,7 @@ from engine.query import (
     Unblocking,
     WorkloadDetail,
 )
-from engine.sizes import ScalingReport
+from engine.scaling_report import ScalingReport
 from runbooks.plan import (
     ActionName,
     MoneyChange,

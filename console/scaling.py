@@ -18,7 +18,7 @@ from runbooks.plan import ScalingChange
 
 if TYPE_CHECKING:
     from console.moments import Now
-    from engine.sizes import ScalingReport
+    from engine.scaling_report import ScalingReport
 
 TITLES = ("POOL", "READY", "BOOTING", "ORDERED", "OTHER", "ASKED", "WANTED", "LEAST", "MOST", "HEADROOM", "PRIORITY")
 NOTHING = "none"

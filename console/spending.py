@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from console.client import Client
     from engine.costs import BudgetLine, BudgetReport, Showback
 
-DAYS = 30
-"""That are shown when nothing is said."""
 UNNAMED = "(none)"
 IDLE = "(idle)"
 _BUDGETS = ("BUDGET", "OF", "SPENT", "LIMIT", "USED", "PER HOUR", "FORECAST", "WINDOW ENDS", "THEN", "STATE")

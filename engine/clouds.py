@@ -19,6 +19,7 @@ from enum import IntEnum
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+from engine.chance import lognormal_ms
 from engine.errors import NotFoundError
 from engine.model import HOUR_MS, ScalingSpec, Spec, check_id, check_quantity
 
@@ -182,9 +183,7 @@ class SimulatedCloud:
         if self.held[due.zone] >= stock_at(zone, due.at_ms):
             return due._replace(said=Said.OUT_OF_STOCK)
         self.held[due.zone] += 1
-        median, p95 = zone.boot_ms
-        sigma = math.log(p95 / median) / 1.6449
-        boot_ms = int(self._random.lognormvariate(math.log(median), sigma)) + 1
+        boot_ms = lognormal_ms(self._random, *zone.boot_ms) + 1
         heappush(self._due, Report(due.at_ms + boot_ms, due.machine, due.zone, Said.CALLED))
         return due
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from engine import events as ev
-from engine import goodput, read, sizes
+from engine import goodput, read, scaling_report
 from engine.agents import Agents
 from engine.columns import view
 from engine.commands import AnyCommand, Define, Receipt, Submit
@@ -42,8 +42,8 @@ from engine.query import (
 )
 from engine.recent import Recent
 from engine.resizing import Recommender, recommended
+from engine.scaling_report import ScalingReport
 from engine.scheduler import Scheduler
-from engine.sizes import ScalingReport
 from engine.state import State
 from engine.timers import Entry, Timer
 from engine.usage import UsageSample
@@ -97,6 +97,10 @@ class Engine:
         self.scheduler = Scheduler(state, self._emit, self._emit_claimed)
         self.executor = self._new_executor()
         self.controllers: list[Controller] = self._new_controllers()
+        self._quiet_at = -1
+        """Version at which no controller had anything to come."""
+        self._unrecorded = False
+        """The state's clock shows a time that is not recorded."""
         self._confirmations = Confirmations(state.workloads)
         self.recent = self._new_recent()
         self.reader = read.Reader(state, self.scheduler)
@@ -239,11 +243,33 @@ class Engine:
     def _next_timer_ms(self) -> int | None:
         """When something is due that no executor reports."""
         timer = self.state.timers.next_at(self.state, self._clock_ms)
+        if self._is_quiet():
+            return timer
+        quiet = True
         for controller in self.controllers:
             at_ms = controller.next_ms(self._clock_ms)
-            if at_ms is not None and (timer is None or at_ms < timer):
-                timer = at_ms
+            if at_ms is not None:
+                quiet = False
+                if timer is None or at_ms < timer:
+                    timer = at_ms
+        if quiet:
+            self._quiet_at = self.state.version
         return timer
+
+    def _is_quiet(self) -> bool:
+        """Whether no controller had anything to come, and nothing has happened since. Leases are outside the state."""
+        return self._quiet_at == self.state.version and not self.agents.leases.count
+
+    def _let_act(self, controller: Controller) -> None:
+        """It sees the present time, which is recorded only with what it does: of a look that leads to nothing nothing
+        is left."""
+        before_ms = self.state.now_ms
+        self._unrecorded = self._clock_ms > before_ms
+        self.state.now_ms = self._clock_ms
+        controller.act(self._clock_ms)
+        if self._unrecorded:
+            self.state.now_ms = before_ms
+            self._unrecorded = False
 
     def _pass_moment(self, at_ms: int) -> None:
         """Everything that is reported or due by then. A look at what waits is asked for where time alone matters."""
@@ -253,11 +279,10 @@ class Engine:
             self._take_report(report)
         while (entry := self.state.timers.take(self.state, at_ms)) is not None:
             self._ring(entry)
-        for controller in self.controllers:
+        for controller in () if self._is_quiet() else self.controllers:
             due_ms = controller.next_ms(before)
             if due_ms is not None and due_ms <= at_ms:
-                self._tick()
-                controller.act(self._clock_ms)
+                self._let_act(controller)
                 if self._to_launch:
                     # What it moved goes on at once: no cycle need follow.
                     self._launch()
@@ -345,6 +370,7 @@ class Engine:
         """Take what agents say of the CPU and memory that work uses. It is not journalled; what is decided because of
         it is. Returns how many were of work that is there."""
         self._refresh()
+        self._quiet_at = -1
         return self.state.usage.take(self.state, samples, self._clock_ms)
 
     def settle(self) -> None:
@@ -426,7 +452,8 @@ class Engine:
 
     def _tick(self) -> None:
         """Bring the state's clock up to now. Time that passes without an event is not recorded."""
-        if self._clock_ms > self.state.now_ms:
+        if self._unrecorded or self._clock_ms > self.state.now_ms:
+            self._unrecorded = False
             tick = ev.Tick(self._clock_ms)
             self.state.apply(tick)
             self._record(tick)
@@ -586,7 +613,7 @@ class Engine:
 
     def scaling(self) -> ScalingReport:
         """What the autoscaler goes by, and how large pools are and should be."""
-        return sizes.scaling(self.state, self._clock_ms)
+        return scaling_report.scaling(self.state, self._clock_ms)
 
     def fragmentation(self) -> FragmentationReport:
         return self.reader.fragmentation(self._clock_ms)

@@ -391,6 +391,8 @@ class _Search:
         for shape, needed, missing in zip(self._shapes(), least, self._missing(span), strict=True):
             asleep = there & np.isin(view(capacity.pool), shape.pools) & (view(capacity.booking) == OPEN)
             asleep &= np.isin(view(capacity.state), (NodeState.CORDONED, NodeState.DRAINING))
+            # What its provider takes back stays out.
+            asleep &= view(capacity.doomed) < 0
             asleep &= capacity.suited_mask(shape)
             rooms = [(capacity.room(node, shape, needed), node) for node in np.flatnonzero(asleep).tolist()]
             for room, node in sorted(rooms, key=lambda item: (-item[0], item[1])):

@@ -43,9 +43,8 @@ def nodes_changed(state: State, event: ev.NodesChanged) -> None:
         if to == NodeState.REMOVED:
             state.ledger.count_nodes(state, state.capacity.pool[node], -1)
         state.capacity.set_state(node, to, state.now_ms)
-        kept_for = state.capacity.booking[node]
-        reserved = kept_for != OPEN and any(r.booking == kept_for for r in state.bookings.reservations)
-        if to == NodeState.REMOVED and reserved:
+        if to == NodeState.REMOVED and state.capacity.booking[node] != OPEN:
+            # What is gone is kept for nobody, neither for a reservation nor for a preemptor.
             state.book([node], OPEN)
 
 

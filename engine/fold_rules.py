@@ -106,7 +106,8 @@ def drop_clearing(state: State, clearing: Clearing) -> None:
         if state.workloads.preempting[victim] == clearing.row:
             state.workloads.preempting[victim] = NONE
     state.bookings.drop(clearing)
-    state.book(clearing.nodes, OPEN)
+    # A machine that was taken back meanwhile is kept no longer.
+    state.book((node for node in clearing.nodes if state.capacity.booking[node] == clearing.booking), OPEN)
 
 
 def reserved(state: State, event: ev.Reserved) -> None:

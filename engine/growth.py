@@ -15,6 +15,7 @@ from engine.query import Reason
 from engine.scale_up import Planner
 from engine.state import State
 from engine.templates import grows
+from engine.workloads import NONE
 
 NODES = "WaitingForNodes"
 NEVER = -1
@@ -42,6 +43,23 @@ def ready_ms(state: State, order: int) -> int | None:
     return None if from_ms == NEVER else from_ms + scaling.boot_ms[0]
 
 
+def _kept_back(state: State, row: int) -> str:
+    """Why a workload that lacks room would not start if it had some."""
+    w = state.workloads
+    budget, member_of = state.budgets.stopping(state, row), w.array[row]
+    if budget is not None:
+        return f"budget {state.budgets.specs[budget].name} keeps it from starting"
+    if not state.queues.is_open(w.queue[row]):
+        return "its queue starts nothing"
+    if w.class_at(row).reservation:
+        return "it may use only the nodes of its reservation"
+    if state.bookings.clearing_for(row) is not None:
+        return "others are being stopped to make room for it"
+    if member_of != NONE and 0 < w.array_limits[member_of] <= w.array_running[member_of]:
+        return "as many of its array run as may"
+    return "what goes before it would take the quota of its queue"
+
+
 def outlook(state: State, row: int) -> Reason | None:
     """What the autoscaler makes of a workload that waits for room; None where no pool grows, or it would fit by now."""
     pools = state.capacity.pools
@@ -63,9 +81,7 @@ def outlook(state: State, row: int) -> Reason | None:
     if planner.outcome in ("ordered", "next"):
         return Reason(token=NODES, text="the next scan of the autoscaler orders nodes for it")
     if planner.outcome == "passed over":
-        return Reason(
-            token=NODES, text="no nodes are ordered for it: what goes before it would take the quota of its queue"
-        )
+        return Reason(token=NODES, text=f"no nodes are ordered for it: {_kept_back(state, row)}")
     if planner.outcome == "free":
         return None
     said = [f"{pools[pool].name} {why}" for pool, why in sorted(planner.reasons.items())]

@@ -8,7 +8,6 @@ new; whom it found suspect it loses when their time is over.
 
 from __future__ import annotations
 
-import math
 import random
 from array import array
 from collections.abc import Callable
@@ -18,6 +17,7 @@ import numpy as np
 
 from engine import events as ev
 from engine.capacity import OPEN
+from engine.chance import lognormal_ms
 from engine.columns import view
 from engine.failures import FLAPS, NEEDS_HANDS
 from engine.health_settings import HealthSettings
@@ -28,8 +28,6 @@ from engine.state import State
 
 MASS_EVERY_MS = 10_000
 """Between losses that are declared while many are suspect at once."""
-Z95 = 1.6449
-"""The 95th percentile of the standard normal distribution."""
 _ALIVE = (NodeState.READY, NodeState.CORDONED, NodeState.DRAINING)
 
 
@@ -191,8 +189,7 @@ class Watch:
 
     def _repair(self, node: int, now_ms: int) -> None:
         median, late = self._state.settings.health.repair_ms
-        spread = math.log(late / median) / Z95 if median else 0.0
-        takes_ms = int(median * self._draw(node, "takes").lognormvariate(0.0, spread))
+        takes_ms = lognormal_ms(self._draw(node, "takes"), median, late) if median else 0
         self._emit(ev.RepairStarted(array("i", [node]).tobytes(), now_ms + max(takes_ms, 1)))
 
     def _draw(self, node: int, what: str) -> random.Random:

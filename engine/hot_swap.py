@@ -9,7 +9,7 @@ turn, so nothing else can come in between.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 
 from engine import events as ev
@@ -40,6 +40,22 @@ def after_loss(state: State, nodes: list[int]) -> list[ev.AnyEvent]:
     going_on = {row for row, _, _ in swaps}
     events += [ev.Requeued(row, NODE_LOST) for row in rows if row not in going_on]
     return events
+
+
+def spared(state: State, row: int, nodes: Container[int]) -> list[Claim] | None:
+    """All that running elastic work has on the nodes, (group, node, tasks, device mask) each, if it can do without;
+    None when it cannot. Spread evenly, it cannot do without those of one domain alone."""
+    w, a = state.workloads, state.allocations
+    workload_class = w.class_at(row)
+    if not w.elastic[row] or w.state[row] != WorkloadState.RUNNING or any(s.spread for s in workload_class.shapes):
+        return None
+    left = state.placed_of(row)
+    there = [i for i in a.of_workload(w.first_allocation[row]) if a.node[i] in nodes]
+    for i in there:
+        left[a.group[i]] -= a.count[i]
+    if any(have < fewest for have, fewest in zip(left, workload_class.least, strict=True)):
+        return None
+    return [(a.group[i], a.node[i], a.count[i], a.devices[i]) for i in there]
 
 
 def _leaves(state: State, row: int, gone: frozenset[int]) -> bytes:

@@ -9,8 +9,8 @@ from typing import Any
 from engine import commands as cmd
 from engine import definitions as df
 from engine import events as ev
-from engine import pool_sizes as ps
 from engine import queue_changes as qc
+from engine import scaling_changes as sc
 from engine.capacity import OPEN
 from engine.definitions import Checked
 from engine.errors import RefusedError, SpecError
@@ -257,9 +257,9 @@ _CHECKS: dict[type[Any], Callable[[State, Any], Checked]] = {
     cmd.RemoveBudgets: remove_budgets,
     cmd.ApproveSpending: approve_spending,
     cmd.SetSettings: df.set_settings,
-    cmd.SetScaling: ps.set_scaling,
-    cmd.SetTargets: ps.set_targets,
-    cmd.SetAutoscaling: ps.set_autoscaling,
+    cmd.SetScaling: sc.set_scaling,
+    cmd.SetTargets: sc.set_targets,
+    cmd.SetAutoscaling: sc.set_autoscaling,
     cmd.RemoveNodes: _remove_nodes,
     cmd.FailNodes: _fail_nodes,
     cmd.RestoreNodes: _restore_nodes,

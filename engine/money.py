@@ -12,7 +12,6 @@ MICROUSD = 1_000_000
 """That make one of the currency."""
 DAY_MS = 24 * 60 * MINUTE_MS
 MOST_WINDOW_MS = 3660 * DAY_MS
-SCOPES = ("tenant", "team", "queue")
 Scope = Literal["tenant", "team", "queue"]
 BudgetAction = Literal["warn", "hold", "approve"]
 

@@ -7,7 +7,6 @@ from enum import IntEnum
 
 from engine import events as ev
 from engine.columns import Table
-from engine.workloads import NONE
 
 
 class OrderState(IntEnum):
@@ -101,7 +100,3 @@ class Orders(Table):
     def due(self, pool: int) -> int:
         """Machines of the pool that are asked for and neither granted nor refused yet."""
         return sum(self.wanted[row] - self.granted[row] for row in self.open if self.pool[row] == pool)
-
-    def gang_order(self, workload: int) -> int:
-        """The open order for that gang; NONE when there is none."""
-        return next((row for row in self.open if self.workload[row] == workload), NONE)

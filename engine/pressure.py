@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from engine import events as ev
-from engine.model import Qos, WorkloadState
+from engine.hot_swap import spared
+from engine.model import Qos
 from engine.placement import packed
 from engine.qos import EvictionOrder
 from engine.state import State
@@ -79,7 +80,7 @@ class PressureRelief:
 
     def _put_out(self, row: int, node: int, until_ms: int) -> None:
         state = self._state
-        surplus = spare_on(state, row, node)
+        surplus = spared(state, row, (node,))
         if surplus is not None:
             groups = packed(surplus, len(state.workloads.class_at(row).counts))
             self._emit(ev.Shrunk(row, groups, until_ms=until_ms))
@@ -100,19 +101,3 @@ def candidates(state: State, node: int) -> list[Candidate]:
         for row, use in sorted(state.usage.on.get(node, {}).items())
         if use.memory_mib
     ]
-
-
-def spare_on(state: State, row: int, node: int) -> list[tuple[int, int, int, int]] | None:
-    """(group, node, tasks, device mask) of all that running elastic work has on the node, if it can do without; None
-    when it cannot."""
-    w, a = state.workloads, state.allocations
-    if not w.elastic[row] or w.state[row] != WorkloadState.RUNNING:
-        return None
-    least, left = w.class_at(row).least, state.placed_of(row)
-    there = []
-    for i in a.of_workload(w.first_allocation[row]):
-        if a.node[i] == node:
-            left[a.group[i]] -= a.count[i]
-            there.append((a.group[i], node, a.count[i], a.devices[i]))
-    enough = all(have >= fewest for have, fewest in zip(left, least, strict=True))
-    return there if enough and any(left) else None

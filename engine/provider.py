@@ -8,7 +8,6 @@ open, and no granted machine booting, beyond the order's time.
 
 from __future__ import annotations
 
-import math
 import random
 from array import array
 from collections.abc import Callable, Iterable
@@ -20,6 +19,7 @@ import msgspec
 import numpy as np
 
 from engine import events as ev
+from engine.chance import lognormal_ms
 from engine.clouds import ANSWER_MS, stock_at
 from engine.columns import view
 from engine.errors import SpecError
@@ -31,8 +31,6 @@ from engine.workloads import NONE
 
 HEARD_EVERY_MS = 1000
 """Machines that have booted call at the full second, so that a thousand of them are not a thousand events."""
-Z95 = 1.6449
-"""The 95th percentile of the standard normal distribution."""
 MOST_NAME = 100
 """Characters of a pool's name that names of its machines begin with."""
 
@@ -442,7 +440,7 @@ class SimulatedProvider(Provider):
         scaling = capacity.pools[capacity.pool[node]].scaling
         median, p95 = ScalingSpec(most=0).boot_ms if scaling is None else scaling.boot_ms
         drawn = self._draw(capacity.node_ids[node], "boot")
-        at_ms = capacity.born[node] + int(drawn.lognormvariate(math.log(median), math.log(p95 / median) / Z95))
+        at_ms = capacity.born[node] + lognormal_ms(drawn, median, p95)
         return (at_ms // HEARD_EVERY_MS + 1) * HEARD_EVERY_MS - capacity.born[node]
 
     def _draw(self, subject: int | str, what: str) -> random.Random:

@@ -17,7 +17,6 @@ Qos = Literal["guaranteed", "burstable", "best_effort"]
 OVERCOMMITTED = ("cpu_milli", "memory_mib")
 """Resources that may be promised more than once. A device or a disk that is full cannot be shared out again."""
 MOST_OVERCOMMIT = 10_000
-EVICTION_ORDERS = ("kubelet", "qos")
 EvictionOrder = Literal["kubelet", "qos"]
 
 

@@ -165,9 +165,10 @@ class Planner:
         if shape.terms is None:
             return shape
         if shape not in self._bare:
-            self._bare[shape] = copy(shape)
-            self._bare[shape].terms = None
-            self._bare[shape]._limited = {}
+            bare = self._bare[shape] = copy(shape)
+            bare.terms = None
+            bare._limited, bare._scored = {}, {}
+            bare.plain = bare if shape.plain is shape else self._alone(shape.plain)
         return self._bare[shape]
 
     def _coming(self) -> Capacity:

@@ -22,7 +22,8 @@ from engine import commands as cmd
 from engine import events as ev
 from engine.definitions import Checked
 from engine.errors import NotFoundError, RefusedError, SpecError
-from engine.model import HOUR_MS, NodeState, WorkloadState, check_quantity
+from engine.hot_swap import spared
+from engine.model import HOUR_MS, NodeState, check_quantity
 from engine.naming import listed
 from engine.placement import packed
 from engine.run_times import uniforms
@@ -180,16 +181,9 @@ def taken(state: State, nodes: Sequence[int]) -> list[ev.AnyEvent]:
 def _without(state: State, row: int, nodes: set[int]) -> ev.AnyEvent:
     """The workload loses its tasks on the machines; or it stops, where too few would be left."""
     w, a, capacity = state.workloads, state.allocations, state.capacity
-    workload_class = w.class_at(row)
-    mine = list(a.of_workload(w.first_allocation[row]))
-    gone = [i for i in mine if a.node[i] in nodes]
-    # Spread evenly, it cannot do without those of one domain alone.
-    even = any(shape.spread for shape in workload_class.shapes)
-    if w.elastic[row] and w.state[row] == WorkloadState.RUNNING and w.preempting[row] == NONE and not even:
-        left = state.placed_of(row)
-        for i in gone:
-            left[a.group[i]] -= a.count[i]
-        if all(have >= least for have, least in zip(left, workload_class.least, strict=True)):
-            return ev.Shrunk(row, packed([(a.group[i], a.node[i], a.count[i], a.devices[i]) for i in gone], len(left)))
-    warned_ms = min(state.now_ms - capacity.since[a.node[i]] for i in gone)
+    surplus = spared(state, row, nodes) if w.preempting[row] == NONE else None
+    if surplus is not None:
+        return ev.Shrunk(row, packed(surplus, len(w.class_at(row).counts)))
+    gone = (a.node[i] for i in a.of_workload(w.first_allocation[row]) if a.node[i] in nodes)
+    warned_ms = min(state.now_ms - capacity.since[node] for node in gone)
     return ev.Requeued(row, TAKEN, saved=0 < w.checkpoint_cost[row] <= warned_ms)

@@ -19,6 +19,7 @@ from engine.gpu_models import device_memory_mib
 from engine.model import (
     LEVELS,
     RESOURCES,
+    SPOT_TYPES,
     Dependency,
     NodeState,
     Qos,
@@ -416,15 +417,23 @@ def _largest(state: State, group: TaskGroup) -> str:
     """What the cell's largest nodes offer, for the resources the group asks for."""
     if not state.capacity.row_of and not any(map(grows, state.capacity.pools)):
         return f"The cell has no nodes{' any more' if state.capacity.node_ids else ' yet'}"
+    there = [p for n, p in enumerate(state.capacity.pools) if state.capacity.pool_nodes[n] or grows(p)]
+    open_to = [
+        p
+        for p in there
+        if (not group.pools or p.name in group.pools)
+        and (not group.capacity_type or p.spot == (group.capacity_type in SPOT_TYPES))
+    ]
+    limits = [f"pool {' or '.join(group.pools)}"] if group.pools else []
+    limits += [f"{group.capacity_type} nodes"] if group.capacity_type else []
+    if not open_to:
+        return f"It asks for {' and '.join(limits)}, and there are none; pools: {listed([p.name for p in there])}"
     parts = []
     for i, wanted in enumerate(group.request.vector()):
         if wanted:
-            best = max(
-                p.offered.vector()[i]
-                for n, p in enumerate(state.capacity.pools)
-                if state.capacity.pool_nodes[n] or grows(p)
-            )
-            parts.append(f"{RESOURCES[i]} {wanted} asked, {best} on the largest node")
+            best = max(p.offered.vector()[i] for p in open_to)
+            among = f" of {', '.join(limits)}" if limits else ""
+            parts.append(f"{RESOURCES[i]} {wanted} asked, {best} on the largest node{among}")
     models = sorted({p.gpu_model for p in state.capacity.pools if p.gpu_model})
     if group.gpu_models:
         parts.append(f"device model {' or '.join(group.gpu_models)} asked, there are {', '.join(models) or 'none'}")

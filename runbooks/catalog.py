@@ -46,7 +46,7 @@ from engine.errors import SpecError
 from engine.model import BudgetSpec, Policy, QueueSpec, ReservationSpec
 from engine.money import usd
 from engine.scaling import Autoscaling
-from engine.sizes import PoolSize
+from engine.scaling_report import PoolSize
 from runbooks import sizes
 from runbooks.amounts import amount, hours, listed, size, workloads
 from runbooks.plan import ActionName, Plan, RequestChange

@@ -399,7 +399,8 @@ def read(engine: Engine, row: Action, plan: Plan, *, executed: bool = False) -> 
                 found |= {id_: Target(id=id_, state="not set") for id_ in ids if id_ not in found}
     missing = [id_ for id_ in ids if id_ not in found]
     if missing:
-        raise NotFoundError(f"no such {row.kind}: {', '.join(missing)}", f"Check the ids against the {row.kind} list")
+        kind = "pool" if row.kind == "scaling" else row.kind
+        raise NotFoundError(f"no such {kind}: {', '.join(missing)}", f"Check the ids against the {kind} list")
     return tuple(found[id_] for id_ in ids)
 
 
@@ -543,7 +544,7 @@ def simulate(engine: Engine, row: Action, plan: Plan, stops: list[Target]) -> tu
     """
     fork = engine.fork()
     fork.settle()
-    overview, started, excess = fork.overview(), starts(fork), over(fork, plan)
+    overview, started, excess, spent = fork.overview(), starts(fork), over(fork, plan), spending(fork, row, plan)
     fork.command(catalog.command(plan))
     fork.settle()
     after = fork.overview()
@@ -552,6 +553,10 @@ def simulate(engine: Engine, row: Action, plan: Plan, stops: list[Target]) -> tu
         effects.append(Effect(label="GPU fragmentation", before=fragmented(overview), after=fragmented(after)))
     if excess != over(fork, plan):
         effects.append(Effect(label="Above what it may use", before=excess, after=over(fork, plan)))
+    effects += [
+        Effect(label=label, before=before, after=after)
+        for (label, before), (_, after) in zip(spent, spending(fork, row, plan), strict=True)
+    ]
     if stops:
         label = LOSERS.get(row.name, "Requeued")
         effects.append(Effect(label=label, before="none", after=workloads(len(stops))))
@@ -570,6 +575,22 @@ def over(fork: Engine, plan: Plan) -> str:
     excess = fork.queue(plan.queue.to.name).over
     pairs = ((key.rpartition("/"), quantity) for key, quantity in excess.items())
     return ", ".join(f"{pool}{slash}{amount(name, quantity)}" for (pool, slash, name), quantity in pairs) or "none"
+
+
+def spending(fork: Engine, row: Action, plan: Plan) -> list[tuple[str, str]]:
+    """Of the budgets that the plan changes: what is spent, and what waits because of that."""
+    if row.kind != "budget":
+        return []
+    lines = {line.spec.name: line for line in fork.budgets().budgets}
+    found = []
+    for name in plan.targets:
+        line = lines.get(name)
+        spent, waiting = "no budget", 0
+        if line is not None:
+            spent = f"{usd(line.spent_microusd)} of {usd(line.spec.limit_microusd)}, {line.stage}"
+            waiting = line.waiting
+        found += [(f"Spent of {name}", spent), (f"Wait for {name}", workloads(waiting) if waiting else "none")]
+    return found
 
 
 def compare(before: Overview, after: Overview) -> list[Effect]:

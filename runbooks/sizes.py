@@ -7,7 +7,7 @@ import msgspec
 from engine.commands import AnyCommand, SetAutoscaling, SetScaling, SetTargets
 from engine.errors import SpecError
 from engine.scaling import Autoscaling, changed_settings
-from engine.sizes import PoolSize
+from engine.scaling_report import PoolSize
 from runbooks.amounts import utc
 from runbooks.plan import Plan, ScalingChange
 

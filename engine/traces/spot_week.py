@@ -54,7 +54,6 @@ from engine.spot import TAKEN
 
 MINUTE_MS = 60_000
 DAY_MS = 24 * HOUR_MS
-WEEK_MS = 7 * DAY_MS
 ARRIVALS_MS = 6 * DAY_MS
 """Work arrives for so long; then the rest of it ends."""
 LONGEST_MS = 10 * DAY_MS

@@ -46,7 +46,7 @@ from engine.query import (
     WorkloadDetail,
 )
 from engine.scaling import Autoscaling, ScalingSpec
-from engine.sizes import PoolSize, ScalingReport
+from engine.scaling_report import PoolSize, ScalingReport
 from recommender.suggest import Advice
 from runbooks.plan import (
     ActionName,

@@ -696,6 +696,14 @@ def test_an_empty_cell_is_defined_once(paths: CellPaths, capsys: pytest.CaptureF
     assert "defined already" in capsys.readouterr().err
 
 
+def test_a_served_cell_file_is_priced_by_its_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "prices.csv").write_text("machine_type,on_demand_price_per_hour\nbig,1\n")
+    file = tmp_path / "cell.yaml"
+    file.write_text("prices: prices.csv\npools: [{name: p, machine_type: bigger, capacity: {cpu: 4}}]\n")
+    assert run(["serve", "--cell-file", str(file), "--data", str(tmp_path / "data")]) == 2
+    assert "prices.csv has no machine type 'bigger'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "node", ["{id: b, pool: p, zone: z, region: other}", "{id: a, pool: p}", "{id: b, pool: q}"], ids=str
 )

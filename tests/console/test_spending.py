@@ -256,6 +256,22 @@ def test_a_cell_file_names_its_list_and_its_budgets(tmp_path: Path) -> None:
         read_cell(str(path))
 
 
+def test_a_machine_type_that_nobody_prices_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "cell.yaml"
+    path.write_text("pools:\n  - {name: p, machine_type: big, capacity: {cpu: 4}}\n")
+    with pytest.raises(SpecError, match=r"cell.yaml:2:.*pools\[0\].machine_type: has no price"):
+        read_cell(str(path))
+    path.write_text(path.read_text().replace("big,", "big, price_usd_hour: 0,"))
+    assert read_cell(str(path)).pools[0].price_microusd_hour == 0, "free where somebody says so"
+
+
+def test_negative_amounts_are_named_as_they_were_written(tmp_path: Path) -> None:
+    path = tmp_path / "cell.yaml"
+    path.write_text("pools: [{name: p, price_usd_hour: -1.5, capacity: {cpu: 4}}]\n")
+    with pytest.raises(SpecError, match=r"cell.yaml:1:.*price_usd_hour: -1.5 is negative"):
+        read_cell(str(path))
+
+
 def test_a_list_given_beside_the_cell_file_is_used(
     shell: Shell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -189,6 +189,8 @@ def test_cordoned_nodes_come_before_new_ones_and_no_more_than_needed() -> None:
     engine.command(cmd.Cordon(ids=("g0", "g1", "g2")))
     engine.command(submit(workload("y", gpu=8000)))
     assert told(engine, "y").text == "1 node is uncordoned (g1)"
+    engine.command(cmd.Interrupt(ids=("g1",), notice_ms=600_000))
+    assert told(engine, "y").text == "1 node is uncordoned (g2)"
 
 
 def test_a_smaller_gang_when_no_node_could_be_added() -> None:

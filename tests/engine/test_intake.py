@@ -192,6 +192,14 @@ def test_a_task_that_fits_no_single_node_though_each_quantity_exists_somewhere(e
     """More CPU than a CPU node has, in the pool of CPU nodes."""
     error = malformed(engine, submit(workload("x", queue="b", cpu=33_000, pools=("cpu",))))
     assert error.where == "workload.groups[0].request"
+    assert "cpu_milli 33000 asked, 32000 on the largest node of pool cpu" in error.remedy
+
+
+def test_a_task_for_a_capacity_type_that_no_pool_has_is_told_so(engine: Engine) -> None:
+    spec = workload("x", queue="b")
+    group = msgspec.structs.replace(spec.groups[0], capacity_type="spot")
+    error = malformed(engine, submit(msgspec.structs.replace(spec, groups=(group,))))
+    assert "asks for spot nodes, and there are none" in error.remedy
 
 
 def test_a_device_model_that_is_nowhere_is_refused_with_those_there_are(engine: Engine) -> None:

@@ -33,6 +33,7 @@ from engine.expander import Option, choose, waste_ppm
 from engine.model import (
     Affinity,
     Autoscaling,
+    BudgetSpec,
     CellSpec,
     FlavorQuota,
     NodeSpec,
@@ -245,6 +246,16 @@ def test_a_gang_that_is_to_be_in_one_zone_gets_its_nodes_there(level: str) -> No
     engine.advance(15 * MINUTE)
     assert state_of(engine, "g") == "running"
     assert ordered(engine) == {"a": 4}
+
+
+def test_new_nodes_know_nothing_of_bonds_to_other_work() -> None:
+    there = tuple(NodeSpec(id=f"n{i}", pool="a", zone="z1") for i in range(2))
+    engine = elastic(pool("a", cpu=8, zones=("z1",)), nodes=there)
+    apart = {"tags": {"app": "x"}, "apart": (Affinity(tags={"app": "x"}, level="node"),)}
+    submit(engine, *(work(f"s{i}", cpu=8, **apart) for i in range(2)))
+    submit(engine, work("g", cpu=8, count=2, topology=TopologyRequest(required="zone"), **apart))
+    engine.advance(30 * SECOND)
+    assert ordered(engine) == {"a": 2}
 
 
 def test_a_gang_that_is_to_be_in_one_rack_is_told_that_racks_of_new_nodes_are_unknown() -> None:
@@ -532,3 +543,17 @@ def test_a_pool_whose_machines_boot_longer_than_orders_are_kept_is_refused() -> 
     engine = Engine.open(None, cell=CellSpec(pools=(pool,), settings=patient))
     with pytest.raises(SpecError, match="orders are cancelled after"):
         engine.command(SetSettings(settings=Settings()))
+
+
+def test_what_is_kept_back_by_another_rule_is_not_told_that_quota_is_short() -> None:
+    engine = elastic(pool("p", most=4))
+    spent = BudgetSpec(name="b", scope="queue", of="q", limit_microusd=0, action="hold")
+    engine.command(cmd.SetBudgets(budgets=(spent,)))
+    submit(engine, work("w", cpu=8))
+    engine.advance(MINUTE)
+    assert orders(engine) == []
+    assert why(engine, "w") == "no nodes are ordered for it: budget b keeps it from starting"
+    engine.command(cmd.RemoveBudgets(names=("b",)))
+    engine.command(cmd.HoldQueues(names=("q",)))
+    engine.advance(2 * MINUTE)
+    assert why(engine, "w") == "no nodes are ordered for it: its queue starts nothing"

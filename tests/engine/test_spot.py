@@ -20,6 +20,7 @@ from engine.model import (
     NodeSpec,
     NodeState,
     PoolSpec,
+    PriorityClassSpec,
     QueueSpec,
     ReservationSpec,
     Resources,
@@ -224,6 +225,26 @@ def test_a_reservation_outlives_its_machine() -> None:
     engine.advance(2 * HOUR)
     check_state(engine.state)
     assert not engine.state.bookings.reservations
+
+
+def test_a_preemption_outlives_the_machine_it_makes_room_on(tmp_path: Path) -> None:
+    ranks = (PriorityClassSpec(name="low", value=0), PriorityClassSpec(name="high", value=9, preemption="lower"))
+    ranked = msgspec.structs.replace(cell(spot=1, certain=0), priority_classes=ranks)
+    engine = Engine.open(tmp_path / "cell", cell=ranked)
+    engine.command(cmd.Submit(workloads=(work("low", checkpoint_cost_ms=MINUTE, priority_class="low"),)))
+    engine.advance(SECOND)
+    engine.command(cmd.Submit(workloads=(work("high", priority_class="high"),)))
+    assert engine.state.bookings.clearings
+    interrupt(engine, "s0", notice_ms=SECOND)
+    engine.advance(10 * SECOND)
+    check_state(engine.state)
+    engine.close()
+    engine = Engine.open(tmp_path / "cell")
+    engine.advance(2 * MINUTE)
+    check_state(engine.state)
+    assert not engine.state.bookings.clearings
+    assert engine.workload("high").state == "queued"
+    engine.close()
 
 
 # -- notices ----------------------------------------------------------------------------------------------------------

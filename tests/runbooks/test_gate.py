@@ -34,6 +34,7 @@ from engine.events import Audited, AuditEntry, NodesChanged
 from engine.journal import Journal
 from engine.model import (
     ArraySpec,
+    BudgetSpec,
     CellSpec,
     NodeSpec,
     NodeState,
@@ -45,7 +46,7 @@ from engine.model import (
     WorkloadSpec,
 )
 from runbooks.gate import EXPIRY_MS, MAX_OPEN, MAX_TARGETS, Gate
-from runbooks.plan import Plan, Proposal, QueueChange
+from runbooks.plan import MoneyChange, Plan, Proposal, QueueChange
 
 HOUR = 3_600_000
 START = 1_800_000_000_000
@@ -164,6 +165,14 @@ def test_draining_shows_requeued_work_and_nodes(gate: Gate) -> None:
     assert shown["Nodes taking work"] == ("2", "1")
     assert shown["Requeued"] == ("none", "1 workload")
     assert shown["GPU in use"] == ("16 of 24", "8 of 24")
+
+
+def test_a_budget_that_is_spent_at_once_shows_what_then_waits(gate: Gate, watched: Watched) -> None:
+    budget = BudgetSpec(name="b", scope="queue", of="q", limit_microusd=0, action="hold")
+    shown = effects(gate.propose("set_budget", ["b"], money=MoneyChange(budget=budget)))
+    assert shown["Spent of b"] == ("no budget", "$0.00 of $0.00, spent")
+    assert shown["Wait for b"] == ("none", "2 workloads"), "w0 and w1; h0 is on hold"
+    assert "Wait for b" not in effects(gate.propose("drain", ["n0"]))
 
 
 def test_uncordon_shows_what_starts(gate: Gate) -> None:

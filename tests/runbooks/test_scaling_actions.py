@@ -79,7 +79,7 @@ def test_what_was_changed_meanwhile_is_not_overwritten() -> None:
 @pytest.mark.parametrize(
     ("action", "target", "change", "error", "said"),
     [
-        ("set_scaling", "nowhere", {"least": 1}, NotFoundError, "no such scaling: nowhere"),
+        ("set_scaling", "nowhere", {"least": 1}, NotFoundError, "no such pool: nowhere"),
         ("set_scaling", "p", {"least": 0}, RefusedError, "has exactly that"),
         ("set_scaling", "p", {"least": 30}, SpecError, "more than most"),
         ("set_scaling", "fixed", {"least": 1}, SpecError, "most"),
@@ -89,6 +89,7 @@ def test_what_was_changed_meanwhile_is_not_overwritten() -> None:
         ("set_autoscaling", "p", {"preset": "ca"}, SpecError, "not autoscaler"),
         ("set_autoscaling", "autoscaler", {"preset": "fast"}, SpecError, "no 'fast'"),
         ("set_autoscaling", "autoscaler", {"settings": {"enabled": True}}, RefusedError, "has exactly that"),
+        ("set_autoscaling", "autoscaler", {"settings": {"order_timeout_ms": 1000}}, SpecError, "pool 'p'.*over and"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

@@ -226,7 +226,10 @@ def _check_bookings(state: State) -> None:
         }
         for r in state.bookings.reservations
     }
-    owned |= {c.booking: set(c.nodes) for c in state.bookings.clearings}
+    owned |= {
+        c.booking: {node for node in c.nodes if capacity.state[node] != NodeState.REMOVED}
+        for c in state.bookings.clearings
+    }
     assert kept == {booking: nodes for booking, nodes in owned.items() if nodes}, "nodes kept for nobody"
     rows = [clearing.row for clearing in state.bookings.clearings]
     assert len(rows) == len(set(rows)), "cleared for twice"

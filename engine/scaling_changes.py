@@ -9,7 +9,7 @@ from engine import events as ev
 from engine.definitions import Checked, canonical
 from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.model import check_quantity
-from engine.scaling import MAX_POOL_NODES, ScalingSpec, changed_settings, check_scaling
+from engine.scaling import MAX_POOL_NODES, ScalingSpec, changed_settings, check_patience, check_scaling
 from engine.state import State
 
 MOST_TARGETS = 1_000
@@ -29,6 +29,7 @@ def set_scaling(state: State, command: cmd.SetScaling) -> Checked:
         raise SpecError("most", "is missing", f"Pool '{command.pool}' does not grow by itself: say how far it shall")
     to = ScalingSpec(**given) if was is None else msgspec.structs.replace(was, **given)
     check_scaling(to, "scaling")
+    check_patience(to, state.settings.autoscaling, "scaling")
     return ([] if to == was else [ev.PoolScalingSet(pool, canonical(to))]), (command.pool,)
 
 
@@ -61,9 +62,12 @@ def set_targets(state: State, command: cmd.SetTargets) -> Checked:
 
 
 def set_autoscaling(state: State, command: cmd.SetAutoscaling) -> Checked:
-    """Raises SpecError naming the preset or the field."""
+    """Raises SpecError naming the preset or the field, or the pool whose machines boot too long for it."""
     was = state.settings.autoscaling
     to = changed_settings(was, command.preset, command.changes)
+    for pool in state.capacity.pools:
+        if pool.scaling is not None:
+            check_patience(pool.scaling, to, f"pool '{pool.name}': scaling")
     settings = msgspec.structs.replace(state.settings, autoscaling=to)
     return ([] if to == was else [ev.SettingsSet(canonical(settings))]), ("autoscaling",)
 
