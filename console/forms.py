@@ -15,7 +15,7 @@ import msgspec
 
 from console.moments import Now, moment_ms
 from engine.measures import cpu_milli, duration_ms, gpu_milli, memory_mib, money_microusd, shown
-from engine.model import LEVELS, PROFILES, Autoscaling, HealthSettings, PoolSpec, WorkloadSpec
+from engine.model import LEVELS, PROFILES, Autoscaling, HealthSettings, PoolSpec, ScalingSpec, WorkloadSpec
 
 Forms = dict[str, tuple[str, Callable[[Any], Any]]]
 """Key as people write it -> raw field, and how its value becomes the raw one. Both keys are the same where only the
@@ -374,6 +374,18 @@ _ELSEWHERE = {
     "walltime": "estimate", "dependency": "after", "priorityClassName": "priority", "switches": "topology",
 }  # fmt: skip
 """What is called otherwise elsewhere, for workloads."""
+_OF_SCALING = {
+    "max": "most", "maximum": "most", "max_size": "most", "max_nodes": "most", "min": "least", "minimum": "least",
+    "min_size": "least", "min_nodes": "least", "zone": "zones",
+}  # fmt: skip
+"""What is called otherwise elsewhere, for the scaling of a pool."""
+_EXPECTED = {
+    "Expected `int": "Write a whole number",
+    "Expected `bool": "Write true or false",
+    "Expected `str": "Write text; in quotes where it looks like a number",
+    "Expected `object": "Write a mapping, as in {field: value}",
+    "Expected `array": "Write a list, as in [one, two]",
+}
 _MOST_NAMED = 12
 
 
@@ -401,7 +413,9 @@ def remedy_of(problem: str, kind: type, path: str) -> str:
         values = [str(value) for value in there.values]
         near = nearest(word, values)
         return (f"Did you mean '{near}'? " if near else "") + f"Use one of: {', '.join(values)}"
-    return ""
+    if problem.startswith("Object missing required field"):
+        return f"Add {word}"
+    return next((remedy for start, remedy in _EXPECTED.items() if problem.startswith(start)), "")
 
 
 def _known_fields(word: str, kind: msgspec.inspect.StructType) -> str:
@@ -413,6 +427,8 @@ def _known_fields(word: str, kind: msgspec.inspect.StructType) -> str:
             return f"Write {_ELSEWHERE[word]}"
     if kind.cls is PoolSpec:
         known += POOL_OF_NODES
+    if kind.cls is ScalingSpec and word in _OF_SCALING:
+        return f"Write {_OF_SCALING[word]}"
     near = nearest(word, [*known, *raw])
     if near:
         return f"Did you mean '{near}'?"

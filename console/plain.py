@@ -279,9 +279,9 @@ def _padded(text: str, width: int, right: bool) -> str:
 
 
 def _nodes(pools: Sequence[PoolOverview]) -> str:
-    parts = [
-        (state, sum(getattr(pool, state) for pool in pools)) for state in ("ready", "cordoned", "draining", "down")
-    ]
+    states = ("ready", "cordoned", "draining", "down", "booting")
+    parts = [(state, sum(getattr(pool, state) for pool in pools)) for state in states]
+    parts.append(("ordered besides", sum(pool.ordered for pool in pools)))
     total = sum(pool.nodes for pool in pools)
     return f"{total:,}: " + ", ".join(f"{count:,} {state}" for state, count in parts if count or state == "ready")
 

@@ -91,11 +91,12 @@ def settings_change(arguments: argparse.Namespace) -> ScalingChange:
         if not equals or field not in Autoscaling.__struct_fields__:
             known = ", ".join(known.removesuffix("_ms") for known in Autoscaling.__struct_fields__)
             raise SpecError("SETTING=VALUE", f"{shown(word)} is no setting with a value", f"Settings: {known}")
-        found[field] = _value(field, text)
+        found[field] = _value(field, text, raw=name == field)
     return ScalingChange(preset=arguments.preset, settings=found)
 
 
-def _value(field: str, text: str) -> int | bool | tuple[str, ...]:
+def _value(field: str, text: str, *, raw: bool) -> int | bool | tuple[str, ...]:
+    """`raw`: the setting is named as in the engine, so that a bare number is milliseconds; else a time has its unit."""
     usual = getattr(Autoscaling(), field)
     if isinstance(usual, bool):
         if text not in WORDS:
@@ -103,7 +104,7 @@ def _value(field: str, text: str) -> int | bool | tuple[str, ...]:
         return WORDS[text]
     if isinstance(usual, tuple):
         return tuple(filter(None, text.split(",")))
-    if text.isdecimal():
+    if text.isdecimal() and (raw or not field.endswith("_ms")):
         return int(text)
     if not field.endswith("_ms"):
         raise SpecError(field, f"{shown(text)} is no number", "Write a whole number")

@@ -36,12 +36,18 @@ class Controller(Protocol):
 
 
 def controllers_of(
-    state: State, seed: int, emit: Emit, leases: Leases, provider_faults: ProviderFaults | None = None
+    state: State,
+    seed: int,
+    emit: Emit,
+    leases: Leases,
+    provider_faults: ProviderFaults | None = None,
+    *,
+    from_ms: int = 0,
 ) -> list[Controller]:
-    """Those that the cell needs, in the order in which they act at one moment."""
+    """Those that the cell needs, in the order in which they act at one moment. `from_ms`: as in Interruptions."""
     return [
         Watch(state, seed, emit, leases),
-        Interruptions(state, seed, emit),
+        Interruptions(state, seed, emit, from_ms),
         Provisioning(state, SimulatedProvider(state, seed, provider_faults), emit),
         Services(state, emit),
         PressureRelief(state, emit),

@@ -40,6 +40,8 @@ def nodes_changed(state: State, event: ev.NodesChanged) -> None:
         leaving = to == NodeState.READY and state.capacity.doomed[node] >= 0
         to = NodeState.DRAINING if leaving else to
         state.failures.changed(node, state.capacity.state[node], to, state.now_ms)
+        if state.capacity.state[node] == NodeState.BOOTING:
+            state.orders.booting[state.capacity.order[node]] -= 1
         if to == NodeState.REMOVED:
             state.ledger.count_nodes(state, state.capacity.pool[node], -1)
         state.capacity.set_state(node, to, state.now_ms)
@@ -71,7 +73,9 @@ def nodes_granted(state: State, event: ev.NodesGranted) -> None:
         state.capacity.add_node(node, state.now_ms, NodeState.BOOTING, event.order)
         state.allocations.add_node()
     pay_for(state, event.nodes)
-    state.orders.granted[event.order] += len(state.capacity.node_ids) - first
+    more = len(state.capacity.node_ids) - first
+    state.orders.granted[event.order] += more
+    state.orders.booting[event.order] += more
 
 
 def order_ended(state: State, event: ev.OrderEnded) -> None:

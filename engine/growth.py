@@ -23,18 +23,12 @@ MOST_NAMED = 3
 """Orders or pools that a sentence names."""
 
 
-def booting(state: State, order: int) -> int:
-    """Machines of the order that have been granted and not called yet."""
-    c = state.capacity
-    return int(np.count_nonzero((view(c.order) == order) & (view(c.state) == NodeState.BOOTING)))
-
-
 def ready_ms(state: State, order: int) -> int | None:
     """Cell time at which its machines are likely to be ready, by the median of their boot time; None when nothing more
     comes of it."""
     orders, c = state.orders, state.capacity
     scaling = c.pools[orders.pool[order]].scaling
-    if scaling is None:
+    if scaling is None or not orders.matters(order):
         return None
     granted = np.flatnonzero((view(c.order) == order) & (view(c.state) == NodeState.BOOTING))
     from_ms = int(view(c.born)[granted].max()) if len(granted) else NEVER
@@ -109,6 +103,6 @@ def _listed(state: State, rows: Sequence[int]) -> str:
         at_ms = ready_ms(state, row)
         when = f"ready about {moment(at_ms)}" if at_ms is not None and at_ms > now_ms else "due any moment"
         pool = state.capacity.pools[orders.pool[row]].name
-        texts.append(f"order {row}, {left + booting(state, row)} of {pool}, {when}")
+        texts.append(f"order {row}, {left + orders.booting[row]} of {pool}, {when}")
     more = f", and {len(rows) - MOST_NAMED} more orders" if len(rows) > MOST_NAMED else ""
     return "; ".join(texts) + more

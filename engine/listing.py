@@ -15,7 +15,7 @@ from engine.columns import view
 from engine.errors import SpecError
 from engine.explain import Explainer
 from engine.fairness import report
-from engine.growth import booting, ready_ms
+from engine.growth import ready_ms
 from engine.model import NodeState, PoolSpec, QueueMode, ReservationSpec, WorkloadState
 from engine.orders import OrderState
 from engine.query import COLUMNS, Kind, Term, VertexReport
@@ -367,7 +367,7 @@ class OrderSource(Source):
             "nodes": lambda rows: view(orders.wanted)[rows],
             "granted": lambda rows: view(orders.granted)[rows],
             "refused": lambda rows: view(orders.refused)[rows],
-            "booting": one_by_one(lambda row: booting(state, row)),
+            "booting": lambda rows: view(orders.booting)[rows],
             "ordered": lambda rows: view(orders.ordered_ms)[rows],
             "ready": one_by_one(ready),
             "expires": lambda rows: view(orders.expires_ms)[rows],

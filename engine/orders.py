@@ -66,6 +66,12 @@ class Orders(Table):
     def derive(self) -> None:
         self.open = [row for row, state in enumerate(self.state) if state == OrderState.OPEN]
         """Rows of open orders, ascending."""
+        self.booting = array("i", bytes(4 * len(self.state)))
+        """Machines that were granted and have not called; counted by `State` after a load."""
+
+    def matters(self, row: int) -> bool:
+        """Whether anything is still to come of the order."""
+        return self.state[row] == OrderState.OPEN or self.booting[row] > 0
 
     def add(self, event: ev.Ordered, now_ms: int) -> int:
         """The order's row."""
@@ -80,6 +86,7 @@ class Orders(Table):
         self.ended_ms.append(-1)
         self.state.append(OrderState.OPEN)
         self.workload.append(event.row)
+        self.booting.append(0)
         self.open.append(row)
         return row
 

@@ -281,7 +281,7 @@ class Provisioning:
         self._seen = len(state.orders.pool)
         """Orders looked at."""
         ends = enumerate(state.orders.expires_ms)
-        self._ends = [(end_ms, row) for row, end_ms in ends if end_ms > state.now_ms]
+        self._ends = [(end_ms, row) for row, end_ms in ends if state.orders.matters(row)]
         """Heap of (cell ms at which its time is over, order)."""
         heapify(self._ends)
 
@@ -292,6 +292,8 @@ class Provisioning:
         for row in range(self._seen, len(orders.expires_ms)):
             heappush(self._ends, (orders.expires_ms[row], row))
         self._seen = len(orders.expires_ms)
+        while self._ends and not orders.matters(self._ends[0][1]):
+            heappop(self._ends)
         report_ms = self._provider.next_report_ms()
         end_ms = self._ends[0][0] if self._ends else None
         if report_ms is None or end_ms is None:

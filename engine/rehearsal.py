@@ -24,6 +24,7 @@ from engine import events as ev
 from engine.child import Report
 from engine.columns import view
 from engine.control import Engine
+from engine.controller import Controller, controllers_of
 from engine.edit_check import commands_of
 from engine.errors import MusterError
 from engine.executors.simulated import Column, SimulatedExecutor
@@ -169,13 +170,25 @@ class Rehearsal(Engine):
         self._trace = trace
         self._left: dict[int, tuple[int, int]] = {}
         """Node -> (row, cell ms) that left it last; kept only to trace what made room for the focus."""
-        super().__init__(origin.state, seed=seed, faults=None if run_times else origin.executor.faults)
+        known = run_times is None
+        super().__init__(
+            origin.state,
+            seed=seed,
+            faults=origin.executor.faults if known else None,
+            provider_faults=origin.provider_faults if known else None,
+        )
         self.go_on_from(origin)
 
     def _new_executor(self) -> SimulatedExecutor:
         if self._run_times is None:
             return super()._new_executor()
         return DrawnExecutor(self.state, self.seed, self._run_times, self._from_ms)
+
+    def _new_controllers(self) -> list[Controller]:
+        if self._run_times is None:
+            return super()._new_controllers()
+        # No engine has a seed below 0: what the provider of `origin` will do is not known here.
+        return controllers_of(self.state, -1 - self.seed, self._emit, self.agents.leases, from_ms=self._from_ms)
 
     def _new_recent(self) -> Probe:
         self.probe = Probe(self.state, self._from_ms, self._focus)

@@ -50,11 +50,13 @@ def plan(state: State, now_ms: int, wanted: Mapping[int, int]) -> list[ev.AnyEve
 
 
 def _not_needed(state: State) -> Iterator[ev.AnyEvent]:
-    """Ends of open orders for gangs that do not wait any more."""
-    w = state.workloads
+    """Ends of open orders for gangs that do not wait any more, nor run on nodes that are taken back."""
+    w, a, doomed = state.workloads, state.allocations, state.capacity.doomed
     for row in state.orders.open:
         gang = state.orders.workload[row]
-        if gang != NONE and w.state[gang] not in (WorkloadState.QUEUED, WorkloadState.PLACED, WorkloadState.RUNNING):
+        if gang == NONE or w.state[gang] == WorkloadState.QUEUED:
+            continue
+        if not state.doomed or all(doomed[a.node[i]] < 0 for i in a.of_workload(w.first_allocation[gang])):
             yield ev.OrderEnded(row, OrderState.CANCELLED)
 
 

@@ -41,7 +41,9 @@ Fate = tuple[int, int, int]
 class Interruptions:
     """The controller of machines that are taken back."""
 
-    def __init__(self, state: State, seed: int, emit: Callable[[ev.AnyEvent], None]) -> None:
+    def __init__(self, state: State, seed: int, emit: Callable[[ev.AnyEvent], None], from_ms: int = 0) -> None:
+        """`from_ms`: of machines that are older it is known only that they were there at that cell time."""
+        self._from_ms = from_ms
         self._state = state
         self._seed = seed
         self._emit = emit
@@ -119,7 +121,9 @@ class Interruptions:
         for node, part in zip(nodes, uniforms(self._seed, names).tolist(), strict=True):
             rate, notice_ms, age_ms = self._fates[capacity.pool[node]]
             born_ms = capacity.born[node]
-            end_ms = born_ms + min(lifetime_ms(part, rate) if rate else FOREVER_MS, age_ms or FOREVER_MS)
+            # An exponential has no memory: what is left is drawn like the whole.
+            end_ms = max(born_ms, self._from_ms) + lifetime_ms(part, rate) if rate else FOREVER_MS
+            end_ms = min(end_ms, born_ms + (age_ms or FOREVER_MS))
             found.append((max(end_ms - notice_ms, born_ms), end_ms, node))
         return found
 

@@ -86,6 +86,9 @@ class State(Table):
         self.capacity.company = Company()
         self.workloads.compile(self.capacity)
         self.failures.suspects = self.capacity.state.count(NodeState.SUSPECT)
+        booting = np.flatnonzero(np.asarray(self.capacity.state) == NodeState.BOOTING)
+        for order in np.asarray(self.capacity.order)[booting].tolist():
+            self.orders.booting[order] += 1
         self.rebuild_pending()
         bound = [row for row, state in enumerate(self.workloads.state) if state in BOUND]
         for row in bound:
@@ -694,12 +697,6 @@ class State(Table):
         if queued:
             self.pending.add(self.pending_key(row), row)
         self.capacity.freed += 1
-
-    # -- nodes, queues, settings --------------------------------------------------------------------------------------
-
-    # -- elastic pools ------------------------------------------------------------------------------------------------
-
-    # -- money --------------------------------------------------------------------------------------------------------
 
     def _audited(self, event: ev.Audited) -> None:
         """The audit is read from the journal; it is no part of the cell's state."""

@@ -519,11 +519,8 @@ class Workloads(Table):
     def reclass(self, row: int, groups: tuple[TaskGroup, ...], evidence: str, capacity: Capacity) -> int:
         """Another request for a workload that is on no node. Returns the number of the change."""
         key: ClassKey = self.class_specs[self.cls[row]]
-        old = self.cls[row]
-        self.resized_from.append(old)
-        self.cls[row] = new = self.intern(key._replace(groups=groups), capacity)
-        if self.took[new] < 0:
-            self.took[new], self.took_before[new] = self.took[old], self.took_before[old]
+        self.resized_from.append(self.cls[row])
+        self._give_class(row, key._replace(groups=groups), capacity)
         self.resized_to.append(self.cls[row])
         self.resized_by.append(self.resized_why.add(evidence))
         return len(self.resized_to) - 1

@@ -127,7 +127,7 @@ def skewed_clocks(report: AgentsReport) -> list[Suggestion]:
     way = "ahead" if ms > 0 else "behind"
     return [
         Suggestion(
-            finding=f"the clocks of {report.skewed_count:,} nodes are off by more than {span(SKEW_MS)}, "
+            finding=f"the clocks of {_nodes(report.skewed_count)} are off by more than {span(SKEW_MS)}, "
             f"that of {node} {span(abs(ms))} {way}",
             action="notify",
             targets=tuple(node for node, _ in report.skewed[:MAX_TARGETS]),
@@ -149,7 +149,7 @@ def strangers(report: AgentsReport) -> list[Suggestion]:
     names = ", ".join(name for name, _ in report.strangers[:5])
     return [
         Suggestion(
-            finding=f"agents call from {len(report.strangers):,} nodes that nobody ordered: {names}",
+            finding=f"agents call from {_nodes(len(report.strangers))} that nobody ordered: {names}",
             action="notify",
             targets=(),
             evidence=(
@@ -167,3 +167,7 @@ def strangers(report: AgentsReport) -> list[Suggestion]:
             ),
         )
     ]
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count:,} nodes"

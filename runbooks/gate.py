@@ -21,7 +21,7 @@ from engine.events import AuditEntry
 from engine.model import RESOURCES, ReservationSpec, check_id
 from engine.money import usd
 from engine.query import Overview, Query, Term, WorkloadDetail
-from runbooks import catalog, sizes
+from runbooks import catalog, sizes, wording
 from runbooks.amounts import amount, listed, utc, whole, workloads
 from runbooks.catalog import Action, Target
 from runbooks.plan import (
@@ -136,10 +136,10 @@ class Gate:
             plan=plan,
             digest=digest,
             tier=catalog.tier(row, shown, pool_nodes(overview), bound(overview)),
-            title=catalog.title(plan),
-            steps=tuple(catalog.steps(plan, shown, work)),
+            title=wording.title(plan),
+            steps=tuple(wording.steps(plan, shown, work)),
             effects=simulate(self._engine, row, plan, stopped(row, shown, work)),
-            inverse=catalog.inverse(plan, shown),
+            inverse=wording.inverse(plan, shown),
             version=overview.version,
             expires_ms=now_ms + EXPIRY_MS,
         )
@@ -177,7 +177,7 @@ class Gate:
             digest=digest,
             version=receipt.version,
             changed=receipt.changed,
-            verified=tuple(catalog.check(row, before, after[before.id]) for before in kept.shown),
+            verified=tuple(wording.check(row, before, after[before.id]) for before in kept.shown),
         )
 
     def _now(self) -> int:

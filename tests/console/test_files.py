@@ -525,3 +525,30 @@ def test_a_gang_whose_members_may_be_replaced_says_so_in_files_and_flags(tmp_pat
     assert spec.hot_swap
     flags = parser().parse_args(["submit", "--id", "a", "--queue", "q", "--cpus", "1", "--hot-swap"])
     assert _from_flags(flags)["hot_swap"]
+
+
+@pytest.mark.parametrize(
+    ("scaling", "problem"),
+    [
+        ("{max: 4}", r"cell\.yaml:1:\d+: pools\[0\]\.scaling\.max: .*Write most"),
+        ("{least: 1}", r"scaling: .*missing required field `most`.*Add most"),
+        ("7", r"scaling: Expected .*Write a mapping"),
+        ("{most: 4, taken_permille_hour: 10%}", r"taken_permille_hour: .*Write a whole number"),
+        ("{most: 4, boot: [1s, 2s, 3s]}", r"scaling\.boot: .* is not a time such as 90s, or two"),
+        ("{most: 4, stock: lots}", r"scaling\.stock: 'lots' is neither"),
+        ("{most: 4, least: 5}", r"scaling\.least: 5 is more than most, 4"),
+    ],
+)
+def test_what_is_wrong_about_a_pool_that_grows_is_told_with_what_to_write(
+    tmp_path: Path, scaling: str, problem: str
+) -> None:
+    path = tmp_path / "cell.yaml"
+    path.write_text("pools: [{name: p, capacity: {cpu: 1}, scaling: " + scaling + "}]\n")
+
+    def define() -> None:
+        document = read_document(str(path))
+        with placed(document):
+            Engine.open(None).command(Define(cell=cell_of(document)))
+
+    with pytest.raises(SpecError, match=problem):
+        define()

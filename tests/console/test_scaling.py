@@ -6,11 +6,13 @@ import argparse
 
 import pytest
 
+from console.plain import overview_lines
 from console.scaling import lines, settings_change, size_change, targets_change
 from console.wishes import parse
 from engine.errors import SpecError
 from runbooks.plan import ScalingChange
 from tests.console.fake_client import FakeClient
+from tests.support.elastic_cells import elastic, order, pool
 
 HOUR = 3_600_000
 
@@ -61,9 +63,19 @@ def test_what_is_typed_becomes_one_change() -> None:
         ("set-autoscaling", "scan=30s", "no setting"),
         ("set-autoscaling", "enabled=perhaps", "neither yes nor no"),
         ("set-autoscaling", "scan_every=soon", "scan_every_ms"),
+        ("set-autoscaling", "scale_up_after=30", "unit"),
         ("set-autoscaling", "predict_permille=high", "no number"),
     ],
 )
 def test_what_cannot_be_read_is_named(name: str, line: str, said: str) -> None:
     with pytest.raises(SpecError, match=said):
         change_of(name, line)
+
+
+def test_nodes_that_boot_or_are_ordered_are_in_the_overview() -> None:
+    engine = elastic(pool("p", boot_ms=(600_000, 600_000)))
+    order(engine, 3)
+    nodes = "\n".join(overview_lines(engine.overview()))
+    assert "0: 0 ready, 3 ordered besides" in nodes
+    engine.advance(60_000)
+    assert "3: 0 ready, 3 booting" in "\n".join(overview_lines(engine.overview()))

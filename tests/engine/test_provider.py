@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from elastic_cells import MINUTE, SECOND, elastic, nodes_in, order, orders, pool, said, submit, work
+from elastic_cells import MINUTE, QUICK, SECOND, elastic, nodes_in, order, orders, pool, said, submit, work
 from invariants import check_state
 
 from engine.commands import Cordon, Drain, RemoveNodes, RestoreNodes, SetScaling, Uncordon
@@ -222,3 +222,10 @@ def test_a_restart_and_a_fork_go_on_alike(tmp_path) -> None:
 def test_rates_of_lies_are_checked() -> None:
     with pytest.raises(SpecError, match=r"provider_faults\.silent"):
         ProviderFaults(silent=1001)
+
+
+def test_nothing_is_due_of_orders_that_are_over() -> None:
+    engine = elastic(pool("a"), settings=QUICK)
+    submit(engine, work("w", run=MINUTE))
+    engine.advance(40 * MINUTE)
+    assert engine.fork().next_due() == engine.next_due() == engine.now_ms + 10 * SECOND

@@ -222,6 +222,19 @@ def test_an_order_for_a_gang_that_is_gone_is_cancelled() -> None:
     assert not engine.state.capacity.row_of
 
 
+def test_an_order_for_a_gang_that_has_started_elsewhere_is_cancelled() -> None:
+    there = tuple(NodeSpec(id=f"n{i}", pool="a") for i in range(2))
+    engine = elastic(pool("a", cpu=8), nodes=there, settings=Autoscaling(scale_up_after_ms=0, scan_every_ms=500))
+    submit(engine, *(work(f"s{i}", cpu=8) for i in range(2)))
+    submit(engine, work("g", cpu=8, count=2))
+    engine.advance(500)
+    assert orders(engine) == [("a", "", 2, "open")]
+    engine.command(cmd.Cancel(ids=("s0", "s1")))
+    assert state_of(engine, "g") == "running"
+    engine.advance(1 * SECOND)
+    assert orders(engine) == [("a", "", 2, "cancelled")]
+
+
 def test_groups_of_a_gang_may_need_different_pools() -> None:
     engine = elastic(pool("cpu", cpu=8), pool("gpu", cpu=8, gpu=4, price=1000))
     groups = (

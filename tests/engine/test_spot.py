@@ -29,7 +29,8 @@ from engine.model import (
     TaskGroup,
     WorkloadSpec,
 )
-from engine.run_times import uniforms
+from engine.rehearsal import Rehearsal
+from engine.run_times import Learnt, uniforms
 from engine.spot import lifetime_ms
 
 SECOND, MINUTE, HOUR = 1000, 60_000, 3_600_000
@@ -278,6 +279,22 @@ def test_machines_are_taken_as_often_as_their_pool_says() -> None:
         lives = [lifetime_ms(part, rate) for part in uniforms(1, [f"n{i}" for i in range(4000)]).tolist()]
         gone = sum(life < HOUR for life in lives) / 4
         assert abs(gone - rate) < 40
+
+
+@pytest.mark.parametrize("rehearsed", [0, 1])
+def test_a_twin_knows_of_machines_only_how_often_they_are_taken(rehearsed: int) -> None:
+    """Half of the machines that have outlived five hours should be gone an hour later: not just those that the provider
+    will take, and not all that chance might have taken before."""
+    engine = Engine.open(None, seed=0, cell=cell(spot=1500, certain=0, taken_permille_hour=500, notice_ms=0))
+    engine.advance(5 * HOUR)
+    there = set(engine.state.capacity.row_of)
+    assert 25 < len(there) < 75
+    ahead = Rehearsal(engine.fork(), rehearsed, Learnt(engine.state))
+    for one in (engine, ahead):
+        one.advance(6 * HOUR)
+    left, foretold = (set(one.state.capacity.row_of) for one in (engine, ahead))
+    assert 0.25 * len(there) < len(foretold) < 0.75 * len(there)
+    assert left != foretold
 
 
 def test_every_machine_has_its_own_end_whatever_becomes_of_others(tmp_path: Path) -> None:

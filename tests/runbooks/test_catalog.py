@@ -9,7 +9,7 @@ import pytest
 from engine.commands import Cancel, ChangeQueue, DrainQueues, Reserve, SetPolicy
 from engine.errors import SpecError
 from engine.model import BurstSpec, FlavorQuota, NodeState, QueueMode, QueueSpec, ReservationSpec, WorkloadState
-from runbooks import amounts, catalog
+from runbooks import amounts, catalog, wording
 from runbooks.catalog import CATALOG, TIERS, Target, find
 from runbooks.plan import ActionName, Plan, QueueChange
 from runbooks.specs import differences, kept
@@ -36,7 +36,7 @@ def plan(action: str, *targets: str, **specs: object) -> Plan:
 
 
 def steps(wanted: Plan, *targets: Target, work: dict[str, Target] | None = None) -> list[str]:
-    return catalog.steps(wanted, targets, work or {})
+    return wording.steps(wanted, targets, work or {})
 
 
 def target(id_: str = "x", state: str = "queued", **facts: object) -> Target:
@@ -168,19 +168,19 @@ def test_no_state_lowers_a_tier(row: catalog.Action) -> None:
     ],
 )
 def test_titles(wanted: Plan, title: str) -> None:
-    assert catalog.title(wanted) == title
+    assert wording.title(wanted) == title
 
 
 def test_inverse_names_what_undoes_it() -> None:
-    assert catalog.inverse(plan("hold", "a"), (target(),)) == "Release a"
-    assert catalog.inverse(plan("cordon", "a", "b"), (target(state="ready"),)) == "Uncordon the same 2 nodes"
-    assert catalog.inverse(plan("set_policy", "easy"), (target("easy", "fcfs"),)) == "Set policy to fcfs"
-    assert catalog.inverse(plan("cancel", "a"), (target(),)).startswith("Cannot be undone")
-    assert catalog.inverse(plan("requeue", "a"), (target(),)).startswith("Cannot be undone")
-    assert catalog.inverse(plan("drain_queue", "q"), (target("q", "open"),)).startswith("Open q;")
-    back = catalog.inverse(plan("set_quota", "q", queue=LESS), (target("q", "open", queue=WAS),))
+    assert wording.inverse(plan("hold", "a"), (target(),)) == "Release a"
+    assert wording.inverse(plan("cordon", "a", "b"), (target(state="ready"),)) == "Uncordon the same 2 nodes"
+    assert wording.inverse(plan("set_policy", "easy"), (target("easy", "fcfs"),)) == "Set policy to fcfs"
+    assert wording.inverse(plan("cancel", "a"), (target(),)).startswith("Cannot be undone")
+    assert wording.inverse(plan("requeue", "a"), (target(),)).startswith("Cannot be undone")
+    assert wording.inverse(plan("drain_queue", "q"), (target("q", "open"),)).startswith("Open q;")
+    back = wording.inverse(plan("set_quota", "q", queue=LESS), (target("q", "open", queue=WAS),))
     assert back == "Set quota of q back to nominal gpu 32 GPU, weight 2, order best_effort"
-    back = catalog.inverse(plan("unreserve", "r"), (target("r", "made", reservation=MAINTENANCE),))
+    back = wording.inverse(plan("unreserve", "r"), (target("r", "made", reservation=MAINTENANCE),))
     assert back.startswith("Reserve r: 2 nodes (n1, n2) from 2026-03-01 12:00:00 UTC to")
 
 
@@ -295,7 +295,7 @@ def test_differences_of_queues_name_every_field() -> None:
     ],
 )
 def test_reading_back_can_fail(action: str, before: Target, now: Target, verified: bool) -> None:
-    text = catalog.check(find(action), before, now)
+    text = wording.check(find(action), before, now)
     assert text.startswith("verified: " if verified else "NOT verified: ")
 
 

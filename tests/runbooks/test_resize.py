@@ -6,7 +6,7 @@ import pytest
 
 from engine.control import Engine
 from engine.errors import RefusedError, SpecError
-from runbooks import catalog
+from runbooks import catalog, wording
 from runbooks.catalog import Target
 from runbooks.gate import Gate
 from runbooks.plan import Plan, Proposal, RequestChange
@@ -74,5 +74,5 @@ def test_reading_back_can_fail() -> None:
     row = catalog.find("resize")
     was = Target(id="w", state="queued", asks=(("main", {"cpu_milli": 4000}),))
     now = Target(id="w", state="queued", asks=(("main", {"cpu_milli": 1000}),))
-    assert catalog.check(row, was, now).startswith("verified: ")
-    assert catalog.check(row, was, was).startswith("NOT verified: ")
+    assert wording.check(row, was, now).startswith("verified: ")
+    assert wording.check(row, was, was).startswith("NOT verified: ")
