@@ -15,12 +15,14 @@ from console.text import printable
 from engine.errors import SpecError
 from engine.query import COLUMNS, Kind
 
-ScreenName = Literal["overview", "queues", "workloads", "nodes", "events", "whatif", "workload", "node"]
+ScreenName = Literal[
+    "overview", "queues", "workloads", "nodes", "events", "whatif", "workload", "node", "pools", "orders"
+]
 TargetKind = Literal["", "workload", "node", "queue"]
 SCREENS: tuple[ScreenName, ...] = (
-    "overview", "queues", "workloads", "nodes", "events", "whatif", "workload", "node",
+    "overview", "queues", "workloads", "nodes", "events", "whatif", "workload", "node", "pools", "orders",
 )  # fmt: skip
-LISTS: tuple[ScreenName, ...] = ("queues", "workloads", "nodes")
+LISTS: tuple[ScreenName, ...] = ("queues", "workloads", "nodes", "pools", "orders")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,8 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("nodes", "Nodes", ("4",), commands=("nodes",), argument="filter", shell="muster get nodes"),
     Action("events", "Events", ("5",), commands=("events",)),
+    Action("pools", "Pools", commands=("pools",), argument="filter", shell="muster pools"),
+    Action("orders", "Orders of machines", commands=("orders",), argument="filter", shell="muster orders"),
     Action(
         "whatif", "What if", ("6",), commands=("whatif",), argument="edit", shell="muster whatif --edit 'EDIT'",
     ),
@@ -318,4 +322,5 @@ def complete_command(line: str, cursor: int, available: Sequence[Action], kind: 
 
 
 def _kind_of(action: Action) -> Kind:
-    return "nodes" if action.id == "nodes" else "queues" if action.id == "queues" else "workloads"
+    kinds: dict[str, Kind] = {"nodes": "nodes", "queues": "queues", "pools": "pools", "orders": "orders"}
+    return kinds.get(action.id, "workloads")

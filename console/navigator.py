@@ -113,6 +113,18 @@ def _nodes(connect: Connect, _log: EventLog, _argument: str) -> Pane:
     return NodesPane(connect)
 
 
+def _pools(connect: Connect, _log: EventLog, _argument: str) -> Pane:
+    from console.screens.pools import PoolsPane
+
+    return PoolsPane(connect)
+
+
+def _orders(connect: Connect, _log: EventLog, _argument: str) -> Pane:
+    from console.screens.orders import OrdersPane
+
+    return OrdersPane(connect)
+
+
 def _events(connect: Connect, log: EventLog, _argument: str) -> Pane:
     from console.screens.events import EventsPane
 
@@ -141,6 +153,8 @@ _PAGES: dict[str, Callable[[Connect, EventLog, str], Pane]] = {
     "workloads": _workloads,
     "queues": _queues,
     "nodes": _nodes,
+    "pools": _pools,
+    "orders": _orders,
     "events": _events,
     "whatif": _whatif,
     "workload": _workload,

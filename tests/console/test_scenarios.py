@@ -99,6 +99,17 @@ async def watched(app: MusterApp, loop: EngineLoop) -> None:
             await pilot.pause(0.05)
         await pilot.press("4")
         await pilot.pause()
+        for page in ("pools", "orders"):
+            await pilot.press("colon", *page, "enter")
+            while not shows_rows(pilot, page):
+                assert time.monotonic() < deadline, f"no {page} are shown: {shown(pilot)}"
+                await pilot.pause(0.05)
+
+
+def shows_rows(pilot: Pilot[None], page: str) -> bool:
+    """Whether that list is there, read; a cell that does not grow has no orders."""
+    text = shown(pilot)
+    return "POOL" in text and page in text and "loading" not in text
 
 
 def started(loop: EngineLoop) -> bool:
