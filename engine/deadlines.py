@@ -47,11 +47,11 @@ def hazard_ppm_hour(state: State, pool: int, machines: int = 1) -> int:
     return min(each * machines, max(each, orders.storms[pool] * HOUR_MS * PPM // watched_ms))
 
 
-def spot_time_ms(remaining_ms: int, restore_ms: int, lost_ms: int, hazard_ppm: int) -> int | None:
+def spot_time_ms(remaining_ms: int, lost_ms: int, hazard_ppm: int) -> int | None:
     """How long what is left is expected to take on spot machines, of which one is taken with that hazard in an hour and
     each time costs `lost_ms`; None when it would never end there."""
     lost_ppm = hazard_ppm * lost_ms // HOUR_MS
-    return None if lost_ppm >= PPM else -(-(remaining_ms + restore_ms) * PPM // (PPM - lost_ppm))
+    return None if lost_ppm >= PPM else -(-remaining_ms * PPM // (PPM - lost_ppm))
 
 
 def turns_at(state: State, row: int) -> int | None:
@@ -86,11 +86,10 @@ def turns_at(state: State, row: int) -> int | None:
     if not 0 < w.checkpoint_cost[row] <= min(notices):
         # What runs without checkpoints loses all.
         most_lost_ms = min(w.checkpoint[row], remaining_ms) if w.checkpoint[row] else remaining_ms
-    restore_ms = terms.restore_ms if w.kept[row] else 0
-    expected_ms = spot_time_ms(remaining_ms, restore_ms, terms.restore_ms + most_lost_ms // 2, hazard_ppm)
+    expected_ms = spot_time_ms(remaining_ms, terms.restore_ms + most_lost_ms // 2, hazard_ppm)
     if expected_ms is None:
         return w.submitted[row]
-    once_more_ms = remaining_ms + restore_ms + most_lost_ms + terms.restore_ms
+    once_more_ms = remaining_ms + most_lost_ms + terms.restore_ms
     return max(terms.deadline_ms - max(expected_ms, once_more_ms) - lead_ms, w.submitted[row])
 
 

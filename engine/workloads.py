@@ -567,9 +567,12 @@ class Workloads(Table):
         return int(self.priority_value[self.priority[row]])
 
     def remaining_ms(self, row: int) -> int:
-        """How long the workload, started now with the fewest tasks it may start with, is expected to run."""
+        """How long the workload, started now with the fewest tasks it may start with, is expected to run: what is left
+        of its work, after its last checkpoint has been read back."""
         workload_class = self.class_at(row)
         left = workload_class.bound_ms - self.kept[row]
+        if self.kept[row]:
+            left += self.terms_at(row).restore_ms
         return max(left if workload_class.rigid else -(-left * workload_class.tasks // sum(workload_class.least)), 1)
 
     def expected_end(self, row: int, now_ms: int) -> int:

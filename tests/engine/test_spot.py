@@ -184,6 +184,17 @@ def test_reading_a_checkpoint_back_takes_its_time() -> None:
     assert engine.state.workloads.ended[0] == 2 * HOUR + 2 * MINUTE + 3 * MINUTE
 
 
+def test_time_to_read_a_checkpoint_back_counts_where_others_are_kept_waiting() -> None:
+    # Why: it would otherwise run into a reservation, or past the start that another was promised.
+    engine = engine_with(work("a", run=2 * HOUR, checkpoint_cost_ms=SECOND, restore_ms=3 * MINUTE))
+    engine.advance(HOUR)
+    engine.command(cmd.Suspend(ids=("a",)))
+    w = engine.state.workloads
+    assert w.remaining_ms(0) == HOUR + 3 * MINUTE
+    engine.command(cmd.Resume(ids=("a",)))
+    assert w.expected_end(0, engine.now_ms) == 2 * HOUR + 3 * MINUTE
+
+
 def test_an_elastic_gang_loses_the_tasks_on_the_machine_alone() -> None:
     engine = engine_with(work("a", count=4, least=2, elastic=True, kind="spot"), certain=0)
     engine.advance(MINUTE)
@@ -350,9 +361,9 @@ def test_another_machine_is_ordered_at_the_notice_and_there_when_the_work_needs_
 
 
 def test_expected_time_on_spot_machines() -> None:
-    assert spot_time_ms(HOUR, 0, 0, 500_000) == HOUR
-    assert spot_time_ms(10 * HOUR, 0, HOUR, 100_000) == -(-10 * HOUR * 10 // 9)
-    assert spot_time_ms(HOUR, 0, 2 * HOUR, 500_000) is None
+    assert spot_time_ms(HOUR, 0, 500_000) == HOUR
+    assert spot_time_ms(10 * HOUR, HOUR, 100_000) == -(-10 * HOUR * 10 // 9)
+    assert spot_time_ms(HOUR, 2 * HOUR, 500_000) is None
 
 
 def test_work_turns_when_its_slack_runs_out_and_ends_in_time() -> None:
@@ -378,7 +389,7 @@ def test_waiting_work_turns_at_the_moment_the_formula_gives(tmp_path: Path) -> N
     first.command(cmd.Submit(workloads=(work("late", run=10 * HOUR, **terms),)))
     hazard = hazard_ppm_hour(first.state, 0)
     assert hazard == 51_293
-    expected = spot_time_ms(10 * HOUR, 0, 31 * MINUTE, hazard)
+    expected = spot_time_ms(10 * HOUR, 31 * MINUTE, hazard)
     assert expected is not None
     at = turns_at(first.state, 2)
     assert at == 12 * HOUR - max(expected, 11 * HOUR + MINUTE)
