@@ -18,7 +18,7 @@ from engine.loop import EngineLoop
 from engine.model import CellSpec, NodeSpec, PoolSpec, Resources, ScalingSpec
 from tests.support.served import HOUR_MS, gpu_job, running_loop, served_on_unix
 
-PRICES = Path("/work/shared/data/prices")
+PRICES = Path(__file__).parents[3] / "shared" / "data" / "prices"
 Shell = Callable[..., int]
 
 

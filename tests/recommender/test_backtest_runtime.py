@@ -16,7 +16,7 @@ from engine.traces.trace import Problems, read_jobs
 from recommender.backtest_runtime import Run, backtest_rules, predictions, read, score, simple_rules
 from recommender.run_history import Submission
 
-SHARED = Path("/work/shared/data")
+SHARED = Path(__file__).parents[3] / "shared" / "data"
 HOUR = 3_600_000
 
 
