@@ -49,11 +49,11 @@ def submit(arguments: argparse.Namespace) -> None:
 def define(arguments: argparse.Namespace) -> None:
     """Give an empty cell its pools, nodes, queues and priority classes. Refused when it has some."""
     from console.document import read_document
-    from console.files import cell_of, placed, priced
+    from console.files import cell_of, placed
     from engine.commands import Define
 
     document = read_document(arguments.file)
-    cell = priced(document, cell_of(document), arguments.prices)
+    cell = cell_of(document, arguments.prices)
     with closing(connect(arguments)) as client, placed(document):
         receipt = client.command(Define(cell=cell))
     _acknowledge(arguments, receipt, f"{len(cell.nodes):,} nodes defined")

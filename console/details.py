@@ -91,7 +91,7 @@ def fleet(view: Overview, width: int) -> Section:
         share = f"{permille(view.fragmentation_ppm // 1000)} of the free GPU is fragmented"
         lines.insert(1, Line(((" " * 8, ""), (cut(share, width - 8), "dim"))))
     if view.cost_microusd_hour:
-        text = f"{money(view.cost_microusd_hour)} an hour, {money(view.idle_microusd_hour)} of it idle"
+        text = f"{money(view.cost_microusd_hour)}/h, {money(view.idle_microusd_hour)}/h idle"
         lines.append(Line(((fit("cost", 7) + " ", "dim"), (cut(text, width - 8), ""))))
     nodes, ready = sum(pool.nodes for pool in view.pools), sum(pool.ready for pool in view.pools)
     return Section("Fleet", tuple(lines), f"{ready:,}/{nodes:,} nodes ready · {printable(view.policy)}")

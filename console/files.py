@@ -63,12 +63,6 @@ def read_workloads(path: str, now: Now) -> tuple[WorkloadSpec, ...]:
     return workloads_of(read_document(path), now)
 
 
-def read_cell(path: str) -> CellSpec:
-    """The cell that a YAML or JSON file describes. Raises SpecError."""
-    document = read_document(path)
-    return priced(document, cell_of(document), None)
-
-
 def workloads_of(document: Document, now: Now) -> tuple[WorkloadSpec, ...]:
     """The document is one workload, a list, or a mapping with the one key `workloads`. `now` gives the cell's clock.
     Raises SpecError."""
@@ -84,9 +78,9 @@ def workloads_of(document: Document, now: Now) -> tuple[WorkloadSpec, ...]:
     return tuple(_workload(document, item, f"{prefix}[{i}]", now) for i, item in enumerate(top))
 
 
-def cell_of(document: Document) -> CellSpec:
-    """The document is a mapping with pools, nodes, queues, priority classes, settings and budgets; what it names under
-    `prices` is left to `priced`. Raises SpecError.
+def cell_of(document: Document, prices: str | None = None) -> CellSpec:
+    """The document is a mapping with pools, nodes, queues, priority classes, settings and budgets. Pools are priced by
+    the catalogue `prices`, a path, or by the one that the document names under `prices`. Raises SpecError.
 
     A pool may say `nodes: 64` instead of listing them: they are named `<pool>-0001` and so on. With `rack: 8` there
     are eight to a rack, with `rack: r7` all are in that one; likewise region, zone, block and nvlink.
@@ -114,8 +108,7 @@ def cell_of(document: Document) -> CellSpec:
     values.pop("prices", None)
     if isinstance(raw.get("settings"), dict):
         values["settings"] = _settings(document, raw["settings"])
-    cell: CellSpec = _convert(document, values, CellSpec, "")
-    return cell
+    return _priced(document, _convert(document, values, CellSpec, ""), prices)
 
 
 def _settings(document: Document, raw: dict[str, Any]) -> dict[str, Any]:
@@ -142,7 +135,7 @@ def _autoscaling(document: Document, raw: Any) -> Any:
     return msgspec.to_builtins(PRESETS[name]) | _renamed(document, given, AUTOSCALING_FORMS, path)
 
 
-def priced(document: Document, cell: CellSpec, prices: str | None) -> CellSpec:
+def _priced(document: Document, cell: CellSpec, prices: str | None) -> CellSpec:
     """The cell with its pools priced by a catalogue: that of `prices`, a path, or the one that the document names under
     `prices`, beside it. A pool that names a machine type has a price from there or of its own: it is never free because
     nobody said what it costs. Raises SpecError."""

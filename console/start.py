@@ -68,10 +68,10 @@ def serve_engine(arguments: argparse.Namespace) -> None:
         _serve(_served(arguments))
         return
     from console.document import read_document
-    from console.files import cell_of, placed, priced
+    from console.files import cell_of, placed
 
     document = read_document(arguments.cell_file)
-    served = _served(arguments, priced(document, cell_of(document), None))
+    served = _served(arguments, cell_of(document))
     with placed(document):
         _serve(served)
 

@@ -259,8 +259,8 @@ class TopologyRequest(Spec, frozen=True, kw_only=True):
 
 
 class Spread(Spec, frozen=True, kw_only=True):
-    """Tasks of a group evenly over the domains of a level: counts of any two that could take one differ by at most
-    `max_skew`."""
+    """Tasks of a group evenly over the domains of a level: none is placed in a domain that then has more than
+    `max_skew` above another that could take one. What is placed stays when the others change."""
 
     level: Level
     max_skew: int = 1

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from console.cli import parser
-from console.files import read_cell
+from console.document import read_document
+from console.files import cell_of
 from console.launch import ensure_engine
 from console.settings import DEMO_CELL, paths_in
 from console.sockets import probe
@@ -98,7 +99,7 @@ def test_every_cell_file_that_is_shown_can_be_read(tmp_path: Path) -> None:
     for text in shown:
         path = tmp_path / "cell.yaml"
         path.write_text(text)
-        cell = read_cell(str(path))
+        cell = cell_of(read_document(str(path)))
         if cell.pools:
             Engine.open(None).command(Define(cell=cell))
 

@@ -13,7 +13,7 @@ from console import document
 from console.act import _from_flags
 from console.cli import parser
 from console.document import read_document
-from console.files import cell_of, placed, read_cell, read_workloads, workloads_of
+from console.files import cell_of, placed, read_workloads, workloads_of
 from engine.commands import Define, Submit
 from engine.control import Engine
 from engine.errors import SpecError
@@ -171,7 +171,7 @@ queues:
 priority_classes:
   - {name: normal, value: 100}
 """
-    cell = read_cell(written(tmp_path, text, "cell.yaml"))
+    cell = cell_of(read_document(written(tmp_path, text, "cell.yaml")))
     assert [(node.id, node.rack) for node in cell.nodes] == [
         ("extra", ""), ("h100-0001", "h100-r001"), ("h100-0002", "h100-r001"), ("h100-0003", "h100-r002"),
     ]  # fmt: skip
@@ -198,7 +198,7 @@ priority_classes:
 )
 def test_a_malformed_cell_is_told(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(SpecError, match=problem):
-        read_cell(written(tmp_path, text, "cell.yaml"))
+        cell_of(read_document(written(tmp_path, text, "cell.yaml")))
 
 
 def test_quantities() -> None:
@@ -288,7 +288,7 @@ queues:
     disruption_window: 1d
 settings: {fair_half_life: 1d, preempt_after: 1m}
 """
-    cell = read_cell(written(tmp_path, text))
+    cell = cell_of(read_document(written(tmp_path, text)))
     queue = cell.queues[1]
     assert (queue.nominal, queue.lending_limit) == ({"gpu_milli": 32_000}, {"cpu_milli": 500})
     assert queue.borrowing_limit == {"gpu_milli": 16_000, "memory_mib": 2**20}
@@ -310,7 +310,7 @@ settings: {fair_half_life: 1d, preempt_after: 1m}
 )
 def test_a_queue_that_cannot_be_read_is_told_with_its_place(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(SpecError, match=told):
-        read_cell(written(tmp_path, text))
+        cell_of(read_document(written(tmp_path, text)))
 
 
 # --- where work may go, and what nodes are like
@@ -422,7 +422,7 @@ queues:
 
 
 def test_nodes_are_described_with_places_labels_taints_and_devices(tmp_path: Path) -> None:
-    cell = read_cell(written(tmp_path, CELL))
+    cell = cell_of(read_document(written(tmp_path, CELL)))
     h100, mig = cell.pools
     assert (h100.gpu_memory_mib, h100.nvlink_group, h100.labels) == (98_304, 4, {"gen": "4"})
     assert (h100.taints, h100.placement) == ((Taint(key="dedicated", value="train"),), PROFILES["gpu"])
@@ -498,7 +498,7 @@ def test_a_wrong_cell_is_told_with_its_line_and_nothing_is_applied(
 )  # fmt: skip
 def test_what_only_the_engine_can_know_is_told_with_its_line_too(tmp_path: Path, fields: str, told: str) -> None:
     text = read_document(written(tmp_path, "workloads:\n- {id: a, " + fields + "}\n"))
-    engine = Engine.open(None, cell=read_cell(written(tmp_path, CELL, "cell.yaml")))
+    engine = Engine.open(None, cell=cell_of(read_document(written(tmp_path, CELL, "cell.yaml"))))
     before = engine.version
 
     def submit() -> None:
@@ -514,7 +514,7 @@ def test_what_only_the_engine_can_know_is_told_with_its_line_too(tmp_path: Path,
 def test_how_nodes_are_watched_is_written_with_times(tmp_path: Path) -> None:
     given = "{suspect_after: 1m, grace: 30s, repair: [20m, 1h], flaps: 4, mass_permille: 100}"
     text = f"{CELL}settings: {{health: {given}}}\n"
-    health = read_cell(written(tmp_path, text, "cell.yaml")).settings.health
+    health = cell_of(read_document(written(tmp_path, text, "cell.yaml"))).settings.health
     assert (health.suspect_after_ms, health.grace_ms, health.repair_ms) == (60_000, 30_000, (1_200_000, 3_600_000))
     assert (health.flaps, health.mass_permille, health.heartbeat_every_ms) == (4, 100, 10_000)
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from console.cli import run
-from console.files import read_cell
+from console.document import read_document
+from console.files import cell_of
 from console.remote_client import RemoteClient
 from engine.catalogue import priced_cell, read_catalogue
 from engine.commands import Submit
@@ -248,28 +249,28 @@ def test_a_cell_file_names_its_list_and_its_budgets(tmp_path: Path) -> None:
         "queues: [{name: q}]\n"
         "budgets: [{name: b, scope: queue, of: q, limit_usd: 12.5, window: 7d, then: hold}]\n"
     )
-    cell = read_cell(str(path))
+    cell = cell_of(read_document(str(path)))
     assert cell.pools[0].price_microusd_hour == 12_500_000
     assert (cell.budgets[0].limit_microusd, cell.budgets[0].action) == (12_500_000, "hold")
     path.write_text(path.read_text().replace("big", "bigger"))
     with pytest.raises(SpecError, match=r"cell.yaml:3:.*pools\[0\].machine_type: .*'bigger'"):
-        read_cell(str(path))
+        cell_of(read_document(str(path)))
 
 
 def test_a_machine_type_that_nobody_prices_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "cell.yaml"
     path.write_text("pools:\n  - {name: p, machine_type: big, capacity: {cpu: 4}}\n")
     with pytest.raises(SpecError, match=r"cell.yaml:2:.*pools\[0\].machine_type: has no price"):
-        read_cell(str(path))
+        cell_of(read_document(str(path)))
     path.write_text(path.read_text().replace("big,", "big, price_usd_hour: 0,"))
-    assert read_cell(str(path)).pools[0].price_microusd_hour == 0, "free where somebody says so"
+    assert cell_of(read_document(str(path))).pools[0].price_microusd_hour == 0, "free where somebody says so"
 
 
 def test_negative_amounts_are_named_as_they_were_written(tmp_path: Path) -> None:
     path = tmp_path / "cell.yaml"
     path.write_text("pools: [{name: p, price_usd_hour: -1.5, capacity: {cpu: 4}}]\n")
     with pytest.raises(SpecError, match=r"cell.yaml:1:.*price_usd_hour: -1.5 is negative"):
-        read_cell(str(path))
+        cell_of(read_document(str(path)))
 
 
 def test_a_list_given_beside_the_cell_file_is_used(

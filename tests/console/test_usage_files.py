@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from console.files import read_cell, read_workloads
+from console.document import read_document
+from console.files import cell_of, read_workloads
 from engine.errors import SpecError
 from engine.model import CellSpec, Pressure, Resources, ServiceSpec, WorkloadSpec
 
@@ -22,7 +23,7 @@ def work(folder: Path, fields: str) -> WorkloadSpec:
 def cell(folder: Path, text: str) -> CellSpec:
     path = folder / "cell.yaml"
     path.write_text(text)
-    return read_cell(str(path))
+    return cell_of(read_document(str(path)))
 
 
 def test_a_pool_says_by_how_much_it_is_overcommitted_and_what_its_system_keeps(tmp_path: Path) -> None:

@@ -492,7 +492,7 @@ class Witness:
         if type(event) in (ev.Placed, ev.Grown, ev.Swapped):
             _check_admission(state, self._use, self._bursts)
             _check_place(state, event)
-            self.places.check(state, event.row)
+            self.places.check(state, event)
         if type(event) is ev.Placed and self.series is not None:
             series, self.series = self.series, None
             self._check_preemptor(state, series)
@@ -690,9 +690,12 @@ class Places:
         elif isinstance(event, ev.SubmittedMany):
             self._workloads += event.workloads
 
-    def check(self, state: State, row: int) -> None:
-        """That a workload which just got tasks may have them where they are."""
+    def check(self, state: State, event: ev.Placed | ev.Grown | ev.Swapped) -> None:
+        """That a workload may have the tasks it just got where they are. Near others and evenly spread are those that
+        were placed now: nobody moves the tasks that stayed when others left, or when room came up elsewhere."""
+        row = event.row
         spec, held = self._workloads[row], self._held(state, row)
+        new = [set(array("i", placement.nodes)) for placement in event.groups]
         for group, nodes in enumerate(held):
             for node in nodes:
                 self._check_node(spec, spec.groups[group], self._nodes[node])
@@ -705,9 +708,9 @@ class Places:
             for other in range(len(self._workloads))
             if other != row and state.workloads.state[other] in BOUND
         }
-        self._check_bonds(spec, mine, others)
+        self._check_bonds(spec, set().union(*new), mine, others)
         for group, nodes in enumerate(held):
-            self._check_spread(state, row, group, nodes)
+            self._check_spread(state, row, group, nodes, new[group])
 
     def domain(self, level: str, node: int) -> tuple[str, ...]:
         """Names from the widest level down; a node whose name at the level is not known is alone."""
@@ -736,10 +739,10 @@ class Places:
             tolerated = any(t.key == taint.key and t.value in ("", taint.value) for t in group.tolerations)
             assert tolerated or taint.effect != "NoSchedule", f"{spec.id} does not tolerate {taint.label} of {node.id}"
 
-    def _check_bonds(self, spec: WorkloadSpec, mine: set[int], others: dict[int, set[int]]) -> None:
+    def _check_bonds(self, spec: WorkloadSpec, new: set[int], mine: set[int], others: dict[int, set[int]]) -> None:
         for bond in spec.near:
             domains = {self.domain(bond.level, n) for o, at in others.items() if self._carries(o, bond) for n in at}
-            here = {self.domain(bond.level, node) for node in mine}
+            here = {self.domain(bond.level, node) for node in new}
             assert not domains or here <= domains, f"{spec.id} must be near {bond}: it is in {here}, not in {domains}"
         for other, at in others.items():
             both = [bond for bond in spec.apart if self._carries(other, bond)]
@@ -751,10 +754,10 @@ class Places:
     def _carries(self, row: int, bond: Affinity) -> bool:
         return bond.tags.items() <= self._workloads[row].tags.items()
 
-    def _check_spread(self, state: State, row: int, group: int, nodes: Counter[int]) -> None:
-        """No domain has more than the skew above another in which one more task could have gone."""
+    def _check_spread(self, state: State, row: int, group: int, nodes: Counter[int], new: set[int]) -> None:
+        """No domain that got a task has more than the skew above another in which one more could have gone."""
         spec = self._workloads[row].groups[group].spread
-        if spec is None:
+        if spec is None or not new:
             return
         counts: Counter[tuple[str, ...]] = Counter()
         for node, count in nodes.items():
@@ -771,7 +774,7 @@ class Places:
                 continue
             if capacity.fits(node, shape):
                 domain = self.domain(spec.level, node)
-                skew = max(counts.values()) - counts[domain]
+                skew = max(counts[self.domain(spec.level, at)] for at in new) - counts[domain]
                 assert skew <= spec.max_skew, f"{self._workloads[row].id} has {counts}, and room in {domain}"
 
 
