@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from console.client import RuntimeEstimate
 from engine.query import Page, Query, Term
 from recommender.failing import failing_nodes
+from recommender.findings import QUOTA_WAIT_MS, Covered, Likely, advise
 from recommender.runtime import Asked, Finished, RuntimeModel
-from recommender.suggest import MAX_TARGETS, QUOTA_WAIT_MS, Advice, advise
+from recommender.suggest import MAX_TARGETS, Advice
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -94,12 +95,42 @@ class Advisor:
         failing = failing_nodes(self._loop.call(lambda engine: engine.agents.report()))
         with self._lock:
             self._catch_up()
-            found = advise(
-                overview, waiting=waiting, queues=queues, cordoned=cordoned, running=running, runtimes=self._runtimes
-            )
+            likely, covered = self._likely(running)
+        found = advise(
+            overview,
+            waiting=waiting,
+            queues=queues,
+            cordoned=cordoned,
+            running=running,
+            likely=likely,
+            covered=covered,
+        )
         partly = (f"{unseen:,} more cordoned nodes were not looked at",) if unseen else ()
         suggestions = (*failing, *found.suggestions)
         return Advice(version=found.version, suggestions=suggestions, unknown=(*found.unknown, *partly))
+
+    def _likely(self, running: Page) -> tuple[dict[str, Likely], Covered | None]:
+        """How long each of those that run should, where likes of its own tell, and how well such figures have held."""
+        found = {}
+        for values in running.rows:
+            row = dict(zip(running.columns, values, strict=True))
+            said = self._runtimes.estimate(
+                Asked(
+                    name=row["name"],
+                    tenant=row["tenant"],
+                    queue=row["queue"],
+                    tasks=row["tasks"],
+                    gpu_milli=row["gpu"],
+                    estimate_ms=row["estimate"] or 0,
+                )
+            )
+            # All finished work together is no like of anything: a service would look overdue beside it.
+            if said is not None and said.level != "all":
+                found[row["id"]] = Likely(p90_ms=said.p90_ms, samples=said.samples, level=said.level)
+        skill = self._runtimes.skill()
+        if skill is None:
+            return found, None
+        return found, Covered(scored=skill.scored, p90_coverage_permille=skill.p90_coverage_permille)
 
     def _catch_up(self) -> None:
         """Learn what has finished since the last time. All of it is read before any is learnt: a failure costs none."""

@@ -435,7 +435,7 @@ def _arrivals(origin: Engine, under: Conditions) -> list[tuple[int, WorkloadSpec
         return []
     submitted = view(w.submitted)
     since = max(now_ms - HISTORY_MS, int(submitted.min()))
-    recent = np.flatnonzero((submitted >= since) & (view(w.array) < 0)).tolist()
+    recent = np.flatnonzero((submitted > since) & (view(w.array) < 0)).tolist()
     span = now_ms - since
     if span <= 0:
         return []

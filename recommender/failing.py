@@ -26,6 +26,9 @@ def mass_suspicion(report: AgentsReport) -> list[Suggestion]:
     part, count = f"{report.suspect:,} of {report.watched:,} watched nodes", f"{report.suspect:,}"
     return [
         Suggestion(
+            kind="mass_suspicion",
+            about="cell",
+            severity=report.suspect,
             finding=f"{part} are suspect at once: it may be the network; few are declared lost at a time",
             action="notify",
             targets=(),
@@ -51,6 +54,8 @@ def straggler_suggestion(node: str, slow: list[Straggler]) -> Suggestion:
     worst = slow[0]
     part = worst.done_permille / worst.median_permille
     return Suggestion(
+        kind="straggler",
+        severity=1 - part,
         finding=f"drain node {node}: its task of {worst.workload} runs at {part:.1f} of the gang's median, "
         f"{worst.samples} samples",
         action="drain",
@@ -79,6 +84,9 @@ def flapping(report: AgentsReport) -> list[Suggestion]:
     most = max(times for _, times in report.flapping)
     return [
         Suggestion(
+            kind="flapping",
+            about="cell",
+            severity=len(report.flapping),
             finding=f"{len(report.flapping)} nodes were lost again and again and are cordoned",
             action="drain",
             targets=tuple(node for node, _ in report.flapping[:MAX_TARGETS]),
@@ -100,6 +108,9 @@ def needing_hands(report: AgentsReport) -> list[Suggestion]:
     most = max(times for _, times in report.needs_hands)
     return [
         Suggestion(
+            kind="needs_hands",
+            about="cell",
+            severity=len(report.needs_hands),
             finding=f"{len(report.needs_hands)} nodes are down and their repairs failed: they need hands",
             action="notify",
             targets=tuple(node for node, _ in report.needs_hands[:MAX_TARGETS]),
@@ -127,6 +138,9 @@ def skewed_clocks(report: AgentsReport) -> list[Suggestion]:
     way = "ahead" if ms > 0 else "behind"
     return [
         Suggestion(
+            kind="clock_skew",
+            about="cell",
+            severity=report.skewed_count,
             finding=f"the clocks of {_nodes(report.skewed_count)} are off by more than {span(SKEW_MS)}, "
             f"that of {node} {span(abs(ms))} {way}",
             action="notify",
@@ -149,6 +163,9 @@ def strangers(report: AgentsReport) -> list[Suggestion]:
     names = ", ".join(name for name, _ in report.strangers[:5])
     return [
         Suggestion(
+            kind="strangers",
+            about="cell",
+            severity=len(report.strangers),
             finding=f"agents call from {_nodes(len(report.strangers))} that nobody ordered: {names}",
             action="notify",
             targets=(),

@@ -1,37 +1,36 @@
-"""From what is seen to what might be done: findings as typed suggestions, with evidence, or a plain "cannot tell".
+"""What a suggestion is: a finding, one action of a closed list, the evidence, and what is promised; and which is first.
 
-Pure functions over pages the engine answered. Nothing here acts: a suggestion's action is a name which the runbook
-catalogue may know ("uncordon") or which asks for a person's attention only ("notify").
+Nothing here acts. An action is one that the gate knows, with the words that stand behind its name in the shell, or
+`notify`, which asks for a person's attention only. This module loads nothing heavy: faces decode what is in it.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+import base64
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Literal
 
 import msgspec
 
-from engine.errors import SpecError
-from engine.query import NodeDetail, Overview, Page
-from recommender.runtime import Asked, Estimate, RuntimeModel, Skill
-
-QUOTA_WAIT_MS = FRAGMENTED_WAIT_MS = 30 * 60_000
-"""A wait for quota longer than this is a finding when neighbours leave theirs unused; and one for room that is there,
-but in pieces."""
-CORDONED_MS = 60 * 60_000
-"""A node that is cordoned and empty for longer than this may have been forgotten."""
-OVERRUN = 2
-"""A run past this many times the p90 of its likes is a finding."""
 MAX_TARGETS = 100
 """Targets in one suggestion: more than a person can look through helps nobody."""
-CALIBRATED_PERMILLE = (800, 980)
-"""A p90 that covered fewer, or more, of the past runs than this is not to be leaned on."""
-LEAST_SCORED = 30
-"""Scored runs below which a measured skill says little."""
+CPUS_OF_A_GPU = 16
+"""So many cores count as one GPU where the benefit of work without GPU is compared."""
+GPU_HOUR_MICROUSD = 2_000_000
+"""What a GPU-hour counts for beside money where the cell's own prices do not tell."""
+THIN_PERMILLE = 500
+"""What a benefit counts for whose evidence is thin."""
 
-Act = Literal["notify", "uncordon", "consolidate", "drain"]
-Row = dict[str, Any]
+Action = Literal[
+    "notify",
+    "cancel", "hold", "release", "requeue", "suspend", "resume", "cordon", "uncordon", "drain", "hold_queue",
+    "drain_queue", "open_queue", "set_quota", "reserve", "unreserve", "set_policy", "consolidate", "interrupt",
+    "resize",
+    "set_price", "set_budget", "remove_budget", "approve_spending",
+    "set_scaling", "set_targets", "set_autoscaling",
+]  # fmt: skip
+"""`notify`, or an action of the gate's catalogue."""
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,14 +42,56 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     """How many objects it was measured on."""
     value: str
+    baseline: str = ""
+    """What is usual, allowed or compared with, in the unit of the value; empty when the fact stands alone."""
+
+
+class Expected(msgspec.Struct, frozen=True, kw_only=True):
+    """What is promised if the action is taken, such that it can be checked: a series of the telemetry, from what to
+    what, by when. `recommender.metrics` has the names and units."""
+
+    metric: str
+    of: str
+    subject: str
+    was: float
+    """Now."""
+    to: float
+    """At most when below `was`, at least when above it."""
+    within_ms: int
+    """So long after the action it shall be so, on average over the last quarter of that time."""
+
+
+class Benefit(msgspec.Struct, frozen=True, kw_only=True):
+    """What acting is worth in the day ahead, in thousandths of GPU-hours; CPUS_OF_A_GPU core-hours count as one."""
+
+    waiting_gpu_milli_h: int = 0
+    """Less waiting: what those that wait ask for, times how much earlier they start."""
+    at_risk_gpu_milli_h: int = 0
+    """Work or capacity that stands to be lost or to be of no use if nothing is done."""
+    lost_gpu_milli_h: int = 0
+    """Work that the action itself costs."""
+
+
+class ModelSkill(msgspec.Struct, frozen=True, kw_only=True):
+    """How well the model that speaks in a finding has done so far, on what happened after it had spoken."""
+
+    model: str
+    measure: str
+    """Such as "runs within their p90"."""
+    value: str
+    scored: int
+    """Of how many; 0 when it has not been measured here."""
 
 
 class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     """One finding and the smallest thing to do about it."""
 
+    kind: str
+    """A short token of what is found, such as `quota_beside_idle`: one for each function that finds."""
     finding: str
-    action: Act
+    action: Action
     targets: tuple[str, ...]
+    """Ids that the action is for, in the order in which they stand in the shell; for `notify`, whom or what to see."""
     evidence: tuple[Evidence, ...]
     counterfactual: str
     """What would have to be different for there to be no suggestion."""
@@ -58,6 +99,28 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     """What else could be done; the last is doing nothing, and what that means."""
     thin: tuple[str, ...] = ()
     """Why the evidence is weaker than it looks; empty when it is sound."""
+    about: str = ""
+    """What it is about where that is not its targets, such as the queue whose waiting work changes all the time. A
+    finding of the same kind about the same is the same finding, however its targets and values move."""
+    parameters: tuple[str, ...] = ()
+    """Words behind the targets in the shell, such as ("--nominal", "gpu=24"): with them the action can be proposed."""
+    trial: tuple[str, ...] = ()
+    """What to try on the twin, as `muster whatif --edit` takes it, where the action itself does not say. As near to the
+    action as the twin can."""
+    severity: float = 0.0
+    """How bad it is, more is worse: in the unit of the first evidence. 0 where that has no meaning."""
+    benefit: Benefit = Benefit()
+    cost_delta_microusd_hour: int | None = None
+    """What acting adds to the hourly bill, negative when it saves; None when it is not known."""
+    expected: Expected | None = None
+    """None when nothing is promised that could be measured."""
+    skill: ModelSkill | None = None
+    """Of the model that speaks in it; None when no model does."""
+    id: str = ""
+    """Digest of kind and what it is about: the same for the same finding. Given by itself."""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "id", stable_id(self.kind, (self.about,) if self.about else self.targets))
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,272 +131,62 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """What could not be judged, and why."""
 
 
-def advise(
-    overview: Overview,
-    *,
-    waiting: Page,
-    queues: Page,
-    cordoned: Sequence[NodeDetail],
-    running: Page,
-    runtimes: RuntimeModel,
-) -> Advice:
-    """All findings. `waiting` are queued workloads, `running` running ones, `cordoned` nodes in that state.
+def stable_id(kind: str, about: Iterable[str]) -> str:
+    """As in `R-k3vq7`: 25 bits of SHA-256 over the kind and the sorted names, in letters and digits that people can
+    type. Among a hundred findings two share an id with a chance of 1 in 7,000; the list then keeps the first."""
+    digest = hashlib.sha256(msgspec.json.encode([kind, *sorted(about)])).digest()
+    return f"R-{base64.b32encode(digest)[:5].decode().lower()}"
 
-    Raises SpecError naming a column that a page lacks.
+
+def same_id(typed: str) -> str:
+    """What a person typed for an id: capitals, or no `R-`, are fine."""
+    text = typed.strip().lower()
+    return f"R-{text.removeprefix('r-')}"
+
+
+# -- which is first ---------------------------------------------------------------------------------------------------
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of suggestions of one kind that were acted on."""
+
+    kept: int = 0
+    """Checked, and what was promised happened."""
+    broken: int = 0
+    """Checked, and it did not, or only in part."""
+
+
+def worth_gpu_milli_h(
+    suggestion: Suggestion, record: Record | None = None, gpu_hour_microusd: int = GPU_HOUR_MICROUSD
+) -> int:
+    """What acting on it is worth in the day ahead, in thousandths of a GPU-hour:
+
+        certainty x (waiting saved + work at risk + money saved / price of a GPU-hour) - work lost by acting
+
+    where certainty is 1, halved when the evidence is thin, times (kept + 2) / (checked + 2) of what came of its kind:
+    1 without a record, the share that was kept with a long one. Money is what is saved in 24 h, and less than nothing
+    when acting costs.
     """
-    late, unknown = overruns(running, runtimes)
-    found = [
-        *quota_beside_idle(waiting, queues),
-        *fragmented_gangs(overview, waiting),
-        *forgotten_cordons(overview, cordoned),
-        *late,
-    ]
-    return Advice(
-        version=max(overview.version, waiting.version, queues.version, running.version),
-        suggestions=tuple(found),
-        unknown=unknown,
-    )
+    benefit, record = suggestion.benefit, record or Record()
+    saved = -(suggestion.cost_delta_microusd_hour or 0) * 24 * 1000 // max(gpu_hour_microusd, 1)
+    gains = benefit.waiting_gpu_milli_h + benefit.at_risk_gpu_milli_h + max(saved, 0)
+    certainty = THIN_PERMILLE if suggestion.thin else 1000
+    gains = gains * certainty * (record.kept + 2) // (1000 * (record.kept + record.broken + 2))
+    return gains - benefit.lost_gpu_milli_h + min(saved, 0)
 
 
-# -- waits for quota while neighbours are idle ------------------------------------------------------------------------
+def ranked(
+    suggestions: Iterable[Suggestion], records: Mapping[str, Record], gpu_hour_microusd: int = GPU_HOUR_MICROUSD
+) -> list[tuple[int, Suggestion]]:
+    """Each finding once, with its worth, what is worth most first; equal worth by severity, then by id."""
+    once: dict[str, Suggestion] = {}
+    for suggestion in suggestions:
+        once.setdefault(suggestion.id, suggestion)
+    rated = [(worth_gpu_milli_h(each, records.get(each.kind), gpu_hour_microusd), each) for each in once.values()]
+    return sorted(rated, key=lambda item: (-item[0], -item[1].severity, item[1].kind, item[1].id))
 
 
-def quota_beside_idle(waiting: Page, queues: Page) -> list[Suggestion]:
-    """One suggestion for each queue with long quota waits whose siblings have quota and neither use nor want it."""
-    by_name = {
-        row["name"]: row for row in rows(queues, "name", "parent", "queued", "running", "gpu_nominal", "cpu_nominal")
-    }
-    stuck: dict[str, list[Row]] = defaultdict(list)
-    for row in rows(waiting, "id", "queue", "state", "reason", "wait"):
-        if row["state"] == "queued" and row["reason"] == "WaitingForQuota" and row["wait"] > QUOTA_WAIT_MS:
-            stuck[row["queue"]].append(row)
-    found = []
-    for name, late in sorted(stuck.items()):
-        idle = idle_siblings(by_name.get(name), by_name)
-        if idle:
-            found.append(quota_suggestion(name, late, idle, partial(waiting)))
-    return found
-
-
-def idle_siblings(queue: Row | None, by_name: dict[str, Row]) -> list[Row]:
-    """Queues under the same parent that have a quota of their own, and nothing running or queued."""
-    if queue is None:
-        return []
-    return [
-        other
-        for other in by_name.values()
-        if other["parent"] == queue["parent"]
-        and other["name"] != queue["name"]
-        and not other["running"]
-        and not other["queued"]
-        and (other["gpu_nominal"] or other["cpu_nominal"])
-    ]
-
-
-def quota_suggestion(name: str, late: list[Row], idle: list[Row], thin: tuple[str, ...]) -> Suggestion:
-    longest = max(row["wait"] for row in late)
-    neighbours = ", ".join(f"{row['name']} ({quota(row)})" for row in idle)
-    return Suggestion(
-        finding=f"{len(late)} in queue {name} wait for quota while {neighbours} is idle",
-        action="notify",
-        targets=ids(late),
-        evidence=(
-            Evidence(metric="longest wait for quota", window="now", rows=len(late), value=span(longest)),
-            Evidence(metric="idle sibling quota", window="now", rows=len(idle), value=neighbours),
-        ),
-        counterfactual=f"No suggestion if none had waited over {span(QUOTA_WAIT_MS)}, or no sibling were idle",
-        alternatives=(
-            f"Raise the quota of {name}, or lower that of an idle sibling, by a change of the queue tree",
-            "Do nothing: they start when work of their own queue ends",
-        ),
-        thin=("one moment only: the siblings may be idle just now", *thin),
-    )
-
-
-def quota(row: Row) -> str:
-    """The nominal quota people count in: GPU where there is any, else CPU."""
-    return f"{whole(row['gpu_nominal'])} GPU" if row["gpu_nominal"] else f"{whole(row['cpu_nominal'])} CPU"
-
-
-# -- waits for room that is there, but in pieces ----------------------------------------------------------------------
-
-
-def fragmented_gangs(overview: Overview, waiting: Page) -> list[Suggestion]:
-    """One suggestion for all that fragmentation has held up for long: to make room for the largest of them."""
-    late = [
-        row
-        for row in rows(waiting, "id", "queue", "state", "reason", "wait")
-        if row["state"] == "queued" and row["reason"] == "Fragmented" and row["wait"] > FRAGMENTED_WAIT_MS
-    ]
-    if not late:
-        return []
-    first = max(late, key=lambda row: (row.get("gpu") or 0, row["wait"]))
-    longest = max(row["wait"] for row in late)
-    asked_gpu = sum(row.get("gpu") or 0 for row in late)
-    evidence = [Evidence(metric="longest wait for whole pieces", window="now", rows=len(late), value=span(longest))]
-    if asked_gpu:
-        evidence.append(Evidence(metric="asked for", window="now", rows=len(late), value=f"{whole(asked_gpu)} GPU"))
-    if overview.fragmentation_ppm is not None:
-        share = f"{overview.fragmentation_ppm / 10_000:.1f} % of the free GPU"
-        evidence.append(Evidence(metric="fragmentation for the live mix", window="now", rows=1, value=share))
-    held_up = "1 workload waits" if len(late) == 1 else f"{len(late)} workloads wait"
-    return [
-        Suggestion(
-            finding=f"{held_up} for room that is free, but in pieces; the largest is {first['id']}",
-            action="consolidate",
-            targets=(first["id"],),
-            evidence=tuple(evidence),
-            counterfactual=f"No suggestion if none had waited over {span(FRAGMENTED_WAIT_MS)} because of fragmentation",
-            alternatives=(
-                "Uncordon or add nodes, where there are any: nothing is stopped for that",
-                "Do nothing: it starts when enough of what runs ends on the same nodes",
-            ),
-            thin=(
-                "whether moves are found that make room, and at what cost, is known once they are planned",
-                *partial(waiting),
-            ),
-        )
-    ]
-
-
-# -- nodes left cordoned ----------------------------------------------------------------------------------------------
-
-
-def forgotten_cordons(overview: Overview, cordoned: Sequence[NodeDetail]) -> list[Suggestion]:
-    """One suggestion for all nodes that were cordoned long ago and are empty. Down and draining nodes are not meant."""
-    idle = [
-        node
-        for node in cordoned
-        if node.state == "cordoned" and not node.workloads and node.now_ms - node.since_ms > CORDONED_MS
-    ]
-    if not idle:
-        return []
-    shortest = min(node.now_ms - node.since_ms for node in idle)
-    capacity = sum(node.capacity.get("gpu_milli", 0) for node in idle)
-    unit = "GPU" if capacity else "CPU"
-    capacity = capacity or sum(node.capacity.get("cpu_milli", 0) for node in idle)
-    waiting = overview.states.get("queued", 0)
-    return [
-        Suggestion(
-            finding=f"{len(idle)} cordoned nodes are empty, the newest cordon {span(shortest)} old",
-            action="uncordon",
-            targets=tuple(node.id for node in idle[:MAX_TARGETS]),
-            evidence=(
-                Evidence(
-                    metric="time cordoned, at least", window="since the cordon", rows=len(idle), value=span(shortest)
-                ),
-                Evidence(metric="capacity out of use", window="now", rows=len(idle), value=f"{whole(capacity)} {unit}"),
-                Evidence(metric="workloads queued", window="now", rows=waiting, value=str(waiting)),
-            ),
-            counterfactual=f"No suggestion if they had been cordoned for less than {span(CORDONED_MS)} or had work",
-            alternatives=(
-                "Ask who cordoned them, and why, before returning them",
-                f"Do nothing: {whole(capacity)} {unit} stay out of use"
-                + ("" if waiting else "; nothing waits for them"),
-            ),
-            thin=("why they were cordoned is not recorded, and there are no device health readings to check",),
-        )
-    ]
-
-
-# -- runs far past their likes ----------------------------------------------------------------------------------------
-
-
-def overruns(running: Page, runtimes: RuntimeModel) -> tuple[list[Suggestion], tuple[str, ...]]:
-    """One suggestion for each run past OVERRUN x p90 of its likes, and a line on those that have no likes."""
-    columns = ("id", "name", "state", "tenant", "queue", "tasks", "gpu", "run", "estimate")
-    found, judged, silent = [], 0, 0
-    skill = runtimes.skill()
-    for row in rows(running, *columns):
-        if row["state"] != "running" or row["run"] is None:
-            continue
-        judged += 1
-        likely = runtimes.estimate(asked(row))
-        # All finished work together is no like of anything: a service would look overdue beside it.
-        if likely is None or likely.level == "all":
-            silent += 1
-        elif row["run"] > OVERRUN * likely.p90_ms:
-            found.append(overrun_suggestion(row, likely, skill))
-    unknown = list(partial(running))
-    if silent:
-        unknown.append(
-            f"{silent} of {judged} running workloads have too few finished likes to say how long they should run"
-        )
-    return found, tuple(unknown)
-
-
-def asked(row: Row) -> Asked:
-    return Asked(
-        name=row["name"],
-        tenant=row["tenant"],
-        queue=row["queue"],
-        tasks=row["tasks"],
-        gpu_milli=row["gpu"],
-        estimate_ms=row["estimate"] or 0,
-    )
-
-
-def overrun_suggestion(row: Row, likely: Estimate, skill: Skill | None) -> Suggestion:
-    limit = OVERRUN * likely.p90_ms
-    evidence = [
-        Evidence(metric="run so far", window="this attempt", rows=1, value=span(row["run"])),
-        Evidence(
-            metric=f"p90 run time of likes ({likely.level})",
-            window=f"last {likely.samples} finished",
-            rows=likely.samples,
-            value=span(likely.p90_ms),
-        ),
-    ]
-    if skill is not None:
-        covered = f"{skill.p90_coverage_permille / 10:.1f} %"
-        evidence.append(Evidence(metric="runs within their p90", window="last ends", rows=skill.scored, value=covered))
-    return Suggestion(
-        finding=f"{row['id']} has run {span(row['run'])}, over {OVERRUN} x its likes' p90 ({span(likely.p90_ms)})",
-        action="notify",
-        targets=(row["id"],),
-        evidence=tuple(evidence),
-        counterfactual=f"No suggestion if it had run less than {span(limit)}",
-        alternatives=(
-            "Requeue it, if its owner finds it stuck: work since its last checkpoint is lost",
-            "Do nothing: it keeps its capacity until it ends",
-        ),
-        thin=doubts(row, likely, skill),
-    )
-
-
-def doubts(row: Row, likely: Estimate, skill: Skill | None) -> tuple[str, ...]:
-    """What weakens a finding that rests on the estimated run time."""
-    found = []
-    if (row["estimate"] or 0) > row["run"]:
-        found.append(f"its owner asked for {span(row['estimate'])}, which is not over yet")
-    if skill is None or skill.scored < LEAST_SCORED:
-        found.append(f"fewer than {LEAST_SCORED} estimates have been scored so far")
-    elif not CALIBRATED_PERMILLE[0] <= skill.p90_coverage_permille <= CALIBRATED_PERMILLE[1]:
-        found.append(
-            f"the estimates are off: p90 held for {skill.p90_coverage_permille / 10:.1f} % of past runs, not 90 %"
-        )
-    return tuple(found)
-
-
-# -- reading pages ----------------------------------------------------------------------------------------------------
-
-
-def rows(page: Page, *needed: str) -> Iterator[Row]:
-    """The page's rows by column name. Raises SpecError naming columns it lacks."""
-    missing = [name for name in needed if name not in page.columns]
-    if missing:
-        raise SpecError("columns", f"the page lacks {', '.join(missing)}", f"Ask for {', '.join(needed)}")
-    return (dict(zip(page.columns, row, strict=True)) for row in page.rows)
-
-
-def partial(page: Page) -> tuple[str, ...]:
-    """A line when the page is a window onto more rows than it holds."""
-    seen = len(page.rows)
-    return (f"looked at {seen:,} of {page.matched:,} workloads",) if seen < page.matched else ()
-
-
-def ids(found: list[Row]) -> tuple[str, ...]:
-    return tuple(row["id"] for row in found[:MAX_TARGETS])
+# -- words that findings share ----------------------------------------------------------------------------------------
 
 
 def whole(milli: int) -> str:

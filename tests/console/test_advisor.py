@@ -15,8 +15,8 @@ from engine.control import Engine
 from engine.errors import NotFoundError
 from engine.loop import EngineLoop
 from engine.query import Page, Query
+from recommender.findings import CORDONED_MS
 from recommender.runtime import LEAST_SAMPLES, Level
-from recommender.suggest import CORDONED_MS
 from tests.support.cells import workload
 from tests.support.served import running_loop
 

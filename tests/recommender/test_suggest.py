@@ -1,301 +1,61 @@
-"""Findings become typed suggestions with evidence; thin evidence is called thin; nothing is invented."""
+"""Suggestions: the same finding keeps its id, is listed once, and what is worth most comes first."""
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
-from engine.commands import Cordon, Submit
-from engine.control import Engine
-from engine.errors import SpecError
-from engine.model import CellSpec, NodeSpec, PoolSpec, QueueSpec, Resources, TaskGroup, WorkloadSpec
-from engine.query import NodeDetail, Overview, Page, Query, Term
-from recommender import suggest
-from recommender.runtime import Finished, RuntimeModel
-from recommender.suggest import CORDONED_MS, QUOTA_WAIT_MS, Advice, Suggestion
-from runbooks.plan import ActionName
-
-HOUR = 3_600_000
-NOW = 100 * HOUR
+from recommender.suggest import Benefit, Evidence, Record, Suggestion, ranked, same_id, worth_gpu_milli_h
 
 
-def page(columns: tuple[str, ...], *rows: list[Any], matched: int | None = None) -> Page:
-    return Page(
-        version=7,
-        at_ms=NOW,
-        columns=columns,
-        rows=list(rows),
-        matched=len(rows) if matched is None else matched,
-        total=len(rows),
+def suggestion(kind: str = "k", **fields: Any) -> Suggestion:
+    given: dict[str, Any] = {
+        "finding": "something stands out",
+        "action": "notify",
+        "targets": ("a",),
+        "evidence": (Evidence(metric="m", window="now", rows=1, value="2"),),
+        "counterfactual": "No suggestion if it were not so",
+        "alternatives": ("Do nothing: it stays so",),
+    }
+    return Suggestion(kind=kind, **{**given, **fields})
+
+
+def test_an_id_is_short_typed_in_any_case_and_stays_as_targets_are_listed_in_another_order() -> None:
+    one, other = suggestion(targets=("a", "b")), suggestion(targets=("b", "a"), finding="in other words")
+    assert one.id == other.id
+    assert len(one.id) == len("R-xxxxx")
+    assert same_id(one.id.upper()) == same_id(one.id.removeprefix("R-")) == one.id
+
+
+def test_another_kind_or_target_is_another_id() -> None:
+    assert (
+        len({suggestion().id, suggestion(kind="l").id, suggestion(targets=("b",)).id, suggestion(about="a b").id}) == 4
     )
 
 
-def overview(queued: int = 0) -> Overview:
-    return Overview(
-        version=7,
-        now_ms=NOW,
-        cell="c",
-        policy="easy",
-        states={"queued": queued},
-        capacity={},
-        used={},
-        pools=(),
-        blocked=(),
-        oldest_wait_ms=0,
-        oldest_waiting="",
-        wait_p50_ms=0,
-        wait_p95_ms=0,
-        started_last_hour=0,
-        finished_last_hour=0,
-        history=(),
-    )
+def test_what_it_is_about_is_its_identity_however_its_targets_change() -> None:
+    assert suggestion(about="q", targets=("a",)).id == suggestion(about="q", targets=("b", "c")).id
 
 
-def waiting(*rows: list[Any], matched: int | None = None) -> Page:
-    return page(("id", "state", "queue", "reason", "wait"), *rows, matched=matched)
-
-
-def queues(*rows: list[Any]) -> Page:
-    return page(("name", "parent", "queued", "running", "gpu_nominal", "cpu_nominal"), *rows)
-
-
-def running(*rows: list[Any], matched: int | None = None) -> Page:
-    columns = ("id", "name", "state", "tenant", "queue", "tasks", "gpu", "run", "estimate")
-    return page(columns, *rows, matched=matched)
-
-
-def node(
-    id_: str, state: str = "cordoned", for_ms: int = 2 * HOUR, work: tuple[tuple[str, int], ...] = ()
-) -> NodeDetail:
-    return NodeDetail(
-        version=7,
-        now_ms=NOW,
-        id=id_,
-        state=state,
-        since_ms=NOW - for_ms,
-        pool="p",
-        zone="",
-        block="",
-        rack="",
-        gpu_model="",
-        capacity={"gpu_milli": 8000, "cpu_milli": 64_000},
-        free={},
-        devices=(),
-        workloads=work,
-    )
-
-
-def learnt(count: int = 50, run_ms: int = HOUR) -> RuntimeModel:
-    model = RuntimeModel()
-    for i in range(count):
-        model.learn(Finished(name=f"train-{i}", tenant="ml", queue="a", tasks=1, gpu_milli=1000, run_ms=run_ms))
-    return model
-
-
-LATE = ["w1", "queued", "a", "WaitingForQuota", QUOTA_WAIT_MS + 1]
-TREE = (["org", "", 5, 5, None, None], ["a", "org", 1, 4, 8000, None], ["b", "org", 0, 0, 16_000, None])
-
-
-# -- quota ------------------------------------------------------------------------------------------------------------
-
-
-def test_quota_wait_beside_an_idle_sibling_notifies() -> None:
-    [found] = suggest.quota_beside_idle(waiting(LATE), queues(*TREE))
-    assert (found.action, found.targets) == ("notify", ("w1",))
-    assert "b (16 GPU)" in found.finding
-    assert found.thin, "one reading does not show that a queue is idle for long"
+def test_a_finding_is_listed_once_and_the_most_worth_is_first() -> None:
+    small = suggestion(kind="small", benefit=Benefit(waiting_gpu_milli_h=1_000))
+    large = suggestion(kind="large", benefit=Benefit(waiting_gpu_milli_h=9_000))
+    assert [each.kind for _, each in ranked([small, large, small], {})] == ["large", "small"]
 
 
 @pytest.mark.parametrize(
-    "row",
+    ("fields", "record", "worth"),
     [
-        ["w1", "queued", "a", "WaitingForQuota", QUOTA_WAIT_MS],
-        ["w1", "queued", "a", "InsufficientCapacity", 9 * HOUR],
-        ["w1", "running", "a", "WaitingForQuota", 9 * HOUR],
-        ["w1", "queued", "unknown", "WaitingForQuota", 9 * HOUR],
+        ({"benefit": Benefit(waiting_gpu_milli_h=4_000, at_risk_gpu_milli_h=2_000)}, None, 6_000),
+        ({"benefit": Benefit(waiting_gpu_milli_h=4_000), "thin": ("one reading",)}, None, 2_000),
+        ({"benefit": Benefit(waiting_gpu_milli_h=4_000)}, Record(kept=2, broken=4), 2_000),
+        ({"benefit": Benefit(waiting_gpu_milli_h=4_000, lost_gpu_milli_h=5_000)}, None, -1_000),
+        ({"cost_delta_microusd_hour": -2_000_000}, None, 24_000),
+        ({"cost_delta_microusd_hour": 2_000_000}, None, -24_000),
     ],
 )
-def test_other_waits_are_no_finding(row: list[Any]) -> None:
-    assert suggest.quota_beside_idle(waiting(row), queues(*TREE)) == []
-
-
-@pytest.mark.parametrize(
-    "sibling",
-    [
-        ["b", "org", 0, 1, 16_000, None],
-        ["b", "org", 1, 0, 16_000, None],
-        ["b", "org", 0, 0, None, None],
-        ["b", "org", 0, 0, 0, 0],
-        ["b", "elsewhere", 0, 0, 16_000, None],
-    ],
-)
-def test_busy_unlimited_or_distant_queues_are_not_idle_siblings(sibling: list[Any]) -> None:
-    assert suggest.quota_beside_idle(waiting(LATE), queues(*TREE[:2], sibling)) == []
-
-
-def test_one_suggestion_for_each_queue_and_a_partial_page_is_said_to_be_one() -> None:
-    late = waiting(LATE, ["w2", "queued", "a", "WaitingForQuota", 3 * HOUR], matched=500)
-    [found] = suggest.quota_beside_idle(late, queues(*TREE))
-    assert found.targets == ("w1", "w2")
-    assert found.evidence[0].value == "3.0 h"
-    assert any("2 of 500" in line for line in found.thin)
-
-
-# -- cordons ----------------------------------------------------------------------------------------------------------
-
-
-def test_forgotten_cordons_suggest_uncordon() -> None:
-    [found] = suggest.forgotten_cordons(overview(queued=12), [node("n1"), node("n2", for_ms=3 * HOUR)])
-    assert (found.action, found.targets) == ("uncordon", ("n1", "n2"))
-    values = {item.metric: item.value for item in found.evidence}
-    assert values["time cordoned, at least"] == "2.0 h"
-    assert values["capacity out of use"] == "16 GPU"
-    assert values["workloads queued"] == "12"
-    assert "health" in found.thin[0]
-
-
-@pytest.mark.parametrize(
-    "kept",
-    [
-        node("n", for_ms=CORDONED_MS),
-        node("n", work=(("w", 1),)),
-        node("n", state="down"),
-        node("n", state="draining"),
-        node("n", state="ready"),
-    ],
-)
-def test_recent_busy_or_unhealthy_nodes_are_left_alone(kept: NodeDetail) -> None:
-    assert suggest.forgotten_cordons(overview(), [kept]) == []
-
-
-# -- overruns ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_run_far_past_its_likes_notifies() -> None:
-    [found], unknown = suggest.overruns(
-        running(["r1", "train-99", "running", "ml", "a", 1, 1000, 2 * HOUR + 1, 0]), learnt()
-    )
-    assert (found.action, found.targets, unknown) == ("notify", ("r1",), ())
-    assert "tenant and name" in found.evidence[1].metric
-    assert found.evidence[1].rows == 50
-    assert "2.0 h" in found.counterfactual
-
-
-def test_a_run_within_bounds_is_no_finding() -> None:
-    found, _ = suggest.overruns(running(["r1", "train-99", "running", "ml", "a", 1, 1000, 2 * HOUR, 0]), learnt())
-    assert found == []
-
-
-def test_without_likes_it_says_so_instead_of_guessing() -> None:
-    rows = [
-        ["r1", "x", "running", "ml", "a", 1, 1000, 900 * HOUR, 0],
-        ["r2", "x", "queued", "ml", "a", 1, 1000, None, 0],
-    ]
-    found, [unknown] = suggest.overruns(running(*rows), learnt(count=3))
-    assert found == []
-    assert unknown.startswith("1 of 1 running workloads")
-
-
-def test_all_finished_work_together_is_no_like_of_anything() -> None:
-    row = ["r1", "x", "running", "other", "b", 64, 64_000, 900 * HOUR, 0]
-    found, [unknown] = suggest.overruns(running(row), learnt(count=20))
-    assert found == []
-    assert unknown.startswith("1 of 1 running workloads")
-
-
-def test_weak_comparisons_are_marked_thin() -> None:
-    row = ["r1", "x", "running", "ml", "a", 1, 1000, 3 * HOUR, 9 * HOUR]
-    [found], _ = suggest.overruns(running(row), learnt(count=20))
-    text = " ".join(found.thin)
-    assert "asked for 9.0 h" in text
-    assert "have been scored" in text
-
-
-def test_a_badly_calibrated_model_is_marked_thin() -> None:
-    model = RuntimeModel()
-    for i in range(200):
-        model.learn(Finished(name="train", tenant="ml", queue="a", tasks=1, gpu_milli=1000, run_ms=1000 * (i + 1)))
-    [found], _ = suggest.overruns(running(["r1", "train", "running", "ml", "a", 1, 1000, 9 * HOUR, 0]), model)
-    assert any("the estimates are off" in line for line in found.thin)
-
-
-# -- all together -----------------------------------------------------------------------------------------------------
-
-
-def advice() -> Advice:
-    return suggest.advise(
-        overview(queued=1),
-        waiting=waiting(LATE),
-        queues=queues(*TREE),
-        cordoned=[node("n1")],
-        running=running(["r1", "train-99", "running", "ml", "a", 1, 1000, 9 * HOUR, 0], matched=40),
-        runtimes=learnt(),
-    )
-
-
-def test_advice_gathers_all_findings() -> None:
-    found = advice()
-    assert [s.action for s in found.suggestions] == ["notify", "uncordon", "notify"]
-    assert found.version == 7
-    assert found.unknown == ("looked at 1 of 40 workloads",)
-
-
-def test_pages_of_a_real_engine_have_what_is_needed() -> None:
-    quota = {"gpu_milli": 8000}
-    cell = CellSpec(
-        pools=(PoolSpec(name="p", capacity=Resources(cpu_milli=64_000, gpu_milli=8000)),),
-        nodes=tuple(NodeSpec(id=f"n{i}", pool="p") for i in range(3)),
-        queues=(
-            QueueSpec(name="org"),
-            QueueSpec(name="a", parent="org", nominal=quota, borrowing_limit={"gpu_milli": 0}),
-            QueueSpec(name="b", parent="org", nominal=quota),
-        ),
-    )
-    engine = Engine.open(None, cell=cell)
-    group = TaskGroup(request=Resources(gpu_milli=8000))
-    engine.command(Cordon(ids=("n2",)))
-    engine.command(
-        Submit(
-            workloads=tuple(WorkloadSpec(id=i, queue="a", groups=(group,), simulated_runtime_ms=9 * HOUR) for i in "xy")
-        )
-    )
-    engine.advance(engine.now_ms + 2 * HOUR)
-    work = ("id", "name", "state", "tenant", "queue", "tasks", "gpu", "run", "estimate", "reason", "wait")
-    found = suggest.advise(
-        engine.overview(),
-        waiting=engine.query(Query(kind="workloads", columns=work, where=(Term("state", "=", "queued"),))),
-        queues=engine.query(
-            Query(kind="queues", columns=("name", "parent", "queued", "running", "gpu_nominal", "cpu_nominal"))
-        ),
-        cordoned=[engine.node("n2")],
-        running=engine.query(Query(kind="workloads", columns=work, where=(Term("state", "=", "running"),))),
-        runtimes=RuntimeModel(),
-    )
-    assert [(s.action, s.targets) for s in found.suggestions] == [("notify", ("y",)), ("uncordon", ("n2",))]
-    assert len(found.unknown) == 1
-
-
-def test_nothing_found_nothing_said() -> None:
-    found = suggest.advise(
-        overview(), waiting=waiting(), queues=queues(), cordoned=[], running=running(), runtimes=RuntimeModel()
-    )
-    assert (found.suggestions, found.unknown) == ((), ())
-
-
-@pytest.mark.parametrize("found", advice().suggestions, ids=lambda s: s.finding[:20])
-def test_every_suggestion_is_complete(found: Suggestion) -> None:
-    assert found.targets
-    assert found.evidence
-    assert all(item.rows >= 1 and item.metric and item.window and item.value for item in found.evidence)
-    assert found.counterfactual.startswith("No suggestion if")
-    assert found.alternatives[-1].startswith("Do nothing")
-
-
-def test_actions_are_names_the_catalogue_knows_or_only_notify() -> None:
-    assert set(get_args(suggest.Act)) - {"notify"} <= set(get_args(ActionName))
-
-
-def test_a_page_without_a_needed_column_is_an_error() -> None:
-    with pytest.raises(SpecError, match="reason, wait"):
-        suggest.quota_beside_idle(page(("id", "queue", "state")), queues(*TREE))
+def test_worth_is_gains_weighed_by_certainty_less_what_acting_costs(
+    fields: dict[str, Any], record: Record | None, worth: int
+) -> None:
+    assert worth_gpu_milli_h(suggestion(**fields), record, gpu_hour_microusd=2_000_000) == worth

@@ -1,0 +1,161 @@
+"""Suggestions tried on the twin beside the cell: before and after, one at a time, and only while nobody else asks the
+twin for anything.
+
+What a suggestion's action is as edits of a what-if, where there are such; the rest says why it cannot be tried.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from engine import edits as ed
+from engine.errors import MusterError, SpecError
+from engine.model import HOUR_MS
+from engine.outlook import Interval, Outlook, RunStatus, WhatIf
+from engine.twin import Twins
+from recommender.recommendations import Simulated
+from recommender.suggest import Suggestion
+
+if TYPE_CHECKING:
+    from engine.loop import EngineLoop
+
+HORIZON_MS = 12 * HOUR_MS
+SEEDS = 4
+MOST_SECONDS = 120.0
+"""Wall time of one try; then what it has found by then stands."""
+LOOK_S = 0.1
+WAITING = Simulated(state="waiting")
+
+_NO_EDIT = "the twin has no edit for {action}"
+
+
+def edits_of(suggestion: Suggestion) -> tuple[ed.AnyEdit, ...] | str:
+    """The edits that come nearest to the action, or why there are none."""
+    ids, nodes = suggestion.targets, ed.Nodes(ids=suggestion.targets)
+    try:
+        if suggestion.trial:
+            return ed.parse_all(suggestion.trial)
+        match suggestion.action:
+            case "notify":
+                return "nothing would be done"
+            case "drain":
+                return (ed.Drain(nodes=nodes),)
+            case "cordon":
+                return (ed.Cordon(nodes=nodes),)
+            case "uncordon":
+                return (ed.Uncordon(nodes=nodes),)
+            case "interrupt":
+                return (ed.FailNodes(nodes=nodes),)
+            case "requeue":
+                return (ed.Preempt(ids=ids),)
+            case "cancel":
+                return (ed.Cancel(ids=ids),)
+            case "hold_queue":
+                return tuple(ed.HoldQueue(queue=queue) for queue in ids)
+            case "open_queue":
+                return tuple(ed.OpenQueue(queue=queue) for queue in ids)
+            case _:
+                return _NO_EDIT.format(action=suggestion.action.replace("_", " "))
+    except SpecError as error:
+        return f"the twin cannot try it: {error.problem}"
+
+
+class Simulations:
+    """The tries of one engine. `run` is for one thread; `give_way` and `close` may be called by any."""
+
+    def __init__(self, loop: EngineLoop) -> None:
+        self._loop = loop
+        self._twins = Twins(loop.engine)
+        self._run_id = ""
+        self._leave = False
+
+    def run(self, suggestion: Suggestion, tell: Callable[[Simulated], None]) -> None:
+        """Try it, and `tell` how it stands as it comes; at last `waiting` when somebody else wanted the twin."""
+        edits = edits_of(suggestion)
+        if isinstance(edits, str):
+            tell(Simulated(state="none", why=edits))
+            return
+        told = Simulated(state="running", edits=tuple(ed.written(edit) for edit in edits), why=_beside(suggestion))
+        self._leave = False
+        ask = WhatIf(edits=edits, horizon_ms=HORIZON_MS, seeds=SEEDS)
+        try:
+            status = self._loop.call(lambda _: self._twins.start(ask))
+            self._run_id = status.id
+            tell(_seen(told, status))
+            status = self._followed(status, lambda found: tell(_seen(told, found)))
+        except MusterError as error:
+            tell(msgspec.structs.replace(told, state="failed", why=error.problem))
+            return
+        finally:
+            self._run_id = ""
+        if status.state == "cancelled" and not isinstance(status.answer, Outlook):
+            tell(WAITING)
+            return
+        tell(_seen(told, status))
+
+    def _followed(self, status: RunStatus, heard: Callable[[RunStatus], None]) -> RunStatus:
+        until = time.monotonic() + MOST_SECONDS
+        while status.state == "running":
+            if self._leave or self._loop.twins.busy or time.monotonic() > until:
+                return self._twins.cancel(status.id)
+            time.sleep(LOOK_S)
+            self._loop.call(lambda _: self._twins.poll())
+            before, status = status, self._twins.status(status.id)
+            if status.answer is not None and status.answer != before.answer:
+                heard(status)
+        return status
+
+    def give_way(self) -> None:
+        """Stop the try that is under way: somebody asks the twin. It is tried again later."""
+        self._leave = True
+
+    def close(self) -> None:
+        self._leave = True
+        self._twins.close()
+
+
+def _seen(told: Simulated, status: RunStatus) -> Simulated:
+    """The try as its run stands."""
+    answer = status.answer
+    if status.error is not None:
+        return msgspec.structs.replace(told, state="failed", why=status.error.problem)
+    if not isinstance(answer, Outlook):
+        return msgspec.structs.replace(told, version=status.version, at_ms=status.at_ms, horizon_ms=HORIZON_MS)
+    cost = next((figure for figure in answer.figures if (figure.of, figure.name) == ("cell", "cost")), None)
+    return msgspec.structs.replace(
+        told,
+        state="running" if status.state == "running" else "done",
+        why="; ".join(part for part in (told.why, *answer.notes) if part),
+        version=answer.version,
+        at_ms=answer.at_ms,
+        horizon_ms=answer.covered_ms,
+        seeds=answer.seeds,
+        figures=tuple(
+            figure for figure in answer.figures if figure.of == "cell" or figure.change.most or figure.change.least
+        ),
+        cost_microusd_hour=None if cost is None else _hourly(cost.change, answer.covered_ms),
+    )
+
+
+def _hourly(over: Interval, ms: int) -> Interval:
+    """An amount over so long, as one for an hour."""
+    return Interval(**{name: getattr(over, name) * HOUR_MS // max(ms, 1) for name in over.__struct_fields__})
+
+
+def _beside(suggestion: Suggestion) -> str:
+    """How what is tried differs from the action."""
+    return f"tried as near to {suggestion.action.replace('_', ' ')} as the twin can" if suggestion.trial else ""
+
+
+def first_to_try(suggestions: Sequence[tuple[Suggestion, Simulated]], now_ms: int, old_ms: int) -> Suggestion | None:
+    """The first that has not been tried, or not for `old_ms` of cell time."""
+    for suggestion, simulated in suggestions:
+        if simulated.state == "waiting" or (
+            simulated.state in ("done", "failed") and now_ms - simulated.at_ms > old_ms
+        ):
+            return suggestion
+    return None

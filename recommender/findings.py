@@ -1,0 +1,339 @@
+"""From what is seen to what might be done: findings in the pages that an engine answers.
+
+Pure functions. A finding whose evidence is weaker than it looks says why; what cannot be judged is said to be so.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from engine.errors import SpecError
+from engine.query import NodeDetail, Overview, Page
+from recommender.suggest import (
+    CPUS_OF_A_GPU,
+    MAX_TARGETS,
+    Advice,
+    Benefit,
+    Evidence,
+    ModelSkill,
+    Suggestion,
+    span,
+    whole,
+)
+
+QUOTA_WAIT_MS = FRAGMENTED_WAIT_MS = 30 * 60_000
+"""A wait for quota longer than this is a finding when neighbours leave theirs unused; and one for room that is there,
+but in pieces."""
+CORDONED_MS = 60 * 60_000
+"""A node that is cordoned and empty for longer than this may have been forgotten."""
+OVERRUN = 2
+"""A run past this many times the p90 of its likes is a finding."""
+CALIBRATED_PERMILLE = (800, 980)
+"""A p90 that covered fewer, or more, of the past runs than this is not to be leaned on."""
+LEAST_SCORED = 30
+"""Scored runs below which a measured skill says little."""
+
+Row = dict[str, Any]
+
+
+class Likely(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model says of how long a run of its kind takes."""
+
+    p90_ms: int
+    samples: int
+    """Finished runs that it rests on."""
+    level: str
+    """What makes them its likes."""
+
+
+class Covered(msgspec.Struct, frozen=True, kw_only=True):
+    """How often such a p90 held."""
+
+    scored: int
+    p90_coverage_permille: int
+    """900 is perfect."""
+
+
+def advise(
+    overview: Overview,
+    *,
+    waiting: Page,
+    queues: Page,
+    cordoned: Sequence[NodeDetail],
+    running: Page,
+    likely: Mapping[str, Likely],
+    covered: Covered | None,
+) -> Advice:
+    """All findings. `waiting` are queued workloads, `running` running ones, `cordoned` nodes in that state; `likely`
+    how long those that run should, by id, where their likes tell; `covered` how well such figures have held.
+
+    Raises SpecError naming a column that a page lacks.
+    """
+    late, unknown = overruns(running, likely, covered)
+    found = [
+        *quota_beside_idle(waiting, queues),
+        *fragmented_gangs(overview, waiting),
+        *forgotten_cordons(overview, cordoned),
+        *late,
+    ]
+    return Advice(
+        version=max(overview.version, waiting.version, queues.version, running.version),
+        suggestions=tuple(found),
+        unknown=unknown,
+    )
+
+
+# -- waits for quota while neighbours are idle ------------------------------------------------------------------------
+
+
+def quota_beside_idle(waiting: Page, queues: Page) -> list[Suggestion]:
+    """One suggestion for each queue with long quota waits whose siblings have quota and neither use nor want it."""
+    by_name = {
+        row["name"]: row for row in rows(queues, "name", "parent", "queued", "running", "gpu_nominal", "cpu_nominal")
+    }
+    stuck: dict[str, list[Row]] = defaultdict(list)
+    for row in rows(waiting, "id", "queue", "state", "reason", "wait"):
+        if row["state"] == "queued" and row["reason"] == "WaitingForQuota" and row["wait"] > QUOTA_WAIT_MS:
+            stuck[row["queue"]].append(row)
+    found = []
+    for name, late in sorted(stuck.items()):
+        idle = idle_siblings(by_name.get(name), by_name)
+        if idle:
+            found.append(quota_suggestion(name, late, idle, partial(waiting)))
+    return found
+
+
+def idle_siblings(queue: Row | None, by_name: dict[str, Row]) -> list[Row]:
+    """Queues under the same parent that have a quota of their own, and nothing running or queued."""
+    if queue is None:
+        return []
+    return [
+        other
+        for other in by_name.values()
+        if other["parent"] == queue["parent"]
+        and other["name"] != queue["name"]
+        and not other["running"]
+        and not other["queued"]
+        and (other["gpu_nominal"] or other["cpu_nominal"])
+    ]
+
+
+def quota_suggestion(name: str, late: list[Row], idle: list[Row], thin: tuple[str, ...]) -> Suggestion:
+    longest = max(row["wait"] for row in late)
+    neighbours = ", ".join(f"{row['name']} ({quota(row)})" for row in idle)
+    return Suggestion(
+        kind="quota_beside_idle",
+        about=name,
+        severity=longest / 3_600_000,
+        finding=f"{len(late)} in queue {name} wait for quota while {neighbours} is idle",
+        action="notify",
+        targets=ids(late),
+        evidence=(
+            Evidence(metric="longest wait for quota", window="now", rows=len(late), value=span(longest)),
+            Evidence(metric="idle sibling quota", window="now", rows=len(idle), value=neighbours),
+        ),
+        counterfactual=f"No suggestion if none had waited over {span(QUOTA_WAIT_MS)}, or no sibling were idle",
+        alternatives=(
+            f"Raise the quota of {name}, or lower that of an idle sibling, by a change of the queue tree",
+            "Do nothing: they start when work of their own queue ends",
+        ),
+        thin=("one moment only: the siblings may be idle just now", *thin),
+    )
+
+
+def quota(row: Row) -> str:
+    """The nominal quota people count in: GPU where there is any, else CPU."""
+    return f"{whole(row['gpu_nominal'])} GPU" if row["gpu_nominal"] else f"{whole(row['cpu_nominal'])} CPU"
+
+
+# -- waits for room that is there, but in pieces ----------------------------------------------------------------------
+
+
+def fragmented_gangs(overview: Overview, waiting: Page) -> list[Suggestion]:
+    """One suggestion for all that fragmentation has held up for long: to make room for the largest of them."""
+    late = [
+        row
+        for row in rows(waiting, "id", "queue", "state", "reason", "wait")
+        if row["state"] == "queued" and row["reason"] == "Fragmented" and row["wait"] > FRAGMENTED_WAIT_MS
+    ]
+    if not late:
+        return []
+    first = max(late, key=lambda row: (row.get("gpu") or 0, row["wait"]))
+    longest = max(row["wait"] for row in late)
+    asked_gpu = sum(row.get("gpu") or 0 for row in late)
+    evidence = [Evidence(metric="longest wait for whole pieces", window="now", rows=len(late), value=span(longest))]
+    if asked_gpu:
+        evidence.append(Evidence(metric="asked for", window="now", rows=len(late), value=f"{whole(asked_gpu)} GPU"))
+    if overview.fragmentation_ppm is not None:
+        share = f"{overview.fragmentation_ppm / 10_000:.1f} % of the free GPU"
+        evidence.append(Evidence(metric="fragmentation for the live mix", window="now", rows=1, value=share))
+    held_up = "1 workload waits" if len(late) == 1 else f"{len(late)} workloads wait"
+    return [
+        Suggestion(
+            kind="fragmented_gangs",
+            about="cell",
+            severity=longest / 3_600_000,
+            parameters=("--unblock", first["id"]),
+            finding=f"{held_up} for room that is free, but in pieces; the largest is {first['id']}",
+            action="consolidate",
+            targets=(first["id"],),
+            evidence=tuple(evidence),
+            counterfactual=f"No suggestion if none had waited over {span(FRAGMENTED_WAIT_MS)} because of fragmentation",
+            alternatives=(
+                "Uncordon or add nodes, where there are any: nothing is stopped for that",
+                "Do nothing: it starts when enough of what runs ends on the same nodes",
+            ),
+            thin=(
+                "whether moves are found that make room, and at what cost, is known once they are planned",
+                *partial(waiting),
+            ),
+        )
+    ]
+
+
+# -- nodes left cordoned ----------------------------------------------------------------------------------------------
+
+
+def forgotten_cordons(overview: Overview, cordoned: Sequence[NodeDetail]) -> list[Suggestion]:
+    """One suggestion for all nodes that were cordoned long ago and are empty. Down and draining nodes are not meant."""
+    idle = [
+        node
+        for node in cordoned
+        if node.state == "cordoned" and not node.workloads and node.now_ms - node.since_ms > CORDONED_MS
+    ]
+    if not idle:
+        return []
+    shortest = min(node.now_ms - node.since_ms for node in idle)
+    capacity = sum(node.capacity.get("gpu_milli", 0) for node in idle)
+    unit = "GPU" if capacity else "CPU"
+    capacity = capacity or sum(node.capacity.get("cpu_milli", 0) for node in idle)
+    waiting = overview.states.get("queued", 0)
+    return [
+        Suggestion(
+            kind="forgotten_cordons",
+            about="cell",
+            severity=capacity / 1000,
+            finding=f"{len(idle)} cordoned nodes are empty, the newest cordon {span(shortest)} old",
+            action="uncordon",
+            targets=tuple(node.id for node in idle[:MAX_TARGETS]),
+            evidence=(
+                Evidence(
+                    metric="time cordoned, at least", window="since the cordon", rows=len(idle), value=span(shortest)
+                ),
+                Evidence(metric="capacity out of use", window="now", rows=len(idle), value=f"{whole(capacity)} {unit}"),
+                Evidence(metric="workloads queued", window="now", rows=waiting, value=str(waiting)),
+            ),
+            counterfactual=f"No suggestion if they had been cordoned for less than {span(CORDONED_MS)} or had work",
+            alternatives=(
+                "Ask who cordoned them, and why, before returning them",
+                f"Do nothing: {whole(capacity)} {unit} stay out of use"
+                + ("" if waiting else "; nothing waits for them"),
+            ),
+            thin=("why they were cordoned is not recorded, and there are no device health readings to check",),
+        )
+    ]
+
+
+# -- runs far past their likes ----------------------------------------------------------------------------------------
+
+
+def overruns(
+    running: Page, likely: Mapping[str, Likely], covered: Covered | None
+) -> tuple[list[Suggestion], tuple[str, ...]]:
+    """One suggestion for each run past OVERRUN x p90 of its likes, and a line on those that have no likes."""
+    found, judged, silent = [], 0, 0
+    for row in rows(running, "id", "state", "gpu", "run", "estimate"):
+        if row["state"] != "running" or row["run"] is None:
+            continue
+        judged += 1
+        its = likely.get(row["id"])
+        if its is None:
+            silent += 1
+        elif row["run"] > OVERRUN * its.p90_ms:
+            found.append(overrun_suggestion(row, its, covered))
+    unknown = list(partial(running))
+    if silent:
+        unknown.append(
+            f"{silent} of {judged} running workloads have too few finished likes to say how long they should run"
+        )
+    return found, tuple(unknown)
+
+
+def overrun_suggestion(row: Row, likely: Likely, covered: Covered | None) -> Suggestion:
+    limit = OVERRUN * likely.p90_ms
+    evidence = [
+        Evidence(metric="run so far", window="this attempt", rows=1, value=span(row["run"])),
+        Evidence(
+            metric=f"p90 run time of likes ({likely.level})",
+            window=f"last {likely.samples} finished",
+            rows=likely.samples,
+            value=span(likely.p90_ms),
+        ),
+    ]
+    return Suggestion(
+        kind="overrun",
+        finding=f"{row['id']} has run {span(row['run'])}, over {OVERRUN} x its likes' p90 ({span(likely.p90_ms)})",
+        action="notify",
+        targets=(row["id"],),
+        evidence=tuple(evidence),
+        counterfactual=f"No suggestion if it had run less than {span(limit)}",
+        alternatives=(
+            "Requeue it, if its owner finds it stuck: work since its last checkpoint is lost",
+            "Do nothing: it keeps its capacity until it ends",
+        ),
+        thin=doubts(row, covered),
+        severity=row["run"] / likely.p90_ms,
+        benefit=Benefit(at_risk_gpu_milli_h=gpu_milli_h(row.get("gpu") or 0, row.get("cpu") or 0, row["run"] - limit)),
+        skill=None
+        if covered is None
+        else ModelSkill(
+            model="run times",
+            measure="runs within their p90 (900 of 1,000 is perfect)",
+            value=f"{covered.p90_coverage_permille:,} of 1,000",
+            scored=covered.scored,
+        ),
+    )
+
+
+def doubts(row: Row, covered: Covered | None) -> tuple[str, ...]:
+    """What weakens a finding that rests on the estimated run time."""
+    found = []
+    if (row["estimate"] or 0) > row["run"]:
+        found.append(f"its owner asked for {span(row['estimate'])}, which is not over yet")
+    if covered is None or covered.scored < LEAST_SCORED:
+        found.append(f"fewer than {LEAST_SCORED} estimates have been scored so far")
+    elif not CALIBRATED_PERMILLE[0] <= covered.p90_coverage_permille <= CALIBRATED_PERMILLE[1]:
+        found.append(
+            f"the estimates are off: p90 held for {covered.p90_coverage_permille / 10:.1f} % of past runs, not 90 %"
+        )
+    return tuple(found)
+
+
+# -- reading pages ----------------------------------------------------------------------------------------------------
+
+
+def rows(page: Page, *needed: str) -> Iterator[Row]:
+    """The page's rows by column name. Raises SpecError naming columns it lacks."""
+    missing = [name for name in needed if name not in page.columns]
+    if missing:
+        raise SpecError("columns", f"the page lacks {', '.join(missing)}", f"Ask for {', '.join(needed)}")
+    return (dict(zip(page.columns, row, strict=True)) for row in page.rows)
+
+
+def partial(page: Page) -> tuple[str, ...]:
+    """A line when the page is a window onto more rows than it holds."""
+    seen = len(page.rows)
+    return (f"looked at {seen:,} of {page.matched:,} workloads",) if seen < page.matched else ()
+
+
+def gpu_milli_h(gpu_milli: int, cpu_milli: int, ms: int) -> int:
+    """What so much capacity is for so long, in thousandths of GPU-hours; cores count where there are no GPUs."""
+    return (gpu_milli or cpu_milli // CPUS_OF_A_GPU) * max(ms, 0) // 3_600_000
+
+
+def ids(found: list[Row]) -> tuple[str, ...]:
+    return tuple(row["id"] for row in found[:MAX_TARGETS])

@@ -1,0 +1,159 @@
+"""The words of telemetry: what is measured, in which unit, and of what. A closed list, so that what is kept is bounded
+and everybody means the same by a name."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple, get_args
+
+import msgspec
+
+Of = Literal["cell", "pool", "queue", "tenant", "gpu_model", "node", "workload", "kind"]
+"""What a sample is of. A kind is work alike: "tenant/stem of its name"."""
+OFS: tuple[str, ...] = get_args(Of)
+CELL = "cell"
+"""Source of what the cell's own engine measured. Others are such as "prometheus:HOST:PORT" or "swf:FILE"."""
+
+AHEAD_MS = 60_000
+"""What happened may be so much ahead of its source's clock."""
+MOST_SUBJECT = 300
+"""Characters of a subject or an id."""
+
+
+class Metric(NamedTuple):
+    """What one metric is."""
+
+    unit: str
+    of: tuple[str, ...]
+    meaning: str
+    counts: bool = False
+    """Whether a value counts what happened since the one before it: such values are added up, others averaged."""
+
+
+_BROAD = ("cell", "pool", "queue", "tenant", "gpu_model")
+_FLOW = ("cell", "queue")
+METRICS: dict[str, Metric] = {
+    "demand_gpu": Metric("milli", _BROAD, "GPU asked for by what runs and what waits and may start"),
+    "demand_cpu": Metric("milli", _BROAD, "CPU asked for by what runs and what waits and may start"),
+    "used_gpu": Metric("milli", ("cell", "pool", "queue", "tenant"), "GPU held by what is placed or runs"),
+    "used_cpu": Metric("milli", ("cell", "pool", "queue", "tenant"), "CPU held by what is placed or runs"),
+    "capacity_gpu": Metric("milli", ("cell", "pool"), "GPU of nodes that take work"),
+    "capacity_cpu": Metric("milli", ("cell", "pool"), "CPU of nodes that take work"),
+    "nodes": Metric("nodes", ("cell", "pool"), "nodes there are"),
+    "nodes_down": Metric("nodes", ("cell", "pool"), "nodes that are down"),
+    "demand_nodes": Metric("nodes", ("pool",), "nodes in use and asked for"),
+    "waiting": Metric("workloads", _FLOW, "workloads that wait and may start"),
+    "running": Metric("workloads", _FLOW, "workloads that are placed or run"),
+    "wait_p50_s": Metric("s", _FLOW, "median wait of those that started first in the interval"),
+    "wait_p95_s": Metric("s", _FLOW, "95th percentile of the wait of those that started first in the interval"),
+    "started": Metric("count", _FLOW, "starts", True),
+    "finished": Metric("count", _FLOW, "workloads that finished", True),
+    "failed": Metric("count", _FLOW, "workloads that failed for good", True),
+    "evicted": Metric("count", (*_FLOW, "pool"), "workloads that were preempted", True),
+    "interrupted": Metric("count", (*_FLOW, "pool"), "nodes that a provider took back, or workloads on them", True),
+    "price": Metric("micro-USD/h", ("pool",), "price of a node for an hour"),
+    "cost_rate": Metric("micro-USD/h", ("cell", "tenant", "queue", "pool"), "what is spent"),
+    "use_cpu": Metric("milli", ("kind", "workload"), "most CPU that one task used"),
+    "use_memory_mib": Metric("MiB", ("kind", "workload"), "most memory that one task used"),
+    "gpu_util": Metric("%", ("node",), "use of the GPUs, their mean"),
+    "gpu_memory_used_mib": Metric("MiB", ("node",), "GPU memory in use, of all devices"),
+    "gpu_memory_util": Metric("%", ("node",), "share of GPU memory in use"),
+    "gpu_temp_c": Metric("°C", ("node",), "temperature of the hottest GPU"),
+    "gpu_power_w": Metric("W", ("node",), "power drawn by the GPUs together"),
+    "ecc_errors": Metric("count", ("node",), "double-bit ECC errors", True),
+    "xid_errors": Metric("count", ("node",), "driver errors (XID)", True),
+    "throttle": Metric("share", ("node",), "share of GPUs whose clocks are held down by heat or power"),
+    "node_load": Metric("load", ("node",), "load average over one minute"),
+    "node_cpu_util": Metric("%", ("node",), "share of CPU time not idle"),
+    "node_memory_util": Metric("%", ("node",), "share of memory not available"),
+}
+
+
+class Sample(msgspec.Struct, frozen=True, gc=False):
+    """One value at one time."""
+
+    metric: str
+    of: str
+    subject: str
+    """Name of what it is of; empty for the cell."""
+    at_ms: int
+    """Unix milliseconds, UTC; cell time for what the cell measured."""
+    value: float
+
+
+class SeriesKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A series there is."""
+
+    metric: str
+    of: str
+    subject: str
+    source: str
+    """Who measured it last: "cell", "prometheus:HOST:PORT"..."""
+    step_ms: int
+    """How often its source measures it."""
+    first_ms: int
+    last_ms: int
+    stale: bool
+    """Whether its last value is older than three steps: whoever measured it is silent."""
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A workload that has ended, here or elsewhere. Requests are of all tasks together; 0 is "not known"."""
+
+    id: str
+    source: str = CELL
+    tenant: str = ""
+    user: str = ""
+    team: str = ""
+    name: str = ""
+    queue: str = ""
+    tasks: int = 1
+    gpu_milli: int = 0
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    requested_ms: int = 0
+    """Run time that was asked for or estimated by its owner; 0 if none was."""
+    submitted_ms: int
+    started_ms: int
+    """Of its last attempt; -1 if it never started."""
+    ended_ms: int
+    outcome: str
+    """finished, failed, cancelled..."""
+    attempts: int = 1
+    pool: str = ""
+    gpu_model: str = ""
+    spot: bool = False
+    cost_microusd: int = 0
+    peak_cpu_milli: int = 0
+    """Most that one task used."""
+    peak_memory_mib: int = 0
+
+
+RUN_NUMBERS = tuple(name for name, kind in RunRecord.__annotations__.items() if kind == "int")
+
+
+def flaw(sample: Sample) -> str:
+    """What is wrong with a sample, whatever the time; empty if nothing is."""
+    metric = METRICS.get(sample.metric)
+    if metric is None:
+        return "of an unknown metric"
+    if sample.of not in metric.of:
+        return f"{sample.metric} is not measured of a {sample.of[:20]}"
+    if (sample.of == CELL) != (not sample.subject) or len(sample.subject) > MOST_SUBJECT:
+        return "without the name of what it is of, or with too long a one"
+    if not math.isfinite(sample.value):
+        return "not a finite number"
+    return "" if 0 <= sample.at_ms < 2**53 else "at no possible time"
+
+
+def run_flaw(run: RunRecord, now_ms: int | None) -> str:
+    """What is wrong with a run, where its source's clock shows `now_ms`; empty if nothing is."""
+    if not run.id or len(run.id) > MOST_SUBJECT or not run.source:
+        return "without an id or a source"
+    if not 0 <= run.submitted_ms <= run.ended_ms < 2**53 or (run.started_ms >= 0 and run.started_ms > run.ended_ms):
+        return "ends before it begins"
+    if now_ms is not None and run.ended_ms > now_ms + AHEAD_MS:
+        return "of the future"
+    if max(abs(getattr(run, name)) for name in RUN_NUMBERS) >= 2**62:
+        return "with a number that is too large"
+    return ""

@@ -1,0 +1,596 @@
+"""The history of measurements and of ended work, beside the cell's journal: bounded, and coarser as it ages.
+
+New samples go into a log, one row for each batch. From there they are sorted into chunks: what one series measured in
+six hours, as it was measured but at most one sample a minute. Chunks older than `Retention.minutes_ms` become buckets
+of five minutes, later of an hour; what is older than `Retention.hours_ms` goes. Summing up conserves counts and sums,
+happens once for each chunk in one transaction, and does a bounded amount of work each time.
+
+One time of one series has one value: the one written last. Where the time has been summed up already, later samples of
+it are refused, so bringing in the same history twice gives the same.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from sqlalchemy import Connection, and_, bindparam, delete, func, insert, or_, select, update
+
+from engine.errors import SpecError
+from engine.records import Records
+from recommender import buckets as bk
+from recommender.buckets import MINUTE_MS, Buckets, Points
+from recommender.metrics import AHEAD_MS, CELL, RUN_NUMBERS, RunRecord, Sample, SeriesKey, flaw, run_flaw
+from recommender.telemetry_tables import (
+    CHUNK,
+    DROP_CHUNK,
+    DROP_RUN,
+    LOG,
+    NEWEST_FIRST,
+    NOTE,
+    RUN,
+    RUN_TEXT,
+    SERIES,
+    TABLES,
+    chunk_row,
+    move_chunks,
+    replace_chunks,
+    replace_runs,
+)
+
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+MOST_POINTS = 100_000
+"""Steps of one answer."""
+STALE_STEPS = 3
+LOG_ROWS, LOG_SAMPLES = 60, 100_000
+"""The log is sorted into chunks when it has so many."""
+WRITTEN_AT_ONCE = 100
+"""Chunks, or five times as many runs, of one transaction: a few milliseconds of the engine's thread."""
+FOLDED_AT_ONCE = 400
+"""Chunks that one `tidy` sums up."""
+
+
+class Tier(NamedTuple):
+    """How finely a chunk tells."""
+
+    step_ms: int
+    span_ms: int
+    """Of one chunk; a multiple of the next tier's step."""
+
+
+TIERS = (Tier(MINUTE_MS, 6 * HOUR_MS), Tier(5 * MINUTE_MS, 2 * DAY_MS), Tier(HOUR_MS, 32 * DAY_MS))
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How long what is kept. Raises SpecError when that makes no sense."""
+
+    minutes_ms: int = 2 * DAY_MS
+    """As measured, at most one sample a minute."""
+    fives_ms: int = 14 * DAY_MS
+    """In buckets of five minutes."""
+    hours_ms: int = 400 * DAY_MS
+    """In buckets of an hour."""
+    runs: int = 200_000
+    """Ended workloads; those that ended first go first."""
+    series: int = 50_000
+    """Different series; more are refused."""
+
+    def __post_init__(self) -> None:
+        if not HOUR_MS <= self.minutes_ms <= self.fives_ms <= self.hours_ms <= 100 * 365 * DAY_MS:
+            raise SpecError(
+                "keep_minutes, keep_fives, keep_hours",
+                "must be at least an hour, each at least as long as the one before, at most a century",
+                "The defaults are 2d, 14d and 400d",
+            )
+        if not (0 <= self.runs <= 10_000_000 and 0 <= self.series <= 1_000_000):
+            raise SpecError("keep_runs, keep_series", "are out of range", "At most 10,000,000 runs, 1,000,000 series")
+
+    @property
+    def tiers_ms(self) -> tuple[int, int, int]:
+        return self.minutes_ms, self.fives_ms, self.hours_ms
+
+
+_Key = tuple[str, str, str]
+
+
+@dataclass
+class _Series:
+    """What is known of a series in memory."""
+
+    id: int
+    source: str
+    step_ms: int
+    first_ms: int
+    last_ms: int
+    summed_ms: int
+    """Up to here chunks of it have been summed up; before it a sample may come too late."""
+
+
+class Telemetry:
+    """What was measured and what has run. May be used by several threads.
+
+    `clock` tells a source's present time; without it nothing is refused as being of the future, and nothing is stale.
+    Writing raises RecordsError while the disk fails.
+    """
+
+    def __init__(
+        self,
+        records: Records | None = None,
+        keep: Retention | None = None,
+        clock: Callable[[str], int] | None = None,
+    ) -> None:
+        self.records = records or Records(None)
+        self.keep = keep or Retention()
+        self.damaged = 0
+        """Chunks found damaged since the start; they read as gaps."""
+        self._clock = clock
+        self._series: dict[_Key, _Series] = {}
+        self._sources: dict[int, str] = {}
+        self._log_rows = self._log_samples = self._next_log = 0
+        self._is_open = False
+        self._lock = threading.RLock()
+        """Held by who changes something. Readers do not take it."""
+
+    # -- measurements -------------------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        samples: Iterable[Sample],
+        *,
+        source: str = CELL,
+        step_ms: int = MINUTE_MS,
+        refused: Counter[str] | None = None,
+    ) -> int:
+        """Keep them; returns how many were taken. `step_ms` is how often the source measures. What is malformed, of
+        the future, too old, or of a time that has been summed up is left out and counted in `refused` by its reason."""
+        reasons: Counter[str] = Counter() if refused is None else refused
+        with self._lock:
+            self._open()
+            now_ms = self._now(source)
+            fresh: dict[_Key, _Series] = {}
+            ids, times, values, named = [], [], [], []
+            for sample in samples:
+                why = flaw(sample) or self._out_of_time(sample.at_ms, now_ms)
+                key = (sample.metric, sample.of, sample.subject)
+                series = self._series.get(key) or fresh.get(key)
+                if not why and series is None:
+                    if len(self._series) + len(fresh) >= self.keep.series:
+                        why = f"more than {self.keep.series:,} series (keep_series)"
+                    else:
+                        number = self._next_series + len(fresh)
+                        series = fresh[key] = _Series(number, source, step_ms, sample.at_ms, sample.at_ms, 0)
+                if why or series is None:
+                    reasons[why] += 1
+                    continue
+                ids.append(series.id)
+                times.append(sample.at_ms)
+                values.append(sample.value)
+                named.append(series)
+            late = [i for i, series in enumerate(named) if times[i] < series.summed_ms]
+            gone = self._summed_up([ids[i] for i in late], [times[i] for i in late]) if late else []
+            if any(gone):
+                drop = {i for i, is_gone in zip(late, gone, strict=True) if is_gone}
+                reasons["of a time that has been summed up"] += len(drop)
+                kept = [i for i in range(len(ids)) if i not in drop]
+                ids, times = [ids[i] for i in kept], [times[i] for i in kept]
+                values, named = [values[i] for i in kept], [named[i] for i in kept]
+            if not ids:
+                return 0
+            self._log(np.array(ids, np.int64), np.array(times, np.int64), np.array(values), fresh)
+            for series, at_ms in zip(named, times, strict=True):
+                series.first_ms, series.last_ms = min(series.first_ms, at_ms), max(series.last_ms, at_ms)
+                series.source, series.step_ms = source, step_ms
+                self._sources[series.id] = source
+            if self._log_rows >= LOG_ROWS or self._log_samples >= LOG_SAMPLES:
+                self._sort_log()
+            return len(ids)
+
+    def series(self, metric: str, of: str, subject: str, since_ms: int, until_ms: int, step_ms: int) -> Points:
+        """What was measured before `until_ms`, in steps from the one that contains `since_ms`. Of what has been summed
+        up, only buckets that ended by `until_ms` are there. Raises SpecError when that is more than MOST_POINTS."""
+        if step_ms < 1 or until_ms < since_ms:
+            raise SpecError("step" if step_ms < 1 else "until", "is before the begin or less than 1 ms", "")
+        start_ms = since_ms // step_ms * step_ms
+        steps = -(-(until_ms - start_ms) // step_ms)
+        if steps > MOST_POINTS:
+            raise SpecError("step", f"{steps:,} steps, at most {MOST_POINTS:,} are told", "Ask for longer steps")
+        with self._lock:
+            self._open()
+            known = self._series.get((metric, of, subject))
+        found = bk.joined([]) if known is None else self._read(known.id, start_ms, until_ms)
+        return bk.points(found, start_ms, steps, step_ms)
+
+    def keys(self, metric: str = "", of: str = "") -> list[SeriesKey]:
+        """The series there are, of this metric and of this kind of thing, or of all; in order of their names."""
+        with self._lock:
+            self._open()
+            found = [
+                SeriesKey(
+                    metric=key[0],
+                    of=key[1],
+                    subject=key[2],
+                    source=series.source,
+                    step_ms=series.step_ms,
+                    first_ms=series.first_ms,
+                    last_ms=series.last_ms,
+                    stale=self._is_stale(series),
+                )
+                for key, series in self._series.items()
+                if metric in ("", key[0]) and of in ("", key[1])
+            ]
+        return sorted(found, key=lambda key: (key.metric, key.of, key.subject))
+
+    # -- ended work ---------------------------------------------------------------------------------------------------
+
+    def add_runs(self, runs: Iterable[RunRecord], refused: Counter[str] | None = None) -> int:
+        """Keep them; returns how many were taken. One that is known by source and id is replaced. What ends before it
+        begins, or in the future, is left out and counted in `refused`."""
+        reasons: Counter[str] = Counter() if refused is None else refused
+        rows: dict[tuple[str, str], dict[str, Any]] = {}
+        for run in runs:
+            why = run_flaw(run, self._now(run.source))
+            if why:
+                reasons[why] += 1
+            else:
+                rows[run.source, run.id] = {name: getattr(run, name) for name in (*RUN_TEXT, *RUN_NUMBERS, "spot")}
+        with self._lock:
+            self._open()
+            chosen = list(rows.values())
+            for at in range(0, len(chosen), 5 * WRITTEN_AT_ONCE):
+                part = chosen[at : at + 5 * WRITTEN_AT_ONCE]
+                self.records.write(lambda connection, part=part: replace_runs(connection, part))  # type: ignore[misc]
+        return len(chosen)
+
+    def runs(self, since_ms: int, until_ms: int, limit: int, source: str = "") -> list[RunRecord]:
+        """The newest `limit` that ended in [since, until), of one source or of all; the oldest first."""
+        with self._lock:
+            self._open()
+        wanted = [RUN.c.ended_ms >= since_ms, RUN.c.ended_ms < until_ms]
+        if source:
+            wanted.append(RUN.c.source == source)
+        newest = select(RUN).where(*wanted).order_by(*NEWEST_FIRST).limit(max(limit, 0))
+        with self.records.reading() as connection:
+            rows = connection.execute(newest).mappings().all()
+        return [RunRecord(**row) for row in reversed(rows)]
+
+    def run_counts(self) -> dict[str, int]:
+        """Runs that are kept, by source."""
+        with self._lock:
+            self._open()
+        with self.records.reading() as connection:
+            counted = select(RUN.c.source, func.count()).group_by(RUN.c.source).order_by(RUN.c.source)
+            return dict(connection.execute(counted).tuples().all())
+
+    # -- notes: where a reader of something has got to ----------------------------------------------------------------
+
+    def note(self, name: str) -> float | None:
+        """The number that was noted under this name."""
+        with self._lock:
+            self._open()
+        with self.records.reading() as connection:
+            value: float | None = connection.execute(select(NOTE.c.value).where(NOTE.c.name == name)).scalar()
+        return value
+
+    def set_note(self, name: str, value: float) -> None:
+        """Note a number under a name, durably."""
+
+        def noted(connection: Connection) -> None:
+            connection.execute(delete(NOTE).where(NOTE.c.name == name))
+            connection.execute(insert(NOTE).values(name=name, value=value))
+
+        with self._lock:
+            self._open()
+            self.records.write(noted)
+
+    # -- ageing -------------------------------------------------------------------------------------------------------
+
+    def tidy(self, now_ms: int | None = None) -> bool:
+        """Sum up what is old enough and drop what is too old: a bounded part of it. Returns whether more is left to do.
+        `now_ms` is for all sources; without it each goes by its clock."""
+        with self._lock:
+            self._open()
+            if self._log_rows >= LOG_ROWS or self._log_samples >= LOG_SAMPLES:
+                self._sort_log()
+            more = False
+            for own in (True, False):
+                at_ms = self._now(CELL if own else "") if now_ms is None else now_ms
+                if at_ms is not None:
+                    for tier, keep_ms in enumerate(self.keep.tiers_ms):
+                        more |= self._age(tier, at_ms - keep_ms, own)
+                    self._forget_series(at_ms - self.keep.hours_ms, own)
+            more |= self._drop_runs()
+            self.records.checkpoint()
+            return more
+
+    def flush(self) -> None:
+        """Sort the whole log into chunks now."""
+        with self._lock:
+            self._open()
+            while self._log_rows:
+                self._sort_log()
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _now(self, source: str) -> int | None:
+        return None if self._clock is None else self._clock(source)
+
+    def _is_stale(self, series: _Series) -> bool:
+        now_ms = self._now(series.source)
+        return now_ms is not None and series.last_ms < now_ms - STALE_STEPS * series.step_ms
+
+    def _out_of_time(self, at_ms: int, now_ms: int | None) -> str:
+        if now_ms is None:
+            return ""
+        if at_ms > now_ms + AHEAD_MS:
+            return "of the future"
+        return "older than is kept (keep_hours)" if at_ms < now_ms - self.keep.hours_ms else ""
+
+    def _open(self) -> None:
+        """Read what there is, at the first use: a disk that fails then must not keep the engine from starting."""
+        if self._is_open:
+            return
+        self.records.create(TABLES)
+        with self.records.reading() as connection:
+            series = connection.execute(select(SERIES)).all()
+            logged = connection.execute(select(LOG).order_by(LOG.c.id)).all()
+        self._series = {
+            (row.metric, row.of_kind, row.subject): _Series(
+                row.id, row.source, row.step_ms, row.first_ms, row.last_ms, row.summed_ms
+            )
+            for row in series
+        }
+        by_id = {known.id: known for known in self._series.values()}
+        self._sources = {number: known.source for number, known in by_id.items()}
+        self._next_series = max(by_id, default=0) + 1
+        for row in logged:
+            for number, at_ms in zip(*(column.tolist() for column in self._logged(row.body)[:2]), strict=True):
+                known = by_id[number]
+                known.first_ms, known.last_ms = min(known.first_ms, at_ms), max(known.last_ms, at_ms)
+        self._log_rows, self._log_samples = len(logged), sum(row.samples for row in logged)
+        self._next_log = logged[-1].id + 1 if logged else 1
+        self._is_open = True
+
+    def _log(self, ids: bk.Times, times: bk.Times, values: bk.Values, fresh: dict[_Key, _Series]) -> None:
+        row = {"id": self._next_log, "samples": len(ids), "body": bk.pack_log(ids, times, values)}
+        new = [
+            {"id": s.id, "metric": key[0], "of_kind": key[1], "subject": key[2], "source": s.source,
+             "step_ms": s.step_ms, "first_ms": s.first_ms, "last_ms": s.last_ms, "summed_ms": s.summed_ms}
+            for key, s in fresh.items()
+        ]  # fmt: skip
+
+        def logged(connection: Connection) -> None:
+            if new:
+                connection.execute(insert(SERIES), new)
+            connection.execute(insert(LOG), row)
+
+        self.records.write(logged)
+        self._series |= fresh
+        self._next_series += len(fresh)
+        self._next_log += 1
+        self._log_rows += 1
+        self._log_samples += len(ids)
+
+    def _logged(self, body: bytes) -> tuple[bk.Times, bk.Times, bk.Values]:
+        try:
+            return bk.unpack_log(body)
+        except ValueError:
+            self.damaged += 1
+            return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
+
+    def _chunk(self, tier: int, start_ms: int, body: bytes) -> Buckets:
+        try:
+            return (
+                bk.unpack_samples(body, start_ms)
+                if tier == 0
+                else bk.unpack_buckets(body, start_ms, TIERS[tier].step_ms)
+            )
+        except ValueError:
+            self.damaged += 1
+            return bk.joined([])
+
+    def _read(self, number: int, since_ms: int, until_ms: int) -> Buckets:
+        """What there is of a series, of all ages, before `until_ms`."""
+        spans = or_(
+            *(
+                and_(CHUNK.c.tier == tier, CHUNK.c.start_ms > since_ms - kind.span_ms, CHUNK.c.start_ms < until_ms)
+                for tier, kind in enumerate(TIERS)
+            )
+        )
+        with self.records.reading() as connection:
+            chunks = connection.execute(
+                select(CHUNK.c.tier, CHUNK.c.start_ms, CHUNK.c.body).where(CHUNK.c.series == number, spans)
+            ).all()
+            logged = connection.execute(select(LOG.c.body).order_by(LOG.c.id)).scalars().all()
+        raw, coarse = [], []
+        for tier, start_ms, body in chunks:
+            found = self._chunk(tier, start_ms, body)
+            if tier == 0:
+                raw.append(found)
+            else:
+                coarse.append(found.where(found.at_ms + TIERS[tier].step_ms <= until_ms))
+        for body in logged:
+            ids, times, values = self._logged(body)
+            mine = ids == number
+            raw.append(bk.of_samples(times[mine], values[mine]))
+        samples = bk.joined(raw)
+        # Before the latest of each minute is chosen: what is still to come must not hide what was known.
+        samples = bk.latest_of_minutes(samples.where(samples.at_ms < until_ms))
+        return bk.joined([samples, *coarse])
+
+    def _summed_up(self, ids: Sequence[int], times: Sequence[int]) -> list[bool]:
+        """For each sample whether its time is in a bucket already."""
+        held: dict[tuple[int, int], set[int]] = {}
+        with self.records.reading() as connection:
+            for tier in (1, 2):
+                span, step = TIERS[tier].span_ms, TIERS[tier].step_ms
+                wanted = {(number, at // span * span) for number, at in zip(ids, times, strict=True)}
+                for number, start, body in self._chunks_of(connection, tier, sorted(wanted)):
+                    steps = self._chunk(tier, start, body).at_ms // step
+                    held.setdefault((tier, number), set()).update(steps.tolist())
+        return [
+            any(at // TIERS[tier].step_ms in held.get((tier, number), ()) for tier in (1, 2))
+            for number, at in zip(ids, times, strict=True)
+        ]
+
+    def _chunks_of(
+        self, connection: Connection, tier: int, wanted: Sequence[tuple[int, int]]
+    ) -> Iterable[tuple[int, int, bytes]]:
+        """(series, start, body) of those that exist."""
+        for at in range(0, len(wanted), WRITTEN_AT_ONCE):
+            part = wanted[at : at + WRITTEN_AT_ONCE]
+            numbers, starts, asked = {n for n, _ in part}, {s for _, s in part}, set(part)
+            found = select(CHUNK.c.series, CHUNK.c.start_ms, CHUNK.c.body).where(
+                CHUNK.c.tier == tier, CHUNK.c.series.in_(sorted(numbers)), CHUNK.c.start_ms.in_(sorted(starts))
+            )
+            yield from (row for row in connection.execute(found).tuples() if (row[0], row[1]) in asked)
+
+    def _sort_log(self) -> None:
+        """Sort the oldest rows of the log into chunks. May be done again after a crash half-way: the same samples at
+        the same times give the same chunks."""
+        with self.records.reading() as connection:
+            rows = connection.execute(select(LOG).order_by(LOG.c.id).limit(LOG_ROWS)).all()
+        if not rows:
+            self._log_rows = self._log_samples = 0
+            return
+        parts = [self._logged(row.body) for row in rows]
+        ids, times, values = (np.concatenate([part[i] for part in parts]) for i in range(3))
+        starts = times // TIERS[0].span_ms * TIERS[0].span_ms
+        order = np.lexsort((starts, ids))
+        ids, times, values, starts = ids[order], times[order], values[order], starts[order]
+        bounds = np.flatnonzero(np.diff(ids, append=-1) | np.diff(starts, append=-1)) + 1
+        groups = list(zip([0, *bounds[:-1].tolist()], bounds.tolist(), strict=True))
+        for at in range(0, len(groups), WRITTEN_AT_ONCE):
+            part = groups[at : at + WRITTEN_AT_ONCE]
+            wanted = [(int(ids[begin]), int(starts[begin])) for begin, _ in part]
+            with self.records.reading() as connection:
+                present = {(n, s): self._chunk(0, s, body) for n, s, body in self._chunks_of(connection, 0, wanted)}
+            changed = []
+            for key, (begin, end) in zip(wanted, part, strict=True):
+                fresh = bk.of_samples(times[begin:end], values[begin:end])
+                merged = bk.latest_of_minutes(bk.joined([present[key], fresh] if key in present else [fresh]))
+                changed.append(chunk_row(0, *key, bk.pack_samples(merged, key[1])))
+            self.records.write(lambda connection, changed=changed: replace_chunks(connection, changed))  # type: ignore[misc]
+        self._forget_log(rows[-1].id, sorted(set(ids.tolist())))
+        self.records.checkpoint()
+        self._log_rows -= len(rows)
+        self._log_samples -= sum(row.samples for row in rows)
+
+    def _forget_log(self, last_id: int, numbers: list[int]) -> None:
+        """The log up to this row is in chunks; what is known of its series is written down."""
+        by_id = {known.id: known for known in self._series.values()}
+        rows = [
+            {"number": n, "a": s.first_ms, "b": s.last_ms, "c": s.source, "d": s.step_ms}
+            for n in numbers
+            if (s := by_id.get(n)) is not None
+        ]
+        changed = (
+            update(SERIES)
+            .where(SERIES.c.id == bindparam("number"))
+            .values(first_ms=bindparam("a"), last_ms=bindparam("b"), source=bindparam("c"), step_ms=bindparam("d"))
+        )
+        for at in range(0, len(rows), 5 * WRITTEN_AT_ONCE):
+            part = rows[at : at + 5 * WRITTEN_AT_ONCE]
+            self.records.write(lambda connection, part=part: connection.execute(changed, part))  # type: ignore[misc]
+        self.records.write(lambda connection: connection.execute(delete(LOG).where(LOG.c.id <= last_id)))
+
+    def _age(self, tier: int, before_ms: int, own: bool) -> bool:
+        """Sum up, or drop, chunks of the tier that ended before. Returns whether there were as many as one time does.
+        `own`: those the cell measured itself, else the others: each goes by its own clock."""
+        mine = SERIES.c.source == CELL if own else SERIES.c.source != CELL
+        old = (
+            select(CHUNK.c.series, CHUNK.c.start_ms, CHUNK.c.body)
+            .join(SERIES, SERIES.c.id == CHUNK.c.series)
+            .where(CHUNK.c.tier == tier, CHUNK.c.start_ms <= before_ms - TIERS[tier].span_ms, mine)
+            .order_by(CHUNK.c.start_ms, CHUNK.c.series)
+            .limit(FOLDED_AT_ONCE)
+        )
+        with self.records.reading() as connection:
+            found = connection.execute(old).tuples().all()
+        if tier + 1 < len(TIERS):
+            self._fold(tier, found)
+        else:
+            gone = [{"t": tier, "n": number, "s": start} for number, start, _ in found]
+            for at in range(0, len(gone), 5 * WRITTEN_AT_ONCE):
+                part = gone[at : at + 5 * WRITTEN_AT_ONCE]
+                self.records.write(lambda connection, part=part: connection.execute(DROP_CHUNK, part))  # type: ignore[misc]
+        return len(found) == FOLDED_AT_ONCE
+
+    def _fold(self, tier: int, found: Sequence[tuple[int, int, bytes]]) -> None:
+        """Move chunks into the next tier. A chunk and what becomes of it are changed in one transaction."""
+        step, span = TIERS[tier + 1].step_ms, TIERS[tier + 1].span_ms
+        targets: dict[tuple[int, int], list[tuple[int, Buckets]]] = {}
+        for number, start, body in found:
+            target = targets.setdefault((number, start // span * span), [])
+            target.append((start, bk.folded(self._chunk(tier, start, body), step)))
+        by_id = {known.id: known for known in self._series.values()}
+        keys = sorted(targets)
+        for at in range(0, len(keys), WRITTEN_AT_ONCE // 2):
+            part = keys[at : at + WRITTEN_AT_ONCE // 2]
+            with self.records.reading() as connection:
+                present = {(n, s): body for n, s, body in self._chunks_of(connection, tier + 1, part)}
+            new: list[dict[str, Any]] = []
+            gone: list[dict[str, Any]] = []
+            marks: dict[int, int] = {}
+            for key in part:
+                pieces = [piece for _, piece in targets[key]]
+                if key in present:
+                    pieces.append(self._chunk(tier + 1, key[1], present[key]))
+                # The same bucket may be there from before: late samples of a time nobody had summed up.
+                merged = bk.folded(bk.joined(pieces), step)
+                new.append(chunk_row(tier + 1, *key, bk.pack_buckets(merged, key[1], step)))
+                gone += [{"t": tier, "n": key[0], "s": start} for start, _ in targets[key]]
+                end_ms = max(start for start, _ in targets[key]) + TIERS[tier].span_ms
+                marks[key[0]] = max(end_ms, marks.get(key[0], 0), by_id[key[0]].summed_ms)
+            mark_rows = [{"number": number, "a": end_ms} for number, end_ms in marks.items()]
+            self.records.write(
+                lambda connection, new=new, gone=gone, mark_rows=mark_rows: move_chunks(
+                    connection, new, gone, mark_rows
+                )  # type: ignore[misc]
+            )
+            for number, end_ms in marks.items():
+                by_id[number].summed_ms = end_ms
+
+    def _forget_series(self, before_ms: int, own: bool) -> None:
+        """Series that nothing is left of."""
+        old = {
+            key: known
+            for key, known in self._series.items()
+            if known.last_ms < before_ms - TIERS[-1].span_ms and (known.source == CELL) == own
+        }
+        if not old:
+            return
+        numbers = [known.id for known in old.values()][: 5 * WRITTEN_AT_ONCE]
+        with self.records.reading() as connection:
+            used = set(
+                connection.execute(select(CHUNK.c.series).where(CHUNK.c.series.in_(numbers)).distinct()).scalars()
+            )
+        gone = [number for number in numbers if number not in used]
+        if gone and not self._log_rows:
+            self.records.write(lambda connection: connection.execute(delete(SERIES).where(SERIES.c.id.in_(gone))))
+            dropped = set(gone)
+            self._series = {key: known for key, known in self._series.items() if known.id not in dropped}
+
+    def _drop_runs(self) -> bool:
+        """Drop runs beyond the limit, those that ended first. Returns whether some are left to drop."""
+        with self.records.reading() as connection:
+            extra = (connection.execute(select(func.count()).select_from(RUN)).scalar() or 0) - self.keep.runs
+            if extra <= 0:
+                return False
+            at_once = 5 * WRITTEN_AT_ONCE
+            oldest = [RUN.c.ended_ms.asc(), RUN.c.source.desc(), RUN.c.id.desc()]
+            rows = connection.execute(select(RUN.c.source, RUN.c.id).order_by(*oldest).limit(min(extra, at_once)))
+            gone = [{"a": source, "b": name} for source, name in rows]
+        self.records.write(lambda connection: connection.execute(DROP_RUN, gone))
+        return extra > at_once
+
+
+def wall_ms() -> int:
+    """Present time of this machine, milliseconds."""
+    return time.time_ns() // 1_000_000

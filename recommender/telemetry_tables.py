@@ -1,0 +1,105 @@
+"""Where measurements and ended work are kept: the tables of `recommender.telemetry`, and their changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Float,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    UniqueConstraint,
+    bindparam,
+    delete,
+    insert,
+    update,
+)
+
+from recommender.metrics import RUN_NUMBERS
+
+META = MetaData()
+SERIES = Table(
+    "telemetry_series",
+    META,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("metric", String, nullable=False),
+    Column("of_kind", String, nullable=False),
+    Column("subject", String, nullable=False),
+    Column("source", String, nullable=False),
+    Column("step_ms", BigInteger, nullable=False),
+    Column("first_ms", BigInteger, nullable=False),
+    Column("last_ms", BigInteger, nullable=False),
+    Column("summed_ms", BigInteger, nullable=False),
+    UniqueConstraint("metric", "of_kind", "subject"),
+)
+LOG = Table(
+    "telemetry_log",
+    META,
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    Column("samples", Integer, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+)
+CHUNK = Table(
+    "telemetry_chunk",
+    META,
+    Column("tier", Integer, primary_key=True, autoincrement=False),
+    Column("series", Integer, primary_key=True, autoincrement=False),
+    Column("start_ms", BigInteger, primary_key=True, autoincrement=False),
+    Column("body", LargeBinary, nullable=False),
+    Index("telemetry_chunk_age", "tier", "start_ms"),
+)
+RUN_TEXT = ("source", "id", "tenant", "user", "team", "name", "queue", "outcome", "pool", "gpu_model")
+RUN = Table(
+    "telemetry_run",
+    META,
+    *(Column(name, String, primary_key=name in ("source", "id"), nullable=False) for name in RUN_TEXT),
+    *(Column(name, BigInteger, nullable=False) for name in RUN_NUMBERS),
+    Column("spot", Boolean, nullable=False),
+    Index("telemetry_run_end", "ended_ms"),
+)
+NOTE = Table(
+    "telemetry_note",
+    META,
+    Column("name", String, primary_key=True),
+    Column("value", Float, nullable=False),
+)
+TABLES = (SERIES, LOG, CHUNK, RUN, NOTE)
+
+
+NEWEST_FIRST = (RUN.c.ended_ms.desc(), RUN.c.source.asc(), RUN.c.id.asc())
+DROP_CHUNK = delete(CHUNK).where(
+    CHUNK.c.tier == bindparam("t"), CHUNK.c.series == bindparam("n"), CHUNK.c.start_ms == bindparam("s")
+)
+DROP_RUN = delete(RUN).where(RUN.c.source == bindparam("a"), RUN.c.id == bindparam("b"))
+MARK_SUMMED = update(SERIES).where(SERIES.c.id == bindparam("number")).values(summed_ms=bindparam("a"))
+
+
+def chunk_row(tier: int, number: int, start_ms: int, body: bytes) -> dict[str, Any]:
+    return {"tier": tier, "series": number, "start_ms": start_ms, "body": body}
+
+
+def replace_chunks(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
+    connection.execute(DROP_CHUNK, [{"t": row["tier"], "n": row["series"], "s": row["start_ms"]} for row in rows])
+    connection.execute(insert(CHUNK), rows)
+
+
+def move_chunks(
+    connection: Connection, new: list[dict[str, Any]], gone: list[dict[str, Any]], marks: list[Any]
+) -> None:
+    replace_chunks(connection, new)
+    connection.execute(DROP_CHUNK, gone)
+    connection.execute(MARK_SUMMED, marks)
+
+
+def replace_runs(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
+    connection.execute(DROP_RUN, [{"a": row["source"], "b": row["id"]} for row in rows])
+    connection.execute(insert(RUN), rows)
