@@ -180,8 +180,6 @@ def _show_commands(commands: Any) -> None:
     told = "how much of the free GPU is of no use, and to whom"
     fragmented = _command(commands, "fragmentation", "console.fragmentation:fragmentation", told)
     _reach(fragmented, sub=True)
-    suggest = _command(commands, "suggest", "console.show:suggest", "what stands out, and what might be done about it")
-    _reach(suggest, sub=True)
 
 
 def _list_arguments(get: argparse.ArgumentParser) -> None:
@@ -491,6 +489,7 @@ def _advice_commands(commands: Any) -> None:
     _reach(recommend, sub=True)
     explain = _command(commands, "explain", "console.recommend:explain", "one recommendation with all it rests on")
     explain.add_argument("id", metavar="REC")
+    explain.add_argument("--wait", action="store_true", help="until it has been tried on the twin")
     _reach(explain, sub=True)
     forecast = _command(commands, "forecast", "console.recommend:forecast", "demand of the next 48 hours")
     forecast.add_argument("subject", nargs="?", default="", metavar="SUBJECT", help="as queue:research, pool:h100")

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
         WorkloadDetail,
     )
     from engine.scaling_report import ScalingReport
-    from recommender.suggest import Advice
+    from recommender.forecasts import Forecast, ForecastRequest
+    from recommender.recommendations import Recommendation, Recommendations
     from runbooks.plan import (
         ActionName,
         MoneyChange,
@@ -131,8 +132,20 @@ class Client(Protocol):
         """What would let it start now, tried on forks of the cell. Takes as long as a dozen of them: ask once."""
         ...
 
-    def suggestions(self) -> Advice:
-        """What the recommender finds now. Its actions are hints of what to propose; nothing is done."""
+    def recommendations(self) -> Recommendations:
+        """What the recommender finds now, ranked. Its actions are hints of what to propose; nothing is done."""
+        ...
+
+    def recommendation(self, rec_id: str) -> Recommendation:
+        """One of them, with all it rests on; it is tried on the twin next. Raises NotFoundError."""
+        ...
+
+    def reject_recommendation(self, rec_id: str, reason: str = "") -> Recommendation:
+        """Say no more of it until things change."""
+        ...
+
+    def forecast(self, request: ForecastRequest) -> Forecast:
+        """Demand of the hours ahead, from the history of one series."""
         ...
 
     def ask(self, ask: Ask) -> RunStatus:

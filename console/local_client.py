@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from console.client import Health, refuse_read_only
+from console.forecasts import Forecasts
+from console.recommendations import Recommender
 from console.version import VERSION
 from engine.commands import AddNodes, AddPools, AddPriorityClasses, AddQueues, Define, Submit
 from engine.errors import RefusedError
@@ -36,12 +38,14 @@ if TYPE_CHECKING:
         WorkloadDetail,
     )
     from engine.scaling_report import ScalingReport
-    from recommender.suggest import Advice
+    from recommender.forecasts import Forecast, ForecastRequest
+    from recommender.recommendations import Recommendation, Recommendations
     from runbooks.gate import Gate
     from runbooks.plan import (
         ActionName,
         MoneyChange,
         Outcome,
+        Plan,
         Proposal,
         QueueChange,
         RequestChange,
@@ -68,11 +72,15 @@ class LocalClient:
         *,
         who: str = "",
         name: str = "local",
+        recommender: Recommender | None = None,
+        forecasts: Forecasts | None = None,
     ) -> None:
         self.read_only = read_only
         self._loop = loop
         self._gate = gate
         self._advisor = advisor
+        self._recommender = recommender or Recommender(loop, advisor)
+        self._forecasts = forecasts or Forecasts(loop)
         self._who = who or user_name()
         self._name = name
 
@@ -143,10 +151,21 @@ class LocalClient:
         twin = self._loop.call(lambda engine: engine.fork())
         return verified(twin, workload_id)
 
-    def suggestions(self) -> Advice:
-        return self._advisor.advice()
+    def recommendations(self) -> Recommendations:
+        return self._recommender.recommendations()
+
+    def recommendation(self, rec_id: str) -> Recommendation:
+        return self._recommender.recommendation(rec_id)
+
+    def reject_recommendation(self, rec_id: str, reason: str = "") -> Recommendation:
+        self._refuse_if_read_only()
+        return self._recommender.reject(rec_id, reason, self._who)
+
+    def forecast(self, request: ForecastRequest) -> Forecast:
+        return self._forecasts.answer(request)
 
     def ask(self, ask: Ask) -> RunStatus:
+        self._recommender.give_way()
         return self._loop.call(lambda _: self._loop.twins.start(ask))
 
     def run(self, run_id: str, after: int = -1, wait_s: float = 0.0) -> RunStatus:
@@ -195,7 +214,14 @@ class LocalClient:
 
     def approve(self, proposal_id: str, digest: str) -> Outcome:
         self._refuse_if_read_only()
-        return self._loop.call(lambda _: self._gate.approve(proposal_id, digest, self._who))
+
+        def approve(_: Engine) -> tuple[Plan | None, Outcome]:
+            return self._gate.plan(proposal_id), self._gate.approve(proposal_id, digest, self._who)
+
+        plan, outcome = self._loop.call(approve)
+        if plan is not None:
+            self._recommender.acted(plan, self._who)
+        return outcome
 
     def close(self) -> None:
         """Nothing to release: whoever made the loop stops it."""

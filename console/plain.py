@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -27,11 +26,9 @@ if TYPE_CHECKING:
         Unblocking,
         WorkloadDetail,
     )
-    from recommender.suggest import Advice, Suggestion
 
 OVERVIEW_POOLS = 3
 OVERVIEW_REASONS = 4
-SUGGESTED_IDS = 5
 
 
 def page_table(kind: Kind, page: Page) -> list[str]:
@@ -256,15 +253,6 @@ def estimate_line(likely: RuntimeEstimate | None) -> str:
     return f"work like it ran {spread} ({runs}; {_held(likely)})"
 
 
-def advice_lines(advice: Advice, which_engine: Sequence[str]) -> list[str]:
-    """Every suggestion with what it rests on. `which_engine` are the flags a command needs to reach the same engine."""
-    lines = []
-    for number, suggestion in enumerate(advice.suggestions, 1):
-        lines += [f"{number}. {printable(suggestion.finding)}", *_suggestion(suggestion, which_engine), ""]
-    found = lines[:-1] or [f"nothing found at version {advice.version:,}"]
-    return [*found, *(f"cannot tell: {printable(text)}" for text in advice.unknown)]
-
-
 def quantity(name: str, value: int) -> str:
     """A quantity of the resource vector with its unit: "8 GPU", "64 GiB memory"."""
     units = {"cpu_milli": "CPU", "gpu_milli": "GPU"}
@@ -376,33 +364,3 @@ def _held(likely: RuntimeEstimate) -> str:
     if likely.p90_coverage_permille is None:
         return "no such estimate has been scored yet"
     return f"p90 held in {permille(likely.p90_coverage_permille)} of {likely.scored:,} scored"
-
-
-def _suggestion(suggestion: Suggestion, which_engine: Sequence[str]) -> list[str]:
-    said = [
-        *(
-            ("evidence", f"{item.metric}: {item.value} ({item.window}; measured on {item.rows:,})")
-            for item in suggestion.evidence
-        ),
-        *(("but", text) for text in suggestion.thin),
-        ("otherwise", suggestion.counterfactual),
-        *(("or", text) for text in suggestion.alternatives),
-    ]
-    pairs = [*_suggested(suggestion, which_engine), *((name, printable(text)) for name, text in said)]
-    return [f"   {line}" for line in facts(pairs)]
-
-
-def _suggested(suggestion: Suggestion, which_engine: Sequence[str]) -> list[tuple[str, str]]:
-    """The action, and the command that proposes it: whole, whatever its length, so that it can be used."""
-    targets = [printable(target) for target in suggestion.targets]
-    if suggestion.action == "notify" and not targets:
-        return [("suggested", "look into it; there is nothing to propose")]
-    if suggestion.action == "notify":
-        more = f" and {len(targets) - SUGGESTED_IDS:,} more" if len(targets) > SUGGESTED_IDS else ""
-        ids = ", ".join(targets[:SUGGESTED_IDS])
-        return [("suggested", f"notify the owners of {ids}{more}; there is nothing to propose")]
-    if suggestion.action == "consolidate":
-        targets = ["--unblock", *targets]
-    command = shlex.join(["muster", suggestion.action, *which_engine, *targets])
-    what = f"{suggestion.action} {len(suggestion.targets):,}"
-    return [("suggested", what), ("propose", command)]

@@ -41,7 +41,8 @@ from runbooks.plan import (
 )
 
 if TYPE_CHECKING:
-    from recommender.suggest import Advice
+    from recommender.forecasts import Forecast, ForecastRequest
+    from recommender.recommendations import Recommendation, Recommendations
 
 T = TypeVar("T")
 
@@ -112,10 +113,25 @@ class RemoteClient:
     def unblocking(self, workload_id: str) -> Unblocking:
         return self._get(f"/v1/workloads/{quote(workload_id, safe='')}/unblocking", Unblocking)
 
-    def suggestions(self) -> Advice:
-        from recommender.suggest import Advice
+    def recommendations(self) -> Recommendations:
+        from recommender.recommendations import Recommendations
 
-        return self._get("/v1/suggestions", Advice)
+        return self._get("/v1/recommendations", Recommendations)
+
+    def recommendation(self, rec_id: str) -> Recommendation:
+        from recommender.recommendations import Recommendation
+
+        return self._get(f"/v1/recommendations/{quote(rec_id, safe='')}", Recommendation)
+
+    def reject_recommendation(self, rec_id: str, reason: str = "") -> Recommendation:
+        from recommender.recommendations import Recommendation
+
+        return self._change(f"/v1/recommendations/{quote(rec_id, safe='')}/reject", Recommendation, {"reason": reason})
+
+    def forecast(self, request: ForecastRequest) -> Forecast:
+        from recommender.forecasts import Forecast
+
+        return self._read("POST", "/v1/forecast", Forecast, content=_encoded(request))
 
     def ask(self, ask: Ask) -> RunStatus:
         return self._last("POST", "/v1/runs", RunStatus, content=_encoded(ask))

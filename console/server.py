@@ -2,10 +2,11 @@
 
     GET  /v1/health /v1/overview /v1/workloads/{id} /v1/workloads/{id}/estimate /v1/workloads/{id}/unblocking
          /v1/nodes/{id} /v1/queues/{name} /v1/fairness /v1/budgets /v1/goodput /v1/scaling /v1/fragmentation
-         /v1/suggestions
+         /v1/recommendations /v1/recommendations/{id}
          /v1/changes?after=&wait_s=&limit=
     GET  /v1/runs /v1/runs/{id}?after=&wait_s= /v1/scores          DELETE /v1/runs/{id}
     POST /v1/query /v1/showback /v1/consolidation /v1/command /v1/propose /v1/approve /v1/runs
+    POST /v1/forecast /v1/recommendations/{id}/reject
     POST /v1/agents/...   (`console.agents`)
 
 An answer that is not 200 is `{"code", "problem", "remedy"}`; the codes are those of `engine.errors`. Callers are not
@@ -39,6 +40,7 @@ from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
 from engine.model import ReservationSpec
 from engine.outlook import Ask
 from engine.query import ConsolidationRequest, Query
+from recommender.forecasts import ForecastRequest
 from runbooks.plan import ActionName, MoneyChange, QueueChange, RequestChange, ScalingChange, WorkloadMove
 
 if TYPE_CHECKING:
@@ -89,6 +91,10 @@ class ProposeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ApproveBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     proposal: str
     digest: str
+
+
+class RejectBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    reason: str = ""
 
 
 class Watch:
@@ -156,7 +162,10 @@ class Faces:
             Route("/v1/scaling", self.scaling, methods=["GET"]),
             Route("/v1/fragmentation", self.fragmentation, methods=["GET"]),
             Route("/v1/consolidation", self.consolidation, methods=["POST"]),
-            Route("/v1/suggestions", self.suggestions, methods=["GET"]),
+            Route("/v1/recommendations", self.recommendations, methods=["GET"]),
+            Route("/v1/recommendations/{id}", self.recommendation, methods=["GET"]),
+            Route("/v1/recommendations/{id}/reject", self.reject, methods=["POST"]),
+            Route("/v1/forecast", self.forecast, methods=["POST"]),
             Route("/v1/runs", self.runs, methods=["GET"]),
             Route("/v1/runs", self.ask, methods=["POST"]),
             Route("/v1/runs/{id}", self.run, methods=["GET"]),
@@ -226,8 +235,20 @@ class Faces:
         wanted = decoded(await body(request), ConsolidationRequest)
         return await answer(lambda: self._client.consolidation(wanted))
 
-    async def suggestions(self, request: Request) -> Response:
-        return await answer(self._client.suggestions)
+    async def recommendations(self, request: Request) -> Response:
+        return await answer(self._client.recommendations)
+
+    async def recommendation(self, request: Request) -> Response:
+        rec_id = request.path_params["id"]
+        return await answer(lambda: self._client.recommendation(rec_id))
+
+    async def reject(self, request: Request) -> Response:
+        rec_id, given = request.path_params["id"], decoded(await body(request), RejectBody)
+        return await answer(lambda: self._client.reject_recommendation(rec_id, given.reason))
+
+    async def forecast(self, request: Request) -> Response:
+        wanted = decoded(await body(request), ForecastRequest)
+        return await answer(lambda: self._client.forecast(wanted))
 
     async def ask(self, request: Request) -> Response:
         ask = decoded(await body(request), Ask)

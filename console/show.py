@@ -1,4 +1,4 @@
-"""The commands that look: `muster overview`, `get`, `why`, `suggest`."""
+"""The commands that look: `muster overview`, `get`, `why`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import msgspec
 
 from console.attach import connect
 from console.plain import (
-    advice_lines,
     beneath,
     estimate_line,
     facts,
@@ -85,13 +84,6 @@ def why(arguments: argparse.Namespace) -> None:
     write_lines([printable(view.id), *reason_lines(view), *change, estimate_line(likely)])
 
 
-def suggest(arguments: argparse.Namespace) -> None:
-    """Advice only: the command shown with a suggestion proposes its action, and does nothing until a person agrees."""
-    with closing(connect(arguments)) as client:
-        advice = client.suggestions()
-    write_json(advice) if arguments.json else write_lines(advice_lines(advice, _which_engine(arguments)))
-
-
 def write_json(value: Any) -> None:
     """One JSON value and a line end on standard output."""
     sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
@@ -102,7 +94,7 @@ def write_lines(lines: Iterable[str]) -> None:
     sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
-def _which_engine(arguments: argparse.Namespace) -> list[str]:
+def which_engine(arguments: argparse.Namespace) -> list[str]:
     """The flags that named the engine of this command, for another command that shall reach the same."""
     named = ((f"--{flag}", getattr(arguments, flag)) for flag in ("cell", "connect"))
     return [word for flag, value in named if value for word in (flag, value)]

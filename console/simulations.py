@@ -7,7 +7,7 @@ What a suggestion's action is as edits of a what-if, where there are such; the r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -150,12 +150,3 @@ def _beside(suggestion: Suggestion) -> str:
     """How what is tried differs from the action."""
     return f"tried as near to {suggestion.action.replace('_', ' ')} as the twin can" if suggestion.trial else ""
 
-
-def first_to_try(suggestions: Sequence[tuple[Suggestion, Simulated]], now_ms: int, old_ms: int) -> Suggestion | None:
-    """The first that has not been tried, or not for `old_ms` of cell time."""
-    for suggestion, simulated in suggestions:
-        if simulated.state == "waiting" or (
-            simulated.state in ("done", "failed") and now_ms - simulated.at_ms > old_ms
-        ):
-            return suggestion
-    return None

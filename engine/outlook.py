@@ -57,7 +57,24 @@ class AskRun(Spec, frozen=True, kw_only=True, tag_field="ask", tag="run"):
     arrivals: bool = False
 
 
-Ask = WhatIf | AskStart | AskRun
+class AskOptions(Spec, frozen=True, kw_only=True, tag_field="ask", tag="options"):
+    """What would become of each of these, if it alone were submitted now? Nothing is submitted."""
+
+    workloads: tuple[WorkloadSpec, ...]
+    """One for each option. With `not_before_ms` it is an option for later."""
+    run_ms: tuple[tuple[int, ...], ...]
+    """Of each how long it runs: likely times in ascending order, a single one where it is known."""
+    horizon_ms: int = 24 * HOUR_MS
+    seeds: int = 8
+    seed: int = 0
+    arrivals: bool = True
+    until: Literal["started", "ended"] = "ended"
+    """Whether to run on when it has started."""
+    within_ms: int = 0
+    """Wall time in which there must be an answer: with fewer seeds, and less far ahead, as it takes; 0: all of it."""
+
+
+Ask = WhatIf | AskStart | AskRun | AskOptions
 
 # -- answers ----------------------------------------------------------------------------------------------------------
 
@@ -194,7 +211,54 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", tag=
     """Workloads that start later because of them, the most delayed first; null: not within `covered_ms`."""
 
 
-Answer = Outlook | StartEstimate | DryRun
+class Placing(msgspec.Struct, frozen=True, array_like=True):
+    """Tasks that were placed in one pool."""
+
+    pool: str
+    tasks: int
+    rate_microusd_hour: int
+    """What they are charged."""
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One option in one seed. Times are cell time."""
+
+    started_ms: int | None
+    """Null: not within `covered_ms`."""
+    ended_ms: int | None
+    run_ms: int
+    """The work that was drawn for it, at the speed of all its tasks."""
+    cost_microusd: int
+    """Up to its end, or as far as was looked."""
+    placed: tuple[Placing, ...]
+    """Where it started."""
+    stops: int
+    """How often it was stopped after its start and had to wait again."""
+    covered_ms: int
+
+
+class OptionTrial(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    reason: str
+    """Why it does not start at once: the primary reason in words, of the first seed."""
+    arrivals: bool
+    """Whether more work arrived as it did of late."""
+    attempts: tuple[Attempt, ...]
+    """By seed, the first of the ask first."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", tag="options"):
+    """In the order of the ask. Every option has the same seeds, hence the same draws for all other work."""
+
+    version: int
+    at_ms: int
+    horizon_ms: int
+    seeds: int
+    until: Literal["started", "ended"]
+    trials: tuple[OptionTrial, ...]
+
+
+Answer = Outlook | StartEstimate | DryRun | Options
 
 
 class RunError(msgspec.Struct, frozen=True, kw_only=True):

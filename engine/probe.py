@@ -41,6 +41,10 @@ class Focus(msgspec.Struct, frozen=True, array_like=True):
     """Why it did not start at once."""
     freed_by: tuple[tuple[str, int], ...] = ()
     """(workload, cell ms) that left the nodes it was given, the last on each."""
+    placed: tuple[tuple[str, int, int], ...] = ()
+    """(pool, tasks, micro-USD an hour) that it held when it first started."""
+    stops: int = 0
+    """How often it was stopped and had to wait again."""
 
 
 class Rate:
@@ -82,6 +86,10 @@ class Probe(Recent):
         """Row -> rows that were stopped for it."""
         self.reasons: dict[str, str] = {}
         self.freed_by: dict[str, tuple[tuple[str, int], ...]] = {}
+        self._placed_first: dict[int, tuple[tuple[str, int, int], ...]] = {}
+        """Row in focus -> what it held when it first started."""
+        self._stops: dict[int, int] = {}
+        """Row in focus -> how often it was stopped."""
         self.focus = focus
         self._resource = GPU if capacity.totals[GPU] else CPU
         self._first = w.state[:]
@@ -170,6 +178,8 @@ class Probe(Recent):
         self._leave(event.row, self._state.now_ms)
         if event.cause not in NOT_EVICTED:
             self.evictions[event.cause] = self.evictions.get(event.cause, 0) + 1
+            if self.focus and self._state.workloads.ids[event.row] in self.focus:
+                self._stops[event.row] = self._stops.get(event.row, 0) + 1
             if self._ran_first(event.row) and self._state.workloads.ids[event.row] in self.focus:
                 self._stopped.setdefault(event.row, -1)
         if event.by >= 0:
@@ -246,10 +256,18 @@ class Probe(Recent):
         w, a, pool_of = state.workloads, state.allocations, state.capacity.pool
         cls = w.cls[row]
         cost = units = 0
+        by_pool: dict[int, tuple[int, int]] = {}
         for i in a.of_workload(w.first_allocation[row]):
-            each, of_each = self._of_task(cls, a.group[i], pool_of[a.node[i]])
+            pool = pool_of[a.node[i]]
+            each, of_each = self._of_task(cls, a.group[i], pool)
             cost += each * a.count[i]
             units += of_each * a.count[i]
+            if self.focus:
+                tasks, rate = by_pool.get(pool, (0, 0))
+                by_pool[pool] = tasks + a.count[i], rate + each * a.count[i]
+        if self.focus and row not in self._placed_first and w.ids[row] in self.focus:
+            pools = state.capacity.pools
+            self._placed_first[row] = tuple((pools[pool].name, *held) for pool, held in sorted(by_pool.items()))
         self._held[row] = cost, units
         self._shift(row, cost, units, now_ms)
 
@@ -360,4 +378,6 @@ class Probe(Recent):
             ran=self._ran_first(row) and row not in self._stopped,
             reason=self.reasons.get(name, ""),
             freed_by=self.freed_by.get(name, ()),
+            placed=self._placed_first.get(row, ()),
+            stops=self._stops.get(row, 0),
         )

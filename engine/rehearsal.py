@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Literal
@@ -61,10 +62,15 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     arrivals: bool = False
     focus: tuple[str, ...] = ()
     """Workloads followed one by one."""
-    until: Literal["horizon", "started", "ended"] = "horizon"
-    """It may stop as soon as everything in focus has started; or has ended, and as much time again has passed."""
+    until: Literal["horizon", "started", "over", "ended"] = "horizon"
+    """It may stop as soon as everything in focus has started; or is over; or has ended, and as much time again has
+    passed."""
     looks: bool = False
     """Report what was measured so far at FIRST_LOOKS too."""
+    give_up_s: float = 0.0
+    """Reading of the monotonic clock at which it stops with what it has by then; 0: never."""
+    figures: bool = True
+    """Measure the cell too, not only what is in focus."""
 
 
 class Covered(msgspec.Struct, frozen=True, array_like=True, tag="covered"):
@@ -316,14 +322,19 @@ class _Run:
         for stop in sorted(marks | stops):
             while at < len(self.arrivals) and self.arrivals[at][0] <= self.from_ms + stop:
                 at = self._arrive(at)
+                if self._given_up():
+                    return
             self._pass_until(self.from_ms + stop)
-            if stop in marks:
+            if stop in marks and self.under.figures:
                 engine.probe.mark()
                 if stop in looks:
                     self.report(_encode(self.sample(whole=False)))
                 self.report(_encode(Covered(stop)))
-            if self._settled():
+            if self._settled() or self._given_up():
                 return
+
+    def _given_up(self) -> bool:
+        return 0 < self.under.give_up_s <= time.monotonic()
 
     def _arrive(self, at: int) -> int:
         """Submit everything that arrives within one cycle. Returns the first that does not."""
@@ -331,7 +342,7 @@ class _Run:
         last_ms = self.arrivals[at][0] + self.engine.cycle_every_ms
         specs = []
         while at < len(self.arrivals) and self.arrivals[at][0] <= last_ms:
-            specs.append(self.arrivals[at][1])
+            specs.append(_like(self.engine.state, self.arrivals[at][1], self.under.seed, at))
             at += 1
         refused = [
             a for a in self.engine.commands([cmd.Submit(workloads=(s,)) for s in specs]) if isinstance(a, MusterError)
@@ -392,21 +403,24 @@ class _Run:
             return all(row is not None and (row in started or WorkloadState(w.state[row]).terminal) for row in rows)
         if any(row is None or not WorkloadState(w.state[row]).terminal for row in rows):
             return False
+        if self.under.until == "over":
+            return True
         # As long again, for those who had to wait for it.
         ended_ms = max(w.ended[row] for row in rows if row is not None)
         return self.engine.now_ms - ended_ms >= ended_ms - self.from_ms
 
     def sample(self, *, whole: bool) -> Sample:
         engine, probe = self.engine, self.engine.probe
-        rows, starts = probe.starts() if whole else (b"", b"")
-        if whole:
+        whole_cell = whole and self.under.figures
+        rows, starts = probe.starts() if whole_cell else (b"", b"")
+        if whole_cell:
             kept = np.frombuffer(rows, np.int32) < self.known
             rows = np.frombuffer(rows, np.int32)[kept].tobytes()
             starts = np.frombuffer(starts, np.int64)[kept].tobytes()
         return Sample(
             covered_ms=engine.now_ms - self.from_ms,
             whole=whole,
-            figures=probe.figures(engine.now_ms),
+            figures=probe.figures(engine.now_ms) if self.under.figures else [],
             focus=probe.followed(engine.now_ms),
             notes=tuple(self.notes),
             rows=rows,
@@ -427,22 +441,23 @@ def _said(i: int, edit: ed.AnyEdit) -> str:
     return f"edit {i + 1} '{ed.written(edit)[:80]}'"
 
 
-def _arrivals(origin: Engine, under: Conditions) -> list[tuple[int, WorkloadSpec]]:
-    """As many as came of late in as much time, each like one of those, at times drawn evenly over the horizon."""
+def _arrivals(origin: Engine, under: Conditions) -> list[tuple[int, int]]:
+    """As many as came of late in as much time, each like one of those, at times drawn evenly over the horizon: (cell
+    ms, row it is like)."""
     state, now_ms = origin.state, origin.now_ms
     w = state.workloads
     if not w.ids:
         return []
     submitted = view(w.submitted)
     since = max(now_ms - HISTORY_MS, int(submitted.min()))
-    recent = np.flatnonzero((submitted > since) & (view(w.array) < 0)).tolist()
+    recent = np.flatnonzero((submitted >= since) & (view(w.array) < 0)).tolist()
     span = now_ms - since
     if span <= 0:
         return []
     draw = random.Random(f"{under.seed}/arrivals")
     count = min(len(recent) * under.horizon_ms // span, MOST_ARRIVALS)
     times = sorted(now_ms + 1 + draw.randrange(under.horizon_ms) for _ in range(count))
-    return [(at_ms, _like(state, draw.choice(recent), under.seed, i)) for i, at_ms in enumerate(times)]
+    return [(at_ms, draw.choice(recent)) for at_ms in times]
 
 
 def _like(state: State, row: int, seed: int, number: int) -> WorkloadSpec:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from engine import child, eta, what_if
+from engine import child, eta, options, what_if
 from engine import edits as ed
 from engine.control import Engine
 from engine.edit_check import refuse_wrong
@@ -25,6 +25,7 @@ from engine.outlook import (
     MOST_WATCHED,
     Answer,
     Ask,
+    AskOptions,
     AskRun,
     AskStart,
     DryRun,
@@ -225,8 +226,25 @@ def check(state: State, ask: Ask) -> None:
         found = WorkloadState(state.workloads.state[row])
         if state.is_bound(row) or found.terminal:
             raise RefusedError(f"'{ask.id}' is {found.label}", "Only what has not started yet has a start to come")
+    elif isinstance(ask, AskOptions):
+        _check_options(state, ask)
     else:
         _check_run(state, ask)
+
+
+def _check_options(state: State, ask: AskOptions) -> None:
+    if len(ask.workloads) > options.MOST_OPTIONS:
+        raise SpecError("workloads", f"{len(ask.workloads)} options", f"Try at most {options.MOST_OPTIONS} at a time")
+    if any(spec.array is not None for spec in ask.workloads):
+        raise SpecError("workloads", "an option cannot be an array", "Try one of its members")
+    if len(ask.run_ms) != len(ask.workloads):
+        raise SpecError("run_ms", f"is of {len(ask.run_ms)} of {len(ask.workloads)} options", "Give one for each")
+    for i, likely in enumerate(ask.run_ms):
+        if not likely or min(likely) < 1 or list(likely) != sorted(likely):
+            raise SpecError(f"run_ms[{i}]", "is not of ascending times above 0", "Give at least one")
+    if ask.within_ms < 0:
+        raise SpecError("within_ms", "is negative", "Give 0 for no limit")
+    _check_run(state, AskRun(workloads=ask.workloads))
 
 
 def _check_run(state: State, ask: AskRun) -> None:
@@ -266,6 +284,11 @@ def answer(engine: Engine, ask: Ask, run_times: RunTimes, report: child.Report) 
             found = what_if.answer(engine, ask, run_times, tell)
         elif isinstance(ask, AskStart):
             found = eta.estimate(engine, ask, run_times, tell)
+        elif isinstance(ask, AskOptions):
+            try:
+                found = options.answer(engine, ask, run_times, tell)
+            except ed.EditsError as error:
+                raise ed.EditsError(_without_edit(error.problems)) from None
         else:
             try:
                 found = eta.dry_run(engine, ask, run_times, tell)

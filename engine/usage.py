@@ -28,6 +28,22 @@ class UsageSample(Spec, frozen=True, kw_only=True):
     memory_mib: int
 
 
+class Peaks:
+    """Most CPU (milli) and memory (MiB) that one task of a workload used, for somebody who looks now and then."""
+
+    def __init__(self) -> None:
+        self.of: dict[int, tuple[int, int]] = {}
+        """By workload row, since its first report. Whoever looks drops what is over."""
+        self.lately: dict[int, tuple[int, int]] = {}
+        """The same since the last look, which empties it."""
+
+    def take(self, row: int, use: Use, tasks: int) -> None:
+        cpu, memory = -(-use.cpu_milli // tasks), -(-use.memory_mib // tasks)
+        for kept in (self.of, self.lately):
+            before = kept.get(row, (0, 0))
+            kept[row] = (max(before[0], cpu), max(before[1], memory))
+
+
 class Use(NamedTuple):
     cpu_milli: int
     memory_mib: int
@@ -45,6 +61,8 @@ class Usage:
         """The same the other way round."""
         self.pressed: set[int] = set()
         """Rows of nodes that use more of their memory than they may."""
+        self.peaks: Peaks | None = None
+        """Set by who wants to know them."""
 
     def copy(self) -> Usage:
         other = Usage()
@@ -59,9 +77,13 @@ class Usage:
         w, capacity, taken = state.workloads, state.capacity, 0
         for sample in samples:
             row, node = w.row_of.get(sample.workload), capacity.row_of.get(sample.node)
-            if row is None or node is None or not state.is_bound(row) or node not in _tasks_of(state, row):
+            if row is None or node is None or not state.is_bound(row):
                 continue
-            self._set(state, row, node, Use(max(sample.cpu_milli, 0), max(sample.memory_mib, 0), now_ms))
+            counts = _tasks_of(state, row).get(node)
+            if counts is None:
+                continue
+            use = Use(max(sample.cpu_milli, 0), max(sample.memory_mib, 0), now_ms)
+            self._set(state, row, node, use, sum(counts.values()))
             taken += 1
         return taken
 
@@ -74,7 +96,7 @@ class Usage:
         for node in [node for node in self.of.get(row, ()) if node not in tasks]:
             self._drop(state, row, node)
         for node, counts in tasks.items() if simulated else ():
-            self._set(state, row, node, _simulated(state, row, counts, simulated))
+            self._set(state, row, node, _simulated(state, row, counts, simulated), sum(counts.values()))
 
     def forget(self, state: State, row: int) -> None:
         """It has left all its nodes."""
@@ -92,7 +114,9 @@ class Usage:
         for node in list(self.on):
             self._weigh(state, node)
 
-    def _set(self, state: State, row: int, node: int, use: Use) -> None:
+    def _set(self, state: State, row: int, node: int, use: Use, tasks: int) -> None:
+        if self.peaks is not None:
+            self.peaks.take(row, use, tasks)
         self.of.setdefault(row, {})[node] = use
         self.on.setdefault(node, {})[row] = use
         self._weigh(state, node)

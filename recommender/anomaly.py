@@ -3,16 +3,14 @@
 A level (utilisation, waits, cost) is held against its usual value: the best of several plain forecasts, by their own
 recent errors. How far off is too far is read from the tail of the errors so far, as in streaming peaks over threshold
 (Siffer et al., Anomaly detection in streams with extreme value theory, 2017): bursty series earn a higher bar than
-steady ones, and nobody sets a threshold. Counts of rare events are held against a Poisson rate that is itself
-uncertain. Alarms within a cool-down are one.
+steady ones, and nobody sets a threshold. Alarms within a cool-down are one. Counts of rare events: `recommender.rare`.
 """
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -27,14 +25,14 @@ WEEK_MS = 7 * DAY_MS
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """How easily a series alarms. The defaults hold for everything; `muster backtest anomaly` measures them."""
+    """How easily a series alarms. The defaults hold for every series: nobody tunes one."""
 
-    weeks: float = 4.0
+    weeks: float = 8.0
     """A point alarms when errors like it are seen once in so many weeks, by the tail of the errors so far."""
     spans: tuple[int, ...] = (1, 12)
     """Points whose mean is judged: one for spikes, more for what lasts."""
-    cool_down_ms: int = DAY_MS
-    """What is out of the ordinary within this time after an alarm belongs to that alarm."""
+    cool_down_ms: int = 2 * DAY_MS
+    """What is out of the ordinary within this time after a point of an alarm belongs to that alarm."""
     least_points: int = 100
     """Judged points before the first alarm can be raised; and at least `least_ms` of them."""
     least_ms: int = 36 * HOUR_MS
@@ -103,10 +101,11 @@ class Detector:
             found = span.push(at, at_ms, value)
             if found is not None and (worst is None or found.severity > worst.severity):
                 worst = found
-        if worst is None or at_ms < self._open_until:
+        if worst is None:
             return None
+        opened = at_ms >= self._open_until
         self._open_until = at_ms + self._settings.cool_down_ms
-        return worst
+        return worst if opened else None
 
 
 class Span:
@@ -155,8 +154,7 @@ class Span:
         self._means[at % size] = mean
         self._seen = at
         self._count += 1
-        found = self._judge(opinions, mean, at_ms)
-        return found
+        return self._judge(opinions, mean, at_ms)
 
     def _opinions(self, at: int) -> Floats:
         """What each candidate expects: the usual value of this time of day, of this time of the week, the level of the

@@ -4,6 +4,7 @@ and everybody means the same by a name."""
 from __future__ import annotations
 
 import math
+import re
 from typing import Literal, NamedTuple, get_args
 
 import msgspec
@@ -37,22 +38,24 @@ METRICS: dict[str, Metric] = {
     "demand_cpu": Metric("milli", _BROAD, "CPU asked for by what runs and what waits and may start"),
     "used_gpu": Metric("milli", ("cell", "pool", "queue", "tenant"), "GPU held by what is placed or runs"),
     "used_cpu": Metric("milli", ("cell", "pool", "queue", "tenant"), "CPU held by what is placed or runs"),
-    "capacity_gpu": Metric("milli", ("cell", "pool"), "GPU of nodes that take work"),
-    "capacity_cpu": Metric("milli", ("cell", "pool"), "CPU of nodes that take work"),
+    "capacity_gpu": Metric("milli", ("cell", "pool"), "GPU of all nodes"),
+    "capacity_cpu": Metric("milli", ("cell", "pool"), "CPU of all nodes"),
     "nodes": Metric("nodes", ("cell", "pool"), "nodes there are"),
     "nodes_down": Metric("nodes", ("cell", "pool"), "nodes that are down"),
-    "demand_nodes": Metric("nodes", ("pool",), "nodes in use and asked for"),
+    "demand_nodes": Metric("nodes", ("pool",), "nodes that what runs and waits would fill"),
     "waiting": Metric("workloads", _FLOW, "workloads that wait and may start"),
     "running": Metric("workloads", _FLOW, "workloads that are placed or run"),
     "wait_p50_s": Metric("s", _FLOW, "median wait of those that started first in the interval"),
     "wait_p95_s": Metric("s", _FLOW, "95th percentile of the wait of those that started first in the interval"),
-    "started": Metric("count", _FLOW, "starts", True),
+    "started": Metric("count", _FLOW, "workloads that started", True),
     "finished": Metric("count", _FLOW, "workloads that finished", True),
     "failed": Metric("count", _FLOW, "workloads that failed for good", True),
     "evicted": Metric("count", (*_FLOW, "pool"), "workloads that were preempted", True),
-    "interrupted": Metric("count", (*_FLOW, "pool"), "nodes that a provider took back, or workloads on them", True),
+    "interrupted": Metric("count", ("cell", "pool"), "nodes that their provider took back", True),
     "price": Metric("micro-USD/h", ("pool",), "price of a node for an hour"),
-    "cost_rate": Metric("micro-USD/h", ("cell", "tenant", "queue", "pool"), "what is spent"),
+    "cost_rate": Metric(
+        "micro-USD/h", ("cell", "tenant", "queue", "pool"), "what is spent: nodes of cell and pool, work else"
+    ),
     "use_cpu": Metric("milli", ("kind", "workload"), "most CPU that one task used"),
     "use_memory_mib": Metric("MiB", ("kind", "workload"), "most memory that one task used"),
     "gpu_util": Metric("%", ("node",), "use of the GPUs, their mean"),
@@ -130,6 +133,15 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 RUN_NUMBERS = tuple(name for name, kind in RunRecord.__annotations__.items() if kind == "int")
+
+_DIGITS = re.compile(r"[0-9]+")
+
+
+def kind_of(tenant: str, name: str) -> str:
+    """The kind that work of this name is of: "tenant/stem", the stem being the name without its numbers; empty when
+    nothing is left of the name, which then says nothing of what runs."""
+    stem = _DIGITS.sub("", name).strip("-_./: ")
+    return f"{tenant}/{stem}"[:MOST_SUBJECT] if stem else ""
 
 
 def flaw(sample: Sample) -> str:

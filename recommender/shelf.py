@@ -123,7 +123,7 @@ class Shelf:
         """Whether a rejected or settled suggestion is told again, with why."""
         away_ms = self._looked_ms - standing.last_ms
         if standing.acted_ms and now_ms >= standing.due_ms:
-            standing.note = f"acted on {_utc(standing.acted_ms)} by {standing.acted_by}, and still found"
+            standing.note = f"acted on {utc(standing.acted_ms)} by {standing.acted_by}, and still found"
             standing.acted_ms = standing.due_ms = 0
             standing.first_ms = now_ms
             return True
@@ -142,7 +142,7 @@ class Shelf:
         else:
             return False
         standing.note = (
-            f"was rejected on {_utc(rejection.at_ms)} by {rejection.who or 'somebody'}"
+            f"was rejected on {utc(rejection.at_ms)} by {rejection.who or 'somebody'}"
             f"{f' because {rejection.reason}' if rejection.reason else ''}; now {news}"
         )
         standing.rejected, standing.first_ms = None, now_ms
@@ -233,7 +233,7 @@ def _value(suggestion: Suggestion) -> str:
     return f"{first.metric} is {first.value}"
 
 
-def _utc(ms: int) -> str:
+def utc(ms: int) -> str:
     at = datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC)
     return f"{at:%Y-%m-%d %H:%M} UTC"
 

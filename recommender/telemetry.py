@@ -40,6 +40,7 @@ from recommender.telemetry_tables import (
     chunk_row,
     move_chunks,
     replace_chunks,
+    replace_note,
     replace_runs,
 )
 
@@ -147,9 +148,11 @@ class Telemetry:
         source: str = CELL,
         step_ms: int = MINUTE_MS,
         refused: Counter[str] | None = None,
+        note: tuple[str, float] | None = None,
     ) -> int:
         """Keep them; returns how many were taken. `step_ms` is how often the source measures. What is malformed, of
-        the future, too old, or of a time that has been summed up is left out and counted in `refused` by its reason."""
+        the future, too old, or of a time that has been summed up is left out and counted in `refused` by its reason.
+        `note` is noted with them, or not at all."""
         reasons: Counter[str] = Counter() if refused is None else refused
         with self._lock:
             self._open()
@@ -182,8 +185,10 @@ class Telemetry:
                 ids, times = [ids[i] for i in kept], [times[i] for i in kept]
                 values, named = [values[i] for i in kept], [named[i] for i in kept]
             if not ids:
+                if note is not None:
+                    self.set_note(*note)
                 return 0
-            self._log(np.array(ids, np.int64), np.array(times, np.int64), np.array(values), fresh)
+            self._log(np.array(ids, np.int64), np.array(times, np.int64), np.array(values), fresh, note)
             for series, at_ms in zip(named, times, strict=True):
                 series.first_ms, series.last_ms = min(series.first_ms, at_ms), max(series.last_ms, at_ms)
                 series.source, series.step_ms = source, step_ms
@@ -281,13 +286,9 @@ class Telemetry:
     def set_note(self, name: str, value: float) -> None:
         """Note a number under a name, durably."""
 
-        def noted(connection: Connection) -> None:
-            connection.execute(delete(NOTE).where(NOTE.c.name == name))
-            connection.execute(insert(NOTE).values(name=name, value=value))
-
         with self._lock:
             self._open()
-            self.records.write(noted)
+            self.records.write(lambda connection: replace_note(connection, name, value))
 
     # -- ageing -------------------------------------------------------------------------------------------------------
 
@@ -357,7 +358,14 @@ class Telemetry:
         self._next_log = logged[-1].id + 1 if logged else 1
         self._is_open = True
 
-    def _log(self, ids: bk.Times, times: bk.Times, values: bk.Values, fresh: dict[_Key, _Series]) -> None:
+    def _log(
+        self,
+        ids: bk.Times,
+        times: bk.Times,
+        values: bk.Values,
+        fresh: dict[_Key, _Series],
+        note: tuple[str, float] | None,
+    ) -> None:
         row = {"id": self._next_log, "samples": len(ids), "body": bk.pack_log(ids, times, values)}
         new = [
             {"id": s.id, "metric": key[0], "of_kind": key[1], "subject": key[2], "source": s.source,
@@ -369,6 +377,8 @@ class Telemetry:
             if new:
                 connection.execute(insert(SERIES), new)
             connection.execute(insert(LOG), row)
+            if note is not None:
+                replace_note(connection, *note)
 
         self.records.write(logged)
         self._series |= fresh

@@ -103,3 +103,8 @@ def move_chunks(
 def replace_runs(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
     connection.execute(DROP_RUN, [{"a": row["source"], "b": row["id"]} for row in rows])
     connection.execute(insert(RUN), rows)
+
+
+def replace_note(connection: Connection, name: str, value: float) -> None:
+    connection.execute(delete(NOTE).where(NOTE.c.name == name))
+    connection.execute(insert(NOTE).values(name=name, value=value))

@@ -146,6 +146,11 @@ class Gate:
         self._keep(Open(proposal=proposal, shown=shown))
         return proposal
 
+    def plan(self, proposal_id: str) -> Plan | None:
+        """Of a proposal that is kept and not executed."""
+        kept = self._open.get(proposal_id)
+        return None if kept is None else kept.proposal.plan
+
     def approve(self, proposal_id: str, digest: str, approver: str) -> Outcome:
         """Execute exactly the plan whose digest was shown, at most once, and read back what it did.
 

@@ -47,7 +47,9 @@ from engine.query import (
 )
 from engine.scaling import Autoscaling, ScalingSpec
 from engine.scaling_report import PoolSize, ScalingReport
-from recommender.suggest import Advice
+from recommender.forecasts import Coverage, Forecast, ForecastRequest, HourAhead, MemberSkill
+from recommender.recommendations import Recommendation, Recommendations, Simulated, Track
+from recommender.suggest import Benefit, Evidence, Suggestion
 from runbooks.plan import (
     ActionName,
     Effect,
@@ -113,6 +115,7 @@ class FakeClient:
         self.down = False
         self.refuse: MusterError | None = None
         self.approved: list[str] = []
+        self.rejected: dict[str, str] = {}
         self.proposed: list[Plan] = []
         self.queries: list[Query] = []
         self._hostile = hostile
@@ -529,7 +532,7 @@ class FakeClient:
             past_counts=True,
             queues=(vertex, idle),
             decisions=(
-                *(DecisionReport(**first, **second, **shares, rule=rule) for rule in rules),  # type: ignore[arg-type]
+                *(DecisionReport(**first, **second, **shares, rule=rule) for rule in rules),
                 DecisionReport(at_ms=0, workload="wl-9", queue="prod", band=0, shares_ppb=(), priority=0, rule="alone"),
             ),
         )
@@ -542,9 +545,105 @@ class FakeClient:
             scored=640, p90_coverage_permille=912, median_abs_log_error=0.4,
         )  # fmt: skip
 
-    def suggestions(self) -> Advice:
+    def recommendations(self) -> Recommendations:
         self._answer()
-        return Advice(version=self.version, suggestions=(), unknown=())
+        every = [self._recommendation(number) for number in range(3)]
+        return Recommendations(
+            version=self.version,
+            now_ms=self.now_ms,
+            open=tuple(each for each in every if each.state == "open"),
+            aside=tuple(each for each in every if each.state != "open"),
+            followed=(),
+            unknown=(self._text(3, "12 of 40 running workloads have too few finished likes"),),
+        )
+
+    def recommendation(self, rec_id: str) -> Recommendation:
+        view = self.recommendations()
+        for each in (*view.open, *view.aside):
+            if each.suggestion.id == rec_id:
+                return each
+        raise NotFoundError(f"there is no recommendation '{rec_id}'", "See `muster recommend`")
+
+    def reject_recommendation(self, rec_id: str, reason: str = "") -> Recommendation:
+        if self.read_only:
+            raise refuse_read_only()
+        self.recommendation(rec_id)
+        self.rejected[rec_id] = reason
+        return self.recommendation(rec_id)
+
+    def _recommendation(self, number: int) -> Recommendation:
+        """The first can be proposed and was tried, the second only asks for attention, the third has a record."""
+        outlook = self._outlook()
+        suggestion = Suggestion(
+            kind=("forgotten_cordons", "overrun", "pool_ahead")[number],
+            finding=self._text(
+                number,
+                (
+                    "2 cordoned nodes are empty, the newest cordon 2.0 h old",
+                    "wl-000003 has run 9.0 h, over 2 x its likes' p90 (2.0 h)",
+                    "pool h100 will need 12 nodes at 14:00 and has 9",
+                )[number],
+            ),
+            action=("uncordon", "notify", "set_targets")[number],
+            targets=((self._text(5, "node-00005"), "node-00013"), ("wl-000003",), ("h100",))[number],
+            parameters=((), (), ("2026-03-01T14:00=12",))[number],
+            evidence=(
+                Evidence(
+                    metric="time cordoned, at least", window="since the cordon", rows=2, value=self._text(6, "2.0 h")
+                ),
+            ),
+            counterfactual="No suggestion if they had been cordoned for less than 60 min or had work",
+            alternatives=("Ask who cordoned them", "Do nothing: 16 GPU stay out of use"),
+            thin=(self._text(7, "why they were cordoned is not recorded"),) if number == 0 else (),
+            benefit=Benefit(waiting_gpu_milli_h=64_000 - number * 20_000),
+        )
+        reason = self.rejected.get(suggestion.id)
+        return Recommendation(
+            rank=0 if reason is not None else number + 1,
+            state="open" if reason is None else "rejected",
+            suggestion=suggestion,
+            worth_gpu_milli_h=suggestion.benefit.waiting_gpu_milli_h,
+            first_ms=self.now_ms - 90 * MINUTE,
+            note="" if reason is None else f"rejected on 2026-03-01 12:00 UTC by ada because {reason}",
+            command=() if number == 1 else (suggestion.action.replace("_", "-"), *suggestion.targets),
+            simulated=Simulated(
+                state="done", edits=("uncordon node-00005,node-00013",), version=self.version, at_ms=self.now_ms,
+                horizon_ms=outlook.horizon_ms, seeds=outlook.seeds, figures=outlook.figures,
+            )
+            if number == 0
+            else Simulated(state="none", why="nothing would be done"),
+            track=Track(
+                kind="pool_ahead", acted=6, held=4, partly=1, unknown=1, held_low_permille=376,
+                held_high_permille=964, left=3, resolved=1,
+            )
+            if number == 2
+            else None,
+        )  # fmt: skip
+
+    def forecast(self, request: ForecastRequest) -> Forecast:
+        self._answer()
+        of, _, subject = request.subject.partition(":")
+        hours = tuple(
+            HourAhead(at_ms=self.now_ms + i * 60 * MINUTE, p10=m * 700.0, p50=m * 1000.0, p90=m * 1400.0)
+            for i in range(request.hours)
+            for m in (40 + 25 * (i % 24 > 8) - i % 7,)
+        )
+        return Forecast(
+            metric=request.metric or "demand_gpu", unit="milli", of=of or "cell", subject=self._text(2, subject),
+            now_ms=self.now_ms, made_ms=self.now_ms, known_hours=600, missing_hours=3, stale=False, basis="models",
+            now=61_000.0, hours=hours,
+            members=(
+                MemberSkill(name="ets", weight_permille=600, error=2_100.0),
+                MemberSkill(name="season", weight_permille=400, error=2_900.0),
+            ),
+            coverage=(
+                Coverage(
+                    hours_ahead=1, scored=120, inside_permille=811, below_permille=90, above_permille=99,
+                    mean_error=1_800.0,
+                ),
+            ),
+            notes=(self._text(1, "3 hours were not measured"),),
+        )  # fmt: skip
 
     def ask(self, ask: Ask) -> RunStatus:
         self._answer()

@@ -82,17 +82,17 @@ def test_an_agent_registers_and_calls(http: httpx.Client, loop: EngineLoop, pack
 def test_nodes_that_nobody_ordered_are_refused_and_told(http: httpx.Client) -> None:
     known = post(http, "register", {"nodes": ["g0", "stranger", "\x1b[31mred"]})
     assert list(known["refused"]) == ["stranger", "\x1b[31mred"]
-    findings = [found["finding"] for found in http.get("/v1/suggestions").json()["suggestions"]]
+    findings = [found["suggestion"]["finding"] for found in http.get("/v1/recommendations").json()["open"]]
     assert any("2 nodes that nobody ordered" in finding for finding in findings)
 
 
 def test_a_clock_that_is_off_is_told(http: httpx.Client) -> None:
     known = post(http, "register", {"nodes": ["g0", "g1"]})
     post(http, "heartbeats", beats(known, 1, skew_ms=-3_600_000))
-    findings = [found["finding"] for found in http.get("/v1/suggestions").json()["suggestions"]]
+    findings = [found["suggestion"]["finding"] for found in http.get("/v1/recommendations").json()["open"]]
     assert any("clocks of 2 nodes are off" in finding and "behind" in finding for finding in findings)
     post(http, "heartbeats", beats(known, 2))
-    assert not http.get("/v1/suggestions").json()["suggestions"]
+    assert not http.get("/v1/recommendations").json()["open"]
 
 
 def test_progress_and_use_are_told_and_a_straggler_is_a_suggestion(http: httpx.Client, loop: EngineLoop) -> None:
@@ -110,7 +110,7 @@ def test_progress_and_use_are_told_and_a_straggler_is_a_suggestion(http: httpx.C
             for task, (row, epoch) in enumerate(zip(known["rows"], known["epochs"], strict=True))
         ]
         assert post(http, "status", {"reports": reports}) == {"taken": 4, "refused": []}
-    (found,) = http.get("/v1/suggestions").json()["suggestions"]
+    found = http.get("/v1/recommendations").json()["open"][0]["suggestion"]
     assert (found["action"], found["targets"]) == ("drain", ["g1"])
     assert "0.5 of the gang's median, 3 samples" in found["finding"]
     assert post(http, "status", {"reports": [{"row": 9, "epoch": 1, "number": 1}]})["refused"] == [0]

@@ -23,7 +23,7 @@ from console.remote_client import RemoteClient
 from console.settings import CellPaths, paths_in
 from console.sockets import probe
 from engine import errors
-from engine.commands import Cordon, Hold, Submit
+from engine.commands import Hold, Submit
 from engine.control import Engine
 from engine.loop import EngineLoop
 from engine.model import Policy
@@ -188,42 +188,6 @@ def test_why_tells_how_long_work_like_it_ran_or_that_too_little_is_known(
     assert told in capsys.readouterr().out
     assert shell("why", "train-0", "--json") == 0
     assert json.loads(capsys.readouterr().out)["estimate"]["p90_ms"] == HOUR_MS
-
-
-def test_suggest_shows_the_command_that_would_propose(
-    shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert shell("suggest") == 0
-    assert "nothing found" in capsys.readouterr().out
-    loop.call(lambda engine: engine.command(Cordon(ids=("c0", "c1"))))
-    loop.call(lambda engine: engine.advance(engine.now_ms + 2 * HOUR_MS))
-    assert shell("suggest") == 0
-    out = capsys.readouterr().out
-    assert out.startswith("1. 2 cordoned nodes are empty")
-    for told in ("time cordoned, at least: 2.0 h", "No suggestion if", "Do nothing"):
-        assert told in out
-    command = next(line.split()[1:] for line in out.splitlines() if line.split()[:1] == ["propose"])
-    assert command[:2] == ["muster", "uncordon"]
-    assert run([*command[1:], "--dry-run"]) == 0
-    assert "c0" in capsys.readouterr().out
-    assert shell("suggest", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["suggestions"][0]["targets"] == ["c0", "c1"]
-
-
-def test_suggest_names_the_owners_to_notify_and_proposes_nothing(
-    shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]
-) -> None:
-    jobs = tuple(gpu_job(f"train-{number}") for number in range(40))
-    loop.call(lambda engine: engine.command(Submit(workloads=jobs)))
-    loop.call(lambda engine: engine.advance(engine.now_ms + 15 * HOUR_MS))
-    late = msgspec.structs.replace(gpu_job("train-late"), simulated_runtime_ms=100 * HOUR_MS)
-    loop.call(lambda engine: engine.command(Submit(workloads=(late,))))
-    loop.call(lambda engine: engine.advance(engine.now_ms + 9 * HOUR_MS))
-    assert shell("suggest") == 0
-    out = capsys.readouterr().out
-    assert "notify the owners of train-late; there is nothing to propose" in out
-    assert "p90 run time of likes (tenant and size): 1.0 h (last 40 finished; measured on 40)" in out
-    assert "   propose" not in out
 
 
 def test_text_of_strangers_cannot_act_on_the_terminal(

@@ -23,6 +23,7 @@ from engine.loop import EngineLoop
 from engine.model import BudgetSpec, BurstSpec, QueueSpec, ReservationSpec
 from engine.outlook import Ask, AskRun, AskStart, DryRun, Outlook, RunStatus, StartEstimate, WhatIf
 from engine.query import Query, Term
+from recommender.forecasts import ForecastRequest
 from runbooks.gate import Gate
 from runbooks.plan import MoneyChange, QueueChange
 from tests.support.elastic_cells import pool, work
@@ -129,15 +130,41 @@ def test_what_would_let_work_start_is_told_and_not_done(connect: Connect, loop: 
     assert loop.call(lambda engine: (engine.version, engine.state.digest())) == before
 
 
-def test_suggestions_are_shown_and_not_done(connect: Connect, loop: EngineLoop) -> None:
+def test_recommendations_are_shown_and_not_done(connect: Connect, loop: EngineLoop) -> None:
     client = connect(read_only=True)
-    assert client.suggestions().suggestions == ()
+    assert client.recommendations().open == ()
     loop.call(lambda engine: engine.command(Cordon(ids=("g0",))))
     loop.call(lambda engine: engine.advance(engine.now_ms + 2 * HOUR_MS))
-    [found] = client.suggestions().suggestions
-    assert (found.action, found.targets) == ("uncordon", ("g0",))
-    assert found.evidence[0].value == "2.0 h"
+    [found] = client.recommendations().open
+    assert (found.suggestion.action, found.suggestion.targets) == ("uncordon", ("g0",))
+    assert found.suggestion.evidence[0].value == "2.0 h"
     assert client.node("g0").state == "cordoned"
+    assert client.recommendation(found.suggestion.id.upper()).command == found.command
+    with pytest.raises(NotFoundError, match="R-nope"):
+        client.recommendation("R-nope/../x")
+
+
+def test_a_recommendation_is_rejected_only_by_who_may_act(connect: Connect, loop: EngineLoop) -> None:
+    loop.call(lambda engine: engine.command(Cordon(ids=("g0",))))
+    loop.call(lambda engine: engine.advance(engine.now_ms + 2 * HOUR_MS))
+    client = connect()
+    [found] = client.recommendations().open
+    with pytest.raises(RefusedError, match="read-only"):
+        connect(read_only=True).reject_recommendation(found.suggestion.id, "broken fan")
+    assert client.reject_recommendation(found.suggestion.id, "broken fan").state == "rejected"
+    view = client.recommendations()
+    assert (view.open, [each.state for each in view.aside]) == ((), ["rejected"])
+    assert "broken fan" in view.aside[0].note
+    with pytest.raises(RefusedError, match="already"):
+        client.reject_recommendation(found.suggestion.id, "again")
+
+
+def test_without_a_history_there_is_no_forecast(client: Client) -> None:
+    with pytest.raises(NotFoundError, match="nothing has been measured of queue:a"):
+        client.forecast(ForecastRequest(subject="queue:a"))
+    for wrong in (ForecastRequest(subject="queue"), ForecastRequest(hours=0), ForecastRequest(metric="demand_gpus")):
+        with pytest.raises(SpecError):
+            client.forecast(wrong)
 
 
 def test_a_queue_is_told_whole_with_the_spec_it_has(client: Client) -> None:

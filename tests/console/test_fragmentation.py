@@ -9,10 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from console.advice_text import recommendation_lines
 from console.cli import run
 from console.details import fleet
 from console.fragmentation import consolidation_lines, fragmentation_lines, request_of
-from console.plain import advice_lines, overview_lines
+from console.plain import overview_lines
 from console.remote_client import RemoteClient
 from console.wishes import parse
 from engine.commands import Cancel, Submit
@@ -211,15 +212,14 @@ def _command() -> object:
 def test_a_long_wait_for_whole_pieces_is_suggested_to_be_ended(
     loop: EngineLoop, shell: Shell, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert shell("suggest") == 0
+    assert shell("recommend") == 0
     assert "consolidate" not in capsys.readouterr().out
     loop.call(lambda engine: engine.advance(engine.now_ms + 40 * MINUTE))
-    assert shell("suggest") == 0
+    assert shell("recommend") == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert lines[0] == "1. 1 workload waits for room that is free, but in pieces; the largest is big"
-    assert "suggested consolidate 1" in lines
-    [command] = [line.removeprefix("propose ") for line in lines if line.startswith("propose ")]
-    words = command.split()
+    assert lines[1] == "1 workload waits for room that is free, but in pieces; the largest is big"
+    assert "do consolidate --unblock big" in lines
+    [words] = [line.split() for line in lines if line.startswith("muster ")]
     assert words[:2] == ["muster", "consolidate"]
     assert run([*words[1:], "--dry-run"]) == 0
     assert "h3" in capsys.readouterr().out
@@ -246,6 +246,6 @@ def test_names_of_strangers_cannot_act_on_the_terminal(loop: EngineLoop) -> None
     lines = [
         *consolidation_lines(msgspec.structs.replace(answer, found=made, why=evil, tried=(evil,))),
         *fragmentation_lines(msgspec.structs.replace(report, pools=pools, shapes=kinds)),
-        *advice_lines(FakeClient(hostile=True).suggestions(), []),
+        *recommendation_lines(FakeClient(hostile=True).recommendations(), []),
     ]
     assert not set("\n".join(lines)) & {"\x1b", "\u202e"}

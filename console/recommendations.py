@@ -1,0 +1,292 @@
+"""The recommender beside a live engine: what is found, ranked, remembered, tried on the twin and followed up.
+
+Lives in the engine's process and only reads the engine. Answers come from the last look, which is a few seconds old at
+most; what takes long is done by one thread of its own: looking again as time passes, trying what is first on the twin,
+checking what was promised.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from console.simulations import WAITING, Simulations, edits_of
+from engine.errors import MusterError, NotFoundError
+from engine.model import HOUR_MS
+from recommender.follow_up import Others, Read, record
+from recommender.recommendations import Recommendation, Recommendations, Simulated
+from recommender.shelf import Keep, Shelf, Standing, done_by, utc
+from recommender.suggest import GPU_HOUR_MICROUSD, Suggestion, ranked, same_id
+
+if TYPE_CHECKING:
+    from console.advisor import Advisor
+    from engine.loop import EngineLoop
+    from engine.query import Overview
+    from runbooks.plan import Plan
+
+FRESH_S = 5.0
+"""Wall seconds for which a look is good while nothing in the cell changes but its time."""
+LOOK_EVERY_S = 30.0
+TRIED = 3
+"""So many of the first are tried on the twin without being asked for."""
+AGAIN_MS = HOUR_MS // 2
+"""Cell time after which what was tried is tried again."""
+SHOWN_FOLLOWED = 20
+
+State = Literal["open", "rejected", "acted"]
+More = Callable[["Overview"], tuple[Sequence[Suggestion], Sequence[str]]]
+"""What stands out besides, and what could not be judged."""
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at the cell."""
+
+    version: int
+    now_ms: int
+    rated: tuple[tuple[int, Suggestion], ...]
+    unknown: tuple[str, ...]
+
+
+class Recommender:
+    """Answers for the cell of one loop; may be asked by several threads, but not by the engine's own.
+
+    `more` finds what stands out in the history; `read` and `others` read the history for what was promised.
+    """
+
+    def __init__(
+        self,
+        loop: EngineLoop,
+        advisor: Advisor,
+        *,
+        keep: Keep | None = None,
+        more: More | None = None,
+        read: Read | None = None,
+        others: Others | None = None,
+    ) -> None:
+        self._loop = loop
+        self._advisor = advisor
+        self._more = more
+        self._read: Read = read or (lambda *_: None)
+        self._others: Others = others or (lambda *_: ())
+        self._shelf = Shelf(keep)
+        self._simulations = Simulations(loop)
+        self._tried: dict[str, tuple[Suggestion, Simulated, int]] = {}
+        """Id -> what was tried, how it stands, and the cell time of the try."""
+        self._wanted: deque[str] = deque(maxlen=SHOWN_FOLLOWED)
+        """Ids somebody asked to see tried."""
+        self._found: Found | None = None
+        self._looked_s = 0.0
+        self._lock = threading.RLock()
+        """Held to look and to change what is remembered."""
+        self._woken = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="recommender", daemon=True)
+
+    def start(self) -> None:
+        """Look, try and follow up from now on."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._woken.set()
+        self._simulations.close()
+        if self._thread.is_alive():
+            self._thread.join(5)
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    def recommendations(self) -> Recommendations:
+        """Everything that is found now."""
+        with self._lock:
+            found = self._look()
+            standings, tracks = self._shelf.standings, self._shelf.tracks()
+            told: list[Recommendation] = []
+            aside: list[Recommendation] = []
+            for worth, suggestion in found.rated:
+                standing = standings[suggestion.id]
+                state: State = "rejected" if standing.rejected else "acted" if standing.acted_ms else "open"
+                told_as = Recommendation(
+                    rank=len(told) + 1 if state == "open" else 0,
+                    state=state,
+                    suggestion=suggestion,
+                    worth_gpu_milli_h=worth,
+                    first_ms=standing.first_ms,
+                    note=_note(standing),
+                    command=command(suggestion),
+                    simulated=self._simulated(suggestion),
+                    track=tracks.get(suggestion.kind),
+                )
+                (told if state == "open" else aside).append(told_as)
+            return Recommendations(
+                version=found.version,
+                now_ms=found.now_ms,
+                open=tuple(told),
+                aside=tuple(aside),
+                followed=tuple(self._shelf.followed[: -SHOWN_FOLLOWED - 1 : -1]),
+                unknown=found.unknown,
+            )
+
+    def recommendation(self, id_: str) -> Recommendation:
+        """One of them, which is tried on the twin next. Raises NotFoundError."""
+        wanted, view = same_id(id_), self.recommendations()
+        found = next((each for each in (*view.open, *view.aside) if each.suggestion.id == wanted), None)
+        if found is None:
+            gone = self._shelf.standings.get(wanted)
+            problem = f"{wanted} is not found any more" if gone else f"there is no recommendation '{id_[:40]}'"
+            raise NotFoundError(problem, "See `muster recommend`")
+        if found.simulated.state == "waiting" and wanted not in self._wanted:
+            self._wanted.append(wanted)
+            self._woken.set()
+        return found
+
+    # -- what people make of it ---------------------------------------------------------------------------------------
+
+    def reject(self, id_: str, reason: str, who: str) -> Recommendation:
+        """Say no more of it until things change. Raises NotFoundError, SpecError, RefusedError."""
+        with self._lock:
+            found = self.recommendation(id_)
+            now_ms = self._found.now_ms if self._found is not None else 0
+            self._shelf.reject(found.suggestion, who, reason, now_ms)
+            return self.recommendation(id_)
+
+    def acted(self, plan: Plan, who: str) -> None:
+        """A plan was approved and executed. Never fails: what is noted here is not what was asked for."""
+        with self._lock:
+            if self._found is None:
+                return
+            matches = done_by(plan.action, plan.targets, plan.reason)
+            try:
+                for _, suggestion in self._found.rated:
+                    if matches(suggestion):
+                        self._shelf.acted(suggestion, who, self._loop.call(lambda engine: engine.now_ms))
+            except MusterError as error:
+                _log(f"what was acted on is not remembered: {error.problem}")
+            self._looked_s = 0.0
+
+    def give_way(self) -> None:
+        """Somebody asks the twin: what is tried here waits."""
+        self._simulations.give_way()
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def _look(self) -> Found:
+        """The last look where it is good still, else a new one."""
+        now_s = time.monotonic()
+        if self._found is not None and self._looked_s:
+            version = self._loop.wait_version(-1, 0)
+            if now_s - self._looked_s < FRESH_S and version == self._found.version:
+                return self._found
+        overview = self._loop.call(lambda engine: engine.overview())
+        advice = self._advisor.advice()
+        more, unseen = self._more(overview) if self._more is not None else ((), ())
+        records = {kind: record(track) for kind, track in self._shelf.tracks().items()}
+        rated = ranked((*advice.suggestions, *more), records, gpu_hour_microusd(overview))
+        try:
+            self._shelf.found([suggestion for _, suggestion in rated], overview.now_ms)
+        except MusterError as error:
+            _log(f"suggestions are not remembered: {error.problem}")
+        self._found = Found(
+            version=advice.version, now_ms=overview.now_ms, rated=tuple(rated), unknown=(*advice.unknown, *unseen)
+        )
+        self._looked_s = now_s
+        return self._found
+
+    # -- beside -------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                tried = self._turn()
+            except MusterError as error:
+                _log(error.problem)
+                tried = False
+            except Exception:  # a fault of ours must not end the advice for good
+                traceback.print_exc()
+                tried = False
+            self._woken.wait(0.05 if tried else LOOK_EVERY_S if not self._wanted else 1.0)
+            self._woken.clear()
+
+    def _turn(self) -> bool:
+        """Look, follow up, and try one on the twin. Returns whether one was tried."""
+        with self._lock:
+            found = self._look()
+            self._shelf.follow_up(found.now_ms, self._read, self._others)
+            chosen = self._to_try(found)
+        if chosen is None or self._loop.twins.busy:
+            return False
+        self.try_out(chosen)
+        return True
+
+    def try_out(self, suggestion: Suggestion) -> None:
+        """Try it on the twin now, and remember what came of it."""
+        now_ms = self._found.now_ms if self._found is not None else 0
+
+        def tell(simulated: Simulated) -> None:
+            self._tried[suggestion.id] = (suggestion, simulated, now_ms)
+
+        self._simulations.run(suggestion, tell)
+
+    def _to_try(self, found: Found) -> Suggestion | None:
+        by_id = {suggestion.id: suggestion for _, suggestion in found.rated}
+        while self._wanted:
+            asked = by_id.get(self._wanted.popleft())
+            if asked is not None and self._is_due(asked, found.now_ms):
+                return asked
+        first = [s for _, s in found.rated if not self._shelf.standings[s.id].rejected][:TRIED]
+        return next((suggestion for suggestion in first if self._is_due(suggestion, found.now_ms)), None)
+
+    def _is_due(self, suggestion: Suggestion, now_ms: int) -> bool:
+        simulated = self._simulated(suggestion)
+        if simulated.state == "none":
+            return False
+        return simulated.state == "waiting" or now_ms - self._tried[suggestion.id][2] > AGAIN_MS
+
+    def _simulated(self, suggestion: Suggestion) -> Simulated:
+        """What is known of the same action."""
+        tried = self._tried.get(suggestion.id)
+        if tried is not None and _same(tried[0], suggestion):
+            return tried[1]
+        edits = edits_of(suggestion)
+        return Simulated(state="none", why=edits) if isinstance(edits, str) else WAITING
+
+
+def command(suggestion: Suggestion) -> tuple[str, ...]:
+    """Words behind `muster` that propose the action; the reason leads back to the suggestion."""
+    if suggestion.action == "notify":
+        return ()
+    targets = () if suggestion.action == "consolidate" else suggestion.targets
+    return (
+        suggestion.action.replace("_", "-"), *targets, *suggestion.parameters, "--reason", suggestion.id
+    )  # fmt: skip
+
+
+def gpu_hour_microusd(overview: Overview) -> int:
+    """What a GPU-hour costs in this cell: all nodes' prices over all devices."""
+    devices, cost = overview.capacity.get("gpu_milli", 0), overview.cost_microusd_hour
+    return cost * 1000 // devices if devices and cost else GPU_HOUR_MICROUSD
+
+
+def _same(one: Suggestion, other: Suggestion) -> bool:
+    return (one.action, one.targets, one.parameters, one.trial) == (
+        other.action, other.targets, other.parameters, other.trial
+    )  # fmt: skip
+
+
+def _note(standing: Standing) -> str:
+    if standing.rejected is not None:
+        reason = f" because {standing.rejected.reason}" if standing.rejected.reason else ""
+        return f"rejected on {utc(standing.rejected.at_ms)} by {standing.rejected.who or 'somebody'}{reason}"
+    if standing.acted_ms:
+        return f"acted on {utc(standing.acted_ms)} by {standing.acted_by}; looked at again {utc(standing.due_ms)}"
+    return standing.note
+
+
+def _log(problem: str) -> None:
+    print(f"muster: recommender: {problem}", file=sys.stderr)

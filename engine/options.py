@@ -1,0 +1,180 @@
+"""What would become of a workload in several ways to run it: each option is tried alone, on rehearsals with the same
+draws for all other work, so that options differ by themselves alone.
+
+Where there must be an answer within some wall time, it goes as far as it gets: every option once first, with half of
+the time shared out among them, then seed by seed as many as there is time for, each as far ahead as the first. An
+option for later that is not reached so, because more work arrives than can be run ahead in time, is tried without
+arrivals.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable, Sequence
+
+from engine import edits as ed
+from engine.control import Engine
+from engine.outlook import AskOptions, Attempt, Options, OptionTrial, Placing
+from engine.rehearsal import Conditions, Covered, Sample
+from engine.run_times import RunTimes, Whole, quantile
+from engine.state import State
+from engine.what_if import AT_ONCE, NEVER, Job, run_all
+
+MOST_OPTIONS = 16
+FIRST_PART = 0.5
+"""Of the wall time, for the first seed."""
+GOLDEN = 0.618033988749895
+
+
+def share_of(n: int) -> float:
+    """Of the likely run times the one that the n-th seed has, from 0 to 1: the median first, then spread evenly
+    however many there are (multiples of the golden ratio)."""
+    return (0.5 + n * GOLDEN) % 1
+
+
+def run_time_in(likely: Sequence[int], n: int) -> int:
+    """The run time of an option in the n-th seed."""
+    return quantile(array("q", likely), share_of(n), 0)
+
+
+class Told(RunTimes):
+    """Run times of some workloads are told, all others drawn."""
+
+    def __init__(self, state: State, others: RunTimes, told: dict[str, int]) -> None:
+        self._ids = state.workloads.ids
+        self._others = others
+        self._told = told
+
+    def draw(self, row: int, share: float, beyond_ms: int) -> int:
+        told = self._told.get(self._ids[row])
+        return self._others.draw(row, share, beyond_ms) if told is None else max(told, beyond_ms + 1)
+
+    def draw_many(self, rows: Whole, shares: object, beyond_ms: Whole) -> Whole:
+        # What is told of is submitted in the rehearsal, and drawn one by one.
+        return self._others.draw_many(rows, shares, beyond_ms)  # type: ignore[arg-type]
+
+
+class _Round:
+    """One seed of some options."""
+
+    def __init__(self, ask: AskOptions, places: Sequence[int], n: int, *, arrivals: bool) -> None:
+        self.ask, self.places, self.n, self.arrivals = ask, places, n, arrivals
+        self.samples: dict[int, Sample] = {}
+        """By place in the ask."""
+        self.took_s = 0.0
+
+    def run(self, engine: Engine, run_times: RunTimes, horizons: Sequence[int], until_s: float) -> None:
+        """`until_s`: reading of the monotonic clock by which all have given up; 0: never. Raises MusterError."""
+        begun = time.monotonic()
+        turns = -(-len(self.places) // AT_ONCE)
+        jobs: list[Job] = []
+        told = {}
+        for turn, place in enumerate(self.places):
+            spec = self.ask.workloads[place]
+            told[spec.id] = run_time_in(self.ask.run_ms[place], self.n)
+            give_up_s = begun + (until_s - begun) * (turn // AT_ONCE + 1) / turns if until_s else 0.0
+            under = Conditions(
+                seed=self.ask.seed + self.n,
+                horizon_ms=horizons[place],
+                arrivals=self.arrivals,
+                focus=(spec.id,),
+                until="started" if self.ask.until == "started" else "over",
+                give_up_s=give_up_s,
+                figures=False,
+            )
+            jobs.append(((ed.Submit(workloads=(spec,)),), under))
+
+        def heard(job: int, what: Sample | Covered) -> None:
+            if isinstance(what, Sample):
+                self.samples[self.places[job]] = what
+
+        run_all(engine, jobs, Told(engine.state, run_times, told), heard)
+        self.took_s = time.monotonic() - begun
+
+    def settled(self, place: int) -> bool:
+        found = self.samples[place].focus[0]
+        return (found.started_ms if self.ask.until == "started" else found.ended_ms) >= 0
+
+
+def answer(
+    engine: Engine, ask: AskOptions, run_times: RunTimes, tell: Callable[[int, Options | None], None]
+) -> Options:
+    """Everything, or as much as there is time for. `tell(permille, what there is so far)`. Raises MusterError."""
+    begun = time.monotonic()
+    until_s = begun + ask.within_ms / 1000 if ask.within_ms else 0.0
+    places = range(len(ask.workloads))
+    horizons = [ask.horizon_ms] * len(places)
+    first = _Round(ask, places, 0, arrivals=ask.arrivals)
+    first.run(engine, run_times, horizons, begun + (until_s - begun) * FIRST_PART if until_s else 0.0)
+    parts = [([first], places)]
+    late = [place for place in places if ask.arrivals and until_s and _missed(engine, ask, first, place)]
+    if late:
+        on_time = [place for place in places if place not in late]
+        other = _Round(ask, late, 0, arrivals=False)
+        other.run(engine, run_times, horizons, until_s - (until_s - time.monotonic()) * FIRST_PART)
+        parts = [([first], on_time), ([other], late)]
+    for rounds, those in parts:
+        for place in those:
+            if not rounds[0].settled(place):
+                horizons[place] = min(ask.horizon_ms, max(rounds[0].samples[place].covered_ms, 1))
+    for n in range(1, ask.seeds):
+        tell(n * 1000 // ask.seeds, _options(engine, ask, parts))
+        lasts = sum(max(one.took_s for one in rounds) for rounds, those in parts if those)
+        if until_s and time.monotonic() + lasts > until_s:
+            break
+        new = []
+        for rounds, those in parts:
+            one = _Round(ask, those, n, arrivals=rounds[0].arrivals)
+            one.run(engine, run_times, horizons, until_s)
+            new.append(one)
+        if until_s and not all(_reached(one, horizons) for one in new):
+            break
+        for (rounds, _), one in zip(parts, new, strict=True):
+            rounds.append(one)
+    return _options(engine, ask, parts)
+
+
+def _missed(engine: Engine, ask: AskOptions, first: _Round, place: int) -> bool:
+    """Whether an option for later was not run ahead to when it may start."""
+    reached_ms = engine.now_ms + first.samples[place].covered_ms
+    return not first.settled(place) and reached_ms < ask.workloads[place].not_before_ms
+
+
+def _reached(one: _Round, horizons: Sequence[int]) -> bool:
+    """Whether every option was run as far ahead as it should."""
+    return all(one.settled(place) or one.samples[place].covered_ms >= horizons[place] for place in one.places)
+
+
+def _options(engine: Engine, ask: AskOptions, parts: Sequence[tuple[list[_Round], Sequence[int]]]) -> Options:
+    trials: dict[int, OptionTrial] = {}
+    for rounds, places in parts:
+        for place in places:
+            trials[place] = OptionTrial(
+                id=ask.workloads[place].id,
+                reason=rounds[0].samples[place].focus[0].reason,
+                arrivals=rounds[0].arrivals,
+                attempts=tuple(_attempt(ask, one, place) for one in rounds),
+            )
+    return Options(
+        version=engine.version,
+        at_ms=engine.now_ms,
+        horizon_ms=ask.horizon_ms,
+        seeds=max(len(rounds) for rounds, _ in parts),
+        until=ask.until,
+        trials=tuple(trials[place] for place in sorted(trials)),
+    )
+
+
+def _attempt(ask: AskOptions, one: _Round, place: int) -> Attempt:
+    sample = one.samples[place]
+    found = sample.focus[0]
+    return Attempt(
+        started_ms=None if found.started_ms == NEVER else found.started_ms,
+        ended_ms=None if found.ended_ms < 0 else found.ended_ms,
+        run_ms=run_time_in(ask.run_ms[place], one.n),
+        cost_microusd=found.cost_microusd,
+        placed=tuple(Placing(*held) for held in found.placed),
+        stops=found.stops,
+        covered_ms=sample.covered_ms,
+    )

@@ -1,0 +1,116 @@
+"""`muster recommend`, `explain` and `forecast` against a live engine, and what becomes of recommendations over time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import get_args
+
+import msgspec
+import pytest
+
+from console.cli import ACTIONS, run
+from engine.commands import Cordon, Submit
+from engine.loop import EngineLoop
+from recommender.suggest import Action
+from runbooks.plan import ActionName
+from tests.support.served import HOUR_MS, gpu_job, running_loop, served_on_unix
+
+Shell = Callable[..., int]
+
+
+@pytest.fixture
+def loop() -> Iterator[EngineLoop]:
+    with running_loop() as running:
+        yield running
+
+
+@pytest.fixture
+def shell(loop: EngineLoop) -> Iterator[Shell]:
+    """Runs a command against a small cell."""
+    with served_on_unix(loop) as path:
+        yield lambda *words: run([words[0], "--connect", str(path), *words[1:]])
+
+
+def forget_two(loop: EngineLoop) -> None:
+    loop.call(lambda engine: engine.command(Cordon(ids=("c0", "c1"))))
+    loop.call(lambda engine: engine.advance(engine.now_ms + 2 * HOUR_MS))
+
+
+def test_every_action_that_can_be_suggested_is_one_that_the_gate_and_the_shell_know() -> None:
+    suggested = set(get_args(Action)) - {"notify"}
+    assert suggested == set(get_args(ActionName))
+    assert {action.replace("_", "-") for action in suggested} <= set(ACTIONS)
+
+
+def test_what_is_found_comes_with_the_command_that_proposes_it(
+    shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shell("recommend") == 0
+    assert "nothing found" in capsys.readouterr().out
+    forget_two(loop)
+    assert shell("recommend") == 0
+    out = capsys.readouterr().out
+    assert "2 cordoned nodes are empty" in out
+    assert "time cordoned, at least: 2.0 h" in out
+    assert max(len(line) for line in out.splitlines() if not line.startswith("   muster ")) <= 80
+    [words] = [line.split() for line in out.splitlines() if line.startswith("   muster ")]
+    assert words[:2] == ["muster", "uncordon"]
+    assert run([*words[1:], "--dry-run"]) == 0
+    assert "c0" in capsys.readouterr().out
+    assert shell("recommend", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["open"][0]["suggestion"]["targets"] == ["c0", "c1"]
+
+
+def test_an_explanation_has_all_it_rests_on(shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]) -> None:
+    forget_two(loop)
+    assert shell("recommend", "--json") == 0
+    [found] = json.loads(capsys.readouterr().out)["open"]
+    assert shell("explain", found["suggestion"]["id"].upper()) == 0
+    out = capsys.readouterr().out
+    for told in (
+        "capacity out of use",
+        "No suggestion if",
+        "Do nothing",
+        "none of its kind has come due",
+        "on the twin",
+    ):
+        assert told in out
+    assert shell("explain", "R-zzzzz") == 3
+
+
+def test_work_past_its_likes_is_for_its_owners_and_nothing_is_proposed(
+    shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = tuple(gpu_job(f"train-{number}") for number in range(40))
+    loop.call(lambda engine: engine.command(Submit(workloads=jobs)))
+    loop.call(lambda engine: engine.advance(engine.now_ms + 15 * HOUR_MS))
+    late = msgspec.structs.replace(gpu_job("train-late"), simulated_runtime_ms=100 * HOUR_MS)
+    loop.call(lambda engine: engine.command(Submit(workloads=(late,))))
+    loop.call(lambda engine: engine.advance(engine.now_ms + 9 * HOUR_MS))
+    assert shell("recommend") == 0
+    out = capsys.readouterr().out
+    assert "notify those who look after train-late; there is nothing to propose" in " ".join(out.split())
+    assert "   muster" not in out
+
+
+def test_a_rejected_one_is_set_aside_with_who_and_why(
+    shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forget_two(loop)
+    assert shell("recommend", "--json") == 0
+    [found] = json.loads(capsys.readouterr().out)["open"]
+    rec_id = found["suggestion"]["id"]
+    assert shell("recommend", "--reject", rec_id, "--reason", "firmware\x1bupdate") == 2
+    assert shell("recommend", "--reject", rec_id, "--reason", "firmware update") == 0
+    capsys.readouterr()
+    assert shell("recommend") == 0
+    out = capsys.readouterr().out
+    assert "nothing found" in out
+    assert "because firmware update" in " ".join(out.split())
+    loop.call(lambda engine: engine.command(Cordon(ids=("c2",))))
+    loop.call(lambda engine: engine.advance(engine.now_ms + 2 * HOUR_MS))
+    assert shell("recommend") == 0
+    again = " ".join(capsys.readouterr().out.split())
+    assert "was rejected on" in again
+    assert "c2" in again
