@@ -33,7 +33,7 @@ def anomaly(arguments: argparse.Namespace) -> None:
         twice = next(name for name in names if names.count(name) > 1)
         raise SpecError("FILE", f"two series are called '{twice[:80]}'", "Give each file once, under its own name")
     if labels and not any(name in labels for name in names):
-        raise SpecError("--labels", "names none of the files", f"It should have such as \"{names[0][:80]}.csv\"")
+        raise SpecError("--labels", "names none of the files", f'It should have such as "{names[0][:80]}.csv"')
     alarms, scores = backtest_anomaly.backtest(series, labels)
     if arguments.json:
         write_json(as_object(series, alarms, scores))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from runbooks.plan import Plan
 
 FRESH_S = 5.0
-"""Wall seconds for which a look is good while nothing in the cell changes but its time."""
+"""Wall seconds for which a look is good for who asks about one that it found."""
 LOOK_EVERY_S = 30.0
 TRIED = 3
 """So many of the first are tried on the twin without being asked for."""
@@ -105,7 +105,10 @@ class Recommender:
     def recommendations(self) -> Recommendations:
         """Everything that is found now."""
         with self._lock:
-            found = self._look()
+            return self._view(self._look())
+
+    def _view(self, found: Found) -> Recommendations:
+        with self._lock:
             standings, tracks = self._shelf.standings, self._shelf.tracks()
             told: list[Recommendation] = []
             aside: list[Recommendation] = []
@@ -135,8 +138,12 @@ class Recommender:
 
     def recommendation(self, id_: str) -> Recommendation:
         """One of them, which is tried on the twin next. Raises NotFoundError."""
-        wanted, view = same_id(id_), self.recommendations()
-        found = next((each for each in (*view.open, *view.aside) if each.suggestion.id == wanted), None)
+        wanted = same_id(id_)
+        with self._lock:
+            found = self._known(wanted) if time.monotonic() - self._looked_s < FRESH_S else None
+            if found is None:
+                self._look()
+                found = self._known(wanted)
         if found is None:
             gone = self._shelf.standings.get(wanted)
             problem = f"{wanted} is not found any more" if gone else f"there is no recommendation '{id_[:40]}'"
@@ -145,6 +152,13 @@ class Recommender:
             self._wanted.append(wanted)
             self._woken.set()
         return found
+
+    def _known(self, id_: str) -> Recommendation | None:
+        """As of the last look."""
+        if self._found is None:
+            return None
+        view = self._view(self._found)
+        return next((each for each in (*view.open, *view.aside) if each.suggestion.id == id_), None)
 
     # -- what people make of it ---------------------------------------------------------------------------------------
 
@@ -177,12 +191,7 @@ class Recommender:
     # -- looking ------------------------------------------------------------------------------------------------------
 
     def _look(self) -> Found:
-        """The last look where it is good still, else a new one."""
         now_s = time.monotonic()
-        if self._found is not None and self._looked_s:
-            version = self._loop.wait_version(-1, 0)
-            if now_s - self._looked_s < FRESH_S and version == self._found.version:
-                return self._found
         overview = self._loop.call(lambda engine: engine.overview())
         advice = self._advisor.advice()
         more, unseen = self._more(overview) if self._more is not None else ((), ())

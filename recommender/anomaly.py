@@ -86,6 +86,12 @@ class Detector:
         self._spans = [Span(points, step_ms, settings) for points in settings.spans]
         self._last: int | None = None
         self._open_until = -(2**62)
+        self.alarms = 0
+        """Raised so far."""
+        self.open: Alarm | None = None
+        """The last that was raised."""
+        self.off_ms: int | None = None
+        """When a point was last out of the ordinary."""
         self.passed_over = 0
         """Points that were not judged: not numbers, or at or before a time already seen."""
 
@@ -105,7 +111,12 @@ class Detector:
             return None
         opened = at_ms >= self._open_until
         self._open_until = at_ms + self._settings.cool_down_ms
-        return worst if opened else None
+        self.off_ms = at_ms
+        if not opened:
+            return None
+        self.open = worst
+        self.alarms += 1
+        return worst
 
 
 class Span:

@@ -108,9 +108,9 @@ def test_a_rejected_one_is_set_aside_with_who_and_why(
     out = capsys.readouterr().out
     assert "nothing found" in out
     assert "because firmware update" in " ".join(out.split())
-    loop.call(lambda engine: engine.command(Cordon(ids=("c2",))))
+    loop.call(lambda engine: engine.command(Cordon(ids=("g0",))))
     loop.call(lambda engine: engine.advance(engine.now_ms + 2 * HOUR_MS))
     assert shell("recommend") == 0
     again = " ".join(capsys.readouterr().out.split())
     assert "was rejected on" in again
-    assert "c2" in again
+    assert "g0" in again
