@@ -20,6 +20,7 @@ from recommender.suggest import MAX_TARGETS, Advice
 if TYPE_CHECKING:
     from engine.control import Engine
     from engine.loop import EngineLoop
+    from engine.model import QueueSpec
     from engine.query import NodeDetail, WorkloadDetail
 
 PAGE = 1_000
@@ -32,7 +33,7 @@ WINDOW = 2_000
 LEARNT = ("name", "tenant", "queue", "tasks", "gpu", "estimate", "run")
 WAITING = Query(
     kind="workloads",
-    columns=("id", "queue", "state", "reason", "wait", "gpu"),
+    columns=("id", "queue", "state", "reason", "wait", "gpu", "cpu"),
     where=(Term("state", "=", "queued"), Term("wait", ">", QUOTA_WAIT_MS)),
     sort=("-wait",),
     limit=WINDOW,
@@ -70,7 +71,10 @@ class Advisor:
 
     def estimate(self, workload_id: str) -> RuntimeEstimate | None:
         """How long work like it ran; None while too little of its like has finished. Raises NotFoundError."""
-        asked = asked_of(self._loop.call(lambda engine: engine.workload(workload_id)))
+        return self.run_time_of(asked_of(self._loop.call(lambda engine: engine.workload(workload_id))))
+
+    def run_time_of(self, asked: Asked) -> RuntimeEstimate | None:
+        """The same of work that is not there yet."""
         with self._lock:
             self._catch_up()
             likely, skill = self._runtimes.estimate(asked), self._runtimes.skill()
@@ -104,6 +108,7 @@ class Advisor:
             running=running,
             likely=likely,
             covered=covered,
+            specs=self._loop.call(lambda engine: queue_specs(engine, waiting)),
         )
         partly = (f"{unseen:,} more cordoned nodes were not looked at",) if unseen else ()
         suggestions = (*failing, *found.suggestions)
@@ -194,6 +199,15 @@ def asked_of(workload: WorkloadDetail) -> Asked:
         gpu_milli=sum(group.count * group.gpu_milli for group in workload.groups),
         estimate_ms=workload.estimate_ms,
     )
+
+
+def queue_specs(engine: Engine, waiting: Page) -> dict[str, QueueSpec]:
+    """Of the queues whose work waits for quota, and of their siblings."""
+    at, why = waiting.columns.index("queue"), waiting.columns.index("reason")
+    late = {row[at] for row in waiting.rows if row[why] == "WaitingForQuota"}
+    specs = {spec.name: spec for spec in engine.state.queues.specs}
+    parents = {specs[name].parent for name in late if name in specs}
+    return {name: spec for name, spec in specs.items() if spec.parent in parents}
 
 
 def cordoned_nodes(engine: Engine) -> tuple[list[NodeDetail], int]:

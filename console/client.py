@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     )
     from engine.scaling_report import ScalingReport
     from recommender.forecasts import Forecast, ForecastRequest
+    from recommender.history import History, HistoryRequest, ImportReceipt, RunBatch, SampleBatch
+    from recommender.quotes import Quote, QuoteRequest
     from recommender.recommendations import Recommendation, Recommendations
     from runbooks.plan import (
         ActionName,
@@ -146,6 +148,22 @@ class Client(Protocol):
 
     def forecast(self, request: ForecastRequest) -> Forecast:
         """Demand of the hours ahead, from the history of one series."""
+        ...
+
+    def quote(self, request: QuoteRequest) -> Quote:
+        """When work would start, how long it takes and what it costs, by option. Nothing is submitted."""
+        ...
+
+    def history(self, request: HistoryRequest) -> History:
+        """What was measured and what has run, by window; without a metric, what there is."""
+        ...
+
+    def import_samples(self, batch: SampleBatch) -> ImportReceipt:
+        """Keep measurements from elsewhere. The same again changes nothing."""
+        ...
+
+    def import_runs(self, batch: RunBatch) -> ImportReceipt:
+        """Keep ended work from elsewhere. The same again changes nothing."""
         ...
 
     def ask(self, ask: Ask) -> RunStatus:

@@ -19,8 +19,9 @@ from engine.errors import MusterError
 from engine.gauges import CPU, GPU, Ended, Gauges, Look
 from engine.model import WorkloadState
 from engine.usage import Peaks
+from recommender.buckets import MINUTE_MS
 from recommender.metrics import CELL, RunRecord, Sample, kind_of
-from recommender.telemetry import MINUTE_MS, Telemetry
+from recommender.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from engine.control import Engine

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,9 @@ import uvicorn
 
 from console.advisor import Advisor
 from console.agents import AgentFaces
+from console.archive import Archive
+from console.collector import Collector, kept_by
+from console.forecasts import Forecasts
 from console.local_client import LocalClient
 from console.server import Watch, build_app
 from console.sockets import bind_tcp, bind_unix, private_folder
@@ -24,6 +27,9 @@ from engine.commands import Define
 from engine.control import Engine
 from engine.loop import EngineLoop, Feed
 from engine.model import CellSpec
+from engine.records import Records
+from recommender.ahead import CapacityForecaster
+from recommender.telemetry import Retention, Telemetry, clock_of
 from runbooks.gate import Gate
 
 KEEP_ALIVE_S = 75
@@ -54,6 +60,8 @@ class Served:
     """A restarted cell goes on at `start_ms` too: time has passed while no engine ran."""
     cell: CellSpec | None = None
     """Applied only when the journal is new."""
+    keep: Retention = field(default_factory=Retention)
+    """How long measurements and ended work are kept."""
     feed: Callable[[Engine], Feed] | None = None
     """What is submitted or commanded as cell time passes, given the engine as it was opened."""
 
@@ -65,7 +73,9 @@ def serve(served: Served) -> None:
     """
     if served.journal is not None:
         private_folder(served.journal.parent)
-    engine = Engine.open(served.journal, seed=served.seed, use_snapshot=served.use_snapshot)
+    engine = Engine.open(
+        served.journal, seed=served.seed, use_snapshot=served.use_snapshot, forecaster=CapacityForecaster()
+    )
     with contextlib.ExitStack() as after:
         after.callback(engine.close)
         if engine.version == 0:
@@ -75,9 +85,23 @@ def serve(served: Served) -> None:
         sockets = list(_sockets(served, after))
         _write_pid(served.pid_file, after)
         loop = EngineLoop(engine, speed=served.speed, feed=served.feed(engine) if served.feed else None)
-        client = LocalClient(loop, Gate(engine), Advisor(loop), served.read_only, name=served.name)
+        records = Records(engine.path, kept_by(loop))
+        after.callback(records.close)
+        telemetry = Telemetry(records, served.keep, clock_of(lambda: engine.now_ms))
+        client = LocalClient(
+            loop,
+            Gate(engine),
+            Advisor(loop),
+            served.read_only,
+            name=served.name,
+            archive=Archive(loop, telemetry),
+            forecasts=Forecasts(loop, telemetry),
+        )
         loop.start()
         after.callback(loop.stop)
+        collector = Collector(loop, telemetry)
+        collector.start()
+        after.callback(collector.stop)
         asyncio.run(run_server(client, loop, sockets, on_ready=lambda: _say_ready(served)))
         print("muster engine stops", file=sys.stderr, flush=True)
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from console.archive import Archive
 from console.client import Health, refuse_read_only
 from console.forecasts import Forecasts
+from console.quotes import Quotes
 from console.recommendations import Recommender
 from console.version import VERSION
 from engine.commands import AddNodes, AddPools, AddPriorityClasses, AddQueues, Define, Submit
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     )
     from engine.scaling_report import ScalingReport
     from recommender.forecasts import Forecast, ForecastRequest
+    from recommender.history import History, HistoryRequest, ImportReceipt, RunBatch, SampleBatch
+    from recommender.quotes import Quote, QuoteRequest
     from recommender.recommendations import Recommendation, Recommendations
     from runbooks.gate import Gate
     from runbooks.plan import (
@@ -74,6 +78,7 @@ class LocalClient:
         name: str = "local",
         recommender: Recommender | None = None,
         forecasts: Forecasts | None = None,
+        archive: Archive | None = None,
     ) -> None:
         self.read_only = read_only
         self._loop = loop
@@ -81,6 +86,8 @@ class LocalClient:
         self._advisor = advisor
         self._recommender = recommender or Recommender(loop, advisor)
         self._forecasts = forecasts or Forecasts(loop)
+        self._archive = archive or Archive(loop)
+        self._quotes = Quotes(loop, advisor)
         self._who = who or user_name()
         self._name = name
 
@@ -163,6 +170,21 @@ class LocalClient:
 
     def forecast(self, request: ForecastRequest) -> Forecast:
         return self._forecasts.answer(request)
+
+    def quote(self, request: QuoteRequest) -> Quote:
+        self._recommender.give_way()
+        return self._quotes.quote(request)
+
+    def history(self, request: HistoryRequest) -> History:
+        return self._archive.history(request)
+
+    def import_samples(self, batch: SampleBatch) -> ImportReceipt:
+        self._refuse_if_read_only()
+        return self._archive.import_samples(batch)
+
+    def import_runs(self, batch: RunBatch) -> ImportReceipt:
+        self._refuse_if_read_only()
+        return self._archive.import_runs(batch)
 
     def ask(self, ask: Ask) -> RunStatus:
         self._recommender.give_way()

@@ -42,6 +42,8 @@ from runbooks.plan import (
 
 if TYPE_CHECKING:
     from recommender.forecasts import Forecast, ForecastRequest
+    from recommender.history import History, HistoryRequest, ImportReceipt, RunBatch, SampleBatch
+    from recommender.quotes import Quote, QuoteRequest
     from recommender.recommendations import Recommendation, Recommendations
 
 T = TypeVar("T")
@@ -49,6 +51,8 @@ T = TypeVar("T")
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 60.0
 """Longest wait for an answer: a large submission or a simulation on a fork may take seconds."""
+LONGEST_QUOTE_S = 600.0
+"""Longest wait for a quote whose rehearsals are asked for by number."""
 LONGEST_WAIT_S = 30.0
 """Longest single long poll; the server holds none longer than a minute."""
 MAX_BODY_BYTES = 64 * 2**20
@@ -132,6 +136,27 @@ class RemoteClient:
         from recommender.forecasts import Forecast
 
         return self._read("POST", "/v1/forecast", Forecast, content=_encoded(request))
+
+    def quote(self, request: QuoteRequest) -> Quote:
+        from recommender.quotes import Quote
+
+        timeout = _patient(LONGEST_QUOTE_S if request.seeds else 0.0)
+        return self._read("POST", "/v1/quote", Quote, content=_encoded(request), timeout=timeout)
+
+    def history(self, request: HistoryRequest) -> History:
+        from recommender.history import History
+
+        return self._read("POST", "/v1/history", History, content=_encoded(request))
+
+    def import_samples(self, batch: SampleBatch) -> ImportReceipt:
+        from recommender.history import ImportReceipt
+
+        return self._change("/v1/import/samples", ImportReceipt, batch)
+
+    def import_runs(self, batch: RunBatch) -> ImportReceipt:
+        from recommender.history import ImportReceipt
+
+        return self._change("/v1/import/runs", ImportReceipt, batch)
 
     def ask(self, ask: Ask) -> RunStatus:
         return self._last("POST", "/v1/runs", RunStatus, content=_encoded(ask))

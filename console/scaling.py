@@ -44,7 +44,8 @@ def lines(report: ScalingReport) -> list[str]:
     told = table(TITLES, rows, (False, *(True,) * (len(TITLES) - 1)))
     for pool in report.pools:
         told += [f"{printable(pool.pool)}: {nodes:,} nodes from {timestamp(at_ms)} on" for at_ms, nodes in pool.set_for]
-    return [*told, "", *facts([(field, _word(field, report)) for field in Autoscaling.__struct_fields__])]
+    settings = [(field, _word(field, report)) for field in Autoscaling.__struct_fields__]
+    return [*told, "", *facts([*settings, ("forecast", printable(report.forecast))])]
 
 
 def _word(field: str, report: ScalingReport) -> str:

@@ -6,7 +6,7 @@
          /v1/changes?after=&wait_s=&limit=
     GET  /v1/runs /v1/runs/{id}?after=&wait_s= /v1/scores          DELETE /v1/runs/{id}
     POST /v1/query /v1/showback /v1/consolidation /v1/command /v1/propose /v1/approve /v1/runs
-    POST /v1/forecast /v1/recommendations/{id}/reject
+    POST /v1/quote /v1/forecast /v1/recommendations/{id}/reject /v1/history /v1/import/samples /v1/import/runs
     POST /v1/agents/...   (`console.agents`)
 
 An answer that is not 200 is `{"code", "problem", "remedy"}`; the codes are those of `engine.errors`. Callers are not
@@ -41,6 +41,8 @@ from engine.model import ReservationSpec
 from engine.outlook import Ask
 from engine.query import ConsolidationRequest, Query
 from recommender.forecasts import ForecastRequest
+from recommender.history import HistoryRequest, RunBatch, SampleBatch
+from recommender.quotes import QuoteRequest
 from runbooks.plan import ActionName, MoneyChange, QueueChange, RequestChange, ScalingChange, WorkloadMove
 
 if TYPE_CHECKING:
@@ -166,6 +168,10 @@ class Faces:
             Route("/v1/recommendations/{id}", self.recommendation, methods=["GET"]),
             Route("/v1/recommendations/{id}/reject", self.reject, methods=["POST"]),
             Route("/v1/forecast", self.forecast, methods=["POST"]),
+            Route("/v1/quote", self.quote, methods=["POST"]),
+            Route("/v1/history", self.history, methods=["POST"]),
+            Route("/v1/import/samples", self.import_samples, methods=["POST"]),
+            Route("/v1/import/runs", self.import_runs, methods=["POST"]),
             Route("/v1/runs", self.runs, methods=["GET"]),
             Route("/v1/runs", self.ask, methods=["POST"]),
             Route("/v1/runs/{id}", self.run, methods=["GET"]),
@@ -249,6 +255,26 @@ class Faces:
     async def forecast(self, request: Request) -> Response:
         wanted = decoded(await body(request), ForecastRequest)
         return await answer(lambda: self._client.forecast(wanted))
+
+    async def quote(self, request: Request) -> Response:
+        wanted = decoded(await body(request), QuoteRequest)
+        return await answer(lambda: self._client.quote(wanted))
+
+    async def history(self, request: Request) -> Response:
+        wanted = decoded(await body(request), HistoryRequest)
+        return await answer(lambda: self._client.history(wanted))
+
+    async def import_samples(self, request: Request) -> Response:
+        self._forbid_if_read_only()
+        raw = await body(request)
+        batch: SampleBatch = await run_in_threadpool(decoded, raw, SampleBatch)
+        return await answer(lambda: self._client.import_samples(batch))
+
+    async def import_runs(self, request: Request) -> Response:
+        self._forbid_if_read_only()
+        raw = await body(request)
+        batch: RunBatch = await run_in_threadpool(decoded, raw, RunBatch)
+        return await answer(lambda: self._client.import_runs(batch))
 
     async def ask(self, request: Request) -> Response:
         ask = decoded(await body(request), Ask)

@@ -18,6 +18,9 @@ ENVIRONMENT = "MUSTER_"
 MAX_SOCKET_BYTES = 100
 """Longest path a Unix socket is bound to. The kernel's limit is 107 bytes on Linux and 103 on macOS."""
 
+DURATIONS = ("keep_minutes", "keep_fives", "keep_hours")
+"""Settings that are times such as "2d"."""
+
 DEFAULT_CELL = "default"
 DEMO_CELL = "demo"
 
@@ -36,6 +39,16 @@ class Settings:
     """Cell seconds per wall second of an engine started from here; 1 is real time."""
     state_dir: str = ""
     """Folder that holds one folder per cell; empty means the user's state folder."""
+    keep_minutes: str = "2d"
+    """How long an engine started from here keeps measurements by the minute; then summed up over five minutes."""
+    keep_fives: str = "14d"
+    """How long by five minutes; then by the hour."""
+    keep_hours: str = "400d"
+    """How long by the hour."""
+    keep_runs: int = 200_000
+    """Ended workloads whose record is kept."""
+    keep_series: int = 50_000
+    """Different series of measurements at most."""
 
 
 class CellPaths(NamedTuple):
@@ -151,9 +164,9 @@ def _parsed(text: str, kind: type) -> Any:
     """Environment text as the key's type; text that does not fit is left for `_checked` to refuse."""
     if kind is bool:
         return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}.get(text.lower(), text)
-    if kind is float:
+    if kind in (float, int):
         try:
-            return float(text)
+            return kind(text)
         except ValueError:
             return text
     return text
@@ -171,10 +184,17 @@ def _checked(key: str, value: Any, where: str) -> Any:
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind:
-        wanted = {bool: "true or false", float: "a number", str: "text"}[kind]
+        wanted = {bool: "true or false", float: "a number", int: "a whole number", str: "text"}[kind]
         raise SpecError(where, f"'{key}' is {value!r}", f"Give {wanted}")
     if isinstance(value, float):
         check_speed(value, where)
+    if key in DURATIONS:
+        from engine.measures import duration_ms
+
+        try:
+            duration_ms(value)
+        except ValueError as error:
+            raise SpecError(where, f"'{key}' {error}", "") from None
     return value
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from console.client import Client
     from console.engine_process import Served
     from engine.model import CellSpec
+    from recommender.telemetry import Retention
 
 STOP_S = 30.0
 """Longest wait for an engine to write its snapshot and go."""
@@ -187,6 +188,7 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
         "read_only": bool(arguments.readonly),
         "seed": arguments.seed,
         "use_snapshot": not arguments.ignore_snapshot,
+        "keep": _retention(settings),
     }
     if arguments.demo:
         from console import demo
@@ -207,6 +209,20 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
     check_speed(settings.speed, "--speed")
     now_ms = time.time_ns() // 1_000_000
     return Served(**shared, speed=settings.speed, start_ms=now_ms, keep_up=settings.speed == 1, cell=cell)
+
+
+def _retention(settings: Settings) -> Retention:
+    """How long history is kept. Raises SpecError when the times do not go together."""
+    from engine.measures import duration_ms
+    from recommender.telemetry import Retention
+
+    return Retention(
+        minutes_ms=duration_ms(settings.keep_minutes),
+        fives_ms=duration_ms(settings.keep_fives),
+        hours_ms=duration_ms(settings.keep_hours),
+        runs=settings.keep_runs,
+        series=settings.keep_series,
+    )
 
 
 def _playing(arguments: argparse.Namespace, shared: dict[str, Any]) -> Served:

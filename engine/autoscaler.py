@@ -11,19 +11,22 @@ from collections.abc import Callable
 from engine import events as ev
 from engine import scale_down, scale_up
 from engine.ahead import Foresight, noted
+from engine.forecast import Forecaster
 from engine.state import State
 
 
 class Autoscaler:
     """Scans at whole multiples of `Autoscaling.scan_every_ms`, while some pool grows by itself."""
 
-    def __init__(self, state: State, emit: Callable[[ev.AnyEvent], None]) -> None:
+    def __init__(
+        self, state: State, emit: Callable[[ev.AnyEvent], None], forecaster: Forecaster | None = None
+    ) -> None:
         self._state = state
         self._emit = emit
         self._rules = -1
         """`State.rules` when it was last found out whether a pool grows by itself."""
         self._any = False
-        self._foresight = Foresight(state)
+        self._foresight = Foresight(state, forecaster)
 
     def next_ms(self, now_ms: int) -> int | None:
         state = self._state

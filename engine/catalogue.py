@@ -20,9 +20,9 @@ import msgspec
 from engine.errors import SpecError
 from engine.measures import money_microusd, shown
 from engine.model import CellSpec, PoolSpec
+from engine.money import CURRENCY as CURRENCY
 from engine.money import MOST_PRICE
 
-CURRENCY = "USD"
 MOST_BYTES = 64 * 2**20
 TYPE = ("machine_type", "instance_type")
 REGION = ("region",)
@@ -55,14 +55,9 @@ class Catalogue:
     def price_of(self, machine_type: str, region: str, where: str, *, spot: bool) -> int:
         """Micro-USD per hour. A list without regions holds for all; one of a single region needs none to be named.
         Raises SpecError: nothing is ever free because it is not listed."""
-        regions = self._regions.get(machine_type)
-        if regions is None:
-            near = get_close_matches(machine_type, self._regions, 1)
-            raise SpecError(
-                f"{where}.machine_type",
-                f"{self.name} has no machine type {shown(machine_type)}",
-                f"Did you mean {near[0]}?" if near else "Add it to the list, or give the pool a price_usd_hour",
-            )
+        regions = self._regions_of(
+            machine_type, f"{where}.machine_type", "Add it to the list, or give the pool a price_usd_hour"
+        )
         at = f"{where}.{'spot' if spot else 'machine_type'}"
         if regions != [""] and not (region in regions or (not region and len(regions) == 1)):
             few = ", ".join(sorted(regions)[:8])
@@ -89,6 +84,31 @@ class Catalogue:
                 "Correct the list, or give the pool a price_usd_hour",
             )
         return price
+
+    def offers_of(self, machine_type: str, region: str, where: str) -> list[tuple[str, Offer]]:
+        """(region, offer) in the order of the list; without `region` in all there are. Raises SpecError naming near
+        types, or the regions there are."""
+        regions = self._regions_of(machine_type, where, "Name one that is on the list")
+        found = [each for each in regions if each == region or not region]
+        if not found:
+            few = ", ".join(sorted(regions)[:8])
+            raise SpecError(
+                where,
+                f"{self.name} has no price of {machine_type} in region {shown(region)}",
+                f"There are: {few}" if few else "The list names no regions: leave it out",
+            )
+        return [(each, self._offers[machine_type, each]) for each in found]
+
+    def _regions_of(self, machine_type: str, where: str, remedy: str) -> list[str]:
+        regions = self._regions.get(machine_type)
+        if regions is None:
+            near = get_close_matches(machine_type, self._regions, 1)
+            raise SpecError(
+                where,
+                f"{self.name} has no machine type {shown(machine_type)}",
+                f"Did you mean {near[0]}?" if near else remedy,
+            )
+        return regions
 
     def priced(self, pool: PoolSpec, region: str, where: str) -> PoolSpec:
         """The pool with its price; one that has a price, or names no machine type, stays as it is."""

@@ -25,6 +25,7 @@ from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
 from engine.errors import JournalError, MusterError, RefusedError
 from engine.executors.protocol import Confirmations, Outcome, Report, ReportKind
 from engine.executors.simulated import Faults, SimulatedExecutor
+from engine.forecast import Forecaster
 from engine.intake import check
 from engine.journal import Estimate, Journal
 from engine.model import HOUR_MS, CellSpec, ReservationSpec, WorkloadState
@@ -71,10 +72,13 @@ class Engine:
         snapshot_every: int = SNAPSHOT_EVERY,
         faults: Faults | None = None,
         provider_faults: ProviderFaults | None = None,
+        forecaster: Forecaster | None = None,
     ) -> None:
         self.seed = seed
         self.faults = faults
         self.provider_faults = provider_faults
+        self.forecaster = forecaster
+        """What nodes are ordered ahead by; None: the built-in baseline."""
         self.snapshot_every = snapshot_every
         self.agents = Agents(self)
         self.cycle_every_ms = 0
@@ -116,7 +120,14 @@ class Engine:
         return SimulatedExecutor(self.state, self.seed, self.faults)
 
     def _new_controllers(self) -> list[Controller]:
-        return controllers_of(self.state, self.seed, self._emit, self.agents.leases, self.provider_faults)
+        return controllers_of(
+            self.state,
+            self.seed,
+            self._emit,
+            self.agents.leases,
+            self.provider_faults,
+            forecaster=self.forecaster,
+        )
 
     def _new_recent(self) -> Recent:
         return Recent(self.state)
@@ -132,9 +143,11 @@ class Engine:
         snapshot_every: int = SNAPSHOT_EVERY,
         faults: Faults | None = None,
         provider_faults: ProviderFaults | None = None,
+        forecaster: Forecaster | None = None,
     ) -> Engine:
         """The cell recorded at `path`, or a new one; None keeps it in memory only. `cell` defines a new one.
-        `faults` rehearses an executor that misbehaves, `provider_faults` a provider that lies.
+        `faults` rehearses an executor that misbehaves, `provider_faults` a provider that lies. `forecaster` foretells
+        demand to the autoscaler, as a function of the past alone: the same after a restart; None: the built-in one.
 
         Raises JournalCorrupt, JournalBusy, JournalError, SpecError.
         """
@@ -149,6 +162,7 @@ class Engine:
                 snapshot_every=snapshot_every,
                 faults=faults,
                 provider_faults=provider_faults,
+                forecaster=forecaster,
             )
             if cell is not None and state.version == 0:
                 engine.command(Define(cell=cell))
@@ -539,7 +553,11 @@ class Engine:
     def fork(self) -> Engine:
         """An independent engine in the same state, in memory only. Nothing done to it reaches this one."""
         other = Engine(
-            self.state.copy(), seed=self.seed, faults=self.executor.faults, provider_faults=self.provider_faults
+            self.state.copy(),
+            seed=self.seed,
+            faults=self.executor.faults,
+            provider_faults=self.provider_faults,
+            forecaster=self.forecaster,
         )
         other.go_on_from(self)
         return other
@@ -613,7 +631,7 @@ class Engine:
 
     def scaling(self) -> ScalingReport:
         """What the autoscaler goes by, and how large pools are and should be."""
-        return scaling_report.scaling(self.state, self._clock_ms)
+        return scaling_report.scaling(self.state, self._clock_ms, self.forecaster)
 
     def fragmentation(self) -> FragmentationReport:
         return self.reader.fragmentation(self._clock_ms)

@@ -12,6 +12,7 @@ from typing import Protocol
 from engine import events as ev
 from engine.autoscaler import Autoscaler
 from engine.budgets import BudgetWatch
+from engine.forecast import Forecaster
 from engine.health import Watch
 from engine.heartbeats import Leases
 from engine.pressure import PressureRelief
@@ -43,8 +44,10 @@ def controllers_of(
     provider_faults: ProviderFaults | None = None,
     *,
     from_ms: int = 0,
+    forecaster: Forecaster | None = None,
 ) -> list[Controller]:
-    """Those that the cell needs, in the order in which they act at one moment. `from_ms`: as in Interruptions."""
+    """Those that the cell needs, in the order in which they act at one moment. `from_ms`: as in Interruptions.
+    `forecaster`: what nodes are ordered ahead by; None: the built-in baseline."""
     return [
         Watch(state, seed, emit, leases),
         Interruptions(state, seed, emit, from_ms),
@@ -52,5 +55,5 @@ def controllers_of(
         Services(state, emit),
         PressureRelief(state, emit),
         BudgetWatch(state, emit),
-        Autoscaler(state, emit),
+        Autoscaler(state, emit, forecaster),
     ]

@@ -41,19 +41,23 @@ class SeasonalBaseline:
     with the most that was asked for in the last 24 hours.
     """
 
+    def __str__(self) -> str:
+        return "built-in: last hours, yesterday and a week ago"
+
     def quantiles(self, past: Series, lead: int, permilles: Sequence[int]) -> list[float]:
         past = np.asarray(past, np.float64)[-KEPT:]
         if len(past) < 2 * DAY + lead:
             return [float(past[-DAY:].max(initial=0))] * len(permilles)
-        blend = _blend(past, lead)
+        blend = blended(past, lead)
         known = blend[:-lead]
         errors = (past - known)[lead + LEAST_JUDGED :][-RESIDUALS:]
         off = np.quantile(errors, np.array(permilles) / 1000)
         return [max(float(blend[-1] + error), 0.0) for error in off]
 
 
-def _blend(past: Series, lead: int) -> Series:
-    """Of every hour of `past`, and the `lead` hours after it, what is foretold of it `lead` hours before."""
+def blended(past: Series, lead: int) -> Series:
+    """Of every hour of `past`, and the `lead` hours after it, what the baseline's blend of guesses says of it from what
+    was known `lead` hours before."""
     hours = len(past) + lead
     guesses = _guesses(past, lead)
     errors = np.abs(guesses[:, : len(past)] - past)

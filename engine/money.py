@@ -8,6 +8,8 @@ from engine.spec import MINUTE_MS, Spec, check_id, check_quantity
 
 MOST_PRICE = 10**12
 """A million an hour for one node, in micro-USD: a price times the milliseconds of an hour still fits 64 bits."""
+CURRENCY = "USD"
+"""That the cell counts in. Amounts in others are refused: they cannot be added up."""
 MICROUSD = 1_000_000
 """That make one of the currency."""
 DAY_MS = 24 * 60 * MINUTE_MS

@@ -103,7 +103,7 @@ def answer(
     """Everything, or as much as there is time for. `tell(permille, what there is so far)`. Raises MusterError."""
     begun = time.monotonic()
     until_s = begun + ask.within_ms / 1000 if ask.within_ms else 0.0
-    places = range(len(ask.workloads))
+    places = list(range(len(ask.workloads)))
     horizons = [ask.horizon_ms] * len(places)
     first = _Round(ask, places, 0, arrivals=ask.arrivals)
     first.run(engine, run_times, horizons, begun + (until_s - begun) * FIRST_PART if until_s else 0.0)
@@ -162,6 +162,7 @@ def _options(engine: Engine, ask: AskOptions, parts: Sequence[tuple[list[_Round]
         horizon_ms=ask.horizon_ms,
         seeds=max(len(rounds) for rounds, _ in parts),
         until=ask.until,
+        arrivals=ask.arrivals,
         trials=tuple(trials[place] for place in sorted(trials)),
     )
 

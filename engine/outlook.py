@@ -255,6 +255,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", tag
     horizon_ms: int
     seeds: int
     until: Literal["started", "ended"]
+    arrivals: bool
+    """What was asked for."""
     trials: tuple[OptionTrial, ...]
 
 

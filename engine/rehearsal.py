@@ -182,6 +182,7 @@ class Rehearsal(Engine):
             seed=seed,
             faults=origin.executor.faults if known else None,
             provider_faults=origin.provider_faults if known else None,
+            forecaster=origin.forecaster,
         )
         self.go_on_from(origin)
 
@@ -194,7 +195,14 @@ class Rehearsal(Engine):
         if self._run_times is None:
             return super()._new_controllers()
         # No engine has a seed below 0: what the provider of `origin` will do is not known here.
-        return controllers_of(self.state, -1 - self.seed, self._emit, self.agents.leases, from_ms=self._from_ms)
+        return controllers_of(
+            self.state,
+            -1 - self.seed,
+            self._emit,
+            self.agents.leases,
+            from_ms=self._from_ms,
+            forecaster=self.forecaster,
+        )
 
     def _new_recent(self) -> Probe:
         self.probe = Probe(self.state, self._from_ms, self._focus)
@@ -450,7 +458,9 @@ def _arrivals(origin: Engine, under: Conditions) -> list[tuple[int, int]]:
         return []
     submitted = view(w.submitted)
     since = max(now_ms - HISTORY_MS, int(submitted.min()))
-    recent = np.flatnonzero((submitted >= since) & (view(w.array) < 0)).tolist()
+    alone = view(w.array) < 0
+    # What was there at the very beginning did not arrive, unless nothing else is known.
+    recent = np.flatnonzero((submitted > since) & alone).tolist() or np.flatnonzero(alone).tolist()
     span = now_ms - since
     if span <= 0:
         return []

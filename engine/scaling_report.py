@@ -9,6 +9,7 @@ import msgspec
 from engine.scaling import Autoscaling, ScalingSpec
 
 if TYPE_CHECKING:
+    from engine.forecast import Forecaster
     from engine.state import State
 
 
@@ -39,16 +40,20 @@ class ScalingReport(msgspec.Struct, frozen=True, kw_only=True):
     now_ms: int
     settings: Autoscaling
     pools: tuple[PoolSize, ...]
+    forecast: str = ""
+    """What foretells demand, in words."""
 
 
-def scaling(state: State, now_ms: int) -> ScalingReport:
-    """Every pool, in the order of its definition."""
+def scaling(state: State, now_ms: int, forecaster: Forecaster | None = None) -> ScalingReport:
+    """Every pool, in the order of its definition. `forecaster`: None for the built-in one."""
     # Imported here, so that clients need not load what decides.
     from engine.ahead import Foresight, asked_nodes
+    from engine.forecast import SeasonalBaseline
     from engine.model import NodeState
 
     c = state.capacity
-    wanted, asked = Foresight(state).wanted(now_ms), asked_nodes(state, now_ms)
+    forecaster = SeasonalBaseline() if forecaster is None else forecaster
+    wanted, asked = Foresight(state, forecaster).wanted(now_ms), asked_nodes(state, now_ms)
     counts = [[0] * len(NodeState) for _ in c.pools]
     for node in c.row_of.values():
         counts[c.pool[node]][c.state[node]] += 1
@@ -69,4 +74,6 @@ def scaling(state: State, now_ms: int) -> ScalingReport:
                 noted_hours=len(state.sizing.demand.get(pool, ())),
             )
         )
-    return ScalingReport(version=state.version, now_ms=now_ms, settings=state.settings.autoscaling, pools=tuple(found))
+    return ScalingReport(
+        version=state.version, now_ms=now_ms, settings=state.settings.autoscaling, pools=tuple(found), forecast=str(forecaster)
+    )

@@ -156,16 +156,24 @@ class Span:
                 self._means[np.arange(self._seen + 1, at) % size] = np.nan
             if gap > self._points:
                 self._window.clear()
-        if self._before is not None and value != self._before:
-            self._finest = min(self._finest, abs(value - self._before))
-        self._before = value
         self._window.append(value)
         mean = math.fsum(self._window) / len(self._window)
         opinions = self._opinions(at)
         self._means[at % size] = mean
         self._seen = at
         self._count += 1
-        return self._judge(opinions, mean, at_ms)
+        found, off = self._judge(opinions, mean, at_ms)
+        if self._before is not None and value != self._before:
+            self._finest = min(self._finest, abs(value - self._before))
+        self._before = value
+        if off is not None:
+            # What alarms is not learnt as usual, beyond what is usual already; but a constant series may move once.
+            moved = self._finest if math.isfinite(self._finest) else 0.0
+            self._errors[self._judged % self._memory] = (
+                off if math.isnan(self._bar) else min(off, max(self._bar, moved))
+            )
+            self._judged += 1
+        return found
 
     def _opinions(self, at: int) -> Floats:
         """What each candidate expects: the usual value of this time of day, of this time of the week, the level of the
@@ -180,10 +188,11 @@ class Span:
         weekly = middle([means[(at - self._day * days) % size] for days in weeks], 1)
         return np.array([daily, self._level, weekly, means[(at - self._points) % size]])
 
-    def _judge(self, opinions: Floats, mean: float, at_ms: int) -> Alarm | None:
+    def _judge(self, opinions: Floats, mean: float, at_ms: int) -> tuple[Alarm | None, float | None]:
+        """The alarm, and how far off the point is; None where nothing is expected yet."""
         known = ~np.isnan(opinions)
         usable = known & (self._weight > self._day / 4)
-        found, loss = None, np.where(usable, self._loss / np.maximum(self._weight, 1e-9), np.inf)
+        found, off, loss = None, None, np.where(usable, self._loss / np.maximum(self._weight, 1e-9), np.inf)
         if usable.any():
             expected = float(opinions[int(np.argmin(loss))])
             off = abs(mean - expected)
@@ -194,12 +203,9 @@ class Span:
                     at_ms=at_ms, value=mean, expected=expected, bar=self._bar, points=self._points,
                     rows=min(self._judged, self._memory),
                 )  # fmt: skip
-            # What alarms is not learnt as usual, beyond what is usual already.
-            self._errors[self._judged % self._memory] = off if math.isnan(self._bar) else min(off, self._bar)
-            self._judged += 1
         self._loss = self._loss * self._forget + np.where(known, np.abs(opinions - mean), 0.0)
         self._weight = self._weight * self._forget + known
-        return found
+        return found, off
 
     def _far(self) -> float:
         """The error that is passed once in the weeks that were set, and never less than the finest change seen: a

@@ -3,7 +3,7 @@
 The protocol follows the Numenta Anomaly Benchmark where it can: the first 15 % of a series (at most 750 points) is for
 getting used to it and not scored; an alarm inside a labelled window is a hit, however early in it. Here events count:
 recall is the share of windows with an alarm inside, precision that of hit windows among hit windows and false alarms.
-What one method calls out of the ordinary within its cool-down is one alarm; all methods have the same.
+After an alarm a method is silent for a cool-down, which is the same for all.
 """
 
 from __future__ import annotations
@@ -178,13 +178,13 @@ METHODS: dict[str, Callable[[Series], list[int]]] = {
 
 
 def merged(times_ms: Iterable[int]) -> list[int]:
-    """The first of each run of times that are no more than the cool-down apart."""
+    """At most one in each cool-down. The rules' are not drawn out by what comes within: theirs would never end."""
     found: list[int] = []
     until = -(2**62)
     for at_ms in times_ms:
         if at_ms >= until:
             found.append(at_ms)
-        until = at_ms + DEFAULTS.cool_down_ms
+            until = at_ms + DEFAULTS.cool_down_ms
     return found
 
 

@@ -88,7 +88,12 @@ def _holt_winters(past: Floats) -> Floats:
         # Where the search does not converge, what it found is still an answer; it is scored like any.
         warnings.simplefilter("ignore")
         model = ExponentialSmoothing(
-            past, trend="add", damped_trend=True, seasonal="add", seasonal_periods=DAY, initialization_method="estimated"
+            past,
+            trend="add",
+            damped_trend=True,
+            seasonal="add",
+            seasonal_periods=DAY,
+            initialization_method="estimated",
         )
         return np.asarray(model.fit().forecast(AHEAD))
 

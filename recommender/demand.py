@@ -91,7 +91,9 @@ class DemandModel:
         if len(known) < LEAST_POINTS:
             return _too_short(series[~np.isnan(series)], hours, told)
         basis, judged = _basis(len(series), hours)
-        names, said = demand_members.sweep(series, hours, judged, models=basis == "models", season=basis != "last values")
+        names, said = demand_members.sweep(
+            series, hours, judged, models=basis == "models", season=basis != "last values"
+        )
         return _blend(series, names, said, told, basis)
 
 

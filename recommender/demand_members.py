@@ -25,9 +25,7 @@ ROUNDS = 4
 """Of reweighting, towards least absolute errors."""
 
 
-def sweep(
-    series: Floats, hours: int, judged: int, *, models: bool, season: bool
-) -> tuple[tuple[str, ...], Floats]:
+def sweep(series: Floats, hours: int, judged: int, *, models: bool, season: bool) -> tuple[tuple[str, ...], Floats]:
     """Names of members, and [member, origin, hour ahead]: what each says when all but the last `judged` hours are known,
     all but the last but one, and so on; at the last origin, everything."""
     said = simple(series, hours, judged, season=season)
@@ -55,9 +53,9 @@ def simple(series: Floats, hours: int, judged: int, *, season: bool) -> dict[str
     if known >= WEEK + DAY:
         week = origins[:, None] + ahead - WEEK
         said["same hour, week before"] = series[week]
-        said["that week, from where it is now"] = series[week] + (last - series[origins - 1 - WEEK][:, None]) * FADE ** (
-            ahead + 1.0
-        )
+        said["that week, from where it is now"] = series[week] + (
+            last - series[origins - 1 - WEEK][:, None]
+        ) * FADE ** (ahead + 1.0)
     return said
 
 

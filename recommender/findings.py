@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import msgspec
 
 from engine.errors import SpecError
+from engine.model import QueueSpec
 from engine.query import NodeDetail, Overview, Page
 from recommender.suggest import (
     CPUS_OF_A_GPU,
@@ -19,6 +21,7 @@ from recommender.suggest import (
     Advice,
     Benefit,
     Evidence,
+    Expected,
     ModelSkill,
     Suggestion,
     span,
@@ -30,6 +33,9 @@ QUOTA_WAIT_MS = FRAGMENTED_WAIT_MS = 30 * 60_000
 but in pieces."""
 CORDONED_MS = 60 * 60_000
 """A node that is cordoned and empty for longer than this may have been forgotten."""
+CHECK_MS = 2 * 3_600_000
+"""What is promised is looked at after so long, where nothing else says when."""
+DAY_MS = 24 * 3_600_000
 OVERRUN = 2
 """A run past this many times the p90 of its likes is a finding."""
 CALIBRATED_PERMILLE = (800, 980)
@@ -67,17 +73,19 @@ def advise(
     running: Page,
     likely: Mapping[str, Likely],
     covered: Covered | None,
+    specs: Mapping[str, QueueSpec] = MappingProxyType({}),
 ) -> Advice:
     """All findings. `waiting` are queued workloads, `running` running ones, `cordoned` nodes in that state; `likely`
-    how long those that run should, by id, where their likes tell; `covered` how well such figures have held.
+    how long those that run should, by id, where their likes tell; `covered` how well such figures have held; `specs`
+    those of the queues.
 
     Raises SpecError naming a column that a page lacks.
     """
     late, unknown = overruns(running, likely, covered)
     found = [
-        *quota_beside_idle(waiting, queues),
+        *quota_beside_idle(waiting, queues, specs),
         *fragmented_gangs(overview, waiting),
-        *forgotten_cordons(overview, cordoned),
+        *forgotten_cordons(overview, cordoned, waiting),
         *late,
     ]
     return Advice(
@@ -90,8 +98,11 @@ def advise(
 # -- waits for quota while neighbours are idle ------------------------------------------------------------------------
 
 
-def quota_beside_idle(waiting: Page, queues: Page) -> list[Suggestion]:
-    """One suggestion for each queue with long quota waits whose siblings have quota and neither use nor want it."""
+def quota_beside_idle(
+    waiting: Page, queues: Page, specs: Mapping[str, QueueSpec] = MappingProxyType({})
+) -> list[Suggestion]:
+    """One suggestion for each queue with long quota waits whose siblings have quota and neither use nor want it.
+    `specs` of the queues tell which limit keeps it from borrowing; without them people are only told."""
     by_name = {
         row["name"]: row for row in rows(queues, "name", "parent", "queued", "running", "gpu_nominal", "cpu_nominal")
     }
@@ -103,7 +114,7 @@ def quota_beside_idle(waiting: Page, queues: Page) -> list[Suggestion]:
     for name, late in sorted(stuck.items()):
         idle = idle_siblings(by_name.get(name), by_name)
         if idle:
-            found.append(quota_suggestion(name, late, idle, partial(waiting)))
+            found.append(quota_suggestion(by_name[name], late, idle, specs, partial(waiting)))
     return found
 
 
@@ -122,27 +133,78 @@ def idle_siblings(queue: Row | None, by_name: dict[str, Row]) -> list[Row]:
     ]
 
 
-def quota_suggestion(name: str, late: list[Row], idle: list[Row], thin: tuple[str, ...]) -> Suggestion:
-    longest = max(row["wait"] for row in late)
+def quota_suggestion(
+    queue: Row, late: list[Row], idle: list[Row], specs: Mapping[str, QueueSpec], thin: tuple[str, ...]
+) -> Suggestion:
+    name, longest = queue["name"], max(row["wait"] for row in late)
+    change = limit_to_raise(queue, late, idle, specs)
     neighbours = ", ".join(f"{row['name']} ({quota(row)})" for row in idle)
     return Suggestion(
         kind="quota_beside_idle",
         about=name,
         severity=longest / 3_600_000,
         finding=f"{len(late)} in queue {name} wait for quota while {neighbours} is idle",
-        action="notify",
-        targets=ids(late),
+        action="notify" if change is None else "set_quota",
+        targets=ids(late) if change is None else (change.queue,),
+        parameters=() if change is None else (change.flag, change.quantity),
+        trial=() if change is None else (change.trial,),
+        benefit=Benefit(waiting_gpu_milli_h=sum(waited(row) for row in late)),
+        expected=Expected(
+            metric="waiting",
+            of="queue",
+            subject=name,
+            was=queue["queued"],
+            to=max(queue["queued"] - len(late), 0),
+            within_ms=CHECK_MS,
+        ),
         evidence=(
             Evidence(metric="longest wait for quota", window="now", rows=len(late), value=span(longest)),
             Evidence(metric="idle sibling quota", window="now", rows=len(idle), value=neighbours),
         ),
         counterfactual=f"No suggestion if none had waited over {span(QUOTA_WAIT_MS)}, or no sibling were idle",
         alternatives=(
-            f"Raise the quota of {name}, or lower that of an idle sibling, by a change of the queue tree",
+            f"Raise the quota of {name}, or lower that of an idle sibling: that is for longer than today",
             "Do nothing: they start when work of their own queue ends",
         ),
         thin=("one moment only: the siblings may be idle just now", *thin),
     )
+
+
+class Limit(NamedTuple):
+    """A limit that, raised, lets a queue borrow what its siblings leave."""
+
+    queue: str
+    flag: str
+    quantity: str
+    """As the shell takes it."""
+    trial: str
+    """The twin has no edit for limits of borrowing: a nominal quota that is larger by as much starts the same work."""
+
+
+def limit_to_raise(queue: Row, late: list[Row], idle: list[Row], specs: Mapping[str, QueueSpec]) -> Limit | None:
+    """The borrowing limit of the queue, or the lending limit of the idle sibling that has most; None where neither is
+    what keeps it from borrowing, or where that is not known."""
+    resource, word = ("gpu_milli", "gpu") if any(row.get("gpu") for row in late) else ("cpu_milli", "cpu")
+    asked = sum(row.get(word) or 0 for row in late)
+    spec, spare = specs.get(queue["name"]), max(idle, key=lambda row: (row[f"{word}_nominal"] or 0, row["name"]))
+    lender = specs.get(spare["name"])
+    more = -(-min(asked, sum(row[f"{word}_nominal"] or 0 for row in idle)) // 1000)
+    if spec is None or lender is None or not more:
+        return None
+    trial = f"quota {queue['name']} {word}={spec.nominal.get(resource, 0) // 1000 + more}"
+    if resource in spec.borrowing_limit:
+        raised = f"{word}={spec.borrowing_limit[resource] // 1000 + more}"
+        return Limit(queue["name"], "--borrowing-limit", raised, trial)
+    if resource in lender.lending_limit:
+        raised = f"{word}={min(lender.lending_limit[resource] // 1000 + more, lender.nominal.get(resource, 0) // 1000)}"
+        return Limit(lender.name, "--lending-limit", raised, trial)
+    return None
+
+
+def waited(row: Row) -> int:
+    """What one that waits is counted as, in GPU milli-hours: what has waited for so long waits as long again, as is the
+    median of waits without a scale; at most a day is counted."""
+    return gpu_milli_h(row.get("gpu") or 0, row.get("cpu") or 0, min(row["wait"], DAY_MS))
 
 
 def quota(row: Row) -> str:
@@ -178,6 +240,7 @@ def fragmented_gangs(overview: Overview, waiting: Page) -> list[Suggestion]:
             about="cell",
             severity=longest / 3_600_000,
             parameters=("--unblock", first["id"]),
+            benefit=Benefit(waiting_gpu_milli_h=waited(first)),
             finding=f"{held_up} for room that is free, but in pieces; the largest is {first['id']}",
             action="consolidate",
             targets=(first["id"],),
@@ -198,7 +261,9 @@ def fragmented_gangs(overview: Overview, waiting: Page) -> list[Suggestion]:
 # -- nodes left cordoned ----------------------------------------------------------------------------------------------
 
 
-def forgotten_cordons(overview: Overview, cordoned: Sequence[NodeDetail]) -> list[Suggestion]:
+def forgotten_cordons(
+    overview: Overview, cordoned: Sequence[NodeDetail], waiting: Page | None = None
+) -> list[Suggestion]:
     """One suggestion for all nodes that were cordoned long ago and are empty. Down and draining nodes are not meant."""
     idle = [
         node
@@ -211,12 +276,27 @@ def forgotten_cordons(overview: Overview, cordoned: Sequence[NodeDetail]) -> lis
     capacity = sum(node.capacity.get("gpu_milli", 0) for node in idle)
     unit = "GPU" if capacity else "CPU"
     capacity = capacity or sum(node.capacity.get("cpu_milli", 0) for node in idle)
-    waiting = overview.states.get("queued", 0)
+    resource = unit.lower()
+    useful = 0 if waiting is None else min(capacity, sum(row.get(resource) or 0 for row in rows(waiting)))
+    taken = overview.capacity.get(f"{resource}_milli", 0)
+    queued = overview.states.get("queued", 0)
     return [
         Suggestion(
             kind="forgotten_cordons",
             about="cell",
             severity=capacity / 1000,
+            benefit=Benefit(
+                waiting_gpu_milli_h=gpu_milli_h(useful if unit == "GPU" else useful // CPUS_OF_A_GPU, 0, DAY_MS)
+            ),
+            cost_delta_microusd_hour=0,
+            expected=Expected(
+                metric=f"capacity_{resource}",
+                of="cell",
+                subject="",
+                was=taken,
+                to=taken + capacity,
+                within_ms=CHECK_MS,
+            ),
             finding=f"{len(idle)} cordoned nodes are empty, the newest cordon {span(shortest)} old",
             action="uncordon",
             targets=tuple(node.id for node in idle[:MAX_TARGETS]),
@@ -225,13 +305,13 @@ def forgotten_cordons(overview: Overview, cordoned: Sequence[NodeDetail]) -> lis
                     metric="time cordoned, at least", window="since the cordon", rows=len(idle), value=span(shortest)
                 ),
                 Evidence(metric="capacity out of use", window="now", rows=len(idle), value=f"{whole(capacity)} {unit}"),
-                Evidence(metric="workloads queued", window="now", rows=waiting, value=str(waiting)),
+                Evidence(metric="workloads queued", window="now", rows=queued, value=f"{queued:,}"),
             ),
             counterfactual=f"No suggestion if they had been cordoned for less than {span(CORDONED_MS)} or had work",
             alternatives=(
                 "Ask who cordoned them, and why, before returning them",
                 f"Do nothing: {whole(capacity)} {unit} stay out of use"
-                + ("" if waiting else "; nothing waits for them"),
+                + ("" if queued else "; nothing waits for them"),
             ),
             thin=("why they were cordoned is not recorded, and there are no device health readings to check",),
         )

@@ -24,7 +24,9 @@ class HistoryRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     subject: str = ""
     since_ms: int = 0
     until_ms: int = 0
-    """0: now."""
+    """0: now, by the clock of who measured the series."""
+    last_ms: int = 0
+    """Instead of `since_ms`: so long before the end."""
     step_ms: int = 60_000
     runs: int = 0
     """So many of the ended workloads of the window are told, the newest."""
@@ -52,6 +54,8 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
     now_ms: int
     """Cell time."""
+    since_ms: int
+    until_ms: int
     series: tuple[SeriesKey, ...]
     """Those that were asked for; at most MOST_SERIES."""
     series_count: int

@@ -206,30 +206,28 @@ class Telemetry:
         steps = -(-(until_ms - start_ms) // step_ms)
         if steps > MOST_POINTS:
             raise SpecError("step", f"{steps:,} steps, at most {MOST_POINTS:,} are told", "Ask for longer steps")
-        with self._lock:
-            self._open()
-            known = self._series.get((metric, of, subject))
+        self._open()
+        known = self._series.get((metric, of, subject))
         found = bk.joined([]) if known is None else self._read(known.id, start_ms, until_ms)
         return bk.points(found, start_ms, steps, step_ms)
 
     def keys(self, metric: str = "", of: str = "") -> list[SeriesKey]:
         """The series there are, of this metric and of this kind of thing, or of all; in order of their names."""
-        with self._lock:
-            self._open()
-            found = [
-                SeriesKey(
-                    metric=key[0],
-                    of=key[1],
-                    subject=key[2],
-                    source=series.source,
-                    step_ms=series.step_ms,
-                    first_ms=series.first_ms,
-                    last_ms=series.last_ms,
-                    stale=self._is_stale(series),
-                )
-                for key, series in self._series.items()
-                if metric in ("", key[0]) and of in ("", key[1])
-            ]
+        self._open()
+        found = [
+            SeriesKey(
+                metric=key[0],
+                of=key[1],
+                subject=key[2],
+                source=series.source,
+                step_ms=series.step_ms,
+                first_ms=series.first_ms,
+                last_ms=series.last_ms,
+                stale=self._is_stale(series),
+            )
+            for key, series in list(self._series.items())
+            if metric in ("", key[0]) and of in ("", key[1])
+        ]
         return sorted(found, key=lambda key: (key.metric, key.of, key.subject))
 
     # -- ended work ---------------------------------------------------------------------------------------------------
@@ -255,8 +253,7 @@ class Telemetry:
 
     def runs(self, since_ms: int, until_ms: int, limit: int, source: str = "") -> list[RunRecord]:
         """The newest `limit` that ended in [since, until), of one source or of all; the oldest first."""
-        with self._lock:
-            self._open()
+        self._open()
         wanted = [RUN.c.ended_ms >= since_ms, RUN.c.ended_ms < until_ms]
         if source:
             wanted.append(RUN.c.source == source)
@@ -267,8 +264,7 @@ class Telemetry:
 
     def run_counts(self) -> dict[str, int]:
         """Runs that are kept, by source."""
-        with self._lock:
-            self._open()
+        self._open()
         with self.records.reading() as connection:
             counted = select(RUN.c.source, func.count()).group_by(RUN.c.source).order_by(RUN.c.source)
             return dict(connection.execute(counted).tuples().all())
@@ -277,8 +273,7 @@ class Telemetry:
 
     def note(self, name: str) -> float | None:
         """The number that was noted under this name."""
-        with self._lock:
-            self._open()
+        self._open()
         with self.records.reading() as connection:
             value: float | None = connection.execute(select(NOTE.c.value).where(NOTE.c.name == name)).scalar()
         return value
@@ -337,6 +332,11 @@ class Telemetry:
         """Read what there is, at the first use: a disk that fails then must not keep the engine from starting."""
         if self._is_open:
             return
+        with self._lock:
+            if not self._is_open:
+                self._read_all()
+
+    def _read_all(self) -> None:
         self.records.create(TABLES)
         with self.records.reading() as connection:
             series = connection.execute(select(SERIES)).all()
@@ -601,6 +601,7 @@ class Telemetry:
         return extra > at_once
 
 
-def wall_ms() -> int:
-    """Present time of this machine, milliseconds."""
-    return time.time_ns() // 1_000_000
+def clock_of(cell_now_ms: Callable[[], int]) -> Callable[[str], int]:
+    """The clock of a cell's telemetry: the cell's own time for what it measures, this machine's for what comes from
+    elsewhere."""
+    return lambda source: cell_now_ms() if source == CELL else time.time_ns() // 1_000_000

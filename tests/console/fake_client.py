@@ -48,6 +48,8 @@ from engine.query import (
 from engine.scaling import Autoscaling, ScalingSpec
 from engine.scaling_report import PoolSize, ScalingReport
 from recommender.forecasts import Coverage, Forecast, ForecastRequest, HourAhead, MemberSkill
+from recommender.history import History, HistoryPoint, HistoryRequest, ImportReceipt, RunBatch, SampleBatch
+from recommender.metrics import SeriesKey
 from recommender.recommendations import Recommendation, Recommendations, Simulated, Track
 from recommender.suggest import Benefit, Evidence, Suggestion
 from runbooks.plan import (
@@ -619,6 +621,33 @@ class FakeClient:
             if number == 2
             else None,
         )  # fmt: skip
+
+    def history(self, request: HistoryRequest) -> History:
+        self._answer()
+        keys = tuple(
+            SeriesKey(metric=metric, of="queue", subject=self._text(number, _QUEUES[number]),
+                      source="cell", step_ms=MINUTE, first_ms=0, last_ms=self.now_ms, stale=number == 2)
+            for number, metric in enumerate(("demand_gpu", "running", "waiting"))
+        )  # fmt: skip
+        points = tuple(
+            HistoryPoint(self.now_ms - (9 - i) * MINUTE, 0, None, None, None, None, None)
+            if i == 4
+            else HistoryPoint(self.now_ms - (9 - i) * MINUTE, 1, i * 1e3, i * 1e3, i * 1e3, i * 1e3, i * 1e3)
+            for i in range(10)
+        )
+        return History(
+            now_ms=self.now_ms, since_ms=0, until_ms=self.now_ms, series=keys, series_count=3, stale_count=1,
+            points=points if request.metric else (),
+            keep_ms=(2 * 86_400_000, 14 * 86_400_000, 400 * 86_400_000), keep_runs=200_000,
+        )  # fmt: skip
+
+    def import_samples(self, batch: SampleBatch) -> ImportReceipt:
+        self._answer()
+        return ImportReceipt(taken=sum(len(row.at_ms) for row in batch.series))
+
+    def import_runs(self, batch: RunBatch) -> ImportReceipt:
+        self._answer()
+        return ImportReceipt(taken=len(batch.runs))
 
     def forecast(self, request: ForecastRequest) -> Forecast:
         self._answer()

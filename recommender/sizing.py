@@ -1,0 +1,304 @@
+"""Requests against use: what one task of each kind of work should ask for, and what that saves.
+
+The rule is the Vertical Pod Autoscaler's: a target percentile of use, a safety margin on it, rounded up, within bounds;
+see `recommender.usage_model` for how use is kept. Types that a Client returns are here; nothing heavy is loaded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from engine.resizing import Recommendation as Size
+from recommender.metrics import kind_of
+from recommender.suggest import Benefit, Evidence, Suggestion, whole
+
+if TYPE_CHECKING:
+    from engine.model import WorkloadSpec
+    from recommender.usage_model import KindUse, UsageModel
+
+CPU_SHARE, MEMORY_SHARE = 0.90, 0.95
+MARGIN = 1.15
+LEAST_CPU_MILLI, LEAST_MEMORY_MIB = 25, 250
+SURE = 1.0
+"""Confidence from which on requests are changed by themselves, where the cell lets them, and changes are suggested."""
+WASTE = 0.3
+"""Part of the CPU or memory asked for that must be of no use before cutting it is suggested."""
+LEAST_SAVED_CPU_MILLI, LEAST_SAVED_MEMORY_MIB = 4_000, 16_384
+"""Of all running tasks of a kind together: less is not worth anybody's time."""
+
+
+class SizingRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """All kinds of work, or only that of one workload."""
+
+    workload_id: str = ""
+
+
+class Need(msgspec.Struct, frozen=True, kw_only=True):
+    """CPU (milli) or memory (MiB) of one task."""
+
+    asked: int
+    """0: not known."""
+    p50: int
+    p95: int
+    recommended: int
+    """0 while too little is known."""
+
+
+class SizedKind(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of work."""
+
+    kind: str
+    """"tenant/stem of the name"."""
+    cpu: Need
+    memory: Need
+    samples: int
+    runs: int
+    confidence: float
+    """1: a day of samples or ten runs. Below that nothing is changed by itself."""
+    tasks: int
+    """That run now, of workloads with tasks of one sort."""
+    bumped: int
+    """Runs that seem to have died of too little memory."""
+    saved_cpu_milli: int
+    """By all that run now, if they asked for what is recommended; negative: they need more."""
+    saved_memory_mib: int
+    saved_microusd_hour: int
+    """What they would be charged less; work whose GPUs decide what it is charged saves nothing."""
+
+
+class SizingReport(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    kinds: tuple[SizedKind, ...]
+    """Largest savings first."""
+    rightsizing: str
+    """Whether new work is resized by itself: the cell's setting."""
+    unknown: tuple[str, ...]
+    """What could not be judged, and why."""
+
+
+class Running(msgspec.Struct, frozen=True, kw_only=True):
+    """Tasks of one kind that ask for the same in pools of one price."""
+
+    kind: str
+    ids: tuple[str, ...]
+    """Of their workloads."""
+    tasks: int
+    cpu_milli: int
+    """Asked for by one task."""
+    memory_mib: int
+    gpu_milli: int
+    share_of: tuple[int, int, int]
+    """[CPU milli, memory MiB, GPU milli] of a node that requests may come to."""
+    node_microusd_hour: int
+
+
+def recommended(use: KindUse) -> tuple[int, int]:
+    """(CPU milli, memory MiB) that one task should ask for; 0 where nothing is known."""
+    cpu = use.cpu if use.cpu.count else use.run_cpu
+    milli = round_cpu(cpu.quantile(CPU_SHARE) * MARGIN) if cpu.count else 0
+    memory = use.memory_quantile(MEMORY_SHARE)
+    return milli, round_memory(memory * MARGIN) if memory else 0
+
+
+def round_cpu(milli: float) -> int:
+    """Up to steps of 10 milli below half a core, else of 100."""
+    step = 10 if milli < 500 else 100
+    return max(math.ceil(milli / step - 1e-9) * step, LEAST_CPU_MILLI)
+
+
+def round_memory(mib: float) -> int:
+    """Up to steps of 64 MiB below 2 GiB, else of 1 GiB."""
+    step = 64 if mib < 2048 else 1024
+    return max(math.ceil(mib / step - 1e-9) * step, LEAST_MEMORY_MIB)
+
+
+class Sizer:
+    """What the engine asks before new work starts (`engine.resizing.Recommender`). Answers from what was last told."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[str, Size] = {}
+
+    def tell(self, model: UsageModel) -> None:
+        """Go by what the model knows now."""
+        sizes = {}
+        for kind, use in model.kinds.items():
+            if use.confidence >= SURE:
+                cpu, memory = recommended(use)
+                sizes[kind] = Size(group="", cpu_milli=cpu, memory_mib=memory, evidence=evidence(use))
+        self._sizes = sizes
+
+    def recommend(self, spec: WorkloadSpec) -> Sequence[Size]:
+        """Nothing for work of several groups: what was measured is of its tasks together."""
+        size = self._sizes.get(kind_of(spec.tenant, spec.name))
+        if size is None or len(spec.groups) != 1:
+            return ()
+        return (msgspec.structs.replace(size, group=spec.groups[0].name),)
+
+
+def evidence(use: KindUse) -> str:
+    """As in `p90 CPU 420m, p95 memory 1,740 MiB of 1,440 samples and 12 runs, x 1.15`."""
+    cpu = use.cpu if use.cpu.count else use.run_cpu
+    return (
+        f"p90 CPU {cpu.quantile(CPU_SHARE):.0f}m, p95 memory {use.memory_quantile(MEMORY_SHARE):,.0f} MiB of "
+        f"{use.samples:,} samples and {use.runs:,} runs, x {MARGIN:g}"
+    )
+
+
+def sized(model: UsageModel, running: Sequence[Running]) -> list[SizedKind]:
+    """Every kind of which anything is known; what saves most first."""
+    by_kind: dict[str, list[Running]] = {}
+    for each in running:
+        by_kind.setdefault(each.kind, []).append(each)
+    found = [sized_kind(kind, use, by_kind.get(kind, ())) for kind, use in sorted(model.kinds.items())]
+    return sorted(found, key=lambda each: (-each.saved_microusd_hour, -each.saved_cpu_milli, each.kind))
+
+
+def sized_kind(kind: str, use: KindUse, running: Sequence[Running]) -> SizedKind:
+    cpu, memory = recommended(use)
+    saved = [savings(each, cpu, memory) for each in running]
+    cpus = use.cpu if use.cpu.count else use.run_cpu
+    asked = max(running, key=lambda each: each.tasks, default=None)
+    return SizedKind(
+        kind=kind,
+        cpu=Need(
+            asked=asked.cpu_milli if asked else use.cpu_asked,
+            p50=round(cpus.quantile(0.5)),
+            p95=round(cpus.quantile(0.95)),
+            recommended=cpu,
+        ),
+        memory=Need(
+            asked=asked.memory_mib if asked else use.memory_asked,
+            p50=round(use.memory_quantile(0.5)),
+            p95=round(use.memory_quantile(0.95)),
+            recommended=memory,
+        ),
+        samples=use.samples,
+        runs=use.runs,
+        confidence=round(use.confidence, 3),
+        tasks=sum(each.tasks for each in running),
+        bumped=use.bumped,
+        saved_cpu_milli=sum(each[0] for each in saved),
+        saved_memory_mib=sum(each[1] for each in saved),
+        saved_microusd_hour=sum(each[2] for each in saved),
+    )
+
+
+def savings(running: Running, cpu_milli: int, memory_mib: int) -> tuple[int, int, int]:
+    """(CPU milli, memory MiB, micro-USD per hour) that these tasks would save, were they to ask for so much."""
+    cpu, memory = cpu_milli or running.cpu_milli, memory_mib or running.memory_mib
+    before = dominant(running, running.cpu_milli, running.memory_mib)
+    after = dominant(running, cpu, memory)
+    money = round((before - after) * running.node_microusd_hour * running.tasks)
+    return (running.cpu_milli - cpu) * running.tasks, (running.memory_mib - memory) * running.tasks, money
+
+
+def dominant(running: Running, cpu_milli: int, memory_mib: int) -> float:
+    """Part of a node that one task is charged, as the ledger reckons it: the largest of its parts."""
+    asked = (cpu_milli, memory_mib, running.gpu_milli)
+    return max((part / whole_ for part, whole_ in zip(asked, running.share_of, strict=True) if whole_), default=0.0)
+
+
+# -- findings ---------------------------------------------------------------------------------------------------------
+
+
+def sizing_findings(kinds: Sequence[SizedKind], running: Sequence[Running]) -> list[Suggestion]:
+    """Kinds that ask for far more than they use, and such as may run out of memory."""
+    ids: dict[str, list[str]] = {}
+    for each in running:
+        ids.setdefault(each.kind, []).extend(each.ids)
+    found = []
+    for kind in kinds:
+        if kind.confidence < SURE or not kind.tasks:
+            continue
+        if 0 < kind.memory.asked < kind.memory.recommended and kind.memory.p95 > kind.memory.asked:
+            found.append(short_of_memory(kind, ids[kind.kind]))
+        elif wasteful(kind):
+            found.append(too_large(kind, ids[kind.kind]))
+    return found
+
+
+def wasteful(kind: SizedKind) -> bool:
+    cut_cpu = kind.saved_cpu_milli >= LEAST_SAVED_CPU_MILLI and over(kind.cpu)
+    cut_memory = kind.saved_memory_mib >= LEAST_SAVED_MEMORY_MIB and over(kind.memory)
+    return cut_cpu or cut_memory
+
+
+def over(need: Need) -> bool:
+    return 0 < need.recommended < (1 - WASTE) * need.asked
+
+
+def too_large(kind: SizedKind, ids: Sequence[str]) -> Suggestion:
+    changes = {name: need for name, need in (("cpu", kind.cpu), ("memory", kind.memory)) if over(need)}
+    return suggestion(
+        kind,
+        ids,
+        changes,
+        token="oversized",
+        finding=f"{kind.tasks:,} tasks of {kind.kind} ask for more than they use: "
+        f"{whole(max(kind.saved_cpu_milli, 0))} CPU and {max(kind.saved_memory_mib, 0) / 1024:,.0f} GiB could be free",
+        counterfactual=f"No suggestion if less than {100 * WASTE:.0f} % of what they ask for were of no use",
+        nothing="Do nothing: what they do not use stays out of reach of what waits",
+        benefit=Benefit(at_risk_gpu_milli_h=max(kind.saved_cpu_milli, 0) * 24 // 16),
+    )
+
+
+def short_of_memory(kind: SizedKind, ids: Sequence[str]) -> Suggestion:
+    return suggestion(
+        kind,
+        ids,
+        {"memory": kind.memory},
+        token="short_of_memory",
+        finding=f"{kind.kind} uses more memory than it asks for: {kind.memory.p95:,} MiB (p95), "
+        f"{kind.memory.asked:,} MiB asked for",
+        counterfactual="No suggestion if its p95 were below its request",
+        nothing="Do nothing: where a node runs short, it is the first to be put out",
+        benefit=Benefit(),
+    )
+
+
+def suggestion(
+    kind: SizedKind,
+    ids: Sequence[str],
+    changes: dict[str, Need],
+    *,
+    token: str,
+    finding: str,
+    counterfactual: str,
+    nothing: str,
+    benefit: Benefit,
+) -> Suggestion:
+    """To resize the workloads of the kind that run. Applies to their next start, so the largest savings come late."""
+    words = {"cpu": lambda value: f"{value}m", "memory": lambda value: f"{value}MiB"}
+    request = tuple(f"{name}={words[name](need.recommended)}" for name, need in changes.items())
+    return Suggestion(
+        kind=token,
+        about=kind.kind,
+        finding=finding,
+        action="resize",
+        targets=tuple(ids[:100]),
+        parameters=("--request", *request),
+        evidence=tuple(
+            Evidence(
+                metric=f"use_{'cpu' if name == 'cpu' else 'memory_mib'} of {kind.kind}, p95 of one task",
+                window="half-life 24 h",
+                rows=kind.samples + kind.runs,
+                value=words[name](need.p95),
+                baseline=f"{words[name](need.asked)} asked for, {words[name](need.recommended)} recommended",
+            )
+            for name, need in changes.items()
+        ),
+        counterfactual=counterfactual,
+        alternatives=(
+            "Set rightsizing to initial: new work of known kinds starts with what it needs",
+            "Tell its owner: the next submission can ask for less or more",
+            nothing,
+        ),
+        thin=(f"{kind.runs} runs and {kind.samples} samples so far",) if kind.confidence < 2 * SURE else (),
+        severity=kind.saved_cpu_milli / 1000,
+        benefit=benefit,
+        cost_delta_microusd_hour=-kind.saved_microusd_hour,
+    )

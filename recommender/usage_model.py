@@ -1,0 +1,236 @@
+"""What work uses of what it asks for, by kind ("tenant/stem of its name"), from measurements and from ended runs.
+
+As the Vertical Pod Autoscaler keeps it (kubernetes/autoscaler, vertical-pod-autoscaler/docs: CPU half-life 24 h, memory
+peaks of 24 h over 8 days, targets at the 90th percentile and 15 % above): histograms whose buckets grow by 5 %, whose
+counts decay by half every so often; CPU as sampled, memory as the peak of each interval or run, because work that gets
+too little CPU is slow and work that gets too little memory dies. A run that seems to have died of it counts with more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from recommender.metrics import RunRecord, kind_of
+
+Floats = NDArray[np.float64]
+Times = NDArray[np.int64]
+
+DAY_MS = 86_400_000
+HALF_LIFE_MS = DAY_MS
+PEAK_INTERVAL_MS = DAY_MS
+PEAK_HALF_LIFE_MS = 8 * DAY_MS // 8
+"""Of memory peaks, in step with the intervals: after eight of them a peak counts 1/256."""
+GROWTH = 1.05
+FIRST_CPU, MOST_CPU = 10.0, 1e6
+"""Milli: upper edge of the first bucket, and the largest that is told."""
+FIRST_MEMORY, MOST_MEMORY = 10.0, 1e8
+"""MiB."""
+FIRST_RATIO, MOST_RATIO = 0.01, 100.0
+FULL = 0.98
+"""A memory peak above this part of the request is taken for a run that wanted more."""
+BUMP, BUMP_MIB = 1.2, 100
+"""What such a peak counts as: so much more of it, and at least so many MiB more."""
+SAMPLES_OF_A_DAY = 1440
+RUNS_OF_A_DAY = 10
+"""So many runs count for the confidence as much as a day of samples."""
+RESCALE = 100.0
+"""Half-lives after which weights are brought back to a scale that floats hold."""
+
+
+class DecayingHistogram:
+    """Weighted values in buckets that grow by GROWTH; weights halve every half-life."""
+
+    def __init__(self, first: float, most: float, half_life_ms: int) -> None:
+        count = math.ceil(math.log(most / first) / math.log(GROWTH)) + 1
+        self._edges = first * GROWTH ** np.arange(count)
+        """Upper edges."""
+        self._weights = np.zeros(count)
+        self._half_life_ms = half_life_ms
+        self._since_ms = 0
+        """Time at which a weight of 1 is worth 1."""
+        self.count = 0
+        """Values added, however long ago."""
+
+    def add(self, values: Sequence[float] | Floats, at_ms: Sequence[int] | Times) -> None:
+        """Values of 0 or more, at times in any order."""
+        if not len(values):
+            return
+        times = np.asarray(at_ms, np.float64)
+        newest = float(times.max())
+        if not self.count:
+            self._since_ms = int(newest)
+        elif newest - self._since_ms > RESCALE * self._half_life_ms:
+            self._weights *= 0.5 ** ((newest - self._since_ms) / self._half_life_ms)
+            self._since_ms = int(newest)
+        weights = np.exp2(np.maximum((times - self._since_ms) / self._half_life_ms, -RESCALE))
+        at = np.minimum(np.searchsorted(self._edges, np.asarray(values, np.float64)), len(self._edges) - 1)
+        np.add.at(self._weights, at, weights)
+        self.count += len(values)
+
+    def quantile(self, share: float) -> float:
+        """The upper edge of the bucket below which lies so much of the weight; 0 while it is empty."""
+        sums = np.cumsum(self._weights)
+        if not self.count or not sums[-1] > 0:
+            return 0.0
+        return float(self._edges[min(int(np.searchsorted(sums, share * sums[-1])), len(self._edges) - 1)])
+
+
+class Quantiles(NamedTuple):
+    p10: float
+    p50: float
+    p90: float
+
+
+class UsageEstimate(msgspec.Struct, frozen=True, kw_only=True):
+    """What one task of a workload will use at its peak, before it starts."""
+
+    cpu_milli: Quantiles
+    memory_mib: Quantiles
+    runs: int
+    """Ended runs that it rests on."""
+    basis: str
+    """"kind": of its own kind; "tenant": of what its tenant's work used of its requests; "all": the same of everybody's;
+    "request": nothing is known, it is taken to use what it asks for."""
+
+
+class KindUse:
+    """What is known of one kind."""
+
+    def __init__(self) -> None:
+        self.cpu = DecayingHistogram(FIRST_CPU, MOST_CPU, HALF_LIFE_MS)
+        """Samples of what one task used."""
+        self.memory = DecayingHistogram(FIRST_MEMORY, MOST_MEMORY, PEAK_HALF_LIFE_MS)
+        """Peaks of one task: of runs, and of intervals."""
+        self.run_cpu = DecayingHistogram(FIRST_CPU, MOST_CPU, HALF_LIFE_MS)
+        self.run_memory = DecayingHistogram(FIRST_MEMORY, MOST_MEMORY, PEAK_HALF_LIFE_MS)
+        self.cpu_asked = self.memory_asked = 0
+        """Of one task, as the last ended run asked; 0 not known."""
+        self.bumped = 0
+        """Runs that seem to have wanted more memory than they had."""
+        self.samples = 0
+        self.runs = 0
+        self._peak: tuple[int, float] = (-1, 0.0)
+        """Interval that is under way, and the most in it."""
+
+    @property
+    def confidence(self) -> float:
+        """1 after a day of samples, one a minute, or after RUNS_OF_A_DAY runs."""
+        return max(self.samples / SAMPLES_OF_A_DAY, self.runs / RUNS_OF_A_DAY)
+
+    def memory_quantile(self, share: float) -> float:
+        """With the peak of the interval that is under way, which counts from its first sample on."""
+        return max(self.memory.quantile(share), self._peak[1] if self.memory.count < RUNS_OF_A_DAY else 0.0)
+
+    def sample_memory(self, at_ms: Times, memory_mib: Floats) -> None:
+        for interval, most in peaks_of(at_ms, memory_mib):
+            if interval > self._peak[0]:
+                if self._peak[0] >= 0:
+                    self.memory.add([self._peak[1]], [(self._peak[0] + 1) * PEAK_INTERVAL_MS])
+                self._peak = (interval, most)
+            elif interval == self._peak[0]:
+                self._peak = (interval, max(self._peak[1], most))
+
+
+def peaks_of(at_ms: Times, values: Floats) -> list[tuple[int, float]]:
+    """(interval, most in it), ascending."""
+    intervals = at_ms // PEAK_INTERVAL_MS
+    return [(int(each), float(values[intervals == each].max())) for each in np.unique(intervals)]
+
+
+class UsageModel:
+    """Learns from samples and ended runs; tells what kinds use. Times may come in any order, late ones count less."""
+
+    def __init__(self) -> None:
+        self.kinds: dict[str, KindUse] = {}
+        self._ratios: dict[str, tuple[DecayingHistogram, DecayingHistogram, list[int]]] = {}
+        """Tenant, or "" for all -> peak use of what was asked for, CPU and memory; and the number of runs."""
+
+    def sample(self, kind: str, at_ms: Times, cpu_milli: Floats, memory_mib: Floats) -> None:
+        """[sample] What one task of the kind used at these times, ascending; 0 is not known. Samples are taken as a
+        minute's each."""
+        use = self._kind(kind)
+        used = cpu_milli > 0
+        use.cpu.add(cpu_milli[used], at_ms[used])
+        used_memory = memory_mib > 0
+        use.sample_memory(at_ms[used_memory], memory_mib[used_memory])
+        use.samples += int((used | used_memory).sum())
+
+    def ended(self, runs: Iterable[RunRecord]) -> None:
+        """Learn what they used at their peak. Those whose use is not known tell nothing."""
+        for run in runs:
+            kind = kind_of(run.tenant, run.name)
+            if not (kind and run.started_ms >= 0 and (run.peak_cpu_milli or run.peak_memory_mib)):
+                continue
+            use, tasks = self._kind(kind), max(run.tasks, 1)
+            cpu_asked, memory_asked = run.cpu_milli // tasks, run.memory_mib // tasks
+            use.cpu_asked, use.memory_asked = cpu_asked or use.cpu_asked, memory_asked or use.memory_asked
+            use.runs += 1
+            memory = float(run.peak_memory_mib)
+            died = run.outcome == "failed" or run.attempts > 1
+            if died and memory_asked and memory >= FULL * memory_asked:
+                memory = max(memory * BUMP, memory + BUMP_MIB)
+                use.bumped += 1
+            at = [run.ended_ms]
+            if run.peak_cpu_milli:
+                use.run_cpu.add([run.peak_cpu_milli], at)
+            if memory:
+                use.memory.add([memory], at)
+                use.run_memory.add([memory], at)
+            for group in ("", run.tenant):
+                self._learn_ratio(group, at, run.peak_cpu_milli, cpu_asked, memory, memory_asked)
+
+    def estimate(self, tenant: str, name: str, cpu_milli: int, memory_mib: int) -> UsageEstimate:
+        """Of work that asks for so much for one task. From its own kind where three runs of it have ended, else from
+        what part of their requests the tenant's runs used, or everybody's; else what it asks for."""
+        use = self.kinds.get(kind_of(tenant, name))
+        if use is not None and use.runs >= 3:
+            return UsageEstimate(
+                cpu_milli=quantiles(use.run_cpu, 1.0, cpu_milli),
+                memory_mib=quantiles(use.run_memory, 1.0, memory_mib),
+                runs=use.runs,
+                basis="kind",
+            )
+        for group, basis in ((tenant, "tenant"), ("", "all")):
+            known = self._ratios.get(group)
+            if known is not None and known[2][0] >= RUNS_OF_A_DAY:
+                cpu, memory, (runs,) = known
+                return UsageEstimate(
+                    cpu_milli=quantiles(cpu, cpu_milli, cpu_milli),
+                    memory_mib=quantiles(memory, memory_mib, memory_mib),
+                    runs=runs,
+                    basis=basis,
+                )
+        asked = Quantiles(cpu_milli, cpu_milli, cpu_milli), Quantiles(memory_mib, memory_mib, memory_mib)
+        return UsageEstimate(cpu_milli=asked[0], memory_mib=asked[1], runs=0, basis="request")
+
+    def _kind(self, kind: str) -> KindUse:
+        return self.kinds.setdefault(kind, KindUse())
+
+    def _learn_ratio(
+        self, group: str, at: list[int], cpu: float, cpu_asked: int, memory: float, memory_asked: int
+    ) -> None:
+        if group not in self._ratios:
+            self._ratios[group] = (
+                DecayingHistogram(FIRST_RATIO, MOST_RATIO, HALF_LIFE_MS),
+                DecayingHistogram(FIRST_RATIO, MOST_RATIO, PEAK_HALF_LIFE_MS),
+                [0],
+            )
+        cpus, memories, runs = self._ratios[group]
+        if cpu and cpu_asked:
+            cpus.add([cpu / cpu_asked], at)
+        if memory and memory_asked:
+            memories.add([memory / memory_asked], at)
+        runs[0] += 1
+
+
+def quantiles(histogram: DecayingHistogram, scale: float, otherwise: float) -> Quantiles:
+    """p10, p50 and p90 of the histogram times `scale`; `otherwise` while it is empty."""
+    if not histogram.count:
+        return Quantiles(otherwise, otherwise, otherwise)
+    return Quantiles(*(scale * histogram.quantile(share) for share in (0.1, 0.5, 0.9)))
