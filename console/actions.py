@@ -16,11 +16,23 @@ from engine.errors import SpecError
 from engine.query import COLUMNS, Kind
 
 ScreenName = Literal[
-    "overview", "queues", "workloads", "nodes", "events", "whatif", "workload", "node", "pools", "orders"
+    "overview",
+    "queues",
+    "workloads",
+    "nodes",
+    "events",
+    "whatif",
+    "workload",
+    "node",
+    "pools",
+    "orders",
+    "recommendations",
+    "forecast",
 ]
 TargetKind = Literal["", "workload", "node", "queue"]
 SCREENS: tuple[ScreenName, ...] = (
     "overview", "queues", "workloads", "nodes", "events", "whatif", "workload", "node", "pools", "orders",
+    "recommendations", "forecast",
 )  # fmt: skip
 LISTS: tuple[ScreenName, ...] = ("queues", "workloads", "nodes", "pools", "orders")
 
@@ -70,6 +82,8 @@ class Action:
     """What stands behind its name in the `:` bar. `flags`: what stands behind it in the shell."""
     footer: bool = False
     why_not: Why = field(default=_always)
+    changes: bool = False
+    """It leads to a change though it has no plan of its own: not for a session that only reads."""
 
     @property
     def mutates(self) -> bool:
@@ -126,6 +140,17 @@ ACTIONS: tuple[Action, ...] = (
     Action("orders", "Orders of machines", commands=("orders",), argument="filter", shell="muster orders"),
     Action(
         "whatif", "What if", ("6",), commands=("whatif",), argument="edit", shell="muster whatif --edit 'EDIT'",
+    ),
+    Action("recommendations", "Recommendations", ("7",), commands=("recommendations", "rec"), shell="muster recommend"),
+    Action(
+        "forecast", "Forecast", ("8",), commands=("forecast",), argument="ids", shell="muster forecast WHAT:NAME",
+    ),
+    Action(
+        "act_on", "Propose it", ("A",), ("recommendations",), shell="muster explain REC", footer=True, changes=True,
+    ),
+    Action(
+        "reject", "Reject", ("N",), ("recommendations",), shell="muster recommend --reject REC", commands=("reject",),
+        argument="id", footer=True, changes=True,
     ),
     Action("rehearse", "What if", ("w",), _TRIED, footer=True),
     Action("take_out", "Take out edit", ("x",), ("whatif",), footer=True),
@@ -243,7 +268,10 @@ ACTIONS: tuple[Action, ...] = (
     Action("mark", "Mark", ("space",), ("workloads", "nodes", "queues")),
     Action("filter", "Filter", ("slash",), (*LISTS, "events"), footer=True),
     Action("sort", "Sort", ("s",), LISTS, commands=("sort",), argument="column", footer=True),
-    Action("copy", "Copy id", ("y",), ("workloads", "nodes", "queues", "workload", "node", "events")),
+    Action(
+        "copy", "Copy id", ("y",),
+        ("workloads", "nodes", "queues", "workload", "node", "events", "recommendations"),
+    ),
     Action("refresh", "Refresh", ("r", "f5")),
     Action("theme", "Light or dark", ("t",), commands=("theme",)),
     Action("command", "Go", ("colon",), footer=True),
@@ -261,7 +289,7 @@ _KEY_LABELS = {
 
 def actions(*, read_only: bool) -> tuple[Action, ...]:
     """The registry as this session may use it: read-only has no row that changes anything."""
-    return tuple(action for action in ACTIONS if not (read_only and action.mutates))
+    return tuple(action for action in ACTIONS if not (read_only and (action.mutates or action.changes)))
 
 
 def key_label(key: str) -> str:

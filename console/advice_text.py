@@ -267,14 +267,24 @@ def _wrapped(text: str, indent: int, width: int = WIDTH) -> list[str]:
 
 def forecast_lines(view: Forecast, width: int = WIDTH) -> list[str]:
     """Hour by hour, with what it rests on and how such forecasts have held."""
+    return [*forecast_head(view, width), "", *bars(view, width), "", *forecast_skill(view)]
+
+
+def forecast_head(view: Forecast, width: int = WIDTH) -> list[str]:
+    """What is foretold, from what, and what weakens it."""
     unit, scale = shown_unit(view.unit)
     of = printable(f"{view.of} {view.subject}".strip())
     missing = f", {view.missing_hours:,} missing" if view.missing_hours else ""
     lines = _wrapped(f"{view.metric} of {of} in {unit}, hourly means, {len(view.hours)} hours ahead", 0, width)
     last = f"{view.now / scale:,.1f}" if view.now is not None else "unknown"
     lines += _wrapped(f"last hour {last}; {view.known_hours:,} hours known{missing}; rests on {view.basis}", 0, width)
-    lines += [line for note in view.notes for line in _wrapped(f"but: {printable(note)}", 0, width)]
-    lines += ["", *bars(view, width), "", f"{FULL} up to p10   {LIKELY} up to p50   {MAYBE} up to p90"]
+    return [*lines, *(line for note in view.notes for line in _wrapped(f"but: {printable(note)}", 0, width))]
+
+
+def forecast_skill(view: Forecast) -> list[str]:
+    """The members of the blend, and how forecasts that were made before have held."""
+    _, scale = shown_unit(view.unit)
+    lines = [f"{FULL} up to p10   {LIKELY} up to p50   {MAYBE} up to p90"]
     if view.members:
         rows = [
             [printable(m.name), permille(m.weight_permille), f"{m.error / scale:,.2f}"]

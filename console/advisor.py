@@ -40,7 +40,7 @@ WAITING = Query(
 )
 RUNNING = Query(
     kind="workloads",
-    columns=("id", "name", "state", "tenant", "queue", "tasks", "gpu", "run", "estimate"),
+    columns=("id", "name", "state", "tenant", "queue", "tasks", "gpu", "cpu", "run", "estimate"),
     where=(Term("state", "=", "running"),),
     sort=("-run",),
     limit=WINDOW,

@@ -473,6 +473,7 @@ def _backtest_commands(commands: Any) -> None:
     queueing.add_argument("--format", required=True, choices=("swf", "itp"))
     queueing.add_argument("--nodes", type=_positive, required=True, metavar="N", help="processors (or GPUs)")
     queueing.add_argument("--arrivals", type=float, default=1.0, metavar="X", help="stretch (>1) or compress arrivals")
+    queueing.add_argument("--every", action="store_true", help="with rows that take as long again")
     _json(queueing)
     anomaly = _command(kinds, "anomaly", "console.backtest_anomaly:anomaly", "what is out of the ordinary in a series")
     anomaly.add_argument("files", nargs="+", metavar="FILE", help="CSV with columns timestamp and value")

@@ -32,10 +32,12 @@ if TYPE_CHECKING:
         WorkloadDetail,
     )
     from engine.scaling_report import ScalingReport
+    from recommender.advice import PlacementAdvice
     from recommender.forecasts import Forecast, ForecastRequest
     from recommender.history import History, HistoryRequest, ImportReceipt, RunBatch, SampleBatch
     from recommender.quotes import Quote, QuoteRequest
     from recommender.recommendations import Recommendation, Recommendations
+    from recommender.sizes import SizingReport, SizingRequest
     from runbooks.plan import (
         ActionName,
         MoneyChange,
@@ -156,6 +158,14 @@ class Client(Protocol):
 
     def history(self, request: HistoryRequest) -> History:
         """What was measured and what has run, by window; without a metric, what there is."""
+        ...
+
+    def sizing(self, request: SizingRequest) -> SizingReport:
+        """What kinds of work ask for against what they use, and what they should ask for."""
+        ...
+
+    def advice_on(self, workload_id: str) -> PlacementAdvice:
+        """Where a workload would do best for its money, by what work like it did."""
         ...
 
     def import_samples(self, batch: SampleBatch) -> ImportReceipt:

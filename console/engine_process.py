@@ -20,7 +20,9 @@ from console.agents import AgentFaces
 from console.archive import Archive
 from console.collector import Collector, kept_by
 from console.forecasts import Forecasts
+from console.found_history import FoundHistory
 from console.local_client import LocalClient
+from console.recommendations import Recommender
 from console.server import Watch, build_app
 from console.sockets import bind_tcp, bind_unix, private_folder
 from engine.commands import Define
@@ -29,6 +31,7 @@ from engine.loop import EngineLoop, Feed
 from engine.model import CellSpec
 from engine.records import Records
 from recommender.ahead import CapacityForecaster
+from recommender.shelf_tables import Kept
 from recommender.telemetry import Retention, Telemetry, clock_of
 from runbooks.gate import Gate
 
@@ -88,20 +91,34 @@ def serve(served: Served) -> None:
         records = Records(engine.path, kept_by(loop))
         after.callback(records.close)
         telemetry = Telemetry(records, served.keep, clock_of(lambda: engine.now_ms))
+        advisor, forecasts = Advisor(loop), Forecasts(loop, telemetry)
+        history = FoundHistory(loop, telemetry, forecasts)
+        recommender = Recommender(
+            loop,
+            advisor,
+            keep=lambda: Kept(records),
+            more=history,
+            read=history.read,
+            others=history.others,
+            chore=forecasts.keep_up,
+        )
         client = LocalClient(
             loop,
             Gate(engine),
-            Advisor(loop),
+            advisor,
             served.read_only,
             name=served.name,
             archive=Archive(loop, telemetry),
-            forecasts=Forecasts(loop, telemetry),
+            forecasts=forecasts,
+            recommender=recommender,
         )
         loop.start()
         after.callback(loop.stop)
         collector = Collector(loop, telemetry)
         collector.start()
         after.callback(collector.stop)
+        recommender.start()
+        after.callback(recommender.stop)
         asyncio.run(run_server(client, loop, sockets, on_ready=lambda: _say_ready(served)))
         print("muster engine stops", file=sys.stderr, flush=True)
 

@@ -31,9 +31,11 @@ MOST_MADE = 128
 """Forecasts that are remembered."""
 SCORED_AHEAD = (1, 6, 24, 48)
 """Hours ahead that are kept and scored."""
-WATCHED = ("cell", "pool", "queue")
-MOST_WATCHED = 12
-"""Series that are foretold every hour, so that it is known how good forecasts are before somebody asks."""
+WATCHED = (("demand_nodes", "pool"), ("demand_gpu", "cell"), ("demand_cpu", "cell"), ("demand_gpu", "queue"))
+MOST_WATCHED = 8
+"""Series, so many of each kind, that are foretold every hour: findings rest on them, and it is known how good forecasts
+are before somebody asks."""
+STILL_MS = 4 * HOUR_MS
 FEW = 30
 """Scored hours below which a coverage says little."""
 
@@ -68,13 +70,20 @@ class Forecasts:
         past, made = self._forecast(key, now_ms, MADE_HOURS if request.hours <= MADE_HOURS else MOST_HOURS)
         return told(past, made, request.hours, now_ms, self._coverage(past))
 
-    def made_for(self, metric: str, of: str, subject: str) -> Forecast | None:
-        """The next MADE_HOURS of a series, None where nothing was measured: for findings."""
-        try:
-            wanted = ForecastRequest(subject=f"{of}:{subject}" if subject else "", metric=metric)
-            return self.answer(wanted)
-        except (NotFoundError, SpecError):
+    def latest(self, metric: str, of: str, subject: str) -> Forecast | None:
+        """The last that was made of a series, where that is not more than STILL_MS ago: for findings, which wait for
+        none."""
+        now_ms = self._now_ms()
+        with self._lock:
+            found = [
+                made
+                for key, made in self._made.items()
+                if key[:3] == (metric, of, subject) and key[3] > now_ms - STILL_MS
+            ]
+        if not found:
             return None
+        past, made = max(found, key=lambda each: each[0].end_ms)
+        return told(past, made, MADE_HOURS, now_ms, self._coverage(past))
 
     def keep_up(self) -> bool:
         """Make the forecast of one watched series whose hour is over. Returns whether there was one."""
@@ -82,13 +91,9 @@ class Forecasts:
             return False
         now_ms = self._now_ms()
         watched = [
-            key
-            for metric in ("demand_gpu", "demand_cpu")
-            for of in WATCHED
-            for key in self._telemetry.keys(metric, of)
-            if not key.stale
+            key for metric, of in WATCHED for key in self._telemetry.keys(metric, of)[:MOST_WATCHED] if not key.stale
         ]
-        for key in watched[:MOST_WATCHED]:
+        for key in watched:
             if (key.metric, key.of, key.subject, _end_ms(key, now_ms), MADE_HOURS) not in self._made:
                 self._forecast(key, now_ms, MADE_HOURS)
                 return True

@@ -10,6 +10,7 @@ import msgspec
 from console.archive import Archive
 from console.client import Health, refuse_read_only
 from console.forecasts import Forecasts
+from console.insights import Insights
 from console.quotes import Quotes
 from console.recommendations import Recommender
 from console.version import VERSION
@@ -40,10 +41,12 @@ if TYPE_CHECKING:
         WorkloadDetail,
     )
     from engine.scaling_report import ScalingReport
+    from recommender.advice import PlacementAdvice
     from recommender.forecasts import Forecast, ForecastRequest
     from recommender.history import History, HistoryRequest, ImportReceipt, RunBatch, SampleBatch
     from recommender.quotes import Quote, QuoteRequest
     from recommender.recommendations import Recommendation, Recommendations
+    from recommender.sizes import SizingReport, SizingRequest
     from runbooks.gate import Gate
     from runbooks.plan import (
         ActionName,
@@ -79,6 +82,7 @@ class LocalClient:
         recommender: Recommender | None = None,
         forecasts: Forecasts | None = None,
         archive: Archive | None = None,
+        insights: Insights | None = None,
     ) -> None:
         self.read_only = read_only
         self._loop = loop
@@ -87,6 +91,7 @@ class LocalClient:
         self._recommender = recommender or Recommender(loop, advisor)
         self._forecasts = forecasts or Forecasts(loop)
         self._archive = archive or Archive(loop)
+        self._insights = insights or Insights(loop, self._archive)
         self._quotes = Quotes(loop, advisor)
         self._who = who or user_name()
         self._name = name
@@ -177,6 +182,12 @@ class LocalClient:
 
     def history(self, request: HistoryRequest) -> History:
         return self._archive.history(request)
+
+    def sizing(self, request: SizingRequest) -> SizingReport:
+        return self._insights.sizing(request)
+
+    def advice_on(self, workload_id: str) -> PlacementAdvice:
+        return self._insights.advice_on(workload_id)
 
     def import_samples(self, batch: SampleBatch) -> ImportReceipt:
         self._refuse_if_read_only()

@@ -149,6 +149,18 @@ def _whatif(connect: Connect, _log: EventLog, _argument: str) -> Pane:
     return WhatIfPane(connect)
 
 
+def _recommendations(connect: Connect, _log: EventLog, _argument: str) -> Pane:
+    from console.screens.recommendations import RecommendationsPane
+
+    return RecommendationsPane(connect)
+
+
+def _forecast(connect: Connect, _log: EventLog, argument: str) -> Pane:
+    from console.screens.forecast import ForecastPane
+
+    return ForecastPane(connect, argument)
+
+
 _PAGES: dict[str, Callable[[Connect, EventLog, str], Pane]] = {
     "workloads": _workloads,
     "queues": _queues,
@@ -159,4 +171,6 @@ _PAGES: dict[str, Callable[[Connect, EventLog, str], Pane]] = {
     "whatif": _whatif,
     "workload": _workload,
     "node": _node,
+    "recommendations": _recommendations,
+    "forecast": _forecast,
 }

@@ -33,7 +33,11 @@ if TYPE_CHECKING:
 
 FRESH_S = 5.0
 """Wall seconds for which a look is good for who asks about one that it found."""
-LOOK_EVERY_S = 30.0
+OLD_S = 60.0
+"""Wall seconds after which a look that was made in the background is not told any more."""
+LOOK_EVERY_S = 10.0
+FIRST_S = 3.0
+"""Wall seconds from the start to the first look: others have more to do then."""
 TRIED = 3
 """So many of the first are tried on the twin without being asked for."""
 AGAIN_MS = HOUR_MS // 2
@@ -57,7 +61,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 class Recommender:
     """Answers for the cell of one loop; may be asked by several threads, but not by the engine's own.
 
-    `more` finds what stands out in the history; `read` and `others` read the history for what was promised.
+    `keep` opens what is remembered; `more` finds what stands out in the history; `read` and `others` read the history
+    for what was promised; `chore` is done by its thread at every turn, when it has nothing else to do.
     """
 
     def __init__(
@@ -65,17 +70,22 @@ class Recommender:
         loop: EngineLoop,
         advisor: Advisor,
         *,
-        keep: Keep | None = None,
+        keep: Callable[[], Keep] | None = None,
         more: More | None = None,
         read: Read | None = None,
         others: Others | None = None,
+        chore: Callable[[], bool] = lambda: False,
     ) -> None:
         self._loop = loop
         self._advisor = advisor
         self._more = more
         self._read: Read = read or (lambda *_: None)
         self._others: Others = others or (lambda *_: ())
-        self._shelf = Shelf(keep)
+        self._keep = keep
+        self._chore = chore
+        self._shelf = Shelf()
+        self._remembers = keep is None
+        """Whether what was remembered has been read."""
         self._simulations = Simulations(loop)
         self._tried: dict[str, tuple[Suggestion, Simulated, int]] = {}
         """Id -> what was tried, how it stands, and the cell time of the try."""
@@ -84,7 +94,9 @@ class Recommender:
         self._found: Found | None = None
         self._looked_s = 0.0
         self._lock = threading.RLock()
-        """Held to look and to change what is remembered."""
+        """Held to change what is remembered, and to tell it."""
+        self._looking = threading.Lock()
+        """Held to look, which takes longer."""
         self._woken = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="recommender", daemon=True)
@@ -103,9 +115,8 @@ class Recommender:
     # -- answers ------------------------------------------------------------------------------------------------------
 
     def recommendations(self) -> Recommendations:
-        """Everything that is found now."""
-        with self._lock:
-            return self._view(self._look())
+        """Everything that is found now, or was at the last look where they are made in the background."""
+        return self._view(self._look(OLD_S if self._thread.is_alive() else 0.0))
 
     def _view(self, found: Found) -> Recommendations:
         with self._lock:
@@ -139,11 +150,9 @@ class Recommender:
     def recommendation(self, id_: str) -> Recommendation:
         """One of them, which is tried on the twin next. Raises NotFoundError."""
         wanted = same_id(id_)
-        with self._lock:
-            found = self._known(wanted) if time.monotonic() - self._looked_s < FRESH_S else None
-            if found is None:
-                self._look()
-                found = self._known(wanted)
+        found = self._known(wanted, self._look(OLD_S if self._thread.is_alive() else FRESH_S))
+        if found is None:
+            found = self._known(wanted, self._look())
         if found is None:
             gone = self._shelf.standings.get(wanted)
             problem = f"{wanted} is not found any more" if gone else f"there is no recommendation '{id_[:40]}'"
@@ -153,22 +162,18 @@ class Recommender:
             self._woken.set()
         return found
 
-    def _known(self, id_: str) -> Recommendation | None:
-        """As of the last look."""
-        if self._found is None:
-            return None
-        view = self._view(self._found)
+    def _known(self, id_: str, at: Found) -> Recommendation | None:
+        view = self._view(at)
         return next((each for each in (*view.open, *view.aside) if each.suggestion.id == id_), None)
 
     # -- what people make of it ---------------------------------------------------------------------------------------
 
     def reject(self, id_: str, reason: str, who: str) -> Recommendation:
         """Say no more of it until things change. Raises NotFoundError, SpecError, RefusedError."""
+        found = self.recommendation(id_)
         with self._lock:
-            found = self.recommendation(id_)
-            now_ms = self._found.now_ms if self._found is not None else 0
-            self._shelf.reject(found.suggestion, who, reason, now_ms)
-            return self.recommendation(id_)
+            self._shelf.reject(found.suggestion, who, reason, self._found.now_ms if self._found is not None else 0)
+        return self.recommendation(id_)
 
     def acted(self, plan: Plan, who: str) -> None:
         """A plan was approved and executed. Never fails: what is noted here is not what was asked for."""
@@ -190,26 +195,46 @@ class Recommender:
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
-    def _look(self) -> Found:
+    def _look(self, old_s: float = 0.0) -> Found:
+        """The last look where it is younger than so many wall seconds, else a new one."""
+        found = self._found
+        if found is not None and time.monotonic() - self._looked_s < old_s:
+            return found
+        with self._looking:
+            return self._looked()
+
+    def _looked(self) -> Found:
         now_s = time.monotonic()
         overview = self._loop.call(lambda engine: engine.overview())
         advice = self._advisor.advice()
         more, unseen = self._more(overview) if self._more is not None else ((), ())
-        records = {kind: record(track) for kind, track in self._shelf.tracks().items()}
-        rated = ranked((*advice.suggestions, *more), records, gpu_hour_microusd(overview))
+        with self._lock:
+            self._remember()
+            records = {kind: record(track) for kind, track in self._shelf.tracks().items()}
+            rated = ranked((*advice.suggestions, *more), records, gpu_hour_microusd(overview))
+            try:
+                self._shelf.found([suggestion for _, suggestion in rated], overview.now_ms)
+            except MusterError as error:
+                _log(f"suggestions are not remembered: {error.problem}")
+            self._found = Found(
+                version=advice.version, now_ms=overview.now_ms, rated=tuple(rated), unknown=(*advice.unknown, *unseen)
+            )
+            self._looked_s = now_s
+            return self._found
+
+    def _remember(self) -> None:
+        """Read what was remembered, once. While that fails nothing is, and it is tried again."""
+        if self._keep is None or self._remembers:
+            return
         try:
-            self._shelf.found([suggestion for _, suggestion in rated], overview.now_ms)
+            self._shelf, self._remembers = Shelf(self._keep()), True
         except MusterError as error:
-            _log(f"suggestions are not remembered: {error.problem}")
-        self._found = Found(
-            version=advice.version, now_ms=overview.now_ms, rated=tuple(rated), unknown=(*advice.unknown, *unseen)
-        )
-        self._looked_s = now_s
-        return self._found
+            _log(f"what was remembered cannot be read: {error.problem}")
 
     # -- beside -------------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        self._woken.wait(FIRST_S)
         while not self._stopping:
             try:
                 tried = self._turn()
@@ -219,17 +244,17 @@ class Recommender:
             except Exception:  # a fault of ours must not end the advice for good
                 traceback.print_exc()
                 tried = False
-            self._woken.wait(0.05 if tried else LOOK_EVERY_S if not self._wanted else 1.0)
+            self._woken.wait(1.0 if tried or self._wanted else LOOK_EVERY_S)
             self._woken.clear()
 
     def _turn(self) -> bool:
-        """Look, follow up, and try one on the twin. Returns whether one was tried."""
+        """Look, follow up, and try one on the twin or do the chore. Returns whether there was one."""
+        found = self._look()
         with self._lock:
-            found = self._look()
             self._shelf.follow_up(found.now_ms, self._read, self._others)
             chosen = self._to_try(found)
         if chosen is None or self._loop.twins.busy:
-            return False
+            return self._chore()
         self.try_out(chosen)
         return True
 

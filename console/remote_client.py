@@ -41,10 +41,12 @@ from runbooks.plan import (
 )
 
 if TYPE_CHECKING:
+    from recommender.advice import PlacementAdvice
     from recommender.forecasts import Forecast, ForecastRequest
     from recommender.history import History, HistoryRequest, ImportReceipt, RunBatch, SampleBatch
     from recommender.quotes import Quote, QuoteRequest
     from recommender.recommendations import Recommendation, Recommendations
+    from recommender.sizes import SizingReport, SizingRequest
 
 T = TypeVar("T")
 
@@ -147,6 +149,16 @@ class RemoteClient:
         from recommender.history import History
 
         return self._read("POST", "/v1/history", History, content=_encoded(request))
+
+    def sizing(self, request: SizingRequest) -> SizingReport:
+        from recommender.sizes import SizingReport
+
+        return self._read("POST", "/v1/sizing", SizingReport, content=_encoded(request))
+
+    def advice_on(self, workload_id: str) -> PlacementAdvice:
+        from recommender.advice import PlacementAdvice
+
+        return self._read("GET", f"/v1/workloads/{_segment(workload_id)}/advice", PlacementAdvice)
 
     def import_samples(self, batch: SampleBatch) -> ImportReceipt:
         from recommender.history import ImportReceipt

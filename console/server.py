@@ -43,6 +43,7 @@ from engine.query import ConsolidationRequest, Query
 from recommender.forecasts import ForecastRequest
 from recommender.history import HistoryRequest, RunBatch, SampleBatch
 from recommender.quotes import QuoteRequest
+from recommender.sizes import SizingRequest
 from runbooks.plan import ActionName, MoneyChange, QueueChange, RequestChange, ScalingChange, WorkloadMove
 
 if TYPE_CHECKING:
@@ -170,6 +171,8 @@ class Faces:
             Route("/v1/forecast", self.forecast, methods=["POST"]),
             Route("/v1/quote", self.quote, methods=["POST"]),
             Route("/v1/history", self.history, methods=["POST"]),
+            Route("/v1/sizing", self.sizing, methods=["POST"]),
+            Route("/v1/workloads/{id:path}/advice", self.advice_on, methods=["GET"]),
             Route("/v1/import/samples", self.import_samples, methods=["POST"]),
             Route("/v1/import/runs", self.import_runs, methods=["POST"]),
             Route("/v1/runs", self.runs, methods=["GET"]),
@@ -263,6 +266,10 @@ class Faces:
     async def history(self, request: Request) -> Response:
         wanted = decoded(await body(request), HistoryRequest)
         return await answer(lambda: self._client.history(wanted))
+
+    async def sizing(self, request: Request) -> Response:
+        wanted = decoded(await body(request), SizingRequest)
+        return await answer(lambda: self._client.sizing(wanted))
 
     async def import_samples(self, request: Request) -> Response:
         self._forbid_if_read_only()

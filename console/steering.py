@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from console.actions import ScreenName
     from console.app import MusterApp
     from console.dialogs import PromptBar
+    from console.screens.recommendations import RecommendationsPane
     from console.screens.whatif import WhatIfPane
     from engine.model import WorkloadSpec
     from engine.query import Kind
@@ -75,6 +76,8 @@ class Steering:
             "compare": lambda: self._on_page("compare"),
             "stop_run": lambda: self._on_page("stop"),
             "eta": lambda: self._on_page("ask_eta"),
+            "act_on": self.act_on,
+            "reject": self.compose_reject,
         }
 
     def do(self, action: Action) -> None:
@@ -158,6 +161,43 @@ class Steering:
 
         self._app.run_worker(do(), group="whatif")
 
+    # --- recommendations
+
+    def act_on(self) -> None:
+        """Propose what the chosen recommendation says; the person decides on the plan."""
+        pane = cast("RecommendationsPane", self._app.navigator.current)
+
+        async def ask_and_do() -> None:
+            try:
+                told = await pane.act(self._app)
+            except MusterError as error:
+                self._app.report(error)
+            else:
+                self._app.say(told)
+            self.refresh()
+
+        self._app.run_worker(ask_and_do(), exclusive=True, group="propose")
+
+    def compose_reject(self) -> None:
+        """Begin the line that rejects the chosen one; what is typed behind its id is the reason."""
+        chosen = cast("RecommendationsPane", self._app.navigator.current).chosen()
+        if chosen is not None:
+            self.open_command(f"reject {chosen.suggestion.id} ")
+
+    def _reject(self, argument: str) -> None:
+        rec_id, _, reason = argument.partition(" ")
+
+        async def do() -> None:
+            try:
+                done = await in_thread(lambda: self._app.client().reject_recommendation(rec_id, reason.strip()))
+            except MusterError as error:
+                self._app.report(error)
+            else:
+                self._app.say(f"{done.suggestion.id} is set aside until things change")
+            self.refresh()
+
+        self._app.run_worker(do(), group="reject")
+
     # --- command lines
 
     def run(self, line: str, *, drill: bool = False) -> None:
@@ -172,6 +212,10 @@ class Steering:
             self._app.run_worker(self._open_any(argument), exclusive=True, group="open")
         elif action.id in ("workload", "node"):
             self._app.navigator.drill(action.id, argument)
+        elif action.id == "forecast" and argument:
+            self._app.navigator.drill("forecast", argument)
+        elif action.id == "reject":
+            self._reject(argument)
         elif action.id == "sort":
             self._sort(argument)
         elif action.argument == "edit":

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from console.attach import connect
+from console.client import refuse_read_only
 from console.plain import table
 from console.show import write_json, write_lines
 from console.text import duration, milli, money, printable, timestamp
@@ -27,7 +28,7 @@ from recommender.history import (
     SampleBatch,
     SampleRow,
 )
-from recommender.metrics import CELL, METRICS, SeriesKey
+from recommender.metrics import CELL, METRICS, OFS, SeriesKey
 
 if TYPE_CHECKING:
     from console.client import Client
@@ -47,15 +48,17 @@ def history(arguments: argparse.Namespace) -> None:
     """What there is, or one metric by window."""
     last_ms = _span("--since", arguments.since)
     of, colon, subject = arguments.subject.partition(":")
-    if arguments.subject and arguments.subject != CELL and not (colon and subject):
+    if of not in ("", *OFS) or (colon and not subject):
         raise SpecError("SUBJECT", f"{arguments.subject[:40]!a} is no KIND:NAME", "Such as queue:research, or cell")
+    if not of and arguments.metric in METRICS:
+        of = METRICS[arguments.metric].of[0]
     step_ms = _span("--step", arguments.step) if arguments.step else _step(last_ms)
     request = HistoryRequest(metric=arguments.metric, of=of, subject=subject, last_ms=last_ms, step_ms=step_ms)
     with closing(connect(arguments)) as client:
         found = client.history(request)
     if arguments.json:
         write_json(found)
-    elif arguments.metric and found.points:
+    elif found.points and found.series:
         write_lines(_window_lines(request, found))
     else:
         write_lines(_list_lines(request, found))
@@ -64,6 +67,8 @@ def history(arguments: argparse.Namespace) -> None:
 def import_history(arguments: argparse.Namespace) -> int:
     """Brings in what a Prometheus or trace files know. The same again changes nothing."""
     with closing(connect(arguments)) as client:
+        if client.read_only:
+            raise refuse_read_only()
         if arguments.source == PROMETHEUS:
             told = [_from_prometheus(client, url, arguments) for url in arguments.where]
         else:
@@ -104,17 +109,11 @@ def _list_lines(request: HistoryRequest, found: History) -> list[str]:
         lines = table(titles, rows, (False,) * 5)
         more = found.series_count - len(found.series)
         return [*lines, *([f"and {more:,} more"] if more else [])]
-    groups: dict[tuple[str, str], list[SeriesKey]] = {}
+    groups: dict[str, list[SeriesKey]] = {}
     for key in found.series:
-        groups.setdefault((key.metric, key.of), []).append(key)
-    rows = [
-        [metric, of, f"{len(keys):,}", METRICS[metric].unit if metric in METRICS else "",
-         timestamp(min(key.first_ms for key in keys))[:16], timestamp(max(key.last_ms for key in keys))[:16],
-         f"{stale} stale" if (stale := sum(key.stale for key in keys)) else ""]
-        for (metric, of), keys in groups.items()
-    ]  # fmt: skip
-    titles = ("METRIC", "OF", "SERIES", "UNIT", "FIRST", "LAST", "")
-    lines = table(titles, rows, (False, False, True, False, False, False, False)) if rows else ["no measurements yet"]
+        groups.setdefault(key.metric, []).append(key)
+    rows = [[metric, timestamp(max(key.last_ms for key in keys))[:16], _kinds(keys)] for metric, keys in groups.items()]
+    lines = table(("METRIC", "LAST (UTC)", "SERIES"), rows, (False,) * 3) if rows else ["no measurements yet"]
     more = found.series_count - len(found.series)
     if more:
         lines.append(f"and {more:,} more series")
@@ -126,6 +125,14 @@ def _list_lines(request: HistoryRequest, found: History) -> list[str]:
         f"kept        by the minute {minutes}, by 5 minutes {fives}, by the hour {hours}; {found.keep_runs:,} ends",
     ]
     return [*lines, *_trouble(found)]
+
+
+def _kinds(keys: list[SeriesKey]) -> str:
+    """Series of one metric, by what they are of."""
+    counts = Counter(key.of for key in keys)
+    kinds = ", ".join(of if of == CELL else f"{count:,} {of}" for of, count in counts.items())
+    stale = sum(key.stale for key in keys)
+    return f"{kinds}; {stale:,} stale" if stale else kinds
 
 
 def _trouble(found: History) -> list[str]:
@@ -243,7 +250,7 @@ def _bring(
     from recommender.prometheus import ask
 
     start_ms, end_ms, step_ms = window
-    known = [key for key in client.history(HistoryRequest(metric=rule.metric, of="node")).series]
+    known = client.history(HistoryRequest(metric=rule.metric, of="node")).series
     mine = [key for key in known if key.source == server.source]
     if mine and min(key.first_ms for key in mine) <= start_ms + HOUR_MS:
         start_ms = max(start_ms, max(key.last_ms for key in mine) // HOUR_MS * HOUR_MS)
@@ -277,7 +284,7 @@ def _node_ids(client: Client) -> list[str]:
     found: list[str] = []
     while True:
         page = client.query(Query(kind="nodes", columns=("id",), sort=("id",), offset=len(found), limit=NODES_AT_ONCE))
-        found += [row[0] for row in page.rows]
+        found += [name for (name,) in page.rows]
         if not page.rows or len(found) >= page.matched:
             return found
 

@@ -1,10 +1,10 @@
 """What would become of a workload in several ways to run it: each option is tried alone, on rehearsals with the same
 draws for all other work, so that options differ by themselves alone.
 
-Where there must be an answer within some wall time, it goes as far as it gets: every option once first, with half of
-the time shared out among them, then seed by seed as many as there is time for, each as far ahead as the first. An
-option for later that is not reached so, because more work arrives than can be run ahead in time, is tried without
-arrivals.
+Where there must be an answer within some wall time, it goes as far as it gets. Work that arrives costs most of it,
+so every option is first run ahead without arrivals, then with them, and what does not come to its end so is told
+without: half of the time that is left for each. Then come other seeds, as many as there is time for, each as far ahead
+as the first.
 """
 
 from __future__ import annotations
@@ -103,29 +103,20 @@ def answer(
     """Everything, or as much as there is time for. `tell(permille, what there is so far)`. Raises MusterError."""
     begun = time.monotonic()
     until_s = begun + ask.within_ms / 1000 if ask.within_ms else 0.0
-    places = list(range(len(ask.workloads)))
-    horizons = [ask.horizon_ms] * len(places)
-    first = _Round(ask, places, 0, arrivals=ask.arrivals)
-    first.run(engine, run_times, horizons, begun + (until_s - begun) * FIRST_PART if until_s else 0.0)
-    parts = [([first], places)]
-    late = [place for place in places if ask.arrivals and until_s and _missed(engine, ask, first, place)]
-    if late:
-        on_time = [place for place in places if place not in late]
-        other = _Round(ask, late, 0, arrivals=False)
-        other.run(engine, run_times, horizons, until_s - (until_s - time.monotonic()) * FIRST_PART)
-        parts = [([first], on_time), ([other], late)]
-    for rounds, those in parts:
-        for place in those:
+    horizons = [ask.horizon_ms] * len(ask.workloads)
+    parts = _first(engine, ask, run_times, horizons, until_s)
+    for rounds, places in parts:
+        for place in places:
             if not rounds[0].settled(place):
                 horizons[place] = min(ask.horizon_ms, max(rounds[0].samples[place].covered_ms, 1))
     for n in range(1, ask.seeds):
         tell(n * 1000 // ask.seeds, _options(engine, ask, parts))
-        lasts = sum(max(one.took_s for one in rounds) for rounds, those in parts if those)
+        lasts = sum(max(one.took_s for one in rounds) for rounds, _ in parts)
         if until_s and time.monotonic() + lasts > until_s:
             break
         new = []
-        for rounds, those in parts:
-            one = _Round(ask, those, n, arrivals=rounds[0].arrivals)
+        for rounds, places in parts:
+            one = _Round(ask, places, n, arrivals=rounds[0].arrivals)
             one.run(engine, run_times, horizons, until_s)
             new.append(one)
         if until_s and not all(_reached(one, horizons) for one in new):
@@ -135,10 +126,28 @@ def answer(
     return _options(engine, ask, parts)
 
 
-def _missed(engine: Engine, ask: AskOptions, first: _Round, place: int) -> bool:
-    """Whether an option for later was not run ahead to when it may start."""
-    reached_ms = engine.now_ms + first.samples[place].covered_ms
-    return not first.settled(place) and reached_ms < ask.workloads[place].not_before_ms
+Part = tuple[list[_Round], list[int]]
+"""Rounds that the options at these places are told from."""
+
+
+def _first(engine: Engine, ask: AskOptions, run_times: RunTimes, horizons: Sequence[int], until_s: float) -> list[Part]:
+    """The first seed of every option, with arrivals where those let it be run ahead in time."""
+    places = list(range(len(ask.workloads)))
+    first = _Round(ask, places, 0, arrivals=ask.arrivals and not until_s)
+    first.run(engine, run_times, horizons, _part_of(until_s))
+    if not until_s or not ask.arrivals:
+        return [([first], places)]
+    full = _Round(ask, places, 0, arrivals=True)
+    full.run(engine, run_times, horizons, _part_of(until_s))
+    settled = [place for place in places if full.settled(place)]
+    rest = [place for place in places if place not in settled]
+    return [part for part in (([full], settled), ([first], rest)) if part[1]]
+
+
+def _part_of(until_s: float) -> float:
+    """The reading of the clock when FIRST_PART of the time that is left is over; 0 for no end."""
+    now_s = time.monotonic()
+    return now_s + (until_s - now_s) * FIRST_PART if until_s else 0.0
 
 
 def _reached(one: _Round, horizons: Sequence[int]) -> bool:
@@ -146,7 +155,7 @@ def _reached(one: _Round, horizons: Sequence[int]) -> bool:
     return all(one.settled(place) or one.samples[place].covered_ms >= horizons[place] for place in one.places)
 
 
-def _options(engine: Engine, ask: AskOptions, parts: Sequence[tuple[list[_Round], Sequence[int]]]) -> Options:
+def _options(engine: Engine, ask: AskOptions, parts: Sequence[Part]) -> Options:
     trials: dict[int, OptionTrial] = {}
     for rounds, places in parts:
         for place in places:

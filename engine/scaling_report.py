@@ -75,5 +75,9 @@ def scaling(state: State, now_ms: int, forecaster: Forecaster | None = None) -> 
             )
         )
     return ScalingReport(
-        version=state.version, now_ms=now_ms, settings=state.settings.autoscaling, pools=tuple(found), forecast=str(forecaster)
+        version=state.version,
+        now_ms=now_ms,
+        settings=state.settings.autoscaling,
+        pools=tuple(found),
+        forecast=str(forecaster),
     )

@@ -10,7 +10,7 @@ day. Everything is a function of the past that is given, so whoever has the same
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ LEAST = WEEK
 WINDOW = 14 * WEEK
 """Hours that are looked back at most."""
 REFIT = WEEK
-"""Hours between fits of the regressions whose errors are looked at; what is said of the future comes from a fit of all."""
+"""Hours between fits of the regressions whose errors are looked at; a fit to all speaks of the future."""
 FIRST_FIT = 2 * DAY
 """Hours that a regression is fitted to at least."""
 LAGS = 16
@@ -29,7 +29,7 @@ LAGS = 16
 PENALTIES, ROOT_PENALTIES = (10.0, 100.0, 1000.0, 10000.0), (30.0, 300.0, 3000.0)
 """Ridge penalties of the regressions of demand, and of its square root; features have a variance near 1."""
 JUDGED, SHARPNESS = WEEK, 8
-"""Half-life in hours of the errors by which guesses are judged, and the power of their mean by which they count less."""
+"""Half-life in hours of the errors by which guesses are judged, and the power of their mean they count less by."""
 POWER = 0.7
 """Errors are averaged as this power of their size: a rare large one says little about the next."""
 KEPT_A_DAY = 0.95
@@ -44,11 +44,16 @@ MOST_OFF = 15.0
 """Errors count at most so many times the size that was usual."""
 USUAL_HOURS = 30
 """Hours' worth of errors that the usual shape stands for."""
+SPENT_IN, REPAID_IN = 48, 720
+"""Hours over which what is left of the demand that may go unmet is spent, and what is overspent is made good."""
+LEAST_ALLOWED, MOST_ALLOWED = 0.75, 3.0
+"""Parts of the target that are allowed at least and at most."""
 USUAL_OFF = np.array([-8, -2, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 400], np.float64)
-USUAL_SHORT = np.array([8.06, 2.17, 1.29, 0.91, 0.62, 0.42, 0.295, 0.205, 0.14, 0.075, 0.045, 0.022, 0.012, 0.005, 0.002, 0])
+USUAL_SHORT = np.array(
+    [8.06, 2.17, 1.29, 0.91, 0.62, 0.42, 0.295, 0.205, 0.14, 0.075, 0.045, 0.022, 0.012, 0.005, 0.002, 0]
+)
 """The usual shape: for an offset in usual errors, the mean by which demand is above it. Medians over the first 45 % of
 twenty series of clusters and services."""
-Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Ahead(NamedTuple):
@@ -114,6 +119,16 @@ def ahead(past: Series, lead: int) -> Ahead:
     return _said(past, middle, size, lead)
 
 
+def allowed(target: float, unmet: float, demanded: float, level: float) -> float:
+    """Share of demand that may go unmet in the hours to come, so that `target` is met over all: `unmet` and `demanded`
+    are unit-hours so far, `level` is the demand of a usual hour. What was saved is spent within days; what was
+    overspent, mostly by one rare event, is made good over weeks: capacity bought right after one seldom meets the
+    next."""
+    hours_left = (target * demanded - unmet) / max(target * level, 1e-12)
+    share = 1 + hours_left / (SPENT_IN if hours_left > 0 else REPAID_IN)
+    return target * min(max(share, LEAST_ALLOWED), MOST_ALLOWED)
+
+
 def _said(past: Series, middle: Series, size: Series, lead: int) -> Ahead:
     hours, begin = len(past), 5 * DAY
     off = np.clip((past[begin:] - middle[begin:hours]) / size[begin:hours], -MOST_OFF, MOST_OFF)
@@ -121,9 +136,9 @@ def _said(past: Series, middle: Series, size: Series, lead: int) -> Ahead:
     weight, late = 0.5 ** (age / SHAPE), 0.5 ** (age / LATE)
     # Two views of what would have been missed: past shapes of errors at their present size, and what was missed.
     present = 0.5 ** (np.arange(hours)[::-1] / PRESENT)
-    ratio = float(present @ size[lead:] / max(present @ past, 1e-12))
+    ratio = float(present @ size[lead:] / max(float(present @ past), 1e-12))
     by_shape = weight * ratio / (weight.sum() + USUAL_HOURS)
-    by_volume = late * size[begin:hours] / max(late @ past[begin:], 1e-12)
+    by_volume = late * size[begin:hours] / max(float(late @ past[begin:]), 1e-12)
     volume = (by_shape + by_volume) / 2
     # The usual shape reaches farther than a short past: its offsets are points of the curve too.
     order = np.argsort(off, kind="stable")
@@ -147,8 +162,8 @@ def _ago(past: Series, lead: int, hours: int) -> Series:
 
 
 def _regressions(past: Series, lead: int, penalties: Sequence[float]) -> Series:
-    """[penalty, hour]: of every hour of `past` and the `lead` after it what regressions say that were fitted to what was
-    known `lead` hours before its week began; of the last, those fitted to all. nan before the first fit."""
+    """[penalty, hour]: of every hour of `past` and the `lead` after it what regressions say that were fitted to what
+    was known `lead` hours before its week began; of the last, those fitted to all. nan before the first fit."""
     hours = len(past)
     rows = hours + lead
     last = _ago(past, lead, lead)

@@ -21,7 +21,7 @@ from engine.traces.trace import FORMATS as READERS
 from engine.traces.trace import Problems, TraceFile, TraceJob
 from recommender.run_history import Submission
 from recommender.run_model import RunModel, RunTime
-from recommender.runtime import Window
+from recommender.window import Window
 
 Floats = NDArray[np.float64]
 
@@ -31,7 +31,7 @@ LEAST_LIKES = 3
 """Runs before a group's median is told by `user_size_median`."""
 ALL = 1_000_000
 """Window of medians over everything that ended."""
-ENDED, OUTRUN = 0, 1
+ENDED, OUTRUN, STARTED = 0, 1, 2
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -128,10 +128,13 @@ def predictions(runs: Sequence[Run], figures: tuple[str, ...]) -> list[RunTime]:
             now, what, which = heapq.heappop(due)
             if what == ENDED:
                 model.ended(str(which), runs[which].run_ms, now)
-            else:
+            elif what == OUTRUN:
                 model.outrun(str(which))
+            else:
+                model.started(str(which), now)
         estimate = model.submitted(str(at), run.submission)
         said.append(estimate)
+        heapq.heappush(due, (run.start_ms, STARTED, at))
         heapq.heappush(due, (run.start_ms + run.run_ms, ENDED, at))
         if estimate.p90_ms < run.run_ms:
             heapq.heappush(due, (run.start_ms + estimate.p90_ms, OUTRUN, at))

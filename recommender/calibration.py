@@ -2,86 +2,152 @@
 
 from __future__ import annotations
 
-import math
+from collections import OrderedDict
 
 import numpy as np
 from numpy.typing import NDArray
-
-from recommender.runtime import Window
 
 Floats = NDArray[np.float64]
 
 
 class Mixture:
-    """The mean of several estimates of one quantile, each weighed by its recent pinball loss.
+    """Several estimates of one quantile as one, each weighed by its recent pinball loss, of this user's runs first.
 
-    Weights are exponential in the loss relative to the best (Hedge, Freund and Schapire 1997), losses are forgotten
-    at `DECAY` for each run that ends. Losses are of estimates made before the run they are held against had ended.
+    Weights are exponential in the loss relative to the best (Hedge, Freund and Schapire 1997). Losses are forgotten at
+    `DECAY` for each run that ends, a user's own at `OWN_DECAY` for each of theirs; the loss of everybody's runs counts
+    as much as `PRIOR` runs of the user. Losses are of estimates made before the run they are held against had ended.
     """
 
-    DECAY = 0.997
+    DECAY, OWN_DECAY = 0.997, 0.99
+    PRIOR = 100.0
+    SHARPNESS = 8.0
+    LEAST_LOSS = 0.01
+    """A best loss below this counts as this."""
+    USERS = 20_000
+    """Users kept; who has not been heard of for longest is forgotten first."""
 
-    def __init__(self, opinions: int, quantile: float, sharpness: float) -> None:
-        self._losses = np.zeros(opinions)
-        self._seen = 0.0
+    def __init__(self, opinions: int, quantile: float, *, median: bool = False) -> None:
+        """`median`: the answer is one of the opinions, their weighted median, instead of the weighted mean.
+
+        The mean of a rule that says a minute and one that says an hour is a time that nothing takes.
+        """
         self._quantile = quantile
-        self._sharpness = sharpness
+        self._median = median
+        self._all = np.zeros(opinions + 1)
+        """Sum of losses of each, and of ones."""
+        self._users: OrderedDict[str, Floats] = OrderedDict()
 
-    def weigh(self, opinions: Floats) -> float:
-        """Their mean by present weights; all alike before anything was learnt."""
-        return float(self.weights() @ opinions)
+    def weigh(self, user: str, opinions: Floats) -> float:
+        """One for all; all weigh alike before anything was learnt."""
+        weights = self.weights(user)
+        if not self._median:
+            return float(weights @ opinions)
+        order = np.argsort(opinions, kind="stable")
+        reached = np.cumsum(weights[order])
+        return float(opinions[order[np.searchsorted(reached, reached[-1] / 2)]])
 
-    def weights(self) -> Floats:
+    def weights(self, user: str) -> Floats:
         """They sum to 1."""
-        mean = self._losses / max(self._seen, 1.0)
-        best = float(mean.min())
-        weights: Floats = np.exp(-self._sharpness * (mean - best) / max(best, 0.01))
+        loss = self._all[:-1] / max(self._all[-1], 1.0)
+        own = self._users.get(user)
+        if own is not None:
+            loss = (own[:-1] + self.PRIOR * loss) / (own[-1] + self.PRIOR)
+        best = float(loss.min())
+        weights: Floats = np.exp(-self.SHARPNESS * (loss - best) / max(best, self.LEAST_LOSS))
         return weights / weights.sum()
 
-    def learn(self, opinions: Floats, truth: float) -> None:
+    def learn(self, user: str, opinions: Floats, truth: float) -> None:
         off = truth - opinions
-        self._losses = self._losses * self.DECAY + np.maximum(self._quantile * off, (self._quantile - 1) * off)
-        self._seen = self._seen * self.DECAY + 1
+        losses = np.append(np.maximum(self._quantile * off, (self._quantile - 1) * off), 1.0)
+        own = self._users.get(user)
+        if own is None:
+            if len(self._users) >= self.USERS:
+                self._users.popitem(last=False)
+            own = np.zeros(len(losses))
+        self._users[user] = own * self.OWN_DECAY + losses
+        self._users.move_to_end(user)
+        self._all = self._all * self.DECAY + losses
 
 
-class Cover:
-    """Moves an upper quantile so that the promised share of runs stays below it, as in adaptive conformal inference.
+class Overshoot:
+    """By how much runs exceed what was said of them: a quantile over the latest submissions, whether ended or not.
 
-    The quantile is moved by a quantile of its recent errors, whose level rises with each miss and falls with each hit
-    (Gibbs and Candès, Adaptive conformal inference under distribution shift, 2021). A slow sum of misses and hits is
-    added, which makes up for what the level cannot: the errors known so far are those of the shorter runs. A run that
-    has gone past its quantile is a miss from that moment, long before it ends, or the longest would be forgotten.
+    Of those that still run it is known that they take longer than they have run. Leaving them out would make runs look
+    short whenever work comes in bursts, so they count as censored (Kaplan and Meier, Nonparametric estimation from
+    incomplete observations, 1958). Unit: natural logarithms of ms.
     """
 
-    WINDOW = 500
+    LATEST = 1_000
     LEAST = 50
-    STEP, STEP_MOST = 0.4, 0.02
-    """Of the level, for each outcome: STEP over the root of their number, as regret bounds want it."""
-    DRIFT = 0.003
-    """Of the sum, in the unit of the quantile."""
-    LEVELS = (0.5, 0.995)
+    """Ended ones below which nothing is said."""
+    EVERY = 5
+    """Submissions between two looks."""
+
+    def __init__(self, said: int) -> None:
+        """`said`: how many statements are judged for each submission."""
+        self._said = np.zeros((self.LATEST, said))
+        self._started_ms = np.full(self.LATEST, np.inf)
+        self._log_run = np.full(self.LATEST, np.nan)
+        """NaN while it runs."""
+        self._number = 0
+        self._shift = np.zeros(said)
+
+    def shift(self, share: float, now_ms: int) -> Floats:
+        """What to add to each statement so that this share of runs does not exceed it; 0 while too few are known."""
+        if self._number % self.EVERY == 0:
+            ended = ~np.isnan(self._log_run)
+            known = ended | (self._started_ms < now_ms)
+            if ended.sum() >= self.LEAST:
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    so_far = np.log(np.maximum(now_ms - self._started_ms, 1.0))
+                run = np.where(ended, self._log_run, so_far)[known]
+                for at, said in enumerate(self._said.T):
+                    self._shift[at] = survival_quantile(run - said[known], ended[known], share)
+        return self._shift.copy()
+
+    def submitted(self, said: Floats) -> int:
+        """A number to tell its start and end by."""
+        at = self._number % self.LATEST
+        self._said[at], self._started_ms[at], self._log_run[at] = said, np.inf, np.nan
+        self._number += 1
+        return self._number - 1
+
+    def started(self, number: int, now_ms: int) -> None:
+        if self._number - number <= self.LATEST:
+            self._started_ms[number % self.LATEST] = now_ms
+
+    def ended(self, number: int, log_run: float) -> None:
+        if self._number - number <= self.LATEST:
+            self._log_run[number % self.LATEST] = log_run
+
+    def forget(self, number: int) -> None:
+        """It will not end by itself: it counts as if it had never been submitted."""
+        if self._number - number <= self.LATEST:
+            self._started_ms[number % self.LATEST] = np.inf
+
+
+def survival_quantile(values: Floats, ended: NDArray[np.bool_], share: float) -> float:
+    """The least value that at most 1 - share outlive, where those not ended outlive their value; else the greatest."""
+    order = np.argsort(values, kind="stable")
+    alive = np.arange(len(values), 0, -1)
+    outlived = np.cumprod(1 - ended[order] / alive)
+    at = int(np.searchsorted(-outlived, share - 1 - 1e-12))
+    return float(values[order[min(at, len(order) - 1)]])
+
+
+class Drift:
+    """A slow sum of misses and hits, added to an upper quantile so that in the long run it covers its share.
+
+    Online gradient descent on its pinball loss (Gibbs and Candès, Adaptive conformal inference under distribution
+    shift, 2021). A run that has gone past its quantile is a miss from that moment, long before it ends.
+    """
+
+    STEP = 0.001
+    """In the unit of the quantile."""
 
     def __init__(self, share: float) -> None:
         self._share = share
-        self._level = share
-        self._sum = 0.0
-        self._outcomes = 0
-        self._errors = Window(self.WINDOW)
-
-    def shift(self) -> float:
-        """What to add to the next one; 0 with fewer than LEAST errors known."""
-        n = len(self._errors)
-        return self._errors.at_rank(math.ceil(self._level * (n + 1))) + self._sum if n >= self.LEAST else 0.0
+        self.shift = 0.0
 
     def outcome(self, missed: bool) -> None:
-        """Whether a run went past its moved quantile."""
-        least, most = self.LEVELS
-        surplus = missed - (1 - self._share)
-        self._outcomes += 1
-        step = min(self.STEP_MOST, self.STEP / math.sqrt(self._outcomes))
-        self._level = min(most, max(least, self._level + step * surplus))
-        self._sum += self.DRIFT * surplus
-
-    def learn(self, error: float) -> None:
-        """The truth of a run that ended, less its quantile before it was moved."""
-        self._errors.add(error)
+        self.shift += self.STEP * (missed - (1 - self._share))

@@ -20,7 +20,7 @@ from recommender.hourly import DAY, filled
 Floats = NDArray[np.float64]
 Basis = Literal["models", "season", "last values", "too short"]
 
-KEPT = 8 * 168
+KEPT = 10 * 168
 """Hours that are looked back at most."""
 JUDGED = 14 * DAY
 """Hours whose forecasts decide weights and spread."""

@@ -22,7 +22,6 @@ RECENT = 3
 """The last hours that are compared with those before."""
 WORSE = 2.0
 """So many times the 95th percentile of the usual is a finding."""
-LEAST_WAIT_S = 15 * 60.0
 IDLE_HOURS = 24
 LEAST_TAKEN = 5
 """Nodes taken back in a day below which nothing is said of a pool."""
@@ -42,53 +41,6 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def known(self) -> list[float]:
         return [value for value in self.hours if math.isfinite(value)]
-
-
-# -- waits ------------------------------------------------------------------------------------------------------------
-
-
-def waits_over_usual(queues: Sequence[Series], waiting: Mapping[str, int]) -> list[Suggestion]:
-    """Queues whose p95 wait of the last RECENT hours, in seconds, is over WORSE x their usual. `waiting`: milli-GPU
-    asked for by what waits in each."""
-    found = []
-    for queue in queues:
-        recent, before = _split(queue.hours)
-        if not recent or len(before) < LEAST_HOURS:
-            continue
-        now_s, usual_s = max(recent), quantile(before, 0.95)
-        if now_s < max(LEAST_WAIT_S, WORSE * usual_s):
-            continue
-        asked = waiting.get(queue.subject, 0)
-        found.append(
-            Suggestion(
-                kind="wait_over_usual",
-                finding=f"work in queue {queue.subject} waits {_s(now_s)} (p95), where {_s(usual_s)} is much already",
-                action="notify",
-                targets=(queue.subject,),
-                evidence=(
-                    Evidence(
-                        metric="wait_p95_s, worst hour",
-                        window=f"last {RECENT} hours",
-                        rows=len(recent),
-                        value=_s(now_s),
-                        baseline=f"{_s(usual_s)}, the 95th percentile of {len(before):,} hours before",
-                    ),
-                    Evidence(metric="asked for by what waits", window="now", rows=1, value=f"{whole(asked)} GPU"),
-                ),
-                counterfactual=f"No suggestion if it were below {_s(max(LEAST_WAIT_S, WORSE * usual_s))}",
-                alternatives=(
-                    "See what holds it up: `muster fairness`, and `muster why` of what waits longest",
-                    "Do nothing: it goes down when what arrived has run",
-                ),
-                severity=now_s / 3600,
-                benefit=Benefit(waiting_gpu_milli_h=int(asked * max(now_s - usual_s, 0) / 3600)),
-                expected=Expected(
-                    metric="wait_p95_s", of="queue", subject=queue.subject, was=now_s, to=usual_s, within_ms=DAY_MS
-                ),
-                thin=_short(len(before)),
-            )
-        )
-    return found
 
 
 # -- pools ------------------------------------------------------------------------------------------------------------
@@ -244,7 +196,7 @@ def idle_pools(pools: Sequence[PoolNow], used: Mapping[str, Series]) -> list[Sug
     return found
 
 
-def interruptions(pools: Sequence[PoolNow], taken: Mapping[str, Series], wasted_microusd: int = 0) -> list[Suggestion]:
+def interruptions(pools: Sequence[PoolNow], taken: Mapping[str, Series]) -> list[Suggestion]:
     """Spot pools of which providers took back much in the last day. `taken`: by pool, nodes in each hour."""
     found = []
     for pool in pools:
@@ -274,7 +226,7 @@ def interruptions(pools: Sequence[PoolNow], taken: Mapping[str, Series], wasted_
                         baseline="" if usual is None else f"{usual:,.1f} in a usual day",
                     ),
                 ),
-                counterfactual=f"No suggestion below {max(LEAST_TAKEN, math.ceil(TAKEN_SHARE * pool.nodes)):,} in a day",
+                counterfactual=f"No suggestion below {max(LEAST_TAKEN, math.ceil(TAKEN_SHARE * pool.nodes)):,} a day",
                 alternatives=(
                     "Ask for some tasks on demand: `--on-demand-share 30%` keeps a gang's core when spot goes",
                     "Checkpoint more often: what is lost is what was done since the last one",
@@ -426,10 +378,6 @@ def _short(hours: int) -> tuple[str, ...]:
 
 def _node_milli(pool: PoolNow) -> int:
     return pool.node_gpu_milli or pool.node_cpu_milli // CPUS_OF_A_GPU
-
-
-def _s(seconds: float) -> str:
-    return span(round(seconds * 1000))
 
 
 def _utc(ms: int) -> str:

@@ -45,7 +45,8 @@ class Rule(NamedTuple):
 
     metric: str
     expression: str
-    """`{by}` stands for the labels that name nodes, `{step}` for the length of a step."""
+    """`{by}` stands for the labels that name nodes, `{step}` for the samples of a step, `{back}` for one step ago,
+    `{wide}` for four steps."""
     together: Callable[[list[float]], float]
     """One value of what several targets tell of one node at one time."""
     masks: bool = False
@@ -57,8 +58,8 @@ def _mean(values: list[float]) -> float:
 
 
 _GREW = (
-    "sum by ({by}) ((last_over_time({name}[{step}]) - last_over_time({name}[1h] offset {step}) >= 0)"
-    " or (last_over_time({name}[{step}]) < last_over_time({name}[1h] offset {step})))"
+    "sum by ({by}) ((last_over_time({name}[{step}]) - last_over_time({name}[1h] offset {back}) >= 0)"
+    " or (last_over_time({name}[{step}]) < last_over_time({name}[1h] offset {back})))"
 )
 _XID = "last_over_time(DCGM_FI_DEV_XID_ERRORS[{step}])"
 RULES = (
@@ -77,7 +78,7 @@ RULES = (
     # A gauge that shows the last error: another one than before is a new one.
     Rule(
         "xid_errors",
-        f"count by ({{by}}) (({_XID} != last_over_time(DCGM_FI_DEV_XID_ERRORS[1h] offset {{step}})) != 0)"
+        f"count by ({{by}}) (({_XID} != last_over_time(DCGM_FI_DEV_XID_ERRORS[1h] offset {{back}})) != 0)"
         f" or 0 * count by ({{by}}) ({_XID})",
         sum,
     ),
@@ -90,7 +91,9 @@ RULES = (
     Rule("node_load", "avg by ({by}) (avg_over_time(node_load1[{step}]))", _mean),
     Rule(
         "node_cpu_util",
-        '100 * (1 - avg by ({by}) (rate(node_cpu_seconds_total{{mode="idle"}}[{wide}])))'
+        # As a share of all modes: a rate over few samples is short by as much in each.
+        '100 * (1 - sum by ({by}) (rate(node_cpu_seconds_total{{mode="idle"}}[{wide}]))'
+        " / sum by ({by}) (rate(node_cpu_seconds_total[{wide}])))"
         ' and count by ({by}) (count_over_time(node_cpu_seconds_total{{mode="idle"}}[{step}]))',
         _mean,
     ),
@@ -236,8 +239,9 @@ def _is_address(name: str) -> bool:
 
 
 def expression(rule: Rule, step_s: int) -> str:
-    """The rule's question for steps of this length. A rate needs two samples: it looks at four steps."""
-    return rule.expression.format(by=_BY, step=f"{step_s}s", wide=f"{4 * step_s}s")
+    """The rule's question for steps of this length. A rate needs two samples, so it looks at four steps. Older servers
+    count a sample at the very begin of a range in: a step's range is a millisecond short, so that it counts once."""
+    return rule.expression.format(by=_BY, step=f"{step_s * 1000 - 1}ms", back=f"{step_s}s", wide=f"{4 * step_s}s")
 
 
 def windows(start_ms: int, end_ms: int, step_ms: int, steps: int) -> Iterator[tuple[int, int]]:

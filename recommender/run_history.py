@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
-from recommender.runtime import Window
+from recommender.window import Window
 
 WINDOW = 50
 """Most recent runs kept for each kind of likes."""
@@ -107,11 +106,15 @@ class Likes:
         self.previous_at, self.submitted_at = self.submitted_at, now
 
 
+NONE = Likes(long=False)
+"""Of which nothing was ever submitted."""
+
+
 class Under(msgspec.Struct):
     """A submission that has not ended, and whom its end will be told."""
 
     submission: Submission
-    likes: list[Any]
+    likes: list[Likes]
 
 
 class History:
@@ -120,16 +123,11 @@ class History:
     def __init__(self) -> None:
         self._likes: OrderedDict[tuple[object, ...], Likes] = OrderedDict()
 
-    def submitted(self, submission: Submission) -> tuple[list[float], Under]:
-        """Its figures, in the order of `names`, from what came before it; and what `ended` wants back."""
+    def figures(self, submission: Submission) -> list[float]:
+        """In the order of `names`, from what came before it. Changes nothing."""
         now = submission.at_ms
-        row: list[float] = []
-        kinds: list[Likes] = []
-        for level, key in enumerate(keys(submission)):
-            likes = self._find((level, *key))
-            row += likes.told(now)
-            likes.submitted(now)
-            kinds.append(likes)
+        kinds = [self._likes.get((level, *key), NONE) for level, key in enumerate(keys(submission))]
+        row = [figure for likes in kinds for figure in likes.told(now)]
         requested = math.log(submission.requested_ms) if submission.requested_ms > 0 else NAN
         hours = now // 3_600_000
         users = kinds[LIKES.index("user size")].long
@@ -138,13 +136,25 @@ class History:
             last_two(kinds[LIKES.index("user")], requested), users.median() if users else NAN,
         )  # fmt: skip
         row += submission.figures
-        return row, Under(submission, kinds)
+        return row
+
+    def submitted(self, submission: Submission) -> Under:
+        """It counts as under way; `ended` or `forget` want back what is returned."""
+        kinds = [self._find((level, *key)) for level, key in enumerate(keys(submission))]
+        for likes in kinds:
+            likes.submitted(submission.at_ms)
+        return Under(submission, kinds)
 
     def ended(self, under: Under, run_ms: int, now_ms: int) -> None:
         """It ended by itself after running `run_ms`."""
         log_run = math.log(max(run_ms, 1))
         for likes in under.likes:
             likes.ended(log_run, under.submission.at_ms, now_ms)
+
+    def forget(self, under: Under) -> None:
+        """It will not end by itself."""
+        for likes in under.likes:
+            likes.open -= 1
 
     def _find(self, key: tuple[object, ...]) -> Likes:
         likes = self._likes.get(key)

@@ -1,9 +1,8 @@
 """How long a workload will run, before it starts and while it runs: p10, p50 and p90, from what has happened so far.
 
-Boosted trees on the history of its likes (`recommender.run_history`) give a median and a 90th percentile; the median
-is weighed against simple rules by how each did of late, and the 90th percentile is moved until it covers 90 %. Trees
-are fitted anew as runs end. Before there is enough to fit, the nearest likes speak, then the owner's request.
-
+Boosted trees on the history of its likes (`recommender.run_history`) give a median and a 90th percentile; each is
+weighed against simple rules by how all did of late, and the 90th percentile is moved until it covers 90 %. Trees are
+fitted anew as runs end. Before there is enough to fit, the nearest likes speak for them, then the request.
 Nothing is kept on disk: a model is what its history makes it, and the same history makes the same model.
 """
 
@@ -18,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import NotFoundError, SpecError
-from recommender.calibration import Cover, Mixture
+from recommender.calibration import Drift, Mixture, Overshoot
 from recommender.run_history import History, Submission, Under, names
+from recommender.window import Window
 
 Floats = NDArray[np.float64]
 Basis = Literal["trees", "likes", "request", "nothing"]
@@ -28,13 +28,13 @@ FIRST_FIT = 300
 """Runs that must have ended before trees are fitted."""
 REFIT_SHARE, REFIT_MOST = 0.25, 3_000
 """Trees are fitted anew once this share more runs have ended, or so many."""
-MEMORY = 10_000
+MEMORY = 20_000
 """Most recent runs that trees are fitted to."""
 TREES: dict[str, Any] = {
     "max_iter": 100,
     "learning_rate": 0.07,
-    "max_leaf_nodes": 15,
-    "min_samples_leaf": 40,
+    "max_leaf_nodes": 7,
+    "min_samples_leaf": 80,
     "l2_regularization": 1.0,
     "max_bins": 63,
     "early_stopping": False,
@@ -46,9 +46,21 @@ MIDDLE = (
     "user size: smoothed", "size: p50",
 )  # fmt: skip
 """Figures of the history that are opinions of the median, beside the trees."""
-NEAREST = ("same", "user asked", "user size", "user name", "user", "name size", "queue size asked", "size", "all")
+HIGH = (
+    "same: p90", "user size: p90", "user: p90", "size: p90", "all: p90", "user asked: p90", "queue size asked: p90",
+    "requested",
+)  # fmt: skip
+"""The same for the 90th percentile."""
+NEAREST = ("same", "user asked", "user name", "user size", "user", "name size", "queue size asked", "size", "all")
+"""Likes that speak where there are no trees, the nearest first."""
+FAR_LIKES = ("size", "all")
+"""Those that a request is better than."""
 ENOUGH = 5
 """Runs of a kind before it speaks for itself where there are no trees."""
+WEIGHED_FROM = 50
+"""Runs that must have ended before opinions are weighed; until then the first speaks alone."""
+BELOW_WINDOW = 500
+"""Most recent ends that p10 is taken from."""
 NARROWEST = 0.02
 """Least distance of p10 and p90 from p50, in natural logarithms."""
 FAR = 60.0
@@ -65,98 +77,146 @@ class RunTime(msgspec.Struct, frozen=True, kw_only=True):
     """What spoke loudest of all: fitted trees, likes that ended, the owner's request, or nothing at all."""
     samples: int
     """Runs that had ended when this was said."""
+    nearest: str = ""
+    """The nearest likes of which at least ENOUGH have ended, else of which any has; one of NEAREST, or empty."""
+    nearest_runs: int = 0
+    """How many of them have ended."""
+
+
+class Opinion(msgspec.Struct):
+    """What is said of a submission, and what that rests on."""
+
+    row: Floats
+    middle: Floats
+    high: Floats
+    """Opinions of the median and of the 90th percentile."""
+    p50: float
+    spread: float
+    """Distance of the first opinion of p90 from p50."""
+    said: RunTime
 
 
 class Said(msgspec.Struct):
-    """What was said of a submission, for when its end comes."""
+    """What was said of an open submission, for when its end comes."""
 
     under: Under
-    row: Floats
-    middle: Floats
-    p50: float
-    p90: float
-    """Before it was moved."""
-    said: RunTime
+    opinion: Opinion
+    number: int
+    """Of `Overshoot`."""
     outrun: bool = False
 
 
 class RunModel:
-    """Feed it `submitted`, `outrun` and `ended` in the order they happen."""
+    """Feed it `submitted`, `started`, `outrun` and `ended` in the order they happen."""
 
-    def __init__(self, figures: tuple[str, ...] = ()) -> None:
-        """`figures` names those of every submission."""
+    def __init__(self, figures: tuple[str, ...] = (), *, fits_itself: bool = True) -> None:
+        """`figures` names those of every submission. Who fits the trees elsewhere asks `training` and calls `adopt`."""
         told = names(figures)
         self._history = History()
         self._middle_at = [told.index(name) for name in MIDDLE]
-        self._nearest = [[told.index(f"{kind}: {q}") for q in ("count", "p10", "p50", "p90")] for kind in NEAREST]
+        self._high_at = [told.index(name) for name in HIGH]
+        self._nearest = {kind: [told.index(f"{kind}: {q}") for q in ("count", "p10", "p50", "p90")] for kind in NEAREST}
         self._requested_at = told.index("requested")
         self._trees: Forest | None = None
-        self._middle = Mixture(len(MIDDLE) + 1, 0.5, sharpness=15.0)
-        self._cover = Cover(0.9)
-        self._below = Cover(0.9)
+        self._middle = Mixture(len(MIDDLE) + 1, 0.5, median=True)
+        self._high = Mixture(len(HIGH) + 3, 0.9)
+        self._overshoot = Overshoot(2)
+        self._drift = Drift(0.9)
+        self._below = Window(BELOW_WINDOW)
         self._open: dict[str, Said] = {}
         self._rows: deque[Floats] = deque(maxlen=MEMORY)
         self._runs: deque[float] = deque(maxlen=MEMORY)
         self._ended = 0
         self._refit_at = FIRST_FIT
+        self._fits_itself = fits_itself
 
     def submitted(self, id: str, submission: Submission) -> RunTime:
         """Its run time before it starts. SpecError when an open one has this id."""
         if id in self._open:
             raise SpecError("id", f"{id} is open already", "Tell its end first, or give another id")
-        figures, under = self._history.submitted(submission)
-        row = np.array(figures)
-        fallback = self._fallback(row)
-        first, p90 = self._trees.predict(row) if self._trees is not None else fallback[1:3]
-        middle = opinions(first, row[self._middle_at])
-        p50 = self._middle.weigh(middle) if self._trees is not None else first
-        high = max(p90 + self._cover.shift(), p50 + NARROWEST)
-        low = p50 - max((p90 - p50) * max(self._below.shift(), 0.0), NARROWEST) if self._trees else fallback[0]
-        basis = fallback[3] if self._trees is None else "trees"
+        opinion = self._opinion(submission)
+        number = self._overshoot.submitted(np.array([opinion.p50 + opinion.spread, opinion.p50]))
+        self._open[id] = Said(self._history.submitted(submission), opinion, number)
+        return opinion.said
+
+    def about(self, submission: Submission) -> RunTime:
+        """What would be said of it, if it were submitted. Nothing is kept of the question."""
+        return self._opinion(submission).said
+
+    def _opinion(self, submission: Submission) -> Opinion:
+        row, user = np.array(self._history.figures(submission)), submission.user
+        low, first, p90, basis, nearest = self._fallback(row, submission)
+        if self._trees is not None:
+            first, p90 = self._trees.predict(row)
+            basis = "trees"
+        middle = opinions(np.array([first]), row[self._middle_at])
+        weighed = self._ended >= WEIGHED_FROM
+        p50 = self._middle.weigh(user, middle) if weighed else first
+        over_p90, over_p50 = self._overshoot.shift(0.9, submission.at_ms)
+        high = opinions(np.array([p90 + over_p90, p90, p50 + over_p50]), row[self._high_at])
+        top = max(self._high.weigh(user, high) + self._drift.shift if weighed else p90, p50 + NARROWEST)
+        spread = max(p90 - p50, NARROWEST)
+        if weighed:
+            low = p50 - spread * max(self._below.at_rank(math.ceil(0.9 * (len(self._below) + 1))), 0.0)
         said = RunTime(
             p10_ms=to_ms(min(low, p50 - NARROWEST)),
             p50_ms=to_ms(p50),
-            p90_ms=to_ms(high),
+            p90_ms=to_ms(top),
             basis=basis,
             samples=self._ended,
+            nearest=nearest,
+            nearest_runs=round(math.expm1(row[self._nearest[nearest][0]])) if nearest else 0,
         )
-        self._open[id] = Said(under, row, middle, p50, p90, said)
-        return said
+        return Opinion(row, middle, high, p50, spread, said)
+
+    def started(self, id: str, now_ms: int) -> None:
+        """It runs from now on. Left out, nothing is learnt of it before it ends."""
+        self._overshoot.started(self._said(id).number, now_ms)
 
     def ended(self, id: str, run_ms: int, now_ms: int) -> None:
         """It ended by itself. Leave failed and cancelled ones to `forget`: they say little of a full run."""
         if run_ms < 1:
             raise SpecError("run_ms", f"{run_ms} is not a run time", "Give whole milliseconds from 1 on")
         said = self._take(id)
-        truth = math.log(run_ms)
-        self._middle.learn(said.middle, truth)
+        truth, user, opinion = math.log(run_ms), said.under.submission.user, said.opinion
+        self._middle.learn(user, opinion.middle, truth)
+        self._high.learn(user, opinion.high, truth)
         if not said.outrun:
-            self._cover.outcome(run_ms > said.said.p90_ms)
-        self._cover.learn(truth - said.p90)
-        self._below.learn((said.p50 - truth) / max(said.p90 - said.p50, NARROWEST))
+            self._drift.outcome(run_ms > opinion.said.p90_ms)
+        self._overshoot.ended(said.number, truth)
+        self._below.add((opinion.p50 - truth) / opinion.spread)
         self._history.ended(said.under, run_ms, now_ms)
-        self._rows.append(said.row)
+        self._rows.append(opinion.row)
         self._runs.append(truth)
         self._ended += 1
-        if self._ended >= self._refit_at:
-            self._trees = Forest(np.array(self._rows), np.array(self._runs), (0.5, 0.9))
-            self._refit_at = self._ended + min(max(int(self._ended * REFIT_SHARE), 100), REFIT_MOST)
+        if self._fits_itself and (rows := self.training()) is not None:
+            self.adopt(Forest(*rows))
+
+    def training(self) -> tuple[Floats, Floats] | None:
+        """Rows and truths to fit the next trees to; None while those at hand are fresh enough."""
+        return (np.array(self._rows), np.array(self._runs)) if self._ended >= self._refit_at else None
+
+    def adopt(self, trees: Forest) -> None:
+        """They speak from the next submission on."""
+        self._trees = trees
+        self._refit_at = self._ended + min(max(int(self._ended * REFIT_SHARE), 100), REFIT_MOST)
 
     def outrun(self, id: str) -> None:
         """It still runs after its p90 has gone by."""
         said = self._said(id)
         if not said.outrun:
             said.outrun = True
-            self._cover.outcome(True)
+            self._drift.outcome(True)
 
     def forget(self, id: str) -> None:
         """It ended otherwise than by itself: nothing is learnt of it."""
-        for likes in self._take(id).under.likes:
-            likes.open -= 1
+        said = self._take(id)
+        self._overshoot.forget(said.number)
+        self._history.forget(said.under)
 
     def estimate(self, id: str, elapsed_ms: int = 0) -> RunTime:
         """The whole run time of an open one, given that it has run `elapsed_ms`. NotFoundError for others."""
-        return given_elapsed(self._said(id).said, elapsed_ms)
+        return given_elapsed(self._said(id).opinion.said, elapsed_ms)
 
     def _said(self, id: str) -> Said:
         said = self._open.get(id)
@@ -169,25 +229,34 @@ class RunModel:
         del self._open[id]
         return said
 
-    def _fallback(self, row: Floats) -> tuple[float, float, float, Basis]:
-        """p10, p50 and p90 from the nearest likes with enough runs, else the request, else any likes at all."""
-        for enough in (ENOUGH, 1):
-            for count, *quantiles in self._nearest:
-                if row[count] >= math.log1p(enough):
-                    low, middle, high = row[quantiles]
-                    return float(low), float(middle), float(high), "likes"
-            requested = float(row[self._requested_at])
-            if not math.isnan(requested):
-                # Half the request is the classic guess; runs rarely outlive the whole.
-                return requested - math.log(20), requested - math.log(2), requested, "request"
+    def _fallback(self, row: Floats, asked: Submission) -> tuple[float, float, float, Basis, str]:
+        """p10, p50 and p90, who says so, and the nearest likes.
+
+        That is the nearest likes with enough runs, else the request, else any likes at all.
+        """
+        requested = float(row[self._requested_at])
+        known = {kind: row[at] for kind, at in self._nearest.items() if telling(kind, asked) and row[at[0]] > 0}
+        enough = [kind for kind, (count, *_) in known.items() if count >= math.log1p(ENOUGH)]
+        nearest = next(iter(enough or known), "")
+        if not math.isnan(requested) and (not enough or nearest in FAR_LIKES):
+            # Half the request is the classic guess; runs rarely outlive the whole.
+            return requested - math.log(20), requested - math.log(2), requested, "request", nearest
+        if nearest:
+            _, low, middle, high = known[nearest].tolist()
+            return low, middle, high, "likes", nearest
         hour = math.log(3_600_000)
-        return hour - math.log(60), hour, hour + math.log(24), "nothing"
+        return hour - math.log(60), hour, hour + math.log(24), "nothing", ""
+
+
+def telling(kind: str, asked: Submission) -> bool:
+    """Whether what these likes share is told of the submission at all."""
+    return (bool(asked.name) or "name" not in kind) and (asked.requested_ms > 0 or kind != "user asked")
 
 
 class Forest:
     """Boosted trees for several quantiles, flattened so that one row takes a fraction of a millisecond."""
 
-    def __init__(self, rows: Floats, truths: Floats, quantiles: tuple[float, ...]) -> None:
+    def __init__(self, rows: Floats, truths: Floats, quantiles: tuple[float, ...] = (0.5, 0.9)) -> None:
         """Fits. Rows may hold NaN. The same rows give the same trees: one thread, a fixed seed."""
         from sklearn.ensemble import HistGradientBoostingRegressor
         from threadpoolctl import threadpool_limits
@@ -232,9 +301,9 @@ class Forest:
         return tuple(sums.tolist())
 
 
-def opinions(first: float, others: Floats) -> Floats:
-    """`first` and the others; who has no opinion repeats the first."""
-    return np.concatenate([[first], np.where(np.isnan(others), first, others)])
+def opinions(first: Floats, others: Floats) -> Floats:
+    """Both; who of the others has no opinion repeats the first of the first."""
+    return np.concatenate([first, np.where(np.isnan(others), first[0], others)])
 
 
 def to_ms(log_ms: float) -> int:
@@ -272,4 +341,4 @@ def given_elapsed(before: RunTime, elapsed_ms: int) -> RunTime:
         return to_ms(log_ms)
 
     p10, p50, p90 = (max(quantile(share), elapsed_ms) for share in (0.1, 0.5, 0.9))
-    return RunTime(p10_ms=p10, p50_ms=p50, p90_ms=p90, basis=before.basis, samples=before.samples)
+    return msgspec.structs.replace(before, p10_ms=p10, p50_ms=p50, p90_ms=p90)

@@ -1,7 +1,7 @@
 """Requests against use: what one task of each kind of work should ask for, and what that saves.
 
 The rule is the Vertical Pod Autoscaler's: a target percentile of use, a safety margin on it, rounded up, within bounds;
-see `recommender.usage_model` for how use is kept. Types that a Client returns are here; nothing heavy is loaded.
+see `recommender.usage_model` for how use is kept.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from engine.ledger import share
+from engine.model import PoolSpec
 from engine.resizing import Recommendation as Size
 from recommender.metrics import kind_of
+from recommender.sizes import Need, SizedKind
 from recommender.suggest import Benefit, Evidence, Suggestion, whole
 
 if TYPE_CHECKING:
@@ -31,57 +34,8 @@ LEAST_SAVED_CPU_MILLI, LEAST_SAVED_MEMORY_MIB = 4_000, 16_384
 """Of all running tasks of a kind together: less is not worth anybody's time."""
 
 
-class SizingRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """All kinds of work, or only that of one workload."""
-
-    workload_id: str = ""
-
-
-class Need(msgspec.Struct, frozen=True, kw_only=True):
-    """CPU (milli) or memory (MiB) of one task."""
-
-    asked: int
-    """0: not known."""
-    p50: int
-    p95: int
-    recommended: int
-    """0 while too little is known."""
-
-
-class SizedKind(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of work."""
-
-    kind: str
-    """"tenant/stem of the name"."""
-    cpu: Need
-    memory: Need
-    samples: int
-    runs: int
-    confidence: float
-    """1: a day of samples or ten runs. Below that nothing is changed by itself."""
-    tasks: int
-    """That run now, of workloads with tasks of one sort."""
-    bumped: int
-    """Runs that seem to have died of too little memory."""
-    saved_cpu_milli: int
-    """By all that run now, if they asked for what is recommended; negative: they need more."""
-    saved_memory_mib: int
-    saved_microusd_hour: int
-    """What they would be charged less; work whose GPUs decide what it is charged saves nothing."""
-
-
-class SizingReport(msgspec.Struct, frozen=True, kw_only=True):
-    version: int
-    kinds: tuple[SizedKind, ...]
-    """Largest savings first."""
-    rightsizing: str
-    """Whether new work is resized by itself: the cell's setting."""
-    unknown: tuple[str, ...]
-    """What could not be judged, and why."""
-
-
 class Running(msgspec.Struct, frozen=True, kw_only=True):
-    """Tasks of one kind that ask for the same in pools of one price."""
+    """Tasks of one kind that ask for the same and are in one pool."""
 
     kind: str
     ids: tuple[str, ...]
@@ -91,9 +45,8 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     """Asked for by one task."""
     memory_mib: int
     gpu_milli: int
-    share_of: tuple[int, int, int]
-    """[CPU milli, memory MiB, GPU milli] of a node that requests may come to."""
-    node_microusd_hour: int
+    pool: PoolSpec
+    """Where they run."""
 
 
 def recommended(use: KindUse) -> tuple[int, int]:
@@ -188,18 +141,15 @@ def sized_kind(kind: str, use: KindUse, running: Sequence[Running]) -> SizedKind
 
 
 def savings(running: Running, cpu_milli: int, memory_mib: int) -> tuple[int, int, int]:
-    """(CPU milli, memory MiB, micro-USD per hour) that these tasks would save, were they to ask for so much."""
+    """(CPU milli, memory MiB, micro-USD per hour) that these tasks would save, were they to ask for so much. Money goes
+    by the ledger's rule."""
     cpu, memory = cpu_milli or running.cpu_milli, memory_mib or running.memory_mib
-    before = dominant(running, running.cpu_milli, running.memory_mib)
-    after = dominant(running, cpu, memory)
-    money = round((before - after) * running.node_microusd_hour * running.tasks)
+    before, after = (
+        share(running.pool, milli, mib, running.gpu_milli)
+        for milli, mib in ((running.cpu_milli, running.memory_mib), (cpu, memory))
+    )
+    money = round((before - after) * running.pool.price_microusd_hour * running.tasks)
     return (running.cpu_milli - cpu) * running.tasks, (running.memory_mib - memory) * running.tasks, money
-
-
-def dominant(running: Running, cpu_milli: int, memory_mib: int) -> float:
-    """Part of a node that one task is charged, as the ledger reckons it: the largest of its parts."""
-    asked = (cpu_milli, memory_mib, running.gpu_milli)
-    return max((part / whole_ for part, whole_ in zip(asked, running.share_of, strict=True) if whole_), default=0.0)
 
 
 # -- findings ---------------------------------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ DAY_MS = 24 * HOUR_MS
 MOST_POINTS = 100_000
 """Steps of one answer."""
 STALE_STEPS = 3
+NEVER_MS = 2**62
 LOG_ROWS, LOG_SAMPLES = 60, 100_000
 """The log is sorted into chunks when it has so many."""
 WRITTEN_AT_ONCE = 100
@@ -135,6 +136,8 @@ class Telemetry:
         self._series: dict[_Key, _Series] = {}
         self._sources: dict[int, str] = {}
         self._log_rows = self._log_samples = self._next_log = 0
+        self._log_first_ms = NEVER_MS
+        """Time of the oldest sample in the log."""
         self._is_open = False
         self._lock = threading.RLock()
         """Held by who changes something. Readers do not take it."""
@@ -267,7 +270,7 @@ class Telemetry:
         self._open()
         with self.records.reading() as connection:
             counted = select(RUN.c.source, func.count()).group_by(RUN.c.source).order_by(RUN.c.source)
-            return dict(connection.execute(counted).tuples().all())
+            return dict(connection.execute(counted).all())
 
     # -- notes: where a reader of something has got to ----------------------------------------------------------------
 
@@ -292,12 +295,12 @@ class Telemetry:
         `now_ms` is for all sources; without it each goes by its clock."""
         with self._lock:
             self._open()
-            if self._log_rows >= LOG_ROWS or self._log_samples >= LOG_SAMPLES:
-                self._sort_log()
             more = False
             for own in (True, False):
                 at_ms = self._now(CELL if own else "") if now_ms is None else now_ms
                 if at_ms is not None:
+                    if self._log_first_ms <= at_ms - self.keep.minutes_ms:
+                        self._sort_log()
                     for tier, keep_ms in enumerate(self.keep.tiers_ms):
                         more |= self._age(tier, at_ms - keep_ms, own)
                     self._forget_series(at_ms - self.keep.hours_ms, own)
@@ -355,6 +358,7 @@ class Telemetry:
                 known = by_id[number]
                 known.first_ms, known.last_ms = min(known.first_ms, at_ms), max(known.last_ms, at_ms)
         self._log_rows, self._log_samples = len(logged), sum(row.samples for row in logged)
+        self._log_first_ms = 0 if logged else NEVER_MS
         self._next_log = logged[-1].id + 1 if logged else 1
         self._is_open = True
 
@@ -386,6 +390,7 @@ class Telemetry:
         self._next_log += 1
         self._log_rows += 1
         self._log_samples += len(ids)
+        self._log_first_ms = min(self._log_first_ms, int(times.min()))
 
     def _logged(self, body: bytes) -> tuple[bk.Times, bk.Times, bk.Values]:
         try:
@@ -459,16 +464,13 @@ class Telemetry:
             found = select(CHUNK.c.series, CHUNK.c.start_ms, CHUNK.c.body).where(
                 CHUNK.c.tier == tier, CHUNK.c.series.in_(sorted(numbers)), CHUNK.c.start_ms.in_(sorted(starts))
             )
-            yield from (row for row in connection.execute(found).tuples() if (row[0], row[1]) in asked)
+            yield from (row for row in connection.execute(found) if (row[0], row[1]) in asked)
 
     def _sort_log(self) -> None:
         """Sort the oldest rows of the log into chunks. May be done again after a crash half-way: the same samples at
         the same times give the same chunks."""
         with self.records.reading() as connection:
             rows = connection.execute(select(LOG).order_by(LOG.c.id).limit(LOG_ROWS)).all()
-        if not rows:
-            self._log_rows = self._log_samples = 0
-            return
         parts = [self._logged(row.body) for row in rows]
         ids, times, values = (np.concatenate([part[i] for part in parts]) for i in range(3))
         starts = times // TIERS[0].span_ms * TIERS[0].span_ms
@@ -491,6 +493,7 @@ class Telemetry:
         self.records.checkpoint()
         self._log_rows -= len(rows)
         self._log_samples -= sum(row.samples for row in rows)
+        self._log_first_ms = 0 if self._log_rows else NEVER_MS
 
     def _forget_log(self, last_id: int, numbers: list[int]) -> None:
         """The log up to this row is in chunks; what is known of its series is written down."""
@@ -522,7 +525,7 @@ class Telemetry:
             .limit(FOLDED_AT_ONCE)
         )
         with self.records.reading() as connection:
-            found = connection.execute(old).tuples().all()
+            found = connection.execute(old).all()
         if tier + 1 < len(TIERS):
             self._fold(tier, found)
         else:

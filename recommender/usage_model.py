@@ -36,7 +36,7 @@ FULL = 0.98
 """A memory peak above this part of the request is taken for a run that wanted more."""
 BUMP, BUMP_MIB = 1.2, 100
 """What such a peak counts as: so much more of it, and at least so many MiB more."""
-SAMPLES_OF_A_DAY = 1440
+SAMPLES_OF_A_DAY = 288
 RUNS_OF_A_DAY = 10
 """So many runs count for the confidence as much as a day of samples."""
 RESCALE = 100.0
@@ -95,7 +95,7 @@ class UsageEstimate(msgspec.Struct, frozen=True, kw_only=True):
     runs: int
     """Ended runs that it rests on."""
     basis: str
-    """"kind": of its own kind; "tenant": of what its tenant's work used of its requests; "all": the same of everybody's;
+    """"kind": its own; "tenant": what part of its requests its tenant's work used; "all": the same of everybody's;
     "request": nothing is known, it is taken to use what it asks for."""
 
 
@@ -120,7 +120,7 @@ class KindUse:
 
     @property
     def confidence(self) -> float:
-        """1 after a day of samples, one a minute, or after RUNS_OF_A_DAY runs."""
+        """1 after a day of samples, one in five minutes, or after RUNS_OF_A_DAY runs."""
         return max(self.samples / SAMPLES_OF_A_DAY, self.runs / RUNS_OF_A_DAY)
 
     def memory_quantile(self, share: float) -> float:
@@ -152,8 +152,8 @@ class UsageModel:
         """Tenant, or "" for all -> peak use of what was asked for, CPU and memory; and the number of runs."""
 
     def sample(self, kind: str, at_ms: Times, cpu_milli: Floats, memory_mib: Floats) -> None:
-        """[sample] What one task of the kind used at these times, ascending; 0 is not known. Samples are taken as a
-        minute's each."""
+        """[sample] What one task of the kind used at these times, ascending; 0 is not known. Samples are taken as
+        those of five minutes each."""
         use = self._kind(kind)
         used = cpu_milli > 0
         use.cpu.add(cpu_milli[used], at_ms[used])

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import get_args
+from typing import cast, get_args
 
 import msgspec
 import pytest
+from textual.pilot import Pilot
 
+from console.advisor import Advisor
+from console.app import MusterApp
 from console.cli import ACTIONS, run
+from console.local_client import LocalClient
+from console.screens.recommendations import RecommendationsPane
 from engine.commands import Cordon, Submit
 from engine.loop import EngineLoop
 from recommender.suggest import Action
+from runbooks.gate import Gate
 from runbooks.plan import ActionName
+from tests.console.test_app import press, until
 from tests.support.served import HOUR_MS, gpu_job, running_loop, served_on_unix
 
 Shell = Callable[..., int]
@@ -114,3 +121,42 @@ def test_a_rejected_one_is_set_aside_with_who_and_why(
     again = " ".join(capsys.readouterr().out.split())
     assert "was rejected on" in again
     assert "g0" in again
+
+
+# -- on the console ---------------------------------------------------------------------------------------------------
+
+
+def page(pilot: Pilot[None]) -> str:
+    pane = cast("MusterApp", pilot.app).navigator.current
+    assert isinstance(pane, RecommendationsPane)
+    views = (pane._left, pane._right)
+    return "\n".join("".join(text for text, _ in line.spans) for view in views for line in view._lines)
+
+
+async def test_a_person_proposes_and_rejects_on_the_page(loop: EngineLoop) -> None:
+    forget_two(loop)
+    client = LocalClient(loop, Gate(loop.engine), Advisor(loop), who="ada")
+    app = MusterApp(lambda: client, start="recommendations", title="test")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "2 cordoned nodes are empty" in page(pilot))
+        await until(pilot, lambda: "No suggestion if" in page(pilot))
+        await press(pilot, "N")
+        await press(pilot, *"broken", "enter")
+        await until(pilot, lambda: "because broken" in page(pilot))
+        await press(pilot, "A")
+        await until(pilot, lambda: len(app.screen_stack) > 1)
+        await pilot.pause(0.5)
+        await press(pilot, "y")
+        await until(pilot, lambda: loop.engine.node("c0").state == "ready")
+        await until(pilot, lambda: "Followed up" in page(pilot))
+
+
+async def test_a_session_that_only_reads_offers_neither(loop: EngineLoop) -> None:
+    forget_two(loop)
+    client = LocalClient(loop, Gate(loop.engine), Advisor(loop), read_only=True)
+    app = MusterApp(lambda: client, start="recommendations", title="test", read_only=True)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "2 cordoned nodes are empty" in page(pilot))
+        assert not {"act_on", "reject"} & set(app.actions)
+        await press(pilot, "A", "N")
+        assert len(app.screen_stack) == 1

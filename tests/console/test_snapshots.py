@@ -97,6 +97,18 @@ def test_what_if(snap_compare: Shot, size: tuple[int, int], hostile: bool) -> No
     assert snap_compare(app("overview", hostile=hostile), terminal_size=size, run_before=steps)
 
 
+@pytest.mark.parametrize("hostile", [False, True], ids=["plain", "hostile"])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_recommendations(snap_compare: Shot, size: tuple[int, int], hostile: bool) -> None:
+    steps = after("recommendations", title="recommendations")
+    assert snap_compare(app("overview", hostile=hostile), terminal_size=size, run_before=steps)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_forecast(snap_compare: Shot, size: tuple[int, int]) -> None:
+    assert snap_compare(app("overview"), terminal_size=size, run_before=after("forecast queue:batch", title="forecast"))
+
+
 def test_light_and_read_only(snap_compare: Shot) -> None:
     assert snap_compare(app("overview", read_only=True), terminal_size=(100, 30), run_before=after(keys=("t",)))
 

@@ -1,0 +1,225 @@
+"""What advice looks at besides the cell as it is: its history, forecasts of it, its pools and reservations.
+
+In the engine's process. The engine is asked for a moment at a time; the history is read beside it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from engine.columns import view
+from engine.errors import MusterError
+from engine.model import HOUR_MS
+from engine.query import Query, Term
+from engine.workloads import NONE
+from recommender.findings_history import (
+    WEEK,
+    PoolNow,
+    ReservationNow,
+    Series,
+    idle_pools,
+    interruptions,
+    pools_ahead,
+    runaways,
+    stale_reservations,
+)
+from recommender.suggest import ModelSkill, Suggestion
+
+if TYPE_CHECKING:
+    from console.forecasts import Forecasts
+    from engine.control import Engine
+    from engine.loop import EngineLoop
+    from engine.query import Overview
+    from recommender.forecasts import Forecast
+    from recommender.telemetry import Telemetry
+    from recommender.watch import Watch
+
+MOST_RESERVATIONS = 200
+MOST_SERIES = 200
+"""Tenants, or pools, that are looked at."""
+WAITING = Query(kind="workloads", columns=("gpu", "cpu"), where=(Term("state", "=", "queued"),), limit=2_000)
+
+
+class CellNow(NamedTuple):
+    """What the engine is asked for, in one go."""
+
+    now_ms: int
+    pools: list[PoolNow]
+    steered: frozenset[str]
+    """Pools whose size people have set for times to come."""
+    reservations: list[ReservationNow]
+    waiting_gpu: int
+    waiting_cpu: int
+
+
+class FoundHistory:
+    """May be used by one thread at a time, but not by the engine's own."""
+
+    def __init__(self, loop: EngineLoop, telemetry: Telemetry, forecasts: Forecasts) -> None:
+        self._loop = loop
+        self._telemetry = telemetry
+        self._forecasts = forecasts
+        self._watch: Watch | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self, overview: Overview) -> tuple[Sequence[Suggestion], Sequence[str]]:
+        """What stands out, and what could not be judged. A history that cannot be read is one of those."""
+        now = self._loop.call(cell_now)
+        unit, waiting = ("GPU", now.waiting_gpu) if overview.capacity.get("gpu_milli") else ("CPU", now.waiting_cpu)
+        found = stale_reservations(now.reservations, now.now_ms, waiting)
+        try:
+            with self._lock:
+                more, unknown = self._watched(now.now_ms)
+                found += more
+            found += self._of_pools(now)
+            tenants = self._series(f"used_{unit.lower()}", "tenant", now.now_ms)
+            found += runaways(tenants, overview.capacity.get(f"{unit.lower()}_milli", 0), waiting, unit)
+        except MusterError as error:
+            return found, (f"the history cannot be read: {error.problem}",)
+        return found, unknown
+
+    # -- what is promised ---------------------------------------------------------------------------------------------
+
+    def read(self, metric: str, of: str, subject: str, since_ms: int, until_ms: int) -> float | None:
+        """Mean of a series from one time up to another; None where nothing was measured."""
+        step_ms = max((until_ms - since_ms) // 8, 60_000)
+        try:
+            points = self._telemetry.series(metric, of, subject, since_ms, until_ms, step_ms)
+        except MusterError:
+            return None
+        known = points.count > 0
+        return float(points.mean[known].mean()) if known.any() else None
+
+    def others(self, metric: str, of: str, subject: str) -> Sequence[str]:
+        """Other subjects with the same metric."""
+        try:
+            keys = self._telemetry.keys(metric, of)
+        except MusterError:
+            return ()
+        return [key.subject for key in keys if key.subject != subject][:MOST_SERIES]
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _watched(self, now_ms: int) -> tuple[list[Suggestion], list[str]]:
+        if self._watch is None:
+            from recommender.watch import Watch
+
+            self._watch = Watch()
+        return self._watch.look(self._telemetry, now_ms)
+
+    def _of_pools(self, now: CellNow) -> list[Suggestion]:
+        used, taken = {}, {}
+        for pool in now.pools[:MOST_SERIES]:
+            metric = "used_gpu" if pool.node_gpu_milli else "used_cpu"
+            used[pool.name] = self._hours(metric, "pool", pool.name, now.now_ms, "most")
+            if pool.spot:
+                taken[pool.name] = self._hours("interrupted", "pool", pool.name, now.now_ms, "total")
+        return [*self._ahead(now), *idle_pools(now.pools, used), *interruptions(now.pools, taken)]
+
+    def _ahead(self, now: CellNow) -> list[Suggestion]:
+        """Forecasts of growing pools that nobody steers."""
+        demand, skill, thin, made_ms = {}, {}, {}, 0
+        growing = [pool for pool in now.pools if pool.least is not None and pool.name not in now.steered]
+        for pool in growing[:MOST_SERIES]:
+            made = self._forecasts.latest("demand_nodes", "pool", pool.name)
+            if made is None or made.stale:
+                continue
+            made_ms = made.made_ms
+            demand[pool.name] = [hour.p90 for hour in made.hours]
+            skill[pool.name] = _skill(made)
+            thin[pool.name] = made.notes
+        return pools_ahead(growing, demand, now.now_ms, made_ms, skill, thin)
+
+    def _series(self, metric: str, of: str, now_ms: int) -> list[Series]:
+        keys = self._telemetry.keys(metric, of)
+        return [self._hours(metric, of, key.subject, now_ms, "mean") for key in keys[:MOST_SERIES] if not key.stale]
+
+    def _hours(self, metric: str, of: str, subject: str, now_ms: int, figure: str) -> Series:
+        """Of the last two weeks, up to the last whole hour."""
+        until_ms = now_ms // HOUR_MS * HOUR_MS
+        points = self._telemetry.series(metric, of, subject, max(until_ms - 2 * WEEK * HOUR_MS, 0), until_ms, HOUR_MS)
+        values = getattr(points, figure).tolist()
+        known = points.count.tolist()
+        return Series(
+            subject=subject,
+            hours=[value if count else float("nan") for value, count in zip(values, known, strict=True)],
+        )
+
+
+def _skill(made: Forecast) -> ModelSkill:
+    first = made.coverage[0] if made.coverage else None
+    if first is None:
+        return ModelSkill(model="demand forecast", measure="hours within p10..p90", value="unknown", scored=0)
+    value = f"{first.inside_permille:,} of 1,000 (800 is perfect)"
+    return ModelSkill(
+        model="demand forecast",
+        measure=f"hours within p10..p90, {first.hours_ahead} h ahead",
+        value=value,
+        scored=first.scored,
+    )
+
+
+# -- on the engine's thread -------------------------------------------------------------------------------------------
+
+
+def cell_now(engine: Engine) -> CellNow:
+    """Pools, reservations, and what is asked for by what waits."""
+    report = engine.scaling()
+    sizes = {size.pool: size for size in report.pools}
+    pools = []
+    for spec in engine.state.capacity.pools:
+        size = sizes[spec.name]
+        pools.append(
+            PoolNow(
+                name=spec.name,
+                nodes=size.ready + size.booting + size.other + size.ordered,
+                least=None if spec.scaling is None else spec.scaling.least,
+                most=0 if spec.scaling is None else spec.scaling.most,
+                wanted=size.wanted,
+                boot_ms=0 if spec.scaling is None else spec.scaling.boot_ms[1],
+                price_microusd_hour=spec.price_microusd_hour,
+                node_gpu_milli=spec.capacity.gpu_milli,
+                node_cpu_milli=spec.capacity.cpu_milli,
+                spot=spec.spot,
+            )
+        )
+    waiting = engine.query(WAITING).rows
+    return CellNow(
+        now_ms=engine.now_ms,
+        pools=pools,
+        steered=frozenset(size.pool for size in report.pools if any(at > engine.now_ms for at, _ in size.set_for)),
+        reservations=_reservations(engine),
+        waiting_gpu=sum(gpu for gpu, _ in waiting),
+        waiting_cpu=sum(cpu for _, cpu in waiting),
+    )
+
+
+def _reservations(engine: Engine) -> list[ReservationNow]:
+    """Those that are active."""
+    state, now_ms = engine.state, engine.now_ms
+    active = [each.spec for each in state.bookings.reservations if each.spec.start_ms <= now_ms < each.spec.end_ms]
+    if not active:
+        return []
+    import numpy as np
+
+    c, a = state.capacity, state.allocations
+    busy = np.zeros(len(c.node_ids), bool)
+    busy[view(a.node)[view(a.workload) != NONE]] = True
+    found = []
+    for spec in active[:MOST_RESERVATIONS]:
+        nodes = [c.row_of[name] for name in spec.nodes if name in c.row_of]
+        sizes = [c.pools[c.pool[node]].capacity for node in nodes]
+        found.append(
+            ReservationNow(
+                name=spec.name,
+                nodes=len(nodes),
+                busy=int(busy[nodes].sum()),
+                gpu_milli=sum(size.gpu_milli for size in sizes),
+                cpu_milli=sum(size.cpu_milli for size in sizes),
+                since_ms=spec.start_ms,
+                end_ms=spec.end_ms,
+            )
+        )
+    return found

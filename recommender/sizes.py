@@ -1,0 +1,54 @@
+"""Requests against use, as faces ask for it and are told. Types only; nothing heavy is loaded."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class SizingRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """All kinds of work, or only that of one workload."""
+
+    workload_id: str = ""
+
+
+class Need(msgspec.Struct, frozen=True, kw_only=True):
+    """CPU (milli) or memory (MiB) of one task."""
+
+    asked: int
+    """0: not known."""
+    p50: int
+    p95: int
+    recommended: int
+    """0 while too little is known."""
+
+
+class SizedKind(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of work."""
+
+    kind: str
+    """"tenant/stem of the name"."""
+    cpu: Need
+    memory: Need
+    samples: int
+    runs: int
+    confidence: float
+    """1: a day of samples or ten runs. Below that nothing is changed by itself."""
+    tasks: int
+    """That run now, of workloads with tasks of one sort."""
+    bumped: int
+    """Runs that seem to have died of too little memory."""
+    saved_cpu_milli: int
+    """By all that run now, if they asked for what is recommended; negative: they need more."""
+    saved_memory_mib: int
+    saved_microusd_hour: int
+    """What they would be charged less, as the ledger charges: work with GPUs is charged for those in the main."""
+
+
+class SizingReport(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    kinds: tuple[SizedKind, ...]
+    """Largest savings first."""
+    rightsizing: str
+    """Whether new work is resized by itself: the cell's setting."""
+    unknown: tuple[str, ...]
+    """What could not be judged, and why."""
