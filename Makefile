@@ -8,16 +8,19 @@ PACKAGES = console recommender runbooks engine
 # Without cached bytecode the console starts two to three times slower.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-long bench picture format lint types imports check lock clean
+.PHONY: run test test-thorough test-long bench picture format lint types imports check lock clean
 
 run: $(STAMP)  ## the console on a live demo cluster
 	@$(BIN)/muster --demo
 
-test: $(STAMP)  ## the tests, without the ones marked slow
-	$(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile
+test: $(STAMP)  ## the tests, without the ones marked thorough or slow, and with fewer random cases
+	$(BIN)/python -m pytest -m "not slow and not thorough" -n auto --dist loadfile
+
+test-thorough: $(STAMP)  ## all but the ones marked slow
+	TESTS_THOROUGH=1 $(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile
 
 test-long: $(STAMP)  ## every test, also the ones that take minutes
-	$(BIN)/python -m pytest -m "slow or not slow" -n auto --dist loadfile
+	TESTS_THOROUGH=1 $(BIN)/python -m pytest -m "slow or not slow" -n auto --dist loadfile
 
 bench: $(STAMP)  ## the budgets of the house, measured
 	$(BIN)/python tests/bench/run.py --json bench-results.json
@@ -39,7 +42,7 @@ types: $(STAMP)
 imports: $(STAMP)
 	$(BIN)/lint-imports
 
-check: lint types imports test  ## what continuous integration runs
+check: lint types imports test-thorough  ## what continuous integration runs
 
 $(STAMP): pyproject.toml requirements.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Muster needs Python 3.11 or newer")'

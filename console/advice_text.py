@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from console.outlook import change, spread
+from console.figures import change, spread
 from console.plain import table
 from console.text import cut, duration, money, permille, printable, timestamp, wrap
 
@@ -64,7 +64,7 @@ def _brief(each: Recommendation, view: Recommendations, which_engine: Sequence[s
     pairs += [("again", printable(each.note))] if each.note else []
     pairs.append(("tried", tried_text(each.simulated, view.now_ms)))
     pairs += [("record", track_text(each.track))] if each.track is not None else []
-    lines = [f"{each.rank}. {suggestion.id}  {worth_text(each)}", *_wrapped(printable(suggestion.finding), 3)]
+    lines = [f"{each.rank}. {suggestion.id}  worth {worth_text(each)}", *_wrapped(printable(suggestion.finding), 3)]
     lines += _pairs(pairs, 3)
     if each.command:
         lines.append(f"   {shell_line(each, which_engine)}")
@@ -159,9 +159,7 @@ def _title(figure: Figure) -> str:
 
 def worth_text(each: Recommendation) -> str:
     """What it is ranked by: GPU-hours a day."""
-    return (
-        f"worth {each.worth_gpu_milli_h / 1000:,.1f} GPU-hours a day{', thin evidence' if each.suggestion.thin else ''}"
-    )
+    return f"{each.worth_gpu_milli_h / 1000:,.1f} GPU-hours a day{', thin evidence' if each.suggestion.thin else ''}"
 
 
 def action_text(each: Recommendation) -> str:
@@ -272,7 +270,7 @@ def forecast_lines(view: Forecast, width: int = WIDTH) -> list[str]:
 
 def forecast_head(view: Forecast, width: int = WIDTH) -> list[str]:
     """What is foretold, from what, and what weakens it."""
-    unit, scale = shown_unit(view.unit)
+    unit, scale = shown_unit(view)
     of = printable(f"{view.of} {view.subject}".strip())
     missing = f", {view.missing_hours:,} missing" if view.missing_hours else ""
     lines = _wrapped(f"{view.metric} of {of} in {unit}, hourly means, {len(view.hours)} hours ahead", 0, width)
@@ -283,7 +281,7 @@ def forecast_head(view: Forecast, width: int = WIDTH) -> list[str]:
 
 def forecast_skill(view: Forecast) -> list[str]:
     """The members of the blend, and how forecasts that were made before have held."""
-    _, scale = shown_unit(view.unit)
+    _, scale = shown_unit(view)
     lines = [f"{FULL} up to p10   {LIKELY} up to p50   {MAYBE} up to p90"]
     if view.members:
         rows = [
@@ -308,7 +306,7 @@ def forecast_skill(view: Forecast) -> list[str]:
 
 def bars(view: Forecast, width: int = WIDTH) -> list[str]:
     """A line an hour: when, the quantiles, and a bar of them."""
-    _, scale = shown_unit(view.unit)
+    _, scale = shown_unit(view)
     most = max((hour.p90 for hour in view.hours), default=0.0) or 1.0
     rows = [
         [timestamp(hour.at_ms), *(f"{value / scale:,.1f}" for value in (hour.p10, hour.p50, hour.p90))]
@@ -325,9 +323,11 @@ def bar(hour: HourAhead, most: float, width: int) -> str:
     return (FULL * low + LIKELY * (middle - low) + MAYBE * (high - middle))[:width]
 
 
-def shown_unit(unit: str) -> tuple[str, float]:
+def shown_unit(view: Forecast) -> tuple[str, float]:
     """The unit that people read, and how many of the series' own make one."""
-    return ("whole devices or cores", 1000.0) if unit == "milli" else (unit, 1.0)
+    if view.unit != "milli":
+        return view.unit, 1.0
+    return ("GPU" if view.metric.endswith("gpu") else "CPU"), 1000.0
 
 
 def list_line(each: Recommendation, width: int) -> str:

@@ -50,6 +50,11 @@ class Archive:
             self._telemetry = Telemetry(clock=clock_of(lambda: self._loop.engine.now_ms))
         return self._telemetry
 
+    @property
+    def error(self) -> str:
+        """Why nothing is kept at present; empty while all is well."""
+        return "" if self._telemetry is None else self._telemetry.records.error
+
     def history(self, request: HistoryRequest) -> History:
         """Raises SpecError for an unknown metric or a window that makes no sense, RecordsError while the disk fails."""
         check(request)

@@ -37,7 +37,9 @@ def queueing(arguments: argparse.Namespace) -> None:
         write_lines([
             *table(titles, rows, (False, True, True, True, True)),
             "",
-            *facts([("jobs", f"{len(plan.jobs):,}"), *left_out, *((name, backtest.ROWS[name]) for name in scores)]),
+            *facts([(name, backtest.ROWS[name]) for name in scores]),
+            "",
+            *facts([("jobs", f"{len(plan.jobs):,}"), *left_out]),
         ])  # fmt: skip
     if plan.problems.count:
         print(f"muster: {plan.problems.count} lines could not be read", file=sys.stderr)

@@ -8,7 +8,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from console.plain import table
 from console.show import write_json, write_lines
@@ -18,7 +18,16 @@ from recommender import backtest_scaling, backtest_spot, hourly, spot_price
 
 MEAN = "mean_over_series"
 Figures = Sequence[float | None]
-Score = TypeVar("Score", backtest_scaling.Score, backtest_spot.Score)
+
+
+class Counted(Protocol):
+    """Figures of one method on one file."""
+
+    @property
+    def n(self) -> int: ...
+
+
+Score = TypeVar("Score", bound=Counted)
 
 
 def scaling(arguments: argparse.Namespace) -> None:

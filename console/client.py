@@ -67,10 +67,12 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """Empty while the journal can be written; else what is wrong and what to do."""
     software: str
     """Version of Muster that serves."""
+    history_error: str = ""
+    """Why no history is kept at present; empty while all is well."""
 
 
 class RuntimeEstimate(msgspec.Struct, frozen=True, kw_only=True):
-    """How long work like a workload ran, in milliseconds, what that rests on, and how well such estimates have held."""
+    """How long a workload may run in all, in milliseconds, what that rests on, and how well such estimates have held."""
 
     p10_ms: int
     p50_ms: int
@@ -78,13 +80,21 @@ class RuntimeEstimate(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
     """Finished runs of its like."""
     level: str
-    """What makes them its like: "tenant and name", "tenant and size", "queue and size", or "all" when nothing does."""
+    """What makes them its like, such as "tenant and name"; "all" when nothing does, empty when there are none."""
     scored: int
-    """Ends, of every kind of work, compared with what was estimated before they were learnt."""
+    """Ends, of every kind of work, compared with what was estimated at submission."""
     p90_coverage_permille: int | None
     """Share of the scored that ended within their p90: 900 is perfect. None while none is scored."""
     median_abs_log_error: float | None
     """Of p50 against the scored runs, natural logarithm: 0.69 is a factor of two. None while none is scored."""
+    basis: str = "likes"
+    """"trees" fitted to all that finished, "likes" alone, or the owner's "request"."""
+    learnt: int = 0
+    """Finished runs, of every kind, that were known."""
+    within2x_permille: int | None = None
+    """Share of the scored that took at most twice and at least half their p50."""
+    elapsed_ms: int = 0
+    """How long it had run when this was said; the quantiles are of runs that last at least as long."""
 
 
 class Client(Protocol):

@@ -21,6 +21,7 @@ from console.archive import Archive
 from console.collector import Collector, kept_by
 from console.forecasts import Forecasts
 from console.found_history import FoundHistory
+from console.insights import Insights
 from console.local_client import LocalClient
 from console.recommendations import Recommender
 from console.server import Watch, build_app
@@ -92,7 +93,10 @@ def serve(served: Served) -> None:
         after.callback(records.close)
         telemetry = Telemetry(records, served.keep, clock_of(lambda: engine.now_ms))
         advisor, forecasts = Advisor(loop), Forecasts(loop, telemetry)
-        history = FoundHistory(loop, telemetry, forecasts)
+        archive = Archive(loop, telemetry)
+        insights = Insights(loop, archive)
+        engine.recommender = insights.sizer
+        history = FoundHistory(loop, telemetry, forecasts, insights)
         recommender = Recommender(
             loop,
             advisor,
@@ -100,7 +104,7 @@ def serve(served: Served) -> None:
             more=history,
             read=history.read,
             others=history.others,
-            chore=forecasts.keep_up,
+            chore=lambda: insights.keep_up() or forecasts.keep_up(),
         )
         client = LocalClient(
             loop,
@@ -108,7 +112,8 @@ def serve(served: Served) -> None:
             advisor,
             served.read_only,
             name=served.name,
-            archive=Archive(loop, telemetry),
+            archive=archive,
+            insights=insights,
             forecasts=forecasts,
             recommender=recommender,
         )

@@ -29,6 +29,7 @@ from recommender.suggest import ModelSkill, Suggestion
 
 if TYPE_CHECKING:
     from console.forecasts import Forecasts
+    from console.insights import Insights
     from engine.control import Engine
     from engine.loop import EngineLoop
     from engine.query import Overview
@@ -57,10 +58,14 @@ class CellNow(NamedTuple):
 class FoundHistory:
     """May be used by one thread at a time, but not by the engine's own."""
 
-    def __init__(self, loop: EngineLoop, telemetry: Telemetry, forecasts: Forecasts) -> None:
+    def __init__(
+        self, loop: EngineLoop, telemetry: Telemetry, forecasts: Forecasts, insights: Insights | None = None
+    ) -> None:
+        """`insights` finds work of the wrong size and work that is slowed down, where it is given."""
         self._loop = loop
         self._telemetry = telemetry
         self._forecasts = forecasts
+        self._insights = insights
         self._watch: Watch | None = None
         self._lock = threading.Lock()
 
@@ -74,6 +79,7 @@ class FoundHistory:
                 more, unknown = self._watched(now.now_ms)
                 found += more
             found += self._of_pools(now)
+            found += self._insights.findings() if self._insights is not None else []
             tenants = self._series(f"used_{unit.lower()}", "tenant", now.now_ms)
             found += runaways(tenants, overview.capacity.get(f"{unit.lower()}_milli", 0), waiting, unit)
         except MusterError as error:

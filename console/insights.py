@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from engine.model import TaskGroup
     from engine.state import State
     from recommender.advice import PlacementAdvice
-    from recommender.interference import Beside
+    from recommender.interference import Beside, Slowdown
     from recommender.metrics import RunRecord
     from recommender.placement import Fingerprint, Place, SpeedModel
     from recommender.suggest import Suggestion
@@ -55,6 +55,8 @@ MOST_LOOKED = 10_000
 LATE_MS = HOUR_MS
 """How late an ended run may come into the history and still be learnt."""
 MOST_BESIDE = 20_000
+TESTED_EVERY = 20
+"""Runs more that are joined before slowdowns are looked for again."""
 LEAST_SEEN = 2
 """Looks at a run's neighbours before it tells of them."""
 
@@ -87,7 +89,11 @@ class Insights:
         self._seen: set[str] = set()
         self._shares: dict[str, list[float]] = {}
         """Workload that runs -> what others held of its node at each look."""
-        self._beside: deque[Beside] = deque(maxlen=MOST_BESIDE)
+        self.beside: deque[Beside] = deque(maxlen=MOST_BESIDE)
+        """Ended runs whose neighbours were seen."""
+        self._joined = 0
+        """Of those, so many since they were last tested."""
+        self._slow: list[Slowdown] = []
         self._lock = threading.Lock()
         """Held to learn."""
 
@@ -137,8 +143,9 @@ class Insights:
         with self._lock:
             usage = self._learn()
             running, _ = self._running()
-            beside = list(self._beside)
-        return [*sizing_findings(sized(usage, running), running), *interference_findings(slowdowns(beside))]
+            if self._joined >= TESTED_EVERY:
+                self._joined, self._slow = 0, slowdowns(self.beside)
+            return [*sizing_findings(sized(usage, running), running), *interference_findings(self._slow)]
 
     # -- from time to time --------------------------------------------------------------------------------------------
 
@@ -246,7 +253,8 @@ class Insights:
         for run in ended:
             seen = self._shares.pop(run.id, []) if run.source == CELL else []
             if len(seen) >= LEAST_SEEN and (found := beside(run, sum(seen) / len(seen))) is not None:
-                self._beside.append(found)
+                self.beside.append(found)
+                self._joined += 1
 
 
 # -- on the engine's thread -------------------------------------------------------------------------------------------
@@ -261,7 +269,7 @@ def bound_rows(state: State) -> list[int]:
 
 
 def running_of(state: State, rows: Sequence[int]) -> list[Running]:
-    """Of each that still runs, has a kind and tasks of one sort: those of its tasks that are in the pool of the first."""
+    """Of each that still runs, has a kind and tasks of one sort; as if all its tasks were in the pool of the first."""
     w, a, c = state.workloads, state.allocations, state.capacity
     found = []
     for row in rows:
@@ -273,10 +281,11 @@ def running_of(state: State, rows: Sequence[int]) -> list[Running]:
         if len(groups) != 1 or not kind or first < 0:
             continue
         request = groups[0].request
+        restarts = w.checkpoint[row] or w.checkpoint_cost[row] or w.terms_at(row).service is not None
         found.append(
             Running(
                 kind=kind,
-                ids=(w.ids[row],),
+                ids=(w.ids[row],) if restarts else (),
                 tasks=w.tasks[row],
                 cpu_milli=request.cpu_milli,
                 memory_mib=request.memory_mib,
@@ -329,9 +338,7 @@ def asked_of(engine: Engine, workload_id: str) -> Asked:
         there = pool_of == at
         # A pool without nodes may grow some; whether their labels will suit is not known.
         empty = not there.any()
-        suits = all(
-            at in shape.pool_set and (at in mine or empty) for shape, mine in zip(shapes, usable, strict=True)
-        )
+        suits = all(at in shape.pool_set and (at in mine or empty) for shape, mine in zip(shapes, usable, strict=True))
         nodes = sum(
             group.count * share(pool, group.request.cpu_milli, group.request.memory_mib, group.request.gpu_milli)
             for group in spec.groups

@@ -109,6 +109,7 @@ class LocalClient:
                 journal=str(engine.path or ""),
                 journal_error=engine.journal_error,
                 software=VERSION,
+                history_error=self._archive.error,
             )
 
         return self._loop.call(read)

@@ -1,8 +1,4 @@
-"""What the twin answers, in words and tables: for the shell as lines, for the screens as sections. No Textual in here.
-
-A figure is its median over the seeds, with p10 and p90 behind it where they differ. A change is called better or worse
-only where p10 and p90 of the differences agree; otherwise the seeds do not tell.
-"""
+"""What the twin answers, in words and tables: for the shell as lines, for screens as sections. No Textual in here."""
 
 from __future__ import annotations
 
@@ -12,15 +8,15 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 
 from console.details import Line, Section, text_line
+from console.figures import UNCHANGED, change, signed, spread
 from console.plain import facts, table
-from console.text import NONE, cut, duration, fit, money, printable, timestamp, wrap
+from console.text import NONE, cut, duration, fit, printable, timestamp, wrap
 
 if TYPE_CHECKING:
     from engine.outlook import (
         Driver,
         DryRun,
         Figure,
-        Interval,
         Outlook,
         RunStatus,
         Score,
@@ -31,58 +27,11 @@ if TYPE_CHECKING:
         Trial,
     )
 
-DEVICE_HOUR_MS = 3_600_000
-WHOLE_DOLLARS_MICROUSD = 100_000_000
-"""From here on cents tell nothing."""
 SHOWN_STARTS = 20
 SHOWN_NAMES = 5
-UNCHANGED = "the same"
 
 
-# --- figures
-
-
-def amount(unit: str, value: int) -> str:
-    """A figure for people, by its unit."""
-    match unit:
-        case "duration":
-            return duration(value)
-        case "permille":
-            return f"{value / 10:.1f}%"
-        case "money":
-            return money(value) if abs(value) < WHOLE_DOLLARS_MICROUSD else money(value)[:-3]
-        case "device_time":
-            return f"{value / DEVICE_HOUR_MS:,.1f} dev-h"
-        case _:
-            return f"{value:,}"
-
-
-def spread(unit: str, over: Interval) -> str:
-    """The median, and p10 to p90 where they differ: `12m (8m..15m)`."""
-    middle = amount(unit, over.p50)
-    if over.p10 == over.p90:
-        return middle
-    return f"{middle} ({amount(unit, over.p10)}..{amount(unit, over.p90)})"
-
-
-def change(figure: Figure) -> tuple[str, str]:
-    """The change in words, and the tone it deserves."""
-    over = figure.change
-    if over.p10 == over.p90 == 0:
-        return UNCHANGED, "dim"
-    text = _signed(figure.unit, over.p50)
-    if over.p10 != over.p90:
-        text += f" ({_signed(figure.unit, over.p10)}..{_signed(figure.unit, over.p90)})"
-    if not figure.better:
-        return text, ""
-    if over.p10 <= 0 <= over.p90:
-        return f"{text} unclear", "dim"
-    better = (over.p50 < 0) == (figure.better == "lower")
-    return (f"{text} better", "ok") if better else (f"{text} worse", "bad")
-
-
-def _signed(unit: str, value: int) -> str:
-    return f"{'+' if value > 0 else ''}{amount(unit, value)}"
+# --- starts
 
 
 def start(found: Start | None, now_ms: int) -> str:
@@ -108,7 +57,7 @@ def _moved(figure: StartFigure) -> tuple[str, str]:
     if before is None or after is None or before.p50_ms is None or after.p50_ms is None:
         return NONE, "dim"
     by = after.p50_ms - before.p50_ms
-    return (UNCHANGED, "dim") if not by else (_signed("duration", by), "ok" if by < 0 else "bad")
+    return (UNCHANGED, "dim") if not by else (signed("duration", by), "ok" if by < 0 else "bad")
 
 
 # --- what if, for the shell

@@ -239,18 +239,15 @@ def unblocking_lines(answer: Unblocking) -> list[str]:
 
 
 def estimate_line(likely: RuntimeEstimate | None) -> str:
-    """How long work like it ran and how far to trust that, or that there is too little to go by."""
+    """How long it may run in all and how far to trust that, or that there is too little to go by."""
     if likely is None:
         return "too few finished runs of work like it to say how long it may run"
-    runs = f"{likely.samples:,} runs of "
-    runs += (
-        "any work: nothing nearer has finished often enough" if likely.level == "all" else f"the same {likely.level}"
-    )
     spread = " .. ".join(
         f"{name} {duration(ms)}"
         for name, ms in (("p10", likely.p10_ms), ("p50", likely.p50_ms), ("p90", likely.p90_ms))
     )
-    return f"work like it ran {spread} ({runs}; {_held(likely)})"
+    so_far = f", having run {duration(likely.elapsed_ms)}," if likely.elapsed_ms else ""
+    return f"run time in all{so_far} {spread} ({_rests_on(likely)}; {_held(likely)})"
 
 
 def quantity(name: str, value: int) -> str:
@@ -360,7 +357,19 @@ def _reason(reason: Reason) -> list[str]:
     return [f"{printable(reason.token)}: {printable(reason.text)}", *unblock]
 
 
+def _rests_on(likely: RuntimeEstimate) -> str:
+    near = (
+        f"{likely.samples:,} of the same {printable(likely.level)}"
+        if likely.level not in ("", "all")
+        else "none like it"
+    )
+    if likely.basis == "request":
+        return f"from its requested time; of finished runs {near}"
+    return f"from {likely.learnt:,} finished runs, {near}"
+
+
 def _held(likely: RuntimeEstimate) -> str:
     if likely.p90_coverage_permille is None:
         return "no such estimate has been scored yet"
-    return f"p90 held in {permille(likely.p90_coverage_permille)} of {likely.scored:,} scored"
+    within = f", p50 within 2x in {permille(likely.within2x_permille)}" if likely.within2x_permille is not None else ""
+    return f"p90 held in {permille(likely.p90_coverage_permille)}{within} of {likely.scored:,} scored"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from console.advisor import Advisor
     from engine.loop import EngineLoop
     from recommender.quote_plan import Candidate, Plan
-    from recommender.runtime import Asked
+    from recommender.cell_runs import Asked
 
 MOST_SEEDS = 8
 """When there is time for so many."""
@@ -126,7 +126,7 @@ class Quotes:
 
 def _asked(request: QuoteRequest, made: Plan) -> Asked:
     """What is known of the work before it is there."""
-    from recommender.runtime import Asked
+    from recommender.cell_runs import Asked
 
     group = made.candidates[0].spec.groups[0]
     return Asked(

@@ -158,7 +158,7 @@ class RemoteClient:
     def advice_on(self, workload_id: str) -> PlacementAdvice:
         from recommender.advice import PlacementAdvice
 
-        return self._read("GET", f"/v1/workloads/{_segment(workload_id)}/advice", PlacementAdvice)
+        return self._get(f"/v1/workloads/{quote(workload_id, safe='')}/advice", PlacementAdvice)
 
     def import_samples(self, batch: SampleBatch) -> ImportReceipt:
         from recommender.history import ImportReceipt

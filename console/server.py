@@ -1,12 +1,14 @@
 """The HTTP control plane: the same questions and requests as `console.client.Client`, as JSON under /v1.
 
     GET  /v1/health /v1/overview /v1/workloads/{id} /v1/workloads/{id}/estimate /v1/workloads/{id}/unblocking
+         /v1/workloads/{id}/advice
          /v1/nodes/{id} /v1/queues/{name} /v1/fairness /v1/budgets /v1/goodput /v1/scaling /v1/fragmentation
          /v1/recommendations /v1/recommendations/{id}
          /v1/changes?after=&wait_s=&limit=
     GET  /v1/runs /v1/runs/{id}?after=&wait_s= /v1/scores          DELETE /v1/runs/{id}
     POST /v1/query /v1/showback /v1/consolidation /v1/command /v1/propose /v1/approve /v1/runs
     POST /v1/quote /v1/forecast /v1/recommendations/{id}/reject /v1/history /v1/import/samples /v1/import/runs
+         /v1/sizing
     POST /v1/agents/...   (`console.agents`)
 
 An answer that is not 200 is `{"code", "problem", "remedy"}`; the codes are those of `engine.errors`. Callers are not
@@ -155,6 +157,7 @@ class Faces:
             Route("/v1/query", self.query, methods=["POST"]),
             Route("/v1/workloads/{id:path}/estimate", self.estimate, methods=["GET"]),
             Route("/v1/workloads/{id:path}/unblocking", self.unblocking, methods=["GET"]),
+            Route("/v1/workloads/{id:path}/advice", self.advice_on, methods=["GET"]),
             Route("/v1/workloads/{id:path}", self.workload, methods=["GET"]),
             Route("/v1/nodes/{id:path}", self.node, methods=["GET"]),
             Route("/v1/queues/{name:path}", self.queue, methods=["GET"]),
@@ -172,7 +175,6 @@ class Faces:
             Route("/v1/quote", self.quote, methods=["POST"]),
             Route("/v1/history", self.history, methods=["POST"]),
             Route("/v1/sizing", self.sizing, methods=["POST"]),
-            Route("/v1/workloads/{id:path}/advice", self.advice_on, methods=["GET"]),
             Route("/v1/import/samples", self.import_samples, methods=["POST"]),
             Route("/v1/import/runs", self.import_runs, methods=["POST"]),
             Route("/v1/runs", self.runs, methods=["GET"]),
@@ -205,6 +207,9 @@ class Faces:
 
     async def unblocking(self, request: Request) -> Response:
         return await self._of_workload(request, "unblocking", self._client.unblocking)
+
+    async def advice_on(self, request: Request) -> Response:
+        return await self._of_workload(request, "advice", self._client.advice_on)
 
     async def _of_workload(self, request: Request, what: str, ask: Callable[[str], object]) -> Response:
         workload_id = request.path_params["id"]

@@ -1,14 +1,14 @@
 """What would become of a workload in several ways to run it: each option is tried alone, on rehearsals with the same
 draws for all other work, so that options differ by themselves alone.
 
-Where there must be an answer within some wall time, it goes as far as it gets. Work that arrives costs most of it,
-so every option is first run ahead without arrivals, then with them, and what does not come to its end so is told
-without: half of the time that is left for each. Then come other seeds, as many as there is time for, each as far ahead
-as the first.
+Where there must be an answer within some time, it goes as far as it gets. Work that arrives costs most of it, so every
+option is first run ahead without arrivals, then with them, and what does not get far enough so is told without. Then
+come other seeds, as many as there is time for, each as far ahead as the first.
 """
 
 from __future__ import annotations
 
+import resource
 import time
 from array import array
 from collections.abc import Callable, Sequence
@@ -22,8 +22,14 @@ from engine.state import State
 from engine.what_if import AT_ONCE, NEVER, Job, run_all
 
 MOST_OPTIONS = 16
-FIRST_PART = 0.5
-"""Of the wall time, for the first seed."""
+FREE_PART, FULL_PART = 0.75, 0.5
+"""Of the time that is left: for the first seed without arrivals, then with them."""
+LEAST_S = 0.02
+"""CPU time that a rehearsal has at least."""
+MOST_STRETCH = 3
+"""Times as long it may take where the machine has other things to do."""
+GRAIN_PERMILLE = 20
+"""To so large a part of how far ahead it is a start is told where time is short."""
 GOLDEN = 0.618033988749895
 
 
@@ -55,6 +61,28 @@ class Told(RunTimes):
         return self._others.draw_many(rows, shares, beyond_ms)  # type: ignore[arg-type]
 
 
+class _Time:
+    """What is left of the time of an ask, by the CPU time that was used, so that answers hang little on what else the
+    machine does; and a last moment all the same."""
+
+    def __init__(self, within_ms: int) -> None:
+        self.limited = within_ms > 0
+        self._within_s = within_ms / 1000
+        self._own_s = time.process_time()
+        self._beside_s = 0.0
+        self.last_s = time.monotonic() + MOST_STRETCH * self._within_s if self.limited else 0.0
+        """Reading of the monotonic clock."""
+
+    def left_s(self) -> float:
+        used_s = time.process_time() - self._own_s + self._beside_s
+        late = self.limited and time.monotonic() >= self.last_s
+        return 0.0 if late else max(self._within_s - used_s, 0.0)
+
+    def note(self, beside_s: float) -> None:
+        """So much was used by processes beside this one, as if each had had a core."""
+        self._beside_s += beside_s
+
+
 class _Round:
     """One seed of some options."""
 
@@ -64,23 +92,24 @@ class _Round:
         """By place in the ask."""
         self.took_s = 0.0
 
-    def run(self, engine: Engine, run_times: RunTimes, horizons: Sequence[int], until_s: float) -> None:
-        """`until_s`: reading of the monotonic clock by which all have given up; 0: never. Raises MusterError."""
-        begun = time.monotonic()
+    def run(self, engine: Engine, run_times: RunTimes, horizons: Sequence[int], left: _Time, part: float) -> None:
+        """With that part of what is left of the time. Raises MusterError."""
         turns = -(-len(self.places) // AT_ONCE)
+        each_s = max(left.left_s() * part / max(turns, 1), LEAST_S) if left.limited else 0.0
         jobs: list[Job] = []
         told = {}
-        for turn, place in enumerate(self.places):
+        for place in self.places:
             spec = self.ask.workloads[place]
             told[spec.id] = run_time_in(self.ask.run_ms[place], self.n)
-            give_up_s = begun + (until_s - begun) * (turn // AT_ONCE + 1) / turns if until_s else 0.0
             under = Conditions(
                 seed=self.ask.seed + self.n,
                 horizon_ms=horizons[place],
                 arrivals=self.arrivals,
                 focus=(spec.id,),
                 until="started" if self.ask.until == "started" else "over",
-                give_up_s=give_up_s,
+                give_up_cpu_s=each_s,
+                give_up_s=left.last_s,
+                grain_permille=GRAIN_PERMILLE if left.limited else 1,
                 figures=False,
             )
             jobs.append(((ed.Submit(workloads=(spec,)),), under))
@@ -89,37 +118,43 @@ class _Round:
             if isinstance(what, Sample):
                 self.samples[self.places[job]] = what
 
+        before_s = _children_s()
         run_all(engine, jobs, Told(engine.state, run_times, told), heard)
-        self.took_s = time.monotonic() - begun
+        self.took_s = (_children_s() - before_s) / max(min(AT_ONCE, len(jobs)), 1)
+        left.note(self.took_s)
 
     def settled(self, place: int) -> bool:
         found = self.samples[place].focus[0]
         return (found.started_ms if self.ask.until == "started" else found.ended_ms) >= 0
 
 
+def _children_s() -> float:
+    """CPU seconds of all processes that this one started and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def answer(
     engine: Engine, ask: AskOptions, run_times: RunTimes, tell: Callable[[int, Options | None], None]
 ) -> Options:
     """Everything, or as much as there is time for. `tell(permille, what there is so far)`. Raises MusterError."""
-    begun = time.monotonic()
-    until_s = begun + ask.within_ms / 1000 if ask.within_ms else 0.0
+    left = _Time(ask.within_ms)
     horizons = [ask.horizon_ms] * len(ask.workloads)
-    parts = _first(engine, ask, run_times, horizons, until_s)
+    parts = _first(engine, ask, run_times, horizons, left)
     for rounds, places in parts:
         for place in places:
             if not rounds[0].settled(place):
                 horizons[place] = min(ask.horizon_ms, max(rounds[0].samples[place].covered_ms, 1))
     for n in range(1, ask.seeds):
         tell(n * 1000 // ask.seeds, _options(engine, ask, parts))
-        lasts = sum(max(one.took_s for one in rounds) for rounds, _ in parts)
-        if until_s and time.monotonic() + lasts > until_s:
+        if left.limited and left.left_s() < sum(max(one.took_s for one in rounds) for rounds, _ in parts):
             break
         new = []
         for rounds, places in parts:
             one = _Round(ask, places, n, arrivals=rounds[0].arrivals)
-            one.run(engine, run_times, horizons, until_s)
+            one.run(engine, run_times, horizons, left, 1.0)
             new.append(one)
-        if until_s and not all(_reached(one, horizons) for one in new):
+        if left.limited and not all(_reached(one, horizons) for one in new):
             break
         for (rounds, _), one in zip(parts, new, strict=True):
             rounds.append(one)
@@ -130,24 +165,18 @@ Part = tuple[list[_Round], list[int]]
 """Rounds that the options at these places are told from."""
 
 
-def _first(engine: Engine, ask: AskOptions, run_times: RunTimes, horizons: Sequence[int], until_s: float) -> list[Part]:
+def _first(engine: Engine, ask: AskOptions, run_times: RunTimes, horizons: Sequence[int], left: _Time) -> list[Part]:
     """The first seed of every option, with arrivals where those let it be run ahead in time."""
     places = list(range(len(ask.workloads)))
-    first = _Round(ask, places, 0, arrivals=ask.arrivals and not until_s)
-    first.run(engine, run_times, horizons, _part_of(until_s))
-    if not until_s or not ask.arrivals:
+    first = _Round(ask, places, 0, arrivals=ask.arrivals and not left.limited)
+    first.run(engine, run_times, horizons, left, FREE_PART)
+    if not left.limited or not ask.arrivals:
         return [([first], places)]
-    full = _Round(ask, places, 0, arrivals=True)
-    full.run(engine, run_times, horizons, _part_of(until_s))
-    settled = [place for place in places if full.settled(place)]
+    full = _Round(ask, [place for place in places if first.settled(place)], 0, arrivals=True)
+    full.run(engine, run_times, horizons, left, FULL_PART)
+    settled = [place for place in full.places if full.settled(place)]
     rest = [place for place in places if place not in settled]
     return [part for part in (([full], settled), ([first], rest)) if part[1]]
-
-
-def _part_of(until_s: float) -> float:
-    """The reading of the clock when FIRST_PART of the time that is left is over; 0 for no end."""
-    now_s = time.monotonic()
-    return now_s + (until_s - now_s) * FIRST_PART if until_s else 0.0
 
 
 def _reached(one: _Round, horizons: Sequence[int]) -> bool:

@@ -71,7 +71,8 @@ class AskOptions(Spec, frozen=True, kw_only=True, tag_field="ask", tag="options"
     until: Literal["started", "ended"] = "ended"
     """Whether to run on when it has started."""
     within_ms: int = 0
-    """Wall time in which there must be an answer: with fewer seeds, and less far ahead, as it takes; 0: all of it."""
+    """Time in which there must be an answer on a machine with nothing else to do: with fewer seeds, and less far
+    ahead, as it takes; 0: all of it. Elsewhere it takes up to three times as long."""
 
 
 Ask = WhatIf | AskStart | AskRun | AskOptions

@@ -36,8 +36,8 @@ from engine.run_times import RunTimes, uniform, uniforms
 from engine.state import State
 
 LEAST_CYCLE_MS = 1000
-"""Scheduling cycles are at least so far apart, and a thousandth of the time that has passed: what is far ahead is not
-known to the second anyway."""
+"""Scheduling cycles are at least so far apart, and a part of the time that has passed: what is far ahead is not known
+to the second anyway."""
 MOST_LOOKS = 40_000
 """About how often one rehearsal looks at a kind of waiting work in all: with many kinds, cycles are further apart.
 Half of them are spent evenly over the horizon, the other half the denser the nearer."""
@@ -67,8 +67,12 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     passed."""
     looks: bool = False
     """Report what was measured so far at FIRST_LOOKS too."""
+    give_up_cpu_s: float = 0.0
+    """CPU time of its process after which it stops with what it has by then; 0: never."""
     give_up_s: float = 0.0
-    """Reading of the monotonic clock at which it stops with what it has by then; 0: never."""
+    """Reading of the monotonic clock at which it does so too; 0: never."""
+    grain_permille: int = 1
+    """Scheduling cycles are at least so large a part of the time that has passed apart."""
     figures: bool = True
     """Measure the cell too, not only what is in focus."""
 
@@ -342,7 +346,8 @@ class _Run:
                 return
 
     def _given_up(self) -> bool:
-        return 0 < self.under.give_up_s <= time.monotonic()
+        under = self.under
+        return 0 < under.give_up_cpu_s <= time.process_time() or 0 < under.give_up_s <= time.monotonic()
 
     def _arrive(self, at: int) -> int:
         """Submit everything that arrives within one cycle. Returns the first that does not."""
@@ -380,7 +385,8 @@ class _Run:
         evenly = 2 * horizon * kinds // MOST_LOOKS
         # As many cycles again, each longer than the last by the same part of what has passed.
         part = 2 * math.log1p(horizon / NEAR_MS) * kinds / MOST_LOOKS
-        return max(LEAST_CYCLE_MS, passed // 1000, min(evenly, int(part * (passed + NEAR_MS))))
+        least = max(LEAST_CYCLE_MS, passed * self.under.grain_permille // 1000)
+        return max(least, min(evenly, int(part * (passed + NEAR_MS))))
 
     def _next(self) -> list[str]:
         """Do the first thing on the agenda. Returns what was wrong with it."""

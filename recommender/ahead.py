@@ -3,8 +3,9 @@ share of demand unmet.
 
 The middle of the forecast is a blend of guesses: the last hour known, the baseline of `engine.forecast`, and ridge
 regressions on lags, hours of the day and days of the week, of demand and of its square root. Each guess counts with a
-power of its recent mean absolute error. How far off it may be is scaled by the size of recent errors at that time of
-day. Everything is a function of the past that is given, so whoever has the same past says the same.
+power of its recent mean absolute error; the blend is moved towards what followed past hours like the last one. How far
+off it may be is scaled by the size of recent errors at that time of day. Everything is a function of the past that is
+given, so whoever has the same past says the same.
 """
 
 from __future__ import annotations
@@ -30,6 +31,13 @@ PENALTIES, ROOT_PENALTIES = (10.0, 100.0, 1000.0, 10000.0), (30.0, 300.0, 3000.0
 """Ridge penalties of the regressions of demand, and of its square root; features have a variance near 1."""
 JUDGED, SHARPNESS = WEEK, 8
 """Half-life in hours of the errors by which guesses are judged, and the power of their mean they count less by."""
+ANALOGS, LEAST_ANALOGS = 30, 10
+"""Past hours like the last known that are looked at, at most; and how many must be known."""
+ANALOG_LAGS = (0, 1, 2, 3, 5, 8, 12, 18, 23)
+ANALOG_WEIGHTS = np.array([2, 1.5, 1.2, 1, 0.8, 0.7, 0.6, 0.5, 0.7])
+"""Hours before by which hours are compared, and how much a difference there counts."""
+ANALOG_WEIGHT, ANALOG_SHARPNESS = 0.35, 4
+"""Weight of what followed them beside the blend when both are as good, and the power of errors by which it changes."""
 POWER = 0.7
 """Errors are averaged as this power of their size: a rare large one says little about the next."""
 KEPT_A_DAY = 0.95
@@ -111,7 +119,7 @@ def ahead(past: Series, lead: int) -> Ahead:
     guesses = np.where(np.isnan(guesses), guesses[1], np.maximum(guesses, 0))
     judged = _known(_fading(np.abs(guesses[:, :hours] - past), JUDGED), lead)
     weights = (judged / level + 1e-6) ** -SHARPNESS
-    middle = (guesses * weights).sum(axis=0) / weights.sum(axis=0)
+    middle = _with_analogs(past, (guesses * weights).sum(axis=0) / weights.sum(axis=0), lead)
     errors = past - middle[:hours]
     first = 2 * DAY + lead
     size = _sizes(errors, first, lead)
@@ -200,6 +208,51 @@ def _regressions(past: Series, lead: int, penalties: Sequence[float]) -> Series:
         fitted = until
         factors = np.linalg.solve(squares + ridge, np.broadcast_to(products[:, None], (len(penalties), width, 1)))
         said[:, start:end] = last[start:end] + (inputs[start:end] @ factors[:, :, 0].T).T
+    return said
+
+
+def _with_analogs(past: Series, blend: Series, lead: int) -> Series:
+    """The blend, moved towards what followed hours like the last known: the farther, the better that did of late."""
+    like = _analogs(past, lead)
+    like = np.where(np.isnan(like), blend, like)
+    off = _known(_fading(np.abs(np.stack([blend, like])[:, : len(past)] - past), JUDGED), lead)
+    off = (off / max(float(past.mean()), 1e-9) + 1e-6) ** ANALOG_SHARPNESS
+    moved: Series = blend + 2 * ANALOG_WEIGHT * off[0] / off.sum(axis=0) * (like - blend)
+    return moved
+
+
+def _analogs(past: Series, lead: int) -> Series:
+    """Of every hour of `past` and the `lead` after it: the change that followed the hours most like the last known, at
+    about the same time of day, seen from it. Hours are alike when the square root of demand was, in the day up to them;
+    nearer ones count more. nan where too few are known."""
+    roots = np.sqrt(past)
+    hours, longest = len(past), ANALOG_LAGS[-1]
+    said = np.full(hours + lead, np.nan)
+    shapes = np.stack([np.roll(roots, back) for back in ANALOG_LAGS], axis=1) * ANALOG_WEIGHTS
+    lengths = np.square(shapes).sum(axis=1)
+    floor = 1e-3 * max(float(roots.var()), 1e-12)
+    all_hours = np.arange(longest, hours)
+    for time in range(DAY):
+        origins = all_hours[all_hours % DAY == time]
+        # What came of them must be known to somebody: those without a past are only compared with.
+        others = all_hours[((all_hours - time + 1) % DAY <= 2) & (all_hours + lead < hours)]
+        known = np.searchsorted(others, origins - lead, side="right")
+        origins, known = origins[known >= LEAST_ANALOGS], known[known >= LEAST_ANALOGS]
+        if not len(origins):
+            continue
+        apart = np.maximum(lengths[origins, None] + lengths[others] - 2 * shapes[origins] @ shapes[others].T, 0)
+        apart[np.arange(len(others)) >= known[:, None]] = np.inf
+        most = min(ANALOGS, len(others))
+        nearest = np.argpartition(apart, most - 1, axis=1)[:, :most]
+        order = np.argsort(np.take_along_axis(apart, nearest, axis=1), axis=1, kind="stable")
+        nearest = np.take_along_axis(nearest, order, axis=1)
+        apart = np.take_along_axis(apart, nearest, axis=1)
+        count = np.minimum(known // 2, most)
+        usual = apart[np.arange(len(origins)), count // 2]
+        weight = np.where(np.arange(most) < count[:, None], 1 / (apart + floor + 0.3 * usual[:, None]), 0)
+        change = roots[others[nearest] + lead] - roots[others[nearest]]
+        moved = roots[origins] + (weight * change).sum(axis=1) / weight.sum(axis=1)
+        said[origins + lead] = np.maximum(moved, 0) ** 2
     return said
 
 

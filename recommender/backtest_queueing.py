@@ -27,10 +27,10 @@ LEAST_MORE_MS = 60_000
 """By which an estimate is at least raised that proves too short."""
 ROWS = {
     "easy_requested": "EASY backfill, run times as requested",
-    "muster": "largest expected slowdown first, run times as learnt; who has waited 72 h goes before all",
-    "easy_plus_plus": "EASY, shortest first behind the promise, mean of the user's last two",
+    "muster": "most slowed down first, run times as learnt; after 72 h, first",
+    "easy_plus_plus": "EASY, shortest first in gaps, mean of the user's last two",
     "easy_actual": "EASY backfill, true run times known",
-    "easy_learned": "EASY, shortest first behind the promise, run times as learnt",
+    "easy_learned": "EASY, shortest first in gaps, run times as learnt",
     "slowdown_requested": "the order of muster, run times as requested",
     "slowdown_actual": "the order of muster, true run times known",
 }

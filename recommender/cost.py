@@ -266,6 +266,8 @@ def _notes(candidate: Candidate, trial: OptionTrial, options: Options, duration:
     notes = []
     if options.arrivals and not trial.arrivals:
         notes.append("new arrivals are left out, for want of time: it may start later; --seeds N takes the time")
+    if len(trial.attempts) == 1 and trial.attempts[0].started_ms != candidate.asked_start_ms:
+        notes.append("one seed: how far its start may be off is not known; --seeds N tells")
     if not candidate.hazard_ppm_hour:
         return notes
     kept_ms = candidate.spec.checkpoint_interval_ms

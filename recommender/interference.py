@@ -31,7 +31,9 @@ LEAST_SLOWDOWN = 0.05
 """Between little (p10) and much (p90) beside it."""
 CHANCE = 0.01
 PERMUTATIONS = 4_999
-MOST_RUNS = 1_000
+DEAL_FROM = 2.3
+"""Standard deviations: what is nearer to its mean is not dealt, its chance is above CHANCE."""
+MOST_RUNS = 500
 """Of a kind, the newest."""
 MOST_KINDS = 40
 """Those with most runs: a look must end, and what is rare tells nothing."""
@@ -105,17 +107,29 @@ def tested_kind(kind: str, runs: Sequence[Beside]) -> Slowdown | None:
     if spread <= 0:
         return None
     together = sum(float(share @ time) for share, time in zip(shares, times, strict=True))
-    draw = np.random.default_rng(count)
+    slowdown = math.expm1(min(together / spread * (much - little), 20.0))
+    return Slowdown(kind, count, slowdown, little, much, chance_of(together, shares, times))
+
+
+def chance_of(together: float, shares: Sequence[Floats], times: Sequence[Floats]) -> float:
+    """Of a sum of products as large, when the shares are dealt out anew within each group. By the mean and variance
+    that dealing has, where that is plainly no rare one; else dealt."""
+    mean = sum(len(share) * float(share.mean() * time.mean()) for share, time in zip(shares, times, strict=True))
+    variance = sum(
+        float(share.var() * time.var()) * len(share) ** 2 / (len(share) - 1)
+        for share, time in zip(shares, times, strict=True)
+    )
+    spreads = (together - mean) / math.sqrt(variance) if variance > 0 else 0.0
+    if spreads < DEAL_FROM:
+        return math.erfc(spreads / math.sqrt(2)) / 2
+    draw = np.random.default_rng(sum(map(len, shares)))
     dealt = np.zeros(PERMUTATIONS)
     for share, time in zip(shares, times, strict=True):
-        # Rows of random order; the sums of what is dealt to each run.
         for start in range(0, PERMUTATIONS, 500):
             part = min(500, PERMUTATIONS - start)
             order = np.argsort(draw.random((part, len(share))), axis=1)
             dealt[start : start + part] += share[order] @ time
-    chance = (1 + int((dealt >= together - 1e-12).sum())) / (PERMUTATIONS + 1)
-    slowdown = math.expm1(min(together / spread * (much - little), 20.0))
-    return Slowdown(kind, count, slowdown, little, much, chance)
+    return (1 + int((dealt >= together - 1e-12).sum())) / (PERMUTATIONS + 1)
 
 
 def centred(values: Floats) -> Floats:

@@ -140,7 +140,7 @@ class SpeedModel:
         left = (sum(own) / len(own) - mean) if own else 0.0
         weight = OWN_SPREAD**2 / (OWN_SPREAD**2 + noise**2 / len(own)) if own else 0.0
         spread = math.sqrt(noise**2 + unsure + (1 - weight) * OWN_SPREAD**2)
-        basis: Basis = "own runs" if len(own) >= LEAST_OWN else "other work"
+        basis: Basis = "own runs" if len(own) >= LEAST_OWN or (own and not compared) else "other work"
         return Speed(mean + weight * left, spread, len(own), compared, basis)
 
     def _spreads(self) -> dict[Fingerprint, float]:
@@ -236,9 +236,10 @@ def doubts(speed: Speed | None, place: Place) -> tuple[str, ...]:
     if speed is None:
         found.append("no finished work tells how fast it is there")
     elif speed.basis == "other work":
-        found.append(f"no work like it has finished there; {speed.compared} other kinds tell of this type")
+        own = f"only {speed.runs} like it" if speed.runs else "no work like it"
+        found.append(f"{own} finished there; {speed.compared} kinds of work tell of this type beside others")
     elif speed.runs < FEW:
-        found.append(f"{speed.runs} runs like it finished there")
+        found.append(f"only {speed.runs} like it finished there")
     if place.spot and not place.node_hours:
         found.append("how often spot is taken back has not been watched")
     elif place.spot and place.interruptions < LEAST_OWN:
@@ -268,12 +269,14 @@ def said(found: Sequence[PlacementOption], workload_id: str) -> str:
     allowed = [each for each in found if each.allowed]
     if not allowed:
         return f"no pool could run {workload_id} as it asks"
+    if len(allowed) == 1:
+        return f"{allowed[0].pool} is the only pool that {workload_id} could run in"
     if not known:
         cheap = min(allowed, key=lambda each: (each.rate_microusd_hour, each.pool))
         return f"how fast it runs anywhere is not known; by price alone, {cheap.pool} is the cheapest by the hour"
     best, others = known[0], known[1:]
     if not others:
-        return f"{best.pool} is the only one of which it is known how fast it runs there"
+        return f"of {best.pool} alone it is known how fast it runs there"
     assert best.cost_microusd is not None
     second = others[0].cost_microusd
     assert second is not None

@@ -55,18 +55,9 @@ class Likes:
     """The finished runs of one kind, and how many of it are under way."""
 
     __slots__ = (
-        "before_last",
-        "count",
-        "ended_ms",
-        "last",
-        "long",
-        "newest",
-        "newest_at",
-        "open",
-        "previous_at",
-        "recent",
-    )
-    __slots__ += ("smoothed", "submitted_at")
+        "before_last", "count", "ended_ms", "last", "long", "newest", "newest_at", "open", "previous_at", "recent",
+        "smoothed", "submitted_at",
+    )  # fmt: skip
 
     def __init__(self, *, long: bool) -> None:
         self.recent = Window(WINDOW)

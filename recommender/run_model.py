@@ -91,8 +91,8 @@ class Opinion(msgspec.Struct):
     high: Floats
     """Opinions of the median and of the 90th percentile."""
     p50: float
-    spread: float
-    """Distance of the first opinion of p90 from p50."""
+    p90: float
+    """Of the trees, or of what stands in for them."""
     said: RunTime
 
 
@@ -110,7 +110,7 @@ class RunModel:
     """Feed it `submitted`, `started`, `outrun` and `ended` in the order they happen."""
 
     def __init__(self, figures: tuple[str, ...] = (), *, fits_itself: bool = True) -> None:
-        """`figures` names those of every submission. Who fits the trees elsewhere asks `training` and calls `adopt`."""
+        """`figures` names those of every submission. Who fits trees elsewhere watches `stale` and calls `adopt`."""
         told = names(figures)
         self._history = History()
         self._middle_at = [told.index(name) for name in MIDDLE]
@@ -135,7 +135,7 @@ class RunModel:
         if id in self._open:
             raise SpecError("id", f"{id} is open already", "Tell its end first, or give another id")
         opinion = self._opinion(submission)
-        number = self._overshoot.submitted(np.array([opinion.p50 + opinion.spread, opinion.p50]))
+        number = self._overshoot.submitted(np.array([opinion.p90, opinion.p50]))
         self._open[id] = Said(self._history.submitted(submission), opinion, number)
         return opinion.said
 
@@ -155,9 +155,10 @@ class RunModel:
         over_p90, over_p50 = self._overshoot.shift(0.9, submission.at_ms)
         high = opinions(np.array([p90 + over_p90, p90, p50 + over_p50]), row[self._high_at])
         top = max(self._high.weigh(user, high) + self._drift.shift if weighed else p90, p50 + NARROWEST)
-        spread = max(p90 - p50, NARROWEST)
         if weighed:
-            low = p50 - spread * max(self._below.at_rank(math.ceil(0.9 * (len(self._below) + 1))), 0.0)
+            low = p50 - max(p90 - p50, NARROWEST) * max(
+                self._below.at_rank(math.ceil(0.9 * (len(self._below) + 1))), 0.0
+            )
         said = RunTime(
             p10_ms=to_ms(min(low, p50 - NARROWEST)),
             p50_ms=to_ms(p50),
@@ -167,7 +168,7 @@ class RunModel:
             nearest=nearest,
             nearest_runs=round(math.expm1(row[self._nearest[nearest][0]])) if nearest else 0,
         )
-        return Opinion(row, middle, high, p50, spread, said)
+        return Opinion(row, middle, high, p50, p90, said)
 
     def started(self, id: str, now_ms: int) -> None:
         """It runs from now on. Left out, nothing is learnt of it before it ends."""
@@ -184,17 +185,21 @@ class RunModel:
         if not said.outrun:
             self._drift.outcome(run_ms > opinion.said.p90_ms)
         self._overshoot.ended(said.number, truth)
-        self._below.add((opinion.p50 - truth) / opinion.spread)
+        self._below.add((opinion.p50 - truth) / max(opinion.p90 - opinion.p50, NARROWEST))
         self._history.ended(said.under, run_ms, now_ms)
         self._rows.append(opinion.row)
         self._runs.append(truth)
         self._ended += 1
-        if self._fits_itself and (rows := self.training()) is not None:
-            self.adopt(Forest(*rows))
+        if self._fits_itself and self.stale():
+            self.adopt(Forest(*self.training()))
 
-    def training(self) -> tuple[Floats, Floats] | None:
-        """Rows and truths to fit the next trees to; None while those at hand are fresh enough."""
-        return (np.array(self._rows), np.array(self._runs)) if self._ended >= self._refit_at else None
+    def stale(self) -> bool:
+        """Whether enough has ended since the last trees were fitted that new ones are due."""
+        return self._ended >= self._refit_at
+
+    def training(self) -> tuple[Floats, Floats]:
+        """Rows and truths to fit the next trees to."""
+        return np.array(self._rows), np.array(self._runs)
 
     def adopt(self, trees: Forest) -> None:
         """They speak from the next submission on."""

@@ -17,7 +17,7 @@ from engine.model import PoolSpec
 from engine.resizing import Recommendation as Size
 from recommender.metrics import kind_of
 from recommender.sizes import Need, SizedKind
-from recommender.suggest import Benefit, Evidence, Suggestion, whole
+from recommender.suggest import MAX_TARGETS, Benefit, Evidence, Suggestion, whole
 
 if TYPE_CHECKING:
     from engine.model import WorkloadSpec
@@ -39,7 +39,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str
     ids: tuple[str, ...]
-    """Of their workloads."""
+    """Of their workloads that go on from a checkpoint, or are services: others cannot be resized while they run."""
     tasks: int
     cpu_milli: int
     """Asked for by one task."""
@@ -114,7 +114,7 @@ def sized_kind(kind: str, use: KindUse, running: Sequence[Running]) -> SizedKind
     cpu, memory = recommended(use)
     saved = [savings(each, cpu, memory) for each in running]
     cpus = use.cpu if use.cpu.count else use.run_cpu
-    asked = max(running, key=lambda each: each.tasks, default=None)
+    asked = max(running, key=lambda each: (each.tasks, each.cpu_milli, each.memory_mib), default=None)
     return SizedKind(
         kind=kind,
         cpu=Need(
@@ -157,17 +157,19 @@ def savings(running: Running, cpu_milli: int, memory_mib: int) -> tuple[int, int
 
 def sizing_findings(kinds: Sequence[SizedKind], running: Sequence[Running]) -> list[Suggestion]:
     """Kinds that ask for far more than they use, and such as may run out of memory."""
-    ids: dict[str, list[str]] = {}
+    by_kind: dict[str, list[Running]] = {}
     for each in running:
-        ids.setdefault(each.kind, []).extend(each.ids)
+        by_kind.setdefault(each.kind, []).append(each)
     found = []
     for kind in kinds:
         if kind.confidence < SURE or not kind.tasks:
             continue
+        mine, cpu, memory = by_kind[kind.kind], kind.cpu.recommended, kind.memory.recommended
         if 0 < kind.memory.asked < kind.memory.recommended and kind.memory.p95 > kind.memory.asked:
-            found.append(short_of_memory(kind, ids[kind.kind]))
+            found.append(short_of_memory(kind, [id_ for each in mine if each.memory_mib < memory for id_ in each.ids]))
         elif wasteful(kind):
-            found.append(too_large(kind, ids[kind.kind]))
+            larger = [each for each in mine if each.cpu_milli > cpu or each.memory_mib > memory]
+            found.append(too_large(kind, [id_ for each in larger for id_ in each.ids]))
     return found
 
 
@@ -221,16 +223,16 @@ def suggestion(
     nothing: str,
     benefit: Benefit,
 ) -> Suggestion:
-    """To resize the workloads of the kind that run. Applies to their next start, so the largest savings come late."""
+    """To resize those of the kind that run and can be stopped for it; where there are none, to tell people."""
     words = {"cpu": lambda value: f"{value}m", "memory": lambda value: f"{value}MiB"}
     request = tuple(f"{name}={words[name](need.recommended)}" for name, need in changes.items())
     return Suggestion(
         kind=token,
         about=kind.kind,
         finding=finding,
-        action="resize",
-        targets=tuple(ids[:100]),
-        parameters=("--request", *request),
+        action="resize" if ids else "notify",
+        targets=tuple(ids[:MAX_TARGETS]) or (kind.kind,),
+        parameters=("--request", *request) if ids else (),
         evidence=tuple(
             Evidence(
                 metric=f"use_{'cpu' if name == 'cpu' else 'memory_mib'} of {kind.kind}, p95 of one task",
@@ -247,7 +249,10 @@ def suggestion(
             "Tell its owner: the next submission can ask for less or more",
             nothing,
         ),
-        thin=(f"{kind.runs} runs and {kind.samples} samples so far",) if kind.confidence < 2 * SURE else (),
+        thin=(
+            *((f"{kind.runs} runs and {kind.samples} samples so far",) if kind.confidence < 2 * SURE else ()),
+            *(() if ids else ("none of what runs could go on from a checkpoint: this is for what comes",)),
+        ),
         severity=kind.saved_cpu_milli / 1000,
         benefit=benefit,
         cost_delta_microusd_hour=-kind.saved_microusd_hour,

@@ -81,7 +81,8 @@ class RecommendationsPane(DetailPane[Recommendations]):
         if shown is None:
             return []
         lines = explanation_lines(shown, detail.now_ms, (), width)
-        return [Section(shown.suggestion.id, tuple(text_line(line) for line in lines), shown.suggestion.kind)]
+        fitting = [part for line in lines for part in (wrap(line, width) if len(line) > width else [line])]
+        return [Section(shown.suggestion.id, tuple(text_line(line) for line in fitting), shown.suggestion.kind)]
 
     async def act(self, app: MusterApp) -> str:
         """Have the action of the chosen one planned, confirmed and done. Gives what to tell. Raises MusterError."""

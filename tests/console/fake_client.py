@@ -47,10 +47,13 @@ from engine.query import (
 )
 from engine.scaling import Autoscaling, ScalingSpec
 from engine.scaling_report import PoolSize, ScalingReport
+from recommender.advice import PlacementAdvice, PlacementOption, Spread
 from recommender.forecasts import Coverage, Forecast, ForecastRequest, HourAhead, MemberSkill
 from recommender.history import History, HistoryPoint, HistoryRequest, ImportReceipt, RunBatch, SampleBatch
 from recommender.metrics import SeriesKey
+from recommender.quotes import Quantiles, Quote, QuoteOption, QuoteRequest, RunTime
 from recommender.recommendations import Recommendation, Recommendations, Simulated, Track
+from recommender.sizes import Need, SizedKind, SizingReport, SizingRequest
 from recommender.suggest import Benefit, Evidence, Suggestion
 from runbooks.plan import (
     ActionName,
@@ -641,6 +644,36 @@ class FakeClient:
             keep_ms=(2 * 86_400_000, 14 * 86_400_000, 400 * 86_400_000), keep_runs=200_000,
         )  # fmt: skip
 
+    def sizing(self, request: SizingRequest) -> SizingReport:
+        self._answer()
+        kinds = tuple(
+            SizedKind(
+                kind=f"acme/{self._text(number, 'train')}",
+                cpu=Need(asked=16_000, p50=4_000, p95=6_000, recommended=7_000),
+                memory=Need(asked=65_536, p50=20_000, p95=30_000, recommended=34_816), samples=2_880, runs=12 * number,
+                confidence=0.5 + number, tasks=8, bumped=number, saved_cpu_milli=72_000, saved_memory_mib=245_760,
+                saved_microusd_hour=1_500_000,
+            )
+            for number in range(2)
+        )  # fmt: skip
+        return SizingReport(version=self.version, kinds=kinds, rightsizing="off", unknown=())
+
+    def advice_on(self, workload_id: str) -> PlacementAdvice:
+        self._answer()
+        options = tuple(
+            PlacementOption(
+                pool=self._text(number, name), gpu_model="H100", spot=spot, zones=("a", "b"), allowed=True,
+                rate_microusd_hour=rate, run_ms=Spread(p10=30 * MINUTE, p50=60 * MINUTE, p90=120 * MINUTE),
+                cost_microusd=Spread(p10=rate // 2, p50=rate, p90=2 * rate), basis="own runs", runs=14, compared=3,
+                interruption_ppm=120_000 if spot else None, interruptions=4, node_hours=900.0, thin=(),
+            )
+            for number, (name, spot, rate) in enumerate((("h100-spot", True, 4_000_000), ("h100", False, 9_000_000)))
+        )  # fmt: skip
+        return PlacementAdvice(
+            version=self.version, workload_id=workload_id, kind="acme/train", options=options,
+            said="h100-spot does it for 56 % less than h100", runs=28, unknown=(),
+        )  # fmt: skip
+
     def import_samples(self, batch: SampleBatch) -> ImportReceipt:
         self._answer()
         return ImportReceipt(taken=sum(len(row.at_ms) for row in batch.series))
@@ -648,6 +681,27 @@ class FakeClient:
     def import_runs(self, batch: RunBatch) -> ImportReceipt:
         self._answer()
         return ImportReceipt(taken=len(batch.runs))
+
+    def quote(self, request: QuoteRequest) -> Quote:
+        self._answer()
+        run_ms = request.run_ms or 6 * 60 * MINUTE
+        rate = 55_040_000 * request.nodes
+        option = QuoteOption(
+            kind="now", label="now", pool=self._text(0, "h100"), machine_type="p5.48xlarge", region="",
+            gpu_model="H100", spot=False, asked_start_ms=self.now_ms, chance_permille=875, looked_ms=24 * 60 * MINUTE,
+            start_ms=Quantiles(p10=self.now_ms, p50=self.now_ms + 40 * MINUTE, p90=None),
+            reason=self._text(1, "8 GPU more are needed"),
+            duration_ms=Quantiles(p10=run_ms, p50=run_ms, p90=run_ms),
+            cost_microusd=Quantiles(**dict.fromkeys(("p10", "p50", "p90"), rate * run_ms // 3_600_000)),
+            rate_microusd_hour=rate, interruption_permille=None, interruption_basis="not looked at", seeds=8,
+            basis="run to its start", arrivals=True, notes=(self._text(2, "a note"),),
+        )  # fmt: skip
+        return Quote(
+            version=self.version, at_ms=self.now_ms, nodes=request.nodes, queue=self._text(3, "research/train"),
+            run_time=RunTime(p10_ms=run_ms, p50_ms=run_ms, p90_ms=run_ms, told=True, samples=0, level="",
+                             p90_coverage_permille=None),
+            options=(option,), assumptions=(self._text(4, "run time: as told"),), warnings=(), took_ms=1,
+        )  # fmt: skip
 
     def forecast(self, request: ForecastRequest) -> Forecast:
         self._answer()

@@ -24,6 +24,9 @@ from engine.model import BudgetSpec, BurstSpec, QueueSpec, ReservationSpec
 from engine.outlook import Ask, AskRun, AskStart, DryRun, Outlook, RunStatus, StartEstimate, WhatIf
 from engine.query import Query, Term
 from recommender.forecasts import ForecastRequest
+from recommender.sizes import SizingRequest
+from recommender.history import HistoryRequest, RunBatch, SampleBatch, SampleRow
+from recommender.metrics import RunRecord
 from runbooks.gate import Gate
 from runbooks.plan import MoneyChange, QueueChange
 from tests.support.elastic_cells import pool, work
@@ -165,6 +168,17 @@ def test_without_a_history_there_is_no_forecast(client: Client) -> None:
     for wrong in (ForecastRequest(subject="queue"), ForecastRequest(hours=0), ForecastRequest(metric="demand_gpus")):
         with pytest.raises(SpecError):
             client.forecast(wrong)
+
+
+def test_sizes_and_placement_are_told_by_both(client: Client, loop: EngineLoop) -> None:
+    loop.call(lambda engine: engine.command(Submit(workloads=(gpu_job("train-1"),))))
+    assert client.sizing(SizingRequest()).kinds == ()
+    assert "nothing is known" in client.sizing(SizingRequest(workload_id="train-1")).unknown[0]
+    advice = client.advice_on("train-1")
+    assert [(option.pool, option.basis, option.allowed) for option in advice.options] == [("gpu", "price only", True)]
+    for ask in (lambda: client.sizing(SizingRequest(workload_id="none")), lambda: client.advice_on("none/advice")):
+        with pytest.raises(NotFoundError):
+            ask()
 
 
 def test_a_queue_is_told_whole_with_the_spec_it_has(client: Client) -> None:
@@ -520,3 +534,33 @@ def test_budgets_are_set_through_the_gate_and_told_with_what_was_charged(client:
     assert sum(each.microusd for each in report.lines) == report.total_microusd
     with pytest.raises(SpecError, match="colour"):
         client.showback(ShowbackRequest(by="colour"))
+
+
+def test_history_is_brought_in_once_and_told_by_window(client: Client) -> None:
+    start = int(time.time() * 1000) // HOUR_MS * HOUR_MS - 2 * HOUR_MS
+    row = SampleRow("gpu_util", "node", "g0", (start, start + 60_000, start + HOUR_MS), (10.0, 30.0, 50.0))
+    run = RunRecord(id="1", source="swf:x", submitted_ms=0, started_ms=1, ended_ms=start, outcome="finished")
+    for _ in range(2):
+        assert client.import_samples(SampleBatch(source="prometheus:lab", series=(row,))).taken == 3
+        assert client.import_runs(RunBatch(runs=(run,))).taken == 1
+    asked = HistoryRequest(
+        metric="gpu_util", of="node", subject="g0", since_ms=start, until_ms=start + 3 * HOUR_MS, step_ms=HOUR_MS
+    )
+    found = client.history(asked)
+    assert [(point.count, point.mean) for point in found.points] == [(2, 20.0), (1, 50.0), (0, None)]
+    assert (found.series[0].source, found.stale_count) == ("prometheus:lab", 1)
+    assert client.history(HistoryRequest(runs=5, until_ms=2**50)).runs == (run,)
+    with pytest.raises(SpecError, match="no 'gpu_utl'"):
+        client.history(HistoryRequest(metric="gpu_utl"))
+    bad = SampleBatch(source="prometheus:lab", series=(SampleRow("gpu_util", "node", "g0", (1,), ()),))
+    with pytest.raises(SpecError, match="as many times"):
+        client.import_samples(bad)
+
+
+def test_a_read_only_client_brings_nothing_in(connect: Connect) -> None:
+    client = connect(read_only=True)
+    with pytest.raises(RefusedError, match="read-only"):
+        client.import_samples(SampleBatch(source="x", series=()))
+    with pytest.raises(RefusedError, match="read-only"):
+        client.import_runs(RunBatch(runs=()))
+    assert client.history(HistoryRequest()).series == ()

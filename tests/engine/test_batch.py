@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 from cells import CLASSES, small_cell, submit, workload
+from effort import examples
 from hypothesis import given, settings
 from random_cells import HOUR, SOME, Life, Player, differences, lives
 
@@ -48,7 +49,7 @@ def journalled(engine: Engine) -> list[ev.AnyEvent]:
     return events
 
 
-@settings(SOME, max_examples=60)
+@settings(SOME, max_examples=examples(60))
 @given(lives())
 def test_batches_leave_what_single_steps_leave(life: Life) -> None:
     """The player's engine does everything one by one, and is watched; this one does what it can at once."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from cells import CLASSES, submit, workload
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from invariants import check_settled, check_state
@@ -49,7 +50,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(steps=steps, policy=st.sampled_from(["easy", "fcfs"]))
 def test_whatever_happens_to_large_gangs_the_books_balance(tmp_path_factory, steps, policy):
     path = tmp_path_factory.mktemp("bulk") / "journal.db"
@@ -81,7 +82,7 @@ def test_whatever_happens_to_large_gangs_the_books_balance(tmp_path_factory, ste
         journal.close()
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=examples(40), deadline=None, derandomize=True)
 @given(
     rows=st.lists(st.integers(0, NODES - 1), min_size=bulk.LEAST, max_size=NODES, unique=True),
     cpu=st.sampled_from([500, 4000]),

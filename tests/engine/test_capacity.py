@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,7 +47,7 @@ def fitting(capacity: Capacity, shape: Shape) -> set[int]:
     }
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None, derandomize=True)
 @given(sizes=st.lists(requests, min_size=1, max_size=6), seed=st.integers(0, 1000), nodes=st.integers(1, 24))
 def test_a_search_finds_a_fitting_node_exactly_when_there_is_one(sizes, seed, nodes):
     capacity = cell(nodes)
@@ -74,7 +75,7 @@ def test_a_search_finds_a_fitting_node_exactly_when_there_is_one(sizes, seed, no
     assert [capacity.free_vector(n) for n in range(nodes)] == [fresh.free_vector(n) for n in range(nodes)]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10_000))
 def test_what_is_found_depends_on_the_state_alone_not_on_how_it_came_about(seed):
     """A restart, which builds the index anew, makes the same choices as the original with its history."""

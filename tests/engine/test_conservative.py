@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from cells import CLASSES, submit, workload
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from invariants import check_state
@@ -101,7 +102,7 @@ arrivals = st.tuples(st.integers(0, 3), st.integers(1, 12), groups)
 """(minutes since the one before, run time, groups)"""
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None, derandomize=True)
 @given(
     nodes=st.lists(st.sampled_from(["gpu", "gpu", "big", "small"]), min_size=2, max_size=6),
     kinds=st.lists(requests, min_size=5, max_size=5, unique=True)

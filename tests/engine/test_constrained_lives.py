@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -115,20 +116,20 @@ def _group(group: TaskGroup, kind: int, random: Random) -> TaskGroup:
     )
 
 
-@settings(SOME, max_examples=25)
+@settings(SOME, max_examples=examples(25))
 @given(constrained())
 def test_whatever_happens_work_is_where_it_asked_to_be(life: Life) -> None:
     live(life)
 
 
-@settings(SOME, max_examples=6)
+@settings(SOME, max_examples=examples(6))
 @given(constrained(durable=True))
 def test_the_journal_brings_constraints_back(life: Life) -> None:
     live(life)
 
 
 @pytest.mark.slow
-@settings(SOME, max_examples=3000)
+@settings(SOME, max_examples=examples(3000))
 @given(constrained())
 def test_three_thousand_lives_with_constraints(life: Life) -> None:
     live(life)

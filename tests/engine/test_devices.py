@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -73,7 +74,7 @@ def test_whole_devices_come_from_the_fewest_groups_and_leave_the_others_whole(fr
     assert f"{closest(free, want, size):b}" == f"{taken:b}"
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=examples(200), deadline=None, derandomize=True)
 @given(free=st.integers(1, 255), size=st.sampled_from([1, 2, 4, 8]), data=st.data())
 def test_no_choice_is_of_fewer_groups_or_leaves_a_fitting_group_with_less(free, size, data):
     want = data.draw(st.integers(1, free.bit_count()))
@@ -194,7 +195,7 @@ def fitting(capacity: Capacity, wanted: Shape) -> set[int]:
     return found
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(
     sizes=st.lists(st.sampled_from(SIZES), min_size=2, max_size=6), seed=st.integers(0, 1000), nodes=st.integers(1, 12)
 )
@@ -225,7 +226,7 @@ def test_a_search_finds_a_fitting_node_exactly_when_there_is_one(sizes, seed, no
     assert not any(capacity.device_used)
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=examples(30), deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10_000))
 def test_what_is_found_depends_on_the_state_alone_not_on_how_it_came_about(seed):
     rng = random.Random(seed)
@@ -330,7 +331,7 @@ class Devices(RuleBasedStateMachine):
         self.before = now
 
 
-Devices.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
+Devices.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None, derandomize=True)
 test_every_reachable_layout_is_legal = Devices.TestCase
 
 
@@ -366,20 +367,20 @@ def with_instances(life: Life) -> Life:
     return dataclasses.replace(life, cell=cell, operations=tuple(map(changed, life.operations)))
 
 
-@settings(SOME, max_examples=40)
+@settings(SOME, max_examples=examples(40))
 @given(lives().map(with_instances))
 def test_whatever_happens_instances_are_legal_and_nothing_is_lost(life: Life) -> None:
     live(life)
 
 
-@settings(SOME, max_examples=10)
+@settings(SOME, max_examples=examples(10))
 @given(lives(durable=True).map(with_instances))
 def test_the_journal_brings_instances_back(life: Life) -> None:
     live(life)
 
 
 @pytest.mark.slow
-@settings(SOME, max_examples=3000)
+@settings(SOME, max_examples=examples(3000))
 @given(lives().map(with_instances))
 def test_three_thousand_lives_with_instances(life: Life) -> None:
     live(life)

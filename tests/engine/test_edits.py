@@ -6,6 +6,7 @@ import re
 
 import pytest
 from cells import small_cell, submit, workload
+from effort import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -58,7 +59,7 @@ WRITTEN = st.one_of(
 """Every kind but a submission, whose text names a file."""
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @example(ed.ChangeQuota(queue="q", nominal={"gpu_milli": MAX_QUANTITY}))
 @example(ed.ResizePool(pool="nodes", count=4))
 @given(WRITTEN)

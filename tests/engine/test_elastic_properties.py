@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
+from effort import examples
 from elastic_cells import MINUTE, SECOND, elastic, order, pool, work
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -201,7 +202,7 @@ def check_nothing_forgotten(engine: Engine) -> None:
             assert planner.outcome == "free" or outlook(state, row) is not None, state.workloads.ids[row]
 
 
-@settings(SOME, max_examples=20)
+@settings(SOME, max_examples=examples(20))
 @given(lives())
 def test_orders_are_safe_whatever_providers_do(life: Life) -> None:
     engine = live(life, life.engine())
@@ -212,7 +213,7 @@ def test_orders_are_safe_whatever_providers_do(life: Life) -> None:
 
 
 @pytest.mark.slow
-@settings(SOME, max_examples=500)
+@settings(SOME, max_examples=examples(500))
 @given(lives())
 def test_hundreds_of_such_lives(life: Life) -> None:
     engine = live(life, life.engine())
@@ -222,7 +223,7 @@ def test_hundreds_of_such_lives(life: Life) -> None:
     check_nothing_forgotten(engine)
 
 
-@settings(SOME, max_examples=8)
+@settings(SOME, max_examples=examples(8))
 @given(lives(honest=True))
 def test_all_work_ends_where_providers_keep_their_word(life: Life) -> None:
     engine = live(life, life.engine())
@@ -237,7 +238,7 @@ def test_all_work_ends_where_providers_keep_their_word(life: Life) -> None:
     assert sum(engine.state.orders.wanted) <= starts
 
 
-@settings(SOME, max_examples=5)
+@settings(SOME, max_examples=examples(5))
 @given(lives(), st.integers(0, 12))
 def test_a_fork_and_a_restart_go_on_alike(tmp_path_factory: pytest.TempPathFactory, life: Life, at: int) -> None:
     path = tmp_path_factory.mktemp("life") / "cell"

@@ -12,12 +12,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from random_cells import SOME, Life, live, lives
 
 from engine import events as ev
 
-MANY = settings(SOME, max_examples=10_000)
+MANY = settings(SOME, max_examples=examples(10_000))
 
 
 @SOME
@@ -26,7 +27,7 @@ def test_whatever_happens_the_books_balance_and_nothing_is_lost(life: Life) -> N
     live(life)
 
 
-@settings(SOME, max_examples=30)
+@settings(SOME, max_examples=examples(30))
 @given(lives(durable=True))
 def test_the_journal_brings_everything_back(life: Life) -> None:
     live(life)
@@ -40,7 +41,7 @@ def test_ten_thousand_lives(life: Life) -> None:
 
 
 @pytest.mark.slow
-@settings(MANY, max_examples=1000)
+@settings(MANY, max_examples=examples(1000))
 @given(lives(durable=True))
 def test_a_thousand_lives_with_restarts(life: Life) -> None:
     live(life)
@@ -49,7 +50,7 @@ def test_a_thousand_lives_with_restarts(life: Life) -> None:
 # -- the same again: P9 -----------------------------------------------------------------------------------------------
 
 
-@settings(SOME, max_examples=10)
+@settings(SOME, max_examples=examples(10))
 @given(lives())
 def test_the_same_life_has_the_same_history(life: Life) -> None:
     first, second = live(life).engine, live(life).engine
@@ -57,6 +58,7 @@ def test_the_same_life_has_the_same_history(life: Life) -> None:
     assert first.state.digest() == second.state.digest()
 
 
+@pytest.mark.thorough
 def test_another_process_comes_to_the_same_end() -> None:
     """Neither the order of sets nor that of dictionaries of strings decides anything."""
     found = {play_elsewhere(hash_seed) for hash_seed in ("1", "2")}
@@ -84,7 +86,7 @@ def digests() -> list[str]:
     """The ends of a few lives, always the same ones."""
     found: list[str] = []
 
-    @settings(SOME, max_examples=8, database=None)
+    @settings(SOME, max_examples=examples(8), database=None)
     @given(lives())
     def play(life: Life) -> None:
         found.append(live(life).engine.state.digest())

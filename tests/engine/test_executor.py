@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 from cells import small_cell, submit, workload
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -160,7 +161,7 @@ class Trials(RuleBasedStateMachine):
             assert max(self.started.values(), default=0) <= 1
 
 
-Trials.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None, derandomize=True)
+Trials.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None, derandomize=True)
 TestTrials = Trials.TestCase
 
 
@@ -771,7 +772,7 @@ class Rehearsal(RuleBasedStateMachine):
 
 
 Rehearsal.TestCase.settings = settings(
-    max_examples=50,
+    max_examples=examples(50),
     stateful_step_count=25,
     deadline=None,
     derandomize=True,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from cells import small_cell, submit, workload
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -450,7 +451,7 @@ work = st.tuples(
 )
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=examples(120), deadline=None, derandomize=True)
 @given(before=st.lists(work, min_size=1, max_size=8), last=work)
 def test_the_first_in_line_starts_exactly_when_it_was_told_if_nothing_else_comes(before, last) -> None:
     """Exact estimates, one group: the earliest start of the first that waits is its start."""

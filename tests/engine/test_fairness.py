@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -80,7 +81,7 @@ def test_what_is_within_the_quota_costs_nothing() -> None:
     assert share(tree, 1, CELL, 0) == 0, "nobody has a quota of CPUs here"
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(
     tasks=st.lists(st.tuples(*(st.integers(0, 9) for _ in range(4))).filter(any), min_size=2, max_size=4),
     weights=st.lists(st.integers(1, 4), min_size=4, max_size=4),
@@ -166,7 +167,7 @@ def averaged(changes: list[tuple[int, int]], looks: list[int]) -> list[Vector]:
     return seen
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 @given(changes=changes, look=st.integers(0, 10**9))
 def test_an_average_is_the_decayed_sum_of_what_was_used_when(changes: list[tuple[int, int]], look: int) -> None:
     now, level, exact = 0, 0, 0.0
@@ -178,7 +179,7 @@ def test_an_average_is_the_decayed_sum_of_what_was_used_when(changes: list[tuple
     assert got[GPU] == pytest.approx(exact, abs=3 + 10**6 * len(changes) / 2**20)
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=examples(50), deadline=None, derandomize=True)
 @given(level=st.integers(1, 10**9), steps=st.lists(st.integers(1, 3000), min_size=1, max_size=300))
 def test_many_short_times_weigh_as_much_as_one_long_time(level: int, steps: list[int]) -> None:
     one, many = planted(QueueSpec(name="q")), planted(QueueSpec(name="q"))
@@ -209,7 +210,7 @@ divisions = st.integers(1, 7).flatmap(
 )
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=examples(300), deadline=None, derandomize=True)
 @given(divisions)
 def test_water_filling_is_the_weighted_max_min_division(division: tuple[int, list[int], list[int]]) -> None:
     amount, wanted, weights = division
@@ -236,7 +237,7 @@ def test_quota_comes_first_and_the_rest_by_weight() -> None:
     assert [vector[GPU] for vector in deserved(tree, CELL, wants)] == [80_000, 63_000, 12_000, 5_000]
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 @given(
     parents=st.lists(st.integers(-1, 6), min_size=1, max_size=8),
     wants=st.lists(st.integers(0, 90_000), min_size=8, max_size=8),
@@ -296,7 +297,7 @@ def test_the_report_says_who_uses_borrows_lends_and_bursts() -> None:
     assert (idle.state, idle.ends_in_ms) == ("idle", 0)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 @given(
     own=st.integers(0, 20),
     members=st.lists(
@@ -338,7 +339,7 @@ def test_a_cell_without_queues_has_an_empty_report() -> None:
     assert report(QueueTree(), CELL, [], 0) == []
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(changes=changes)
 def test_the_same_history_gives_the_same_state_also_through_a_dump(changes: list[tuple[int, int]]) -> None:
     def run(reload: bool) -> tuple[object, list[VertexReport]]:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from cells import small_cell, submit, workload
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from invariants import check_state, task_rate, task_rate_at
@@ -199,13 +200,13 @@ def play(player: Player) -> None:
     check_books(engine.state, engine.witness.history, engine.now_ms)
 
 
-@settings(SOME, max_examples=10)
+@settings(SOME, max_examples=examples(10))
 @given(priced_lives())
 def test_every_node_millisecond_is_charged_once(life: Life) -> None:
     play(Player(life))
 
 
-@settings(SOME, max_examples=4)
+@settings(SOME, max_examples=examples(4))
 @given(priced_lives(durable=True))
 def test_the_books_outlive_a_restart(life: Life) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -217,7 +218,7 @@ def test_the_books_outlive_a_restart(life: Life) -> None:
 
 
 @pytest.mark.slow
-@settings(SOME, max_examples=2000)
+@settings(SOME, max_examples=examples(2000))
 @given(priced_lives())
 def test_two_thousand_lives_are_charged_exactly(life: Life) -> None:
     play(Player(life))

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from invariants import WatchedEngine
@@ -218,26 +219,26 @@ def live(life: Life) -> LossyPlayer:
     return player
 
 
-@settings(SOME, max_examples=8)
+@settings(SOME, max_examples=examples(8))
 @given(lossy())
 def test_whatever_is_lost_gangs_are_whole_and_no_work_is_lost(life: Life) -> None:
     live(life)
 
 
-@settings(SOME, max_examples=8)
+@settings(SOME, max_examples=examples(8))
 @given(lossy(calling=True))
 def test_whoever_falls_silent_gangs_are_whole_and_no_work_is_lost(life: Life) -> None:
     live(life)
 
 
-@settings(SOME, max_examples=2)
+@settings(SOME, max_examples=examples(2))
 @given(lossy(durable=True, calling=True))
 def test_a_restart_in_the_midst_of_losses_loses_nothing(life: Life) -> None:
     live(life)
 
 
 @pytest.mark.slow
-@settings(SOME, max_examples=2000)
+@settings(SOME, max_examples=examples(2000))
 @given(st.one_of(lossy(), lossy(calling=True), lossy(durable=True, calling=True)))
 def test_two_thousand_lives_with_losses(life: Life) -> None:
     live(life)

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -93,7 +94,7 @@ def test_hostile_ids_are_refused_and_shown_safely(value: str) -> None:
 
 
 @given(st.text(max_size=200))
-@settings(max_examples=300, deadline=None, database=None)
+@settings(max_examples=examples(300), deadline=None, database=None)
 def test_an_accepted_id_is_plain_ascii(value: str) -> None:
     try:
         check_id(value, "id")
@@ -304,7 +305,7 @@ def test_defaults_are_not_shared() -> None:
         max_leaves=12,
     )
 )
-@settings(max_examples=300, deadline=None, database=None)
+@settings(max_examples=examples(300), deadline=None, database=None)
 def test_anything_at_all_is_a_spec_or_a_named_error(value: Any) -> None:
     try:
         check_workload(msgspec.convert(value, WorkloadSpec))

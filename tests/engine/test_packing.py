@@ -268,6 +268,7 @@ def measured(workload: str, policy: Policy, seeds: range) -> np.ndarray:
     return np.mean([(run.alloc_at(100), run.alloc_at(130)) for run in runs], axis=0)
 
 
+@pytest.mark.thorough
 def test_one_seed_of_the_default_workload_is_where_the_published_policies_are() -> None:
     """One seed is off its mean by up to three standard deviations of 0.3 (random) or 0.15 points (the others)."""
     for policy, name in PUBLISHED_AS.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -104,11 +105,11 @@ class Line(RuleBasedStateMachine):
                     assert self.pending.position(self.key(row), row, VALUES) == place
 
 
-Line.TestCase.settings = settings(max_examples=50, stateful_step_count=25, deadline=None, derandomize=True)
+Line.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=25, deadline=None, derandomize=True)
 TestLine = Line.TestCase
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=examples(50), deadline=None, derandomize=True)
 @given(by_class=st.booleans(), classes=st.lists(st.integers(0, 3), min_size=1, max_size=30))
 def test_only_where_a_verdict_holds_for_all_do_rows_share_a_group(by_class: bool, classes: list[int]) -> None:
     """Strict order knows one line to a queue; otherwise each kind of request has its own."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_cells import (
@@ -160,19 +161,20 @@ def contests(draw: st.DrawFn) -> Life:
     )
 
 
-@settings(SOME, max_examples=100)
+@settings(SOME, max_examples=examples(100))
 @given(contests())
 def test_preemption_is_just_needed_and_final(life: Life) -> None:
     live(life)
 
 
 @pytest.mark.slow
-@settings(SOME, max_examples=5000)
+@settings(SOME, max_examples=examples(5000))
 @given(contests())
 def test_five_thousand_contests(life: Life) -> None:
     live(life)
 
 
+@pytest.mark.thorough
 def test_contests_have_every_kind_of_preemption() -> None:
     """What the tests above find nothing wrong with does happen in them."""
     seen: set[str] = set()
@@ -276,7 +278,7 @@ def test_with_exact_estimates_no_promised_start_slips(policy: str) -> None:
     assert sum(map(bool, told)) > len(told) // 4, "hardly anything was promised"
 
 
-@settings(SOME, max_examples=40)
+@settings(SOME, max_examples=examples(40))
 @given(st.lists(drafts(exact=True), min_size=1, max_size=6), st.sampled_from(["easy", "conservative"]))
 def test_finite_work_of_every_kind_ends(work: list[Draft], policy: str) -> None:
     """Each in a turn of its own, the same all in one turn: the cell is empty in the end."""

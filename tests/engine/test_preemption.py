@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -465,7 +466,7 @@ class Rules:
                     yield rows
 
 
-@settings(max_examples=250, deadline=None, derandomize=True)
+@settings(max_examples=examples(250), deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**9))
 def test_the_set_is_the_best_that_the_rules_allow_and_nobody_goes_in_vain(seed):
     rng = random.Random(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -173,7 +174,7 @@ def check_figures(tree: QueueTree, plain: Plain, now_ms: int) -> None:
             assert tree.ceiling_at(row, slot, now_ms) == plain.ceiling(name, named, bursting)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None, derandomize=True)
 @given(specs=trees(), data=st.data())
 def test_every_figure_and_answer_follows_from_the_formulas(specs: list[QueueSpec], data) -> None:
     tree, plain, now = planted(specs), Plain(specs), 0
@@ -222,7 +223,7 @@ def busy_trees(draw) -> tuple[QueueTree, int]:
     return tree, now
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 @given(busy=busy_trees())
 def test_nobody_takes_more_than_the_tree_has_nor_what_is_kept_for_others(busy: tuple[QueueTree, int]) -> None:
     tree, now = busy
@@ -240,7 +241,7 @@ def test_nobody_takes_more_than_the_tree_has_nor_what_is_kept_for_others(busy: t
                 assert tree.available(row, slot, now) >= tree.local[at] - tree.used[at], "its own is never lent away"
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 @given(busy=busy_trees(), data=st.data())
 def test_what_is_available_is_the_most_that_lacks_nothing(busy: tuple[QueueTree, int], data) -> None:
     tree, now = busy
@@ -258,7 +259,7 @@ def test_what_is_available_is_the_most_that_lacks_nothing(busy: tuple[QueueTree,
             assert lack.short >= 1
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 @given(specs=trees(), data=st.data())
 def test_a_charge_is_beyond_a_tree_when_it_does_not_fit_the_empty_one(specs: list[QueueSpec], data) -> None:
     tree = planted(specs)
@@ -267,7 +268,7 @@ def test_a_charge_is_beyond_a_tree_when_it_does_not_fit_the_empty_one(specs: lis
     assert (beyond is None) == (lack is None)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 @given(busy=busy_trees())
 def test_a_tree_that_was_dumped_and_loaded_is_the_same(busy: tuple[QueueTree, int]) -> None:
     tree, _ = busy
@@ -278,7 +279,7 @@ def test_a_tree_that_was_dumped_and_loaded_is_the_same(busy: tuple[QueueTree, in
         assert name == "flavors" or getattr(other, name) == value, "derived one queue at a time, or all at once"
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 @given(busy=busy_trees(), data=st.data())
 def test_a_copy_lives_its_own_life(busy: tuple[QueueTree, int], data) -> None:
     tree, now = busy
@@ -591,7 +592,7 @@ def test_only_leaves_take_work() -> None:
 # -- checks at the door -----------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 @given(specs=trees(), data=st.data())
 def test_queues_in_any_order_are_taken_parents_first(specs: list[QueueSpec], data) -> None:
     shuffled = data.draw(st.permutations(specs))
@@ -603,7 +604,7 @@ def test_queues_in_any_order_are_taken_parents_first(specs: list[QueueSpec], dat
         seen.add(spec.name)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 @given(parents=st.lists(st.integers(-1, 6), min_size=1, max_size=7), data=st.data())
 def test_queues_are_refused_exactly_when_following_parents_never_ends(parents: list[int], data) -> None:
     parents = [parent if parent < len(parents) else -1 for parent in parents]

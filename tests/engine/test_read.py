@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from cells import small_cell, submit, workload
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -511,7 +512,7 @@ def test_the_sums_agree_in_the_small_and_in_the_busy_cell(engine: Engine, busy: 
     sums_agree(busy)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=examples(25), deadline=None, derandomize=True)
 @given(
     policy=st.sampled_from(["fcfs", "easy"]),
     work=st.lists(

@@ -6,6 +6,7 @@ from operator import itemgetter
 from pathlib import Path
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from invariants import check_state
@@ -34,7 +35,7 @@ def near(value: float, published: float, percent: float) -> bool:
     ("policy", "estimate", "wait", "slowdown"),
     [
         pytest.param("fcfs", "requested", 389_901, 7510.73, marks=pytest.mark.slow),
-        ("easy", "requested", 6868, 89.07),
+        pytest.param("easy", "requested", 6868, 89.07, marks=pytest.mark.thorough),
         pytest.param("easy", "actual", 6358, 71.24, marks=pytest.mark.slow),
         pytest.param("easy", "last-two", 6525, 77.06, marks=pytest.mark.slow),
         pytest.param("easy-sjbf", "last-two", 6592, 69.79, marks=pytest.mark.slow),
@@ -101,6 +102,7 @@ def test_itp_counts_gpus() -> None:
 
 
 @with_data
+@pytest.mark.thorough
 def test_openb_pods_run_on_their_own_nodes() -> None:
     openb = DATA / "openb"
     plan = prepare(
@@ -134,7 +136,7 @@ outrun their estimate by more than one correction."""
 STEP_S = 20
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=examples(400), deadline=None, derandomize=True)
 @given(
     rows=jobs,
     processors=st.integers(8, 16),

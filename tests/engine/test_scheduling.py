@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 from cells import CLASSES, small_cell, submit, workload
+from effort import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from invariants import check_settled, check_state
@@ -280,7 +281,7 @@ jobs = st.tuples(
 )
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=examples(200), deadline=None, derandomize=True)
 @given(work=st.lists(jobs, min_size=2, max_size=14))
 @example(work=[(2, (8000, 1000), 10, 0), (3, (8000, 1000), 5, 0), (1, (500, 1000), 60, 0)])
 def test_nobody_starts_later_than_the_start_first_promised(work) -> None:
@@ -475,7 +476,7 @@ sizes = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 @given(requests=st.lists(sizes, min_size=1, max_size=25))
 def test_nothing_waits_that_some_node_could_take(requests: Sequence[Resources]) -> None:
     """Single tasks without a run time to promise: each waits only if no node has room for it as a whole."""
@@ -663,7 +664,7 @@ def test_nodes_added_later_take_what_waits() -> None:
     assert nodes(engine, "y") == {"new": 1}
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=examples(40), deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10_000))
 def test_the_same_seed_and_commands_give_the_same_history(seed: int) -> None:
     def play() -> str:

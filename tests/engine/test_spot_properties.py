@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_cells import (
@@ -162,19 +163,19 @@ def live(life: Life) -> None:
 
 
 @given(stormy_lives())
-@settings(SOME, max_examples=16)
+@settings(SOME, max_examples=examples(16))
 def test_no_storm_loses_work_or_breaks_gangs(life: Life) -> None:
     live(life)
 
 
 @given(stormy_lives(durable=True))
-@settings(SOME, max_examples=6)
+@settings(SOME, max_examples=examples(6))
 def test_a_restart_in_a_storm_changes_nothing(life: Life) -> None:
     live(life)
 
 
 @pytest.mark.slow
 @given(st.one_of(stormy_lives(), stormy_lives(durable=True)))
-@settings(SOME, max_examples=600)
+@settings(SOME, max_examples=examples(600))
 def test_many_storms(life: Life) -> None:
     live(life)

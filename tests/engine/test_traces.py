@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from effort import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from reference_sim import figures, jobs_from, simulate
@@ -416,7 +417,7 @@ CONTENTS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=examples(300), deadline=None, derandomize=True)
 @given(content=CONTENTS, zipped=st.booleans(), cut=st.integers(0, 40))
 @example(content=b"\x1f\x8b", zipped=False, cut=0)
 def test_arbitrary_bytes_raise_nothing_but_named_errors(

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import pytest
 from cells import small_cell, submit, workload
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_cells import Player, lives
@@ -31,7 +32,7 @@ from engine.run_times import OF_ESTIMATE, Learnt, quantile, quantiles, uniform, 
 from engine.twin import MOST_AT_ONCE, Twins
 
 HOUR = 3_600_000
-FEW = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=examples(6), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def busy_engine(path: Path | None = None, truth: int = 1) -> Engine:

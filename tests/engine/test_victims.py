@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -135,7 +136,7 @@ class AtMost:
 # -- every subset -----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=examples(200), deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 10**9), limited=st.booleans(), short=st.sampled_from([0, 0, 1, 4, 9]), more=st.integers(1, 4)
 )
@@ -219,8 +220,8 @@ def least_cost(cell: Cell, ask: Ask, level: int) -> int | None:
         (12, 40, (1000, 2000, 4000, 8000), 60),
         (20, 60, (1000, 2000, 4000, 8000), 60),
         (40, 120, (0, 1000, 2000, 4000, 8000), 60),
-        (40, 250, (1000, 2000, 4000), 60),
-        (150, 500, (1000, 2000, 4000, 8000), 20),
+        pytest.param(40, 250, (1000, 2000, 4000), 60, marks=pytest.mark.thorough),
+        pytest.param(150, 500, (1000, 2000, 4000, 8000), 20, marks=pytest.mark.thorough),
     ],
 )
 def test_the_cost_is_that_of_an_integer_program_or_close_to_it(nodes, gangs, devices, cases):
@@ -275,6 +276,7 @@ def halves(rng: random.Random, nodes: int) -> Cell:
     return cell
 
 
+@pytest.mark.thorough
 def test_gangs_that_only_together_clear_a_node_are_chosen_well():
     """To go by each gang's price alone ends up with many halves, and above this."""
     total = least = 0
@@ -289,7 +291,7 @@ def test_gangs_that_only_together_clear_a_node_are_chosen_well():
     assert least <= total <= 1.04 * least
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=examples(30), deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**9), short=st.sampled_from([0, 40]), groups=st.integers(1, 2), most=st.integers(4, 60))
 def test_in_a_larger_cell_nobody_goes_in_vain_and_limits_are_kept(seed, short, groups, most):
     rng = random.Random(seed)

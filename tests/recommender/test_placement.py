@@ -105,7 +105,7 @@ def test_the_cheapest_finished_job_is_first_not_the_cheapest_hour() -> None:
 
 
 def test_with_nothing_but_prices_that_is_what_is_said() -> None:
-    places = [place("T4", 4_000_000), place("H100", 12_000_000, allowed=False)]
+    places = [place("T4", 4_000_000), place("L4", 5_000_000), place("H100", 12_000_000, allowed=False)]
     found = advised(SpeedModel([]), version=1, workload_id="w", like=None, places=places, checkpoint_ms=0)
     assert "by price alone, t4" in found.said
     assert found.unknown

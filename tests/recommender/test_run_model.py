@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import NotFoundError, SpecError
+from recommender.calibration import Mixture, Overshoot, survival_quantile
 from recommender.run_history import Submission
 from recommender.run_model import FIRST_FIT, TREES, Forest, RunModel, RunTime, given_elapsed
 
@@ -48,9 +49,53 @@ def test_nothing_known_is_called_that_and_is_wide() -> None:
 def test_likes_speak_before_trees_can() -> None:
     model = taught(100)
     assert model.submitted("x", submission(200, "bob")).p50_ms == pytest.approx(HOUR, rel=0.3)
-    stranger = model.submitted("y", submission(200, "eve", requested=HOUR))
-    assert stranger.basis == "likes"
+    stranger = model.submitted("y", submission(200, "eve"))
+    assert (stranger.basis, stranger.nearest) == ("likes", "queue size asked")
     assert stranger.p10_ms < stranger.p50_ms < stranger.p90_ms
+
+
+def test_a_request_is_better_than_likes_that_share_only_a_size() -> None:
+    said = taught(30).submitted("y", submission(200, "eve", requested=9 * HOUR))
+    assert (said.basis, said.nearest, said.p90_ms) == ("request", "size", 9 * HOUR)
+
+
+def test_asking_about_work_that_was_not_submitted_leaves_no_trace() -> None:
+    plain, asked = taught(100), taught(100)
+    for at in range(20):
+        about = asked.about(submission(150 + at, "bob"))
+    assert plain.submitted("x", submission(169, "bob")) == about == asked.submitted("x", submission(169, "bob"))
+
+
+def test_runs_under_way_count_as_longer_than_they_have_run() -> None:
+    """Of a burst the short ones end first: the long ones still run, and are not forgotten."""
+    overshoot = Overshoot(1)
+    for at in range(200):
+        number = overshoot.submitted(np.array([0.0]))
+        overshoot.started(number, 0)
+        if at < 100:
+            overshoot.ended(number, 1.0)
+    overshoot.started(overshoot.submitted(np.array([0.0])), 0)
+    for _ in range(4):
+        overshoot.submitted(np.array([0.0]))
+    assert overshoot.shift(0.9, 10**6)[0] == pytest.approx(math.log(10**6))
+    assert overshoot.shift(0.4, 10**6)[0] == pytest.approx(1.0)
+
+
+def test_survival_quantiles_of_known_figures() -> None:
+    """Kaplan-Meier by hand: of four, the second is still under way at 2; alive 3/4, then 3/4 x 1/2, then 0."""
+    values, ended = np.array([1.0, 2.0, 3.0, 4.0]), np.array([True, False, True, True])
+    assert [survival_quantile(values, ended, share) for share in (0.2, 0.25, 0.5, 0.62, 0.7)] == [1, 1, 3, 3, 4]
+    assert survival_quantile(np.array([1.0, 5.0]), np.array([True, False]), 0.9) == 5.0
+
+
+def test_each_user_has_weights_of_their_own() -> None:
+    mixture = Mixture(2, 0.5)
+    for _ in range(300):
+        mixture.learn("ada", np.array([0.0, 9.0]), 0.0)
+        mixture.learn("bob", np.array([0.0, 9.0]), 9.0)
+    assert mixture.weights("ada")[0] > 0.99
+    assert mixture.weights("bob")[1] > 0.99
+    assert mixture.weights("eve") == pytest.approx([0.5, 0.5], abs=0.05)
 
 
 def test_trees_tell_users_and_sizes_apart() -> None:

@@ -117,6 +117,12 @@ def test_waste_is_found_once_enough_is_known() -> None:
     )
 
 
+def test_what_cannot_be_stopped_is_not_to_be_resized() -> None:
+    running_only = [running(ids=()), running(ids=("small",), cpu_milli=2_400, memory_mib=6_000, tasks=1)]
+    (found,) = sizing_findings(sized(of_runs(40), running_only), running_only)
+    assert (found.action, found.targets, found.parameters) == ("notify", ("acme/train",), ())
+
+
 def test_use_above_the_request_is_found_as_a_risk() -> None:
     kinds = sized(of_runs(20, peak_memory_mib=40_000), [running()])
     (found,) = sizing_findings(kinds, [running()])

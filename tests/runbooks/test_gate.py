@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from effort import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
@@ -783,7 +784,7 @@ class GateMachine(RuleBasedStateMachine):
 
 
 TestAnySequence = GateMachine.TestCase
-TestAnySequence.settings = settings(max_examples=200, stateful_step_count=40, deadline=None, database=None)
+TestAnySequence.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None, database=None)
 
 
 def test_work_saved_by_checkpoints_is_not_shown_as_lost(gate: Gate, watched: Watched) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from effort import examples
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from invariants import WatchedEngine, check_in_time, check_settled, check_state
@@ -586,7 +587,7 @@ def lives(draw: st.DrawFn, durable: bool = False, policies: tuple[str, ...] = PO
 # -- playing ----------------------------------------------------------------------------------------------------------
 
 SOME = settings(
-    max_examples=100,
+    max_examples=examples(100),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],

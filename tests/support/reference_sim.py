@@ -11,8 +11,9 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 TAU_S = 10
 """Run times below this do not inflate the bounded slowdown."""
@@ -29,6 +30,15 @@ class Job:
     processors: int
     estimate: int
     user: int = 0
+
+
+class Model(Protocol):
+    """Estimates that are asked for as they are needed, in seconds, of jobs by number."""
+
+    def likely(self, index: int) -> int: ...
+    def safe(self, index: int) -> int: ...
+    def longer(self, index: int, elapsed: float) -> int:
+        """Above `elapsed`, which is more than was expected."""
 
 
 @dataclass(frozen=True)
@@ -62,16 +72,24 @@ def percentile(values: Sequence[float], percent: int) -> float:
     return ordered[position] + remainder * (upper - ordered[position]) // 100
 
 
-def simulate(jobs: Sequence[Job], processors: int, policy: str, *, last_two: bool = False) -> list[float]:
+def simulate(
+    jobs: Sequence[Job], processors: int, policy: str, *, last_two: bool = False, model: Model | None = None
+) -> list[float]:
     """Start time of each job. At one instant: first all ends, then all arrivals, then decisions.
 
     With `last_two` a job's estimate only bounds what is expected of it. That is the mean run time of the two jobs of
     its user that ended last before it arrived, or of the one there is; a running job that outlasts it is expected to
     take longer, step by step, and each step is an occasion for decisions.
+
+    With a model all estimates are its own: its likely ones decide who is short and who will be gone in time, its safe
+    ones when something that runs is expected to end.
     """
-    decide = {"fcfs": _fcfs, "easy": _easy, "easy-sjbf": _easy_sjbf, "conservative": _conservative}[policy]
+    decide = {
+        "fcfs": _fcfs, "easy": _easy, "easy-sjbf": _easy_sjbf, "slowdown": _slowdown, "conservative": _conservative,
+    }[policy]  # fmt: skip
     starts = [-1.0] * len(jobs)
-    estimates: list[float] = [job.estimate for job in jobs]
+    estimates: list[float] = [job.estimate if model is None else model.likely(i) for i, job in enumerate(jobs)]
+    safe = estimates if model is None else [model.safe(i) for i in range(len(jobs))]
     ended_runs: defaultdict[int, list[int]] = defaultdict(list)
     waiting: list[int] = []
     expected: dict[int, float] = {}
@@ -94,15 +112,17 @@ def simulate(jobs: Sequence[Job], processors: int, policy: str, *, last_two: boo
             waiting.append(arrived)
             arrived += 1
         for index in expected:
-            while expected[index] <= now:
+            if model is not None and waiting and expected[index] <= now:
+                expected[index] = starts[index] + model.longer(index, now - starts[index])
+            while model is None and expected[index] <= now:
                 step = CORRECTIONS_S[min(corrections[index], len(CORRECTIONS_S) - 1)]
                 expected[index] = min(expected[index] + step, starts[index] + jobs[index].estimate)
                 corrections[index] += 1
-        chosen = decide(Moment(jobs, estimates, waiting, expected, free, now))
+        chosen = decide(Moment(jobs, estimates, safe, waiting, expected, free, now))
         for index in chosen:
             starts[index] = now
             free -= jobs[index].processors
-            expected[index] = now + estimates[index]
+            expected[index] = now + safe[index]
             heapq.heappush(ends, (now + jobs[index].run, index))
         if chosen:
             gone = set(chosen)
@@ -130,6 +150,8 @@ class Moment:
 
     jobs: Sequence[Job]
     estimates: Sequence[float]
+    safe: Sequence[float]
+    """Estimates that decide when what runs is expected to end."""
     waiting: Sequence[int]
     expected: dict[int, float]
     """Running job -> when it is expected to end."""
@@ -149,19 +171,21 @@ def _fcfs(at: Moment) -> list[int]:
     return chosen
 
 
-def _easy(at: Moment, *, shortest_first: bool = False) -> list[int]:
-    """FCFS; then later jobs, in order, that fit now and do not delay the first blocked one by their estimates."""
+def _easy(at: Moment, *, shortest_first: bool = False, careful_for: Collection[int] = ()) -> list[int]:
+    """FCFS; then later jobs, in order, that fit now and do not delay the first blocked one by their estimates; by their
+    safe ones if it is one of `careful_for`."""
     chosen = _fcfs(at)
     free = at.free - sum(at.jobs[index].processors for index in chosen)
     behind = at.waiting[len(chosen) :]
     if not behind or not free:
         return chosen
-    expected = at.expected | {index: at.now + at.estimates[index] for index in chosen}
+    expected = at.expected | {index: at.now + at.safe[index] for index in chosen}
+    takes = at.safe if behind[0] in careful_for else at.estimates
     shadow, spare = _reservation(at.jobs, expected, free, at.jobs[behind[0]].processors)
     candidates = sorted(behind[1:], key=lambda index: at.estimates[index]) if shortest_first else behind[1:]
     for index in candidates:
         wanted = at.jobs[index].processors
-        in_time = at.now + at.estimates[index] <= shadow
+        in_time = at.now + takes[index] <= shadow
         if wanted > free or not (in_time or wanted <= spare):
             continue
         chosen.append(index)
@@ -176,6 +200,18 @@ def _easy(at: Moment, *, shortest_first: bool = False) -> list[int]:
 def _easy_sjbf(at: Moment) -> list[int]:
     """EASY, with the candidates in order of their estimates; like ones stay in order of arrival."""
     return _easy(at, shortest_first=True)
+
+
+def _slowdown(at: Moment) -> list[int]:
+    """EASY on a queue in which those who have waited for more than three days come first, in order of arrival, and then
+    the others: first whose wait and one hour are most beside the run time expected of it, which is 10 s or more."""
+    waited = {index: at.now - at.jobs[index].arrival for index in at.waiting}
+    overdue = [index for index in at.waiting if waited[index] > 3 * 24 * 3600]
+    rest = sorted(
+        (index for index in at.waiting if index not in overdue),
+        key=lambda index: (-(waited[index] + 3600) / max(at.estimates[index], TAU_S), index),
+    )
+    return _easy(replace(at, waiting=overdue + rest), careful_for=overdue)
 
 
 def _reservation(jobs: Sequence[Job], expected: dict[int, float], free: int, wanted: int) -> tuple[float, int]:

@@ -1,0 +1,129 @@
+"""The commands `muster size` (what work asks for against what it uses) and `muster advise` (where it would do best)."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from console.attach import connect
+from console.plain import table
+from console.show import write_json, write_lines
+from console.text import NONE, cut, duration, mebibytes, milli, money, printable, wrap
+from recommender.sizes import SizingRequest
+
+if TYPE_CHECKING:
+    from recommender.advice import PlacementAdvice, PlacementOption
+    from recommender.sizes import SizedKind, SizingReport
+
+WIDTH = 80
+KIND = 22
+"""Cells of a kind's name."""
+POOL = 20
+MOST_KINDS = 40
+"""Shown; `--json` has all."""
+
+
+def size(arguments: argparse.Namespace) -> None:
+    with closing(connect(arguments)) as client:
+        report = client.sizing(SizingRequest(workload_id=arguments.id or ""))
+    if arguments.json:
+        write_json(report)
+        return
+    write_lines(size_lines(report))
+    for text in report.unknown:
+        print(f"muster: {printable(text)}", file=sys.stderr)
+
+
+def size_lines(report: SizingReport) -> list[str]:
+    """Two lines for each kind: CPU and memory of one task, and what all that run now would save."""
+    if not report.kinds:
+        return ["nothing is known yet of what work uses: it is reported by agents, or simulated"]
+    rows = [row for kind in report.kinds[:MOST_KINDS] for row in kind_rows(kind)]
+    titles = ("KIND, ONE TASK", "", "ASKED", "P50", "P95", "BETTER", "SAVES", "$/H", "SEEN")
+    lines = table(titles, rows, (False, False, *(True,) * 7))
+    if len(report.kinds) > MOST_KINDS:
+        lines.append(f"and {len(report.kinds) - MOST_KINDS} more kinds: --json has all")
+    cpu = sum(max(kind.saved_cpu_milli, 0) for kind in report.kinds)
+    memory = sum(max(kind.saved_memory_mib, 0) for kind in report.kinds)
+    saved = sum(max(kind.saved_microusd_hour, 0) for kind in report.kinds)
+    unsure = sum(kind.confidence < 1 for kind in report.kinds)
+    text = (
+        f"what runs now could do with {milli(cpu)} CPU and {mebibytes(memory)} less, {money(saved)} an hour. "
+        f"SEEN: 1 is a day of samples or ten runs; {unsure} of {len(report.kinds)} kinds have less and are left alone. "
+        + (
+            "New work gets what is better by itself."
+            if report.rightsizing == "initial"
+            else "Nothing is resized by itself."
+        )
+    )
+    return [*lines, "", *wrap(text, WIDTH)]
+
+
+def kind_rows(kind: SizedKind) -> list[list[str]]:
+    cpu, memory = kind.cpu, kind.memory
+    died = f"{kind.bumped} died" if kind.bumped else ""
+    return [
+        [
+            cut(printable(kind.kind), KIND), "cpu", known(cpu.asked, milli), known(cpu.p50, milli),
+            known(cpu.p95, milli), known(cpu.recommended, milli), milli(kind.saved_cpu_milli) if kind.tasks else NONE,
+            money(kind.saved_microusd_hour) if kind.tasks else NONE, f"{kind.confidence:.1f}",
+        ],
+        [
+            f"  {kind.tasks:,} tasks run" if kind.tasks else "  none runs", "mem", known(memory.asked, mebibytes),
+            known(memory.p50, mebibytes), known(memory.p95, mebibytes), known(memory.recommended, mebibytes),
+            mebibytes(kind.saved_memory_mib) if kind.tasks else NONE, "", died,
+        ],
+    ]  # fmt: skip
+
+
+def known(value: int, show: Callable[[int], str]) -> str:
+    return show(value) if value else NONE
+
+
+def advise(arguments: argparse.Namespace) -> None:
+    with closing(connect(arguments)) as client:
+        advice = client.advice_on(arguments.id)
+    if arguments.json:
+        write_json(advice)
+        return
+    write_lines(advice_lines(advice))
+    for text in advice.unknown:
+        print(f"muster: {printable(text)}", file=sys.stderr)
+
+
+def advice_lines(advice: PlacementAdvice) -> list[str]:
+    """The options, cheapest finished job first, and what each rests on."""
+    lines = wrap(printable(advice.said), WIDTH)
+    if not advice.options:
+        return lines
+    rows = [option_row(option) for option in advice.options]
+    titles = ("POOL", "$/H", "RUNS P50", "A JOB P10", "P50", "P90", "TAKEN", "RUNS", "")
+    lines += ["", *table(titles, rows, (False, *(True,) * 7, False))]
+    doubts = [
+        line
+        for option in advice.options
+        for line in wrap(f"{printable(option.pool)}: {'; '.join(map(printable, option.thin))}", WIDTH)
+        if option.thin
+    ]
+    kind = f"work like it: {printable(advice.kind)}, {advice.runs:,} finished" if advice.kind else ""
+    return [*lines, *(["", kind] if kind else []), *(["", *doubts] if doubts else [])]
+
+
+def option_row(option: PlacementOption) -> list[str]:
+    cost: Sequence[str] = (NONE, NONE, NONE)
+    if option.cost_microusd is not None:
+        cost = [money(each) for each in (option.cost_microusd.p10, option.cost_microusd.p50, option.cost_microusd.p90)]
+    odds = NONE if option.interruption_ppm is None else f"{option.interruption_ppm / 10_000:.0f}%"
+    notes = [*(["spot"] if option.spot else []), *([] if option.allowed else ["not as it asks"])]
+    return [
+        cut(printable(option.pool), POOL),
+        money(option.rate_microusd_hour),
+        NONE if option.run_ms is None else duration(option.run_ms.p50),
+        *cost,
+        odds,
+        f"{option.runs:,}" + ("" if option.basis != "other work" else f"+{option.compared}"),
+        ", ".join(notes),
+    ]

@@ -1,0 +1,100 @@
+"""Options tried by the twin: each alone, under the same draws, and as far as there is time."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from cells import submit, workload
+
+from engine.control import Engine
+from engine.errors import SpecError
+from engine.model import WorkloadSpec
+from engine.options import run_time_in, share_of
+from engine.outlook import AskOptions, AskRun, DryRun, Options
+from engine.twin import Twins
+from tests.engine.test_eta import experienced, job, told
+
+HOUR, MINUTE = 3_600_000, 60_000
+
+
+def tried(engine: Engine, *workloads: WorkloadSpec, run_ms: int = HOUR, **more: object) -> Options:
+    given = {"seeds": 2, "arrivals": False} | more
+    answer = told(engine, AskOptions(workloads=workloads, run_ms=((run_ms,),) * len(workloads), **given))  # type: ignore[arg-type]
+    assert isinstance(answer, Options)
+    return answer
+
+
+def test_each_option_is_alone_and_ends_when_its_run_time_says() -> None:
+    engine = experienced()
+    before = engine.state.digest()
+    later = job("later", not_before_ms=engine.now_ms + 3 * HOUR) if False else msgspec.structs.replace(
+        job("later"), not_before_ms=engine.now_ms + 3 * HOUR
+    )
+    found = tried(engine, job("now"), job("too"), later, run_ms=2 * HOUR)
+    assert [trial.id for trial in found.trials] == ["now", "too", "later"]
+    for trial, wait_ms in zip(found.trials, (0, 0, 3 * HOUR), strict=True):
+        assert len(trial.attempts) == 2
+        for one in trial.attempts:
+            assert one.started_ms == engine.now_ms + wait_ms
+            assert one.ended_ms == one.started_ms + 2 * HOUR
+            assert one.cost_microusd == 2 * sum(held.rate_microusd_hour for held in one.placed)
+            assert (one.stops, [(held.pool, held.tasks) for held in one.placed]) == (0, [("gpu", 1)])
+    assert engine.state.digest() == before
+
+
+def test_an_option_and_a_dry_run_of_the_same_work_agree() -> None:
+    engine = experienced()
+    engine.command(submit(job("runs")))
+    engine.advance(engine.now_ms + 10 * MINUTE)
+    # Its like took an hour each of the two that were asked for.
+    option = tried(engine, job("new"), run_ms=HOUR).trials[0]
+    dry = told(engine, AskRun(workloads=(job("new"),), seeds=2))
+    assert isinstance(dry, DryRun)
+    (trial,) = dry.trials
+    assert trial.start.p50_ms == engine.now_ms + 50 * MINUTE
+    assert {one.started_ms for one in option.attempts} == {trial.start.p50_ms}
+    assert {one.ended_ms for one in option.attempts} == {trial.end_p50_ms}
+    assert {one.cost_microusd for one in option.attempts} == {trial.cost.p50}
+    assert option.reason == trial.reason != ""
+
+
+def test_an_option_that_is_stopped_tells_how_often_and_costs_what_it_held() -> None:
+    engine = experienced(gpu_nodes=2)
+    classes = [job(f"mean{i}", queue="b") for i in range(2)]
+    engine.command(submit(*classes))
+    found = tried(engine, msgspec.structs.replace(job("mine", priority="low"), queue="b"))
+    assert found.trials[0].attempts[0].started_ms == engine.now_ms + HOUR
+    assert found.trials[0].attempts[0].stops == 0
+
+
+def test_where_time_is_short_there_are_fewer_seeds_and_what_has_room_is_still_known() -> None:
+    engine = experienced()
+    found = tried(engine, job("new"), until="started", seeds=100, within_ms=150, arrivals=True)
+    (trial,) = found.trials
+    assert 1 <= len(trial.attempts) == found.seeds <= 100
+    assert {one.started_ms for one in trial.attempts} == {engine.now_ms}
+    assert engine.workload("past0").state == "finished"
+
+
+def test_the_same_seed_gives_the_same_options() -> None:
+    engine = experienced(gpu_nodes=2)
+    engine.command(submit(*[workload(f"w{i}", gpu=8000, run=HOUR, estimate=3 * HOUR) for i in range(4)]))
+    first, again = (tried(engine, job("new"), arrivals=True, seed=5) for _ in range(2))
+    assert first == again
+
+
+def test_run_times_of_the_seeds_are_spread_evenly_the_median_first() -> None:
+    likely = [10, 20, 30, 40, 50, 60, 70, 80, 90]
+    assert run_time_in(likely, 0) == 50
+    assert run_time_in([7], 3) == 7
+    shares = sorted(share_of(n) for n in range(50))
+    assert all(abs(share - (i + 0.5) / 50) < 0.03 for i, share in enumerate(shares))
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [({"run_ms": ()}, "run_ms"), ({"run_ms": ((5, 3),)}, "ascending"), ({"run_ms": ((1,),), "within_ms": -1}, "negative")],
+)
+def test_an_ask_that_makes_no_sense_is_refused(more: dict[str, object], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        Twins(experienced()).start(AskOptions(workloads=(job("new"),), **more))  # type: ignore[arg-type]

@@ -1,0 +1,154 @@
+"""The backtest of queueing: its rows against other simulators and by hand, and no look at the future."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from console.cli import run as muster
+from engine.errors import SpecError
+from engine.traces.by_count import Jobs
+from engine.traces.by_estimate import LastTwo, backfill
+from engine.traces.replay import replay
+from recommender.backtest_queueing import ROWS, Learned, backtest, jobs_of, read, score
+from recommender.run_history import Submission
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+HOUR = 3_600_000
+LINE = "{} {} 0 {} {} -1 -1 {} {} -1 1 {} 1 -1 -1 -1 -1 -1\n"
+"""Of an SWF log: number, submitted, ran, processors twice, requested, user."""
+
+
+def busy(jobs: int, *, seed: int) -> tuple[list[Submission], list[int]]:
+    """More work than eight processors can do at once, by users of their own habits; run times in ms."""
+    draw, asked, runs, at = random.Random(seed), [], [], 0
+    for _ in range(jobs):
+        at += draw.randrange(1, 400_000)
+        user = draw.choice("abcd")
+        runs.append(draw.randrange(1, 2 * 60_000 * (ord(user) - 96) ** 3))
+        asked.append(
+            Submission(at_ms=at, user=user, size=draw.choice((1, 2, 4)), requested_ms=draw.choice((0, 2 * HOUR)))
+        )
+    return asked, runs
+
+
+def starts_of(asked: list[Submission], runs: list[int]) -> list[int]:
+    jobs = Jobs([each.at_ms for each in asked], runs, runs, [each.size for each in asked])
+    return backfill(jobs, 8, Learned(asked, runs), "slowdown")
+
+
+def test_the_future_changes_no_start_before_it() -> None:
+    """After a moment everything is noise: what arrives, and how long runs what has not ended by then."""
+    asked, runs = busy(395, seed=1)
+    truly = starts_of(asked, runs)
+    moment, draw = sorted(start + run for start, run in zip(truly, runs, strict=True))[350], random.Random(2)
+    noise = []
+    for each, run, start in zip(asked, runs, truly, strict=True):
+        if start > moment:
+            noise.append(draw.randrange(1, 10**8))
+        else:
+            noise.append(run if start + run <= moment else moment - start + draw.randrange(1, 10**8))
+    known = sum(each.at_ms <= moment for each in asked)
+    later = [Submission(at_ms=each.at_ms, user="x", size=draw.choice((1, 8))) for each in asked[known:]]
+    falsely = starts_of([*asked[:known], *later], noise)
+    started = [at for at, start in enumerate(truly) if start <= moment]
+    assert len(started) > 350
+    assert known - len(started) > 5, "some were waiting"
+    assert sum(runs[at] != noise[at] for at in started) > 2, "some were running"
+    assert [falsely[at] for at in started] == [truly[at] for at in started]
+    assert all(start > moment for at, start in enumerate(falsely) if truly[at] > moment)
+    assert falsely != truly
+
+
+def log(path: Path, jobs: int, *, seed: int) -> Path:
+    draw, at, text = random.Random(seed), 0, ""
+    for number in range(1, jobs + 1):
+        at += draw.randrange(200)
+        size, run = draw.choice((1, 2, 4)), draw.randrange(1, 900)
+        request = draw.choice((-1, 600, 1200))
+        text += LINE.format(number, at, run, size, size, request, draw.randrange(3))
+    path.write_text(text)
+    return path
+
+
+def test_rows_without_learning_are_those_of_the_replay(tmp_path: Path) -> None:
+    path = log(tmp_path / "log.swf", 120, seed=3)
+    scores = backtest(read(path, "swf", nodes=5, arrivals=0.8), "swf")
+    for row, policy, estimate in (
+        ("easy_requested", "easy", "requested"),
+        ("easy_actual", "easy", "actual"),
+        ("easy_plus_plus", "easy-sjbf", "last-two"),
+    ):
+        through = replay(path, "swf", nodes=5, arrivals=0.8, policy=policy, estimate=estimate, through="engine")
+        assert scores[row].n == through.jobs == 120
+        assert scores[row].avg_wait_s == pytest.approx(through.avg_wait_s, abs=1e-9)
+        assert scores[row].avg_bounded_slowdown == pytest.approx(through.avg_bounded_slowdown, abs=1e-9)
+        assert scores[row].p95_wait_s == through.p95_wait_s
+
+
+def test_a_small_trace_by_hand(tmp_path: Path) -> None:
+    """One processor. The user's runs of 10 s come to be expected although he asks for 1000 s, and go before a run of
+    500 s that came earlier; EASY keeps the order of arrival."""
+    rows = [(number, number * 100, 10, 1000, 1) for number in range(6)]
+    rows += [(6, 600, 100, 100, 2), (7, 610, 500, 500, 3), (8, 620, 10, 1000, 1)]
+    path = tmp_path / "log.swf"
+    path.write_text("".join(LINE.format(n, at, run, 1, 1, asked, user) for n, at, run, asked, user in rows))
+    scores = backtest(read(path, "swf", nodes=1), "swf", every=True)
+    # The first waits 90 s; then the long one (90 + 0) and the short one behind it (580), or the other way (80 and 100).
+    assert scores["easy_requested"].avg_wait_s == pytest.approx((90 + 580) / 9)
+    assert scores["muster"].avg_wait_s == pytest.approx((80 + 100) / 9)
+    assert scores["muster"].max_wait_s == 100
+    assert scores["muster"].avg_bounded_slowdown == pytest.approx((7 + 600 / 500 + 90 / 10) / 9)
+    # Nobody may overtake the first that waits; so learning helps only behind it.
+    assert scores["easy_learned"].avg_wait_s == scores["easy_requested"].avg_wait_s
+    assert list(scores) == list(ROWS)
+
+
+def test_the_command_tells_every_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = log(tmp_path / "log.swf", 40, seed=4)
+    command = ["backtest", "queueing", str(path), "--format", "swf", "--nodes", "4"]
+    assert muster([*command, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert list(told)[:4] == ["easy_requested", "muster", "easy_plus_plus", "easy_actual"]
+    assert "easy_learned" not in told
+    for scores in told.values():
+        assert {"avg_wait_s", "avg_bounded_slowdown"} <= set(scores)
+        assert scores["n"] == 40
+    assert muster(command) == 0
+    shown = capsys.readouterr().out
+    assert "BOUNDED SLOWDOWN" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_what_cannot_run_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "log.swf"
+    path.write_text(LINE.format(1, 0, 10, 8, 8, 60, 1) + "nonsense\n")
+    with pytest.raises(SpecError, match="no job that could run on 4"):
+        read(path, "swf", nodes=4)
+    command = ["backtest", "queueing", str(path), "--format", "swf", "--nodes", "8"]
+    assert muster([*command, "--arrivals", "0"]) == 2
+    assert muster(command) == 0
+    assert "1 lines could not be read" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "format", "nodes", "arrivals", "wait", "slowdown"),
+    [
+        ("swf/KTH-SP2-1996-2.swf.gz", "swf", 100, 1.0, 6592, 69.79),
+        ("swf/CEA-Curie-sample-30k.swf.gz", "swf", 93_312, 1.0, 217, 2.08),
+        ("swf/NASA-iPSC-1993-3.1-cln.swf.gz", "swf", 128, 0.55, 32_151, 367.49),
+    ],
+)
+def test_easy_plus_plus_gives_the_published_figures(name, format, nodes, arrivals, wait, slowdown) -> None:
+    path = SHARED / name
+    if not path.exists():
+        pytest.skip(f"{path} is not here: the shared traces are kept outside the project")
+    plan = read(path, format, nodes=nodes, arrivals=arrivals)
+    jobs = jobs_of(plan)
+    met = score(jobs, backfill(jobs, plan.units, LastTwo(jobs, [job.user for job in plan.jobs])))
+    assert met.avg_wait_s == pytest.approx(wait, rel=0.01)
+    assert met.avg_bounded_slowdown == pytest.approx(slowdown, rel=0.01)
