@@ -6,9 +6,10 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from console.figures import change, spread
+from console.figures import amount, change
 from console.plain import table
 from console.text import cut, duration, money, permille, printable, timestamp, wrap
+from recommender.follow_up import figure
 
 if TYPE_CHECKING:
     from engine.outlook import Figure
@@ -20,6 +21,8 @@ WIDTH = 80
 SHOWN_IDS = 5
 SHOWN_FIGURES = 3
 """Figures of a try that a list shows; the explanation has all."""
+TOLD = ("wait_mean", "waiting", "evictions", "cost")
+"""Figures that are told also where nothing changes."""
 BAR = 22
 FULL, LIKELY, MAYBE = "█", "▓", "░"
 """Up to p10, up to p50, up to p90."""
@@ -121,11 +124,12 @@ def simulated_lines(simulated: Simulated, now_ms: int, width: int = WIDTH) -> li
         lines += _wrapped(f"muster whatif --edit {shlex.quote(printable(edit))}", 2, width)
     if simulated.figures:
         rows = [
-            [_title(figure), spread(figure.unit, figure.before), spread(figure.unit, figure.after), change(figure)[0]]
-            for figure in simulated.figures
-            if figure.of == "cell" or figure.name in ("wait_mean", "waiting")
+            [_title(each), amount(each.unit, each.before.p50), amount(each.unit, each.after.p50), change(each)[0]]
+            for each in simulated.figures
+            if each.name in TOLD or (each.of == "cell" and (each.change.least, each.change.most) != (0, 0))
         ]
-        lines += [f"  {line}" for line in table(("", "BEFORE", "AFTER", "CHANGE"), rows, (False, True, True, False))]
+        titles = ("MEDIANS", "BEFORE", "AFTER", "CHANGE (P10..P90)")
+        lines += [f"  {line}" for line in table(titles, rows, (False, True, True, False))]
     return lines
 
 
@@ -150,8 +154,8 @@ def _skill(each: Recommendation) -> str:
     return printable(f"{skill.model}: {skill.measure}: {skill.value} ({scored})")
 
 
-def _title(figure: Figure) -> str:
-    return f"{figure.of} {printable(figure.subject)}: {figure.title}" if figure.subject else figure.title
+def _title(of: Figure) -> str:
+    return f"{of.of} {printable(of.subject)}: {of.title}" if of.subject else of.title
 
 
 # --- parts
@@ -184,10 +188,8 @@ def evidence_text(item: Evidence) -> str:
 
 def expected_text(expected: Expected) -> str:
     of = printable(f"{expected.of} {expected.subject}".strip())
-    return (
-        f"{expected.metric} of {of} from {expected.was:,.6g} to {expected.to:,.6g} "
-        f"within {duration(expected.within_ms)}"
-    )
+    was, to = figure(expected.metric, expected.was), figure(expected.metric, expected.to)
+    return f"{expected.metric} of {of} from {was} to {to} within {duration(expected.within_ms)}"
 
 
 def track_text(track: Track) -> str:
@@ -231,9 +233,9 @@ def tried_text(simulated: Simulated, now_ms: int, *, brief: bool = True) -> str:
     if not brief:
         return basis + (f"; {printable(simulated.why)}" if simulated.why else "")
     told = [
-        f"{figure.title.lower()} {change(figure)[0]}"
-        for figure in simulated.figures
-        if figure.of == "cell" and (figure.change.least, figure.change.most) != (0, 0)
+        f"{each.title.lower()} {change(each)[0]}"
+        for each in simulated.figures
+        if each.of == "cell" and (each.change.least, each.change.most) != (0, 0)
     ]
     return f"{'; '.join(told[:SHOWN_FIGURES]) or 'nothing changes'} ({basis})"
 

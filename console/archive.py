@@ -22,7 +22,7 @@ from recommender.history import (
     RunCount,
     SampleBatch,
 )
-from recommender.metrics import CELL, METRICS, OFS, Sample
+from recommender.metrics import CELL, METRICS, OFS
 
 if TYPE_CHECKING:
     from engine.loop import EngineLoop
@@ -95,12 +95,8 @@ class Archive:
         if (count := sum(len(row.at_ms) for row in batch.series)) > MOST_SAMPLES:
             raise SpecError("series", f"{count:,} samples, at most {MOST_SAMPLES:,} at once", "Split it")
         refused: Counter[str] = Counter()
-        samples = (
-            Sample(row.metric, row.of, row.subject, at_ms, value)
-            for row in batch.series
-            for at_ms, value in zip(row.at_ms, row.values, strict=True)
-        )
-        taken = self.telemetry.add(samples, source=batch.source, step_ms=batch.step_ms, refused=refused)
+        rows = ((row.metric, row.of, row.subject, row.at_ms, row.values) for row in batch.series)
+        taken = self.telemetry.add_rows(rows, source=batch.source, step_ms=batch.step_ms, refused=refused)
         self.telemetry.tidy()
         return _receipt(taken, refused)
 

@@ -72,7 +72,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RuntimeEstimate(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a workload may run in all, in milliseconds, what that rests on, and how well such estimates have held."""
+    """How long a workload may run in all, in milliseconds, what that rests on, and how such estimates have held."""
 
     p10_ms: int
     p50_ms: int
@@ -139,7 +139,7 @@ class Client(Protocol):
         ...
 
     def estimate(self, workload_id: str) -> RuntimeEstimate | None:
-        """How long work like it ran; None while too little of its like has finished."""
+        """How long it may run in all; None when nothing is known that is like it, and it asked for no time."""
         ...
 
     def unblocking(self, workload_id: str) -> Unblocking:

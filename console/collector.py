@@ -19,8 +19,8 @@ from engine.errors import MusterError
 from engine.gauges import CPU, GPU, Ended, Gauges, Look
 from engine.model import WorkloadState
 from engine.usage import Peaks
-from recommender.buckets import MINUTE_MS
 from recommender.metrics import CELL, RunRecord, Sample, kind_of
+from recommender.retention import MINUTE_MS
 from recommender.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -108,7 +108,8 @@ class Collector:
             self._tenants = {key.subject: None for key in self._telemetry.keys("demand_cpu", "tenant")}
         seen = self._loop.call(self._look)
         look = seen.look
-        self._keep_runs(look)
+        if not self._keep_runs(look):
+            return 0
         samples = list(self._samples(seen))
         step_ms = max(MINUTE_MS, look.now_ms - look.since_ms) if self._begun else MINUTE_MS
         self._begun, self._taken = True, look.taken
@@ -139,7 +140,8 @@ class Collector:
 
     # -- beside it ----------------------------------------------------------------------------------------------------
 
-    def _keep_runs(self, look: Look) -> None:
+    def _keep_runs(self, look: Look) -> bool:
+        """Returns False when told to stop meanwhile: the next start looks at all of it again."""
         rows, pools = look.ended_rows.tolist(), look.ended_pool.tolist()
         extra = len(rows) - MOST_ENDS
         if extra > 0:
@@ -151,6 +153,9 @@ class Collector:
             part, where = rows[at : at + PAGE], pools[at : at + PAGE]
             ends = self._loop.call(lambda engine, part=part, where=where: self._ends(engine, part, where, look.now_ms))  # type: ignore[misc]
             self._telemetry.add_runs(_record(end, cpu, memory) for end, (cpu, memory) in ends)
+            if self._stopping.is_set():
+                return False
+        return True
 
     def _samples(self, seen: Seen) -> Iterator[Sample]:
         look, at_ms = seen.look, seen.look.now_ms

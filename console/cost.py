@@ -215,7 +215,9 @@ def _names(option: QuoteOption) -> tuple[str, str]:
 def _starts(option: QuoteOption, now_ms: int) -> list[str]:
     def text(at_ms: int | None) -> str:
         if at_ms is None:
-            return f"after {duration(option.looked_ms)}" if option.looked_ms else NONE
+            # It was not run ahead to its end; but it does not start before it was asked to.
+            after_ms = max(option.looked_ms, option.asked_start_ms - now_ms)
+            return f"after {duration(after_ms)}" if after_ms > 0 else NONE
         return "now" if at_ms <= now_ms else f"in {duration(at_ms - now_ms)}"
 
     return [text(at_ms) for at_ms in (option.start_ms.p10, option.start_ms.p50, option.start_ms.p90)]
@@ -227,10 +229,11 @@ def _each(values: Quantiles, text: Callable[[int], str]) -> list[str]:
 
 def _beneath(option: QuoteOption) -> list[str]:
     """Odds, why not at once, and what else there is to say, wrapped."""
-    if option.chance_permille is not None and option.chance_permille < 1000:
+    chance = ""
+    if option.chance_permille == 0:
+        chance = f"it did not start within the {duration(option.looked_ms)} that it was run ahead"
+    elif option.chance_permille is not None and option.chance_permille < 1000:
         chance = f"starts within {duration(option.looked_ms)} in {option.chance_permille / 10:g}% of the seeds"
-    else:
-        chance = ""
     odds = "not known" if option.interruption_permille is None else f"{option.interruption_permille / 10:g}%"
     texts = [
         f"{money(option.rate_microusd_hour)} an hour while it runs; {_seeds(option)}",
@@ -253,4 +256,5 @@ def _wrapped(texts: Sequence[str]) -> list[str]:
 def _seeds(option: QuoteOption) -> str:
     if not option.seeds:
         return option.basis
-    return f"{option.basis} in {option.seeds} seed{'s' if option.seeds != 1 else ''}"
+    basis = option.basis if option.chance_permille else "run ahead"
+    return f"{basis} in {option.seeds} seed{'s' if option.seeds != 1 else ''}"

@@ -32,8 +32,9 @@ from engine.loop import EngineLoop, Feed
 from engine.model import CellSpec
 from engine.records import Records
 from recommender.ahead import CapacityForecaster
+from recommender.retention import Retention
 from recommender.shelf_tables import Kept
-from recommender.telemetry import Retention, Telemetry, clock_of
+from recommender.telemetry import Telemetry, clock_of
 from runbooks.gate import Gate
 
 KEEP_ALIVE_S = 75

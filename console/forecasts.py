@@ -59,8 +59,10 @@ class Forecasts:
         self._rows: ForecastRows | None = None
         self._made: OrderedDict[tuple[str, str, str, int, int], tuple[Past, DemandForecast]] = OrderedDict()
         """(metric, of, subject, end of the last known hour, hours ahead) -> what was made."""
-        self._lock = threading.Lock()
+        self._making = threading.Lock()
         """Held to make one: one core is enough."""
+        self._lock = threading.Lock()
+        """Held to look at those that were made."""
 
     def answer(self, request: ForecastRequest) -> Forecast:
         """Raises SpecError for what is no series, NotFoundError for one that was never measured."""
@@ -137,18 +139,21 @@ class Forecasts:
     def _forecast(self, key: SeriesKey, now_ms: int, hours: int) -> tuple[Past, DemandForecast]:
         end_ms = _end_ms(key, now_ms)
         wanted = (key.metric, key.of, key.subject, end_ms, hours)
-        with self._lock:
+        made = self._made.get(wanted)
+        if made is not None:
+            return made
+        with self._making:
             made = self._made.get(wanted)
             if made is None:
                 from recommender.demand import DemandModel
 
                 past = self._past(key, end_ms)
                 made = past, DemandModel().forecast(past.values, hours, first_hour=past.first_hour)
-                self._made[wanted] = made
-                if len(self._made) > MOST_MADE:
-                    self._made.popitem(last=False)
+                with self._lock:
+                    self._made[wanted] = made
+                    if len(self._made) > MOST_MADE:
+                        self._made.popitem(last=False)
                 self._keep(past, made[1])
-            self._made.move_to_end(wanted)
             return made
 
     def _past(self, key: SeriesKey, end_ms: int) -> Past:

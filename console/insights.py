@@ -327,7 +327,7 @@ def asked_of(engine: Engine, workload_id: str) -> Asked:
     detail = engine.workload(workload_id)
     row = state.workloads.row_of[detail.id]
     spec, shapes, c = spec_of(state, row, detail.id), state.workloads.class_at(row).shapes, state.capacity
-    cpu = sum(group.count * group.request.cpu_milli for group in spec.groups)
+    tasks = sum(group.count for group in spec.groups)
     gpu = sum(group.count * group.request.gpu_milli for group in spec.groups)
     pool_of = view(c.pool)
     usable = [set(np.unique(pool_of[c.usable_mask(shape)]).tolist()) for shape in shapes]
@@ -357,7 +357,7 @@ def asked_of(engine: Engine, workload_id: str) -> Asked:
                 node_hours=0.0,
             )
         )
-    like = fingerprint(spec.tenant, spec.name, gpu, cpu)
+    like = fingerprint(spec.tenant, spec.name, gpu, tasks)
     return Asked(engine.version, engine.now_ms, like, places, detail.checkpoint_interval_ms)
 
 

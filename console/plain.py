@@ -246,7 +246,7 @@ def estimate_line(likely: RuntimeEstimate | None) -> str:
         f"{name} {duration(ms)}"
         for name, ms in (("p10", likely.p10_ms), ("p50", likely.p50_ms), ("p90", likely.p90_ms))
     )
-    so_far = f", having run {duration(likely.elapsed_ms)}," if likely.elapsed_ms else ""
+    so_far = f", having run {duration(likely.elapsed_ms)}," if likely.elapsed_ms >= 1000 else ""
     return f"run time in all{so_far} {spread} ({_rests_on(likely)}; {_held(likely)})"
 
 

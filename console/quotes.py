@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from console.advisor import Advisor
     from engine.loop import EngineLoop
-    from recommender.quote_plan import Candidate, Plan
     from recommender.cell_runs import Asked
+    from recommender.quote_plan import Candidate, Plan
 
 MOST_SEEDS = 8
 """When there is time for so many."""

@@ -151,7 +151,7 @@ class Recommender:
         """One of them, which is tried on the twin next. Raises NotFoundError."""
         wanted = same_id(id_)
         found = self._known(wanted, self._look(OLD_S if self._thread.is_alive() else FRESH_S))
-        if found is None:
+        if found is None and not self._thread.is_alive():
             found = self._known(wanted, self._look())
         if found is None:
             gone = self._shelf.standings.get(wanted)

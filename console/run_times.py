@@ -123,7 +123,8 @@ class RunTimes:
     def _all(self, query: Query, most: int) -> list[Row]:
         rows: list[Row] = []
         while len(rows) < most:
-            page = self._loop.call(lambda engine: engine.query(page_of(query, len(rows), PAGE)))
+            asked = page_of(query, len(rows), PAGE)
+            page = self._loop.call(lambda engine, asked=asked: engine.query(asked))
             rows += (Row(*values) for values in page.rows)
             if not page.rows or len(rows) >= page.matched:
                 break

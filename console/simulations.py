@@ -23,9 +23,10 @@ from recommender.suggest import Suggestion
 if TYPE_CHECKING:
     from engine.loop import EngineLoop
 
-HORIZON_MS = 12 * HOUR_MS
+HORIZON_MS = 6 * HOUR_MS
 SEEDS = 4
-MOST_SECONDS = 120.0
+"""With arrivals as of late: what a change is worth is mostly what it is worth to what comes."""
+MOST_SECONDS = 45.0
 """Wall time of one try; then what it has found by then stands."""
 LOOK_S = 0.1
 WAITING = Simulated(state="waiting")
@@ -81,7 +82,7 @@ class Simulations:
             return
         told = Simulated(state="running", edits=tuple(ed.written(edit) for edit in edits), why=_beside(suggestion))
         self._leave = False
-        ask = WhatIf(edits=edits, horizon_ms=HORIZON_MS, seeds=SEEDS)
+        ask = WhatIf(edits=edits, horizon_ms=HORIZON_MS, seeds=SEEDS, arrivals=True)
         try:
             status = self._loop.call(lambda _: self._twins.start(ask))
             self._run_id = status.id
@@ -121,6 +122,10 @@ class Simulations:
 def _seen(told: Simulated, status: RunStatus) -> Simulated:
     """The try as its run stands."""
     answer = status.answer
+    if status.state == "cancelled":
+        told = msgspec.structs.replace(
+            told, why="; ".join(part for part in (told.why, "stopped before its end") if part)
+        )
     if status.error is not None:
         return msgspec.structs.replace(told, state="failed", why=status.error.problem)
     if not isinstance(answer, Outlook):
@@ -149,4 +154,3 @@ def _hourly(over: Interval, ms: int) -> Interval:
 def _beside(suggestion: Suggestion) -> str:
     """How what is tried differs from the action."""
     return f"tried as near to {suggestion.action.replace('_', ' ')} as the twin can" if suggestion.trial else ""
-

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from recommender.sizes import SizedKind, SizingReport
 
 WIDTH = 80
-KIND = 22
+KIND = 18
 """Cells of a kind's name."""
-POOL = 20
+POOL = 18
 MOST_KINDS = 40
 """Shown; `--json` has all."""
 
@@ -67,20 +67,30 @@ def kind_rows(kind: SizedKind) -> list[list[str]]:
     died = f"{kind.bumped} died" if kind.bumped else ""
     return [
         [
-            cut(printable(kind.kind), KIND), "cpu", known(cpu.asked, milli), known(cpu.p50, milli),
-            known(cpu.p95, milli), known(cpu.recommended, milli), milli(kind.saved_cpu_milli) if kind.tasks else NONE,
-            money(kind.saved_microusd_hour) if kind.tasks else NONE, f"{kind.confidence:.1f}",
+            cut(printable(kind.kind), KIND), "cpu", known(cpu.asked, cores), known(cpu.p50, cores),
+            known(cpu.p95, cores), known(cpu.recommended, cores), cores(kind.saved_cpu_milli) if kind.tasks else NONE,
+            money(kind.saved_microusd_hour) if kind.tasks else NONE, f"{min(kind.confidence, 99.0):.1f}",
         ],
         [
-            f"  {kind.tasks:,} tasks run" if kind.tasks else "  none runs", "mem", known(memory.asked, mebibytes),
-            known(memory.p50, mebibytes), known(memory.p95, mebibytes), known(memory.recommended, mebibytes),
-            mebibytes(kind.saved_memory_mib) if kind.tasks else NONE, "", died,
+            f"  {kind.tasks:,} tasks run" if kind.tasks else "  none runs", "mem", known(memory.asked, gibibytes),
+            known(memory.p50, gibibytes), known(memory.p95, gibibytes), known(memory.recommended, gibibytes),
+            gibibytes(kind.saved_memory_mib) if kind.tasks else NONE, "", died,
         ],
     ]  # fmt: skip
 
 
 def known(value: int, show: Callable[[int], str]) -> str:
     return show(value) if value else NONE
+
+
+def cores(milli_cpu: int) -> str:
+    """Short, as in "9.72"."""
+    return f"{milli_cpu / 1000:.3g}"
+
+
+def gibibytes(mib: int) -> str:
+    """Short, as in "19.5G"."""
+    return f"{mib / 1024:.1f}G"
 
 
 def advise(arguments: argparse.Namespace) -> None:
@@ -100,7 +110,7 @@ def advice_lines(advice: PlacementAdvice) -> list[str]:
     if not advice.options:
         return lines
     rows = [option_row(option) for option in advice.options]
-    titles = ("POOL", "$/H", "RUNS P50", "A JOB P10", "P50", "P90", "TAKEN", "RUNS", "")
+    titles = ("POOL", "$/H", "LASTS", "JOB P10", "P50", "P90", "TAKEN", "RUNS", "")
     lines += ["", *table(titles, rows, (False, *(True,) * 7, False))]
     doubts = [
         line
@@ -116,7 +126,7 @@ def option_row(option: PlacementOption) -> list[str]:
     cost: Sequence[str] = (NONE, NONE, NONE)
     if option.cost_microusd is not None:
         cost = [money(each) for each in (option.cost_microusd.p10, option.cost_microusd.p50, option.cost_microusd.p90)]
-    odds = NONE if option.interruption_ppm is None else f"{option.interruption_ppm / 10_000:.0f}%"
+    odds = NONE if option.interruption_ppm is None else percent(option.interruption_ppm)
     notes = [*(["spot"] if option.spot else []), *([] if option.allowed else ["not as it asks"])]
     return [
         cut(printable(option.pool), POOL),
@@ -127,3 +137,8 @@ def option_row(option: PlacementOption) -> list[str]:
         f"{option.runs:,}" + ("" if option.basis != "other work" else f"+{option.compared}"),
         ", ".join(notes),
     ]
+
+
+def percent(ppm: int) -> str:
+    """What is not nothing never reads 0 %."""
+    return "<1%" if 0 < ppm < 10_000 else f"{ppm / 10_000:.0f}%"

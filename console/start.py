@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from console.client import Client
     from console.engine_process import Served
     from engine.model import CellSpec
-    from recommender.telemetry import Retention
+    from recommender.retention import Retention
 
 STOP_S = 30.0
 """Longest wait for an engine to write its snapshot and go."""
@@ -214,7 +214,7 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
 def _retention(settings: Settings) -> Retention:
     """How long history is kept. Raises SpecError when the times do not go together."""
     from engine.measures import duration_ms
-    from recommender.telemetry import Retention
+    from recommender.retention import Retention
 
     return Retention(
         minutes_ms=duration_ms(settings.keep_minutes),

@@ -1,10 +1,10 @@
 """Demand forecasts against what happened, on an hourly series: Muster's beside every simple rule.
 
-The protocol: 40 origins spread evenly over the last 30 % of the series (40 % where its name ends with `_full`), 24 hours
-ahead from each; a horizon of H is the mean over hours 1 to H. MASE: mean absolute error, in units of the mean absolute
+The protocol: 40 origins spread evenly over the last 30 % of the series (40 % where its name ends with `_full`), 24
+hours ahead from each; a horizon of H is the mean over hours 1 to H. MASE: mean absolute error, in units of the mean absolute
 difference from the day before in the other part. WQL: twice the pinball loss at 0.1, 0.5 and 0.9, in units of what was
-demanded. The quantiles of simple rules are their own errors at earlier origins, in hours 1, 2-6 and 7-24; so the first
-eight origins are scored in no quantile, of no method.
+demanded. The quantiles of simple rules are their own errors, in hours 1, 2-6 and 7-24, at the earlier origins whose day
+is over; so the first eight origins are scored in no quantile, of no method.
 """
 
 from __future__ import annotations
@@ -58,12 +58,13 @@ def backtest(series: Hourly) -> dict[str, Score]:
     ])  # fmt: skip
     scores = {"muster": score(truth, said, unit)}
     for name, points in simple_rules(values, origins):
-        scores[name] = score(truth, with_own_errors(truth, points), unit)
+        scores[name] = score(truth, with_own_errors(truth, points, origins), unit)
     return scores
 
 
 def simple_rules(values: Floats, origins: Sequence[int] | np.ndarray) -> Iterator[tuple[str, Floats]]:
-    """Names and points [origin, hour ahead]. Each sees the hours before its origin, holes in them filled."""
+    """Names and points [origin, hour ahead]. Each sees the hours before its origin, holes in them filled. Where there
+    are not two weeks yet, the week before is the day before."""
     pasts = [filled(values[:at]) for at in origins]
     for name, cycle in (("seasonal_naive_24", DAY), ("naive", 1), ("seasonal_naive_168", WEEK)):
         yield name, np.stack([_repeated(past, cycle) for past in pasts])
@@ -71,8 +72,8 @@ def simple_rules(values: Floats, origins: Sequence[int] | np.ndarray) -> Iterato
 
 
 def _repeated(past: Floats, cycle: int) -> Floats:
-    """The last `cycle` hours again; a day where there is no week yet."""
-    cycle = cycle if len(past) >= cycle else DAY
+    """The last `cycle` hours again; a day where there are not two weeks yet."""
+    cycle = DAY if cycle > DAY and len(past) < 2 * cycle else cycle
     return past[np.arange(AHEAD) % cycle - cycle]
 
 
@@ -98,18 +99,17 @@ def _holt_winters(past: Floats) -> Floats:
         return np.asarray(model.fit().forecast(AHEAD))
 
 
-def with_own_errors(truth: Floats, points: Floats) -> Floats:
-    """[origin, quantile, hour ahead] of a method that gives points: those plus the quantiles of its errors at the origins
-    before, in the hours ahead that are like this one. nan at origins without any before."""
-    said = np.full((len(points), len(QUANTILES), points.shape[1]), np.nan)
-    said[:, 1] = points
-    for origin in range(1, len(points)):
+def with_own_errors(truth: Floats, points: Floats, origins: Sequence[int] | np.ndarray) -> Floats:
+    """[origin, quantile, hour ahead] of a method that gives points: those plus the quantiles of its errors in hours
+    ahead like this one, at origins whose day was over by then. Where there are none, the points."""
+    said = np.repeat(points[:, None], len(QUANTILES), axis=1)
+    for at, origin in enumerate(origins):
+        over = [before for before in range(at) if origins[before] + points.shape[1] <= origin]
         for low, high in ERRORS_OF:
-            off = (truth - points)[:origin, low:high]
+            off = (truth - points)[over, low:high]
             off = off[~np.isnan(off)]
             if len(off):
-                said[origin, :, low:high] = points[origin, low:high] + np.quantile(off, QUANTILES)[:, None]
-    said[:, 1] = points
+                said[at, [0, 2], low:high] += np.quantile(off, QUANTILES[[0, 2]])[:, None]
     return said
 
 

@@ -27,7 +27,7 @@ LEAST_MORE_MS = 60_000
 """By which an estimate is at least raised that proves too short."""
 ROWS = {
     "easy_requested": "EASY backfill, run times as requested",
-    "muster": "most slowed down first, run times as learnt; after 72 h, first",
+    "muster": "most slowed down first, by learnt times; overdue at 72 h",
     "easy_plus_plus": "EASY, shortest first in gaps, mean of the user's last two",
     "easy_actual": "EASY backfill, true run times known",
     "easy_learned": "EASY, shortest first in gaps, run times as learnt",
@@ -125,6 +125,7 @@ class Learned:
         return (min(said.p50_ms, most), min(said.p90_ms, most)) if most else (said.p50_ms, said.p90_ms)
 
     def started(self, job: int, now: int) -> None:
+        self._model.started(str(job), now)
         heapq.heappush(self._outrun, (now + self._p90[job], job))
 
     def longer(self, job: int, elapsed: int) -> int:

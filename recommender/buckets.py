@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from recommender.retention import MINUTE_MS
+
 Times = np.ndarray[Any, np.dtype[np.int64]]
 Values = np.ndarray[Any, np.dtype[np.float64]]
-MINUTE_MS = 60_000
 
 
 @dataclass(frozen=True)

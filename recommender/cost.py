@@ -88,7 +88,7 @@ def priced(candidate: Candidate, trial: OptionTrial, options: Options, likely: S
         start_ms=start,
         chance_permille=chance,
         looked_ms=looked_ms,
-        reason=trial.reason,
+        reason=trial.reason if candidate.asked_start_ms <= options.at_ms else "",
         duration_ms=duration,
         cost_microusd=cost,
         rate_microusd_hour=_rate(candidate, attempts),
@@ -250,7 +250,7 @@ def interrupted(likely: Sequence[int], hazard_ppm_hour: int, checkpoint_ms: int,
 def _odds(candidate: Candidate, likely: Sequence[int]) -> tuple[int | None, str]:
     """Chance that it is stopped at least once while it would run undisturbed, and what it rests on."""
     if not candidate.spot:
-        return None, "not looked at beyond its start; --seeds N runs it to its end"
+        return None, "it is not run beyond its start; --seeds N does"
     if candidate.max_age_ms and candidate.max_age_ms < likely[len(likely) // 2]:
         return 1000, f"its machines end when they are {candidate.max_age_ms / HOUR_MS:g} h old"
     if not candidate.hazard_ppm_hour:
@@ -266,7 +266,7 @@ def _notes(candidate: Candidate, trial: OptionTrial, options: Options, duration:
     notes = []
     if options.arrivals and not trial.arrivals:
         notes.append("new arrivals are left out, for want of time: it may start later; --seeds N takes the time")
-    if len(trial.attempts) == 1 and trial.attempts[0].started_ms != candidate.asked_start_ms:
+    if len(trial.attempts) == 1 and trial.attempts[0].started_ms not in (None, candidate.asked_start_ms):
         notes.append("one seed: how far its start may be off is not known; --seeds N tells")
     if not candidate.hazard_ppm_hour:
         return notes

@@ -26,8 +26,17 @@ JUDGED = 14 * DAY
 """Hours whose forecasts decide weights and spread."""
 LEAST_POINTS = 6
 LEAST_SEASON = 2 * DAY + 12
-LEAST_MODELS = 4 * DAY
-POWER = 4.0
+LEAST_MODELS = 5 * DAY
+POWER = 8.0
+"""Members count with this inverse power of their error in units of the best one's."""
+NEAR = 8
+"""Errors `ahead / NEAR` hours to both sides count as errors at that lead."""
+STEEPNESS = 3.0
+"""Errors are those of log(1 + STEEPNESS x demand / mean): in between absolute ones and relative ones."""
+RESTLESS_HOURS = 24.0
+"""Half-life of how restless the series is: the mean error one hour ahead, to the power of a half."""
+WIDER = 1.05
+"""Factor on errors: those of the past are a little too small, as the weights were chosen on them."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +64,8 @@ class DemandForecast:
 
     def at(self, permille: int) -> Floats:
         """[hour ahead] of one of `permilles`."""
-        return self.quantiles[self.permilles.index(permille)]
+        line: Floats = self.quantiles[self.permilles.index(permille)]
+        return line
 
     @property
     def p10(self) -> Floats:
@@ -81,8 +91,8 @@ class DemandModel:
         first_hour: int | None = None,
         permilles: Sequence[int] = (100, 500, 900),
     ) -> DemandForecast:
-        """`past`: one value an hour, oldest first; what is nan or negative is taken as unknown. `first_hour`: hours from
-        1970 to past[0], where known. `hours`: 1 to 168."""
+        """`past`: one value an hour, oldest first; what is nan or negative is taken as unknown. `first_hour`: hours
+        from 1970 to past[0], where known. `hours`: 1 to 168."""
         told = tuple(sorted({100, 500, 900, *permilles}))
         series = np.asarray(past, np.float64)
         series = np.where(np.isfinite(series) & (series >= 0), series, np.nan)
@@ -90,16 +100,19 @@ class DemandModel:
         series = filled(series[known[0] if len(known) else len(series) :])[-KEPT:]
         if len(known) < LEAST_POINTS:
             return _too_short(series[~np.isnan(series)], hours, told)
-        basis, judged = _basis(len(series), hours)
-        names, said = demand_members.sweep(
-            series, hours, judged, models=basis == "models", season=basis != "last values"
-        )
+        from threadpoolctl import threadpool_limits
+
+        basis, judged = _basis(len(series))
+        with threadpool_limits(1, "blas"):  # For matrices as small as these, threads would only wait for each other.
+            names, said = demand_members.sweep(
+                series, hours, judged, models=basis == "models", season=basis != "last values"
+            )
         return _blend(series, names, said, told, basis)
 
 
-def _basis(known: int, hours: int) -> tuple[Basis, int]:
+def _basis(known: int) -> tuple[Basis, int]:
     """What so long a past allows, and how many of its last hours can be foretold from the ones before."""
-    if known >= LEAST_MODELS + DAY:
+    if known >= LEAST_MODELS:
         return "models", min(JUDGED, (known - LEAST_MODELS) // 2 + DAY)
     if known >= LEAST_SEASON:
         return "season", known - DAY - 1
@@ -122,38 +135,79 @@ def _blend(
     target = np.arange(len(series) - count, len(series))[:, None] + np.arange(hours)
     known = target < len(series)
     truth = series[np.minimum(target, len(series) - 1)]
-    errors = np.where(known, np.abs(said[:, :-1] - truth), np.nan)
-    mean = _smooth(errors, known)
-    floor = 0.02 * mean.mean(axis=0) + 1e-9 * max(float(np.abs(series).mean()), 1e-9)
-    weights = (mean + floor) ** -POWER
+    mean = _errors(np.where(known, np.abs(said[:, :-1] - truth), np.nan), known)
+    least = 1e-9 * max(float(series.mean()), 1.0)
+    weights = ((mean + least) / (mean.min(axis=0) + least)) ** -POWER
     weights /= weights.sum(axis=0)
-    blended = (said * weights[:, None, :]).sum(axis=0)
-    off = np.where(known, truth - blended[:-1], np.nan)
-    quantiles = np.empty((len(permilles), hours))
-    at = np.array(permilles) / 1000
-    for step in range(hours):
-        near = off[:, max(step - step // 4, 0) : step + step // 4 + 1]
-        near = near[~np.isnan(near)]
-        if len(near) < LEAST_POINTS:
-            near = off[~np.isnan(off)]
-        quantiles[:, step] = blended[-1, step] + np.quantile(near, at)
-    middle = permilles.index(500)
-    quantiles[middle] = blended[-1]
-    quantiles = np.maximum(np.maximum.accumulate(quantiles, axis=0), 0)
-    quantiles[:middle] = np.minimum(quantiles[:middle], np.maximum(blended[-1], 0))
-    quantiles[middle] = np.maximum(blended[-1], 0)
-    quantiles[middle + 1 :] = np.maximum(quantiles[middle + 1 :], quantiles[middle])
+    blended = _weighted_median(said, weights)
     members = tuple(Member(name, w, e) for name, w, e in zip(names, weights, mean, strict=True))
-    return DemandForecast(permilles, quantiles, members, basis)
+    return DemandForecast(permilles, _spread(series, blended, truth, known, permilles), members, basis)
 
 
-def _smooth(errors: Floats, known: NDArray[np.bool_]) -> Floats:
+def _errors(errors: Floats, known: NDArray[np.bool_]) -> Floats:
     """[member, hour ahead]: mean absolute errors, each over the leads near it, so that few errors do not decide."""
+    hours = errors.shape[2]
     total = np.concatenate([np.zeros((len(errors), 1)), np.cumsum(np.nansum(errors, axis=1), axis=1)], axis=1)
     count = np.concatenate([[0], np.cumsum(known.sum(axis=0))])
-    hours = errors.shape[2]
     step = np.arange(hours)
     low, high = np.maximum(step - step // 4, 0), np.minimum(step + step // 4 + 1, hours)
     few = count[high] - count[low] < LEAST_POINTS
     low, high = np.where(few, 0, low), np.where(few, hours, high)
     return np.asarray((total[:, high] - total[:, low]) / np.maximum(count[high] - count[low], 1))
+
+
+def _weighted_median(said: Floats, weights: Floats) -> Floats:
+    """[origin, hour ahead]: what half of the weight of members stays below, on a line between them: one that is far off
+    moves it no more than one that is near."""
+    order = np.argsort(said, axis=0, kind="stable")
+    values = np.take_along_axis(said, order, axis=0)
+    shares = np.take_along_axis(np.broadcast_to(weights[:, None], said.shape), order, axis=0)
+    below = np.cumsum(shares, axis=0) - shares / 2
+    above = np.argmax(below >= 0.5, axis=0)[None]
+    # Where no middle of a member lies above the half, the last member is the one.
+    above = np.where((below >= 0.5).any(axis=0), above, len(said) - 1)
+    under = np.maximum(above - 1, 0)
+    at_above, at_under = np.take_along_axis(below, above, axis=0), np.take_along_axis(below, under, axis=0)
+    share = np.clip((0.5 - at_under) / np.maximum(at_above - at_under, 1e-12), 0, 1)
+    low, high = np.take_along_axis(values, under, axis=0), np.take_along_axis(values, above, axis=0)
+    return np.asarray((low + share * (high - low))[0])
+
+
+def _spread(
+    series: Floats, blended: Floats, truth: Floats, known: NDArray[np.bool_], permilles: tuple[int, ...]
+) -> Floats:
+    """[permille, hour ahead]: the blend, and around it its own recent errors at that lead. Errors are of logarithms, in
+    units of how restless the series was when they were made."""
+    hours = truth.shape[1]
+    unit = max(float(series.mean()), 1e-9) / STEEPNESS
+    middle = np.log1p(blended / unit)
+    off = np.where(known, np.log1p(truth / unit) - middle[:-1], 0)
+    restless = _restless(np.abs(off[:, 0]))
+    off /= restless[:-1, None]
+    at = np.array(permilles) / 1000
+    quantiles = np.empty((len(permilles), hours))
+    for step in range(hours):
+        near = slice(max(step - step // NEAR, 0), step + step // NEAR + 1)
+        if known[:, near].sum() < LEAST_POINTS:
+            near = slice(0, hours)
+        errors = np.quantile(off[:, near][known[:, near]], at) * restless[-1] * WIDER
+        quantiles[:, step] = np.expm1(np.maximum(middle[-1, step] + errors, 0)) * unit
+    half = permilles.index(500)
+    quantiles[half] = blended[-1]
+    quantiles[:half] = np.minimum(quantiles[:half], blended[-1])
+    quantiles[half + 1 :] = np.maximum(quantiles[half + 1 :], blended[-1])
+    return quantiles
+
+
+def _restless(off: Floats) -> Floats:
+    """[origin, and now]: square root of the mean of errors one hour ahead until then, the newest counting most."""
+    keep = 0.5 ** (1 / RESTLESS_HOURS)
+    usual = float(np.median(off)) or float(off.mean()) or 1.0
+    level = float(off[: int(RESTLESS_HOURS)].mean())
+    found = np.empty(len(off) + 1)
+    for at, error in enumerate(off.tolist()):
+        found[at] = level
+        level = keep * level + (1 - keep) * error
+    found[-1] = level
+    # A part of the usual, so that a quiet day does not make one certain.
+    return np.sqrt(found + 0.3 * usual)

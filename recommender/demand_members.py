@@ -25,7 +25,7 @@ STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 21, 24, 27, 30, 36, 42, 48, 72, 96
 FOLDS = 4
 """A regression is fitted anew at so many of the judged origins."""
 PENALTY = 30.0
-ROUNDS = 8
+ROUNDS = 6
 """Of reweighting, from least squares towards least absolute errors."""
 NEAR = 0.05
 """Errors below this part of the median one weigh no more than at it."""
@@ -55,8 +55,8 @@ REGRESSIONS = {
 
 
 def sweep(series: Floats, hours: int, judged: int, *, models: bool, season: bool) -> tuple[tuple[str, ...], Floats]:
-    """Names of members, and [member, origin, hour ahead]: what each says when all but the last `judged` hours are known,
-    all but the last but one, and so on; at the last origin, everything."""
+    """Names of members, and [member, origin, hour ahead]: what each says when all but the last `judged` hours are
+    known, all but the last but one, and so on; at the last origin, everything."""
     said = simple(series, hours, judged, season=season)
     if models:
         for name, way in REGRESSIONS.items():
@@ -150,7 +150,12 @@ class _Inputs:
         seen = [last, *(values[np.maximum(origin - back, 0)] for back in (2, 3, 4, 6))]
         seen += [means[6][origin], means[DAY][origin], means[2 * DAY][origin], self.most[origin], self.least[origin]]
         seen += [values[origin - 1 - DAY], self.daily[origin - 1 - DAY], means[6][origin - DAY]]
-        seen += [values[day], self.daily[day], values[np.maximum(day - DAY, 0)], values[np.minimum(day + 1, origin - 1)]]
+        seen += [
+            values[day],
+            self.daily[day],
+            values[np.maximum(day - DAY, 0)],
+            values[np.minimum(day + 1, origin - 1)],
+        ]
         seen += [values[np.maximum(day - 1, 0)], means[6][np.minimum(day + 3, origin)]]
         if self.weekly:
             week, then = target - WEEK, origin - 1 - WEEK
@@ -180,8 +185,8 @@ def _least_absolute(columns: Floats, wanted: Floats, age: Floats, cuts: Origins)
 
 
 def components(series: Floats, hours: int, judged: int) -> Floats:
-    """A level that wanders, a day of five harmonics that drifts, and what is left of yesterday's error (AR 1), of square
-    roots: statsmodels' UnobservedComponents, filtered once."""
+    """A level that wanders, a day of five harmonics that drifts, and what fades of the last hour's (AR 1), of
+    square roots: statsmodels' UnobservedComponents, filtered once."""
     from statsmodels.tsa.statespace.structural import UnobservedComponents
 
     root, unit = _roots(series[-max(COMPONENTS_KEPT, judged + 2 * DAY) :])
@@ -211,7 +216,13 @@ def smoothing(series: Floats, hours: int, judged: int) -> Floats:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = ETSModel(
-            root, "add", "add", damped_trend=True, seasonal="add", seasonal_periods=DAY, initialization_method="heuristic"
+            root,
+            "add",
+            "add",
+            damped_trend=True,
+            seasonal="add",
+            seasonal_periods=DAY,
+            initialization_method="heuristic",
         )
         result = model.fit(disp=0, maxiter=SEARCH)
     origins = np.arange(len(root) - judged, len(root) + 1)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from engine.agents import SKEW_MS, AgentsReport
 from engine.stragglers import SLOW_PERMILLE, Straggler
-from recommender.suggest import MAX_TARGETS, Evidence, Suggestion, span
+from recommender.suggest import MAX_TARGETS, Benefit, Evidence, Suggestion, span
+
+NODE_GPU_MILLI = 8_000
+"""What a node counts as where its devices are not known."""
+DAY_H = 24
 
 
 def failing_nodes(report: AgentsReport) -> list[Suggestion]:
@@ -29,6 +33,7 @@ def mass_suspicion(report: AgentsReport) -> list[Suggestion]:
             kind="mass_suspicion",
             about="cell",
             severity=report.suspect,
+            benefit=_nodes_at_risk(report.suspect),
             finding=f"{part} are suspect at once: it may be the network; few are declared lost at a time",
             action="notify",
             targets=(),
@@ -56,6 +61,8 @@ def straggler_suggestion(node: str, slow: list[Straggler]) -> Suggestion:
     return Suggestion(
         kind="straggler",
         severity=1 - part,
+        # The whole gang goes as its slowest: of each member a GPU, for as much of the day as is lost.
+        benefit=Benefit(at_risk_gpu_milli_h=int(worst.members * 1000 * DAY_H * max(1 - part, 0))),
         finding=f"drain node {node}: its task of {worst.workload} runs at {part:.1f} of the gang's median, "
         f"{worst.samples} samples",
         action="drain",
@@ -87,6 +94,7 @@ def flapping(report: AgentsReport) -> list[Suggestion]:
             kind="flapping",
             about="cell",
             severity=len(report.flapping),
+            benefit=_nodes_at_risk(len(report.flapping)),
             finding=f"{len(report.flapping)} nodes were lost again and again and are cordoned",
             action="drain",
             targets=tuple(node for node, _ in report.flapping[:MAX_TARGETS]),
@@ -111,6 +119,7 @@ def needing_hands(report: AgentsReport) -> list[Suggestion]:
             kind="needs_hands",
             about="cell",
             severity=len(report.needs_hands),
+            benefit=_nodes_at_risk(len(report.needs_hands)),
             finding=f"{len(report.needs_hands)} nodes are down and their repairs failed: they need hands",
             action="notify",
             targets=tuple(node for node, _ in report.needs_hands[:MAX_TARGETS]),
@@ -184,6 +193,11 @@ def strangers(report: AgentsReport) -> list[Suggestion]:
             ),
         )
     ]
+
+
+def _nodes_at_risk(count: int) -> Benefit:
+    """A day of so many nodes."""
+    return Benefit(at_risk_gpu_milli_h=count * NODE_GPU_MILLI * DAY_H)
 
 
 def _nodes(count: int) -> str:

@@ -278,7 +278,8 @@ def forgotten_cordons(
     capacity = capacity or sum(node.capacity.get("cpu_milli", 0) for node in idle)
     resource = unit.lower()
     useful = 0 if waiting is None else min(capacity, sum(row.get(resource) or 0 for row in rows(waiting)))
-    taken = overview.capacity.get(f"{resource}_milli", 0)
+    # Nodes of a pool are alike.
+    taken = sum(pool.capacity.get(f"{resource}_milli", 0) * pool.ready // max(pool.nodes, 1) for pool in overview.pools)
     queued = overview.states.get("queued", 0)
     return [
         Suggestion(

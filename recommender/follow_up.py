@@ -10,12 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
+from recommender.metrics import METRICS
 from recommender.recommendations import Followed, Track, Verdict
 from recommender.suggest import Expected, Record
 
 KEPT, PARTLY = 0.9, 0.5
 """Shares of the way promised that count as held, and as partly held."""
 Z95 = 1.959964
+
+_MILLI = 1000.0
 
 Read = Callable[[str, str, str, int, int], float | None]
 """Mean of (metric, of, subject) from one time up to another, in milliseconds; None when it was not measured."""
@@ -47,13 +50,21 @@ def judged(expected: Expected, seen: float | None, others: float | None = None) 
     if not way or not math.isfinite(way):
         return Verdict(outcome="unknown", seen=seen, why="nothing was promised to change", others=others)
     gone = (seen - expected.was) / way
-    told = f"{expected.metric} went from {expected.was:,.6g} to {seen:,.6g}; {expected.to:,.6g} was promised"
+    was, now, to = (figure(expected.metric, value) for value in (expected.was, seen, expected.to))
+    told = f"{expected.metric} went from {was} to {now}; {to} was promised"
     if gone >= PARTLY and others is not None and (seen - others - expected.was) / way < PARTLY:
-        why = f"{told}, but it moved by {others:+,.6g} where nothing was done"
+        why = f"{told}, but it moved by {figure(expected.metric, others)} where nothing was done"
         return Verdict(outcome="unknown", seen=seen, why=why, others=others)
     if gone >= KEPT:
         return Verdict(outcome="held", seen=seen, why=told, others=others)
     return Verdict(outcome="partly" if gone >= PARTLY else "no", seen=seen, why=told, others=others)
+
+
+def figure(metric: str, value: float) -> str:
+    """A value of a metric as people write it: thousandths of GPU and CPU as whole ones."""
+    known = METRICS.get(metric)
+    scale = _MILLI if known is not None and known.unit == "milli" else 1.0
+    return f"{value / scale:,.2f}".rstrip("0").rstrip(".")
 
 
 def tracks(followed: Iterable[Followed]) -> dict[str, Track]:

@@ -65,7 +65,7 @@ class Slowdown(NamedTuple):
 
 def beside(run: RunRecord, share: float) -> Beside | None:
     """None for what did not finish in one attempt, or whose name says nothing."""
-    like = fingerprint(run.tenant, run.name, run.gpu_milli, run.cpu_milli)
+    like = fingerprint(run.tenant, run.name, run.gpu_milli, run.tasks)
     if like is None or run.outcome != "finished" or run.attempts != 1 or not 0 <= run.started_ms < run.ended_ms:
         return None
     return Beside(like.kind, like, type_of(run.gpu_model, run.pool), run.ended_ms - run.started_ms, share)

@@ -3,7 +3,6 @@ and everybody means the same by a name."""
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Literal, NamedTuple, get_args
 
@@ -29,6 +28,8 @@ class Metric(NamedTuple):
     meaning: str
     counts: bool = False
     """Whether a value counts what happened since the one before it: such values are added up, others averaged."""
+    sparse: bool = False
+    """Whether it is measured only when something happens: then it is not for its silence that a series is stale."""
 
 
 _BROAD = ("cell", "pool", "queue", "tenant", "gpu_model")
@@ -45,8 +46,10 @@ METRICS: dict[str, Metric] = {
     "demand_nodes": Metric("nodes", ("pool",), "nodes that what runs and waits would fill"),
     "waiting": Metric("workloads", _FLOW, "workloads that wait and may start"),
     "running": Metric("workloads", _FLOW, "workloads that are placed or run"),
-    "wait_p50_s": Metric("s", _FLOW, "median wait of those that started first in the interval"),
-    "wait_p95_s": Metric("s", _FLOW, "95th percentile of the wait of those that started first in the interval"),
+    "wait_p50_s": Metric("s", _FLOW, "median wait of those that first started in the interval", sparse=True),
+    "wait_p95_s": Metric(
+        "s", _FLOW, "95th percentile of the wait of those that first started in the interval", sparse=True
+    ),
     "started": Metric("count", _FLOW, "workloads that started", True),
     "finished": Metric("count", _FLOW, "workloads that finished", True),
     "failed": Metric("count", _FLOW, "workloads that failed for good", True),
@@ -56,8 +59,8 @@ METRICS: dict[str, Metric] = {
     "cost_rate": Metric(
         "micro-USD/h", ("cell", "tenant", "queue", "pool"), "what is spent: nodes of cell and pool, work else"
     ),
-    "use_cpu": Metric("milli", ("kind", "workload"), "most CPU that one task used"),
-    "use_memory_mib": Metric("MiB", ("kind", "workload"), "most memory that one task used"),
+    "use_cpu": Metric("milli", ("kind", "workload"), "most CPU that one task used", sparse=True),
+    "use_memory_mib": Metric("MiB", ("kind", "workload"), "most memory that one task used", sparse=True),
     "gpu_util": Metric("%", ("node",), "use of the GPUs, their mean"),
     "gpu_memory_used_mib": Metric("MiB", ("node",), "GPU memory in use, of all devices"),
     "gpu_memory_util": Metric("%", ("node",), "share of GPU memory in use"),
@@ -97,7 +100,8 @@ class SeriesKey(msgspec.Struct, frozen=True, kw_only=True):
     first_ms: int
     last_ms: int
     stale: bool
-    """Whether its last value is older than three steps: whoever measured it is silent."""
+    """Whether its last value is older than three steps, or, if it is sparse, the last of all that its source measured.
+    """
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,18 +148,16 @@ def kind_of(tenant: str, name: str) -> str:
     return f"{tenant}/{stem}"[:MOST_SUBJECT] if stem else ""
 
 
-def flaw(sample: Sample) -> str:
-    """What is wrong with a sample, whatever the time; empty if nothing is."""
-    metric = METRICS.get(sample.metric)
-    if metric is None:
+def flaw(metric: str, of: str, subject: str) -> str:
+    """Why there can be no such series; empty if there can."""
+    known = METRICS.get(metric)
+    if known is None:
         return "of an unknown metric"
-    if sample.of not in metric.of:
-        return f"{sample.metric} is not measured of a {sample.of[:20]}"
-    if (sample.of == CELL) != (not sample.subject) or len(sample.subject) > MOST_SUBJECT:
+    if of not in known.of:
+        return f"{metric} is not measured of a {of[:20]}"
+    if (of == CELL) != (not subject) or len(subject) > MOST_SUBJECT:
         return "without the name of what it is of, or with too long a one"
-    if not math.isfinite(sample.value):
-        return "not a finite number"
-    return "" if 0 <= sample.at_ms < 2**53 else "at no possible time"
+    return ""
 
 
 def run_flaw(run: RunRecord, now_ms: int | None) -> str:

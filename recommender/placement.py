@@ -49,15 +49,16 @@ class Fingerprint(NamedTuple):
     kind: str
     """"tenant/stem of its name"."""
     size: int
-    """Power of two nearest to its GPUs, or to its cores where it has none; of all tasks."""
+    """Power of two nearest to the GPUs of all tasks, or to their number where it has none: what CPU they ask for may be
+    changed to what they use, and they take as long as before."""
     gpu: bool
 
 
-def fingerprint(tenant: str, name: str, gpu_milli: int, cpu_milli: int) -> Fingerprint | None:
+def fingerprint(tenant: str, name: str, gpu_milli: int, tasks: int) -> Fingerprint | None:
     """None when the name says nothing."""
     kind = kind_of(tenant, name)
-    asked = gpu_milli or cpu_milli
-    return Fingerprint(kind, round(math.log2(max(asked, 1) / 1000)), gpu_milli > 0) if kind else None
+    asked = gpu_milli / 1000 if gpu_milli else max(tasks, 1)
+    return Fingerprint(kind, round(math.log2(asked)), gpu_milli > 0) if kind else None
 
 
 def type_of(gpu_model: str, pool: str) -> str:
@@ -103,7 +104,7 @@ class SpeedModel:
         for run in runs:
             if run.outcome != "finished" or run.attempts != 1 or run.started_ms < 0 or run.ended_ms <= run.started_ms:
                 continue
-            like = fingerprint(run.tenant, run.name, run.gpu_milli, run.cpu_milli)
+            like = fingerprint(run.tenant, run.name, run.gpu_milli, run.tasks)
             if like is not None and (run.gpu_model or run.pool):
                 cells[like, type_of(run.gpu_model, run.pool)].append(math.log(run.ended_ms - run.started_ms))
         counted: dict[Fingerprint, int] = defaultdict(int)

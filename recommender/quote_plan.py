@@ -90,19 +90,21 @@ def plan(state: State, request: QuoteRequest, now_ms: int) -> Plan:
     if fitting and asked_ms > now_ms:
         wanted.append(("now", *fitting[0], now_ms))
     wanted += [("pool", row, pool, asked_ms) for row, pool in others[:MOST_OTHERS]]
-    queue = ""
+    queue = _named_queue(state, request.queue) if request.queue else ""
     candidates: list[Candidate] = []
-    refused: MusterError | None = None
+    refused: SpecError | None = None
     for kind, row, pool, at_ms in wanted:
         spec = _spec(state, request, row, pool, len(candidates), at_ms if at_ms > now_ms else 0)
         try:
-            queue = queue or _queue(state, request, spec)
+            queue = queue or _largest_queue(state, spec)
             spec = msgspec.structs.replace(spec, queue=queue)
             check_place(state, spec, "request")
         except SpecError as error:
-            refused = refused or error
             if kind != "pool":
-                warnings.append(f"pool {pool.name}: {error.problem}")
+                # Where in a spec that nobody wrote says nothing.
+                why = error.problem.partition(": ")[2] or error.problem
+                refused = refused or SpecError("nodes", f"{why} (pool {pool.name})", error.remedy)
+                warnings.append(f"pool {pool.name}: {why}")
             continue
         candidates.append(_candidate(state, request, kind, row, pool, spec, at_ms, now_ms))
     if len(fitting) > MOST_POOLS:
@@ -257,16 +259,20 @@ def _spec(
     )
 
 
-def _queue(state: State, request: QuoteRequest, spec: WorkloadSpec) -> str:
-    """The queue it is work of. Raises SpecError for one that is not there, or when it fits into none."""
+def _named_queue(state: State, name: str) -> str:
+    """Raises SpecError for one that is not there or takes no work."""
+    try:
+        state.queues.leaf(name)
+    except MusterError as error:
+        near = difflib.get_close_matches(name, state.queues.row_of, 1)
+        meant = f"Did you mean {near[0]}?" if near and near[0] != name else error.remedy
+        raise SpecError("queue", error.problem, meant) from None
+    return name
+
+
+def _largest_queue(state: State, spec: WorkloadSpec) -> str:
+    """The leaf with the largest quota that it fits into. Raises SpecError when there is none."""
     queues = state.queues
-    if request.queue:
-        try:
-            queues.leaf(request.queue)
-        except MusterError as error:
-            near = difflib.get_close_matches(request.queue, queues.row_of, 1)
-            raise SpecError("queue", error.problem, f"Did you mean {near[0]}?" if near else error.remedy) from None
-        return request.queue
     leaves = [row for row in range(len(queues.specs)) if not queues.children[row] and queues.takes_work(row)]
     if not leaves:
         raise RefusedError("the cell has no queue that takes work", "Add one: muster define")

@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from sqlalchemy import Connection, and_, bindparam, delete, func, insert, or_, select, update
@@ -24,8 +24,9 @@ from sqlalchemy import Connection, and_, bindparam, delete, func, insert, or_, s
 from engine.errors import SpecError
 from engine.records import Records
 from recommender import buckets as bk
-from recommender.buckets import MINUTE_MS, Buckets, Points
-from recommender.metrics import AHEAD_MS, CELL, RUN_NUMBERS, RunRecord, Sample, SeriesKey, flaw, run_flaw
+from recommender.buckets import Buckets, Points
+from recommender.metrics import AHEAD_MS, CELL, METRICS, RUN_NUMBERS, RunRecord, Sample, SeriesKey, flaw, run_flaw
+from recommender.retention import MINUTE_MS, TIERS, Retention
 from recommender.telemetry_tables import (
     CHUNK,
     DROP_CHUNK,
@@ -44,8 +45,6 @@ from recommender.telemetry_tables import (
     replace_runs,
 )
 
-HOUR_MS = 60 * MINUTE_MS
-DAY_MS = 24 * HOUR_MS
 MOST_POINTS = 100_000
 """Steps of one answer."""
 STALE_STEPS = 3
@@ -58,48 +57,9 @@ FOLDED_AT_ONCE = 400
 """Chunks that one `tidy` sums up."""
 
 
-class Tier(NamedTuple):
-    """How finely a chunk tells."""
-
-    step_ms: int
-    span_ms: int
-    """Of one chunk; a multiple of the next tier's step."""
-
-
-TIERS = (Tier(MINUTE_MS, 6 * HOUR_MS), Tier(5 * MINUTE_MS, 2 * DAY_MS), Tier(HOUR_MS, 32 * DAY_MS))
-
-
-@dataclass(frozen=True)
-class Retention:
-    """How long what is kept. Raises SpecError when that makes no sense."""
-
-    minutes_ms: int = 2 * DAY_MS
-    """As measured, at most one sample a minute."""
-    fives_ms: int = 14 * DAY_MS
-    """In buckets of five minutes."""
-    hours_ms: int = 400 * DAY_MS
-    """In buckets of an hour."""
-    runs: int = 200_000
-    """Ended workloads; those that ended first go first."""
-    series: int = 50_000
-    """Different series; more are refused."""
-
-    def __post_init__(self) -> None:
-        if not HOUR_MS <= self.minutes_ms <= self.fives_ms <= self.hours_ms <= 100 * 365 * DAY_MS:
-            raise SpecError(
-                "keep_minutes, keep_fives, keep_hours",
-                "must be at least an hour, each at least as long as the one before, at most a century",
-                "The defaults are 2d, 14d and 400d",
-            )
-        if not (0 <= self.runs <= 10_000_000 and 0 <= self.series <= 1_000_000):
-            raise SpecError("keep_runs, keep_series", "are out of range", "At most 10,000,000 runs, 1,000,000 series")
-
-    @property
-    def tiers_ms(self) -> tuple[int, int, int]:
-        return self.minutes_ms, self.fives_ms, self.hours_ms
-
-
 _Key = tuple[str, str, str]
+Row = tuple[str, str, str, Sequence[int], Sequence[float]]
+"""(metric, of, subject, times, values)"""
 
 
 @dataclass
@@ -134,10 +94,10 @@ class Telemetry:
         """Chunks found damaged since the start; they read as gaps."""
         self._clock = clock
         self._series: dict[_Key, _Series] = {}
-        self._sources: dict[int, str] = {}
+        self._by_id: dict[int, _Series] = {}
         self._log_rows = self._log_samples = self._next_log = 0
-        self._log_first_ms = NEVER_MS
-        """Time of the oldest sample in the log."""
+        self._log_first_ms = {True: NEVER_MS, False: NEVER_MS}
+        """Time of the oldest sample in the log, of those the cell measured itself and of the others."""
         self._is_open = False
         self._lock = threading.RLock()
         """Held by who changes something. Readers do not take it."""
@@ -156,49 +116,84 @@ class Telemetry:
         """Keep them; returns how many were taken. `step_ms` is how often the source measures. What is malformed, of
         the future, too old, or of a time that has been summed up is left out and counted in `refused` by its reason.
         `note` is noted with them, or not at all."""
+        rows: dict[_Key, tuple[list[int], list[float]]] = {}
+        for sample in samples:
+            times, values = rows.setdefault((sample.metric, sample.of, sample.subject), ([], []))
+            times.append(sample.at_ms)
+            values.append(sample.value)
+        each = ((*key, *columns) for key, columns in rows.items())
+        return self.add_rows(each, source=source, step_ms=step_ms, refused=refused, note=note)
+
+    def add_rows(
+        self,
+        rows: Iterable[Row],
+        *,
+        source: str = CELL,
+        step_ms: int = MINUTE_MS,
+        refused: Counter[str] | None = None,
+        note: tuple[str, float] | None = None,
+    ) -> int:
+        """As `add`, of many samples of few series."""
         reasons: Counter[str] = Counter() if refused is None else refused
         with self._lock:
             self._open()
-            now_ms = self._now(source)
             fresh: dict[_Key, _Series] = {}
-            ids, times, values, named = [], [], [], []
-            for sample in samples:
-                why = flaw(sample) or self._out_of_time(sample.at_ms, now_ms)
-                key = (sample.metric, sample.of, sample.subject)
-                series = self._series.get(key) or fresh.get(key)
-                if not why and series is None:
-                    if len(self._series) + len(fresh) >= self.keep.series:
-                        why = f"more than {self.keep.series:,} series (keep_series)"
-                    else:
-                        number = self._next_series + len(fresh)
-                        series = fresh[key] = _Series(number, source, step_ms, sample.at_ms, sample.at_ms, 0)
-                if why or series is None:
-                    reasons[why] += 1
+            parts: list[tuple[bk.Times, bk.Times, bk.Values]] = []
+            for metric, of, subject, at_ms, value in rows:
+                series = self._series.get((metric, of, subject)) or fresh.get((metric, of, subject))
+                why = self._row_flaw(series, (metric, of, subject), source, len(fresh))
+                if why:
+                    reasons[why] += len(at_ms)
                     continue
-                ids.append(series.id)
-                times.append(sample.at_ms)
-                values.append(sample.value)
-                named.append(series)
-            late = [i for i, series in enumerate(named) if times[i] < series.summed_ms]
-            gone = self._summed_up([ids[i] for i in late], [times[i] for i in late]) if late else []
-            if any(gone):
-                drop = {i for i, is_gone in zip(late, gone, strict=True) if is_gone}
-                reasons["of a time that has been summed up"] += len(drop)
-                kept = [i for i in range(len(ids)) if i not in drop]
-                ids, times = [ids[i] for i in kept], [times[i] for i in kept]
-                values, named = [values[i] for i in kept], [named[i] for i in kept]
-            if not ids:
+                if series is None:
+                    number = self._next_series + len(fresh)
+                    series = fresh[metric, of, subject] = _Series(number, source, step_ms, NEVER_MS, 0, 0)
+                times, values = np.asarray(at_ms, np.float64), np.asarray(value, np.float64)
+                good = self._sound(series, times, values, source, reasons)
+                parts.append((np.full(good.sum(), series.id), times[good].astype(np.int64), values[good]))
+            ids, moments, numbers = (
+                np.concatenate([part[i] for part in parts]) if parts else np.zeros(0) for i in range(3)
+            )
+            if not len(ids):
                 if note is not None:
                     self.set_note(*note)
                 return 0
-            self._log(np.array(ids, np.int64), np.array(times, np.int64), np.array(values), fresh, note)
-            for series, at_ms in zip(named, times, strict=True):
-                series.first_ms, series.last_ms = min(series.first_ms, at_ms), max(series.last_ms, at_ms)
-                series.source, series.step_ms = source, step_ms
-                self._sources[series.id] = source
+            self._log(ids, moments, numbers, fresh, source, step_ms, note)
             if self._log_rows >= LOG_ROWS or self._log_samples >= LOG_SAMPLES:
                 self._sort_log()
             return len(ids)
+
+    def _row_flaw(self, series: _Series | None, key: _Key, source: str, fresh: int) -> str:
+        """Why nothing of a series can be taken; empty if something may."""
+        if series is None:
+            full = len(self._series) + fresh >= self.keep.series
+            return flaw(*key) or (f"more than {self.keep.series:,} series (keep_series)" if full else "")
+        return "measured by the cell itself" if series.source == CELL != source else ""
+
+    def _sound(
+        self, series: _Series, times: bk.Values, values: bk.Values, source: str, reasons: Counter[str]
+    ) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """[sample] Whether it can be taken; the others are counted by their reason."""
+        now_ms = self._now(source)
+        faults = [
+            ("at no possible time", (times < 0) | (times >= 2**53)),
+            ("not a finite number", ~np.isfinite(values)),
+        ]
+        if now_ms is not None:
+            faults.append(("of the future", times > now_ms + AHEAD_MS))
+            faults.append(("older than is kept (keep_hours)", times < now_ms - self.keep.hours_ms))
+        good = np.ones(len(times), np.bool_)
+        for reason, bad in faults:
+            if (count := int((bad & good).sum())) > 0:
+                reasons[reason] += count
+                good &= ~bad
+        late = np.flatnonzero(good & (times < series.summed_ms))
+        if len(late):
+            gone = late[self._summed_up(series.id, times[late].astype(np.int64))]
+            if len(gone):
+                reasons["of a time that has been summed up"] += len(gone)
+                good[gone] = False
+        return good
 
     def series(self, metric: str, of: str, subject: str, since_ms: int, until_ms: int, step_ms: int) -> Points:
         """What was measured before `until_ms`, in steps from the one that contains `since_ms`. Of what has been summed
@@ -217,6 +212,10 @@ class Telemetry:
     def keys(self, metric: str = "", of: str = "") -> list[SeriesKey]:
         """The series there are, of this metric and of this kind of thing, or of all; in order of their names."""
         self._open()
+        every = list(self._series.items())
+        heard: dict[str, int] = {}
+        for _, series in every:
+            heard[series.source] = max(series.last_ms, heard.get(series.source, 0))
         found = [
             SeriesKey(
                 metric=key[0],
@@ -226,9 +225,9 @@ class Telemetry:
                 step_ms=series.step_ms,
                 first_ms=series.first_ms,
                 last_ms=series.last_ms,
-                stale=self._is_stale(series),
+                stale=self._is_stale(series, heard[series.source] if METRICS[key[0]].sparse else series.last_ms),
             )
-            for key, series in list(self._series.items())
+            for key, series in every
             if metric in ("", key[0]) and of in ("", key[1])
         ]
         return sorted(found, key=lambda key: (key.metric, key.of, key.subject))
@@ -299,7 +298,7 @@ class Telemetry:
             for own in (True, False):
                 at_ms = self._now(CELL if own else "") if now_ms is None else now_ms
                 if at_ms is not None:
-                    if self._log_first_ms <= at_ms - self.keep.minutes_ms:
+                    if self._log_first_ms[own] <= at_ms - self.keep.minutes_ms:
                         self._sort_log()
                     for tier, keep_ms in enumerate(self.keep.tiers_ms):
                         more |= self._age(tier, at_ms - keep_ms, own)
@@ -320,16 +319,9 @@ class Telemetry:
     def _now(self, source: str) -> int | None:
         return None if self._clock is None else self._clock(source)
 
-    def _is_stale(self, series: _Series) -> bool:
+    def _is_stale(self, series: _Series, heard_ms: int) -> bool:
         now_ms = self._now(series.source)
-        return now_ms is not None and series.last_ms < now_ms - STALE_STEPS * series.step_ms
-
-    def _out_of_time(self, at_ms: int, now_ms: int | None) -> str:
-        if now_ms is None:
-            return ""
-        if at_ms > now_ms + AHEAD_MS:
-            return "of the future"
-        return "older than is kept (keep_hours)" if at_ms < now_ms - self.keep.hours_ms else ""
+        return now_ms is not None and heard_ms < now_ms - STALE_STEPS * series.step_ms
 
     def _open(self) -> None:
         """Read what there is, at the first use: a disk that fails then must not keep the engine from starting."""
@@ -350,15 +342,14 @@ class Telemetry:
             )
             for row in series
         }
-        by_id = {known.id: known for known in self._series.values()}
-        self._sources = {number: known.source for number, known in by_id.items()}
+        by_id = self._by_id = {known.id: known for known in self._series.values()}
         self._next_series = max(by_id, default=0) + 1
         for row in logged:
             for number, at_ms in zip(*(column.tolist() for column in self._logged(row.body)[:2]), strict=True):
                 known = by_id[number]
                 known.first_ms, known.last_ms = min(known.first_ms, at_ms), max(known.last_ms, at_ms)
         self._log_rows, self._log_samples = len(logged), sum(row.samples for row in logged)
-        self._log_first_ms = 0 if logged else NEVER_MS
+        self._log_first_ms = dict.fromkeys((True, False), 0 if logged else NEVER_MS)
         self._next_log = logged[-1].id + 1 if logged else 1
         self._is_open = True
 
@@ -368,8 +359,19 @@ class Telemetry:
         times: bk.Times,
         values: bk.Values,
         fresh: dict[_Key, _Series],
+        source: str,
+        step_ms: int,
         note: tuple[str, float] | None,
     ) -> None:
+        """Write samples into the log, with the series that are new, and only then know of them."""
+        numbers, place = np.unique(ids, return_inverse=True)
+        first, last = np.full(len(numbers), NEVER_MS), np.zeros(len(numbers), np.int64)
+        np.minimum.at(first, place, times)
+        np.maximum.at(last, place, times)
+        spans = {n: (a, b) for n, a, b in zip(numbers.tolist(), first.tolist(), last.tolist(), strict=True)}
+        fresh = {key: series for key, series in fresh.items() if series.id in spans}
+        for series in fresh.values():
+            series.first_ms, series.last_ms = spans[series.id]
         row = {"id": self._next_log, "samples": len(ids), "body": bk.pack_log(ids, times, values)}
         new = [
             {"id": s.id, "metric": key[0], "of_kind": key[1], "subject": key[2], "source": s.source,
@@ -386,11 +388,17 @@ class Telemetry:
 
         self.records.write(logged)
         self._series |= fresh
-        self._next_series += len(fresh)
+        self._by_id.update((series.id, series) for series in fresh.values())
+        self._next_series = max(self._next_series, *(series.id + 1 for series in fresh.values()), 0)
+        for number, (first_ms, last_ms) in spans.items():
+            series = self._by_id[number]
+            series.first_ms, series.last_ms = min(series.first_ms, first_ms), max(series.last_ms, last_ms)
+            series.source, series.step_ms = source, step_ms
         self._next_log += 1
         self._log_rows += 1
         self._log_samples += len(ids)
-        self._log_first_ms = min(self._log_first_ms, int(times.min()))
+        own = source == CELL
+        self._log_first_ms[own] = min(self._log_first_ms[own], int(first.min()))
 
     def _logged(self, body: bytes) -> tuple[bk.Times, bk.Times, bk.Values]:
         try:
@@ -439,20 +447,16 @@ class Telemetry:
         samples = bk.latest_of_minutes(samples.where(samples.at_ms < until_ms))
         return bk.joined([samples, *coarse])
 
-    def _summed_up(self, ids: Sequence[int], times: Sequence[int]) -> list[bool]:
-        """For each sample whether its time is in a bucket already."""
-        held: dict[tuple[int, int], set[int]] = {}
+    def _summed_up(self, number: int, times: bk.Times) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """[time] Whether it is in a bucket of the series already."""
+        gone = np.zeros(len(times), np.bool_)
         with self.records.reading() as connection:
             for tier in (1, 2):
                 span, step = TIERS[tier].span_ms, TIERS[tier].step_ms
-                wanted = {(number, at // span * span) for number, at in zip(ids, times, strict=True)}
-                for number, start, body in self._chunks_of(connection, tier, sorted(wanted)):
-                    steps = self._chunk(tier, start, body).at_ms // step
-                    held.setdefault((tier, number), set()).update(steps.tolist())
-        return [
-            any(at // TIERS[tier].step_ms in held.get((tier, number), ()) for tier in (1, 2))
-            for number, at in zip(ids, times, strict=True)
-        ]
+                wanted = [(number, start) for start in np.unique(times // span * span).tolist()]
+                for _, start, body in self._chunks_of(connection, tier, wanted):
+                    gone |= np.isin(times // step * step, self._chunk(tier, start, body).at_ms)
+        return gone
 
     def _chunks_of(
         self, connection: Connection, tier: int, wanted: Sequence[tuple[int, int]]
@@ -493,15 +497,14 @@ class Telemetry:
         self.records.checkpoint()
         self._log_rows -= len(rows)
         self._log_samples -= sum(row.samples for row in rows)
-        self._log_first_ms = 0 if self._log_rows else NEVER_MS
+        self._log_first_ms = dict.fromkeys((True, False), 0 if self._log_rows else NEVER_MS)
 
     def _forget_log(self, last_id: int, numbers: list[int]) -> None:
         """The log up to this row is in chunks; what is known of its series is written down."""
-        by_id = {known.id: known for known in self._series.values()}
         rows = [
             {"number": n, "a": s.first_ms, "b": s.last_ms, "c": s.source, "d": s.step_ms}
             for n in numbers
-            if (s := by_id.get(n)) is not None
+            if (s := self._by_id.get(n)) is not None
         ]
         changed = (
             update(SERIES)
@@ -542,7 +545,6 @@ class Telemetry:
         for number, start, body in found:
             target = targets.setdefault((number, start // span * span), [])
             target.append((start, bk.folded(self._chunk(tier, start, body), step)))
-        by_id = {known.id: known for known in self._series.values()}
         keys = sorted(targets)
         for at in range(0, len(keys), WRITTEN_AT_ONCE // 2):
             part = keys[at : at + WRITTEN_AT_ONCE // 2]
@@ -560,7 +562,7 @@ class Telemetry:
                 new.append(chunk_row(tier + 1, *key, bk.pack_buckets(merged, key[1], step)))
                 gone += [{"t": tier, "n": key[0], "s": start} for start, _ in targets[key]]
                 end_ms = max(start for start, _ in targets[key]) + TIERS[tier].span_ms
-                marks[key[0]] = max(end_ms, marks.get(key[0], 0), by_id[key[0]].summed_ms)
+                marks[key[0]] = max(end_ms, marks.get(key[0], 0), self._by_id[key[0]].summed_ms)
             mark_rows = [{"number": number, "a": end_ms} for number, end_ms in marks.items()]
             self.records.write(
                 lambda connection, new=new, gone=gone, mark_rows=mark_rows: move_chunks(
@@ -568,7 +570,7 @@ class Telemetry:
                 )  # type: ignore[misc]
             )
             for number, end_ms in marks.items():
-                by_id[number].summed_ms = end_ms
+                self._by_id[number].summed_ms = end_ms
 
     def _forget_series(self, before_ms: int, own: bool) -> None:
         """Series that nothing is left of."""
@@ -589,6 +591,7 @@ class Telemetry:
             self.records.write(lambda connection: connection.execute(delete(SERIES).where(SERIES.c.id.in_(gone))))
             dropped = set(gone)
             self._series = {key: known for key, known in self._series.items() if known.id not in dropped}
+            self._by_id = {known.id: known for known in self._series.values()}
 
     def _drop_runs(self) -> bool:
         """Drop runs beyond the limit, those that ended first. Returns whether some are left to drop."""

@@ -10,17 +10,19 @@ from console.actions import Target
 from console.details import Section, text_line, workload_columns
 from console.feed import in_thread
 from console.outlook import eta_section
+from console.plain import estimate_line
 from console.screens.pane import Connect, DetailPane
-from console.text import cut, permille, printable
+from console.text import cut, permille, printable, wrap
 from engine.errors import MusterError
 from engine.outlook import AskStart, RunStatus, StartEstimate
 from engine.query import Reason, Unblocking, WorkloadDetail
 
 if TYPE_CHECKING:
-    from console.client import Client
+    from console.client import Client, RuntimeEstimate
 
 LOOK_S = 0.5
 """How long the engine may hold the question how far a run of the twin is."""
+OVER = ("finished", "failed", "cancelled")
 
 
 class WorkloadPane(DetailPane[WorkloadDetail]):
@@ -35,6 +37,9 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
         """The reasons for which it was asked what would end them."""
         self._eta: RunStatus | None = None
         """The twin's run that tells when it starts, once a person has asked."""
+        self._likely: RuntimeEstimate | None = None
+        self._estimated: tuple[str, int] | None = None
+        """The state, and since when, in which it was asked how long it may run."""
 
     @property
     def crumb(self) -> str:
@@ -55,6 +60,8 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
         left, right = workload_columns(detail, width, self._unblocking)
         if self._eta is not None:
             left.insert(1, self._eta_section(self._eta, width))
+        if self._likely is not None and detail.state not in OVER:
+            left.insert(1, Section("How long it runs", tuple(map(text_line, wrap(estimate_line(self._likely), width)))))
         return left, right
 
     def _draw(self) -> None:
@@ -64,6 +71,11 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
             self._searched, self._unblocking = reasons, None
             if reasons:
                 self.run_worker(self._search(reasons))
+        if self.detail and self.detail.state not in OVER:
+            moment = (self.detail.state, self.detail.since_ms)
+            if moment != self._estimated:
+                self._estimated = moment
+                self.run_worker(self._estimate())
 
     async def ask_eta(self) -> None:
         """Have the twin tell when it starts; the page follows the run. Raises MusterError."""
@@ -90,3 +102,9 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
             if reasons is self._searched:
                 self._unblocking = found
                 self._draw()
+
+    async def _estimate(self) -> None:
+        """What has been learnt of work like it. Nothing is shown where that cannot be asked."""
+        with suppress(MusterError):
+            self._likely = await in_thread(lambda: self.connect().estimate(self._workload_id))
+            self._draw()

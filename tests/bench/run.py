@@ -12,6 +12,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterator
 
+import cost_bench
 import engine_bench
 import heartbeats_bench
 import pack_bench
@@ -44,6 +45,7 @@ BENCHES: dict[str, Callable[[], Iterator[Row]]] = {
     "fork": twin_bench.fork,
     "what_if": twin_bench.what_if,
     "start_estimate": twin_bench.start_estimate,
+    "cost": cost_bench.cost,
     "query": engine_bench.query,
     "heartbeats": heartbeats_bench.heartbeats,
     "replay": engine_bench.replay_kth,

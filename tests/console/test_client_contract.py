@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,9 +25,10 @@ from engine.model import BudgetSpec, BurstSpec, QueueSpec, ReservationSpec
 from engine.outlook import Ask, AskRun, AskStart, DryRun, Outlook, RunStatus, StartEstimate, WhatIf
 from engine.query import Query, Term
 from recommender.forecasts import ForecastRequest
-from recommender.sizes import SizingRequest
 from recommender.history import HistoryRequest, RunBatch, SampleBatch, SampleRow
 from recommender.metrics import RunRecord
+from recommender.quotes import Quantiles, QuoteRequest
+from recommender.sizes import SizingRequest
 from runbooks.gate import Gate
 from runbooks.plan import MoneyChange, QueueChange
 from tests.support.elastic_cells import pool, work
@@ -99,22 +101,32 @@ def test_ids_with_slashes_and_dots_arrive_whole(client: Client) -> None:
 def test_an_id_that_ends_like_a_route_is_still_an_id(client: Client) -> None:
     submit(client, "a", "b/estimate")
     assert client.workload("b/estimate").id == "b/estimate"
-    assert client.estimate("b/estimate") is None
+    asked = client.estimate("b/estimate")
+    assert asked is not None
+    assert (asked.basis, asked.samples) == ("request", 0)
     with pytest.raises(NotFoundError, match="'b'"):
         client.estimate("b")
     with pytest.raises(NotFoundError, match="'a/estimate'"):
         client.workload("a/estimate")
 
 
-def test_an_estimate_comes_from_finished_work_or_not_at_all(client: Client, loop: EngineLoop) -> None:
+def test_an_estimate_comes_from_the_request_until_work_has_finished(client: Client, loop: EngineLoop) -> None:
     submit(client, *(f"train-{number}" for number in range(20)))
-    assert client.estimate("train-0") is None
+    early = client.estimate("train-0")
+    assert early is not None
+    assert (early.basis, early.samples, early.scored, early.p90_coverage_permille) == ("request", 0, 0, None)
     loop.call(lambda engine: engine.advance(engine.now_ms + 6 * HOUR_MS))
     likely = client.estimate("train-0")
     assert likely is not None
-    assert (likely.p10_ms, likely.p50_ms, likely.p90_ms) == (HOUR_MS, HOUR_MS, HOUR_MS)
-    assert (likely.samples, likely.level) == (20, "tenant and name")
-    assert (likely.scored, likely.p90_coverage_permille, likely.median_abs_log_error) == (12, 1000, 0.0)
+    assert [round(ms / 60_000) for ms in (likely.p10_ms, likely.p50_ms, likely.p90_ms)] == [59, 60, 61]
+    assert (likely.basis, likely.samples, likely.level) == ("likes", 20, "tenant, name and size")
+    assert (likely.learnt, likely.scored, likely.p90_coverage_permille, likely.within2x_permille) == (
+        20,
+        20,
+        1000,
+        1000,
+    )
+    assert likely.median_abs_log_error == pytest.approx(math.log(2))  # half the request was said of each
 
 
 def test_what_would_let_work_start_is_told_and_not_done(connect: Connect, loop: EngineLoop) -> None:
@@ -534,6 +546,38 @@ def test_budgets_are_set_through_the_gate_and_told_with_what_was_charged(client:
     assert sum(each.microusd for each in report.lines) == report.total_microusd
     with pytest.raises(SpecError, match="colour"):
         client.showback(ShowbackRequest(by="colour"))
+
+
+def test_a_quote_is_told_by_option_and_submits_nothing(client: Client, loop: EngineLoop) -> None:
+    submit(client, "runs", tasks=3)
+    digest = loop.call(lambda engine: engine.state.digest())
+    asked = QuoteRequest(nodes=2, gpus=8, model="h100", run_ms=6 * HOUR_MS, queue="b", seeds=2, arrivals=False)
+    quote = client.quote(asked)
+    (option,) = quote.options
+    assert (option.pool, option.kind, option.basis, option.seeds) == ("gpu", "now", "run to its end", 2)
+    assert option.start_ms.p50 is not None
+    assert option.start_ms.p50 > quote.at_ms
+    assert option.cost_microusd == Quantiles(**dict.fromkeys(("p10", "p50", "p90"), 2 * 6 * 20_000_000))
+    assert option.duration_ms.p50 == 6 * HOUR_MS
+    assert "GPU" in option.reason
+    assert loop.call(lambda engine: engine.state.digest()) == digest
+    quick = client.quote(msgspec.structs.replace(asked, nodes=1, seeds=0))
+    assert [(each.start_ms.p50, each.cost_microusd.p90) for each in quick.options] == [(quick.at_ms, 120_000_000)]
+    for wrong, said in ((0, "nodes"), (9, "larger than the cell")):
+        with pytest.raises(SpecError, match=said):
+            client.quote(msgspec.structs.replace(asked, nodes=wrong))
+
+
+def test_a_quote_without_hours_needs_work_like_it(client: Client, loop: EngineLoop) -> None:
+    asked = QuoteRequest(nodes=1, gpus=8, name="train-77", queue="a", seeds=1, arrivals=False)
+    with pytest.raises(SpecError, match="hours"):
+        client.quote(asked)
+    submit(client, *(f"train-{number}" for number in range(20)))
+    loop.call(lambda engine: engine.advance(engine.now_ms + 6 * HOUR_MS))
+    found = client.quote(asked)
+    assert (found.run_time.told, found.run_time.p50_ms) == (False, HOUR_MS)
+    assert found.run_time.samples >= 8
+    assert found.options[0].cost_microusd.p50 == 20_000_000
 
 
 def test_history_is_brought_in_once_and_told_by_window(client: Client) -> None:

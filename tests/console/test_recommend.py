@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Iterator
 from typing import cast, get_args
 
@@ -13,11 +14,18 @@ from textual.pilot import Pilot
 from console.advisor import Advisor
 from console.app import MusterApp
 from console.cli import ACTIONS, run
+from console.found_history import cell_now
 from console.local_client import LocalClient
+from console.recommendations import Recommender, command
 from console.screens.recommendations import RecommendationsPane
-from engine.commands import Cordon, Submit
+from console.simulations import edits_of
+from engine.commands import AddPools, AddQueues, Cordon, Reserve, Submit
+from engine.edits import Drain, Nodes
 from engine.loop import EngineLoop
-from recommender.suggest import Action
+from engine.model import PoolSpec, QueueSpec, ReservationSpec, Resources, ScalingSpec
+from engine.outlook import WhatIf
+from recommender.findings_history import Series, idle_pools, pools_ahead, stale_reservations
+from recommender.suggest import Action, Suggestion
 from runbooks.gate import Gate
 from runbooks.plan import ActionName
 from tests.console.test_app import press, until
@@ -161,3 +169,118 @@ async def test_a_session_that_only_reads_offers_neither(loop: EngineLoop) -> Non
         assert not {"act_on", "reject"} & set(app.actions)
         await press(pilot, "A", "N")
         assert len(app.screen_stack) == 1
+
+
+# -- the commands that are shown are taken ----------------------------------------------------------------------------
+
+
+def shown_command(out: str) -> list[str]:
+    [line] = [line for line in out.splitlines() if line.startswith("   muster ")]
+    return shlex.split(line)[1:]
+
+
+def test_idle_quota_is_lent_by_the_command_shown(
+    shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quota = {"gpu_milli": 8000}
+    tree = (
+        QueueSpec(name="org"),
+        QueueSpec(name="x", parent="org", nominal=quota, borrowing_limit={"gpu_milli": 0}),
+        QueueSpec(name="y", parent="org", nominal=quota),
+    )
+    jobs = tuple(
+        msgspec.structs.replace(gpu_job(name, queue="x"), simulated_runtime_ms=99 * HOUR_MS) for name in ("one", "two")
+    )
+    loop.call(lambda engine: engine.command(AddQueues(queues=tree)))
+    loop.call(lambda engine: engine.command(Submit(workloads=jobs)))
+    loop.call(lambda engine: engine.advance(engine.now_ms + 2 * HOUR_MS))
+    assert shell("recommend") == 0
+    words = shown_command(capsys.readouterr().out)
+    assert words[:1] == ["set-quota"]
+    assert "--borrowing-limit" in words
+    assert run([*words, "--dry-run"]) == 0
+    assert loop.call(lambda engine: engine.workload("two").state) == "queued"
+    assert run([*words, "--yes"]) == 0
+    assert loop.call(lambda engine: engine.workload("two").state) == "running"
+    capsys.readouterr()
+    assert shell("recommend") == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "waiting of queue x from 1 to 0 within 2h" in out
+
+
+def test_a_reservation_that_nobody_uses_and_a_pool_that_is_too_large_or_too_small(
+    loop: EngineLoop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = PoolSpec(
+        name="burst",
+        capacity=Resources(cpu_milli=8000, gpu_milli=8000),
+        price_microusd_hour=5_000_000,
+        scaling=ScalingSpec(least=2, most=9),
+    )
+    day = ReservationSpec(name="nobody", nodes=("g0", "g1"), start_ms=0, end_ms=99 * HOUR_MS)
+    loop.call(lambda engine: engine.command(AddPools(pools=(spec,))))
+    loop.call(lambda engine: engine.command(Reserve(reservation=day)))
+    loop.call(lambda engine: engine.advance(engine.now_ms + 3 * HOUR_MS))
+    now = loop.call(cell_now)
+    [pool] = [pool for pool in now.pools if pool.name == "burst"]
+    assert (pool.least, pool.most, pool.price_microusd_hour) == (2, 9, 5_000_000)
+    idle = Series(subject="burst", hours=[0.0] * 200)
+    found = [
+        *stale_reservations(now.reservations, now.now_ms, 8000),
+        *idle_pools([msgspec.structs.replace(pool, nodes=2)], {"burst": idle}),
+        *pools_ahead([pool], {"burst": [7.0] * 6}, now.now_ms, now.now_ms, {}, {}),
+    ]
+    assert [each.action for each in found] == ["unreserve", "set_scaling", "set_targets"]
+    with served_on_unix(loop) as path:
+        for each in found:
+            name, *behind = command(each)
+            assert run([name, "--connect", str(path), *behind, "--dry-run"]) == 0
+    assert "nobody" in capsys.readouterr().out
+
+
+# -- on the twin ------------------------------------------------------------------------------------------------------
+
+
+def test_a_recommendation_is_tried_on_the_twin_and_changes_nothing(loop: EngineLoop) -> None:
+    forget_two(loop)
+    recommender = Recommender(loop, Advisor(loop))
+    [found] = recommender.recommendations().open
+    assert found.simulated.state == "waiting"
+    before = loop.call(lambda engine: (engine.version, engine.state.digest()))
+    recommender.try_out(found.suggestion)
+    [found] = recommender.recommendations().open
+    assert (found.simulated.state, found.simulated.seeds) == ("done", 4)
+    assert {figure.name for figure in found.simulated.figures} >= {"utilisation", "cost"}
+    assert found.simulated.cost_microusd_hour is not None
+    assert loop.call(lambda engine: (engine.version, engine.state.digest())) == before
+
+
+def test_what_people_ask_of_the_twin_goes_first(loop: EngineLoop) -> None:
+    forget_two(loop)
+    recommender = Recommender(loop, Advisor(loop))
+    [found] = recommender.recommendations().open
+    asked = loop.call(lambda _: loop.twins.start(WhatIf(edits=(Drain(nodes=Nodes(ids=("g0",))),), seeds=2)))
+    recommender.try_out(found.suggestion)
+    [found] = recommender.recommendations().open
+    assert found.simulated.state == "waiting"
+    assert loop.twins.finish(asked.id, 60).state == "done"
+
+
+def test_what_the_twin_cannot_try_says_so(loop: EngineLoop) -> None:
+    client = LocalClient(loop, Gate(loop.engine), Advisor(loop))
+    loop.call(lambda engine: engine.command(Cordon(ids=("c0",))))
+    assert edits_of(suggestion("notify")) == "nothing would be done"
+    assert "no edit for set autoscaling" in str(edits_of(suggestion("set_autoscaling")))
+    assert client.recommendations().open == ()
+
+
+def suggestion(action: Action) -> Suggestion:
+    return Suggestion(
+        kind="k",
+        finding="f",
+        action=action,
+        targets=("t",),
+        evidence=(),
+        counterfactual="",
+        alternatives=(),
+    )

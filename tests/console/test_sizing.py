@@ -14,6 +14,7 @@ from console.cli import run
 from console.collector import Collector
 from console.insights import Insights, bound_rows, held_by_others
 from console.local_client import LocalClient
+from console.sizing import advice_lines, size_lines
 from engine.commands import Submit
 from engine.control import Engine
 from engine.loop import EngineLoop
@@ -23,6 +24,7 @@ from recommender.metrics import RunRecord
 from recommender.sizes import SizingRequest
 from recommender.telemetry import Telemetry
 from runbooks.gate import Gate
+from tests.console.fake_client import FakeClient
 from tests.support.cells import small_cell, workload
 from tests.support.served import HOUR_MS, served_on_unix
 
@@ -141,3 +143,10 @@ def test_what_neighbours_hold_is_seen_and_joined_to_the_run(loop: EngineLoop, mo
     collector.collect()
     insights.keep_up()
     assert [(each.kind, each.share) for each in insights.beside] == [("acme/job", 0.5)] * 3
+
+
+def test_names_of_strangers_are_shown_and_do_nothing() -> None:
+    fake = FakeClient(hostile=True)
+    for line in (*size_lines(fake.sizing(SizingRequest())), *advice_lines(fake.advice_on("w"))):
+        assert line.isprintable()
+        assert len(line) <= 80

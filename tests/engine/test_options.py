@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from cells import submit, workload
+from cells import small_cell, submit, workload
 
 from engine.control import Engine
 from engine.errors import SpecError
-from engine.model import WorkloadSpec
+from engine.model import NodeSpec, ScalingSpec, WorkloadSpec
 from engine.options import run_time_in, share_of
 from engine.outlook import AskOptions, AskRun, DryRun, Options
 from engine.twin import Twins
@@ -27,9 +27,7 @@ def tried(engine: Engine, *workloads: WorkloadSpec, run_ms: int = HOUR, **more: 
 def test_each_option_is_alone_and_ends_when_its_run_time_says() -> None:
     engine = experienced()
     before = engine.state.digest()
-    later = job("later", not_before_ms=engine.now_ms + 3 * HOUR) if False else msgspec.structs.replace(
-        job("later"), not_before_ms=engine.now_ms + 3 * HOUR
-    )
+    later = msgspec.structs.replace(job("later"), not_before_ms=engine.now_ms + 3 * HOUR)
     found = tried(engine, job("now"), job("too"), later, run_ms=2 * HOUR)
     assert [trial.id for trial in found.trials] == ["now", "too", "later"]
     for trial, wait_ms in zip(found.trials, (0, 0, 3 * HOUR), strict=True):
@@ -59,12 +57,23 @@ def test_an_option_and_a_dry_run_of_the_same_work_agree() -> None:
 
 
 def test_an_option_that_is_stopped_tells_how_often_and_costs_what_it_held() -> None:
-    engine = experienced(gpu_nodes=2)
-    classes = [job(f"mean{i}", queue="b") for i in range(2)]
-    engine.command(submit(*classes))
-    found = tried(engine, msgspec.structs.replace(job("mine", priority="low"), queue="b"))
-    assert found.trials[0].attempts[0].started_ms == engine.now_ms + HOUR
-    assert found.trials[0].attempts[0].stops == 0
+    base = small_cell()
+    taken = ScalingSpec(least=2, most=2, taken_permille_hour=600, boot_ms=(MINUTE, MINUTE))
+    pool = msgspec.structs.replace(base.pools[0], name="cheap", spot=True, scaling=taken)
+    nodes = tuple(NodeSpec(id=f"s{i}", pool="cheap") for i in range(2))
+    cell = msgspec.structs.replace(base, pools=(*base.pools, pool), nodes=(*base.nodes, *nodes))
+    engine = Engine.open(None, cell=cell)
+    engine.advance(HOUR)
+    spec = workload("new", gpu=8000, cpu=0, pools=("cheap",), checkpoint=HOUR // 4, estimate=2 * HOUR)
+    attempts = tried(engine, spec, run_ms=2 * HOUR, seeds=2).trials[0].attempts
+    assert sum(one.stops for one in attempts) > 0
+    for one in attempts:
+        assert one.started_ms is not None
+        assert one.ended_ms is not None
+        assert (one.ended_ms - one.started_ms > 2 * HOUR) == (one.stops > 0)
+        # It pays for the work that was lost too, not for the time in which it waited.
+        rate = one.placed[0].rate_microusd_hour
+        assert 2 * rate <= one.cost_microusd <= (one.ended_ms - one.started_ms) * rate // HOUR
 
 
 def test_where_time_is_short_there_are_fewer_seeds_and_what_has_room_is_still_known() -> None:
@@ -93,7 +102,11 @@ def test_run_times_of_the_seeds_are_spread_evenly_the_median_first() -> None:
 
 @pytest.mark.parametrize(
     ("more", "said"),
-    [({"run_ms": ()}, "run_ms"), ({"run_ms": ((5, 3),)}, "ascending"), ({"run_ms": ((1,),), "within_ms": -1}, "negative")],
+    [
+        ({"run_ms": ()}, "run_ms"),
+        ({"run_ms": ((5, 3),)}, "ascending"),
+        ({"run_ms": ((1,),), "within_ms": -1}, "negative"),
+    ],
 )
 def test_an_ask_that_makes_no_sense_is_refused(more: dict[str, object], said: str) -> None:
     with pytest.raises(SpecError, match=said):

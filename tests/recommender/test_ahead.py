@@ -3,14 +3,17 @@ goes by it decides alike after a restart and in a fork."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from engine.ahead import Foresight
+from engine.commands import Submit
 from engine.control import Engine
 from engine.forecast import DAY, WEEK, SeasonalBaseline, Series
+from engine.rehearsal import Rehearsal
 from recommender.ahead import LEAST, CapacityForecaster, ahead, allowed
 from recommender.backtest_scaling import decided
 from tests.support.growing_cells import HOUR, MINUTE, cell, job
@@ -26,8 +29,8 @@ def days(hours: int, *, seed: int = 1, noise: float = 0.1) -> Series:
 
 
 def test_the_future_changes_no_decision_made_before_it() -> None:
-    lead, first, cut = 6, 300, 330
-    true = days(360)
+    lead, first, cut = 6, 320, 335
+    true = days(350)
     other = np.concatenate([true[:cut], np.random.default_rng(5).uniform(0, 900, len(true) - cut)])
 
     def decisions(values: Series) -> Series:
@@ -55,16 +58,15 @@ def test_decisions_look_only_at_hours_that_are_over() -> None:
 
 
 def test_quantiles_are_met_as_often_as_they_say() -> None:
-    series = days(6 * WEEK, seed=3)
-    for lead in (1, 6):
-        hours = range(len(series) - WEEK, len(series))
-        said = np.array([FORECASTER.quantiles(series[: hour - lead + 1], lead, (100, 500, 900)) for hour in hours])
-        assert (np.diff(said, axis=1) > 0).all()
-        met = (series[hours.start :, None] <= said).mean(axis=0)
-        assert met == pytest.approx([0.1, 0.5, 0.9], abs=0.08), lead
-        baseline = [SeasonalBaseline().quantiles(series[: hour - lead + 1], lead, (500,))[0] for hour in hours]
-        off = np.abs(said[:, 1] - series[hours.start :]).mean()
-        assert off < 0.95 * np.abs(np.array(baseline) - series[hours.start :]).mean()
+    series, lead = days(5 * WEEK, seed=3), 6
+    hours = range(len(series) - 3 * DAY, len(series))
+    said = np.array([FORECASTER.quantiles(series[: hour - lead + 1], lead, (100, 500, 900)) for hour in hours])
+    assert (np.diff(said, axis=1) > 0).all()
+    met = (series[hours.start :, None] <= said).mean(axis=0)
+    assert met == pytest.approx([0.1, 0.5, 0.9], abs=0.13)
+    baseline = [SeasonalBaseline().quantiles(series[: hour - lead + 1], lead, (500,))[0] for hour in hours]
+    off = np.abs(said[:, 1] - series[hours.start :]).mean()
+    assert off < 0.95 * np.abs(np.array(baseline) - series[hours.start :]).mean()
 
 
 def test_less_may_be_unmet_with_more_capacity() -> None:
@@ -101,7 +103,9 @@ def test_odd_series_give_finite_answers(kind: str) -> None:
         past[200] = 1e9
     for lead in (1, 6, 200):
         said = FORECASTER.quantiles(past, lead, (10, 500, 990))
-        assert np.isfinite(said).all() and min(said) >= 0 and said == sorted(said)
+        assert np.isfinite(said).all()
+        assert said == sorted(said)
+        assert said[0] >= 0
         assert np.isfinite(ahead(past, lead).capacity(0.01))
 
 
@@ -119,44 +123,55 @@ def test_what_was_saved_is_spent_sooner_than_what_was_overspent_is_made_good() -
 # -- in an engine -----------------------------------------------------------------------------------------------------
 
 
-def noted(path: Path | None) -> Engine:
-    """A cell that has noted two weeks of demand with a day in it."""
-    engine = Engine.open(path, cell=cell(0, most=99, predict_permille=900), forecaster=FORECASTER)
-    for hour in range(2 * WEEK):
-        engine.command(_work(hour))
+class Counting(CapacityForecaster):
+    """Counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def quantiles(self, past: Series, lead: int, permilles: Sequence[int]) -> list[float]:
+        self.asked += len(past) >= LEAST
+        return super().quantiles(past, lead, permilles)
+
+
+def noted(path: Path, forecaster: CapacityForecaster) -> Engine:
+    """A cell that has noted a week of demand with a day in it."""
+    spec = cell(0, most=99, predict_permille=900, scan_every_ms=HOUR // 2)
+    engine = Engine.open(path, cell=spec, forecaster=forecaster)
+    for hour in range(WEEK + 2):
+        tasks = 1 + 3 * (8 <= hour % DAY < 18) + hour % 5 // 4
+        engine.command(Submit(workloads=tuple(job(f"h{hour}-{task}", 8000, run=40 * MINUTE) for task in range(tasks))))
         engine.advance((hour + 1) * HOUR)
     return engine
 
 
-def _work(hour: int):  # type: ignore[no-untyped-def]
-    from engine.commands import Submit
-
-    tasks = 3 + 6 * (8 <= hour % DAY < 18)
-    return Submit(workloads=tuple(job(f"h{hour}-{task}", 8000, run=40 * MINUTE) for task in range(tasks)))
-
-
 def test_an_engine_orders_by_it_alike_after_a_restart_and_in_a_fork(tmp_path: Path) -> None:
     path = tmp_path / "cell.db"
-    engine = noted(path)
-    now_ms = engine.now_ms
+    forecaster = Counting()
+    engine = noted(path, forecaster)
+    assert forecaster.asked > 0
+    now_ms, report = engine.now_ms, engine.scaling()
     wanted = Foresight(engine.state, FORECASTER).wanted(now_ms)
-    assert wanted != Foresight(engine.state).wanted(now_ms)
-    report = engine.scaling()
     assert {0: report.pools[0].wanted} == wanted
     assert report.forecast == str(FORECASTER)
 
     def later(one: Engine) -> tuple[int, str]:
-        one.advance(now_ms + 5 * HOUR)
+        asked = forecaster.asked
+        one.advance(now_ms + 3 * HOUR)
+        assert forecaster.asked > asked
         return len(one.state.orders.pool), one.state.digest()
 
-    fork = engine.fork()
-    assert fork.scaling() == report
+    fork, rehearsed = engine.fork(), Rehearsal(engine.fork(), 0, None)
+    assert fork.scaling() == rehearsed.scaling() == report
     ordered = later(fork)
+    assert later(rehearsed) == ordered
     engine.close()
-    again = Engine.open(path, forecaster=FORECASTER)
+    again = Engine.open(path, forecaster=forecaster)
     assert again.scaling() == report
     assert later(again) == ordered
     again.close()
-    plain = Engine.open(path)
-    assert plain.scaling().forecast != str(FORECASTER)
-    plain.close()
+
+
+def test_without_one_the_built_in_baseline_speaks() -> None:
+    engine = Engine.open(None, cell=cell(0))
+    assert engine.scaling().forecast == str(SeasonalBaseline()) != str(FORECASTER)

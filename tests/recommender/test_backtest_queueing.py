@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,11 +27,11 @@ def busy(jobs: int, *, seed: int) -> tuple[list[Submission], list[int]]:
     """More work than eight processors can do at once, by users of their own habits; run times in ms."""
     draw, asked, runs, at = random.Random(seed), [], [], 0
     for _ in range(jobs):
-        at += draw.randrange(1, 400_000)
+        at += draw.randrange(1, 240_000)
         user = draw.choice("abcd")
         runs.append(draw.randrange(1, 2 * 60_000 * (ord(user) - 96) ** 3))
         asked.append(
-            Submission(at_ms=at, user=user, size=draw.choice((1, 2, 4)), requested_ms=draw.choice((0, 2 * HOUR)))
+            Submission(at_ms=at, user=user, size=draw.choice((1, 1, 2)), requested_ms=draw.choice((0, 2 * HOUR)))
         )
     return asked, runs
 
@@ -40,13 +41,11 @@ def starts_of(asked: list[Submission], runs: list[int]) -> list[int]:
     return backfill(jobs, 8, Learned(asked, runs), "slowdown")
 
 
-def test_the_future_changes_no_start_before_it() -> None:
-    """After a moment everything is noise: what arrives, and how long runs what has not ended by then."""
-    asked, runs = busy(395, seed=1)
-    truly = starts_of(asked, runs)
-    moment, draw = sorted(start + run for start, run in zip(truly, runs, strict=True))[350], random.Random(2)
+def noise_after(moment: int, asked: list[Submission], runs: list[int], starts: list[int]) -> list[int]:
+    """Starts where all that was not known at the moment is noise: what arrives, and how long what is there will."""
+    draw = random.Random(moment)
     noise = []
-    for each, run, start in zip(asked, runs, truly, strict=True):
+    for run, start in zip(runs, starts, strict=True):
         if start > moment:
             noise.append(draw.randrange(1, 10**8))
         else:
@@ -54,13 +53,57 @@ def test_the_future_changes_no_start_before_it() -> None:
     known = sum(each.at_ms <= moment for each in asked)
     later = [Submission(at_ms=each.at_ms, user="x", size=draw.choice((1, 8))) for each in asked[known:]]
     falsely = starts_of([*asked[:known], *later], noise)
-    started = [at for at, start in enumerate(truly) if start <= moment]
-    assert len(started) > 350
-    assert known - len(started) > 5, "some were waiting"
-    assert sum(runs[at] != noise[at] for at in started) > 2, "some were running"
-    assert [falsely[at] for at in started] == [truly[at] for at in started]
-    assert all(start > moment for at, start in enumerate(falsely) if truly[at] > moment)
-    assert falsely != truly
+    assert falsely != starts
+    return falsely
+
+
+def test_the_future_changes_no_start_before_it() -> None:
+    asked, runs = busy(395, seed=1)
+    truly = starts_of(asked, runs)
+    ends = sorted(start + run for start, run in zip(truly, runs, strict=True))
+    falsely = noise_after(ends[350], asked, runs, truly)
+    assert [start if start <= ends[350] else None for start in falsely] == [
+        start if start <= ends[350] else None for start in truly
+    ]
+
+
+def test_the_future_changes_no_start_before_any_moment() -> None:
+    """Too few jobs to fit trees to, but many moments. Wide ones wait, so it matters when others will have ended."""
+    held_up = 0
+    for seed in range(3):
+        asked, runs = busy(60, seed=seed)
+        asked = [Submission(at_ms=a.at_ms, user=a.user, size=(1, 2, 3, 7)[n % 4]) for n, a in enumerate(asked)]
+        truly = starts_of(asked, runs)
+        for moment in sorted(truly)[20:60:4]:
+            falsely = noise_after(moment, asked, runs, truly)
+            told = [(at, start) for at, start in enumerate(truly) if start <= moment]
+            assert [(at, start) for at, start in enumerate(falsely) if start <= moment] == told
+            held_up += sum(each.at_ms <= moment for each in asked) - len(told)
+    assert held_up > 50
+
+
+class Sealed(list[int]):
+    """Run times of which only that of the job that just ended may be looked at."""
+
+    ended = -1
+
+    def __getitem__(self, job: Any) -> Any:
+        assert job == self.ended, "a run time is looked at before the run has ended"
+        return super().__getitem__(job)
+
+
+class Watched(Learned):
+    def ended(self, job: int, now: int) -> None:
+        self._run_ms.ended = job
+        super().ended(job, now)
+        self._run_ms.ended = -1
+
+
+def test_no_run_time_is_looked_at_before_its_end() -> None:
+    asked, runs = busy(120, seed=5)
+    jobs = Jobs([each.at_ms for each in asked], runs, runs, [each.size for each in asked])
+    starts = backfill(jobs, 8, Watched(asked, Sealed(runs)), "slowdown")
+    assert starts == starts_of(asked, runs)
 
 
 def log(path: Path, jobs: int, *, seed: int) -> Path:

@@ -49,7 +49,7 @@ def cell(seed: int, kinds: int = 30) -> tuple[list[RunRecord], dict[tuple[str, s
 
 
 def like(name: str) -> Fingerprint:
-    found = fingerprint("acme", name, 8000, 64000)
+    found = fingerprint("acme", name, 8000, 1)
     assert found is not None
     return found
 

@@ -16,6 +16,7 @@ from engine.errors import NotFoundError, SpecError
 from recommender.calibration import Mixture, Overshoot, survival_quantile
 from recommender.run_history import Submission
 from recommender.run_model import FIRST_FIT, TREES, Forest, RunModel, RunTime, given_elapsed
+from recommender.window import Window
 
 HOUR = 3_600_000
 
@@ -206,3 +207,14 @@ def test_the_longer_it_runs_the_later_it_ends(median: int, down: float, up: floa
     for earlier, later in pairwise(known):
         assert later.p50_ms >= earlier.p50_ms - 1
         assert later.p90_ms >= earlier.p90_ms - 1
+
+
+@given(st.lists(st.integers(0, 10**12), max_size=300), st.integers(1, 50))
+@settings(max_examples=50, deadline=None, derandomize=True)
+def test_window_is_the_sorted_tail(values: list[int], size: int) -> None:
+    window = Window(size)
+    for value in values:
+        window.add(value)
+    expected = sorted(values[-size:])
+    assert len(window) == len(expected)
+    assert [window.at_rank(rank) for rank in range(1, len(expected) + 1)] == expected

@@ -15,7 +15,8 @@ from sqlalchemy import func, select, update
 from engine.errors import SpecError
 from engine.records import Records
 from recommender.metrics import METRICS, OFS, RunRecord, Sample, SeriesKey, kind_of
-from recommender.telemetry import DAY_MS, FOLDED_AT_ONCE, HOUR_MS, MINUTE_MS, Retention, Telemetry
+from recommender.retention import DAY_MS, HOUR_MS, MINUTE_MS, Retention
+from recommender.telemetry import FOLDED_AT_ONCE, Telemetry
 from recommender.telemetry_tables import CHUNK, SERIES
 
 T0 = 1_700_000_400_000 // HOUR_MS * HOUR_MS

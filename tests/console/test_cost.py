@@ -1,0 +1,118 @@
+"""`muster cost`: what is typed, what is shown, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from console.cli import parser
+from console.cost import quote_lines, request_of
+from console.text import timestamp
+from engine.errors import SpecError
+from recommender.quotes import Quantiles, Quote, QuoteRequest
+from tests.console.fake_client import NOW_MS, FakeClient
+
+HOUR = 3_600_000
+TYPED = ("cost", "--nodes", "64", "--gpus", "8", "--model", "H100", "--hours", "6")
+
+
+def request(*more: str) -> QuoteRequest:
+    return request_of(parser().parse_args([*TYPED, *more]), FakeClient())
+
+
+def prices(folder: Path, *lines: str) -> str:
+    path = folder / "list.csv"
+    path.write_text("\n".join(("region,instance_type,on_demand_price_per_hour,currency", *lines)))
+    return str(path)
+
+
+def test_what_is_typed_is_what_is_asked() -> None:
+    asked = request()
+    assert (asked.nodes, asked.gpus, asked.model, asked.run_ms) == (64, 8, "H100", 6 * HOUR)
+    assert asked.start_ms is None
+    assert timestamp(asked.other_start_ms or 0) == "2026-03-01 22:00:00"
+    assert request("--start", "tonight").start_ms == asked.other_start_ms
+    assert request("--start", "2026-03-02 02:00").start_ms == NOW_MS + 14 * HOUR
+    assert request("--start", "+90m").start_ms == NOW_MS + 3 * HOUR // 2
+    assert request("--hours", "0.1").run_ms == HOUR // 10
+    assert request("--cpus", "4", "--memory", "64GiB", "--checkpoint", "30m").memory_mib == 65_536
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (("--start", "soon"), "'soon' is not a time"),
+        (("--start", "2026-02-30 99:00"), "is not a time"),
+        (("--start", "2025-01-01"), "is in the past"),
+        (("--hours", "0"), "is not a number of hours"),
+        (("--hours", "nan"), "is not a number of hours"),
+        (("--hours", "1e9"), "is not a number of hours"),
+        (("--memory", "64"), "--memory"),
+        (("--region", "eu"), "is of a price list"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(typed: tuple[str, ...], said: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        request(*typed)
+    assert said in str(caught.value)
+
+
+def test_zero_nodes_are_refused_where_they_are_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(["cost", "--nodes", "0"])
+    assert "at least 1" in capsys.readouterr().err
+
+
+def test_list_prices_are_offered_by_type_and_region(tmp_path: Path) -> None:
+    listed = prices(tmp_path, "us-east-1,p5.48xlarge,55.04,USD", "eu-west-1,p5.48xlarge,63.296,USD")
+    offers = request("--prices", listed, "--machine-type", "p5.48xlarge").offers
+    assert [(offer.region, offer.price_microusd_hour) for offer in offers] == [
+        ("us-east-1", 55_040_000), ("eu-west-1", 63_296_000),
+    ]  # fmt: skip
+    assert len(request("--prices", listed, "--machine-type", "p5.48xlarge", "--region", "eu-west-1").offers) == 1
+    for more, said in (
+        (("--machine-type", "p5.48xlrge"), "Did you mean p5.48xlarge?"),
+        (("--machine-type", "p5.48xlarge", "--region", "mars"), "There are: eu-west-1, us-east-1"),
+        (("--machine-type", "p5.48xlarge", "--spot"), "has no spot price"),
+    ):
+        with pytest.raises(SpecError) as caught:
+            request("--prices", listed, *more)
+        assert said in f"{caught.value} {caught.value.remedy}"
+
+
+def test_a_list_in_another_currency_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="is in 'CNY', and the cell counts in USD"):
+        request("--prices", prices(tmp_path, "cn-1,p5.48xlarge,400,CNY"), "--machine-type", "p5.48xlarge")
+
+
+def shown(client: FakeClient, **changes: object) -> str:
+    asked = QuoteRequest(nodes=64, gpus=8, model="H100", run_ms=6 * HOUR)
+    found: Quote = client.quote(asked)
+    option = msgspec.structs.replace(found.options[0], **changes)
+    return "\n".join(quote_lines(msgspec.structs.replace(found, options=(option,)), asked))
+
+
+def test_a_quote_is_shown_with_quantiles_and_cents_in_80_columns() -> None:
+    text = shown(FakeClient())
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == "64 nodes with 8 H100 for 6h, asked at 2026-03-01 12:00:00 UTC (v1,030)"
+    assert lines[3].split() == ["now", "start", "now", "in", "40m", "after", "1d"]
+    assert lines[5].split() == ["cost", "$21,135.36", "$21,135.36", "$21,135.36"]
+    assert "not now: 8 GPU more are needed" in text
+    assert "interrupted: not known (not looked at)" in text
+
+
+def test_what_is_not_known_is_not_shown_as_a_number() -> None:
+    never = Quantiles(p10=None, p50=None, p90=None)
+    text = shown(FakeClient(), duration_ms=never, cost_microusd=never, asked_start_ms=NOW_MS + 48 * HOUR)
+    assert [line.split()[-1] for line in text.splitlines()[4:6]] == ["–", "–"]
+    assert "after 2d" in text
+
+
+def test_names_of_strangers_are_data() -> None:
+    text = shown(FakeClient(hostile=True))
+    assert "\x1b" not in text
+    assert "\u202e" not in text
