@@ -27,8 +27,8 @@ class MissingStatistics(MusterError):
 
 
 def demand(arguments: argparse.Namespace) -> None:
-    """Demand forecasts on hourly series; see `recommender.backtest_demand` for the protocol. One file: an object keyed by
-    method. Several: that object under each series' name, and their geometric mean relative to the day before."""
+    """Demand forecasts on hourly series; see `recommender.backtest_demand` for the protocol. One file: an object keyed
+    by method. Several: that object under each series' name, and their geometric mean relative to the day before."""
     if importlib.util.find_spec("statsmodels") is None:
         raise MissingStatistics("statsmodels is not installed, and demand is forecast with it", "pip install .")
     problems = Problems()

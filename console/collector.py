@@ -178,18 +178,18 @@ class Collector:
             yield from of("kind", kind, {"use_cpu": cpu, "use_memory_mib": memory})
 
     def _pool(self, look: Look, row: int, asked: list[list[float]]) -> dict[str, float]:
-        pool, nodes = look.pools[row], look.nodes[row]
+        pool, nodes, ready = look.pools[row], look.nodes[row], look.ready[row]
         cpu, _, gpu, _ = pool.offered.vector()
         used_cpu, used_gpu = cpu * nodes - look.free_cpu[row], gpu * nodes - look.free_gpu[row]
         demand_cpu, demand_gpu = used_cpu + asked[row][0], used_gpu + asked[row][1]
         values: dict[str, float] = {
             "nodes": nodes, "nodes_down": look.down[row], "price": pool.price_microusd_hour,
-            "cost_rate": look.spent_rate[row], "capacity_cpu": cpu * nodes, "used_cpu": used_cpu,
+            "cost_rate": look.spent_rate[row], "capacity_cpu": cpu * ready, "used_cpu": used_cpu,
             "demand_cpu": demand_cpu,
             "demand_nodes": float(np.ceil(max(demand_cpu / max(cpu, 1), demand_gpu / max(gpu, 1)))),
         }  # fmt: skip
         if gpu:
-            values |= {"capacity_gpu": gpu * nodes, "used_gpu": used_gpu, "demand_gpu": demand_gpu}
+            values |= {"capacity_gpu": gpu * ready, "used_gpu": used_gpu, "demand_gpu": demand_gpu}
         if self._begun:
             values["evicted"] = int((look.evicted_pool == row).sum())
             if self._taken is not None and row < len(self._taken):
@@ -198,14 +198,13 @@ class Collector:
 
     def _cell(self, look: Look, gpus: bool) -> dict[str, float]:
         """What is not the sum of its queues."""
-        nodes = look.nodes
         offered = [pool.offered.vector() for pool in look.pools]
         values: dict[str, float] = {
-            "nodes": sum(nodes), "nodes_down": sum(look.down), "cost_rate": sum(look.spent_rate),
-            "capacity_cpu": sum(vector[CPU] * count for vector, count in zip(offered, nodes, strict=True)),
+            "nodes": sum(look.nodes), "nodes_down": sum(look.down), "cost_rate": sum(look.spent_rate),
+            "capacity_cpu": sum(vector[CPU] * count for vector, count in zip(offered, look.ready, strict=True)),
         }  # fmt: skip
         if gpus:
-            values["capacity_gpu"] = sum(vector[GPU] * count for vector, count in zip(offered, nodes, strict=True))
+            values["capacity_gpu"] = sum(vector[GPU] * count for vector, count in zip(offered, look.ready, strict=True))
         if self._begun and self._taken is not None:
             values["interrupted"] = max(sum(look.taken) - sum(self._taken), 0)
         return values

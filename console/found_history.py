@@ -25,6 +25,7 @@ from recommender.findings_history import (
     runaways,
     stale_reservations,
 )
+from recommender.metrics import METRICS
 from recommender.suggest import ModelSkill, Suggestion
 
 if TYPE_CHECKING:
@@ -67,6 +68,9 @@ class FoundHistory:
         self._forecasts = forecasts
         self._insights = insights
         self._watch: Watch | None = None
+        self._read_ms = 0
+        self._known: dict[tuple[str, str, str, str], Series] = {}
+        """What was read of the hours up to then."""
         self._lock = threading.Lock()
 
     def __call__(self, overview: Overview) -> tuple[Sequence[Suggestion], Sequence[str]]:
@@ -75,12 +79,12 @@ class FoundHistory:
         unit, waiting = ("GPU", now.waiting_gpu) if overview.capacity.get("gpu_milli") else ("CPU", now.waiting_cpu)
         found = stale_reservations(now.reservations, now.now_ms, waiting)
         try:
+            found += self._insights.findings() if self._insights is not None else []
             with self._lock:
                 more, unknown = self._watched(now.now_ms)
                 found += more
-            found += self._of_pools(now)
-            found += self._insights.findings() if self._insights is not None else []
-            tenants = self._series(f"used_{unit.lower()}", "tenant", now.now_ms)
+                found += self._of_pools(now)
+                tenants = self._series(f"used_{unit.lower()}", "tenant", now.now_ms)
             found += runaways(tenants, overview.capacity.get(f"{unit.lower()}_milli", 0), waiting, unit)
         except MusterError as error:
             return found, (f"the history cannot be read: {error.problem}",)
@@ -89,14 +93,19 @@ class FoundHistory:
     # -- what is promised ---------------------------------------------------------------------------------------------
 
     def read(self, metric: str, of: str, subject: str, since_ms: int, until_ms: int) -> float | None:
-        """Mean of a series from one time up to another; None where nothing was measured."""
+        """Mean of a series from one time up to another, of what is counted so many an hour; None where nothing was
+        measured."""
         step_ms = max((until_ms - since_ms) // 8, 60_000)
         try:
             points = self._telemetry.series(metric, of, subject, since_ms, until_ms, step_ms)
         except MusterError:
             return None
         known = points.count > 0
-        return float(points.mean[known].mean()) if known.any() else None
+        if not known.any():
+            return None
+        if METRICS[metric].counts:
+            return float(points.total[known].sum()) * HOUR_MS / max(until_ms - since_ms, 1)
+        return float(points.mean[known].mean())
 
     def others(self, metric: str, of: str, subject: str) -> Sequence[str]:
         """Other subjects with the same metric."""
@@ -145,13 +154,17 @@ class FoundHistory:
     def _hours(self, metric: str, of: str, subject: str, now_ms: int, figure: str) -> Series:
         """Of the last two weeks, up to the last whole hour."""
         until_ms = now_ms // HOUR_MS * HOUR_MS
-        points = self._telemetry.series(metric, of, subject, max(until_ms - 2 * WEEK * HOUR_MS, 0), until_ms, HOUR_MS)
-        values = getattr(points, figure).tolist()
-        known = points.count.tolist()
-        return Series(
-            subject=subject,
-            hours=[value if count else float("nan") for value, count in zip(values, known, strict=True)],
-        )
+        if until_ms != self._read_ms:
+            self._read_ms, self._known = until_ms, {}
+        key = (metric, of, subject, figure)
+        if key not in self._known:
+            since_ms = max(until_ms - 2 * WEEK * HOUR_MS, 0)
+            points = self._telemetry.series(metric, of, subject, since_ms, until_ms, HOUR_MS)
+            known = zip(getattr(points, figure).tolist(), points.count.tolist(), strict=True)
+            self._known[key] = Series(
+                subject=subject, hours=[value if count else float("nan") for value, count in known]
+            )
+        return self._known[key]
 
 
 def _skill(made: Forecast) -> ModelSkill:

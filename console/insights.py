@@ -102,14 +102,17 @@ class Insights:
     def sizing(self, request: SizingRequest) -> SizingReport:
         """Requests against use, by kind. Raises NotFoundError for an unknown workload, RecordsError while the disk
         fails."""
-        wanted = ""
+        wanted, detail, estimate = "", None, None
         if request.workload_id:
-            view_ = self._loop.call(lambda engine: engine.workload(request.workload_id))
-            wanted = kind_of(view_.tenant, view_.name)
+            detail = self._loop.call(lambda engine: engine.workload(request.workload_id))
+            wanted = kind_of(detail.tenant, detail.name)
         with self._lock:
             usage = self._learn()
             running, unseen = self._running()
             kinds = sized(usage, running)
+            if detail is not None and len(detail.groups) == 1:
+                task = detail.groups[0]
+                estimate = usage.estimate(detail.tenant, detail.name, task.cpu_milli, task.memory_mib)
         rightsizing, version = self._loop.call(lambda engine: (engine.state.settings.rightsizing, engine.version))
         unknown = [f"{unseen:,} running workloads were not looked at"] if unseen else []
         if request.workload_id:
@@ -117,7 +120,9 @@ class Insights:
             if not kinds:
                 why = f"nothing is known of what {wanted} uses" if wanted else "its name does not say what kind it is"
                 unknown.append(why)
-        return SizingReport(version=version, kinds=tuple(kinds), rightsizing=rightsizing, unknown=tuple(unknown))
+        return SizingReport(
+            version=version, kinds=tuple(kinds), rightsizing=rightsizing, estimate=estimate, unknown=tuple(unknown)
+        )
 
     def advice_on(self, workload_id: str) -> PlacementAdvice:
         """Where it would do best. Raises NotFoundError, and RecordsError while the disk fails."""

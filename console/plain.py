@@ -358,14 +358,11 @@ def _reason(reason: Reason) -> list[str]:
 
 
 def _rests_on(likely: RuntimeEstimate) -> str:
-    near = (
-        f"{likely.samples:,} of the same {printable(likely.level)}"
-        if likely.level not in ("", "all")
-        else "none like it"
-    )
+    like = likely.level not in ("", "all")
+    near = f"{likely.samples:,} of the same {printable(likely.level)}" if like else "none like it"
     if likely.basis == "request":
         return f"from its requested time; of finished runs {near}"
-    return f"from {likely.learnt:,} finished runs, {near}"
+    return f"from {max(likely.learnt, likely.samples):,} finished runs, {near}"
 
 
 def _held(likely: RuntimeEstimate) -> str:

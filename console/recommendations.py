@@ -33,9 +33,13 @@ if TYPE_CHECKING:
 
 FRESH_S = 5.0
 """Wall seconds for which a look is good for who asks about one that it found."""
-OLD_S = 60.0
+OLD_S = 300.0
 """Wall seconds after which a look that was made in the background is not told any more."""
 LOOK_EVERY_S = 10.0
+SOON_S = 1.0
+"""Wall seconds until the next try or chore."""
+LOOKING_SHARE = 0.02
+"""Of the time at most that looks in the background take; in a large cell they come less often."""
 FIRST_S = 3.0
 """Wall seconds from the start to the first look: others have more to do then."""
 TRIED = 3
@@ -93,6 +97,8 @@ class Recommender:
         """Ids somebody asked to see tried."""
         self._found: Found | None = None
         self._looked_s = 0.0
+        self._took_s = 0.0
+        """Wall seconds of the last look."""
         self._lock = threading.RLock()
         """Held to change what is remembered, and to tell it."""
         self._looking = threading.Lock()
@@ -220,6 +226,7 @@ class Recommender:
                 version=advice.version, now_ms=overview.now_ms, rated=tuple(rated), unknown=(*advice.unknown, *unseen)
             )
             self._looked_s = now_s
+            self._took_s = time.monotonic() - now_s
             return self._found
 
     def _remember(self) -> None:
@@ -244,12 +251,12 @@ class Recommender:
             except Exception:  # a fault of ours must not end the advice for good
                 traceback.print_exc()
                 tried = False
-            self._woken.wait(1.0 if tried or self._wanted else LOOK_EVERY_S)
+            self._woken.wait(SOON_S if tried or self._wanted else self._every_s())
             self._woken.clear()
 
     def _turn(self) -> bool:
         """Look, follow up, and try one on the twin or do the chore. Returns whether there was one."""
-        found = self._look()
+        found = self._look(self._every_s())
         with self._lock:
             self._shelf.follow_up(found.now_ms, self._read, self._others)
             chosen = self._to_try(found)
@@ -257,6 +264,10 @@ class Recommender:
             return self._chore()
         self.try_out(chosen)
         return True
+
+    def _every_s(self) -> float:
+        """Wall seconds between looks."""
+        return max(LOOK_EVERY_S, self._took_s / LOOKING_SHARE)
 
     def try_out(self, suggestion: Suggestion) -> None:
         """Try it on the twin now, and remember what came of it."""

@@ -16,7 +16,7 @@ from recommender.sizes import SizingRequest
 
 if TYPE_CHECKING:
     from recommender.advice import PlacementAdvice, PlacementOption
-    from recommender.sizes import SizedKind, SizingReport
+    from recommender.sizes import SizedKind, SizingReport, UseEstimate
 
 WIDTH = 80
 KIND = 18
@@ -39,8 +39,9 @@ def size(arguments: argparse.Namespace) -> None:
 
 def size_lines(report: SizingReport) -> list[str]:
     """Two lines for each kind: CPU and memory of one task, and what all that run now would save."""
+    expected = [] if report.estimate is None else [*wrap(estimate_text(report.estimate), WIDTH), ""]
     if not report.kinds:
-        return ["nothing is known yet of what work uses: it is reported by agents, or simulated"]
+        return [*expected, "nothing is known yet of what work uses: it is reported by agents, or simulated"]
     rows = [row for kind in report.kinds[:MOST_KINDS] for row in kind_rows(kind)]
     titles = ("KIND, ONE TASK", "", "ASKED", "P50", "P95", "BETTER", "SAVES", "$/H", "SEEN")
     lines = table(titles, rows, (False, False, *(True,) * 7))
@@ -59,7 +60,23 @@ def size_lines(report: SizingReport) -> list[str]:
             else "Nothing is resized by itself."
         )
     )
-    return [*lines, "", *wrap(text, WIDTH)]
+    return [*expected, *lines, "", *wrap(text, WIDTH)]
+
+
+def estimate_text(use: UseEstimate) -> str:
+    """What one task will use."""
+    grounds = {
+        "kind": f"{use.runs:,} runs of its kind",
+        "tenant": f"what part of its requests its tenant's work used, {use.runs:,} runs",
+        "all": f"what part of their requests all work used, {use.runs:,} runs",
+    }
+    if use.basis == "request":
+        return "one task is taken to use what it asks for: nothing like it has ended whose use was measured"
+    parts = [
+        f"{name} p10 {show(part.p10)} .. p50 {show(part.p50)} .. p90 {show(part.p90)}"
+        for name, part, show in (("CPU", use.cpu_milli, cores), ("memory", use.memory_mib, gibibytes))
+    ]
+    return f"at its peak one task will use {', '.join(parts)} ({grounds[use.basis]})"
 
 
 def kind_rows(kind: SizedKind) -> list[list[str]]:

@@ -191,6 +191,8 @@ def _from_trace(client: Client, path: Path, arguments: argparse.Namespace) -> di
         receipt = client.import_runs(RunBatch(runs=part))
         taken += receipt.taken
         _count(refused, receipt)
+    if problems.count and not taken and not refused:
+        raise problems.first[0]
     told = {
         "file": str(path), "taken": taken, "refused": dict(refused), "skipped": dict(problems.skipped),
         "bad_lines": problems.count,

@@ -33,6 +33,8 @@ class Look(NamedTuple):
     pools: tuple[PoolSpec, ...]
     nodes: list[int]
     """By pool; so are the next."""
+    ready: list[int]
+    """Nodes that take work."""
     down: list[int]
     free_cpu: list[int]
     free_gpu: list[int]
@@ -151,6 +153,7 @@ class Gauges:
             now_ms=now_ms,
             pools=tuple(c.pools),
             nodes=list(c.pool_nodes),
+            ready=states[:, NodeState.READY].tolist(),
             down=states[:, NodeState.DOWN].tolist(),
             free_cpu=_sums(pool_of, view(c.free_cpu), pools).tolist(),
             free_gpu=_sums(pool_of, free_gpu(state), pools).tolist(),

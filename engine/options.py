@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from engine import edits as ed
 from engine.control import Engine
 from engine.outlook import AskOptions, Attempt, Options, OptionTrial, Placing
-from engine.rehearsal import Conditions, Covered, Sample
+from engine.rehearsal import Conditions, Covered, Sample, arrivals_within
 from engine.run_times import RunTimes, Whole, quantile
 from engine.state import State
 from engine.what_if import AT_ONCE, NEVER, Job, run_all
@@ -28,6 +28,10 @@ LEAST_S = 0.02
 """CPU time that a rehearsal has at least."""
 MOST_STRETCH = 3
 """Times as long it may take where the machine has other things to do."""
+ARRIVAL_S = 0.0003
+"""CPU time of one arrival, at the least."""
+NEAR_MS, MOST_LATER = 10 * 60_000, 4
+"""With arrivals a start is looked for so many times as far ahead as without, and so much further."""
 GRAIN_PERMILLE = 20
 """To so large a part of how far ahead it is a start is told where time is short."""
 GOLDEN = 0.618033988749895
@@ -165,18 +169,29 @@ Part = tuple[list[_Round], list[int]]
 """Rounds that the options at these places are told from."""
 
 
-def _first(engine: Engine, ask: AskOptions, run_times: RunTimes, horizons: Sequence[int], left: _Time) -> list[Part]:
+def _first(engine: Engine, ask: AskOptions, run_times: RunTimes, horizons: list[int], left: _Time) -> list[Part]:
     """The first seed of every option, with arrivals where those let it be run ahead in time."""
     places = list(range(len(ask.workloads)))
     first = _Round(ask, places, 0, arrivals=ask.arrivals and not left.limited)
     first.run(engine, run_times, horizons, left, FREE_PART)
     if not left.limited or not ask.arrivals:
         return [([first], places)]
-    full = _Round(ask, [place for place in places if first.settled(place)], 0, arrivals=True)
+    near = [place for place in places if first.settled(place) and _within_reach(engine, first.samples[place], left)]
+    for place in near:
+        horizons[place] = min(ask.horizon_ms, NEAR_MS + MOST_LATER * first.samples[place].covered_ms)
+    full = _Round(ask, near, 0, arrivals=True)
     full.run(engine, run_times, horizons, left, FULL_PART)
     settled = [place for place in full.places if full.settled(place)]
     rest = [place for place in places if place not in settled]
+    for place in rest:
+        horizons[place] = ask.horizon_ms
     return [part for part in (([full], settled), ([first], rest)) if part[1]]
+
+
+def _within_reach(engine: Engine, sample: Sample, left: _Time) -> bool:
+    """Whether what arrives up to then can be run ahead in time."""
+    count = arrivals_within(engine.state, engine.now_ms, sample.covered_ms)
+    return count * ARRIVAL_S <= left.left_s() * FULL_PART
 
 
 def _reached(one: _Round, horizons: Sequence[int]) -> bool:

@@ -458,22 +458,35 @@ def _said(i: int, edit: ed.AnyEdit) -> str:
 def _arrivals(origin: Engine, under: Conditions) -> list[tuple[int, int]]:
     """As many as came of late in as much time, each like one of those, at times drawn evenly over the horizon: (cell
     ms, row it is like)."""
-    state, now_ms = origin.state, origin.now_ms
-    w = state.workloads
-    if not w.ids:
-        return []
-    submitted = view(w.submitted)
-    since = max(now_ms - HISTORY_MS, int(submitted.min()))
-    alone = view(w.array) < 0
-    # What was there at the very beginning did not arrive, unless nothing else is known.
-    recent = np.flatnonzero((submitted > since) & alone).tolist() or np.flatnonzero(alone).tolist()
-    span = now_ms - since
-    if span <= 0:
-        return []
+    now_ms = origin.now_ms
+    recent, span = _came(origin.state, now_ms)
     draw = random.Random(f"{under.seed}/arrivals")
     count = min(len(recent) * under.horizon_ms // span, MOST_ARRIVALS)
     times = sorted(now_ms + 1 + draw.randrange(under.horizon_ms) for _ in range(count))
     return [(at_ms, draw.choice(recent)) for at_ms in times]
+
+
+def arrivals_within(state: State, now_ms: int, ms: int) -> int:
+    """How many come in so much time."""
+    recent, span = _came(state, now_ms)
+    return len(recent) * ms // span
+
+
+def _came(state: State, now_ms: int) -> tuple[list[int], int]:
+    """Rows that came of late, and within how many milliseconds."""
+    w = state.workloads
+    if not w.ids:
+        return [], 1
+    submitted, alone = view(w.submitted), view(w.array) < 0
+    since = max(now_ms - HISTORY_MS, int(submitted.min()))
+    span = now_ms - since
+    if span <= 0:
+        return [], 1
+    # What was there at the very beginning did not arrive, unless nothing else is known.
+    recent = np.flatnonzero((submitted > since) & alone)
+    if not len(recent):
+        recent = np.flatnonzero((submitted >= since) & alone)
+    return recent.tolist(), span
 
 
 def _like(state: State, row: int, seed: int, number: int) -> WorkloadSpec:

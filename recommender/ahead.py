@@ -99,7 +99,8 @@ class CapacityForecaster:
         if len(past) < LEAST:
             return SeasonalBaseline().quantiles(past, lead, permilles)
         said = ahead(past, lead)
-        return [said.quantile(permille) for permille in permilles]
+        # Demand that never changes is foretold as it is: whoever rounds up must not meet the noise of arithmetic.
+        return [float(f"{said.quantile(permille):.6g}") for permille in permilles]
 
 
 def ahead(past: Series, lead: int) -> Ahead:
@@ -115,8 +116,8 @@ def ahead(past: Series, lead: int) -> Ahead:
         *np.maximum(_regressions(np.sqrt(past), lead, ROOT_PENALTIES), 0) ** 2,
     ])  # fmt: skip
     guesses[0, :lead] = past[0]
-    # Before its first fit a regression says nothing: the baseline stands in.
-    guesses = np.where(np.isnan(guesses), guesses[1], np.maximum(guesses, 0))
+    # Before its first fit a regression says nothing: the baseline stands in. None may run away.
+    guesses = np.clip(np.where(np.isnan(guesses), guesses[1], guesses), 0, 2 * past.max())
     judged = _known(_fading(np.abs(guesses[:, :hours] - past), JUDGED), lead)
     weights = (judged / level + 1e-6) ** -SHARPNESS
     middle = _with_analogs(past, (guesses * weights).sum(axis=0) / weights.sum(axis=0), lead)
@@ -158,7 +159,8 @@ def _said(past: Series, middle: Series, size: Series, lead: int) -> Ahead:
     above, beyond = np.append(above, 0)[at], np.append(beyond, 0)[at]
     usual = ratio * USUAL_HOURS / (weight.sum() + USUAL_HOURS) / 2
     unmet = beyond - points * above + usual * np.interp(points, USUAL_OFF, USUAL_SHORT)
-    share = np.interp(points, off[order], np.cumsum(weight[order]) / weight.sum(), left=0)
+    sums = np.cumsum(weight[order])
+    share = np.interp(points, off[order], sums / sums[-1], left=0)
     return Ahead(float(middle[-1]), float(size[-1]), points, share, unmet)
 
 

@@ -48,7 +48,9 @@ SHAPE_MOST = 0.9
 FORGET_MS = 3 * DAY_MS
 """Within such a time the errors of the candidates are forgotten to 1/e."""
 RENEWED = 24
-"""Bars and medians are renewed so often a day, at most at each point."""
+"""The level of the last day is renewed so often a day, at most at each point."""
+BAR_POINTS = 8
+"""Points between renewals of the bar, at the least: it moves slowly, and is the dear part."""
 
 
 class Alarm(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,7 +198,9 @@ class Span:
         if usable.any():
             expected = float(opinions[int(np.argmin(loss))])
             off = abs(mean - expected)
-            if self._judged >= self._least and (self._judged % self._renew == 0 or math.isnan(self._bar)):
+            if self._judged >= self._least and (
+                self._judged % max(self._renew, BAR_POINTS) == 0 or math.isnan(self._bar)
+            ):
                 self._bar = max(self._far(), 1e-9 * abs(expected), 1e-12)
             if off > self._bar:
                 found = Alarm(

@@ -1,9 +1,9 @@
 """Demand forecasts against what happened, on an hourly series: Muster's beside every simple rule.
 
 The protocol: 40 origins spread evenly over the last 30 % of the series (40 % where its name ends with `_full`), 24
-hours ahead from each; a horizon of H is the mean over hours 1 to H. MASE: mean absolute error, in units of the mean absolute
-difference from the day before in the other part. WQL: twice the pinball loss at 0.1, 0.5 and 0.9, in units of what was
-demanded. The quantiles of simple rules are their own errors, in hours 1, 2-6 and 7-24, at the earlier origins whose day
+hours ahead from each; a horizon of H is the mean over hours 1 to H. MASE: mean absolute error, in units of the mean
+absolute difference from the day before in the other part. WQL: twice the pinball loss at 0.1, 0.5 and 0.9, in units of
+what was demanded. The quantiles of simple rules are their own errors, in hours 1, 2-6 and 7-24, at the earlier origins whose day
 is over; so the first eight origins are scored in no quantile, of no method.
 """
 

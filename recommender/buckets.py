@@ -84,6 +84,12 @@ def joined(parts: list[Buckets]) -> Buckets:
 _NOTHING = Buckets(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0))
 
 
+def together(parts: list[tuple[Times, Times, Values]]) -> tuple[Times, Times, Values]:
+    """(series, time, value) of all parts, of which there is at least one."""
+    ids, times, values = zip(*parts, strict=True)
+    return np.concatenate(ids), np.concatenate(times), np.concatenate(values)
+
+
 def folded(buckets: Buckets, step_ms: int) -> Buckets:
     """Summed up over whole steps. Counts and sums are conserved, sums to rounding: exactly while they are whole
     numbers below 2^53."""

@@ -24,6 +24,8 @@ PPM = 1_000_000
 DECILES = tuple(range(100, 1000, 100))
 DRAWS = 200
 """Lives of work on spot machines that are drawn."""
+LEAST_FINISHED = 50
+"""Workloads that finished, that are enough to tell how often such are stopped."""
 MOST_ATTEMPTS = 500
 """Starts in one life, after which it is taken to never end."""
 NORMAL_P90 = NormalDist().inv_cdf(0.9)
@@ -250,7 +252,10 @@ def interrupted(likely: Sequence[int], hazard_ppm_hour: int, checkpoint_ms: int,
 def _odds(candidate: Candidate, likely: Sequence[int]) -> tuple[int | None, str]:
     """Chance that it is stopped at least once while it would run undisturbed, and what it rests on."""
     if not candidate.spot:
-        return None, "it is not run beyond its start; --seeds N does"
+        if candidate.finished < LEAST_FINISHED:
+            return None, "it is not run beyond its start; --seeds N does"
+        of = f"{candidate.stopped:,} of {candidate.finished:,} of its priority that finished within a day"
+        return candidate.stopped * 1000 // candidate.finished, f"{of} were stopped before; --seeds N runs it on"
     if candidate.max_age_ms and candidate.max_age_ms < likely[len(likely) // 2]:
         return 1000, f"its machines end when they are {candidate.max_age_ms / HOUR_MS:g} h old"
     if not candidate.hazard_ppm_hour:

@@ -35,8 +35,9 @@ STEEPNESS = 3.0
 """Errors are those of log(1 + STEEPNESS x demand / mean): in between absolute ones and relative ones."""
 RESTLESS_HOURS = 24.0
 """Half-life of how restless the series is: the mean error one hour ahead, to the power of a half."""
-WIDER = 1.05
-"""Factor on errors: those of the past are a little too small, as the weights were chosen on them."""
+WIDER = 16.0
+"""Errors are taken as larger by this over the number of origins: those of the past are a little too small, as weights
+and coefficients were chosen on them, and the more so the fewer they are."""
 
 
 @dataclass(frozen=True)
@@ -178,20 +179,22 @@ def _spread(
 ) -> Floats:
     """[permille, hour ahead]: the blend, and around it its own recent errors at that lead. Errors are of logarithms, in
     units of how restless the series was when they were made."""
-    hours = truth.shape[1]
+    count, hours = truth.shape
     unit = max(float(series.mean()), 1e-9) / STEEPNESS
     middle = np.log1p(blended / unit)
     off = np.where(known, np.log1p(truth / unit) - middle[:-1], 0)
     restless = _restless(np.abs(off[:, 0]))
     off /= restless[:-1, None]
+    most = np.log1p(2 * float(series.max()) / unit)
+    wider = 1 + WIDER / count
     at = np.array(permilles) / 1000
     quantiles = np.empty((len(permilles), hours))
     for step in range(hours):
         near = slice(max(step - step // NEAR, 0), step + step // NEAR + 1)
         if known[:, near].sum() < LEAST_POINTS:
             near = slice(0, hours)
-        errors = np.quantile(off[:, near][known[:, near]], at) * restless[-1] * WIDER
-        quantiles[:, step] = np.expm1(np.maximum(middle[-1, step] + errors, 0)) * unit
+        errors = np.quantile(off[:, near][known[:, near]], at) * restless[-1] * wider
+        quantiles[:, step] = np.expm1(np.clip(middle[-1, step] + errors, 0, most)) * unit
     half = permilles.index(500)
     quantiles[half] = blended[-1]
     quantiles[:half] = np.minimum(quantiles[:half], blended[-1])
@@ -209,5 +212,5 @@ def _restless(off: Floats) -> Floats:
         found[at] = level
         level = keep * level + (1 - keep) * error
     found[-1] = level
-    # A part of the usual, so that a quiet day does not make one certain.
-    return np.sqrt(found + 0.3 * usual)
+    # Within bounds, so that a quiet day does not make one certain, nor one jump despair.
+    return np.sqrt(np.clip(found + 0.3 * usual, 0.4 * usual, 3 * usual))

@@ -24,7 +24,8 @@ STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 21, 24, 27, 30, 36, 42, 48, 72, 96
 """Hours ahead for which a regression is fitted; between them its coefficients go on a line."""
 FOLDS = 4
 """A regression is fitted anew at so many of the judged origins."""
-PENALTY = 30.0
+PENALTY, FEW_ROWS = 20.0, 2000.0
+"""Shrinks a regression as PENALTY x (1 + FEW_ROWS / rows) rows of nothing would."""
 ROUNDS = 6
 """Of reweighting, from least squares towards least absolute errors."""
 NEAR = 0.05
@@ -103,7 +104,7 @@ def regression(series: Floats, hours: int, judged: int, way: Way) -> Floats:
     fold = np.minimum(np.searchsorted(cuts, told, side="right") - 1, FOLDS)
     fitted = []
     for step in steps:
-        of = origins[inputs.first : size - step + 1]
+        of = origins[inputs.first : max(size - step + 1, 0)]
         columns, base = inputs.at(of, step)
         target = of + step - 1
         age = 0.5 ** ((size - target) / way.half_life) if way.half_life else np.ones(len(of))
@@ -150,17 +151,11 @@ class _Inputs:
         seen = [last, *(values[np.maximum(origin - back, 0)] for back in (2, 3, 4, 6))]
         seen += [means[6][origin], means[DAY][origin], means[2 * DAY][origin], self.most[origin], self.least[origin]]
         seen += [values[origin - 1 - DAY], self.daily[origin - 1 - DAY], means[6][origin - DAY]]
-        seen += [
-            values[day],
-            self.daily[day],
-            values[np.maximum(day - DAY, 0)],
-            values[np.minimum(day + 1, origin - 1)],
-        ]
-        seen += [values[np.maximum(day - 1, 0)], means[6][np.minimum(day + 3, origin)]]
+        seen += [values[day], self.daily[day], means[6][np.minimum(day + 3, origin)]]
         if self.weekly:
             week, then = target - WEEK, origin - 1 - WEEK
-            seen += [values[week], values[np.minimum(week + 1, origin - 1)], values[week - 1], self.weeks[week]]
-            seen += [values[then], self.weeks[then], means[DAY][week], means[DAY][then + 1], means[WEEK][origin]]
+            seen += [values[week], self.weeks[week], means[DAY][week]]
+            seen += [values[then], self.weeks[then], means[DAY][then + 1], means[WEEK][origin]]
         columns = [column - base for column in seen[0 if self.to_profile else 1 :]]
         return np.stack([*columns, np.ones(len(origin))], axis=-1), base
 
@@ -169,7 +164,7 @@ def _least_absolute(columns: Floats, wanted: Floats, age: Floats, cuts: Origins)
     """[cut, column]: coefficients from the rows before each cut; 0 where there are none."""
     if not len(wanted):
         return np.zeros((len(cuts), columns.shape[1]))
-    ridge = np.diag(PENALTY * (age @ columns**2 / age.sum() + 1e-9))
+    ridge = np.diag(PENALTY * (1 + FEW_ROWS / len(wanted)) * (age @ columns**2 / age.sum() + 1e-9))
     weights = age
     for _ in range(ROUNDS):
         weighted = columns * weights[:, None]

@@ -110,8 +110,8 @@ def _series(path: Path, found: dict[float, float], dated: bool, unordered: int, 
 
 def filled(values: ArrayLike) -> Floats:
     """A copy in which hours without a value (nan) have one: on a straight line between their neighbours in gaps of up
-    to SHORT_GAP hours, else that of the same hour the day before, else the last known. What is missing at the start is the
-    first known; a series of nothing is 0. Made of all of `values`: give it a past, not what a forecast is judged by."""
+    to SHORT_GAP hours, else that of the same hour the day before, else the last known. What is missing at the start is
+    the first known; a series of nothing is 0. Made of all of `values`: give it a past."""
     series = np.array(values, np.float64)
     known = np.flatnonzero(np.isfinite(series))
     if len(known) == len(series):

@@ -73,6 +73,7 @@ METRICS: dict[str, Metric] = {
     "node_cpu_util": Metric("%", ("node",), "share of CPU time not idle"),
     "node_memory_util": Metric("%", ("node",), "share of memory not available"),
 }
+SPARSE = frozenset(name for name, metric in METRICS.items() if metric.sparse)
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):

@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
+from engine.columns import view
 from engine.deadlines import hazard_ppm_hour
 from engine.errors import MusterError, RefusedError, SpecError
 from engine.ledger import share
 from engine.measures import shown
-from engine.model import MAX_NAME, Resources, TaskGroup, WorkloadSpec
+from engine.model import MAX_NAME, Resources, TaskGroup, WorkloadSpec, WorkloadState
 from engine.spec import HOUR_MS, MAX_QUANTITY, check_id, check_quantity
 from engine.submission import check_place
 from engine.templates import grows
@@ -32,6 +34,7 @@ MOST_OTHERS = 1
 """With other devices, cheapest first."""
 MOST_QUEUES = 20
 """Leaves that are looked at when no queue is named, the largest first."""
+LOOKBACK_MS = 24 * HOUR_MS
 LATE_MS = 5 * 60_000
 """A start so little in the past is now: cells run faster than people type."""
 
@@ -55,6 +58,9 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     hazard_told: bool
     """By the pool; else as measured."""
     max_age_ms: int
+    stopped: int
+    finished: int
+    """Of so many workloads of its priority that finished of late, so many had been stopped at least once."""
     notes: tuple[str, ...]
 
 
@@ -307,6 +313,7 @@ def _candidate(
     now_ms: int,
 ) -> Candidate:
     asked = spec.groups[0].request
+    stopped, finished = (0, 0) if pool.spot else _stopped(state, spec.priority_class, now_ms)
     part = share(pool, asked.cpu_milli, asked.memory_mib, asked.gpu_milli)
     scaling = pool.scaling
     notes = []
@@ -332,5 +339,20 @@ def _candidate(
         hazard_ppm_hour=hazard_ppm_hour(state, row, request.nodes) if pool.spot else 0,
         hazard_told=scaling is not None and bool(scaling.taken_permille_hour),
         max_age_ms=scaling.max_age_ms if scaling is not None and pool.spot else 0,
+        stopped=stopped,
+        finished=finished,
         notes=tuple(notes),
     )
+
+
+def _stopped(state: State, priority_class: str, now_ms: int) -> tuple[int, int]:
+    """How many workloads of that priority that finished in the last day had been taken off their nodes, not counting
+    their own failures; and how many finished."""
+    w = state.workloads
+    if not w.ids:
+        return 0, 0
+    late = view(w.ended) > now_ms - LOOKBACK_MS
+    rows = np.flatnonzero(
+        late & (view(w.state) == WorkloadState.FINISHED) & (view(w.priority) == w.priority_of[priority_class])
+    )
+    return int((view(w.attempts)[rows] - view(w.failures)[rows] > 1).sum()), len(rows)

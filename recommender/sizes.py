@@ -2,7 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
+
+from recommender.advice import Spread
+
+Basis = Literal["kind", "tenant", "all", "request"]
+
+
+class UseEstimate(msgspec.Struct, frozen=True, kw_only=True):
+    """What one task of a workload will use at its peak, before it starts."""
+
+    cpu_milli: Spread
+    memory_mib: Spread
+    runs: int
+    """Ended runs that it rests on."""
+    basis: Basis
+    """"kind": its own; "tenant": what part of its requests its tenant's work used; "all": the same of everybody's;
+    "request": nothing is known, it is taken to use what it asks for."""
 
 
 class SizingRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,5 +68,7 @@ class SizingReport(msgspec.Struct, frozen=True, kw_only=True):
     """Largest savings first."""
     rightsizing: str
     """Whether new work is resized by itself: the cell's setting."""
+    estimate: UseEstimate | None
+    """What one task will use at its peak, where one workload was asked for that has tasks of one sort."""
     unknown: tuple[str, ...]
     """What could not be judged, and why."""

@@ -25,7 +25,7 @@ from engine.errors import SpecError
 from engine.records import Records
 from recommender import buckets as bk
 from recommender.buckets import Buckets, Points
-from recommender.metrics import AHEAD_MS, CELL, METRICS, RUN_NUMBERS, RunRecord, Sample, SeriesKey, flaw, run_flaw
+from recommender.metrics import AHEAD_MS, CELL, RUN_NUMBERS, SPARSE, RunRecord, Sample, SeriesKey, flaw, run_flaw
 from recommender.retention import MINUTE_MS, TIERS, Retention
 from recommender.telemetry_tables import (
     CHUNK,
@@ -57,9 +57,11 @@ FOLDED_AT_ONCE = 400
 """Chunks that one `tidy` sums up."""
 
 
+_LOG_IDS = select(LOG.c.id).order_by(LOG.c.id)
 _Key = tuple[str, str, str]
 Row = tuple[str, str, str, Sequence[int], Sequence[float]]
 """(metric, of, subject, times, values)"""
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass
@@ -95,6 +97,8 @@ class Telemetry:
         self._clock = clock
         self._series: dict[_Key, _Series] = {}
         self._by_id: dict[int, _Series] = {}
+        self._tail: dict[int, tuple[bk.Times, bk.Times, bk.Values]] = {}
+        """Rows of the log that were read."""
         self._log_rows = self._log_samples = self._next_log = 0
         self._log_first_ms = {True: NEVER_MS, False: NEVER_MS}
         """Time of the oldest sample in the log, of those the cell measured itself and of the others."""
@@ -138,7 +142,10 @@ class Telemetry:
         with self._lock:
             self._open()
             fresh: dict[_Key, _Series] = {}
-            parts: list[tuple[bk.Times, bk.Times, bk.Values]] = []
+            times: list[int] = []
+            values: list[float] = []
+            named: list[tuple[_Series, int]] = []
+            """Series, and how many samples of it."""
             for metric, of, subject, at_ms, value in rows:
                 series = self._series.get((metric, of, subject)) or fresh.get((metric, of, subject))
                 why = self._row_flaw(series, (metric, of, subject), source, len(fresh))
@@ -148,12 +155,10 @@ class Telemetry:
                 if series is None:
                     number = self._next_series + len(fresh)
                     series = fresh[metric, of, subject] = _Series(number, source, step_ms, NEVER_MS, 0, 0)
-                times, values = np.asarray(at_ms, np.float64), np.asarray(value, np.float64)
-                good = self._sound(series, times, values, source, reasons)
-                parts.append((np.full(good.sum(), series.id), times[good].astype(np.int64), values[good]))
-            ids, moments, numbers = (
-                np.concatenate([part[i] for part in parts]) if parts else np.zeros(0) for i in range(3)
-            )
+                times += at_ms
+                values += value
+                named.append((series, len(at_ms)))
+            ids, moments, numbers = self._sound(named, times, values, source, reasons)
             if not len(ids):
                 if note is not None:
                     self.set_note(*note)
@@ -171,10 +176,18 @@ class Telemetry:
         return "measured by the cell itself" if series.source == CELL != source else ""
 
     def _sound(
-        self, series: _Series, times: bk.Values, values: bk.Values, source: str, reasons: Counter[str]
-    ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """[sample] Whether it can be taken; the others are counted by their reason."""
-        now_ms = self._now(source)
+        self,
+        named: list[tuple[_Series, int]],
+        at_ms: list[int],
+        value: list[float],
+        source: str,
+        reasons: Counter[str],
+    ) -> tuple[bk.Times, bk.Times, bk.Values]:
+        """(series, time, value) of the samples that can be taken; the others are counted by their reason."""
+        counts = [count for _, count in named]
+        ids = np.repeat(np.array([series.id for series, _ in named], np.int64), counts)
+        summed = np.repeat(np.array([series.summed_ms for series, _ in named], np.int64), counts)
+        times, values, now_ms = np.array(at_ms, np.float64), np.array(value, np.float64), self._now(source)
         faults = [
             ("at no possible time", (times < 0) | (times >= 2**53)),
             ("not a finite number", ~np.isfinite(values)),
@@ -184,16 +197,14 @@ class Telemetry:
             faults.append(("older than is kept (keep_hours)", times < now_ms - self.keep.hours_ms))
         good = np.ones(len(times), np.bool_)
         for reason, bad in faults:
-            if (count := int((bad & good).sum())) > 0:
-                reasons[reason] += count
-                good &= ~bad
-        late = np.flatnonzero(good & (times < series.summed_ms))
-        if len(late):
-            gone = late[self._summed_up(series.id, times[late].astype(np.int64))]
-            if len(gone):
-                reasons["of a time that has been summed up"] += len(gone)
-                good[gone] = False
-        return good
+            _leave_out(reason, bad, good, reasons)
+        late = np.flatnonzero(good & (times < summed))
+        gone = np.zeros(len(times), np.bool_)
+        for number in np.unique(ids[late]).tolist():
+            mine = late[ids[late] == number]
+            gone[mine] = self._summed_up(number, times[mine].astype(np.int64))
+        _leave_out("of a time that has been summed up", gone, good, reasons)
+        return ids[good], times[good].astype(np.int64), values[good]
 
     def series(self, metric: str, of: str, subject: str, since_ms: int, until_ms: int, step_ms: int) -> Points:
         """What was measured before `until_ms`, in steps from the one that contains `since_ms`. Of what has been summed
@@ -225,7 +236,7 @@ class Telemetry:
                 step_ms=series.step_ms,
                 first_ms=series.first_ms,
                 last_ms=series.last_ms,
-                stale=self._is_stale(series, heard[series.source] if METRICS[key[0]].sparse else series.last_ms),
+                stale=self._is_stale(series, heard[series.source] if key[0] in SPARSE else series.last_ms),
             )
             for key, series in every
             if metric in ("", key[0]) and of in ("", key[1])
@@ -407,6 +418,17 @@ class Telemetry:
             self.damaged += 1
             return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
 
+    def _log_row(self, connection: Connection, row: int) -> tuple[bk.Times, bk.Times, bk.Values]:
+        """(series, time, value) of a row of the log, in order of series. Rows never change, so they are decoded once."""
+        found = self._tail.get(row)
+        if found is None:
+            ids, times, values = self._logged(
+                connection.execute(select(LOG.c.body).where(LOG.c.id == row)).scalar_one()
+            )
+            order = np.argsort(ids, kind="stable")
+            found = self._tail[row] = ids[order], times[order], values[order]
+        return found
+
     def _chunk(self, tier: int, start_ms: int, body: bytes) -> Buckets:
         try:
             return (
@@ -430,7 +452,7 @@ class Telemetry:
             chunks = connection.execute(
                 select(CHUNK.c.tier, CHUNK.c.start_ms, CHUNK.c.body).where(CHUNK.c.series == number, spans)
             ).all()
-            logged = connection.execute(select(LOG.c.body).order_by(LOG.c.id)).scalars().all()
+            logged = [self._log_row(connection, row) for row in connection.execute(_LOG_IDS).scalars().all()]
         raw, coarse = [], []
         for tier, start_ms, body in chunks:
             found = self._chunk(tier, start_ms, body)
@@ -438,16 +460,16 @@ class Telemetry:
                 raw.append(found)
             else:
                 coarse.append(found.where(found.at_ms + TIERS[tier].step_ms <= until_ms))
-        for body in logged:
-            ids, times, values = self._logged(body)
-            mine = ids == number
-            raw.append(bk.of_samples(times[mine], values[mine]))
+        for ids, times, values in logged:
+            begin, end = np.searchsorted(ids, (number, number + 1)).tolist()
+            if begin < end:
+                raw.append(bk.of_samples(times[begin:end], values[begin:end]))
         samples = bk.joined(raw)
         # Before the latest of each minute is chosen: what is still to come must not hide what was known.
         samples = bk.latest_of_minutes(samples.where(samples.at_ms < until_ms))
         return bk.joined([samples, *coarse])
 
-    def _summed_up(self, number: int, times: bk.Times) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def _summed_up(self, number: int, times: bk.Times) -> Flags:
         """[time] Whether it is in a bucket of the series already."""
         gone = np.zeros(len(times), np.bool_)
         with self.records.reading() as connection:
@@ -475,8 +497,7 @@ class Telemetry:
         the same times give the same chunks."""
         with self.records.reading() as connection:
             rows = connection.execute(select(LOG).order_by(LOG.c.id).limit(LOG_ROWS)).all()
-        parts = [self._logged(row.body) for row in rows]
-        ids, times, values = (np.concatenate([part[i] for part in parts]) for i in range(3))
+        ids, times, values = bk.together([self._logged(row.body) for row in rows])
         starts = times // TIERS[0].span_ms * TIERS[0].span_ms
         order = np.lexsort((starts, ids))
         ids, times, values, starts = ids[order], times[order], values[order], starts[order]
@@ -515,6 +536,8 @@ class Telemetry:
             part = rows[at : at + 5 * WRITTEN_AT_ONCE]
             self.records.write(lambda connection, part=part: connection.execute(changed, part))  # type: ignore[misc]
         self.records.write(lambda connection: connection.execute(delete(LOG).where(LOG.c.id <= last_id)))
+        for row in [row for row in list(self._tail) if row <= last_id]:
+            self._tail.pop(row, None)
 
     def _age(self, tier: int, before_ms: int, own: bool) -> bool:
         """Sum up, or drop, chunks of the tier that ended before. Returns whether there were as many as one time does.
@@ -605,6 +628,13 @@ class Telemetry:
             gone = [{"a": source, "b": name} for source, name in rows]
         self.records.write(lambda connection: connection.execute(DROP_RUN, gone))
         return extra > at_once
+
+
+def _leave_out(reason: str, bad: Flags, good: Flags, reasons: Counter[str]) -> None:
+    """Count what is bad and was good so far."""
+    if (count := int((bad & good).sum())) > 0:
+        reasons[reason] += count
+        good &= ~bad
 
 
 def clock_of(cell_now_ms: Callable[[], int]) -> Callable[[str], int]:

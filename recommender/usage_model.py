@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from recommender.advice import Spread
 from recommender.metrics import RunRecord, kind_of
+from recommender.sizes import Basis, UseEstimate
 
 Floats = NDArray[np.float64]
 Times = NDArray[np.int64]
@@ -36,6 +36,8 @@ FULL = 0.98
 """A memory peak above this part of the request is taken for a run that wanted more."""
 BUMP, BUMP_MIB = 1.2, 100
 """What such a peak counts as: so much more of it, and at least so many MiB more."""
+LEAST_RUNS = 3
+"""Of a kind, before its own runs tell what the next one uses."""
 SAMPLES_OF_A_DAY = 288
 RUNS_OF_A_DAY = 10
 """So many runs count for the confidence as much as a day of samples."""
@@ -79,24 +81,6 @@ class DecayingHistogram:
         if not self.count or not sums[-1] > 0:
             return 0.0
         return float(self._edges[min(int(np.searchsorted(sums, share * sums[-1])), len(self._edges) - 1)])
-
-
-class Quantiles(NamedTuple):
-    p10: float
-    p50: float
-    p90: float
-
-
-class UsageEstimate(msgspec.Struct, frozen=True, kw_only=True):
-    """What one task of a workload will use at its peak, before it starts."""
-
-    cpu_milli: Quantiles
-    memory_mib: Quantiles
-    runs: int
-    """Ended runs that it rests on."""
-    basis: str
-    """"kind": its own; "tenant": what part of its requests its tenant's work used; "all": the same of everybody's;
-    "request": nothing is known, it is taken to use what it asks for."""
 
 
 class KindUse:
@@ -165,49 +149,42 @@ class UsageModel:
         """Learn what they used at their peak. Those whose use is not known tell nothing."""
         for run in runs:
             kind = kind_of(run.tenant, run.name)
-            if not (kind and run.started_ms >= 0 and (run.peak_cpu_milli or run.peak_memory_mib)):
+            if not kind or run.started_ms < 0 or max(run.peak_cpu_milli, run.peak_memory_mib) <= 0:
                 continue
             use, tasks = self._kind(kind), max(run.tasks, 1)
             cpu_asked, memory_asked = run.cpu_milli // tasks, run.memory_mib // tasks
             use.cpu_asked, use.memory_asked = cpu_asked or use.cpu_asked, memory_asked or use.memory_asked
             use.runs += 1
-            memory = float(run.peak_memory_mib)
+            memory = float(max(run.peak_memory_mib, 0))
             died = run.outcome == "failed" or run.attempts > 1
             if died and memory_asked and memory >= FULL * memory_asked:
                 memory = max(memory * BUMP, memory + BUMP_MIB)
                 use.bumped += 1
             at = [run.ended_ms]
-            if run.peak_cpu_milli:
+            if run.peak_cpu_milli > 0:
                 use.run_cpu.add([run.peak_cpu_milli], at)
             if memory:
                 use.memory.add([memory], at)
                 use.run_memory.add([memory], at)
-            for group in ("", run.tenant):
-                self._learn_ratio(group, at, run.peak_cpu_milli, cpu_asked, memory, memory_asked)
+            for group in dict.fromkeys(("", run.tenant)):
+                self._learn_ratio(group, at, max(run.peak_cpu_milli, 0), cpu_asked, memory, memory_asked)
 
-    def estimate(self, tenant: str, name: str, cpu_milli: int, memory_mib: int) -> UsageEstimate:
+    def estimate(self, tenant: str, name: str, cpu_milli: int, memory_mib: int) -> UseEstimate:
         """Of work that asks for so much for one task. From its own kind where three runs of it have ended, else from
         what part of their requests the tenant's runs used, or everybody's; else what it asks for."""
         use = self.kinds.get(kind_of(tenant, name))
-        if use is not None and use.runs >= 3:
-            return UsageEstimate(
-                cpu_milli=quantiles(use.run_cpu, 1.0, cpu_milli),
-                memory_mib=quantiles(use.run_memory, 1.0, memory_mib),
-                runs=use.runs,
-                basis="kind",
-            )
-        for group, basis in ((tenant, "tenant"), ("", "all")):
+        if use is not None and use.runs >= LEAST_RUNS:
+            cpu, memory = spread(use.run_cpu, 1.0, cpu_milli), spread(use.run_memory, 1.0, memory_mib)
+            return UseEstimate(cpu_milli=cpu, memory_mib=memory, runs=use.runs, basis="kind")
+        groups: tuple[tuple[str, Basis], ...] = ((tenant, "tenant"), ("", "all"))
+        for group, basis in groups:
             known = self._ratios.get(group)
             if known is not None and known[2][0] >= RUNS_OF_A_DAY:
-                cpu, memory, (runs,) = known
-                return UsageEstimate(
-                    cpu_milli=quantiles(cpu, cpu_milli, cpu_milli),
-                    memory_mib=quantiles(memory, memory_mib, memory_mib),
-                    runs=runs,
-                    basis=basis,
-                )
-        asked = Quantiles(cpu_milli, cpu_milli, cpu_milli), Quantiles(memory_mib, memory_mib, memory_mib)
-        return UsageEstimate(cpu_milli=asked[0], memory_mib=asked[1], runs=0, basis="request")
+                cpus, memories, (runs,) = known
+                cpu, memory = spread(cpus, cpu_milli, cpu_milli), spread(memories, memory_mib, memory_mib)
+                return UseEstimate(cpu_milli=cpu, memory_mib=memory, runs=runs, basis=basis)
+        asked = [Spread(p10=each, p50=each, p90=each) for each in (cpu_milli, memory_mib)]
+        return UseEstimate(cpu_milli=asked[0], memory_mib=asked[1], runs=0, basis="request")
 
     def _kind(self, kind: str) -> KindUse:
         return self.kinds.setdefault(kind, KindUse())
@@ -229,8 +206,12 @@ class UsageModel:
         runs[0] += 1
 
 
-def quantiles(histogram: DecayingHistogram, scale: float, otherwise: float) -> Quantiles:
+def spread(histogram: DecayingHistogram, scale: float, otherwise: int) -> Spread:
     """p10, p50 and p90 of the histogram times `scale`; `otherwise` while it is empty."""
     if not histogram.count:
-        return Quantiles(otherwise, otherwise, otherwise)
-    return Quantiles(*(scale * histogram.quantile(share) for share in (0.1, 0.5, 0.9)))
+        return Spread(p10=otherwise, p50=otherwise, p90=otherwise)
+    return Spread(
+        p10=round(scale * histogram.quantile(0.1)),
+        p50=round(scale * histogram.quantile(0.5)),
+        p90=round(scale * histogram.quantile(0.9)),
+    )

@@ -547,7 +547,8 @@ class FakeClient:
         self._find(workload_id)
         return RuntimeEstimate(
             p10_ms=20 * MINUTE, p50_ms=60 * MINUTE, p90_ms=150 * MINUTE, samples=57, level="tenant and name",
-            scored=640, p90_coverage_permille=912, median_abs_log_error=0.4,
+            scored=640, p90_coverage_permille=912, median_abs_log_error=0.4, basis="trees", learnt=5_120,
+            within2x_permille=684,
         )  # fmt: skip
 
     def recommendations(self) -> Recommendations:
@@ -656,7 +657,7 @@ class FakeClient:
             )
             for number in range(2)
         )  # fmt: skip
-        return SizingReport(version=self.version, kinds=kinds, rightsizing="off", unknown=())
+        return SizingReport(version=self.version, kinds=kinds, rightsizing="off", estimate=None, unknown=())
 
     def advice_on(self, workload_id: str) -> PlacementAdvice:
         self._answer()

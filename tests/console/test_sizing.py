@@ -95,6 +95,8 @@ def test_what_kinds_use_is_told_from_history(loop: EngineLoop, capsys: pytest.Ca
         assert (kind["kind"], kind["runs"], kind["tasks"], kind["cpu"]["recommended"]) == ("acme/train", 20, 1, 2_400)
         assert kind["saved_cpu_milli"] == 5_600
         assert kind["saved_microusd_hour"] > 0
+        assert run(["size", "train-99", "--connect", str(path)]) == 0
+        assert "at its peak one task will use CPU p10" in capsys.readouterr().out
         assert run(["advise", "train-99", "--connect", str(path), "--json"]) == 0
         advice = json.loads(capsys.readouterr().out)
         (option,) = advice["options"]

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from console import cli
+from console.advisor import Advisor
 from console.archive import Archive
 from console.collector import Collector, kept_by
+from console.local_client import LocalClient
 from engine.commands import Submit
 from engine.control import Engine
 from engine.errors import SpecError
 from engine.loop import EngineLoop
-from engine.records import Records
+from engine.records import Records, RecordsError
 from engine.usage import UsageSample
 from recommender.history import HistoryRequest, SampleBatch, SampleRow
 from recommender.telemetry import Telemetry
+from runbooks.gate import Gate
 from tests.support.cells import small_cell, workload
+from tests.support.prometheus_server import prometheus_holding
 from tests.support.served import HOUR_MS, gpu_job, served_on_unix
 
 MINUTE_MS = 60_000
@@ -159,6 +166,29 @@ def test_what_tasks_use_is_kept_by_kind_and_with_the_run() -> None:
         assert (run.peak_cpu_milli, run.peak_memory_mib) == (1500, 3001)
 
 
+def test_a_full_disk_ends_the_keeping_by_its_reason_and_not_the_cell(tmp_path: Path) -> None:
+    def full(connection: Any) -> None:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}").all()
+
+    with kept_cell(tmp_path / "journal.db") as (loop, telemetry, collector):
+        collector.collect()
+        telemetry.records.write(full)
+        archive = Archive(loop, telemetry)
+        times = tuple(START_MS - MINUTE_MS * i for i in range(3000))
+        row = SampleRow("node_load", "node", "g0", times, tuple(math.sin(at) for at in times))
+        with pytest.raises(RecordsError, match="is full"):
+            archive.import_samples(SampleBatch(source="elsewhere", series=(row,)))
+        with pytest.raises(RecordsError, match="is full"):
+            collector.collect()
+        client = LocalClient(loop, Gate(loop.engine), Advisor(loop), archive=archive)
+        assert "is full" in archive.history(HistoryRequest()).error
+        assert client.health().history_error == archive.error
+        assert client.health().journal_error == ""
+        submit(loop, "a")
+        assert client.workload("a").state == "running"
+
+
 def test_it_is_asked_and_added_to_with_care() -> None:
     with kept_cell() as (loop, telemetry, collector):
         archive = Archive(loop, telemetry)
@@ -227,3 +257,31 @@ def test_history_is_told_in_eighty_columns_and_names_what_is_wrong(
     assert "no measurements yet" in capsys.readouterr().out
     assert muster("history", "demand_gpu", "queue:x", "--connect", engine_socket) == 0
     assert "nothing was measured" in capsys.readouterr().out
+
+
+def test_a_prometheus_is_imported_once_and_goes_on(
+    engine_socket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now_s = int(time.time()) // 60 * 60 - 60
+    said = ["# TYPE DCGM_FI_DEV_GPU_UTIL gauge"]
+    for node in ("g0", "g1", "stranger"):
+        said += [f'DCGM_FI_DEV_GPU_UTIL{{Hostname="{node}",gpu="0"}} {i} {now_s - 60 * (29 - i)}' for i in range(30)]
+    connected = ("--connect", engine_socket)
+    with prometheus_holding([*said, "# EOF"], tmp_path) as url:
+        brought = []
+        for _ in range(2):
+            assert muster("import", "prometheus", url, "--since", "2h", "--json", *connected) == 0
+            (told,) = json.loads(capsys.readouterr().out)
+            brought.append(told["metrics"]["gpu_util"])
+            assert (told["unmatched"], told["unmatched_first"]) == (1, ["stranger"])
+        assert brought[0] == {"nodes": 2, "taken": 60, "refused": {}}
+        assert muster("history", "gpu_util", "node:g1", "--since", "3h", "--json", *connected) == 0
+        points = json.loads(capsys.readouterr().out)["points"]
+        assert sum(count for _, count, *_ in points) == 30
+        assert muster("import", "prometheus", url, "--step", "0s", *connected) == 2
+    assert muster("import", "prometheus", url, *connected) == 5
+    assert "Brought in so far: nothing" in capsys.readouterr().err
+    assert muster("history", "gpu_util", *connected) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["SUBJECT", "node:g0", "node:g1"]
+    assert max(map(len, lines)) <= 80

@@ -17,7 +17,7 @@ from engine.scaling import Autoscaling
 from recommender.cost import NEVER, as_if_free, charged, interrupted, likely_of, listed, priced, quantiles
 from recommender.quote_plan import Candidate, plan
 from recommender.quotes import Offer, QuoteRequest, RunTime
-from tests.support.cells import small_cell
+from tests.support.cells import small_cell, submit, workload
 
 HOUR, MINUTE = 3_600_000, 60_000
 
@@ -188,6 +188,19 @@ def test_the_odds_of_an_interruption_are_those_of_all_machines_together() -> Non
     untold = cell(gpu_pool("cheap", spot=True))
     (candidate,) = asked(untold, nodes=3, spot=True)
     assert as_if_free(candidate, [2 * HOUR]).interruption_permille is None
+
+
+def test_work_on_demand_is_stopped_as_often_as_its_like_was() -> None:
+    engine = cell()
+    (candidate,) = asked(engine)
+    assert as_if_free(candidate, [HOUR]).interruption_permille is None
+    engine.command(submit(*[workload(f"w{i}") for i in range(60)]))
+    engine.command(cmd.Requeue(ids=tuple(f"w{i}" for i in range(15))))
+    engine.advance(engine.now_ms + HOUR)
+    (candidate,) = asked(engine)
+    found = as_if_free(candidate, [HOUR])
+    assert (candidate.stopped, candidate.finished, found.interruption_permille) == (15, 60, 250)
+    assert "15 of 60 of its priority" in found.interruption_basis
 
 
 # -- what is asked ----------------------------------------------------------------------------------------------------

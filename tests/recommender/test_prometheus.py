@@ -4,21 +4,18 @@ knows nothing."""
 from __future__ import annotations
 
 import http.server
-import shutil
 import socket
-import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
-import httpx
 import pytest
 
 from engine.errors import MusterError, SpecError, UnreachableError
 from recommender import prometheus
 from recommender.history import SampleRow
 from recommender.prometheus import RULES, Found, NodeNames, Prometheus, Rule, ask, told, windows, without_port
+from tests.support.prometheus_server import prometheus_holding
 
 MINUTE_MS = 60_000
 T0_S = 1_700_000_400 // 3600 * 3600
@@ -83,41 +80,8 @@ def lines() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a real Prometheus that holds `lines`."""
-    binary, tool = shutil.which("prometheus"), shutil.which("promtool")
-    if not binary or not tool:
-        pytest.skip("needs prometheus and promtool in PATH (Debian: apt-get install prometheus)")
-    folder = tmp_path_factory.mktemp("prometheus")
-    (folder / "said").write_text("\n".join(lines()) + "\n")
-    data = folder / "data"
-    blocks = ["tsdb", "create-blocks-from", "openmetrics", str(folder / "said"), str(data)]
-    subprocess.run([tool, *blocks], check=True, capture_output=True, timeout=30)
-    (folder / "none.yml").write_text("global: {}\n")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    process = subprocess.Popen(
-        [binary, f"--config.file={folder / 'none.yml'}", f"--storage.tsdb.path={data}",
-         f"--web.listen-address={address}", "--storage.tsdb.retention.time=100y", "--log.level=error"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        assert ready(f"http://{address}/-/ready")
-        yield f"http://{address}"
-    finally:
-        process.terminate()
-        process.wait(10)
-
-
-def ready(url: str) -> bool:
-    until = time.monotonic() + 20
-    while time.monotonic() < until:
-        try:
-            if httpx.get(url, trust_env=False).status_code == 200:
-                return True
-        except httpx.TransportError:
-            time.sleep(0.05)
-    return False
+    with prometheus_holding(lines(), tmp_path_factory.mktemp("prometheus")) as url:
+        yield url
 
 
 def brought(url: str, metric: str, step_ms: int = MINUTE_MS, steps: int | None = None) -> dict[str, dict[int, float]]:

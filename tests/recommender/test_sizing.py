@@ -91,6 +91,18 @@ def test_use_before_a_start_is_told_by_the_nearest_likes() -> None:
     assert nothing.memory_mib.p90 == 32_768
 
 
+def test_the_next_run_is_within_its_range_as_often_as_promised() -> None:
+    draw = np.random.default_rng(2)
+    model, within = UsageModel(), []
+    for number in range(400):
+        used = round(float(draw.lognormal(7, 0.5)))
+        if number >= 50:
+            likely = model.estimate("acme", "train-1", 8_000, 32_768).cpu_milli
+            within.append(likely.p10 <= used <= likely.p90)
+        model.ended([ended(number, peak_cpu_milli=used)])
+    assert 0.74 <= float(np.mean(within)) <= 0.88
+
+
 def test_savings_are_those_of_what_runs_and_gpus_hide_them() -> None:
     (kind,) = sized(of_runs(20), [running(tasks=10)])
     assert kind.saved_cpu_milli == 10 * (8_000 - kind.cpu.recommended) > 50_000

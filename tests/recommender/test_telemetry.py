@@ -170,6 +170,16 @@ def test_what_cannot_be_is_refused_by_its_reason(bad: Sample, reason: str) -> No
     assert count == 1
 
 
+def test_nobody_else_tells_what_the_cell_measures_itself() -> None:
+    kept = Telemetry()
+    kept.add([sample(0, 1.0)])
+    refused: Counter[str] = Counter()
+    assert kept.add([sample(1, 2.0), sample(1, 2.0, "b")], source="elsewhere", refused=refused) == 1
+    assert refused == {"measured by the cell itself": 1}
+    assert kept.add([sample(2, 3.0, "b")]) == 1
+    assert {key.source for key in told_of(kept)} == {"cell"}
+
+
 def test_no_more_series_than_are_allowed() -> None:
     kept = Telemetry(keep=Retention(series=2))
     refused: Counter[str] = Counter()
@@ -219,7 +229,7 @@ def test_all_is_there_after_a_restart(tmp_path: Path) -> None:
     first = Telemetry(Records(path))
     first.add([sample(minute, float(minute)) for minute in range(100)])
     first.flush()
-    first.add([sample(minute, float(minute)) for minute in range(100, 130)], source="elsewhere", note=("looked", 7.0))
+    first.add([sample(minute, float(minute)) for minute in range(100, 130)], note=("looked", 7.0))
     before = whole(first), first.keys()
     first.records.close()
     again = Telemetry(Records(path))
