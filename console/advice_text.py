@@ -23,6 +23,7 @@ SHOWN_FIGURES = 3
 """Figures of a try that a list shows; the explanation has all."""
 TOLD = ("wait_mean", "waiting", "evictions", "cost")
 """Figures that are told also where nothing changes."""
+SHOWN_OPEN = 8
 BAR = 22
 FULL, LIKELY, MAYBE = "█", "▓", "░"
 """Up to p10, up to p50, up to p90."""
@@ -31,12 +32,14 @@ FULL, LIKELY, MAYBE = "█", "▓", "░"
 # --- the list
 
 
-def recommendation_lines(view: Recommendations, which_engine: Sequence[str]) -> list[str]:
-    """All that is open, with what it rests on in a line or two. `which_engine` are the flags that a command needs to
-    reach the same engine."""
+def recommendation_lines(view: Recommendations, which_engine: Sequence[str], most: int = SHOWN_OPEN) -> list[str]:
+    """What is open, with what it rests on in a line or two. `which_engine` are the flags that a command needs to reach
+    the same engine."""
     lines: list[str] = []
-    for each in view.open:
+    for each in view.open[:most]:
         lines += [*_brief(each, view, which_engine), ""]
+    if len(view.open) > most:
+        lines += [f"{len(view.open) - most:,} more that are worth less: --all shows them", ""]
     if not view.open:
         lines += [f"nothing found at version {view.version:,}", ""]
     if view.aside:

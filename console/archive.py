@@ -132,6 +132,8 @@ def check(request: HistoryRequest) -> None:
         raise SpecError("of", f"{request.metric} is not measured of a {request.of or CELL}", f"It is of: {kinds}")
     if request.step_ms < 1 or min(request.since_ms, request.last_ms) < 0 or 0 < request.until_ms < request.since_ms:
         raise SpecError("step_ms" if request.step_ms < 1 else "since_ms", "makes no window", "Begin before the end")
+    if max(request.since_ms, request.until_ms, request.last_ms, request.step_ms) >= 2**53:
+        raise SpecError("until_ms", "is at no possible time", "Give Unix milliseconds")
     if not 0 <= request.runs <= MOST_RUNS_TOLD:
         raise SpecError("runs", f"{request.runs} is out of range", f"At most {MOST_RUNS_TOLD} are told")
 

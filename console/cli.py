@@ -485,6 +485,7 @@ def _advice_commands(commands: Any) -> None:
     recommend = _command(
         commands, "recommend", "console.recommend:recommend", "what stands out, and what might be done"
     )
+    recommend.add_argument("--all", action="store_true", help="also what is worth little")
     recommend.add_argument("--reject", metavar="REC", help="do not show this one again until things change")
     recommend.add_argument("--reason", default="", help="with --reject: kept with it")
     _reach(recommend, sub=True)

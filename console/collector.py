@@ -146,6 +146,7 @@ class Collector:
         extra = len(rows) - MOST_ENDS
         if extra > 0:
             self.passed_over += extra
+            self._say(f"{extra:,} ends were not recorded, the oldest: more than {MOST_ENDS:,} since the last look")
             gone = rows[:extra]
             self._loop.call(lambda engine: _forget_peaks(engine, gone))
             rows, pools = rows[extra:], pools[extra:]

@@ -117,6 +117,8 @@ class Insights:
         unknown = [f"{unseen:,} running workloads were not looked at"] if unseen else []
         if request.workload_id:
             kinds = [kind for kind in kinds if kind.kind == wanted]
+            if estimate is None:
+                unknown.append("it has tasks of several sorts, and use is measured of all of them together")
             if not kinds:
                 why = f"nothing is known of what {wanted} uses" if wanted else "its name does not say what kind it is"
                 unknown.append(why)

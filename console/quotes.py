@@ -143,7 +143,9 @@ def _assumptions(request: QuoteRequest, made: Plan, run: RunTime, found: Options
     if found is not None:
         until = "its end" if found.until == "ended" else "its start"
         seeds = f"{found.seeds} seed{'s' if found.seeds != 1 else ''}"
-        arrivals = "with arrivals like of late" if found.arrivals else "without new arrivals"
+        full = sum(trial.arrivals for trial in found.trials)
+        part = f" ({full} of {len(found.trials)} options)" if 0 < full < len(found.trials) else ""
+        arrivals = f"with arrivals like of late{part}" if full else "without new arrivals"
         texts.append(
             f"starts: the cell as of {timestamp(at_ms)} UTC (v{found.version:,}), run ahead {arrivals} until {until}, "
             f"each option alone, {seeds}"

@@ -33,13 +33,14 @@ if TYPE_CHECKING:
 
 FRESH_S = 5.0
 """Wall seconds for which a look is good for who asks about one that it found."""
-OLD_S = 300.0
+OLD_S = 150.0
 """Wall seconds after which a look that was made in the background is not told any more."""
 LOOK_EVERY_S = 10.0
 SOON_S = 1.0
 """Wall seconds until the next try or chore."""
-LOOKING_SHARE = 0.02
-"""Of the time at most that looks in the background take; in a large cell they come less often."""
+LOOKING_SHARE, SELDOM_S = 0.02, 60.0
+"""Of the time at most that looks in the background take: in a large cell they come less often, down to once a minute.
+"""
 FIRST_S = 3.0
 """Wall seconds from the start to the first look: others have more to do then."""
 TRIED = 3
@@ -225,6 +226,8 @@ class Recommender:
             self._found = Found(
                 version=advice.version, now_ms=overview.now_ms, rated=tuple(rated), unknown=(*advice.unknown, *unseen)
             )
+            there = {suggestion.id for _, suggestion in rated}
+            self._tried = {id_: tried for id_, tried in self._tried.items() if id_ in there}
             self._looked_s = now_s
             self._took_s = time.monotonic() - now_s
             return self._found
@@ -244,7 +247,7 @@ class Recommender:
         self._woken.wait(FIRST_S)
         while not self._stopping:
             try:
-                tried = self._turn()
+                tried = self.turn()
             except MusterError as error:
                 _log(error.problem)
                 tried = False
@@ -254,8 +257,9 @@ class Recommender:
             self._woken.wait(SOON_S if tried or self._wanted else self._every_s())
             self._woken.clear()
 
-    def _turn(self) -> bool:
-        """Look, follow up, and try one on the twin or do the chore. Returns whether there was one."""
+    def turn(self) -> bool:
+        """One round of the thread, by hand where none was started: look, follow up, try one on the twin or do the
+        chore. Returns whether there was one."""
         found = self._look(self._every_s())
         with self._lock:
             self._shelf.follow_up(found.now_ms, self._read, self._others)
@@ -267,7 +271,7 @@ class Recommender:
 
     def _every_s(self) -> float:
         """Wall seconds between looks."""
-        return max(LOOK_EVERY_S, self._took_s / LOOKING_SHARE)
+        return min(max(LOOK_EVERY_S, self._took_s / LOOKING_SHARE), SELDOM_S)
 
     def try_out(self, suggestion: Suggestion) -> None:
         """Try it on the twin now, and remember what came of it."""

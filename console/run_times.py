@@ -102,7 +102,7 @@ class RunTimes:
         submitted = window("submitted", since_ms, until_ms, LIVE)
         rows += self._all(submitted, MOST_OPEN)
         if since_ms:
-            rows += self._all(window("started", since_ms, until_ms, ("running",)), MOST_OPEN)
+            rows += self._all(window("started", since_ms, until_ms, ("placed", "running")), MOST_OPEN)
         if anew:
             self._runs = CellRuns()
         self._runs.feed(rows, since_ms, until_ms)

@@ -112,15 +112,18 @@ def _list_lines(request: HistoryRequest, found: History) -> list[str]:
     groups: dict[str, list[SeriesKey]] = {}
     for key in found.series:
         groups.setdefault(key.metric, []).append(key)
-    rows = [[metric, timestamp(max(key.last_ms for key in keys))[:16], _kinds(keys)] for metric, keys in groups.items()]
-    lines = table(("METRIC", "LAST (UTC)", "SERIES"), rows, (False,) * 3) if rows else ["no measurements yet"]
+    rows = [[metric, f"{sum(key.stale for key in keys):,}", _kinds(keys)] for metric, keys in groups.items()]
+    lines = table(("METRIC", "STALE", "SERIES"), rows, (False, True, False)) if rows else ["no measurements yet"]
     more = found.series_count - len(found.series)
     if more:
         lines.append(f"and {more:,} more series")
+    for source in sorted({key.source for key in found.series}):
+        keys = [key for key in found.series if key.source == source]
+        first_ms, last_ms = min(key.first_ms for key in keys), max(key.last_ms for key in keys)
+        lines.append(f"from {printable(source)}: {timestamp(first_ms)[:16]} to {timestamp(last_ms)[:16]}")
     runs = ", ".join(f"{each.count:,} from {printable(each.source)}" for each in found.run_counts) or "none"
     minutes, fives, hours = map(duration, found.keep_ms)
     lines += [
-        "",
         f"ended work  {runs}",
         f"kept        by the minute {minutes}, by 5 minutes {fives}, by the hour {hours}; {found.keep_runs:,} ends",
     ]
@@ -130,9 +133,7 @@ def _list_lines(request: HistoryRequest, found: History) -> list[str]:
 def _kinds(keys: list[SeriesKey]) -> str:
     """Series of one metric, by what they are of."""
     counts = Counter(key.of for key in keys)
-    kinds = ", ".join(of if of == CELL else f"{count:,} {of}" for of, count in counts.items())
-    stale = sum(key.stale for key in keys)
-    return f"{kinds}; {stale:,} stale" if stale else kinds
+    return ", ".join(of if of == CELL else f"{count:,} {of}" for of, count in counts.items())
 
 
 def _trouble(found: History) -> list[str]:
@@ -145,7 +146,7 @@ def _trouble(found: History) -> list[str]:
 def _window_lines(request: HistoryRequest, found: History) -> list[str]:
     metric = METRICS[request.metric]
     title = _named(request.metric, request.of or CELL, request.subject)
-    lines = [f"{title}, {metric.unit}, by {duration(request.step_ms)}"]
+    lines = [f"{title}, {_unit(request.metric)}, by {duration(request.step_ms)}"]
     for key in found.series[:1]:
         if key.stale:
             lines.append(f"stale: last measured {timestamp(key.last_ms)[:16]} by {printable(key.source)}")
@@ -166,6 +167,14 @@ def _window_lines(request: HistoryRequest, found: History) -> list[str]:
 
 def _named(metric: str, of: str, subject: str) -> str:
     return printable(f"{metric} of {of}{f' {subject}' if subject else ''}")
+
+
+def _unit(metric: str) -> str:
+    """What the numbers of a table are of: milli and micro are for programs."""
+    unit = METRICS[metric].unit
+    if unit == "milli":
+        return "GPUs" if metric.endswith("gpu") else "CPUs"
+    return unit.removeprefix("micro-")
 
 
 def _value(unit: str, value: float | None) -> str:

@@ -8,7 +8,6 @@ come other seeds, as many as there is time for, each as far ahead as the first.
 
 from __future__ import annotations
 
-import resource
 import time
 from array import array
 from collections.abc import Callable, Sequence
@@ -97,12 +96,29 @@ class _Round:
         self.took_s = 0.0
 
     def run(self, engine: Engine, run_times: RunTimes, horizons: Sequence[int], left: _Time, part: float) -> None:
-        """With that part of what is left of the time. Raises MusterError."""
-        turns = -(-len(self.places) // AT_ONCE)
-        each_s = max(left.left_s() * part / max(turns, 1), LEAST_S) if left.limited else 0.0
+        """With that part of what is left of the time: what one option does not need is for those before it, which
+        matter more. Raises MusterError."""
+        before_s = left.left_s()
+        keep_s = before_s * (1 - part)
+        pairs = [self.places[at : at + AT_ONCE] for at in range(0, len(self.places), AT_ONCE)]
+        while pairs:
+            each_s = max((left.left_s() - keep_s) / len(pairs), LEAST_S) if left.limited else 0.0
+            self._run(engine, run_times, horizons, left, pairs.pop(), each_s)
+        self.took_s = before_s - left.left_s()
+
+    def _run(
+        self,
+        engine: Engine,
+        run_times: RunTimes,
+        horizons: Sequence[int],
+        left: _Time,
+        places: Sequence[int],
+        each_s: float,
+    ) -> None:
+        """These side by side, each with so much CPU time; 0: as it takes."""
         jobs: list[Job] = []
         told = {}
-        for place in self.places:
+        for place in places:
             spec = self.ask.workloads[place]
             told[spec.id] = run_time_in(self.ask.run_ms[place], self.n)
             under = Conditions(
@@ -120,22 +136,14 @@ class _Round:
 
         def heard(job: int, what: Sample | Covered) -> None:
             if isinstance(what, Sample):
-                self.samples[self.places[job]] = what
+                self.samples[places[job]] = what
 
-        before_s = _children_s()
         run_all(engine, jobs, Told(engine.state, run_times, told), heard)
-        self.took_s = (_children_s() - before_s) / max(min(AT_ONCE, len(jobs)), 1)
-        left.note(self.took_s)
+        left.note(max(self.samples[place].cpu_s for place in places))
 
     def settled(self, place: int) -> bool:
         found = self.samples[place].focus[0]
         return (found.started_ms if self.ask.until == "started" else found.ended_ms) >= 0
-
-
-def _children_s() -> float:
-    """CPU seconds of all processes that this one started and that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def answer(

@@ -97,6 +97,8 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, tag="sample"):
     """int64: cell ms at which."""
     stopped_for: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """(id in focus, ids that were stopped for it at once)"""
+    cpu_s: float = 0.0
+    """CPU time that the rehearsal took."""
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
@@ -440,6 +442,7 @@ class _Run:
             rows=rows,
             starts=starts,
             stopped_for=self.stopped_at_once,
+            cpu_s=time.process_time(),
         )
 
 

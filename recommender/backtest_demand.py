@@ -3,8 +3,8 @@
 The protocol: 40 origins spread evenly over the last 30 % of the series (40 % where its name ends with `_full`), 24
 hours ahead from each; a horizon of H is the mean over hours 1 to H. MASE: mean absolute error, in units of the mean
 absolute difference from the day before in the other part. WQL: twice the pinball loss at 0.1, 0.5 and 0.9, in units of
-what was demanded. The quantiles of simple rules are their own errors, in hours 1, 2-6 and 7-24, at the earlier origins whose day
-is over; so the first eight origins are scored in no quantile, of no method.
+what was demanded. The quantiles of simple rules are their own errors, in hours 1, 2-6 and 7-24, at the
+earlier origins whose day is over; so the first eight origins are scored in no quantile, of no method.
 """
 
 from __future__ import annotations
@@ -52,14 +52,17 @@ def backtest(series: Hourly) -> dict[str, Score]:
     truth = np.stack([values[at : at + AHEAD] for at in origins])
     past = values[:train]
     unit = float(np.nanmean(np.abs(past[DAY:] - past[:-DAY])))
-    model = DemandModel()
-    said = np.stack([
-        model.forecast(values[:at], AHEAD, first_hour=series.first_hour).quantiles for at in origins
-    ])  # fmt: skip
-    scores = {"muster": score(truth, said, unit)}
+    scores = {"muster": score(truth, predictions(series, origins), unit)}
     for name, points in simple_rules(values, origins):
         scores[name] = score(truth, with_own_errors(truth, points, origins), unit)
     return scores
+
+
+def predictions(series: Hourly, origins: Sequence[int] | np.ndarray) -> Floats:
+    """[origin, quantile, hour ahead]: what the model says, given the hours before each origin and nothing else."""
+    model = DemandModel()
+    said = [model.forecast(series.values[:at], AHEAD, first_hour=series.first_hour).quantiles for at in origins]
+    return np.stack(said)
 
 
 def simple_rules(values: Floats, origins: Sequence[int] | np.ndarray) -> Iterator[tuple[str, Floats]]:

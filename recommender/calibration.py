@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 
 import numpy as np
@@ -143,16 +142,12 @@ class Drift:
     shift, 2021). A run that has gone past its quantile is a miss from that moment, long before it ends.
     """
 
-    STEP, STEP_MOST = 0.15, 0.005
-    """Of the sum for each outcome, in the unit of the quantile: STEP over the root of their number, as regret bounds
-    want it."""
+    STEP = 0.001
+    """Of the sum for each outcome, in the unit of the quantile."""
 
     def __init__(self, share: float) -> None:
         self._share = share
         self.shift = 0.0
-        self._outcomes = 0
 
     def outcome(self, missed: bool) -> None:
-        self._outcomes += 1
-        step = min(self.STEP_MOST, self.STEP / math.sqrt(self._outcomes))
-        self.shift += step * (missed - (1 - self._share))
+        self.shift += self.STEP * (missed - (1 - self._share))

@@ -67,8 +67,10 @@ def quantiles(values: Sequence[int]) -> Quantiles:
 def priced(candidate: Candidate, trial: OptionTrial, options: Options, likely: Sequence[int]) -> QuoteOption:
     """An option that the twin has tried."""
     attempts = trial.attempts
+    # The cell may have gone on since the options were made up.
+    asked_ms = max(candidate.asked_start_ms, options.at_ms)
     start, chance, looked_ms = _start(attempts, options)
-    wait_ms = 0 if start.p50 is None else max(0, start.p50 - candidate.asked_start_ms)
+    wait_ms = 0 if start.p50 is None else max(0, start.p50 - asked_ms)
     basis: Basis = "run to its end" if options.until == "ended" else "run to its start"
     if options.until == "ended" and not _unseen(candidate):
         duration, cost = _ended(attempts)
@@ -86,11 +88,11 @@ def priced(candidate: Candidate, trial: OptionTrial, options: Options, likely: S
         region=candidate.region,
         gpu_model=candidate.gpu_model,
         spot=candidate.spot,
-        asked_start_ms=candidate.asked_start_ms,
+        asked_start_ms=asked_ms,
         start_ms=start,
         chance_permille=chance,
         looked_ms=looked_ms,
-        reason=trial.reason if candidate.asked_start_ms <= options.at_ms else "",
+        reason=trial.reason if asked_ms == options.at_ms else "",
         duration_ms=duration,
         cost_microusd=cost,
         rate_microusd_hour=_rate(candidate, attempts),
@@ -99,7 +101,7 @@ def priced(candidate: Candidate, trial: OptionTrial, options: Options, likely: S
         basis=basis,
         seeds=len(attempts),
         arrivals=trial.arrivals,
-        notes=(*candidate.notes, *_notes(candidate, trial, options, duration)),
+        notes=(*candidate.notes, *_notes(candidate, trial, options, duration, asked_ms)),
     )
 
 
@@ -267,11 +269,11 @@ def _odds(candidate: Candidate, likely: Sequence[int]) -> tuple[int | None, str]
     return round(chance * 1000), f"{candidate.hazard_ppm_hour / PPM:.3g} an hour of its {nodes:,} machines, {whose}"
 
 
-def _notes(candidate: Candidate, trial: OptionTrial, options: Options, duration: Quantiles) -> list[str]:
+def _notes(candidate: Candidate, trial: OptionTrial, options: Options, duration: Quantiles, asked_ms: int) -> list[str]:
     notes = []
     if options.arrivals and not trial.arrivals:
         notes.append("new arrivals are left out, for want of time: it may start later; --seeds N takes the time")
-    if len(trial.attempts) == 1 and trial.attempts[0].started_ms not in (None, candidate.asked_start_ms):
+    if len(trial.attempts) == 1 and trial.attempts[0].started_ms not in (None, asked_ms):
         notes.append("one seed: how far its start may be off is not known; --seeds N tells")
     if not candidate.hazard_ppm_hour:
         return notes

@@ -7,8 +7,9 @@ A pure function of the past it is given; no clock, no chance, nothing kept betwe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
 from typing import Literal
 
 import numpy as np
@@ -38,6 +39,11 @@ RESTLESS_HOURS = 24.0
 WIDER = 16.0
 """Errors are taken as larger by this over the number of origins: those of the past are a little too small, as weights
 and coefficients were chosen on them, and the more so the fewer they are."""
+
+
+KEPT_HOLIDAYS = ((1, 1), (12, 25))
+"""Months and days on which work rests in most places. Others differ by place: the caller names them."""
+SUNDAY = 6
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,11 @@ class DemandForecast:
 
 
 class DemandModel:
-    """Forecasts one hourly series from its past."""
+    """Forecasts one hourly series from its past. `holidays`: days (UTC) that will be like Sundays, beside those kept in
+    most places; they count only where the hours of the past are known by date."""
+
+    def __init__(self, holidays: Collection[date] = ()) -> None:
+        self._holidays = frozenset(holidays)
 
     def forecast(
         self,
@@ -108,7 +118,29 @@ class DemandModel:
             names, said = demand_members.sweep(
                 series, hours, judged, models=basis == "models", season=basis != "last values"
             )
-        return _blend(series, names, said, told, basis)
+        forecast = _blend(series, names, said, told, basis)
+        if first_hour is None or basis != "models":
+            return forecast
+        return self._rested(forecast, series, first_hour + len(np.asarray(past)))
+
+    def _rested(self, forecast: DemandForecast, series: Floats, now_hour: int) -> DemandForecast:
+        """On holidays, half way to the same hour of the last Sunday, and the interval as wide as both: how much rests,
+        so short a past does not tell."""
+        quantiles = forecast.quantiles.copy()
+        half = forecast.permilles.index(500)
+        for ahead in range(quantiles.shape[1]):
+            day = datetime.fromtimestamp((now_hour + ahead) * 3600, UTC).date()
+            if (day.month, day.day) not in KEPT_HOLIDAYS and day not in self._holidays:
+                continue
+            back = (day.weekday() - SUNDAY) % 7 * DAY - ahead
+            back = back if back > 0 else back + 7 * DAY
+            if day.weekday() == SUNDAY or not 0 < back <= len(series):
+                continue
+            change = series[-back] - quantiles[half, ahead]
+            quantiles[:half, ahead] += min(change, 0)
+            quantiles[half, ahead] += change / 2
+            quantiles[half + 1 :, ahead] += max(change, 0)
+        return replace(forecast, quantiles=np.maximum(quantiles, 0))
 
 
 def _basis(known: int) -> tuple[Basis, int]:

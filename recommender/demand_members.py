@@ -20,7 +20,7 @@ Origins = NDArray[np.int64]
 WEEK = 7 * DAY
 FADE = 0.85
 """How much of today's difference from the profile is left after each hour."""
-STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 21, 24, 27, 30, 36, 42, 48, 72, 96, 120, 144, 168)
+STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 21, 24, 30, 36, 48, 72, 96, 120, 144, 168)
 """Hours ahead for which a regression is fitted; between them its coefficients go on a line."""
 FOLDS = 4
 """A regression is fitted anew at so many of the judged origins."""

@@ -40,6 +40,8 @@ OVERRUN = 2
 """A run past this many times the p90 of its likes is a finding."""
 CALIBRATED_PERMILLE = (800, 980)
 """A p90 that covered fewer, or more, of the past runs than this is not to be leaned on."""
+LEAST_LIKES = 20
+"""Finished likes below which their p90 says little."""
 LEAST_SCORED = 30
 """Scored runs below which a measured skill says little."""
 
@@ -366,7 +368,7 @@ def overrun_suggestion(row: Row, likely: Likely, covered: Covered | None) -> Sug
             "Requeue it, if its owner finds it stuck: work since its last checkpoint is lost",
             "Do nothing: it keeps its capacity until it ends",
         ),
-        thin=doubts(row, covered),
+        thin=doubts(row, likely, covered),
         severity=row["run"] / likely.p90_ms,
         benefit=Benefit(at_risk_gpu_milli_h=gpu_milli_h(row.get("gpu") or 0, row.get("cpu") or 0, row["run"] - limit)),
         skill=None
@@ -380,9 +382,11 @@ def overrun_suggestion(row: Row, likely: Likely, covered: Covered | None) -> Sug
     )
 
 
-def doubts(row: Row, covered: Covered | None) -> tuple[str, ...]:
+def doubts(row: Row, likely: Likely, covered: Covered | None) -> tuple[str, ...]:
     """What weakens a finding that rests on the estimated run time."""
     found = []
+    if likely.samples < LEAST_LIKES:
+        found.append(f"only {likely.samples} of its likes have finished")
     if (row["estimate"] or 0) > row["run"]:
         found.append(f"its owner asked for {span(row['estimate'])}, which is not over yet")
     if covered is None or covered.scored < LEAST_SCORED:

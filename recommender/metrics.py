@@ -137,6 +137,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     peak_memory_mib: int = 0
 
 
+RUN_TEXT = tuple(name for name, kind in RunRecord.__annotations__.items() if kind == "str")
 RUN_NUMBERS = tuple(name for name, kind in RunRecord.__annotations__.items() if kind == "int")
 
 _DIGITS = re.compile(r"[0-9]+")
@@ -169,6 +170,9 @@ def run_flaw(run: RunRecord, now_ms: int | None) -> str:
         return "ends before it begins"
     if now_ms is not None and run.ended_ms > now_ms + AHEAD_MS:
         return "of the future"
-    if max(abs(getattr(run, name)) for name in RUN_NUMBERS) >= 2**62:
-        return "with a number that is too large"
+    numbers = [getattr(run, name) for name in RUN_NUMBERS]
+    if min(numbers) < -1 or max(numbers) >= 2**62:
+        return "with a number that is too small or too large"
+    if max(len(getattr(run, name)) for name in RUN_TEXT) > MOST_SUBJECT:
+        return "with a text that is too long"
     return ""

@@ -22,7 +22,7 @@ WORSE = 1.25
 """So many times as bad as when it was rejected: told again."""
 GONE_MS = 24 * 3_600_000
 FORGET_MS = 90 * 24 * 3_600_000
-"""What has not been found for so long is forgotten, rejection and all."""
+"""What was rejected and has not been found for so long is forgotten; what nobody rejected, after two days."""
 SEEN_EVERY_MS = 3_600_000
 """That something is still found is written down so often."""
 MOST_REASON = 500
@@ -112,9 +112,14 @@ class Shelf:
             if now_ms - self._saved_ms.get(suggestion.id, 0) >= SEEN_EVERY_MS and standing not in changed:
                 changed.append(standing)
         self._looked_ms = now_ms
-        old = [each.id for each in self.standings.values() if now_ms - each.last_ms > FORGET_MS]
+        old = [
+            each.id
+            for each in self.standings.values()
+            if now_ms - each.last_ms > (FORGET_MS if each.rejected else 2 * GONE_MS)
+        ]
         for id_ in old:
             del self.standings[id_]
+            self._saved_ms.pop(id_, None)
         if old:
             self._keep.forget(old)
         self._save(changed, promised)

@@ -19,13 +19,24 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, and_, bindparam, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, delete, func, insert, select
 
 from engine.errors import SpecError
 from engine.records import Records
 from recommender import buckets as bk
 from recommender.buckets import Buckets, Points
-from recommender.metrics import AHEAD_MS, CELL, RUN_NUMBERS, SPARSE, RunRecord, Sample, SeriesKey, flaw, run_flaw
+from recommender.metrics import (
+    AHEAD_MS,
+    CELL,
+    RUN_NUMBERS,
+    RUN_TEXT,
+    SPARSE,
+    RunRecord,
+    Sample,
+    SeriesKey,
+    flaw,
+    run_flaw,
+)
 from recommender.retention import MINUTE_MS, TIERS, Retention
 from recommender.telemetry_tables import (
     CHUNK,
@@ -34,10 +45,12 @@ from recommender.telemetry_tables import (
     LOG,
     NEWEST_FIRST,
     NOTE,
+    OLDEST_RUNS,
+    READ_CHUNKS,
     RUN,
-    RUN_TEXT,
     SERIES,
     TABLES,
+    TELL_SPAN,
     chunk_row,
     move_chunks,
     replace_chunks,
@@ -419,7 +432,7 @@ class Telemetry:
             return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
 
     def _log_row(self, connection: Connection, row: int) -> tuple[bk.Times, bk.Times, bk.Values]:
-        """(series, time, value) of a row of the log, in order of series. Rows never change, so they are decoded once."""
+        """(series, time, value) of a row of the log, in order of series. Rows do not change: each is decoded once."""
         found = self._tail.get(row)
         if found is None:
             ids, times, values = self._logged(
@@ -442,28 +455,23 @@ class Telemetry:
 
     def _read(self, number: int, since_ms: int, until_ms: int) -> Buckets:
         """What there is of a series, of all ages, before `until_ms`."""
-        spans = or_(
-            *(
-                and_(CHUNK.c.tier == tier, CHUNK.c.start_ms > since_ms - kind.span_ms, CHUNK.c.start_ms < until_ms)
-                for tier, kind in enumerate(TIERS)
-            )
-        )
+        since = {f"since{tier}": since_ms - kind.span_ms for tier, kind in enumerate(TIERS)}
         with self.records.reading() as connection:
-            chunks = connection.execute(
-                select(CHUNK.c.tier, CHUNK.c.start_ms, CHUNK.c.body).where(CHUNK.c.series == number, spans)
-            ).all()
+            chunks = connection.execute(READ_CHUNKS, {"number": number, "until": until_ms, **since}).all()
             logged = [self._log_row(connection, row) for row in connection.execute(_LOG_IDS).scalars().all()]
-        raw, coarse = [], []
+        raw, coarse, tail = [], [], []
         for tier, start_ms, body in chunks:
             found = self._chunk(tier, start_ms, body)
             if tier == 0:
                 raw.append(found)
             else:
                 coarse.append(found.where(found.at_ms + TIERS[tier].step_ms <= until_ms))
-        for ids, times, values in logged:
-            begin, end = np.searchsorted(ids, (number, number + 1)).tolist()
+        for row in logged:
+            begin, end = row[0].searchsorted((number, number + 1))
             if begin < end:
-                raw.append(bk.of_samples(times[begin:end], values[begin:end]))
+                tail.append((row[0][begin:end], row[1][begin:end], row[2][begin:end]))
+        if tail:
+            raw.append(bk.of_samples(*bk.together(tail)[1:]))
         samples = bk.joined(raw)
         # Before the latest of each minute is chosen: what is still to come must not hide what was known.
         samples = bk.latest_of_minutes(samples.where(samples.at_ms < until_ms))
@@ -527,14 +535,9 @@ class Telemetry:
             for n in numbers
             if (s := self._by_id.get(n)) is not None
         ]
-        changed = (
-            update(SERIES)
-            .where(SERIES.c.id == bindparam("number"))
-            .values(first_ms=bindparam("a"), last_ms=bindparam("b"), source=bindparam("c"), step_ms=bindparam("d"))
-        )
         for at in range(0, len(rows), 5 * WRITTEN_AT_ONCE):
             part = rows[at : at + 5 * WRITTEN_AT_ONCE]
-            self.records.write(lambda connection, part=part: connection.execute(changed, part))  # type: ignore[misc]
+            self.records.write(lambda connection, part=part: connection.execute(TELL_SPAN, part))  # type: ignore[misc]
         self.records.write(lambda connection: connection.execute(delete(LOG).where(LOG.c.id <= last_id)))
         for row in [row for row in list(self._tail) if row <= last_id]:
             self._tail.pop(row, None)
@@ -623,8 +626,7 @@ class Telemetry:
             if extra <= 0:
                 return False
             at_once = 5 * WRITTEN_AT_ONCE
-            oldest = [RUN.c.ended_ms.asc(), RUN.c.source.desc(), RUN.c.id.desc()]
-            rows = connection.execute(select(RUN.c.source, RUN.c.id).order_by(*oldest).limit(min(extra, at_once)))
+            rows = connection.execute(OLDEST_RUNS.limit(min(extra, at_once)))
             gone = [{"a": source, "b": name} for source, name in rows]
         self.records.write(lambda connection: connection.execute(DROP_RUN, gone))
         return extra > at_once

@@ -18,13 +18,17 @@ from sqlalchemy import (
     String,
     Table,
     UniqueConstraint,
+    and_,
     bindparam,
     delete,
     insert,
+    or_,
+    select,
     update,
 )
 
-from recommender.metrics import RUN_NUMBERS
+from recommender.metrics import RUN_NUMBERS, RUN_TEXT
+from recommender.retention import TIERS
 
 META = MetaData()
 SERIES = Table(
@@ -57,7 +61,6 @@ CHUNK = Table(
     Column("body", LargeBinary, nullable=False),
     Index("telemetry_chunk_age", "tier", "start_ms"),
 )
-RUN_TEXT = ("source", "id", "tenant", "user", "team", "name", "queue", "outcome", "pool", "gpu_model")
 RUN = Table(
     "telemetry_run",
     META,
@@ -79,8 +82,28 @@ NEWEST_FIRST = (RUN.c.ended_ms.desc(), RUN.c.source.asc(), RUN.c.id.asc())
 DROP_CHUNK = delete(CHUNK).where(
     CHUNK.c.tier == bindparam("t"), CHUNK.c.series == bindparam("n"), CHUNK.c.start_ms == bindparam("s")
 )
+READ_CHUNKS = select(CHUNK.c.tier, CHUNK.c.start_ms, CHUNK.c.body).where(
+    CHUNK.c.series == bindparam("number"),
+    or_(
+        *(
+            and_(
+                CHUNK.c.tier == tier,
+                CHUNK.c.start_ms > bindparam(f"since{tier}"),
+                CHUNK.c.start_ms < bindparam("until"),
+            )
+            for tier in range(len(TIERS))
+        )
+    ),
+)
+OLDEST_RUNS = select(RUN.c.source, RUN.c.id).order_by(RUN.c.ended_ms.asc(), RUN.c.source.desc(), RUN.c.id.desc())
 DROP_RUN = delete(RUN).where(RUN.c.source == bindparam("a"), RUN.c.id == bindparam("b"))
 MARK_SUMMED = update(SERIES).where(SERIES.c.id == bindparam("number")).values(summed_ms=bindparam("a"))
+
+TELL_SPAN = (
+    update(SERIES)
+    .where(SERIES.c.id == bindparam("number"))
+    .values(first_ms=bindparam("a"), last_ms=bindparam("b"), source=bindparam("c"), step_ms=bindparam("d"))
+)
 
 
 def chunk_row(tier: int, number: int, start_ms: int, body: bytes) -> dict[str, Any]:

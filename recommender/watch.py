@@ -3,12 +3,12 @@ small detector for each series, fed with each step once, when it is over."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from recommender.anomaly import DAY_MS, HOUR_MS, WEEK_MS, Alarm, Detector
+from recommender.anomaly import DAY_MS, HOUR_MS, WEEK_MS, Alarm, Detector, Settings
 from recommender.rare import CHANCE, Counts, Unlikely, chance_of_share
 from recommender.suggest import Evidence, ModelSkill, Suggestion, span, whole
 
@@ -19,6 +19,9 @@ SHOWN_MS = 6 * HOUR_MS
 """A finding stands for so long after it was last seen."""
 AT_ONCE = 4_000
 """Steps read in one look, a few tenths of a second; the rest is read in the next."""
+MOST_LEVELS, MOST_COUNTS, MOST_LOOKED = 300, 1_000, 300
+"""Levels and counts that are watched, and queues or nodes whose last hours are read at each look; the cell's own and
+those of queues come first."""
 SHORT_MS = 7 * DAY_MS
 """Less history than this makes a finding thin: the week's rhythm is not known."""
 THROTTLED, FREE = 0.5, 0.1
@@ -32,6 +35,8 @@ LEVELS: Mapping[str, tuple[tuple[str, ...], bool]] = {
 """Metric -> of what it is watched, and whether above the usual is a finding, or below it."""
 RARE = ("ecc_errors", "xid_errors")
 """Counts of nodes."""
+OFS = ("cell", "queue", "tenant", "node")
+SETTINGS = Settings(memory_ms=LOOKBACK_MS)
 
 Key = tuple[str, str, str]
 """Metric, of, subject."""
@@ -73,7 +78,10 @@ class Watch:
     def look(self, history: History, now_ms: int) -> tuple[list[Suggestion], list[str]]:
         """What is out of the ordinary now, and what could not be judged. Reads what is new since the last look."""
         until_ms = now_ms // STEP_MS * STEP_MS
-        behind = self._read(history, until_ms)
+        keys, left_out = watched_keys(history)
+        for gone in set(self._watched).difference(keys):
+            del self._watched[gone]
+        behind = self._read(history, keys, until_ms)
         unusual: list[Unusual] = []
         errors: list[tuple[Key, Unlikely]] = []
         for key, watched in sorted(self._watched.items()):
@@ -91,12 +99,13 @@ class Watch:
             *(node_errors(*each) for each in errors),
             *throttled_nodes(history, until_ms),
         ]
-        return found, [f"the history of {behind:,} series is still being read"] if behind else []
+        unknown = [f"the history of {behind:,} series is still being read"] if behind else []
+        return found, unknown + ([f"{left_out:,} series are not watched: there are too many"] if left_out else [])
 
-    def _read(self, history: History, until_ms: int) -> int:
+    def _read(self, history: History, keys: Sequence[Key], until_ms: int) -> int:
         """Feed the detectors. Returns how many series are not up to date yet."""
         left, behind = AT_ONCE, 0
-        for key in watched_keys(history):
+        for key in keys:
             watched = self._watched.get(key)
             since_ms = watched.read_ms if watched else until_ms - LOOKBACK_MS
             if since_ms >= until_ms:
@@ -111,7 +120,7 @@ class Watch:
             if watched is None:
                 if not at:
                     continue
-                watched = Watched(Counts() if rare else Detector(STEP_MS), at[0], at[0])
+                watched = Watched(Counts() if rare else Detector(STEP_MS, SETTINGS), at[0], at[0])
                 self._watched[key] = watched
             for at_ms, value in zip(at, values, strict=True):
                 if isinstance(watched.detector, Counts):
@@ -123,15 +132,26 @@ class Watch:
         return behind
 
 
-def watched_keys(history: History) -> list[Key]:
-    """What there is of what is watched; series whose source is silent are left out."""
-    wanted = {(metric, of) for metric, (ofs, _) in LEVELS.items() for of in ofs} | {(metric, "node") for metric in RARE}
-    return sorted(
-        (key.metric, key.of, key.subject)
-        for metric, of in sorted(wanted)
-        for key in history.keys(metric, of)
-        if not key.stale
+def watched_keys(history: History) -> tuple[list[Key], int]:
+    """What there is of what is watched, and how many more there are than are watched. Series whose source is silent
+    are left out."""
+    levels, counts = (
+        [
+            (key.metric, key.of, key.subject)
+            for of in OFS
+            for metric in metrics
+            if of in ofs_of(metric)
+            for key in history.keys(metric, of)
+            if not key.stale
+        ]
+        for metrics in (tuple(LEVELS), RARE)
     )
+    left_out = max(len(levels) - MOST_LEVELS, 0) + max(len(counts) - MOST_COUNTS, 0)
+    return [*levels[:MOST_LEVELS], *counts[:MOST_COUNTS]], left_out
+
+
+def ofs_of(metric: str) -> tuple[str, ...]:
+    return LEVELS[metric][0] if metric in LEVELS else ("node",)
 
 
 # -- levels -----------------------------------------------------------------------------------------------------------
@@ -215,7 +235,7 @@ def short(past_ms: int) -> tuple[str, ...]:
 def failing_queues(history: History, until_ms: int) -> list[Suggestion]:
     """Queues in which a larger share of the ended work failed over the last day than before."""
     found = []
-    for key in history.keys("failed", "queue"):
+    for key in history.keys("failed", "queue")[:MOST_LOOKED]:
         failed, finished = (
             history.series(metric, "queue", key.subject, until_ms - LOOKBACK_MS, until_ms, HOUR_MS)
             for metric in ("failed", "finished")
@@ -304,9 +324,7 @@ def node_errors(key: Key, errors: Unlikely) -> Suggestion:
 def throttled_nodes(history: History, until_ms: int) -> list[Suggestion]:
     """Nodes whose GPUs have been held down for the last hour, and were not the day before."""
     found = []
-    for key in history.keys("throttle", "node"):
-        if key.stale:
-            continue
+    for key in [key for key in history.keys("throttle", "node") if not key.stale][:MOST_LOOKED]:
         points = history.series("throttle", "node", key.subject, until_ms - DAY_MS - HOUR_MS, until_ms, STEP_MS)
         known = points.count > 0
         recent = known & (points.at_ms >= until_ms - HOUR_MS)

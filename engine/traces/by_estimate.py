@@ -1,14 +1,15 @@
 """Rigid jobs on identical processors, by counting free ones, where run times are estimates that may prove wrong.
 
 Backfill as in EASY: the first that waits is promised the time at which enough processors are expected to be free, and
-others may start before it if they fit and do not delay that. Of those the shortest goes first (Tsafrir, Etsion and
-Feitelson, IEEE TPDS 18(6), 2007). A job that outruns what was expected of it is expected to take longer; that is an
-occasion to decide, as arrivals and ends are. At one instant ends come first, then arrivals, then corrections.
+others may start before it if they fit and do not delay that. A job that outruns what was expected of it is expected to
+take longer, which is an occasion to decide, as arrivals and ends are. At one instant ends come first, then arrivals,
+then corrections.
 
-Who is first is a matter of `Order`: "fcfs" is in order of arrival. "slowdown" is whoever's wait is largest beside the
-run time expected of it (the largest expansion factor, as in Talby and Feitelson, IPPS 1999), with HEAD_START_MS added
-to all waits so that an hour counts little for new ones; whoever has waited OVERDUE_MS goes before all others, in order
-of arrival, and others then start before it only if they are safely gone in time. So nothing starves.
+`Order` says who is first. "fcfs": who came first, while of the others the shortest is looked at first (Tsafrir, Etsion
+and Feitelson, IEEE TPDS 18(6), 2007). "slowdown": in everything, whoever's wait is largest beside the run time expected
+of it: the largest expansion factor (LXF in Chiang, Arpaci-Dusseau and Vernon, JSSPP 2002), with HEAD_START_MS added to
+all waits so that among new ones the short come first. Whoever has waited OVERDUE_MS goes before all others, in order of
+arrival, and these then start before it only if they are safely gone in time: nothing starves.
 """
 
 from __future__ import annotations
@@ -107,6 +108,7 @@ class Run:
         self.order = order
         self.free = processors
         self.starts = [-1] * len(jobs.arrival)
+        self.begun = np.zeros(len(jobs.arrival), dtype=bool)
         self.arrival = np.array(jobs.arrival, dtype=np.int64)
         self.sizes = np.array(jobs.processors, dtype=np.int64)
         self.likely = np.zeros(len(jobs.arrival), dtype=np.int64)
@@ -163,7 +165,7 @@ class Run:
         if front < len(waiting) and self.free:
             careful = self.order == "slowdown" and bool(overdue[front])
             self._fill(int(waiting[front]), waiting[front + 1 :], now, self.safe if careful else self.likely)
-        self.waiting = self.waiting[[self.starts[job] < 0 for job in self.waiting.tolist()]]
+        self.waiting = self.waiting[~self.begun[self.waiting]]
 
     def _fill(self, first: int, others: NDArray[np.int64], now: int, takes: NDArray[np.int64]) -> None:
         """Start those of the others that fit and, taking as long as `takes` says, do not delay the first."""
@@ -194,6 +196,7 @@ class Run:
 
     def _start(self, job: int, now: int) -> None:
         self.starts[job] = now
+        self.begun[job] = True
         self.free -= self.jobs.processors[job]
         heappush(self.ends, (now + self.jobs.run[job], job))
         self.expected_end[job] = now + int(self.safe[job])

@@ -173,13 +173,13 @@ def test_a_restart_learns_the_same(tmp_path: Path) -> None:
         told = Advisor(loop)
         finish(loop, "train", [3, 1, 4, 1, 5, 9])
         told.estimate("train-0")
-        submit(loop, "train-runs", run=60 * MINUTE)
+        submit(loop, "train-held", held=True)
         told.estimate("train-0")
         finish(loop, "train", [2, 6, 5, 3, 5, 8, 9, 7], first=6)
-        before = told.estimate("train-runs")
+        before = told.estimate("train-held")
     with running_loop(path) as loop:
         pass_time(loop, 1)  # the clock resumes at the last end, and that instant is not over
-        after = Advisor(loop).estimate("train-runs")
+        after = Advisor(loop).estimate("train-held")
     assert before is not None
     assert after is not None
     assert (after.learnt, after.scored, after.p90_coverage_permille) == (14, 14, before.p90_coverage_permille)

@@ -118,7 +118,8 @@ def test_what_was_promised_is_read_from_the_history_when_it_is_due(loop: EngineL
     assert (expected.was, expected.to) == (24_000.0, 32_000.0)
     telemetry.add([Sample("capacity_gpu", "cell", "", 3 * HOUR_MS + m * MINUTE, 32_000.0) for m in range(180)])
     pass_to(loop, 6)
-    recommender._turn()
+    recommender.recommendations()
+    recommender.turn()
     [followed] = recommender.recommendations().followed
     assert (followed.way, followed.verdict and followed.verdict.outcome) == ("left", "held")
     [found] = recommender.recommendations().open

@@ -203,6 +203,7 @@ def test_it_is_asked_and_added_to_with_care() -> None:
         for bad in (
             HistoryRequest(metric="usd_cpu"), HistoryRequest(of="planet"), HistoryRequest(metric="price", of="tenant"),
             HistoryRequest(step_ms=0), HistoryRequest(since_ms=5, until_ms=4), HistoryRequest(runs=10**9),
+            HistoryRequest(until_ms=2**63, runs=1),
         ):  # fmt: skip
             with pytest.raises(SpecError):
                 archive.history(bad)

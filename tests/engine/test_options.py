@@ -85,6 +85,19 @@ def test_where_time_is_short_there_are_fewer_seeds_and_what_has_room_is_still_kn
     assert engine.workload("past0").state == "finished"
 
 
+def test_with_time_enough_a_start_that_must_be_waited_for_is_told_with_arrivals_and_all_seeds() -> None:
+    engine = experienced()
+    engine.command(submit(job("runs")))
+    limited = tried(engine, job("new"), until="started", seeds=3, within_ms=60_000, arrivals=True).trials[0]
+    assert (limited.arrivals, len(limited.attempts)) == (True, 3)
+    whole = tried(engine, job("new"), until="started", seeds=3, arrivals=True).trials[0]
+    for one, exact in zip(limited.attempts, whole.attempts, strict=True):
+        assert one.started_ms is not None
+        assert exact.started_ms is not None
+        # Where time is short a start is told to a fiftieth of how far ahead it is.
+        assert 0 <= one.started_ms - exact.started_ms <= (exact.started_ms - engine.now_ms) // 25
+
+
 def test_the_same_seed_gives_the_same_options() -> None:
     engine = experienced(gpu_nodes=2)
     engine.command(submit(*[workload(f"w{i}", gpu=8000, run=HOUR, estimate=3 * HOUR) for i in range(4)]))

@@ -10,8 +10,8 @@ import pytest
 
 from console.cli import run as muster
 from engine.traces.trace import Problems
-from recommender.backtest_demand import DAY, backtest, score, simple_rules, with_own_errors
-from recommender.hourly import read
+from recommender.backtest_demand import DAY, backtest, predictions, score, simple_rules, with_own_errors
+from recommender.hourly import Hourly, read
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "demand_hourly"
 
@@ -36,9 +36,20 @@ def test_the_protocol_gives_the_published_figures() -> None:
         origins = np.linspace(train, len(values) - DAY, 40).astype(int)
         truth = np.stack([values[at : at + DAY] for at in origins])
         unit = float(np.abs(values[DAY:train] - values[: train - DAY]).mean())
-        for (rule, points), wanted in zip(simple_rules(values, origins), figures, strict=False):
+        for wanted, (rule, points) in zip(figures, simple_rules(values, origins), strict=False):
             found = score(truth, with_own_errors(truth, points, origins), unit).mase
             assert [found[h] for h in ("1", "6", "24")] == pytest.approx(wanted, abs=0.0051), (name, rule)
+
+
+def test_the_future_changes_nothing_said_before_it() -> None:
+    draw = np.random.default_rng(1)
+    at = np.arange(260)
+    values = np.abs(20 + 10 * np.sin(2 * np.pi * at / 24) + draw.normal(0, 2, len(at)))
+    noisy, cut = values.copy(), 200
+    noisy[cut:] = draw.uniform(0, 1e4, len(at) - cut)
+    told, other = (predictions(Hourly("", each, None, ()), [150, cut, cut + 9]) for each in (values, noisy))
+    np.testing.assert_array_equal(told[:2], other[:2])
+    assert not np.array_equal(told[2], other[2])
 
 
 def test_scores_by_hand() -> None:
@@ -61,7 +72,7 @@ def test_own_errors_are_of_days_that_were_over() -> None:
 
 
 def test_the_shape_of_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wave = [50 + 40 * float(np.sin(hour / 24 * 2 * np.pi)) + hour % 7 for hour in range(124)]
+    wave = [50 + 40 * float(np.sin(hour / 24 * 2 * np.pi)) + hour % 7 for hour in range(120)]
     path = written(tmp_path, wave)
     assert muster(["backtest", "demand", str(path), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -81,9 +92,12 @@ def test_files_that_say_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_constant_series_and_holes_have_no_figures_but_no_faults(tmp_path: Path) -> None:
-    still = backtest(read(written(tmp_path, [5.0] * 122), Problems()))["muster"]
+    still = backtest(read(written(tmp_path, [5.0] * 120), Problems()))["muster"]
     assert still.mase == {"1": None, "6": None, "24": None}
     assert still.wql["24"] == pytest.approx(0, abs=1e-6)
-    holes = [float(hour % 24) for hour in range(122)]
+    holes = [float(hour % 24 + hour % 7) for hour in range(120)]
     holes[90:96] = [float("nan")] * 6
-    assert backtest(read(written(tmp_path, holes), Problems()))["muster"].mase["24"] is not None
+    series = read(written(tmp_path, holes), Problems())
+    assert np.isfinite(predictions(series, [94, 96])).all()
+    truth = np.stack([series.values[at : at + DAY] for at in (88, 90)])
+    assert score(truth, predictions(series, [88, 90]), 1.0).mase["24"] is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from datetime import date, timedelta
 
 import numpy as np
 import pytest
@@ -42,7 +43,7 @@ def same(one: DemandForecast, other: DemandForecast) -> bool:
 
 def test_the_future_changes_nothing_said_before_it() -> None:
     """A model that has forecast other series, and later hours of this one, says the same of the same past."""
-    series, cut = seasonal(500), 430
+    series, cut = seasonal(260), 230
     noisy = series.copy()
     noisy[cut:] = np.random.default_rng(2).uniform(0, 1e4, len(series) - cut)
     one, other = DemandModel(), DemandModel()
@@ -76,11 +77,25 @@ def test_day_and_week_are_learnt() -> None:
     assert 0.6 <= ((forecast.p10 <= truth) & (truth <= forecast.p90)).mean() <= 1
 
 
+def test_holidays_are_like_sundays_where_dates_are_known() -> None:
+    series = seasonal(24 * 7 * 4 + 48)  # Hour 0 is a Monday's; the last one known is a Tuesday's.
+    monday = 4 * 24  # 1970-01-05, in hours since 1970.
+    wednesday = date(1970, 1, 5) + timedelta(days=7 * 4 + 2)
+    usual = DemandModel().forecast(series, 30)
+    rested = DemandModel([wednesday]).forecast(series, 30, first_hour=monday)
+    sunday = series[-72:-48]
+    np.testing.assert_allclose(rested.p50[:24], (usual.p50[:24] + sunday) / 2)
+    assert (rested.p10[:24] <= sunday).all()
+    np.testing.assert_array_equal(rested.p50[24:], usual.p50[24:])
+    sound(rested, 30)
+    assert same(usual, DemandModel([wednesday]).forecast(series, 30))
+
+
 def test_a_new_level_is_followed() -> None:
     series = seasonal(24 * 21)
     series[-36:] *= 4
     forecast = DemandModel().forecast(series, 12)
-    assert forecast.p50[:6].mean() > 2 * seasonal(24 * 21 + 6)[-6:].mean()
+    assert forecast.p50[:6].mean() > 1.5 * seasonal(24 * 21 + 6)[-6:].mean()
 
 
 @pytest.mark.parametrize(

@@ -281,8 +281,15 @@ def test_runs_that_cannot_be_are_refused() -> None:
     bad = [run(1), run(2, ended_ms=T0 - 5), run(-3, started_ms=T0 + 9), RunRecord(
         id="", submitted_ms=0, started_ms=0, ended_ms=0, outcome="finished"
     )]  # fmt: skip
+    bad += [run(-7, name="x" * 1000), run(-8, cpu_milli=-5), run(-9, tasks=2**63)]
     assert kept.add_runs([run(-5), *bad], refused) == 1
-    assert refused == {"of the future": 1, "ends before it begins": 2, "without an id or a source": 1}
+    assert refused == {
+        "of the future": 1,
+        "ends before it begins": 2,
+        "without an id or a source": 1,
+        "with a text that is too long": 1,
+        "with a number that is too small or too large": 2,
+    }
 
 
 def test_steps_are_bounded_and_retention_must_make_sense() -> None:
