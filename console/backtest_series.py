@@ -12,14 +12,14 @@ from datetime import UTC, datetime
 from console.plain import table
 from console.show import write_json, write_lines
 from console.text import printable
-from engine.errors import MusterError
+from engine.errors import MusterError, SpecError
 from engine.traces.trace import Problems
 from recommender import backtest_demand, hourly
 from recommender.backtest_demand import HORIZONS, Score
 
 RULE = "seasonal_naive_24"
 """What the means over several series are relative to."""
-MEAN = "geometric_mean"
+MEAN = "mean_over_series"
 
 
 class MissingStatistics(MusterError):
@@ -34,7 +34,11 @@ def demand(arguments: argparse.Namespace) -> None:
     problems = Problems()
     now_hour = int(datetime.now(UTC).timestamp() // 3600)
     read = [hourly.read(path, problems, now_hour=now_hour) for path in arguments.files]
-    scores = {series.name: backtest_demand.backtest(series) for series in read}
+    scores: dict[str, dict[str, Score]] = {}
+    for series in read:
+        if series.name in scores:
+            raise SpecError("FILE", f"two series are named {printable(series.name)}", "Give each a name of its own")
+        scores[series.name] = backtest_demand.backtest(series)
     if len(scores) == 1:
         (told,) = scores.values()
         write_json(told) if arguments.json else write_lines(lines(told))

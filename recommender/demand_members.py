@@ -192,7 +192,8 @@ def components(series: Floats, hours: int, judged: int) -> Floats:
         model = UnobservedComponents(
             root - middle, "llevel", freq_seasonal=[{"period": DAY, "harmonics": 5}], autoregressive=1
         )
-        result = model.fit(disp=0, maxiter=SEARCH, method="lbfgs", cov_type="none")
+        found = model.fit(disp=0, maxiter=SEARCH, method="lbfgs", return_params=True)
+        result = model.filter(found, cov_type="none")
     transition = result.model.ssm["transition"]
     look = result.model.ssm["design"].reshape(-1)
     looks = np.empty((hours, len(look)))

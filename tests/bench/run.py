@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import cost_bench
+import demand_bench
 import engine_bench
 import heartbeats_bench
 import pack_bench
@@ -46,6 +47,7 @@ BENCHES: dict[str, Callable[[], Iterator[Row]]] = {
     "what_if": twin_bench.what_if,
     "start_estimate": twin_bench.start_estimate,
     "cost": cost_bench.cost,
+    "demand": demand_bench.demand,
     "query": engine_bench.query,
     "heartbeats": heartbeats_bench.heartbeats,
     "replay": engine_bench.replay_kth,
