@@ -23,7 +23,9 @@ SHOWN_FIGURES = 3
 """Figures of a try that a list shows; the explanation has all."""
 TOLD = ("wait_mean", "waiting", "evictions", "cost")
 """Figures that are told also where nothing changes."""
-SHOWN_OPEN = 8
+SHOWN_LINES = 20
+"""Lines of the list where not all is asked for: with the rest, about a screen."""
+LEAST_OPEN = 2
 BAR = 22
 FULL, LIKELY, MAYBE = "█", "▓", "░"
 """Up to p10, up to p50, up to p90."""
@@ -32,14 +34,19 @@ FULL, LIKELY, MAYBE = "█", "▓", "░"
 # --- the list
 
 
-def recommendation_lines(view: Recommendations, which_engine: Sequence[str], most: int = SHOWN_OPEN) -> list[str]:
-    """What is open, with what it rests on in a line or two. `which_engine` are the flags that a command needs to reach
-    the same engine."""
+def recommendation_lines(view: Recommendations, which_engine: Sequence[str], *, every: bool = False) -> list[str]:
+    """What is open, with what it rests on in a line or two: every one, or those that fit on a screen. `which_engine`
+    are the flags that a command needs to reach the same engine."""
     lines: list[str] = []
-    for each in view.open[:most]:
-        lines += [*_brief(each, view, which_engine), ""]
-    if len(view.open) > most:
-        lines += [f"{len(view.open) - most:,} more that are worth less: --all shows them", ""]
+    shown = 0
+    for each in view.open:
+        brief = _brief(each, view, which_engine)
+        if not every and shown >= LEAST_OPEN and len(lines) + len(brief) > SHOWN_LINES:
+            break
+        lines += [*brief, ""]
+        shown += 1
+    if shown < len(view.open):
+        lines += [f"{len(view.open) - shown:,} more that are worth less: --all shows them", ""]
     if not view.open:
         lines += [f"nothing found at version {view.version:,}", ""]
     if view.aside:
@@ -68,7 +75,8 @@ def _brief(each: Recommendation, view: Recommendations, which_engine: Sequence[s
         pairs.append(("evidence", evidence_text(first)))
     pairs += [("thin", printable(text)) for text in suggestion.thin[:1]]
     pairs += [("again", printable(each.note))] if each.note else []
-    pairs.append(("tried", tried_text(each.simulated, view.now_ms)))
+    if suggestion.action != "notify":
+        pairs.append(("tried", tried_text(each.simulated, view.now_ms)))
     pairs += [("record", track_text(each.track))] if each.track is not None else []
     lines = [f"{each.rank}. {suggestion.id}  worth {worth_text(each)}", *_wrapped(printable(suggestion.finding), 3)]
     lines += _pairs(pairs, 3)
@@ -176,8 +184,7 @@ def action_text(each: Recommendation) -> str:
     more = f" and {len(targets) - SHOWN_IDS:,} more" if len(targets) > SHOWN_IDS else ""
     ids = ", ".join(targets[:SHOWN_IDS]) + more
     if suggestion.action == "notify":
-        whom = f"notify those who look after {ids}" if targets else "look into it"
-        return f"{whom}; there is nothing to propose"
+        return f"notify those who look after {ids}" if targets else "look into it"
     behind = f" {printable(' '.join(suggestion.parameters))}" if suggestion.parameters else ""
     if suggestion.action == "consolidate":
         return f"consolidate{behind}"

@@ -88,6 +88,8 @@ class Collector:
             try:
                 self.collect()
             except MusterError as error:
+                # What was looked at and not kept is looked at again.
+                self._gauges = None
                 self._say(str(error))
             except Exception as error:  # a defect of ours must not end it, nor the engine
                 self._say(f"the collector met {type(error).__name__}: {error}")

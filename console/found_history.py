@@ -95,7 +95,8 @@ class FoundHistory:
     def read(self, metric: str, of: str, subject: str, since_ms: int, until_ms: int) -> float | None:
         """Mean of a series from one time up to another, of what is counted so many an hour; None where nothing was
         measured."""
-        step_ms = max((until_ms - since_ms) // 8, 60_000)
+        # Small steps: the first may begin before the window, with what was before a deed.
+        step_ms = max((until_ms - since_ms) // 500, 60_000)
         try:
             points = self._telemetry.series(metric, of, subject, since_ms, until_ms, step_ms)
         except MusterError:

@@ -86,7 +86,8 @@ class Insights:
         """Samples before this cell time have been read."""
         self._ended_ms = 0
         """Runs that ended before it have been learnt; of later ones, those in `_seen`."""
-        self._seen: set[str] = set()
+        self._seen: set[tuple[str, str]] = set()
+        """(source, id)"""
         self._shares: dict[str, list[float]] = {}
         """Workload that runs -> what others held of its node at each look."""
         self.beside: deque[Beside] = deque(maxlen=MOST_BESIDE)
@@ -182,12 +183,12 @@ class Insights:
         usage = self._usage or UsageModel()
         since_ms = now_ms - LOOKBACK_MS if begun else self._ended_ms
         runs = telemetry.runs(max(since_ms, 0), now_ms + 1, MOST_RUNS)
-        fresh = [run for run in runs if run.id not in self._seen]
+        fresh = runs if begun else [run for run in runs if (run.source, run.id) not in self._seen]
         usage.ended(fresh)
         if not begun:
             self._join(fresh)
         self._ended_ms = max((run.ended_ms for run in runs), default=now_ms) - LATE_MS
-        self._seen = {run.id for run in runs if run.ended_ms >= self._ended_ms}
+        self._seen = {(run.source, run.id) for run in runs if run.ended_ms >= self._ended_ms}
         until_ms = now_ms // STEP_MS * STEP_MS
         from_ms = max(now_ms - LOOKBACK_MS, 0) if begun else self._read_ms
         if until_ms > from_ms:

@@ -9,7 +9,7 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from console.advice_text import SHOWN_OPEN, explanation_lines, forecast_lines, recommendation_lines
+from console.advice_text import explanation_lines, forecast_lines, recommendation_lines
 from console.attach import connect
 from console.show import which_engine, write_json, write_lines
 from console.text import printable
@@ -39,8 +39,7 @@ def recommend(arguments: argparse.Namespace) -> None:
     if arguments.json:
         write_json(view)
         return
-    most = len(view.open) if arguments.all else SHOWN_OPEN
-    write_lines(recommendation_lines(view, which_engine(arguments), most))
+    write_lines(recommendation_lines(view, which_engine(arguments), every=arguments.all))
 
 
 def explain(arguments: argparse.Namespace) -> None:

@@ -203,12 +203,12 @@ class Recommender:
     # -- looking ------------------------------------------------------------------------------------------------------
 
     def _look(self, old_s: float = 0.0) -> Found:
-        """The last look where it is younger than so many wall seconds, else a new one."""
-        found = self._found
-        if found is not None and time.monotonic() - self._looked_s < old_s:
-            return found
+        """The last look where it is younger than so many wall seconds, else a new one; one for all who ask meanwhile."""
+        since_s = time.monotonic() - old_s
+        if self._found is not None and self._looked_s > since_s:
+            return self._found
         with self._looking:
-            return self._looked()
+            return self._found if self._found is not None and self._looked_s > since_s else self._looked()
 
     def _looked(self) -> Found:
         now_s = time.monotonic()
@@ -278,7 +278,8 @@ class Recommender:
         now_ms = self._found.now_ms if self._found is not None else 0
 
         def tell(simulated: Simulated) -> None:
-            self._tried[suggestion.id] = (suggestion, simulated, now_ms)
+            with self._lock:
+                self._tried[suggestion.id] = (suggestion, simulated, now_ms)
 
         self._simulations.run(suggestion, tell)
 

@@ -123,12 +123,14 @@ class RunTimes:
     def _all(self, query: Query, most: int) -> list[Row]:
         rows: list[Row] = []
         while len(rows) < most:
-            asked = page_of(query, len(rows), PAGE)
-            page = self._loop.call(lambda engine, asked=asked: engine.query(asked))
+            page = self._page(page_of(query, len(rows), PAGE))
             rows += (Row(*values) for values in page.rows)
             if not page.rows or len(rows) >= page.matched:
                 break
         return rows
+
+    def _page(self, query: Query) -> Page:
+        return self._loop.call(lambda engine: engine.query(query))
 
     def _fit_beside(self) -> None:
         """Starts to fit new trees when they are due, and none are being fitted, and the learner is installed."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from engine import edits as ed
-from engine.errors import MusterError, SpecError
+from engine.errors import MusterError, RefusedError, SpecError
 from engine.model import HOUR_MS
 from engine.outlook import Interval, Outlook, RunStatus, WhatIf
 from engine.twin import Twins
@@ -71,8 +71,7 @@ class Simulations:
     def __init__(self, loop: EngineLoop) -> None:
         self._loop = loop
         self._twins = Twins(loop.engine)
-        self._run_id = ""
-        self._leave = False
+        self._leave = self._closed = False
 
     def run(self, suggestion: Suggestion, tell: Callable[[Simulated], None]) -> None:
         """Try it, and `tell` how it stands as it comes; at last `waiting` when somebody else wanted the twin."""
@@ -84,24 +83,26 @@ class Simulations:
         self._leave = False
         ask = WhatIf(edits=edits, horizon_ms=HORIZON_MS, seeds=SEEDS, arrivals=True)
         try:
-            status = self._loop.call(lambda _: self._twins.start(ask))
-            self._run_id = status.id
+            status = self._loop.call(lambda _: self._begun(ask))
             tell(_seen(told, status))
             status = self._followed(status, lambda found: tell(_seen(told, found)))
         except MusterError as error:
             tell(msgspec.structs.replace(told, state="failed", why=error.problem))
             return
-        finally:
-            self._run_id = ""
         if status.state == "cancelled" and not isinstance(status.answer, Outlook):
             tell(WAITING)
             return
         tell(_seen(told, status))
 
+    def _begun(self, ask: WhatIf) -> RunStatus:
+        if self._closed:
+            raise RefusedError("the engine stops")
+        return self._twins.start(ask)
+
     def _followed(self, status: RunStatus, heard: Callable[[RunStatus], None]) -> RunStatus:
         until = time.monotonic() + MOST_SECONDS
         while status.state == "running":
-            if self._leave or self._loop.twins.busy or time.monotonic() > until:
+            if self._leave or self._closed or self._loop.twins.busy or time.monotonic() > until:
                 return self._twins.cancel(status.id)
             time.sleep(LOOK_S)
             self._loop.call(lambda _: self._twins.poll())
@@ -115,7 +116,8 @@ class Simulations:
         self._leave = True
 
     def close(self) -> None:
-        self._leave = True
+        """Stop the try that is under way, for good."""
+        self._closed = True
         self._twins.close()
 
 

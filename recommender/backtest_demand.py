@@ -85,10 +85,11 @@ def _holt_winters(past: Floats) -> Floats:
     import warnings
 
     from statsmodels.tsa.holtwinters import ExponentialSmoothing
+    from threadpoolctl import threadpool_limits
 
     if past.min() == past.max():
         return np.full(AHEAD, past[-1])
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), threadpool_limits(1, "blas"):
         # Where the search does not converge, what it found is still an answer; it is scored like any.
         warnings.simplefilter("ignore")
         model = ExponentialSmoothing(

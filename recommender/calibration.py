@@ -18,7 +18,7 @@ class Mixture:
     as much as `PRIOR` runs of the user. Losses are of estimates made before the run they are held against had ended.
     """
 
-    DECAY, OWN_DECAY = 0.997, 0.99
+    DECAY, OWN_DECAY = 0.998, 0.995
     PRIOR = 100.0
     SHARPNESS = 8.0
     LEAST_LOSS = 0.01
@@ -53,8 +53,9 @@ class Mixture:
         if own is not None:
             loss = (own[:-1] + self.PRIOR * loss) / (own[-1] + self.PRIOR)
         best = float(loss.min())
-        weights: Floats = np.exp(-self.SHARPNESS * (loss - best) / max(best, self.LEAST_LOSS))
-        return weights / weights.sum()
+        weights = np.exp(-self.SHARPNESS * (loss - best) / max(best, self.LEAST_LOSS))
+        normed: Floats = weights / weights.sum()
+        return normed
 
     def learn(self, user: str, opinions: Floats, truth: float) -> None:
         off = truth - opinions

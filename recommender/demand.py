@@ -15,12 +15,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from engine.errors import SpecError
 from recommender import demand_members
 from recommender.hourly import DAY, filled
 
 Floats = NDArray[np.float64]
 Basis = Literal["models", "season", "last values", "too short"]
 
+MOST_AHEAD = 168
 KEPT = 10 * 168
 """Hours that are looked back at most."""
 JUDGED = 14 * DAY
@@ -103,12 +105,15 @@ class DemandModel:
         permilles: Sequence[int] = (100, 500, 900),
     ) -> DemandForecast:
         """`past`: one value an hour, oldest first; what is nan or negative is taken as unknown. `first_hour`: hours
-        from 1970 to past[0], where known. `hours`: 1 to 168."""
+        from 1970 to past[0], where known. `hours`: 1 to MOST_AHEAD."""
+        if not 1 <= hours <= MOST_AHEAD:
+            raise SpecError("hours", f"{hours} ahead", f"Give 1 to {MOST_AHEAD}")
         told = tuple(sorted({100, 500, 900, *permilles}))
         series = np.asarray(past, np.float64)
         series = np.where(np.isfinite(series) & (series >= 0), series, np.nan)
         known = np.flatnonzero(~np.isnan(series))
-        series = filled(series[known[0] if len(known) else len(series) :])[-KEPT:]
+        # No longer than twice what is known of it: what only filled holes proves nothing.
+        series = filled(series[known[0] if len(known) else len(series) :])[-min(KEPT, max(2 * len(known), 1)) :]
         if len(known) < LEAST_POINTS:
             return _too_short(series[~np.isnan(series)], hours, told)
         from threadpoolctl import threadpool_limits
@@ -169,7 +174,7 @@ def _blend(
     known = target < len(series)
     truth = series[np.minimum(target, len(series) - 1)]
     mean = _errors(np.where(known, np.abs(said[:, :-1] - truth), np.nan), known)
-    least = 1e-9 * max(float(series.mean()), 1.0)
+    least = 1e-9 * (float(series.mean()) or 1.0)
     weights = ((mean + least) / (mean.min(axis=0) + least)) ** -POWER
     weights /= weights.sum(axis=0)
     blended = _weighted_median(said, weights)
@@ -212,7 +217,7 @@ def _spread(
     """[permille, hour ahead]: the blend, and around it its own recent errors at that lead. Errors are of logarithms, in
     units of how restless the series was when they were made."""
     count, hours = truth.shape
-    unit = max(float(series.mean()), 1e-9) / STEEPNESS
+    unit = (float(series.mean()) or 1.0) / STEEPNESS
     middle = np.log1p(blended / unit)
     off = np.where(known, np.log1p(truth / unit) - middle[:-1], 0)
     restless = _restless(np.abs(off[:, 0]))

@@ -20,7 +20,7 @@ Origins = NDArray[np.int64]
 WEEK = 7 * DAY
 FADE = 0.85
 """How much of today's difference from the profile is left after each hour."""
-STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 21, 24, 30, 36, 48, 72, 96, 120, 144, 168)
+STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 72, 96, 120, 144, 168)
 """Hours ahead for which a regression is fitted; between them its coefficients go on a line."""
 FOLDS = 4
 """A regression is fitted anew at so many of the judged origins."""
@@ -30,7 +30,7 @@ ROUNDS = 6
 """Of reweighting, from least squares towards least absolute errors."""
 NEAR = 0.05
 """Errors below this part of the median one weigh no more than at it."""
-COMPONENTS_KEPT = 3 * WEEK
+COMPONENTS_KEPT = 2 * WEEK + 2 * DAY
 SMOOTHING_KEPT = 6 * WEEK
 SEARCH = 6
 """Iterations in which the parameters of a statsmodels member are sought. More gained nothing that was seen."""
@@ -92,7 +92,7 @@ def simple(series: Floats, hours: int, judged: int, *, season: bool) -> dict[str
 def regression(series: Floats, hours: int, judged: int, way: Way) -> Floats:
     """The hours ahead from the last hours, from the same hours of days and weeks before, and from means of them: least
     absolute errors (by reweighting), each lead by itself."""
-    mean = max(float(series.mean()), 1e-9)
+    mean = float(series.mean()) or 1.0
     values = np.log1p(series * (way.steepness / mean))
     size = len(values)
     known = size - judged
@@ -180,7 +180,7 @@ def _least_absolute(columns: Floats, wanted: Floats, age: Floats, cuts: Origins)
 
 
 def components(series: Floats, hours: int, judged: int) -> Floats:
-    """A level that wanders, a day of five harmonics that drifts, and what fades of the last hour's (AR 1), of
+    """A level that wanders, a day of four harmonics that drifts, and what fades of the last hour's (AR 1), of
     square roots: statsmodels' UnobservedComponents, filtered once."""
     from statsmodels.tsa.statespace.structural import UnobservedComponents
 
@@ -190,7 +190,7 @@ def components(series: Floats, hours: int, judged: int) -> Floats:
         # The search is cut short on purpose; how good what it found is, its errors tell.
         warnings.simplefilter("ignore")
         model = UnobservedComponents(
-            root - middle, "llevel", freq_seasonal=[{"period": DAY, "harmonics": 5}], autoregressive=1
+            root - middle, "llevel", freq_seasonal=[{"period": DAY, "harmonics": 4}], autoregressive=1
         )
         found = model.fit(disp=0, maxiter=SEARCH, method="lbfgs", return_params=True)
         result = model.filter(found, cov_type="none")

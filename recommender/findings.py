@@ -15,6 +15,7 @@ import msgspec
 from engine.errors import SpecError
 from engine.model import QueueSpec
 from engine.query import NodeDetail, Overview, Page
+from recommender.metrics import kind_of
 from recommender.suggest import (
     CPUS_OF_A_GPU,
     MAX_TARGETS,
@@ -56,6 +57,13 @@ class Likely(msgspec.Struct, frozen=True, kw_only=True):
     """Finished runs that it rests on."""
     level: str
     """What makes them its likes."""
+
+
+class Late(NamedTuple):
+    """A run that is past what its likes take."""
+
+    row: Row
+    likely: Likely
 
 
 class Covered(msgspec.Struct, frozen=True, kw_only=True):
@@ -327,29 +335,52 @@ def forgotten_cordons(
 def overruns(
     running: Page, likely: Mapping[str, Likely], covered: Covered | None
 ) -> tuple[list[Suggestion], tuple[str, ...]]:
-    """One suggestion for each run past OVERRUN x p90 of its likes, and a line on those that have no likes."""
-    found, judged, silent = [], 0, 0
-    for row in rows(running, "id", "state", "gpu", "run", "estimate"):
+    """One suggestion for each kind of work of which runs are past OVERRUN x p90 of their likes, and lines on those that
+    cannot be judged: without likes, or with few while their owner asked for longer."""
+    late: dict[str, list[Late]] = defaultdict(list)
+    judged = silent = early = 0
+    for row in rows(running, "id", "name", "tenant", "state", "gpu", "run", "estimate"):
         if row["state"] != "running" or row["run"] is None:
             continue
         judged += 1
         its = likely.get(row["id"])
         if its is None:
             silent += 1
-        elif row["run"] > OVERRUN * its.p90_ms:
-            found.append(overrun_suggestion(row, its, covered))
+        elif row["run"] <= OVERRUN * its.p90_ms:
+            continue
+        elif its.samples < LEAST_LIKES and (row["estimate"] or 0) > row["run"]:
+            early += 1
+        else:
+            late[kind_of(row["tenant"], row["name"]) or row["id"]].append(Late(row, its))
     unknown = list(partial(running))
     if silent:
         unknown.append(
             f"{silent} of {judged} running workloads have too few finished likes to say how long they should run"
         )
-    return found, tuple(unknown)
+    if early:
+        unknown.append(
+            f"{early} of {judged} running workloads are past {OVERRUN} x their likes' p90, but fewer than "
+            f"{LEAST_LIKES} of those have finished, and what their owners asked for is not over"
+        )
+    return [overrun_suggestion(kind, sorted(its, key=by_excess), covered) for kind, its in late.items()], tuple(unknown)
 
 
-def overrun_suggestion(row: Row, likely: Likely, covered: Covered | None) -> Suggestion:
+def by_excess(late: Late) -> tuple[float, str]:
+    return -late.row["run"] / late.likely.p90_ms, late.row["id"]
+
+
+def overrun_suggestion(kind: str, late: Sequence[Late], covered: Covered | None) -> Suggestion:
+    """`late`: of one kind, the worst first."""
+    row, likely = late[0]
     limit = OVERRUN * likely.p90_ms
+    others = f"{len(late)} of {kind}: " if len(late) > 1 else ""
     evidence = [
-        Evidence(metric="run so far", window="this attempt", rows=1, value=span(row["run"])),
+        Evidence(
+            metric="run so far",
+            window="this attempt, the furthest past" if others else "this attempt",
+            rows=len(late),
+            value=span(row["run"]),
+        ),
         Evidence(
             metric=f"p90 run time of likes ({likely.level})",
             window=f"last {likely.samples} finished",
@@ -357,20 +388,27 @@ def overrun_suggestion(row: Row, likely: Likely, covered: Covered | None) -> Sug
             value=span(likely.p90_ms),
         ),
     ]
+    risk = sum(
+        gpu_milli_h(each["gpu"] or 0, each.get("cpu") or 0, each["run"] - OVERRUN * its.p90_ms) for each, its in late
+    )
     return Suggestion(
         kind="overrun",
-        finding=f"{row['id']} has run {span(row['run'])}, over {OVERRUN} x its likes' p90 ({span(likely.p90_ms)})",
+        about=kind,
+        finding=f"{others}{row['id']} has run {span(row['run'])}, over {OVERRUN} x its likes' p90 "
+        f"({span(likely.p90_ms)})",
         action="notify",
-        targets=(row["id"],),
+        targets=tuple(each["id"] for each, _ in late[:MAX_TARGETS]),
         evidence=tuple(evidence),
-        counterfactual=f"No suggestion if it had run less than {span(limit)}",
+        counterfactual=f"No suggestion if {'none' if others else 'it'} had run {'more' if others else 'less'} than "
+        f"{f'{OVERRUN} x the p90 of its likes' if others else span(limit)}",
         alternatives=(
-            "Requeue it, if its owner finds it stuck: work since its last checkpoint is lost",
-            "Do nothing: it keeps its capacity until it ends",
+            f"Requeue {'those' if others else 'it'}, if the owner finds {'them' if others else 'it'} stuck: work since "
+            "the last checkpoint is lost",
+            f"Do nothing: {'they keep their' if others else 'it keeps its'} capacity until the end",
         ),
         thin=doubts(row, likely, covered),
         severity=row["run"] / likely.p90_ms,
-        benefit=Benefit(at_risk_gpu_milli_h=gpu_milli_h(row.get("gpu") or 0, row.get("cpu") or 0, row["run"] - limit)),
+        benefit=Benefit(at_risk_gpu_milli_h=risk),
         skill=None
         if covered is None
         else ModelSkill(

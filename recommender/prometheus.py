@@ -136,7 +136,7 @@ class Told(NamedTuple):
     unmatched: Counter[str]
     """Names of targets that are no nodes of the cell -> series."""
     not_numbers: int
-    """Values that were no finite numbers: left out."""
+    """Values that were no finite numbers, or of times that were not asked for: left out."""
 
 
 class Prometheus:
@@ -144,16 +144,14 @@ class Prometheus:
     MusterError for what is no answer of a Prometheus."""
 
     def __init__(self, url: str, deadline_s: float = DEADLINE_S) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise SpecError("URL", f"{url[:80]!a} is not one of a Prometheus", "Such as http://127.0.0.1:9090")
-        self.where = parts.hostname + (f":{parts.port}" if parts.port else "")
+        self.where = _address(url)
         self.source = f"prometheus:{self.where}"
         self._until = time.monotonic() + deadline_s
         self._deadline_s = deadline_s
         # Neither proxies of the environment nor a redirect decide whom we ask.
         self._http = httpx.Client(
             base_url=url.rstrip("/"),
+            headers={"Accept-Encoding": "gzip"},
             timeout=httpx.Timeout(READ_S, connect=CONNECT_S),
             follow_redirects=False,
             trust_env=False,
@@ -165,18 +163,22 @@ class Prometheus:
     def query_range(self, expression: str, start_s: int, end_s: int, step_s: int) -> list[Found]:
         """What the expression gives at each step from start to end. Raises TooMuch where less is to be asked."""
         asked = {"query": expression, "start": str(start_s), "end": str(end_s), "step": str(step_s)}
+        status = 0
         try:
             with self._http.stream("POST", "/api/v1/query_range", data=asked) as answer:
-                status, content = answer.status_code, self._content(answer)
+                status = answer.status_code
+                content = self._content(answer)
         except httpx.TimeoutException:
             raise UnreachableError(f"{self.where} did not answer in time", "Import later, or less at once") from None
+        except httpx.DecodingError:
+            raise self._no_prometheus(status) from None
         except httpx.TransportError as error:
             raise UnreachableError(f"no Prometheus answers at {self.where} ({error})", "Check the address") from None
-        except httpx.InvalidURL as error:
-            raise SpecError("URL", str(error)[:MOST_ERROR], "Such as http://127.0.0.1:9090") from None
+        except UnicodeError:
+            raise UnreachableError(f"{self.where[:80]} is no name of a host", "Check the address") from None
         try:
             told = msgspec.json.decode(content, type=_Answer)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raise self._no_prometheus(status) from None
         if told.status == "success" and told.data is not None and told.data.resultType == "matrix":
             return told.data.result
@@ -188,6 +190,10 @@ class Prometheus:
         raise MusterError(f"{self.where} refused the question: {said or f'status {status}'}", "Check its version")
 
     def _content(self, answer: httpx.Response) -> bytes:
+        packed = answer.headers.get("content-encoding", "identity")
+        if packed not in ("identity", "gzip"):
+            # One inside the other, a few bytes become any number.
+            raise MusterError(f"{self.where} answers packed as {packed[:40]!a}", "Ask the server itself, without a proxy")
         parts, size = [], 0
         for part in answer.iter_bytes():
             size += len(part)
@@ -205,6 +211,18 @@ class Prometheus:
         if 300 <= status < 400:
             return MusterError(f"{self.where} sends elsewhere (status {status})", "Give the address it moved to")
         return MusterError(f"{self.where} answered status {status} and is no Prometheus", "Check the address")
+
+
+def _address(url: str) -> str:
+    """Host and port of a server's URL, without what is secret in it. Raises SpecError."""
+    try:
+        parts = urlsplit(url)
+        httpx.URL(url)
+        if parts.scheme in ("http", "https") and parts.hostname and not (parts.query or parts.fragment):
+            return parts.hostname + (f":{parts.port}" if parts.port else "")
+    except (ValueError, httpx.InvalidURL):  # a port that is none, brackets that do not match
+        pass
+    raise SpecError("URL", f"{url[:80]!a} is not one of a Prometheus", "Such as http://127.0.0.1:9090")
 
 
 class NodeNames:
@@ -266,15 +284,15 @@ def ask(server: Prometheus, rule: Rule, nodes: NodeNames, start_ms: int, end_ms:
                 raise MusterError(error.problem, "Fewer targets at once: use a server that has fewer") from None
             steps = max(steps // 4, 1)
             continue
-        yield told(rule, nodes, found)
+        yield told(rule, nodes, found, first, last)
         points = sum(len(series.values) for series in found)
         if points < 100_000:
             steps = min(steps * 2, MOST_STEPS)
         at = last + step_ms
 
 
-def told(rule: Rule, nodes: NodeNames, found: Iterable[Found]) -> Told:
-    """An answer as samples of our metric, one for each node and time."""
+def told(rule: Rule, nodes: NodeNames, found: Iterable[Found], first_ms: int, last_ms: int) -> Told:
+    """An answer as samples of our metric, one for each node and time. Times that were not asked for are left out."""
     by_node: dict[str, dict[int, list[Any]]] = {}
     unmatched: Counter[str] = Counter()
     bad = 0
@@ -287,7 +305,7 @@ def told(rule: Rule, nodes: NodeNames, found: Iterable[Found]) -> Told:
         values = by_node.setdefault(node, {})
         for at_s, text in series.values:
             value = _number(text)
-            if not math.isfinite(value):
+            if not (math.isfinite(value) and first_ms <= at_s * 1000 <= last_ms):
                 bad += 1
                 continue
             values.setdefault(round(at_s * 1000), []).append((mask, value) if rule.masks else value)

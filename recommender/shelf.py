@@ -212,10 +212,12 @@ class Shelf:
         return any(each.id == id_ and (each.verdict is None or each.at_ms >= first_ms) for each in self.followed)
 
     def _save(self, standings: list[Standing], followed: list[Followed], void: Sequence[Followed] = ()) -> None:
-        self.followed = [*self.followed, *followed][-MOST_FOLLOWED:]
+        every = [*self.followed, *followed]
+        self.followed = every[-MOST_FOLLOWED:]
+        forgotten = every[:-MOST_FOLLOWED]
         if standings or followed or void:
+            self._keep.save(standings, followed, [*void, *forgotten])
             self._saved_ms |= {each.id: each.last_ms for each in standings}
-            self._keep.save(standings, followed, void)
 
 
 def _promise(suggestion: Suggestion, way: str, now_ms: int, who: str = "") -> Followed:

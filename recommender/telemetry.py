@@ -11,6 +11,7 @@ it are refused, so bringing in the same history twice gives the same.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
@@ -200,9 +201,9 @@ class Telemetry:
         counts = [count for _, count in named]
         ids = np.repeat(np.array([series.id for series, _ in named], np.int64), counts)
         summed = np.repeat(np.array([series.summed_ms for series, _ in named], np.int64), counts)
-        times, values, now_ms = np.array(at_ms, np.float64), np.array(value, np.float64), self._now(source)
+        times, values, now_ms = _floats(at_ms), _floats(value), self._now(source)
         faults = [
-            ("at no possible time", (times < 0) | (times >= 2**53)),
+            ("at no possible time", ~((times >= 0) & (times < 2**53))),
             ("not a finite number", ~np.isfinite(values)),
         ]
         if now_ms is not None:
@@ -630,6 +631,14 @@ class Telemetry:
             gone = [{"a": source, "b": name} for source, name in rows]
         self.records.write(lambda connection: connection.execute(DROP_RUN, gone))
         return extra > at_once
+
+
+def _floats(numbers: Sequence[float]) -> bk.Values:
+    """Numbers as float64; whole ones that are too large for that are infinite."""
+    try:
+        return np.array(numbers, np.float64)
+    except OverflowError:
+        return np.array([number if abs(number) < 2**64 else math.inf for number in numbers])
 
 
 def _leave_out(reason: str, bad: Flags, good: Flags, reasons: Counter[str]) -> None:

@@ -34,6 +34,7 @@ from engine.traces.habits import (
     PRIORITY_CLASSES,
     RACKS,
     TEAMS,
+    USED_PERMILLE,
     WORKS,
     ZONES,
     Rack,
@@ -50,6 +51,10 @@ MIN_NODES = 20
 WARM_FILL = 0.7
 """Share of each pool that is asked for at offset 0 of day 0."""
 
+_USED_SPREAD = 0.15
+"""Standard deviation of the logarithm of what work uses of its request."""
+_USED_STEP = 50
+"""In permille: few different figures are enough."""
 _FIRST_DATE = date(2026, 4, 13)
 _ROUND_ESTIMATES_MIN = (10, 15, 30, 60, 120, 240, 480, 720, 1440, 2880, 4320)
 """What users type: round times, nearly always too long."""
@@ -91,7 +96,8 @@ def ai_day(seed: int, *, nodes: int = 400, day: int = 0) -> tuple[CellSpec, list
         for work, shapes in habits:
             arrivals += _arriving(rng, work, shapes, capacity, today)
     arrivals.sort(key=lambda arrival: arrival[0])
-    return cell, _numbered(arrivals, day)
+    # A draw of its own, which leaves all others as they are.
+    return cell, _numbered(arrivals, day, Random(f"ai-day use {seed} {nodes} {day}"))
 
 
 def _pool_sizes(nodes: int) -> dict[str, int]:
@@ -272,13 +278,20 @@ def _team(work: Work) -> Team:
     return next(team for team in TEAMS if team.prefix == work.team)
 
 
-def _numbered(arrivals: list[tuple[int, WorkloadSpec]], day: int) -> list[tuple[int, WorkloadSpec]]:
-    """Ids count up within each team as its work arrives: `nlp-0042`, and on day 3 `nlp-d3-0042`."""
+def _numbered(arrivals: list[tuple[int, WorkloadSpec]], day: int, use: Random) -> list[tuple[int, WorkloadSpec]]:
+    """Ids count up within each team as its work arrives: `nlp-0042`, and on day 3 `nlp-d3-0042`. Each gets what it
+    uses too."""
     counts: Counter[str] = Counter()
     numbered = []
     for at_ms, spec in arrivals:
         counts[spec.team] += 1
         day_part = f"-d{day}" if day else ""
         workload_id = f"{spec.team}{day_part}-{counts[spec.team]:04d}"
-        numbered.append((at_ms, msgspec.structs.replace(spec, id=workload_id)))
+        used = _used_permille(use, spec.tags["kind"])
+        numbered.append((at_ms, msgspec.structs.replace(spec, id=workload_id, simulated_usage_permille=used)))
     return numbered
+
+
+def _used_permille(use: Random, kind: str) -> int:
+    drawn = use.lognormvariate(math.log(USED_PERMILLE[kind]), _USED_SPREAD)
+    return min(max(round(drawn / _USED_STEP), 1) * _USED_STEP, 1000)

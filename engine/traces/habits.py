@@ -118,6 +118,18 @@ RACKS = (
 """The last one takes the nodes that rounding leaves over."""
 ZONES = ("zone-a", "zone-b", "zone-c")
 
+USED_PERMILLE = {
+    "training": 850,
+    "finetune": 600,
+    "sweep": 500,
+    "eval": 700,
+    "service": 350,
+    "notebook": 150,
+    "batch": 950,
+    "build": 800,
+}
+"""What work of a kind really uses of the CPU and memory it asks for, at the median: some waste, some near the limit."""
+
 TEAMS = (
     Team(prefix="nlp", queue="research/nlp", tenant="lumen", gpu_share=0.36, cpu_share=0.34),
     Team(prefix="vis", queue="research/vision", tenant="argus", gpu_share=0.24, cpu_share=0.20),

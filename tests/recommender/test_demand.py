@@ -8,6 +8,7 @@ from datetime import date, timedelta
 import numpy as np
 import pytest
 
+from engine.errors import SpecError
 from recommender.demand import DemandForecast, DemandModel, Floats
 
 
@@ -137,6 +138,14 @@ def test_odd_pasts_give_sound_answers(name: str, past: Floats) -> None:
         assert forecast.p50[0] == pytest.approx(past[0])
 
 
+def test_holes_do_not_pass_for_history() -> None:
+    past = np.full(500, np.nan)
+    past[::50] = 7.0
+    assert DemandModel().forecast(past, 3).basis == "last values"
+
+
 def test_as_far_ahead_as_a_week_on_any_history() -> None:
     for known in (7, 61, 121, 240):
         sound(DemandModel().forecast(seasonal(known), 168), 168)
+    with pytest.raises(SpecError, match="Give 1 to 168"):
+        DemandModel().forecast(seasonal(7), 169)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.commands import Cordon, Submit
@@ -180,6 +181,28 @@ def test_a_run_far_past_its_likes_notifies() -> None:
     assert "2.0 h" in found.counterfactual
     assert found.skill is not None
     assert found.skill.scored == 200
+
+
+def test_late_runs_of_one_kind_are_one_finding() -> None:
+    late = [[f"r{n}", f"train-{n}", "running", "ml", "a", 1, 1000, (3 + n) * HOUR, 0] for n in range(3)]
+    other = ["s1", "serve-1", "running", "ml", "a", 1, 1000, 3 * HOUR, 0]
+    likes = dict.fromkeys(("r0", "r1", "r2", "s1"), LIKES["r1"])
+    found, unknown = findings.overruns(running(*late, other), likes, SCORED)
+    assert [each.targets for each in found] == [("r2", "r1", "r0"), ("s1",)]
+    assert found[0].finding.startswith("3 of ml/train: r2 has run 5.0 h")
+    # Over by one, two and three hours on a GPU each.
+    assert found[0].benefit.at_risk_gpu_milli_h == 6000
+    assert unknown == ()
+    [one], _ = findings.overruns(running(late[0]), likes, SCORED)
+    assert one.id == found[0].id
+
+
+def test_few_likes_say_nothing_while_the_owner_asked_for_longer() -> None:
+    few = {"r1": msgspec.structs.replace(LIKES["r1"], samples=findings.LEAST_LIKES - 1)}
+    found, [unknown] = findings.overruns(running(run(3 * HOUR, 9 * HOUR)), few, SCORED)
+    assert found == []
+    assert unknown.startswith("1 of 1 running workloads are past 2 x")
+    assert findings.overruns(running(run(3 * HOUR, 2 * HOUR)), few, SCORED)[0] != []
 
 
 def test_a_run_within_bounds_is_no_finding() -> None:

@@ -183,6 +183,9 @@ def answering(status: int, content: bytes, headers: dict[str, str] | None = None
     ("status", "content", "headers", "expected"),
     [
         (200, b"<html>", {}, "is no Prometheus"),
+        (200, b"\xff", {}, "is no Prometheus"),
+        (200, b"no gzip", {"Content-Encoding": "gzip"}, "is no Prometheus"),
+        (200, b"{}", {"Content-Encoding": "gzip, gzip"}, "packed as 'gzip, gzip'"),
         (200, b'{"status":"success","data":{"resultType":"vector","result":[]}}', {}, "refused the question"),
         (302, b"", {"Location": "http://127.0.0.1:1/"}, "sends elsewhere"),
         (503, b'{"status":"error","error":"starting"}', {}, "busy: starting"),
@@ -215,7 +218,7 @@ def test_down_slow_and_malformed_servers_are_told_apart(monkeypatch: pytest.Monk
         pytest.raises(UnreachableError, match="in all"),
     ):
         server.query_range("up", 0, 60, 60)
-    for bad in ("ftp://x", "127.0.0.1:9090", "http://", "http://x?y"):
+    for bad in ("ftp://x", "127.0.0.1:9090", "http://", "http://x?y", "http://x:99999", "http://[::1", "http://\0"):
         with pytest.raises(SpecError, match="not one of a Prometheus"):
             Prometheus(bad)
 
@@ -237,10 +240,11 @@ def test_values_that_are_no_numbers_are_left_out_and_counted() -> None:
         Found({"Hostname": "gpu-1"}, [(1.0, "5"), (2.0, "NaN"), (3.0, "+Inf"), (4.0, "x")]),
         Found({"instance": "gpu-1:9"}, [(1.0, "7")]),
         Found({"instance": "who:9"}, [(1.0, "7")]),
+        Found({"Hostname": "gpu-2"}, [(0.0, "5"), (1e306, "5")]),
     ]
-    found = told(rule, NODES, series)
+    found = told(rule, NODES, series, 1000, 4000)
     assert found.rows == (SampleRow("gpu_util", "node", "gpu-1", (1000,), (7.0,)),)
-    assert (found.not_numbers, dict(found.unmatched)) == (3, {"who:9": 1})
+    assert (found.not_numbers, dict(found.unmatched)) == (5, {"who:9": 1})
 
 
 def test_windows_are_whole_and_do_not_overlap() -> None:
