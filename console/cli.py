@@ -540,6 +540,7 @@ def _advice_commands(commands: Any) -> None:
     _reach(brought, sub=True)
     size = _command(commands, "size", "console.sizing:size", "what work asks for against what it uses")
     size.add_argument("id", nargs="?", help="only work like this workload")
+    size.add_argument("--all", action="store_true", help="every kind of work, not only a screen of them")
     _reach(size, sub=True)
     advise = _command(commands, "advise", "console.sizing:advise", "where a workload would do best")
     advise.add_argument("id")

@@ -259,5 +259,7 @@ def told(past: Past, made: DemandForecast, hours: int, now_ms: int, coverage: tu
 
 
 def _end_ms(key: SeriesKey, now_ms: int) -> int:
-    """End of the last hour that is over. What others measure has its own time: it ends with its last sample."""
-    return now_ms // HOUR_MS * HOUR_MS if key.source == CELL else (key.last_ms // HOUR_MS + 1) * HOUR_MS
+    """End of the last hour that is over. What others measure has its own time: it ends with its last sample, which
+    stands for one step."""
+    until_ms = now_ms if key.source == CELL else key.last_ms + key.step_ms
+    return until_ms // HOUR_MS * HOUR_MS

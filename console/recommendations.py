@@ -20,7 +20,7 @@ import msgspec
 from console.simulations import WAITING, Simulations, edits_of
 from engine.errors import MusterError, NotFoundError
 from engine.model import HOUR_MS
-from recommender.follow_up import Others, Read, record
+from recommender.follow_up import Others, Read, looked_up, record
 from recommender.recommendations import Recommendation, Recommendations, Simulated
 from recommender.shelf import Keep, Shelf, Standing, done_by, utc
 from recommender.suggest import GPU_HOUR_MICROUSD, Suggestion, ranked, same_id
@@ -47,6 +47,8 @@ TRIED = 3
 """So many of the first are tried on the twin without being asked for."""
 AGAIN_MS = HOUR_MS // 2
 """Cell time after which what was tried is tried again."""
+JUDGED_AT_ONCE = 10
+"""Promises looked at in one turn: each is some tenths of a second's reading where many others are compared with it."""
 SHOWN_FOLLOWED = 20
 
 State = Literal["open", "rejected", "acted"]
@@ -262,7 +264,10 @@ class Recommender:
         chore. Returns whether there was one."""
         found = self._look(self._every_s())
         with self._lock:
-            self._shelf.follow_up(found.now_ms, self._read, self._others)
+            due = self._shelf.due(found.now_ms)[:JUDGED_AT_ONCE]
+        verdicts = [(promise, looked_up(promise, self._read, self._others)) for promise in due]
+        with self._lock:
+            self._shelf.settle(verdicts)
             chosen = self._to_try(found)
         if chosen is None or self._loop.twins.busy:
             return self._chore()

@@ -22,8 +22,8 @@ WIDTH = 80
 KIND = 18
 """Cells of a kind's name."""
 POOL = 18
-MOST_KINDS = 40
-"""Shown; `--json` has all."""
+MOST_KINDS = 8
+"""Shown where not all is asked for: a screen."""
 
 
 def size(arguments: argparse.Namespace) -> None:
@@ -32,21 +32,22 @@ def size(arguments: argparse.Namespace) -> None:
     if arguments.json:
         write_json(report)
         return
-    write_lines(size_lines(report))
+    write_lines(size_lines(report, every=arguments.all))
     for text in report.unknown:
         print(f"muster: {printable(text)}", file=sys.stderr)
 
 
-def size_lines(report: SizingReport) -> list[str]:
+def size_lines(report: SizingReport, *, every: bool = False) -> list[str]:
     """Two lines for each kind: CPU and memory of one task, and what all that run now would save."""
     expected = [] if report.estimate is None else [*wrap(estimate_text(report.estimate), WIDTH), ""]
     if not report.kinds:
         return [*expected, "nothing is known yet of what work uses: it is reported by agents, or simulated"]
-    rows = [row for kind in report.kinds[:MOST_KINDS] for row in kind_rows(kind)]
+    most = len(report.kinds) if every else MOST_KINDS
+    rows = [row for kind in report.kinds[:most] for row in kind_rows(kind)]
     titles = ("KIND, ONE TASK", "", "ASKED", "P50", "P95", "BETTER", "SAVES", "$/H", "SEEN")
     lines = table(titles, rows, (False, False, *(True,) * 7))
-    if len(report.kinds) > MOST_KINDS:
-        lines.append(f"and {len(report.kinds) - MOST_KINDS} more kinds: --json has all")
+    if len(report.kinds) > most:
+        lines.append(f"and {len(report.kinds) - most} more kinds that save less: --all shows them")
     cpu = sum(max(kind.saved_cpu_milli, 0) for kind in report.kinds)
     memory = sum(max(kind.saved_memory_mib, 0) for kind in report.kinds)
     saved = sum(max(kind.saved_microusd_hour, 0) for kind in report.kinds)

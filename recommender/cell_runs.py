@@ -152,7 +152,7 @@ class CellRuns:
         )
 
     def training(self) -> tuple[Floats, Floats] | None:
-        """What `Forest` is to be fitted to, which takes seconds, for `adopt`; None while the trees at hand are fresh."""
+        """What `Forest` is fitted to, which takes seconds, for `adopt`; None while the trees at hand are fresh."""
         return self._model.training() if self._model.stale() else None
 
     def adopt(self, trees: Forest) -> None:

@@ -14,8 +14,8 @@ from typing import Protocol
 import msgspec
 
 from engine.errors import NotFoundError, RefusedError, SpecError
-from recommender.follow_up import Others, Read, looked_up, tracks
-from recommender.recommendations import Followed, Track
+from recommender.follow_up import tracks
+from recommender.recommendations import Followed, Track, Verdict
 from recommender.suggest import Suggestion, span
 
 WORSE = 1.25
@@ -192,15 +192,20 @@ class Shelf:
 
     # -- what came of it ----------------------------------------------------------------------------------------------
 
-    def follow_up(self, now_ms: int, read: Read, others: Others) -> None:
-        """Judge the promises that are due."""
-        judged = []
-        for at, each in enumerate(self.followed):
-            if each.verdict is None and now_ms >= each.due_ms:
-                self.followed[at] = msgspec.structs.replace(each, verdict=looked_up(each, read, others))
-                judged.append(self.followed[at])
-        if judged:
-            self._keep.save([], judged)
+    def due(self, now_ms: int) -> list[Followed]:
+        """Promises that are to be judged, those that were made first before others."""
+        return [each for each in self.followed if each.verdict is None and now_ms >= each.due_ms]
+
+    def settle(self, verdicts: Sequence[tuple[Followed, Verdict]]) -> None:
+        """Promises of those that are due, and what came of them."""
+        settled = []
+        for promise, verdict in verdicts:
+            # What was acted on meanwhile is followed anew.
+            if promise in self.followed:
+                settled.append(msgspec.structs.replace(promise, verdict=verdict))
+                self.followed[self.followed.index(promise)] = settled[-1]
+        if settled:
+            self._keep.save([], settled)
 
     def tracks(self) -> dict[str, Track]:
         return tracks(self.followed)

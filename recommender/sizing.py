@@ -30,6 +30,8 @@ SURE = 1.0
 """Confidence from which on requests are changed by themselves, where the cell lets them, and changes are suggested."""
 WASTE = 0.3
 """Part of the CPU or memory asked for that must be of no use before cutting it is suggested."""
+SHORT = 1.1
+"""A p95 so many times what is asked for is a finding: it is kept in steps of 5 %."""
 LEAST_SAVED_CPU_MILLI, LEAST_SAVED_MEMORY_MIB = 4_000, 16_384
 """Of all running tasks of a kind together: less is not worth anybody's time."""
 
@@ -165,7 +167,9 @@ def sizing_findings(kinds: Sequence[SizedKind], running: Sequence[Running]) -> l
         if kind.confidence < SURE or not kind.tasks:
             continue
         mine, cpu, memory = by_kind[kind.kind], kind.cpu.recommended, kind.memory.recommended
-        if 0 < kind.memory.asked < kind.memory.recommended and kind.memory.p95 > kind.memory.asked:
+        # Where tasks of a kind ask for different amounts, its p95 may be that of the larger ones.
+        alike = len({each.memory_mib for each in mine}) == 1
+        if alike and 0 < kind.memory.asked * SHORT < kind.memory.p95:
             found.append(short_of_memory(kind, [id_ for each in mine if each.memory_mib < memory for id_ in each.ids]))
         elif wasteful(kind):
             larger = [each for each in mine if each.cpu_milli > cpu or each.memory_mib > memory]
@@ -255,5 +259,6 @@ def suggestion(
         ),
         severity=kind.saved_cpu_milli / 1000,
         benefit=benefit,
-        cost_delta_microusd_hour=-kind.saved_microusd_hour,
+        # Those that run on as they are cost what they do.
+        cost_delta_microusd_hour=-kind.saved_microusd_hour if ids else None,
     )

@@ -50,6 +50,11 @@ def is_told(shelf: Shelf) -> str:
     return "" if standing.rejected else standing.note
 
 
+def look_up(shelf: Shelf, now_ms: int) -> None:
+    """All that is due, where everything that was promised has happened."""
+    shelf.settle([(each, looked_up(each, lambda *_: 2.0, lambda *_: ())) for each in shelf.due(now_ms)])
+
+
 # -- rejections -------------------------------------------------------------------------------------------------------
 
 
@@ -114,9 +119,30 @@ def test_a_restart_forgets_no_rejection_and_no_promise(tmp_path: Path) -> None:
     shelf.acted(suggestion(), "ada", NOW + HOUR)
     again = Shelf(Kept(records))
     assert [(each.way, each.who) for each in again.followed] == [("acted", "ada")]
-    again.follow_up(NOW + 99 * HOUR, lambda *_: 2.0, lambda *_: ())
+    look_up(again, NOW + 99 * HOUR)
     assert Shelf(Kept(records)).tracks()["k"].held == 1
     records.close()
+
+
+def test_old_promises_make_room_on_disk_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recommender.shelf.MOST_FOLLOWED", 3)
+    records = Records(tmp_path / "rows.db")
+    shelf = Shelf(Kept(records))
+    for number in range(5):
+        shelf.found([suggestion(about=f"q{number}")], NOW + number * HOUR)
+    kept = Shelf(Kept(records)).followed
+    assert [each.at_ms for each in kept] == [NOW + number * HOUR for number in (2, 3, 4)]
+    assert kept == shelf.followed
+    records.close()
+
+
+def test_a_verdict_on_what_was_acted_on_meanwhile_is_dropped() -> None:
+    shelf = Shelf()
+    shelf.found([suggestion()], NOW)
+    due = shelf.due(NOW + 9 * HOUR)
+    shelf.acted(suggestion(), "ada", NOW + 9 * HOUR)
+    shelf.settle([(each, Verdict(outcome="no", seen=10.0, why="it waits")) for each in due])
+    assert [(each.way, each.verdict) for each in shelf.followed] == [("acted", None)]
 
 
 # -- promises ---------------------------------------------------------------------------------------------------------
@@ -166,9 +192,9 @@ def test_the_last_quarter_of_the_time_counts_and_others_are_the_control() -> Non
 def test_what_nobody_acted_on_is_followed_too() -> None:
     shelf = Shelf()
     shelf.found([suggestion()], NOW)
-    shelf.follow_up(NOW + 8 * HOUR - 1, lambda *_: 2.0, lambda *_: ())
+    look_up(shelf, NOW + 8 * HOUR - 1)
     assert shelf.tracks() == {}
-    shelf.follow_up(NOW + 8 * HOUR, lambda *_: 2.0, lambda *_: ())
+    look_up(shelf, NOW + 8 * HOUR)
     track = shelf.tracks()["k"]
     assert (track.acted, track.left, track.resolved) == (0, 1, 1)
     shelf.found([suggestion()], NOW + 9 * HOUR)
