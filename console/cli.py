@@ -74,6 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def run(arguments: Sequence[str]) -> int:
     """Runs one command and returns its exit code. Errors have been told on standard error."""
     parsed = parser().parse_args(arguments)
+    # Read when numpy is loaded. Our matrices are small: threads would wait for each other, and the engine for them.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Imported after parsing, so that help and version need nothing else.
     from engine.errors import MusterError
 
@@ -519,6 +521,7 @@ def _advice_commands(commands: Any) -> None:
     outside.add_argument("--region", metavar="NAME", help="of the list (default all)")
     ahead = cost.add_argument_group("how it is found")
     ahead.add_argument("--seeds", type=_positive, metavar="N", help="so many rehearsals, to the end, however long")
+    ahead.add_argument("--within", metavar="TIME", help="runs ahead for so long, such as 20s (default half a second)")
     ahead.add_argument("--seed", type=_count, default=0, metavar="N", help="of the first; the same gives the same")
     ahead.add_argument(
         "--arrivals", action=argparse.BooleanOptionalAction, default=True, help="more work arrives as of late (default)"

@@ -107,6 +107,8 @@ class Collector:
             looked = self._telemetry.note(LOOKED)
             self._begun = looked is not None
             self._gauges = Gauges(int(looked or 0))
+            while not self._loop.call(self._meet):
+                pass
             self._tenants = {key.subject: None for key in self._telemetry.keys("demand_cpu", "tenant")}
         seen = self._loop.call(self._look)
         look = seen.look
@@ -120,6 +122,10 @@ class Collector:
         return kept
 
     # -- on the engine's thread ---------------------------------------------------------------------------------------
+
+    def _meet(self, engine: Engine) -> bool:
+        assert self._gauges is not None
+        return self._gauges.meet(engine.state)
 
     def _look(self, engine: Engine) -> Seen:
         state, now_ms = engine.state, engine.now_ms

@@ -4,9 +4,12 @@ submitted."""
 from __future__ import annotations
 
 import argparse
+import sys
 from contextlib import closing
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from console.attach import connect
 from console.moments import moment_ms
@@ -17,7 +20,7 @@ from engine.errors import SpecError
 from engine.measures import cpu_milli, duration_ms, memory_mib, shown
 from engine.query import Query
 from engine.spec import HOUR_MS
-from recommender.quotes import MOST_OFFERS, MOST_RUN_MS, Offer, QuoteRequest
+from recommender.quotes import MOST_OFFERS, MOST_RUN_MS, MOST_WITHIN_MS, WITHIN_MS, Offer, QuoteRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
 WIDTH = 80
 MINUTE_MS = 60_000
+ON_MS = 20_000
+"""Of running ahead, once the quick answer is there and somebody looks on."""
 DAY_MS = 24 * HOUR_MS
 TONIGHT_MS = 22 * HOUR_MS
 """After the cell's midnight (UTC)."""
@@ -39,7 +44,15 @@ def cost(arguments: argparse.Namespace) -> None:
     with closing(connect(arguments)) as client:
         request = request_of(arguments, client)
         found = client.quote(request)
-    write_json(found) if arguments.json else write_lines(quote_lines(found, request))
+        if arguments.json:
+            write_json(found)
+            return
+        write_lines(quote_lines(found, request))
+        if arguments.seeds is None and arguments.within is None and unknown_starts(found) and sys.stdout.isatty():
+            print(f"\nnot every start was reached: running further ahead for up to {ON_MS // 1000} s, Ctrl-C ends it",
+                  file=sys.stderr)  # fmt: skip
+            further = msgspec.structs.replace(request, within_ms=ON_MS)
+            write_lines(["", *quote_lines(client.quote(further), further)])
 
 
 # -- what is asked ----------------------------------------------------------------------------------------------------
@@ -68,6 +81,7 @@ def request_of(arguments: argparse.Namespace, client: Client) -> QuoteRequest:
         offers=_offers(arguments, client, model),
         seeds=arguments.seeds or 0,
         seed=arguments.seed,
+        within_ms=_within_ms(arguments.within),
         arrivals=arguments.arrivals,
     )
 
@@ -77,6 +91,17 @@ def _read(flag: str, text: str | None, read: Callable[[str], int]) -> int | None
         return None if text is None else read(text)
     except ValueError as error:
         raise SpecError(flag, str(error)) from None
+
+
+def _within_ms(text: str | None) -> int:
+    if text is None:
+        return WITHIN_MS
+    found = _read("--within", text, duration_ms) or 0
+    if not 1 <= found <= MOST_WITHIN_MS:
+        raise SpecError(
+            "--within", f"{shown(text)} is not a time up to {MOST_WITHIN_MS // 1000} s", "As 5s; --seeds N has no limit"
+        )
+    return found
 
 
 def _run_ms(text: str) -> int:
@@ -167,6 +192,11 @@ def _types_of(client: Client, model: str, gpus: int | None) -> list[str]:
         if machine_type
         and (models.get(name, "").lower() == model.lower() if model else bool(models.get(name)) == bool(gpus))
     ]
+
+
+def unknown_starts(found: Quote) -> bool:
+    """Whether an option of the cell was not run ahead to its start."""
+    return any(option.seeds and option.start_ms.p50 is None for option in found.options)
 
 
 # -- what is shown ----------------------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ def serve(served: Served) -> None:
     engine = Engine.open(
         served.journal, seed=served.seed, use_snapshot=served.use_snapshot, forecaster=CapacityForecaster()
     )
-    with contextlib.ExitStack() as after:
+    with contextlib.ExitStack() as last, contextlib.ExitStack() as after:
         after.callback(engine.close)
         if engine.version == 0:
             _begin(engine, served)
@@ -94,6 +94,8 @@ def serve(served: Served) -> None:
         after.callback(records.close)
         telemetry = Telemetry(records, served.keep, clock_of(lambda: engine.now_ms))
         advisor, forecasts = Advisor(loop), Forecasts(loop, telemetry)
+        # A thread that the interpreter ends in the midst of compiled code takes the process down with an error.
+        last.callback(advisor.run_times.settle)
         archive = Archive(loop, telemetry)
         insights = Insights(loop, archive)
         engine.recommender = insights.sizer

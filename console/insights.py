@@ -299,6 +299,7 @@ def running_of(state: State, rows: Sequence[int]) -> list[Running]:
                 memory_mib=request.memory_mib,
                 gpu_milli=request.gpu_milli,
                 pool=c.pools[c.pool[a.node[first]]],
+                guaranteed=w.class_at(row).bonds.qos == "guaranteed",
             )
         )
     return found

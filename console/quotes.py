@@ -12,8 +12,8 @@ import msgspec
 
 from console.text import duration, timestamp
 from engine.errors import RefusedError, SpecError, of_code
-from engine.outlook import MOST_HORIZON_MS, AskOptions, Options
-from recommender.quotes import AHEAD_MS, WITHIN_MS, Quote, QuoteOption, QuoteRequest, RunTime
+from engine.outlook import MOST_HORIZON_MS, MOST_STRETCH, AskOptions, Options
+from recommender.quotes import AHEAD_MS, Quote, QuoteOption, QuoteRequest, RunTime
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,10 +109,10 @@ class Quotes:
             seed=request.seed,
             arrivals=request.arrivals,
             until="ended" if request.seeds else "started",
-            within_ms=0 if request.seeds else max(WITHIN_MS - spent_ms, WITHIN_MS // 2),
+            within_ms=0 if request.seeds else max(request.within_ms - spent_ms, request.within_ms // 2),
         )
         run_id = self._loop.call(lambda _: self._loop.twins.start(ask)).id
-        wait_s = WAIT_S if request.seeds else LATEST_ANSWER_S
+        wait_s = WAIT_S if request.seeds else LATEST_ANSWER_S + MOST_STRETCH * request.within_ms / 1000
         status = self._loop.twins.finish(run_id, wait_s)
         if status.state == "running":
             self._loop.twins.cancel(run_id)
@@ -151,7 +151,10 @@ def _assumptions(request: QuoteRequest, made: Plan, run: RunTime, found: Options
             f"each option alone, {seeds}"
         )
         if not request.seeds:
-            texts.append("seeds: as many as there was time for; --seeds N takes the time, and runs on to the end")
+            texts.append(
+                "seeds: as many as there was time for; --within 20s looks further ahead in more of them, --seeds N "
+                "takes the time it needs and runs on to the end"
+            )
     if made.queue:
         chosen = ", the largest leaf it fits into; --queue names another" if made.queue_chosen else ""
         texts.append(f"queue: {made.queue}{chosen}")

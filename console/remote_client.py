@@ -13,7 +13,7 @@ from engine.commands import AnyCommand, Receipt
 from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
 from engine.errors import MusterError, SpecError, UnreachableError, of_code
 from engine.model import ReservationSpec
-from engine.outlook import Ask, RunStatus, ScoreReport
+from engine.outlook import MOST_STRETCH, Ask, RunStatus, ScoreReport
 from engine.query import (
     Changes,
     Consolidation,
@@ -142,7 +142,7 @@ class RemoteClient:
     def quote(self, request: QuoteRequest) -> Quote:
         from recommender.quotes import Quote
 
-        timeout = _patient(LONGEST_QUOTE_S if request.seeds else 0.0)
+        timeout = _patient(LONGEST_QUOTE_S if request.seeds else MOST_STRETCH * request.within_ms / 1000)
         return self._read("POST", "/v1/quote", Quote, content=_encoded(request), timeout=timeout)
 
     def history(self, request: HistoryRequest) -> History:

@@ -80,6 +80,12 @@ def estimate_text(use: UseEstimate) -> str:
     return f"at its peak one task will use {', '.join(parts)} ({grounds[use.basis]})"
 
 
+def running_text(tasks: int) -> str:
+    if not tasks:
+        return "none runs"
+    return f"{tasks:,} tasks run" if tasks > 1 else "1 task runs"
+
+
 def kind_rows(kind: SizedKind) -> list[list[str]]:
     cpu, memory = kind.cpu, kind.memory
     died = f"{kind.bumped} died" if kind.bumped else ""
@@ -90,7 +96,7 @@ def kind_rows(kind: SizedKind) -> list[list[str]]:
             money(kind.saved_microusd_hour) if kind.tasks else NONE, f"{min(kind.confidence, 99.0):.1f}",
         ],
         [
-            f"  {kind.tasks:,} tasks run" if kind.tasks else "  none runs", "mem", known(memory.asked, gibibytes),
+            f"  {running_text(kind.tasks)}", "mem", known(memory.asked, gibibytes),
             known(memory.p50, gibibytes), known(memory.p95, gibibytes), known(memory.recommended, gibibytes),
             gibibytes(kind.saved_memory_mib) if kind.tasks else NONE, "", died,
         ],

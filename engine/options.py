@@ -13,8 +13,9 @@ from array import array
 from collections.abc import Callable, Sequence
 
 from engine import edits as ed
+from engine import rehearsal
 from engine.control import Engine
-from engine.outlook import AskOptions, Attempt, Options, OptionTrial, Placing
+from engine.outlook import MOST_STRETCH, AskOptions, Attempt, Options, OptionTrial, Placing
 from engine.rehearsal import Conditions, Covered, Sample, arrivals_within
 from engine.run_times import RunTimes, Whole, quantile
 from engine.state import State
@@ -25,14 +26,13 @@ FREE_PART, FULL_PART = 0.75, 0.5
 """Of the time that is left: for the first seed without arrivals, then with them."""
 LEAST_S = 0.02
 """CPU time that a rehearsal has at least."""
-MOST_STRETCH = 3
-"""Times as long it may take where the machine has other things to do."""
 ARRIVAL_S = 0.0003
 """CPU time of one arrival, at the least."""
 NEAR_MS, MOST_LATER = 10 * 60_000, 4
 """With arrivals a start is looked for so many times as far ahead as without, and so much further."""
-GRAIN_PERMILLE = 20
-"""To so large a part of how far ahead it is a start is told where time is short."""
+GRAIN_PERMILLE, MOST_LOOKS = 20, 10_000
+"""To so large a part of how far ahead it is a start is told where time is short, and coarser with many kinds of
+waiting work: cycles are a third of the work, and starts move by a few percent."""
 GOLDEN = 0.618033988749895
 
 
@@ -130,6 +130,7 @@ class _Round:
                 give_up_cpu_s=each_s,
                 give_up_s=left.last_s,
                 grain_permille=GRAIN_PERMILLE if left.limited else 1,
+                most_looks=MOST_LOOKS if left.limited else rehearsal.MOST_LOOKS,
                 figures=False,
             )
             jobs.append(((ed.Submit(workloads=(spec,)),), under))

@@ -57,6 +57,10 @@ class AskRun(Spec, frozen=True, kw_only=True, tag_field="ask", tag="run"):
     arrivals: bool = False
 
 
+MOST_STRETCH = 3
+"""Times as long as `within_ms` it may take where the machine has other things to do."""
+
+
 class AskOptions(Spec, frozen=True, kw_only=True, tag_field="ask", tag="options"):
     """What would become of each of these, if it alone were submitted now? Nothing is submitted."""
 

@@ -539,8 +539,7 @@ class Reader:
         counts: dict[str, int] = {}
         lots = self._lots()
         for row, count in lots[:_BLOCKED_CLASSES]:
-            reasons = self.explainer.reasons(row)
-            token = reasons[0].token if reasons else ""
+            token = self.explainer.token(row)
             counts[token] = counts.get(token, 0) + count
         rest = sum(count for _, count in lots[_BLOCKED_CLASSES:])
         if rest:

@@ -73,6 +73,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     """Reading of the monotonic clock at which it does so too; 0: never."""
     grain_permille: int = 1
     """Scheduling cycles are at least so large a part of the time that has passed apart."""
+    most_looks: int = MOST_LOOKS
     figures: bool = True
     """Measure the cell too, not only what is in focus."""
 
@@ -384,9 +385,10 @@ class _Run:
         """Time between cycles, at present."""
         passed, horizon = self.engine.now_ms - self.from_ms, self.under.horizon_ms
         kinds = len(self.engine.state.pending.groups)
-        evenly = 2 * horizon * kinds // MOST_LOOKS
+        most = self.under.most_looks
+        evenly = 2 * horizon * kinds // most
         # As many cycles again, each longer than the last by the same part of what has passed.
-        part = 2 * math.log1p(horizon / NEAR_MS) * kinds / MOST_LOOKS
+        part = 2 * math.log1p(horizon / NEAR_MS) * kinds / most
         least = max(LEAST_CYCLE_MS, passed * self.under.grain_permille // 1000)
         return max(least, min(evenly, int(part * (passed + NEAR_MS))))
 

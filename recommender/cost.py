@@ -272,9 +272,9 @@ def _odds(candidate: Candidate, likely: Sequence[int]) -> tuple[int | None, str]
 def _notes(candidate: Candidate, trial: OptionTrial, options: Options, duration: Quantiles, asked_ms: int) -> list[str]:
     notes = []
     if options.arrivals and not trial.arrivals:
-        notes.append("new arrivals are left out, for want of time: it may start later; --seeds N takes the time")
+        notes.append("new arrivals are left out, for want of time: it may start later; --within 20s takes it")
     if len(trial.attempts) == 1 and trial.attempts[0].started_ms not in (None, asked_ms):
-        notes.append("one seed: how far its start may be off is not known; --seeds N tells")
+        notes.append("one seed: how far its start may be off is not known; --within 20s tells")
     if not candidate.hazard_ppm_hour:
         return notes
     kept_ms = candidate.spec.checkpoint_interval_ms

@@ -22,7 +22,7 @@ from engine.model import MAX_NAME, Resources, TaskGroup, WorkloadSpec, WorkloadS
 from engine.spec import HOUR_MS, MAX_QUANTITY, check_id, check_quantity
 from engine.submission import check_place
 from engine.templates import grows
-from recommender.quotes import MOST_NODES, MOST_OFFERS, MOST_RUN_MS, Kind, QuoteRequest
+from recommender.quotes import MOST_NODES, MOST_OFFERS, MOST_RUN_MS, MOST_WITHIN_MS, Kind, QuoteRequest
 
 if TYPE_CHECKING:
     from engine.model import PoolSpec
@@ -139,6 +139,7 @@ def _check(request: QuoteRequest, now_ms: int) -> None:
     check_quantity(request.run_ms, "run_ms", most=MOST_RUN_MS)
     check_quantity(request.checkpoint_interval_ms, "checkpoint_interval_ms", most=MOST_RUN_MS)
     check_quantity(request.seeds, "seeds", most=100)
+    check_quantity(request.within_ms, "within_ms", least=1, most=MOST_WITHIN_MS)
     check_quantity(request.seed, "seed", most=MAX_QUANTITY)
     for field in ("queue", "tenant", "priority_class"):
         if getattr(request, field):

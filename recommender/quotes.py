@@ -18,6 +18,7 @@ MOST_RUN_MS = 366 * 24 * HOUR_MS
 MOST_OFFERS = 40
 WITHIN_MS = 550
 """Wall time of running ahead that still makes an answer within a second."""
+MOST_WITHIN_MS = 120_000
 AHEAD_MS = 24 * HOUR_MS
 """How far beyond the asked start a start is looked for."""
 
@@ -64,6 +65,8 @@ class QuoteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     seeds: int = 0
     """Rehearsals of each option, up to its end; 0: as many as there is time for, up to its start."""
     seed: int = 0
+    within_ms: int = WITHIN_MS
+    """Wall time of running ahead, on a machine with nothing else to do, where no `seeds` are asked for."""
     arrivals: bool = True
     """More work arrives as it did of late."""
 

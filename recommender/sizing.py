@@ -49,6 +49,8 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     gpu_milli: int
     pool: PoolSpec
     """Where they run."""
+    guaranteed: bool = False
+    """They are held to what they ask for."""
 
 
 def recommended(use: KindUse) -> tuple[int, int]:
@@ -167,9 +169,11 @@ def sizing_findings(kinds: Sequence[SizedKind], running: Sequence[Running]) -> l
         if kind.confidence < SURE or not kind.tasks:
             continue
         mine, cpu, memory = by_kind[kind.kind], kind.cpu.recommended, kind.memory.recommended
-        # Where tasks of a kind ask for different amounts, its p95 may be that of the larger ones.
+        # Where tasks of a kind ask for different amounts, its p95 may be that of the larger ones. What is held to its
+        # request uses no more of it, but dies.
         alike = len({each.memory_mib for each in mine}) == 1
-        if alike and 0 < kind.memory.asked * SHORT < kind.memory.p95:
+        possible = kind.bumped > 0 or not all(each.guaranteed for each in mine)
+        if alike and possible and 0 < kind.memory.asked * SHORT < kind.memory.p95:
             found.append(short_of_memory(kind, [id_ for each in mine if each.memory_mib < memory for id_ in each.ids]))
         elif wasteful(kind):
             larger = [each for each in mine if each.cpu_milli > cpu or each.memory_mib > memory]
@@ -194,7 +198,7 @@ def too_large(kind: SizedKind, ids: Sequence[str]) -> Suggestion:
         ids,
         changes,
         token="oversized",
-        finding=f"{kind.tasks:,} tasks of {kind.kind} ask for more than they use: "
+        finding=f"{kind.tasks:,} task{'s' * (kind.tasks != 1)} of {kind.kind} asked for more than is used: "
         f"{whole(max(kind.saved_cpu_milli, 0))} CPU and {max(kind.saved_memory_mib, 0) / 1024:,.0f} GiB could be free",
         counterfactual=f"No suggestion if less than {100 * WASTE:.0f} % of what they ask for were of no use",
         nothing="Do nothing: what they do not use stays out of reach of what waits",

@@ -34,8 +34,23 @@ class RecommendationsPane(DetailPane[Recommendations]):
     def note(self) -> str:
         if self.detail is None:
             return ""
+        if self._alone:
+            return f"{self._shown}   esc: all {len(self.detail.open):,}"
         aside = f", {len(self.detail.aside):,} set aside" if self.detail.aside else ""
         return f"{len(self.detail.open):,} found{aside}, at v{self.detail.version:,}"
+
+    @property
+    def _alone(self) -> bool:
+        """Where there is one column, the explanation takes the place of the list."""
+        return bool(self._shown) and not self._right.display
+
+    def clear_one(self) -> bool:
+        if not self._alone:
+            return False
+        self._shown = ""
+        self._draw()
+        self._left.show_cursor()
+        return True
 
     @property
     def copyable(self) -> str:
@@ -58,6 +73,11 @@ class RecommendationsPane(DetailPane[Recommendations]):
         return every.get(under) or every.get(self._shown) or every.get(first)
 
     def columns(self, detail: Recommendations, width: int) -> tuple[list[Section], list[Section]]:
+        explained = self._explained(detail, width)
+        if not self._right.display:
+            if self._shown and explained:
+                return explained, []
+            explained = []
         left = [Section("Found", self._lines(detail.open, width) or (text_line("nothing", "dim"),), "GPU-hours a day")]
         if detail.aside:
             left.append(Section("Set aside", self._lines(detail.aside, width), "rejected, or acted on"))
@@ -67,7 +87,7 @@ class RecommendationsPane(DetailPane[Recommendations]):
         if detail.unknown:
             told = [line for text in detail.unknown for line in wrap(printable(text), width)]
             left.append(Section("Cannot tell", tuple(text_line(line, "dim") for line in told)))
-        return left, self._explained(detail, width)
+        return left, explained
 
     def _lines(self, found: tuple[Recommendation, ...], width: int) -> tuple[Line, ...]:
         return tuple(
@@ -80,9 +100,12 @@ class RecommendationsPane(DetailPane[Recommendations]):
         shown = every.get(self._shown) or next(iter(every.values()), None)
         if shown is None:
             return []
+        link = f"{LINK}{shown.suggestion.id}" if self._alone else ""
         lines = explanation_lines(shown, detail.now_ms, (), width)
         fitting = [part for line in lines for part in (wrap(line, width) if len(line) > width else [line])]
-        return [Section(shown.suggestion.id, tuple(text_line(line) for line in fitting), shown.suggestion.kind)]
+        # The first line is a link where the list is away: so the cursor finds its place in the list again.
+        told = (Line(((fitting[0], ""),), link), *map(text_line, fitting[1:]))
+        return [Section(shown.suggestion.id, told, shown.suggestion.kind)]
 
     async def act(self, app: MusterApp) -> str:
         """Have the action of the chosen one planned, confirmed and done. Gives what to tell. Raises MusterError."""
@@ -107,4 +130,7 @@ class RecommendationsPane(DetailPane[Recommendations]):
         event.prevent_default()
         event.stop()
         self._shown = event.link.removeprefix(LINK)
+        self._draw()
+        if self._alone:
+            self._left.scroll_to(y=0, animate=False)
         self.reload()

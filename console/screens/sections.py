@@ -150,6 +150,12 @@ class SectionsView(ScrollView, can_focus=True, inherit_bindings=False):
         elif target >= top + height:
             self.scroll_to(y=target - height + 1, animate=False)
 
+    def show_cursor(self) -> None:
+        """Scroll to where the cursor is."""
+        top, height = self.scroll_offset.y, self.size.height
+        if not top <= self._cursor < top + height:
+            self.scroll_to(y=max(0, self._cursor - height // 2), animate=False)
+
     def action_page(self, pages: int) -> None:
         self.scroll_to(y=self.scroll_offset.y + pages * max(1, self.size.height - 1), animate=False)
 

@@ -11,7 +11,7 @@ from console.cli import parser
 from console.cost import quote_lines, request_of
 from console.text import timestamp
 from engine.errors import SpecError
-from recommender.quotes import Quantiles, Quote, QuoteRequest
+from recommender.quotes import WITHIN_MS, Quantiles, Quote, QuoteRequest
 from tests.console.fake_client import NOW_MS, FakeClient
 
 HOUR = 3_600_000
@@ -37,6 +37,7 @@ def test_what_is_typed_is_what_is_asked() -> None:
     assert request("--start", "2026-03-02 02:00").start_ms == NOW_MS + 14 * HOUR
     assert request("--start", "+90m").start_ms == NOW_MS + 3 * HOUR // 2
     assert request("--hours", "0.1").run_ms == HOUR // 10
+    assert (asked.within_ms, request("--within", "20s").within_ms) == (WITHIN_MS, 20_000)
     assert request("--cpus", "4", "--memory", "64GiB", "--checkpoint", "30m").memory_mib == 65_536
 
 
@@ -51,6 +52,8 @@ def test_what_is_typed_is_what_is_asked() -> None:
         (("--hours", "1e9"), "is not a number of hours"),
         (("--memory", "64"), "--memory"),
         (("--region", "eu"), "is of a price list"),
+        (("--within", "5"), "--within"),
+        (("--within", "1h"), "is not a time up to 120 s"),
     ],
 )
 def test_what_makes_no_sense_is_refused(typed: tuple[str, ...], said: str) -> None:

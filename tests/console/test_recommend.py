@@ -160,6 +160,21 @@ async def test_a_person_proposes_and_rejects_on_the_page(loop: EngineLoop) -> No
         await until(pilot, lambda: "Followed up" in page(pilot))
 
 
+async def test_on_a_narrow_screen_the_explanation_takes_the_place_of_the_list(loop: EngineLoop) -> None:
+    forget_two(loop)
+    client = LocalClient(loop, Gate(loop.engine), Advisor(loop), who="ada")
+    app = MusterApp(lambda: client, start="recommendations", title="test")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "2 cordoned nodes are empty" in page(pilot))
+        assert "No suggestion if" not in page(pilot)
+        await press(pilot, "enter")
+        await until(pilot, lambda: "No suggestion if" in page(pilot))
+        assert "Found" not in page(pilot)
+        await press(pilot, "escape")
+        await until(pilot, lambda: "Found" in page(pilot))
+        assert "No suggestion if" not in page(pilot)
+
+
 async def test_a_session_that_only_reads_offers_neither(loop: EngineLoop) -> None:
     forget_two(loop)
     client = LocalClient(loop, Gate(loop.engine), Advisor(loop), read_only=True)

@@ -89,7 +89,7 @@ def test_what_kinds_use_is_told_from_history(loop: EngineLoop, capsys: pytest.Ca
         lines = capsys.readouterr().out.splitlines()
         assert max(map(len, lines)) <= 80
         assert lines[1].split()[:3] == ["acme/train", "cpu", "8"]
-        assert "1 tasks run" in lines[2]
+        assert "1 task runs" in lines[2]
         assert run(["size", "train-99", "--connect", str(path), "--json"]) == 0
         (kind,) = json.loads(capsys.readouterr().out)["kinds"]
         assert (kind["kind"], kind["runs"], kind["tasks"], kind["cpu"]["recommended"]) == ("acme/train", 20, 1, 2_400)

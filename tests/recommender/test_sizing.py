@@ -145,6 +145,12 @@ def test_use_above_the_request_is_found_as_a_risk() -> None:
     )
 
 
+def test_no_such_risk_is_told_of_work_that_is_held_to_its_request_or_of_several_sizes() -> None:
+    for those in ([running(guaranteed=True)], [running(), running(memory_mib=40_960)]):
+        found = sizing_findings(sized(of_runs(20, peak_memory_mib=40_000), those), those)
+        assert "short_of_memory" not in [each.kind for each in found]
+
+
 def test_the_engine_is_told_only_what_is_sure_and_of_one_group() -> None:
     spec = WorkloadSpec(
         id="w", name="train-7", tenant="acme", queue="q",
