@@ -32,9 +32,9 @@ if TYPE_CHECKING:
         WorkloadDetail,
     )
     from engine.scaling_report import ScalingReport
-    from recommender.advice import PlacementAdvice
     from recommender.forecasts import Forecast, ForecastRequest
     from recommender.history import History, HistoryRequest, ImportReceipt, RunBatch, SampleBatch
+    from recommender.placements import PlacementAdvice
     from recommender.quotes import Quote, QuoteRequest
     from recommender.recommendations import Recommendation, Recommendations
     from recommender.sizes import SizingReport, SizingRequest

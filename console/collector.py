@@ -88,8 +88,6 @@ class Collector:
             try:
                 self.collect()
             except MusterError as error:
-                # What was looked at and not kept is looked at again.
-                self._gauges = None
                 self._say(str(error))
             except Exception as error:  # a defect of ours must not end it, nor the engine
                 self._say(f"the collector met {type(error).__name__}: {error}")
@@ -111,13 +109,12 @@ class Collector:
                 pass
             self._tenants = {key.subject: None for key in self._telemetry.keys("demand_cpu", "tenant")}
         seen = self._loop.call(self._look)
-        look = seen.look
-        if not self._keep_runs(look):
-            return 0
-        samples = list(self._samples(seen))
-        step_ms = max(MINUTE_MS, look.now_ms - look.since_ms) if self._begun else MINUTE_MS
-        self._begun, self._taken = True, look.taken
-        kept = self._telemetry.add(samples, step_ms=step_ms, note=(LOOKED, look.now_ms))
+        try:
+            kept = self._keep(seen)
+        except MusterError:
+            # What was looked at and is not kept is looked at again.
+            self._gauges = None
+            raise
         self._telemetry.tidy()
         return kept
 
@@ -147,6 +144,17 @@ class Collector:
         return list(zip(gauges.ended(engine.state, rows, pools, now_ms), used, strict=True))
 
     # -- beside it ----------------------------------------------------------------------------------------------------
+
+    def _keep(self, seen: Seen) -> int:
+        """What ended first: the note of the look, which goes with the samples, says that all of it is kept."""
+        look = seen.look
+        if not self._keep_runs(look):
+            return 0
+        samples = list(self._samples(seen))
+        step_ms = max(MINUTE_MS, look.now_ms - look.since_ms) if self._begun else MINUTE_MS
+        kept = self._telemetry.add(samples, step_ms=step_ms, note=(LOOKED, look.now_ms))
+        self._begun, self._taken = True, look.taken
+        return kept
 
     def _keep_runs(self, look: Look) -> bool:
         """Returns False when told to stop meanwhile: the next start looks at all of it again."""

@@ -20,7 +20,7 @@ from console.agents import AgentFaces
 from console.archive import Archive
 from console.collector import Collector, kept_by
 from console.forecasts import Forecasts
-from console.found_history import FoundHistory
+from console.history_findings import HistoryFindings
 from console.insights import Insights
 from console.local_client import LocalClient
 from console.recommendations import Recommender
@@ -99,7 +99,7 @@ def serve(served: Served) -> None:
         archive = Archive(loop, telemetry)
         insights = Insights(loop, archive)
         engine.recommender = insights.sizer
-        history = FoundHistory(loop, telemetry, forecasts, insights)
+        history = HistoryFindings(loop, telemetry, forecasts, insights)
         recommender = Recommender(
             loop,
             advisor,

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from engine.loop import EngineLoop
     from engine.model import TaskGroup
     from engine.state import State
-    from recommender.advice import PlacementAdvice
     from recommender.interference import Beside, Slowdown
     from recommender.metrics import RunRecord
     from recommender.placement import Fingerprint, Place, SpeedModel
+    from recommender.placements import PlacementAdvice
     from recommender.suggest import Suggestion
     from recommender.usage_model import UsageModel
 

@@ -205,7 +205,7 @@ class Recommender:
     # -- looking ------------------------------------------------------------------------------------------------------
 
     def _look(self, old_s: float = 0.0) -> Found:
-        """The last look where it is younger than so many wall seconds, else a new one; one for all who ask meanwhile."""
+        """The last look where it is younger than so many wall seconds, else a new one for all who ask meanwhile."""
         since_s = time.monotonic() - old_s
         if self._found is not None and self._looked_s > since_s:
             return self._found

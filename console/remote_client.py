@@ -41,9 +41,9 @@ from runbooks.plan import (
 )
 
 if TYPE_CHECKING:
-    from recommender.advice import PlacementAdvice
     from recommender.forecasts import Forecast, ForecastRequest
     from recommender.history import History, HistoryRequest, ImportReceipt, RunBatch, SampleBatch
+    from recommender.placements import PlacementAdvice
     from recommender.quotes import Quote, QuoteRequest
     from recommender.recommendations import Recommendation, Recommendations
     from recommender.sizes import SizingReport, SizingRequest
@@ -156,7 +156,7 @@ class RemoteClient:
         return self._read("POST", "/v1/sizing", SizingReport, content=_encoded(request))
 
     def advice_on(self, workload_id: str) -> PlacementAdvice:
-        from recommender.advice import PlacementAdvice
+        from recommender.placements import PlacementAdvice
 
         return self._get(f"/v1/workloads/{quote(workload_id, safe='')}/advice", PlacementAdvice)
 

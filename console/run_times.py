@@ -1,8 +1,10 @@
 """How long the live cell's work runs: what its engine's pages tell is fed to the model, and the model is asked.
 
 It asks on the engine's own thread, one bounded window at a time, and what it has looked at it does not ask for again.
-Nothing is stored: after a restart it learns the latest ends anew from the engine's state. Trees are fitted on a thread
-of their own once there is enough to fit; whoever asks meanwhile gets what was known before.
+Nothing is stored: after a restart it learns the latest ends anew from the engine's state, each at its own moment, and
+says what it said before, with three exceptions. Ends older than the last LOOKBACK are not learnt again. What was
+stopped and began anew leaves no trace. And trees, which are fitted on a thread of their own once there is enough to
+fit while whoever asks gets what was known before, are then fitted once to all that ended, not step by step.
 """
 
 from __future__ import annotations

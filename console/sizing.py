@@ -15,7 +15,7 @@ from console.text import NONE, cut, duration, mebibytes, milli, money, printable
 from recommender.sizes import SizingRequest
 
 if TYPE_CHECKING:
-    from recommender.advice import PlacementAdvice, PlacementOption
+    from recommender.placements import PlacementAdvice, PlacementOption
     from recommender.sizes import SizedKind, SizingReport, UseEstimate
 
 WIDTH = 80

@@ -17,8 +17,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from recommender.advice import PlacementAdvice, PlacementOption, Spread
 from recommender.metrics import RunRecord, kind_of
+from recommender.placements import PlacementAdvice, PlacementOption, Spread
 
 Floats = NDArray[np.float64]
 

@@ -193,7 +193,7 @@ class Prometheus:
         packed = answer.headers.get("content-encoding", "identity")
         if packed not in ("identity", "gzip"):
             # One inside the other, a few bytes become any number.
-            raise MusterError(f"{self.where} answers packed as {packed[:40]!a}", "Ask the server itself, without a proxy")
+            raise MusterError(f"{self.where} answers packed as {packed[:40]!a}", "Ask the server itself, not a proxy")
         parts, size = [], 0
         for part in answer.iter_bytes():
             size += len(part)

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from recommender.advice import Spread
+from recommender.placements import Spread
 
 Basis = Literal["kind", "tenant", "all", "request"]
 

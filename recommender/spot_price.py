@@ -1,4 +1,4 @@
-"""Spot prices: the mean of the next hours, and how often a price was above a bid.
+"""Spot prices: the mean of the next hours.
 
 A price is a step function: each change holds until the next. It is looked at hour by hour, as time-weighted means.
 The forecast is a blend of plain guesses in logarithms: each counts with a power of how far off it was when it was made
@@ -54,18 +54,6 @@ class HourlyPrice(NamedTuple):
     """Hours from 1970 to the first."""
     mean: Floats
     """Time-weighted."""
-    most: Floats
-
-
-class Odds(NamedTuple):
-    """How often a window began in which the price went above a bid."""
-
-    share: float | None
-    """Of the windows; None when there is none to go by."""
-    windows: int
-    """One began each hour."""
-    apart: int
-    """How many of them fit beside each other: what the share rests on."""
 
 
 def read(path: str | Path, problems: Problems) -> Changes:
@@ -131,10 +119,7 @@ def hourly(changes: Changes) -> HourlyPrice:
     edges = np.arange(first, max(end, first) + 1) * float(HOUR_S)
     held = np.searchsorted(at, edges, side="right") - 1
     paid = np.concatenate([[0], np.cumsum(price[:-1] * np.diff(at))])[held] + price[held] * (edges - at[held])
-    # A change on the hour belongs to the hour that it begins.
-    ends = np.searchsorted(at, edges[1:], side="left")
-    most = np.array([price[begin:stop].max() for begin, stop in zip(held[:-1].tolist(), ends.tolist(), strict=True)])
-    return HourlyPrice(first, np.diff(paid) / HOUR_S, most)
+    return HourlyPrice(first, np.diff(paid) / HOUR_S)
 
 
 def forecast(mean: Sequence[float] | Floats, hours: int = AHEAD) -> float:
@@ -178,32 +163,3 @@ def _guesses(past: Floats, moments: np.ndarray[Any, np.dtype[Any]]) -> Floats:
         np.median(week[:, -3 * DAY :], axis=1),
         np.median(week, axis=1),
     ], axis=1)  # fmt: skip
-
-
-def odds_of_interruption(
-    most: Sequence[float] | Floats, bid: float, hours: int, *, hazard_permille_hour: int | None = None
-) -> Odds:
-    """Chance that a machine which is bid for at `bid` is taken within `hours` of starting.
-
-    From prices: the share of past windows of that length in which the price was above the bid, among those that began
-    with it at or below (nothing starts above it). `most`: highest price of each hour, oldest first. The rule is that of
-    bid markets, as EC2's until late 2017; where providers take machines without regard to a price, as all do by now,
-    give their rate, `hazard_permille_hour` in a thousand per hour: then the chance is 1 - (1 - rate)^hours and prices
-    are not looked at. Windows overlap, so the share rests on few of them when they are long: see `Odds.apart`.
-    """
-    if hours < 1:
-        raise SpecError("hours", f"{hours} is no length", "Give 1 or more")
-    if hazard_permille_hour is not None:
-        rate = min(max(hazard_permille_hour, 0), 1000) / 1000
-        return Odds(1 - (1 - rate) ** hours, 0, 0)
-    above = np.asarray(most, np.float64) > bid
-    begun = len(above) - hours + 1
-    if begun < 1:
-        return Odds(None, 0, 0)
-    sums = np.concatenate([[0], np.cumsum(above)])
-    starts = ~above[:begun]
-    windows = int(starts.sum())
-    if not windows:
-        return Odds(None, 0, 0)
-    taken = (sums[hours:] - sums[:begun] > 0) & starts
-    return Odds(float(taken.sum()) / windows, windows, -(-windows // hours))

@@ -26,6 +26,7 @@ from engine.errors import SpecError
 from engine.records import Records
 from recommender import buckets as bk
 from recommender.buckets import Buckets, Points
+from recommender.chunks import FOLDED_AT_ONCE, Chunks
 from recommender.metrics import (
     AHEAD_MS,
     CELL,
@@ -41,7 +42,6 @@ from recommender.metrics import (
 from recommender.retention import MINUTE_MS, TIERS, Retention
 from recommender.telemetry_tables import (
     CHUNK,
-    DROP_CHUNK,
     DROP_RUN,
     LOG,
     NEWEST_FIRST,
@@ -52,9 +52,6 @@ from recommender.telemetry_tables import (
     SERIES,
     TABLES,
     TELL_SPAN,
-    chunk_row,
-    move_chunks,
-    replace_chunks,
     replace_note,
     replace_runs,
 )
@@ -65,10 +62,8 @@ STALE_STEPS = 3
 NEVER_MS = 2**62
 LOG_ROWS, LOG_SAMPLES = 60, 100_000
 """The log is sorted into chunks when it has so many."""
-WRITTEN_AT_ONCE = 100
-"""Chunks, or five times as many runs, of one transaction: a few milliseconds of the engine's thread."""
-FOLDED_AT_ONCE = 400
-"""Chunks that one `tidy` sums up."""
+ROWS_AT_ONCE = 500
+"""Small rows of one transaction: a few milliseconds of the engine's thread."""
 
 
 _LOG_IDS = select(LOG.c.id).order_by(LOG.c.id)
@@ -106,8 +101,8 @@ class Telemetry:
     ) -> None:
         self.records = records or Records(None)
         self.keep = keep or Retention()
-        self.damaged = 0
-        """Chunks found damaged since the start; they read as gaps."""
+        self._chunks = Chunks(self.records)
+        self._damaged_log = 0
         self._clock = clock
         self._series: dict[_Key, _Series] = {}
         self._by_id: dict[int, _Series] = {}
@@ -119,6 +114,11 @@ class Telemetry:
         self._is_open = False
         self._lock = threading.RLock()
         """Held by who changes something. Readers do not take it."""
+
+    @property
+    def damaged(self) -> int:
+        """Pieces found damaged since the start; they read as gaps."""
+        return self._damaged_log + self._chunks.damaged
 
     # -- measurements -------------------------------------------------------------------------------------------------
 
@@ -216,7 +216,7 @@ class Telemetry:
         gone = np.zeros(len(times), np.bool_)
         for number in np.unique(ids[late]).tolist():
             mine = late[ids[late] == number]
-            gone[mine] = self._summed_up(number, times[mine].astype(np.int64))
+            gone[mine] = self._chunks.summed_up(number, times[mine].astype(np.int64))
         _leave_out("of a time that has been summed up", gone, good, reasons)
         return ids[good], times[good].astype(np.int64), values[good]
 
@@ -273,8 +273,8 @@ class Telemetry:
         with self._lock:
             self._open()
             chosen = list(rows.values())
-            for at in range(0, len(chosen), 5 * WRITTEN_AT_ONCE):
-                part = chosen[at : at + 5 * WRITTEN_AT_ONCE]
+            for at in range(0, len(chosen), ROWS_AT_ONCE):
+                part = chosen[at : at + ROWS_AT_ONCE]
                 self.records.write(lambda connection, part=part: replace_runs(connection, part))  # type: ignore[misc]
         return len(chosen)
 
@@ -371,8 +371,8 @@ class Telemetry:
         self._next_series = max(by_id, default=0) + 1
         for row in logged:
             for number, at_ms in zip(*(column.tolist() for column in self._logged(row.body)[:2]), strict=True):
-                known = by_id[number]
-                known.first_ms, known.last_ms = min(known.first_ms, at_ms), max(known.last_ms, at_ms)
+                if (known := by_id.get(number)) is not None:
+                    known.first_ms, known.last_ms = min(known.first_ms, at_ms), max(known.last_ms, at_ms)
         self._log_rows, self._log_samples = len(logged), sum(row.samples for row in logged)
         self._log_first_ms = dict.fromkeys((True, False), 0 if logged else NEVER_MS)
         self._next_log = logged[-1].id + 1 if logged else 1
@@ -429,7 +429,7 @@ class Telemetry:
         try:
             return bk.unpack_log(body)
         except ValueError:
-            self.damaged += 1
+            self._damaged_log += 1
             return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
 
     def _log_row(self, connection: Connection, row: int) -> tuple[bk.Times, bk.Times, bk.Values]:
@@ -443,26 +443,15 @@ class Telemetry:
             found = self._tail[row] = ids[order], times[order], values[order]
         return found
 
-    def _chunk(self, tier: int, start_ms: int, body: bytes) -> Buckets:
-        try:
-            return (
-                bk.unpack_samples(body, start_ms)
-                if tier == 0
-                else bk.unpack_buckets(body, start_ms, TIERS[tier].step_ms)
-            )
-        except ValueError:
-            self.damaged += 1
-            return bk.joined([])
-
     def _read(self, number: int, since_ms: int, until_ms: int) -> Buckets:
         """What there is of a series, of all ages, before `until_ms`."""
         since = {f"since{tier}": since_ms - kind.span_ms for tier, kind in enumerate(TIERS)}
         with self.records.reading() as connection:
-            chunks = connection.execute(READ_CHUNKS, {"number": number, "until": until_ms, **since}).all()
+            stored = connection.execute(READ_CHUNKS, {"number": number, "until": until_ms, **since}).all()
             logged = [self._log_row(connection, row) for row in connection.execute(_LOG_IDS).scalars().all()]
         raw, coarse, tail = [], [], []
-        for tier, start_ms, body in chunks:
-            found = self._chunk(tier, start_ms, body)
+        for tier, start_ms, body in stored:
+            found = self._chunks.unpacked(tier, start_ms, body)
             if tier == 0:
                 raw.append(found)
             else:
@@ -478,29 +467,6 @@ class Telemetry:
         samples = bk.latest_of_minutes(samples.where(samples.at_ms < until_ms))
         return bk.joined([samples, *coarse])
 
-    def _summed_up(self, number: int, times: bk.Times) -> Flags:
-        """[time] Whether it is in a bucket of the series already."""
-        gone = np.zeros(len(times), np.bool_)
-        with self.records.reading() as connection:
-            for tier in (1, 2):
-                span, step = TIERS[tier].span_ms, TIERS[tier].step_ms
-                wanted = [(number, start) for start in np.unique(times // span * span).tolist()]
-                for _, start, body in self._chunks_of(connection, tier, wanted):
-                    gone |= np.isin(times // step * step, self._chunk(tier, start, body).at_ms)
-        return gone
-
-    def _chunks_of(
-        self, connection: Connection, tier: int, wanted: Sequence[tuple[int, int]]
-    ) -> Iterable[tuple[int, int, bytes]]:
-        """(series, start, body) of those that exist."""
-        for at in range(0, len(wanted), WRITTEN_AT_ONCE):
-            part = wanted[at : at + WRITTEN_AT_ONCE]
-            numbers, starts, asked = {n for n, _ in part}, {s for _, s in part}, set(part)
-            found = select(CHUNK.c.series, CHUNK.c.start_ms, CHUNK.c.body).where(
-                CHUNK.c.tier == tier, CHUNK.c.series.in_(sorted(numbers)), CHUNK.c.start_ms.in_(sorted(starts))
-            )
-            yield from (row for row in connection.execute(found) if (row[0], row[1]) in asked)
-
     def _sort_log(self) -> None:
         """Sort the oldest rows of the log into chunks. May be done again after a crash half-way: the same samples at
         the same times give the same chunks."""
@@ -512,17 +478,12 @@ class Telemetry:
         ids, times, values, starts = ids[order], times[order], values[order], starts[order]
         bounds = np.flatnonzero(np.diff(ids, append=-1) | np.diff(starts, append=-1)) + 1
         groups = list(zip([0, *bounds[:-1].tolist()], bounds.tolist(), strict=True))
-        for at in range(0, len(groups), WRITTEN_AT_ONCE):
-            part = groups[at : at + WRITTEN_AT_ONCE]
-            wanted = [(int(ids[begin]), int(starts[begin])) for begin, _ in part]
-            with self.records.reading() as connection:
-                present = {(n, s): self._chunk(0, s, body) for n, s, body in self._chunks_of(connection, 0, wanted)}
-            changed = []
-            for key, (begin, end) in zip(wanted, part, strict=True):
-                fresh = bk.of_samples(times[begin:end], values[begin:end])
-                merged = bk.latest_of_minutes(bk.joined([present[key], fresh] if key in present else [fresh]))
-                changed.append(chunk_row(0, *key, bk.pack_samples(merged, key[1])))
-            self.records.write(lambda connection, changed=changed: replace_chunks(connection, changed))  # type: ignore[misc]
+        self._chunks.merge(
+            [
+                ((int(ids[begin]), int(starts[begin])), bk.of_samples(times[begin:end], values[begin:end]))
+                for begin, end in groups
+            ]
+        )
         self._forget_log(rows[-1].id, sorted(set(ids.tolist())))
         self.records.checkpoint()
         self._log_rows -= len(rows)
@@ -536,8 +497,8 @@ class Telemetry:
             for n in numbers
             if (s := self._by_id.get(n)) is not None
         ]
-        for at in range(0, len(rows), 5 * WRITTEN_AT_ONCE):
-            part = rows[at : at + 5 * WRITTEN_AT_ONCE]
+        for at in range(0, len(rows), ROWS_AT_ONCE):
+            part = rows[at : at + ROWS_AT_ONCE]
             self.records.write(lambda connection, part=part: connection.execute(TELL_SPAN, part))  # type: ignore[misc]
         self.records.write(lambda connection: connection.execute(delete(LOG).where(LOG.c.id <= last_id)))
         for row in [row for row in list(self._tail) if row <= last_id]:
@@ -546,58 +507,14 @@ class Telemetry:
     def _age(self, tier: int, before_ms: int, own: bool) -> bool:
         """Sum up, or drop, chunks of the tier that ended before. Returns whether there were as many as one time does.
         `own`: those the cell measured itself, else the others: each goes by its own clock."""
-        mine = SERIES.c.source == CELL if own else SERIES.c.source != CELL
-        old = (
-            select(CHUNK.c.series, CHUNK.c.start_ms, CHUNK.c.body)
-            .join(SERIES, SERIES.c.id == CHUNK.c.series)
-            .where(CHUNK.c.tier == tier, CHUNK.c.start_ms <= before_ms - TIERS[tier].span_ms, mine)
-            .order_by(CHUNK.c.start_ms, CHUNK.c.series)
-            .limit(FOLDED_AT_ONCE)
-        )
-        with self.records.reading() as connection:
-            found = connection.execute(old).all()
-        if tier + 1 < len(TIERS):
-            self._fold(tier, found)
+        old = self._chunks.ended(tier, before_ms, own)
+        if tier + 1 == len(TIERS):
+            self._chunks.drop(tier, [(number, start) for number, start, _ in old])
         else:
-            gone = [{"t": tier, "n": number, "s": start} for number, start, _ in found]
-            for at in range(0, len(gone), 5 * WRITTEN_AT_ONCE):
-                part = gone[at : at + 5 * WRITTEN_AT_ONCE]
-                self.records.write(lambda connection, part=part: connection.execute(DROP_CHUNK, part))  # type: ignore[misc]
-        return len(found) == FOLDED_AT_ONCE
-
-    def _fold(self, tier: int, found: Sequence[tuple[int, int, bytes]]) -> None:
-        """Move chunks into the next tier. A chunk and what becomes of it are changed in one transaction."""
-        step, span = TIERS[tier + 1].step_ms, TIERS[tier + 1].span_ms
-        targets: dict[tuple[int, int], list[tuple[int, Buckets]]] = {}
-        for number, start, body in found:
-            target = targets.setdefault((number, start // span * span), [])
-            target.append((start, bk.folded(self._chunk(tier, start, body), step)))
-        keys = sorted(targets)
-        for at in range(0, len(keys), WRITTEN_AT_ONCE // 2):
-            part = keys[at : at + WRITTEN_AT_ONCE // 2]
-            with self.records.reading() as connection:
-                present = {(n, s): body for n, s, body in self._chunks_of(connection, tier + 1, part)}
-            new: list[dict[str, Any]] = []
-            gone: list[dict[str, Any]] = []
-            marks: dict[int, int] = {}
-            for key in part:
-                pieces = [piece for _, piece in targets[key]]
-                if key in present:
-                    pieces.append(self._chunk(tier + 1, key[1], present[key]))
-                # The same bucket may be there from before: late samples of a time nobody had summed up.
-                merged = bk.folded(bk.joined(pieces), step)
-                new.append(chunk_row(tier + 1, *key, bk.pack_buckets(merged, key[1], step)))
-                gone += [{"t": tier, "n": key[0], "s": start} for start, _ in targets[key]]
-                end_ms = max(start for start, _ in targets[key]) + TIERS[tier].span_ms
-                marks[key[0]] = max(end_ms, marks.get(key[0], 0), self._by_id[key[0]].summed_ms)
-            mark_rows = [{"number": number, "a": end_ms} for number, end_ms in marks.items()]
-            self.records.write(
-                lambda connection, new=new, gone=gone, mark_rows=mark_rows: move_chunks(
-                    connection, new, gone, mark_rows
-                )  # type: ignore[misc]
-            )
-            for number, end_ms in marks.items():
-                self._by_id[number].summed_ms = end_ms
+            for marks in self._chunks.fold(tier, old, {n: self._by_id[n].summed_ms for n, _, _ in old}):
+                for number, end_ms in marks.items():
+                    self._by_id[number].summed_ms = end_ms
+        return len(old) == FOLDED_AT_ONCE
 
     def _forget_series(self, before_ms: int, own: bool) -> None:
         """Series that nothing is left of."""
@@ -608,7 +525,7 @@ class Telemetry:
         }
         if not old:
             return
-        numbers = [known.id for known in old.values()][: 5 * WRITTEN_AT_ONCE]
+        numbers = [known.id for known in old.values()][:ROWS_AT_ONCE]
         with self.records.reading() as connection:
             used = set(
                 connection.execute(select(CHUNK.c.series).where(CHUNK.c.series.in_(numbers)).distinct()).scalars()
@@ -626,7 +543,7 @@ class Telemetry:
             extra = (connection.execute(select(func.count()).select_from(RUN)).scalar() or 0) - self.keep.runs
             if extra <= 0:
                 return False
-            at_once = 5 * WRITTEN_AT_ONCE
+            at_once = ROWS_AT_ONCE
             rows = connection.execute(OLDEST_RUNS.limit(min(extra, at_once)))
             gone = [{"a": source, "b": name} for source, name in rows]
         self.records.write(lambda connection: connection.execute(DROP_RUN, gone))

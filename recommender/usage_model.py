@@ -9,13 +9,15 @@ too little CPU is slow and work that gets too little memory dies. A run that see
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from recommender.advice import Spread
 from recommender.metrics import RunRecord, kind_of
+from recommender.placements import Spread
 from recommender.sizes import Basis, UseEstimate
 
 Floats = NDArray[np.float64]
@@ -49,10 +51,8 @@ class DecayingHistogram:
     """Weighted values in buckets that grow by GROWTH; weights halve every half-life."""
 
     def __init__(self, first: float, most: float, half_life_ms: int) -> None:
-        count = math.ceil(math.log(most / first) / math.log(GROWTH)) + 1
-        self._edges = first * GROWTH ** np.arange(count)
-        """Upper edges."""
-        self._weights = np.zeros(count)
+        self._edges = edges_of(first, most)
+        self._weights = np.zeros(len(self._edges))
         self._half_life_ms = half_life_ms
         self._since_ms = 0
         """Time at which a weight of 1 is worth 1."""
@@ -64,23 +64,39 @@ class DecayingHistogram:
         if not len(values):
             return
         times = np.asarray(at_ms, np.float64)
-        newest = float(times.max())
-        if not self.count:
-            self._since_ms = int(newest)
-        elif newest - self._since_ms > RESCALE * self._half_life_ms:
-            self._weights *= 0.5 ** ((newest - self._since_ms) / self._half_life_ms)
-            self._since_ms = int(newest)
+        self._keep_scale(int(times.max()))
         weights = np.exp2(np.maximum((times - self._since_ms) / self._half_life_ms, -RESCALE))
         at = np.minimum(np.searchsorted(self._edges, np.asarray(values, np.float64)), len(self._edges) - 1)
         np.add.at(self._weights, at, weights)
         self.count += len(values)
+
+    def add_one(self, value: float, at_ms: int) -> None:
+        """The same for a single value, without the arrays: history comes run by run, and by the ten thousand."""
+        self._keep_scale(at_ms)
+        at = min(bisect_left(self._edges, value), len(self._edges) - 1)
+        self._weights[at] += 2.0 ** max((at_ms - self._since_ms) / self._half_life_ms, -RESCALE)
+        self.count += 1
+
+    def _keep_scale(self, newest_ms: int) -> None:
+        if not self.count:
+            self._since_ms = newest_ms
+        elif newest_ms - self._since_ms > RESCALE * self._half_life_ms:
+            self._weights *= 0.5 ** ((newest_ms - self._since_ms) / self._half_life_ms)
+            self._since_ms = newest_ms
 
     def quantile(self, share: float) -> float:
         """The upper edge of the bucket below which lies so much of the weight; 0 while it is empty."""
         sums = np.cumsum(self._weights)
         if not self.count or not sums[-1] > 0:
             return 0.0
-        return float(self._edges[min(int(np.searchsorted(sums, share * sums[-1])), len(self._edges) - 1)])
+        return self._edges[min(int(np.searchsorted(sums, share * sums[-1])), len(self._edges) - 1)]
+
+
+@cache
+def edges_of(first: float, most: float) -> tuple[float, ...]:
+    """Upper edges of the buckets."""
+    count = math.ceil(math.log(most / first) / math.log(GROWTH)) + 1
+    return tuple((first * GROWTH ** np.arange(count)).tolist())
 
 
 class KindUse:
@@ -115,7 +131,7 @@ class KindUse:
         for interval, most in peaks_of(at_ms, memory_mib):
             if interval > self._peak[0]:
                 if self._peak[0] >= 0:
-                    self.memory.add([self._peak[1]], [(self._peak[0] + 1) * PEAK_INTERVAL_MS])
+                    self.memory.add_one(self._peak[1], (self._peak[0] + 1) * PEAK_INTERVAL_MS)
                 self._peak = (interval, most)
             elif interval == self._peak[0]:
                 self._peak = (interval, max(self._peak[1], most))
@@ -156,18 +172,17 @@ class UsageModel:
             use.cpu_asked, use.memory_asked = cpu_asked or use.cpu_asked, memory_asked or use.memory_asked
             use.runs += 1
             memory = float(max(run.peak_memory_mib, 0))
-            died = run.outcome == "failed" or run.attempts > 1
-            if died and memory_asked and memory >= FULL * memory_asked:
+            # More than one attempt tells nothing: most are preemptions.
+            if run.outcome == "failed" and memory_asked and memory >= FULL * memory_asked:
                 memory = max(memory * BUMP, memory + BUMP_MIB)
                 use.bumped += 1
-            at = [run.ended_ms]
             if run.peak_cpu_milli > 0:
-                use.run_cpu.add([run.peak_cpu_milli], at)
+                use.run_cpu.add_one(run.peak_cpu_milli, run.ended_ms)
             if memory:
-                use.memory.add([memory], at)
-                use.run_memory.add([memory], at)
+                use.memory.add_one(memory, run.ended_ms)
+                use.run_memory.add_one(memory, run.ended_ms)
             for group in dict.fromkeys(("", run.tenant)):
-                self._learn_ratio(group, at, max(run.peak_cpu_milli, 0), cpu_asked, memory, memory_asked)
+                self._learn_ratio(group, run.ended_ms, max(run.peak_cpu_milli, 0), cpu_asked, memory, memory_asked)
 
     def estimate(self, tenant: str, name: str, cpu_milli: int, memory_mib: int) -> UseEstimate:
         """Of work that asks for so much for one task. From its own kind where three runs of it have ended, else from
@@ -187,10 +202,12 @@ class UsageModel:
         return UseEstimate(cpu_milli=asked[0], memory_mib=asked[1], runs=0, basis="request")
 
     def _kind(self, kind: str) -> KindUse:
-        return self.kinds.setdefault(kind, KindUse())
+        if kind not in self.kinds:
+            self.kinds[kind] = KindUse()
+        return self.kinds[kind]
 
     def _learn_ratio(
-        self, group: str, at: list[int], cpu: float, cpu_asked: int, memory: float, memory_asked: int
+        self, group: str, at_ms: int, cpu: float, cpu_asked: int, memory: float, memory_asked: int
     ) -> None:
         if group not in self._ratios:
             self._ratios[group] = (
@@ -200,9 +217,9 @@ class UsageModel:
             )
         cpus, memories, runs = self._ratios[group]
         if cpu and cpu_asked:
-            cpus.add([cpu / cpu_asked], at)
+            cpus.add_one(cpu / cpu_asked, at_ms)
         if memory and memory_asked:
-            memories.add([memory / memory_asked], at)
+            memories.add_one(memory / memory_asked, at_ms)
         runs[0] += 1
 
 

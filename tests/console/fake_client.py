@@ -47,10 +47,10 @@ from engine.query import (
 )
 from engine.scaling import Autoscaling, ScalingSpec
 from engine.scaling_report import PoolSize, ScalingReport
-from recommender.advice import PlacementAdvice, PlacementOption, Spread
 from recommender.forecasts import Coverage, Forecast, ForecastRequest, HourAhead, MemberSkill
 from recommender.history import History, HistoryPoint, HistoryRequest, ImportReceipt, RunBatch, SampleBatch
 from recommender.metrics import SeriesKey
+from recommender.placements import PlacementAdvice, PlacementOption, Spread
 from recommender.quotes import Quantiles, Quote, QuoteOption, QuoteRequest, RunTime
 from recommender.recommendations import Recommendation, Recommendations, Simulated, Track
 from recommender.sizes import Need, SizedKind, SizingReport, SizingRequest

@@ -11,7 +11,7 @@ from console.advice_text import bar, forecast_lines
 from console.advisor import Advisor
 from console.cli import run
 from console.forecasts import SCORED_AHEAD, Forecasts
-from console.found_history import FoundHistory
+from console.history_findings import HistoryFindings
 from console.recommendations import Recommender
 from engine.commands import Cordon
 from engine.errors import NotFoundError
@@ -67,6 +67,16 @@ def test_gaps_are_counted_and_three_hours_are_too_short(loop: EngineLoop) -> Non
     assert "the range seen is all" in view.notes[0]
 
 
+def test_an_hour_that_others_measured_in_part_is_not_taken_for_whole(loop: EngineLoop) -> None:
+    telemetry = Telemetry()
+    samples = [Sample("gpu_util", "node", "n1", minute * 60_000, 50.0) for minute in range(90)]
+    telemetry.add(samples, source="prometheus:x")
+    asked = ForecastRequest(subject="node:n1", metric="gpu_util")
+    assert Forecasts(loop, telemetry).answer(asked).made_ms == HOUR_MS
+    telemetry.add([Sample("gpu_util", "node", "n1", 119 * 60_000, 50.0)], source="prometheus:x")
+    assert Forecasts(loop, telemetry).answer(asked).made_ms == 2 * HOUR_MS
+
+
 def test_forecasts_are_kept_as_they_were_made_and_scored_when_their_hour_has_come(loop: EngineLoop) -> None:
     telemetry = Telemetry()
     samples = measured(60)
@@ -108,7 +118,7 @@ def test_a_bar_is_as_long_as_its_p90() -> None:
 
 def test_what_was_promised_is_read_from_the_history_when_it_is_due(loop: EngineLoop) -> None:
     telemetry = Telemetry()
-    history = FoundHistory(loop, telemetry, Forecasts(loop, telemetry))
+    history = HistoryFindings(loop, telemetry, Forecasts(loop, telemetry))
     recommender = Recommender(loop, Advisor(loop), more=history, read=history.read, others=history.others)
     loop.call(lambda engine: engine.command(Cordon(ids=("g0",))))
     pass_to(loop, 3)
@@ -129,7 +139,7 @@ def test_what_was_promised_is_read_from_the_history_when_it_is_due(loop: EngineL
 
 def test_an_empty_history_finds_nothing_and_says_nothing(loop: EngineLoop) -> None:
     telemetry = Telemetry()
-    history = FoundHistory(loop, telemetry, Forecasts(loop, telemetry))
+    history = HistoryFindings(loop, telemetry, Forecasts(loop, telemetry))
     assert history(loop.call(lambda engine: engine.overview())) == ([], [])
     assert history.read("waiting", "queue", "a", 0, HOUR_MS) is None
     with pytest.raises(NotFoundError):

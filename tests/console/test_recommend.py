@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 from console.advisor import Advisor
 from console.app import MusterApp
 from console.cli import ACTIONS, run
-from console.found_history import cell_now
+from console.history_findings import cell_now
 from console.local_client import LocalClient
 from console.recommendations import Recommender, command
 from console.screens.recommendations import RecommendationsPane

@@ -13,7 +13,7 @@ from console.cli import run as muster
 from engine.errors import SpecError
 from engine.traces.trace import Problems
 from recommender.backtest_spot import backtest
-from recommender.spot_price import Changes, forecast, hourly, odds_of_interruption, read
+from recommender.spot_price import Changes, forecast, hourly, read
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "spot_ec2_2015"
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC).timestamp()
@@ -41,12 +41,11 @@ def rows(prices: np.ndarray) -> list[str]:
     return [f"{stamp:%Y-%m-%d %H:%M:%S+00:00},{price:.4f}" for stamp, price in zip(stamps, prices, strict=True)]
 
 
-def test_hours_are_time_weighted_means_with_their_highest_price() -> None:
+def test_hours_are_time_weighted_means() -> None:
     made = changes((0.5, 1.0), (1.25, 5.0), (1.5, 1.0), (3.0, 2.0), (4.25, 9.0))
     found = hourly(made)
     assert found.first_hour == BEGIN // 3600 + 1
     assert found.mean == pytest.approx([0.25 * 1 + 0.25 * 5 + 0.5 * 1, 1, 2])
-    assert found.most.tolist() == [5, 1, 2]
 
 
 def test_the_future_changes_no_forecast() -> None:
@@ -70,20 +69,6 @@ def test_a_short_past_gives_its_last_value_and_none_is_refused() -> None:
     assert 0.05 < forecast(jumping(30)) < 2
     with pytest.raises(SpecError, match="none"):
         forecast([])
-
-
-def test_odds_are_the_share_of_windows_in_which_the_price_passed_the_bid() -> None:
-    most = [1, 1, 3, 1, 1, 1, 1, 1]
-    # Of windows of three hours, those that begin at hours 0 and 1 meet the third; none begins in it.
-    odds = odds_of_interruption(most, 2, 3)
-    assert (odds.share, odds.windows, odds.apart) == (2 / 5, 5, 2)
-    assert odds_of_interruption(most, 3, 3).share == 0
-    assert odds_of_interruption(most, 0.5, 3).share is None
-    assert odds_of_interruption(most, 2, 9).share is None
-    assert odds_of_interruption([], 1, 1).windows == 0
-    assert odds_of_interruption([], 1, 2, hazard_permille_hour=100).share == pytest.approx(0.19)
-    with pytest.raises(SpecError, match="hours"):
-        odds_of_interruption(most, 2, 0)
 
 
 def test_figures_are_objects_by_method(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

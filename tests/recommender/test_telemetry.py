@@ -14,9 +14,10 @@ from sqlalchemy import func, select, update
 
 from engine.errors import SpecError
 from engine.records import Records
+from recommender.chunks import FOLDED_AT_ONCE
 from recommender.metrics import METRICS, OFS, RunRecord, Sample, SeriesKey, kind_of
 from recommender.retention import DAY_MS, HOUR_MS, MINUTE_MS, Retention
-from recommender.telemetry import FOLDED_AT_ONCE, Telemetry
+from recommender.telemetry import Telemetry
 from recommender.telemetry_tables import CHUNK, SERIES
 
 T0 = 1_700_000_400_000 // HOUR_MS * HOUR_MS
@@ -168,6 +169,13 @@ def test_what_cannot_be_is_refused_by_its_reason(bad: Sample, reason: str) -> No
     ((why, count),) = refused.items()
     assert reason in why
     assert count == 1
+
+
+def test_numbers_beyond_any_float_are_refused_and_the_rest_is_taken() -> None:
+    kept, refused = Telemetry(), Counter[str]()
+    rows = [("demand_gpu", "queue", "a", (10**400, -(10**400), 60_000), (1.0, 2.0, 3.0))]
+    assert kept.add_rows(rows, refused=refused) == 1
+    assert refused == {"at no possible time": 2}
 
 
 def test_nobody_else_tells_what_the_cell_measures_itself() -> None:

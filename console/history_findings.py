@@ -56,7 +56,7 @@ class CellNow(NamedTuple):
     waiting_cpu: int
 
 
-class FoundHistory:
+class HistoryFindings:
     """May be used by one thread at a time, but not by the engine's own."""
 
     def __init__(
