@@ -18,9 +18,7 @@ from engine.state import State
 class Autoscaler:
     """Scans at whole multiples of `Autoscaling.scan_every_ms`, while some pool grows by itself."""
 
-    def __init__(
-        self, state: State, emit: Callable[[ev.AnyEvent], None], forecaster: Forecaster | None = None
-    ) -> None:
+    def __init__(self, state: State, emit: Callable[[ev.AnyEvent], None], forecaster: Forecaster | None = None) -> None:
         self._state = state
         self._emit = emit
         self._rules = -1

@@ -60,7 +60,7 @@ class Catalogue:
         )
         at = f"{where}.{'spot' if spot else 'machine_type'}"
         if regions != [""] and not (region in regions or (not region and len(regions) == 1)):
-            few = ", ".join(sorted(regions)[:8])
+            few = ", ".join(each or "one without a name" for each in sorted(regions)[:8])
             raise SpecError(
                 f"{where}.scaling.region",
                 f"{self.name} has no price of {machine_type} in region {shown(region)}"
@@ -91,11 +91,11 @@ class Catalogue:
         regions = self._regions_of(machine_type, where, "Name one that is on the list")
         found = [each for each in regions if each == region or not region]
         if not found:
-            few = ", ".join(sorted(regions)[:8])
+            few = ", ".join(each or "one without a name" for each in sorted(regions)[:8])
             raise SpecError(
                 where,
                 f"{self.name} has no price of {machine_type} in region {shown(region)}",
-                f"There are: {few}" if few else "The list names no regions: leave it out",
+                f"There are: {few}" if any(regions) else "The list names no regions: leave it out",
             )
         return [(each, self._offers[machine_type, each]) for each in found]
 

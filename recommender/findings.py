@@ -41,6 +41,8 @@ OVERRUN = 2
 """A run past this many times the p90 of its likes is a finding."""
 CALIBRATED_PERMILLE = (800, 980)
 """A p90 that covered fewer, or more, of the past runs than this is not to be leaned on."""
+CLOSE = ("name", "request")
+"""What likes have to share, one or the other: a service and a test of one tenant and size are not alike."""
 LEAST_LIKES = 20
 """Finished likes below which their p90 says little."""
 LEAST_SCORED = 30
@@ -344,7 +346,7 @@ def overruns(
             continue
         judged += 1
         its = likely.get(row["id"])
-        if its is None:
+        if its is None or not any(word in its.level for word in CLOSE):
             silent += 1
         elif row["run"] <= OVERRUN * its.p90_ms:
             continue

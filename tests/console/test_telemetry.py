@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from console import cli
@@ -17,9 +19,11 @@ from console.advisor import Advisor
 from console.archive import Archive
 from console.collector import Collector, kept_by
 from console.local_client import LocalClient
-from engine.commands import Submit
+from engine import gauges
+from engine.commands import Requeue, Submit
 from engine.control import Engine
 from engine.errors import SpecError
+from engine.gauges import Gauges
 from engine.loop import EngineLoop
 from engine.records import Records, RecordsError
 from engine.usage import UsageSample
@@ -135,6 +139,30 @@ def test_after_a_restart_nothing_is_missed_or_counted_twice(tmp_path: Path) -> N
         assert telemetry.run_counts() == {"cell": 3}
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 100])
+def test_a_cell_met_in_parts_is_known_as_by_a_look(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    monkeypatch.setattr(gauges, "AT_ONCE", at_once)
+    with kept_cell() as (loop, _, _):
+        submit(loop, "ended-before")
+        passes(loop, 2 * HOUR_MS)
+        submit(loop, "runs-on", "ends", "stopped", "waits", "waits-too")
+        passes(loop, HOUR_MS // 2)
+        since_ms = loop.call(lambda engine: engine.now_ms)
+        met, looked = Gauges(since_ms), Gauges(0)
+        loop.call(lambda engine: looked.look(engine.state, since_ms))
+        while not loop.call(lambda engine: met.meet(engine.state)):
+            pass
+        loop.call(lambda engine: engine.command(Requeue(ids=("stopped",))))
+        submit(loop, "new")
+        passes(loop, HOUR_MS)
+        for _ in range(2):
+            looks = loop.call(lambda engine: [each.look(engine.state, engine.now_ms) for each in (met, looked)])
+            for name, *columns in zip(looks[0]._fields, *looks, strict=True):
+                np.testing.assert_equal(columns[0], columns[1], name)
+            passes(loop, HOUR_MS)
+        assert len(looks[0].ended_rows) > 0
+
+
 def test_a_journal_without_history_begins_it_with_the_ends_it_knows(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     engine = Engine.open(path, cell=small_cell())
@@ -166,19 +194,44 @@ def test_what_tasks_use_is_kept_by_kind_and_with_the_run() -> None:
         assert (run.peak_cpu_milli, run.peak_memory_mib) == (1500, 3001)
 
 
-def test_a_full_disk_ends_the_keeping_by_its_reason_and_not_the_cell(tmp_path: Path) -> None:
+def fill(archive: Archive) -> None:
+    """The database's file gets no more pages from now on, and those it has are full."""
+
     def full(connection: Any) -> None:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
         connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}").all()
 
+    archive.telemetry.records.write(full)
+    times = tuple(START_MS - MINUTE_MS * i for i in range(3000))
+    row = SampleRow("node_load", "node", "g0", times, tuple(math.sin(at) for at in times))
+    with pytest.raises(RecordsError, match="is full"):
+        archive.import_samples(SampleBatch(source="elsewhere", series=(row,)))
+
+
+def test_what_ended_while_nothing_could_be_written_is_kept_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.records.RETRY_S", 0.0)
+    monkeypatch.setattr("engine.records.BUSY_S", 0.0)
+    path = tmp_path / "journal.db"
+    with kept_cell(path) as (loop, telemetry, collector), closing(sqlite3.connect(path)) as other:
+        submit(loop, "a", "b", tasks=2)
+        collector.collect()
+        passes(loop, 2 * HOUR_MS)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(RecordsError, match="locked"):
+            collector.collect()
+        other.rollback()
+        passes(loop, HOUR_MS)
+        collector.collect()
+        assert total(telemetry, "finished") == len(telemetry.runs(0, 2**50, 10)) == 2
+
+
+def test_a_full_disk_ends_the_keeping_by_its_reason_and_not_the_cell(tmp_path: Path) -> None:
     with kept_cell(tmp_path / "journal.db") as (loop, telemetry, collector):
         collector.collect()
-        telemetry.records.write(full)
         archive = Archive(loop, telemetry)
-        times = tuple(START_MS - MINUTE_MS * i for i in range(3000))
-        row = SampleRow("node_load", "node", "g0", times, tuple(math.sin(at) for at in times))
-        with pytest.raises(RecordsError, match="is full"):
-            archive.import_samples(SampleBatch(source="elsewhere", series=(row,)))
+        fill(archive)
         with pytest.raises(RecordsError, match="is full"):
             collector.collect()
         client = LocalClient(loop, Gate(loop.engine), Advisor(loop), archive=archive)

@@ -197,6 +197,13 @@ def test_late_runs_of_one_kind_are_one_finding() -> None:
     assert one.id == found[0].id
 
 
+def test_runs_that_share_only_tenant_and_size_are_no_measure() -> None:
+    far = {"r1": msgspec.structs.replace(LIKES["r1"], level="tenant and size")}
+    found, [unknown] = findings.overruns(running(run(9 * HOUR)), far, SCORED)
+    assert found == []
+    assert unknown.startswith("1 of 1 running workloads have too few finished likes")
+
+
 def test_few_likes_say_nothing_while_the_owner_asked_for_longer() -> None:
     few = {"r1": msgspec.structs.replace(LIKES["r1"], samples=findings.LEAST_LIKES - 1)}
     found, [unknown] = findings.overruns(running(run(3 * HOUR, 9 * HOUR)), few, SCORED)
