@@ -232,7 +232,7 @@ def followed_text(followed: Followed) -> str:
 def tried_text(simulated: Simulated, now_ms: int, *, brief: bool = True) -> str:
     """How the try on the twin stands."""
     if simulated.state == "none":
-        return f"not: {printable(simulated.why)}"
+        return f"not tried: {printable(simulated.why)}"
     if simulated.state == "failed":
         return f"failed: {printable(simulated.why)}"
     if simulated.state == "waiting" or not simulated.figures:

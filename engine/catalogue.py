@@ -156,6 +156,14 @@ def read_catalogue(path: str | Path) -> Catalogue:
         machine_type, region = at.text(row, at.type), at.text(row, at.region)
         if not machine_type:
             raise _wrong(path.name, line, columns[at.type], "names no machine type", "Give one, or take the line out")
+        if at.region >= 0 and not region:
+            raise _wrong(
+                path.name,
+                line,
+                columns[at.region],
+                f"names no region for {shown(machine_type)}",
+                "Give one; a list that holds everywhere has no such column",
+            )
         if (machine_type, region) in offers:
             first = offers[machine_type, region].line
             raise _wrong(

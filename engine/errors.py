@@ -72,12 +72,12 @@ class JournalBusy(JournalError):
 
 
 class TraceError(MusterError):
-    """One line of a trace is not what its format says."""
+    """One line of a trace is not what its format says; line 0 is the file as a whole."""
 
     code = "trace"
 
     def __init__(self, file: str, line: int, column: str, problem: str) -> None:
-        super().__init__(f"{file}:{line}: column {column}: {problem}")
+        super().__init__(f"{file}:{line}: column {column}: {problem}" if line else f"{file}: {problem}")
         self.file = file
         self.line = line
         self.column = column
