@@ -7,6 +7,7 @@ checking what was promised.
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -47,6 +48,8 @@ TRIED = 3
 """So many of the first are tried on the twin without being asked for."""
 AGAIN_MS = HOUR_MS // 2
 """Cell time after which what was tried is tried again."""
+WATCHED_S = 600.0
+"""Wall seconds since somebody last asked after which nothing is tried: a cell that nobody looks at keeps its cores."""
 JUDGED_AT_ONCE = 10
 """Promises looked at in one turn: each is some tenths of a second's reading where many others are compared with it."""
 SHOWN_FOLLOWED = 20
@@ -100,6 +103,7 @@ class Recommender:
         """Ids somebody asked to see tried."""
         self._found: Found | None = None
         self._looked_s = 0.0
+        self._asked_s = -math.inf
         self._took_s = 0.0
         """Wall seconds of the last look."""
         self._lock = threading.RLock()
@@ -125,6 +129,7 @@ class Recommender:
 
     def recommendations(self) -> Recommendations:
         """Everything that is found now, or was at the last look where they are made in the background."""
+        self._asked_s = time.monotonic()
         return self._view(self._look(OLD_S if self._thread.is_alive() else 0.0))
 
     def _view(self, found: Found) -> Recommendations:
@@ -294,6 +299,8 @@ class Recommender:
             asked = by_id.get(self._wanted.popleft())
             if asked is not None and self._is_due(asked, found.now_ms):
                 return asked
+        if time.monotonic() - self._asked_s > WATCHED_S:
+            return None
         first = [s for _, s in found.rated if not self._shelf.standings[s.id].rejected][:TRIED]
         return next((suggestion for suggestion in first if self._is_due(suggestion, found.now_ms)), None)
 

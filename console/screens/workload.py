@@ -62,7 +62,8 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
             left.insert(1, self._eta_section(self._eta, width))
         if self._likely is not None and detail.state not in OVER:
             lines = tuple(map(text_line, wrap(estimate_line(self._likely), width)))
-            left.insert(len(left) - 1, Section("How long it runs", lines))
+            # Behind where it runs, which comes first on a small screen.
+            right.insert(1, Section("How long it runs", lines))
         return left, right
 
     def _draw(self) -> None:

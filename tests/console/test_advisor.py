@@ -279,7 +279,7 @@ def test_advice_finds_forgotten_cordons_and_late_runs_in_the_live_cell(loop: Eng
     told = Advisor(loop)
     assert told.advice().suggestions == ()
     finish(loop, "train", [5] * 40)
-    submit(loop, "train-late", run=10_000 * MINUTE)
+    submit(loop, "train-99", run=10_000 * MINUTE)
     loop.call(lambda engine: engine.command(Cordon(ids=("g3", "c1"))))
     pass_time(loop, CORDONED_MS + MINUTE)
     version = loop.call(lambda engine: engine.version)
@@ -287,7 +287,7 @@ def test_advice_finds_forgotten_cordons_and_late_runs_in_the_live_cell(loop: Eng
     assert found.version == version
     assert {(item.action, item.targets) for item in found.suggestions} == {
         ("uncordon", ("g3", "c1")),
-        ("notify", ("train-late",)),
+        ("notify", ("train-99",)),
     }
     assert found.unknown == ()
     assert loop.call(lambda engine: engine.version) == version
