@@ -142,9 +142,6 @@ class Ledger(Table):
         """What of that went into work that was lost and had to be done again, micro-USD, rounded down."""
         return self.wasted_whole[row]
 
-    def wasted_grains_of(self, row: int) -> int:
-        return self.wasted_whole[row] * GRAINS + self.wasted_rest[row]
-
     def spent(self, now_ms: int) -> int:
         """What all workloads have been charged, micro-USD, rounded down."""
         return self.spent_grains(now_ms) // GRAINS

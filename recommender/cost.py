@@ -12,6 +12,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from statistics import NormalDist
+from typing import Any
 
 from engine.ledger import GRAINS
 from engine.outlook import Attempt, Options, OptionTrial
@@ -80,14 +81,8 @@ def priced(candidate: Candidate, trial: OptionTrial, options: Options, likely: S
     else:
         duration, cost = _until_end(candidate, likely, wait_ms)
         odds, odds_basis = _odds(candidate, likely)
-    return QuoteOption(
-        kind=candidate.kind,
-        label=candidate.label,
-        pool=candidate.pool,
-        machine_type=candidate.machine_type,
-        region=candidate.region,
-        gpu_model=candidate.gpu_model,
-        spot=candidate.spot,
+    return _option(
+        candidate,
         asked_start_ms=asked_ms,
         start_ms=start,
         chance_permille=chance,
@@ -115,14 +110,8 @@ def as_if_free(candidate: Candidate, likely: Sequence[int]) -> QuoteOption:
     duration, cost = _until_end(candidate, likely, 0)
     odds, odds_basis = _odds(candidate, likely)
     at_ms = candidate.asked_start_ms
-    return QuoteOption(
-        kind=candidate.kind,
-        label=candidate.label,
-        pool=candidate.pool,
-        machine_type=candidate.machine_type,
-        region=candidate.region,
-        gpu_model=candidate.gpu_model,
-        spot=candidate.spot,
+    return _option(
+        candidate,
         asked_start_ms=at_ms,
         start_ms=Quantiles(p10=at_ms, p50=at_ms, p90=at_ms),
         chance_permille=None,
@@ -137,6 +126,20 @@ def as_if_free(candidate: Candidate, likely: Sequence[int]) -> QuoteOption:
         seeds=0,
         arrivals=False,
         notes=(*candidate.notes, "further ahead than can be run: the queue of that time is not known"),
+    )
+
+
+def _option(candidate: Candidate, **found: Any) -> QuoteOption:
+    """What the candidate is, and what was found of it: the other fields of a QuoteOption."""
+    return QuoteOption(
+        kind=candidate.kind,
+        label=candidate.label,
+        pool=candidate.pool,
+        machine_type=candidate.machine_type,
+        region=candidate.region,
+        gpu_model=candidate.gpu_model,
+        spot=candidate.spot,
+        **found,
     )
 
 

@@ -12,6 +12,7 @@ from engine import events as ev
 from engine import mig
 from engine.capacity import NOWHERE, OPEN
 from engine.control import Engine
+from engine.ledger import GRAINS
 from engine.model import (
     LEVELS,
     RESOURCES,
@@ -288,7 +289,8 @@ def _check_ledger(state: State) -> None:
     assert charged == sum(books.accounts.amount(row, now_ms) for row in range(len(by_account))), "accounts"
     assert charged <= books.total_grains(now_ms), "more is charged than the nodes cost"
     for row in range(len(w.ids)):
-        assert 0 <= books.wasted_grains_of(row) <= books.grains_of(row, now_ms), f"waste of {w.ids[row]}"
+        wasted = books.wasted_whole[row] * GRAINS + books.wasted_rest[row]
+        assert 0 <= wasted <= books.grains_of(row, now_ms), f"waste of {w.ids[row]}"
     for budget, spec in enumerate(budgets.specs):
         covered = [
             row
