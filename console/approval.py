@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from console.wishes import finish
+from runbooks.plan import asks
 
 if TYPE_CHECKING:
     from console.actions import Action
@@ -15,4 +16,4 @@ if TYPE_CHECKING:
 async def propose(app: MusterApp, action: Action, ids: tuple[str, ...]) -> str:
     """What to tell the person in the end. Raises MusterError when the engine refuses or does not answer."""
     name = cast("ActionName", action.id)
-    return await finish(app, action, lambda: app.client().propose(name, ids), action.shell_line(ids))
+    return await finish(app, action, lambda: app.client().propose(asks(name, ids)), action.shell_line(ids))

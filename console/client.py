@@ -15,7 +15,6 @@ from engine.errors import RefusedError
 if TYPE_CHECKING:
     from engine.commands import AnyCommand, Receipt
     from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
-    from engine.model import ReservationSpec
     from engine.outlook import Ask, RunStatus, ScoreReport
     from engine.query import (
         Changes,
@@ -38,16 +37,8 @@ if TYPE_CHECKING:
     from recommender.quotes import Quote, QuoteRequest
     from recommender.recommendations import Recommendation, Recommendations
     from recommender.sizes import SizingReport, SizingRequest
-    from runbooks.plan import (
-        ActionName,
-        MoneyChange,
-        Outcome,
-        Proposal,
-        QueueChange,
-        RequestChange,
-        ScalingChange,
-        WorkloadMove,
-    )
+    from runbooks.identity import Signed
+    from runbooks.plan import Outcome, Proposal, Request
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,24 +205,20 @@ class Client(Protocol):
         """Submissions and definitions. Actions on what exists go through propose and approve."""
         ...
 
-    def propose(
-        self,
-        action: ActionName,
-        targets: tuple[str, ...],
-        reason: str = "",
-        *,
-        queue: QueueChange | None = None,
-        reservation: ReservationSpec | None = None,
-        moves: tuple[WorkloadMove, ...] = (),
-        resize: RequestChange | None = None,
-        money: MoneyChange | None = None,
-        scaling: ScalingChange | None = None,
-    ) -> Proposal:
-        """Resolve, simulate on a fork and show. Changes nothing. `queue` and what follows it as in a plan."""
+    def propose(self, request: Request) -> Proposal:
+        """Resolve, simulate on a fork, and put to the vote. Changes nothing."""
         ...
 
-    def approve(self, proposal_id: str, digest: str) -> Outcome:
-        """Execute exactly the plan whose digest was shown."""
+    def proposals(self, states: tuple[str, ...] = (), limit: int = 200) -> tuple[Proposal, ...]:
+        """Those in these states of `runbooks.life`, or all, newest first."""
+        ...
+
+    def proposal(self, proposal_id: str) -> Proposal:
+        """As it stands now, with its votes and what was done."""
+        ...
+
+    def approve(self, proposal_id: str, digest: str, comment: str = "", signed: Signed | None = None) -> Outcome:
+        """Vote yes to exactly the plan whose digest was shown; when that was the last vote needed, carry it out."""
         ...
 
     def close(self) -> None: ...

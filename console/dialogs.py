@@ -72,7 +72,7 @@ class ConfirmDialog(Dialog):
 
     @property
     def _deed(self) -> str:
-        return self._proposal.plan.action.replace("_", " ")
+        return self._proposal.plan.steps[0].act.action.replace("_", " ")
 
     def compose(self) -> ComposeResult:
         with Vertical():
@@ -143,7 +143,7 @@ def proposal_sections(proposal: Proposal, shell: str, width: int) -> list[Sectio
         Line(((f"{number:>4}  ", "dim"), (cut(printable(step), width - 6), "")))
         for number, step in enumerate(proposal.steps, 1)
     ]
-    count = len(proposal.plan.targets)
+    count = len({target for step in proposal.plan.steps for target in step.act.targets})
     tier = Line(((f"{proposal.tier}    ", "warn"), (_TIERS[proposal.tier], "")))
     state = f"  simulated on state v{proposal.version:,}"
     plan = Line((("plan  ", "dim"), (printable(proposal.digest)[:16], ""), (state, "dim")))

@@ -13,7 +13,7 @@ from console.show import write_json, write_lines
 from console.text import NONE, duration, printable
 from engine.errors import RefusedError, SpecError
 from engine.query import ConsolidationRequest
-from runbooks.plan import WorkloadMove
+from runbooks.plan import WorkloadMove, asks
 
 if TYPE_CHECKING:
     from console.client import Client
@@ -161,7 +161,7 @@ def proposed(client: Client, answer: Consolidation, reason: str) -> Proposal:
         WorkloadMove(id=move.id, was=tuple(place.node for place in move.was), to=move.nodes)
         for move in answer.found.moves
     )
-    return client.propose("consolidate", tuple(move.id for move in moves), reason, moves=moves)
+    return client.propose(asks("consolidate", tuple(move.id for move in moves), reason, moves=moves))
 
 
 def consolidation_lines(answer: Consolidation) -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,6 +17,7 @@ from console.recommendations import Recommender
 from console.version import VERSION
 from engine.commands import AddNodes, AddPools, AddPriorityClasses, AddQueues, Define, Submit
 from engine.errors import RefusedError
+from runbooks.identity import OWNER, THIS_ACCOUNT, Actor
 
 if TYPE_CHECKING:
     from console.advisor import Advisor
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from engine.control import Engine
     from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
     from engine.loop import EngineLoop
-    from engine.model import ReservationSpec
     from engine.outlook import Ask, RunStatus, ScoreReport
     from engine.query import (
         Changes,
@@ -48,17 +49,8 @@ if TYPE_CHECKING:
     from recommender.recommendations import Recommendation, Recommendations
     from recommender.sizes import SizingReport, SizingRequest
     from runbooks.gate import Gate
-    from runbooks.plan import (
-        ActionName,
-        MoneyChange,
-        Outcome,
-        Plan,
-        Proposal,
-        QueueChange,
-        RequestChange,
-        ScalingChange,
-        WorkloadMove,
-    )
+    from runbooks.identity import Signed
+    from runbooks.plan import Outcome, Proposal, Request
 
 REQUESTS = (Submit, Define, AddPools, AddNodes, AddQueues, AddPriorityClasses)
 """Commands that need no approval: they add, they do not touch what exists."""
@@ -67,7 +59,8 @@ REQUESTS = (Submit, Define, AddPools, AddNodes, AddQueues, AddPriorityClasses)
 class LocalClient:
     """Implements `console.client.Client` over an engine loop, a gate and an advisor of this process.
 
-    `who` is the person in whose name is proposed and approved; `name` is the engine's name for the header.
+    `actor` is in whose name is asked, by default the account of this process; `who` is how the recommender calls them;
+    `name` is the engine's name for the header.
     """
 
     def __init__(
@@ -78,6 +71,7 @@ class LocalClient:
         read_only: bool = False,
         *,
         who: str = "",
+        actor: Actor = THIS_ACCOUNT,
         name: str = "local",
         recommender: Recommender | None = None,
         forecasts: Forecasts | None = None,
@@ -94,7 +88,15 @@ class LocalClient:
         self._insights = insights or Insights(loop, self._archive)
         self._quotes = Quotes(loop, advisor)
         self._who = who or user_name()
+        self._actor = actor
         self._name = name
+
+    def acting_as(self, actor: Actor) -> LocalClient:
+        """The same client in another's name."""
+        other = copy.copy(self)
+        other._actor = actor
+        other._who = actor.subject if actor.subject != OWNER else self._who
+        return other
 
     def health(self) -> Health:
         def read(engine: Engine) -> Health:
@@ -226,35 +228,26 @@ class LocalClient:
         refuse_action(command)
         return self._loop.call(lambda engine: engine.command(command))
 
-    def propose(
-        self,
-        action: ActionName,
-        targets: tuple[str, ...],
-        reason: str = "",
-        *,
-        queue: QueueChange | None = None,
-        reservation: ReservationSpec | None = None,
-        moves: tuple[WorkloadMove, ...] = (),
-        resize: RequestChange | None = None,
-        money: MoneyChange | None = None,
-        scaling: ScalingChange | None = None,
-    ) -> Proposal:
+    def propose(self, request: Request) -> Proposal:
         self._refuse_if_read_only()
-        specs: Any = {
-            "queue": queue, "reservation": reservation, "moves": moves, "resize": resize, "money": money,
-            "scaling": scaling,
-        }  # fmt: skip
-        return self._loop.call(lambda _: self._gate.propose(action, targets, reason, self._who, **specs))
+        return self._loop.call(lambda _: self._gate.propose(self._actor, request))
 
-    def approve(self, proposal_id: str, digest: str) -> Outcome:
+    def proposals(self, states: tuple[str, ...] = (), limit: int = 200) -> tuple[Proposal, ...]:
+        return self._loop.call(lambda _: self._gate.proposals(states, limit))
+
+    def proposal(self, proposal_id: str) -> Proposal:
+        return self._loop.call(lambda _: self._gate.proposal(proposal_id))
+
+    def approve(self, proposal_id: str, digest: str, comment: str = "", signed: Signed | None = None) -> Outcome:
         self._refuse_if_read_only()
-
-        def approve(_: Engine) -> tuple[Plan | None, Outcome]:
-            return self._gate.plan(proposal_id), self._gate.approve(proposal_id, digest, self._who)
-
-        plan, outcome = self._loop.call(approve)
-        if plan is not None:
-            self._recommender.acted(plan, self._who)
+        outcome, shown = self._loop.call(
+            lambda _: (
+                self._gate.approve(self._actor, proposal_id, digest, comment, signed),
+                self._gate.proposal(proposal_id),
+            )
+        )
+        if outcome.changed:
+            self._recommender.acted(shown, self._who)
         return outcome
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from console.advisor import Advisor
     from engine.loop import EngineLoop
     from engine.query import Overview
-    from runbooks.plan import Plan
+    from runbooks.plan import Proposal
 
 FRESH_S = 5.0
 """Wall seconds for which a look is good for who asks about one that it found."""
@@ -189,15 +189,15 @@ class Recommender:
             self._shelf.reject(found.suggestion, who, reason, self._found.now_ms if self._found is not None else 0)
         return self.recommendation(id_)
 
-    def acted(self, plan: Plan, who: str) -> None:
+    def acted(self, proposal: Proposal, who: str) -> None:
         """A plan was approved and executed. Never fails: what is noted here is not what was asked for."""
         with self._lock:
             if self._found is None:
                 return
-            matches = done_by(plan.action, plan.targets, plan.reason)
+            matches = [done_by(step.act.action, step.act.targets, proposal.reason) for step in proposal.plan.steps]
             try:
                 for _, suggestion in self._found.rated:
-                    if matches(suggestion):
+                    if any(is_it(suggestion) for is_it in matches):
                         self._shelf.acted(suggestion, who, self._loop.call(lambda engine: engine.now_ms))
             except MusterError as error:
                 _log(f"what was acted on is not remembered: {error.problem}")

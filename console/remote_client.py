@@ -12,7 +12,6 @@ from console.client import Health, RuntimeEstimate, refuse_read_only
 from engine.commands import AnyCommand, Receipt
 from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
 from engine.errors import MusterError, SpecError, UnreachableError, of_code
-from engine.model import ReservationSpec
 from engine.outlook import MOST_STRETCH, Ask, RunStatus, ScoreReport
 from engine.query import (
     Changes,
@@ -29,16 +28,8 @@ from engine.query import (
     WorkloadDetail,
 )
 from engine.scaling_report import ScalingReport
-from runbooks.plan import (
-    ActionName,
-    MoneyChange,
-    Outcome,
-    Proposal,
-    QueueChange,
-    RequestChange,
-    ScalingChange,
-    WorkloadMove,
-)
+from runbooks.identity import Signed
+from runbooks.plan import Outcome, Proposal, Request
 
 if TYPE_CHECKING:
     from recommender.forecasts import Forecast, ForecastRequest
@@ -196,27 +187,19 @@ class RemoteClient:
     def command(self, command: AnyCommand) -> Receipt:
         return self._change("/v1/command", Receipt, command)
 
-    def propose(
-        self,
-        action: ActionName,
-        targets: tuple[str, ...],
-        reason: str = "",
-        *,
-        queue: QueueChange | None = None,
-        reservation: ReservationSpec | None = None,
-        moves: tuple[WorkloadMove, ...] = (),
-        resize: RequestChange | None = None,
-        money: MoneyChange | None = None,
-        scaling: ScalingChange | None = None,
-    ) -> Proposal:
-        specs = {
-            "queue": queue, "reservation": reservation, "moves": moves, "resize": resize, "money": money,
-            "scaling": scaling,
-        }  # fmt: skip
-        return self._change("/v1/propose", Proposal, {"action": action, "targets": targets, "reason": reason, **specs})
+    def propose(self, request: Request) -> Proposal:
+        return self._change("/v1/propose", Proposal, request)
 
-    def approve(self, proposal_id: str, digest: str) -> Outcome:
-        return self._change("/v1/approve", Outcome, {"proposal": proposal_id, "digest": digest})
+    def proposals(self, states: tuple[str, ...] = (), limit: int = 200) -> tuple[Proposal, ...]:
+        query = {"states": ",".join(states), "limit": str(limit)}
+        return self._read("GET", "/v1/proposals", tuple[Proposal, ...], params=query)
+
+    def proposal(self, proposal_id: str) -> Proposal:
+        return self._get(f"/v1/proposals/{quote(proposal_id, safe='')}", Proposal)
+
+    def approve(self, proposal_id: str, digest: str, comment: str = "", signed: Signed | None = None) -> Outcome:
+        vote = {"proposal": proposal_id, "digest": digest, "comment": comment, "signed": signed}
+        return self._change("/v1/approve", Outcome, vote)
 
     def call_as_agent(self, what: str, body: object, kind: type[T]) -> T:
         """What an agent on a node says, and the answer (`console.agents`)."""

@@ -39,14 +39,14 @@ from console.local_client import refuse_action
 from engine.commands import AnyCommand
 from engine.costs import ShowbackRequest
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
-from engine.model import ReservationSpec
 from engine.outlook import Ask
 from engine.query import ConsolidationRequest, Query
 from recommender.forecasts import ForecastRequest
 from recommender.history import HistoryRequest, RunBatch, SampleBatch
 from recommender.quotes import QuoteRequest
 from recommender.sizes import SizingRequest
-from runbooks.plan import ActionName, MoneyChange, QueueChange, RequestChange, ScalingChange, WorkloadMove
+from runbooks import plan
+from runbooks.identity import Signed
 
 if TYPE_CHECKING:
     from engine.loop import EngineLoop
@@ -56,6 +56,7 @@ T = TypeVar("T")
 MAX_BODY_BYTES = 64 * 2**20
 LONGEST_WAIT_S = 60.0
 MOST_CHANGES = 10_000
+MOST_PROPOSALS = 1_000
 
 STATUS = {
     "invalid": 400,
@@ -81,21 +82,11 @@ class TooLarge(SpecError):
     """A body above MAX_BODY_BYTES: answered with 413."""
 
 
-class ProposeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    action: ActionName
-    targets: tuple[str, ...]
-    reason: str = ""
-    queue: QueueChange | None = None
-    reservation: ReservationSpec | None = None
-    moves: tuple[WorkloadMove, ...] = ()
-    resize: RequestChange | None = None
-    money: MoneyChange | None = None
-    scaling: ScalingChange | None = None
-
-
 class ApproveBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     proposal: str
     digest: str
+    comment: str = ""
+    signed: Signed | None = None
 
 
 class RejectBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -186,6 +177,8 @@ class Faces:
             Route("/v1/command", self.command, methods=["POST"]),
             Route("/v1/propose", self.propose, methods=["POST"]),
             Route("/v1/approve", self.approve, methods=["POST"]),
+            Route("/v1/proposals", self.proposals, methods=["GET"]),
+            Route("/v1/proposals/{id}", self.proposal, methods=["GET"]),
         ]
 
     async def health(self, request: Request) -> Response:
@@ -328,25 +321,22 @@ class Faces:
 
     async def propose(self, request: Request) -> Response:
         self._forbid_if_read_only()
-        wanted = decoded(await body(request), ProposeBody)
-        return await answer(
-            lambda: self._client.propose(
-                wanted.action,
-                wanted.targets,
-                wanted.reason,
-                queue=wanted.queue,
-                reservation=wanted.reservation,
-                moves=wanted.moves,
-                resize=wanted.resize,
-                money=wanted.money,
-                scaling=wanted.scaling,
-            )
-        )
+        wanted = decoded(await body(request), plan.Request)
+        return await answer(lambda: self._client.propose(wanted))
+
+    async def proposals(self, request: Request) -> Response:
+        states = tuple(state for state in request.query_params.get("states", "").split(",") if state)
+        limit = int(number(request, "limit", 200, 1, MOST_PROPOSALS))
+        return await answer(lambda: self._client.proposals(states, limit))
+
+    async def proposal(self, request: Request) -> Response:
+        proposal_id = request.path_params["id"]
+        return await answer(lambda: self._client.proposal(proposal_id))
 
     async def approve(self, request: Request) -> Response:
         self._forbid_if_read_only()
-        wanted = decoded(await body(request), ApproveBody)
-        return await answer(lambda: self._client.approve(wanted.proposal, wanted.digest))
+        given = decoded(await body(request), ApproveBody)
+        return await answer(lambda: self._client.approve(given.proposal, given.digest, given.comment, given.signed))
 
     def _forbid_if_read_only(self) -> None:
         if self._client.read_only:

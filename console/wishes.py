@@ -15,7 +15,7 @@ from console.moments import Now, clock_of, moment_ms
 from engine.errors import SpecError
 from engine.measures import duration_ms, shown
 from engine.model import BurstSpec, QueueSpec, ReservationSpec
-from runbooks.plan import ActionName, Proposal, QueueChange, RequestChange
+from runbooks.plan import ActionName, Proposal, QueueChange, RequestChange, asks
 
 if TYPE_CHECKING:
     from console.actions import Action
@@ -49,44 +49,46 @@ def propose(client: Client, name: str, arguments: argparse.Namespace, reason: st
     match action:
         case "set_quota":
             change = queue_change(client.queue(arguments.queue).spec, arguments)
-            return client.propose(action, (arguments.queue,), reason, queue=change)
+            return client.propose(asks(action, (arguments.queue,), reason, queue=change))
         case "reserve":
             wanted = reservation(arguments, clock_of(client))
-            return client.propose(action, (arguments.name,), reason, reservation=wanted)
+            return client.propose(asks(action, (arguments.name,), reason, reservation=wanted))
         case "resize":
             wanted_request = RequestChange(
-                group=arguments.group, request=_quantities({}, arguments.request, "--request")
+                group=arguments.group,
+                request=_quantities({}, arguments.request, "--request"),
+                evidence=reason,
             )
-            return client.propose(action, tuple(arguments.ids), reason, resize=wanted_request)
+            return client.propose(asks(action, tuple(arguments.ids), reason, resize=wanted_request))
         case "set_price":
             from console.spending import price_change
 
-            return client.propose(action, (arguments.pool,), reason, money=price_change(arguments))
+            return client.propose(asks(action, (arguments.pool,), reason, money=price_change(arguments)))
         case "set_budget":
             from console.spending import budget_change
 
-            return client.propose(action, (arguments.name,), reason, money=budget_change(arguments, client))
+            return client.propose(asks(action, (arguments.name,), reason, money=budget_change(arguments, client)))
         case "set_scaling":
             from console.scaling import size_change
 
-            return client.propose(action, (arguments.pool,), reason, scaling=size_change(arguments))
+            return client.propose(asks(action, (arguments.pool,), reason, scaling=size_change(arguments)))
         case "set_targets":
             from console.scaling import targets_change
 
             wanted_targets = targets_change(arguments, clock_of(client))
-            return client.propose(action, (arguments.pool,), reason, scaling=wanted_targets)
+            return client.propose(asks(action, (arguments.pool,), reason, scaling=wanted_targets))
         case "set_autoscaling":
             from console.scaling import settings_change
 
-            return client.propose(action, ("autoscaler",), reason, scaling=settings_change(arguments))
+            return client.propose(asks(action, ("autoscaler",), reason, scaling=settings_change(arguments)))
         case "set_policy":
-            return client.propose(action, (arguments.policy,), reason)
+            return client.propose(asks(action, (arguments.policy,), reason))
         case "consolidate":
             from console.fragmentation import proposed, request_of
 
             return proposed(client, client.consolidation(request_of(arguments)), reason)
         case _:
-            return client.propose(action, tuple(arguments.ids), reason)
+            return client.propose(asks(action, tuple(arguments.ids), reason))
 
 
 async def finish(app: MusterApp, action: Action, ask: Callable[[], Proposal], shell: str) -> str:

@@ -66,6 +66,13 @@ class ChangeQueue(Command, frozen=True, kw_only=True, tag="change_queue"):
     nothing new until then; or requeue the least costly work above it."""
 
 
+class OrderQueues(Command, frozen=True, kw_only=True, tag="order_queues"):
+    """Another order within these queues. Everything else of them stays."""
+
+    names: tuple[str, ...]
+    order: Literal["best_effort", "strict_fifo", "fair"]
+
+
 class HoldQueues(Command, frozen=True, kw_only=True, tag="hold_queues"):
     """Start nothing more from these queues and those below them; what runs goes on."""
 
@@ -194,6 +201,25 @@ class SetPriority(Command, frozen=True, kw_only=True, tag="set_priority"):
     priority_class: str
 
 
+class MoveToQueue(Command, frozen=True, kw_only=True, tag="move_to_queue"):
+    """Another queue for workloads that hold no capacity. Age and place stay; what was charged stays where it was."""
+
+    ids: tuple[str, ...]
+    queue: str
+
+
+YIELD_MS = 60_000
+"""How long a workload that gave way waits at least, so that others get the place."""
+
+
+class Preempt(Command, frozen=True, kw_only=True, tag="preempt"):
+    """Placed or running workloads give way: stopped as in a requeue, and not started again for a minute. Refused for
+    what the scheduler itself might not preempt: work that is not preemptible, is younger than the minimum run time of
+    its queue, or whose queue has had its share of disruptions."""
+
+    ids: tuple[str, ...]
+
+
 MOST_EVIDENCE = 200
 """Characters."""
 
@@ -248,6 +274,15 @@ class SetTargets(Command, frozen=True, kw_only=True, tag="set_targets"):
     """(cell ms, nodes)"""
 
 
+class ScalePool(Command, frozen=True, kw_only=True, tag="scale_pool"):
+    """The pool shall have so many nodes from now on, within its least and most; what is set for later stays. What lacks
+    is ordered. What is too much goes at once: what is on order or boots, then empty nodes, those out of use first;
+    refused when so many are not empty."""
+
+    pool: str
+    nodes: int
+
+
 class SetAutoscaling(Command, frozen=True, kw_only=True, tag="set_autoscaling"):
     """When the cell orders nodes and gives them back: as a preset says, with these fields of Autoscaling changed."""
 
@@ -291,6 +326,7 @@ AnyCommand = (
     | AddPriorityClasses
     | RemovePriorityClasses
     | ChangeQueue
+    | OrderQueues
     | HoldQueues
     | DrainQueues
     | OpenQueues
@@ -310,6 +346,7 @@ AnyCommand = (
     | SetSettings
     | SetScaling
     | SetTargets
+    | ScalePool
     | SetAutoscaling
     | RemoveNodes
     | FailNodes
@@ -318,6 +355,8 @@ AnyCommand = (
     | UnwatchNodes
     | Interrupt
     | SetPriority
+    | MoveToQueue
+    | Preempt
     | Resize
     | Migrate
     | SetPrice

@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import random
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
+from sqlalchemy import Connection
 
 from engine import events as ev
 from engine import goodput, read, scaling_report
@@ -27,7 +29,7 @@ from engine.executors.protocol import Confirmations, Outcome, Report, ReportKind
 from engine.executors.simulated import Faults, SimulatedExecutor
 from engine.forecast import Forecaster
 from engine.intake import check
-from engine.journal import Estimate, Journal
+from engine.journal import Beside, Estimate, Journal, Memory
 from engine.model import HOUR_MS, CellSpec, ReservationSpec, WorkloadState
 from engine.provider import ProviderFaults
 from engine.query import (
@@ -49,6 +51,8 @@ from engine.state import State
 from engine.timers import Entry, Timer
 from engine.usage import UsageSample
 from engine.workloads import NONE
+
+T = TypeVar("T")
 
 LEAST_AT_ONCE = 8
 """Starts or ends of single tasks that are recorded together: fewer are quicker one by one."""
@@ -88,6 +92,10 @@ class Engine:
         self.recommender: Recommender | None = None
         """May change the requests of new work, where the settings let it."""
         self._journal = journal
+        self._memory: Memory | None = None
+        """Where there is no journal: the rows beside the events, as soon as there are any."""
+        self._beside: Beside | None = None
+        """What is to be written with the present turn."""
         self._estimates: list[Estimate] = []
         """Start estimates that were shown, where there is no journal to keep them."""
         self._stale = False
@@ -177,19 +185,23 @@ class Engine:
 
     # -- change -------------------------------------------------------------------------------------------------------
 
-    def command(self, command: AnyCommand, *, audit: ev.AuditEntry | None = None) -> Receipt:
-        """Do it, durably, or raise with nothing done. `audit` is written in the same transaction."""
-        result = self.commands([command], audit=audit)[0]
+    def command(
+        self, command: AnyCommand, *, audit: ev.AuditEntry | None = None, beside: Beside | None = None
+    ) -> Receipt:
+        """Do it, durably, or raise with nothing done. `audit`, and what `beside` writes, are in the same transaction.
+        What `beside` raises undoes it."""
+        result = self.commands([command], audit=audit, beside=beside)[0]
         if isinstance(result, MusterError):
             raise result
         return result
 
     def commands(
-        self, commands: Sequence[AnyCommand], *, audit: ev.AuditEntry | None = None
+        self, commands: Sequence[AnyCommand], *, audit: ev.AuditEntry | None = None, beside: Beside | None = None
     ) -> list[Receipt | MusterError]:
-        """Several in one transaction. Each is accepted or refused on its own; an answer means it is durable."""
+        """Several in one transaction. Each is accepted or refused on its own; an answer means it is durable. `audit` and
+        `beside` are written if one is accepted."""
         accepted: list[tuple[str, ...] | MusterError] = []
-        with self._turn():
+        with self._turn(undone_without_journal=beside is not None):
             for command in commands:
                 try:
                     events, changed = check(self.state, command, self._clock_ms)
@@ -201,8 +213,10 @@ class Engine:
                 if self.recommender is not None and isinstance(command, Submit):
                     self._resize(changed)
                 accepted.append(changed)
-            if audit is not None and not all(isinstance(answer, MusterError) for answer in accepted):
-                self._emit(ev.Audited(audit))
+            if not all(isinstance(answer, MusterError) for answer in accepted):
+                self._beside = beside
+                if audit is not None:
+                    self._emit(ev.Audited(audit))
             self._cycle()
         version, at_ms = self.state.version, self._clock_ms
         return [
@@ -394,21 +408,51 @@ class Engine:
             self._cycle()
 
     @contextlib.contextmanager
-    def _turn(self) -> Iterator[None]:
+    def _turn(self, *, undone_without_journal: bool = False) -> Iterator[None]:
         """What is done inside is journalled as one, or none of it stays: a fault half-way is forgotten like a refusal
-        of the journal, by reading the journal again."""
+        of the journal, by reading the journal again. Where there is none, a copy is kept on demand."""
         self._refresh()
+        kept = self.state.copy() if undone_without_journal and self._journal is None else None
         try:
             if self.scheduler.fresh:
                 # A fork or a restart first sees what its origin had seen when it last looked.
                 self.scheduler.cycle()
                 self._launch()
             yield
+            if kept is not None:
+                self._write_beside()
         except BaseException:
             self._batch.clear()
+            self._beside = None
             self._stale = True
+            if kept is not None:
+                self._adopt(kept)
+                self.agents.reopen()
+                self._stale = False
             raise
         self._commit()
+
+    def _write_beside(self) -> None:
+        beside, self._beside = self._beside, None
+        if beside is not None:
+            self.record(beside)
+
+    def record(self, change: Callable[[Connection], T]) -> T:
+        """Run `change` in one durable transaction beside the events. It may read and write rows that are no part of the
+        state. Raises JournalError, or what `change` raises, with nothing written."""
+        return self._rows().transact(change)
+
+    def recorded(self, read: Callable[[Connection], T]) -> T:
+        """Run `read`, which changes nothing, over the rows beside the events: also while nothing can be written. Raises
+        JournalError, or what `read` raises."""
+        return self._rows().look(read)
+
+    def _rows(self) -> Journal | Memory:
+        if self._journal is not None:
+            return self._journal
+        if self._memory is None:
+            self._memory = Memory()
+        return self._memory
 
     def _cycle(self) -> None:
         """Schedule, and have the executor start what was placed, until nothing waits for a start that has come."""
@@ -508,20 +552,28 @@ class Engine:
         """Make the turn durable. On failure the whole turn is undone, by reading the journal again."""
         self.recent.sample(self._clock_ms)
         if self._journal is None or not self._batch:
+            self._write_beside()
             return
         batch, self._batch = self._batch, []
+        beside, self._beside = self._beside, None
         try:
-            self._journal.append(batch, self._first_version, self.state.now_ms)
+            self._journal.append(batch, self._first_version, self.state.now_ms, beside)
         except JournalError as error:
             self.journal_error = str(error)
-            self._stale = True
-            with contextlib.suppress(JournalError):
-                self._refresh()
+            self._forget_turn()
+            raise
+        except BaseException:
+            self._forget_turn()
             raise
         self._first_version = self.state.version + 1
         self.journal_error = ""
         if self.state.version - self._snapshot_at >= self.snapshot_every:
             self.snapshot()
+
+    def _forget_turn(self) -> None:
+        self._stale = True
+        with contextlib.suppress(JournalError):
+            self._refresh()
 
     def _refresh(self) -> None:
         """Forget what the journal refused. Raises JournalError while the journal cannot even be read."""
@@ -547,6 +599,8 @@ class Engine:
             if self.state.version > self._snapshot_at:
                 self.snapshot()
             self._journal.close()
+        if self._memory is not None:
+            self._memory.close()
 
     # -- the twin -----------------------------------------------------------------------------------------------------
 

@@ -142,11 +142,11 @@ class Requeued(Event, frozen=True, array_like=True, gc=False, tag=15):
 REQUEUE_CAUSES = (
     "asked", "drain", "node lost", "not confirmed", "queue drained", "quota reduced", "expired burst",
     "overran backfill", "reclaimed", "lower priority", "migrated", "node removed", "spot taken", "scaled down",
-    "node pressure", "member lost",
+    "node pressure", "member lost", "gave way",
 )  # fmt: skip
 PREEMPTIONS = frozenset(range(REQUEUE_CAUSES.index("expired burst"), REQUEUE_CAUSES.index("lower priority") + 1))
 """Causes by which a workload is preempted for another."""
-DISRUPTIONS = PREEMPTIONS | {REQUEUE_CAUSES.index("migrated"), REQUEUE_CAUSES.index("scaled down")}
+DISRUPTIONS = PREEMPTIONS | {REQUEUE_CAUSES.index(cause) for cause in ("migrated", "scaled down", "gave way")}
 """Causes that count against the limit of a queue on disruptions."""
 
 
@@ -165,7 +165,9 @@ class AuditEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     action: str
     digest: str
     plan: bytes
-    """Canonical JSON of the plan, the bytes the digest was made from."""
+    """Canonical JSON of what was carried out."""
+    key: str = ""
+    """Which step of which proposal this is: carried out once at most."""
 
 
 class Audited(Event, frozen=True, array_like=True, gc=False, tag=17):
@@ -443,6 +445,14 @@ class Reclassed(Event, frozen=True, array_like=True, gc=False, tag=76):
     evidence: str = ""
 
 
+class Moved(Event, frozen=True, array_like=True, gc=False, tag=80):
+    """A workload that is on no node waits in another queue from now on, at its age."""
+
+    row: int
+    queue: int
+    """Row of the queue."""
+
+
 # What follows stands for many events, one after the other, of workloads with a single task: written at once and applied
 # column by column (`engine.many`), they leave exactly what the single ones would.
 
@@ -556,6 +566,7 @@ AnyEvent = (
     | NodesNoted
     | Wanted
     | Reclassed
+    | Moved
     | SubmittedMany
     | PlacedMany
     | StartedMany

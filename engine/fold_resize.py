@@ -1,4 +1,4 @@
-"""What events change that give running work other tasks, or other terms: growth, shrinking, swaps, new requests."""
+"""What events change that give work other tasks, or other terms: growth, shrinking, swaps, requests, its queue."""
 
 from __future__ import annotations
 
@@ -162,6 +162,19 @@ def reclassed(state: State, event: ev.Reclassed) -> None:
         state.enqueue(row)
     if state.workloads.terms[row]:
         state.timers.watch(state, row)
+
+
+def moved(state: State, event: ev.Moved) -> None:
+    """What it has cost stays with the queue that it ran in; what it will cost is charged to the new one."""
+    row = event.row
+    queued = state.workloads.state[row] == WorkloadState.QUEUED
+    if queued:
+        state.dequeue(row)
+    state.workloads.queue[row] = event.queue
+    state.ledger.leave_account(row)
+    state.workloads.record(row, wl.MOVED, state.now_ms, event.queue)
+    if queued:
+        state.enqueue(row)
 
 
 def turned_on_demand(state: State, event: ev.TurnedOnDemand) -> None:

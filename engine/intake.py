@@ -14,10 +14,13 @@ from engine import scaling_changes as sc
 from engine.capacity import OPEN
 from engine.definitions import Checked
 from engine.errors import RefusedError, SpecError
+from engine.giving_way import preempt
 from engine.hot_swap import after_loss
 from engine.migration import migrate
 from engine.model import NodeState, WorkloadState, check_id
 from engine.naming import ids_of, listed, nodes_of, rows_of
+from engine.pool_size import scale_pool
+from engine.queue_moves import move_to_queue
 from engine.resizing import resize
 from engine.spending import approve_spending, remove_budgets, set_budgets, set_price
 from engine.spot import interrupt
@@ -266,6 +269,8 @@ _CHECKS: dict[type[Any], Callable[[State, Any], Checked]] = {
     cmd.WatchNodes: _watch_nodes,
     cmd.UnwatchNodes: _unwatch_nodes,
     cmd.SetPriority: _set_priority,
+    cmd.MoveToQueue: move_to_queue,
+    cmd.OrderQueues: qc.order_queues,
     cmd.Migrate: migrate,
     cmd.Resize: resize,
 }
@@ -274,5 +279,7 @@ _TIMED: dict[type[Any], Callable[[State, Any, int], Checked]] = {
     cmd.Submit: check_submission,
     cmd.Reserve: _reserve,
     cmd.Interrupt: interrupt,
+    cmd.Preempt: preempt,
+    cmd.ScalePool: scale_pool,
 }
 """Those for which it matters what time it is."""

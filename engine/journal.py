@@ -13,14 +13,15 @@ import os
 import sqlite3
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import msgspec
+from sqlalchemy import Connection, create_engine, event, insert, inspect, select
 from sqlalchemy import Engine as Database
-from sqlalchemy import create_engine, event, insert, inspect, select
 from sqlalchemy.exc import DatabaseError
+from sqlalchemy.pool import StaticPool
 from sqlmodel import Field, SQLModel
 
 from engine import events as ev
@@ -28,6 +29,10 @@ from engine.errors import JournalBusy, JournalCorrupt, JournalError
 
 FORMAT = 2
 SNAPSHOTS_KEPT = 2
+
+T = TypeVar("T")
+Beside = Callable[[Connection], None]
+"""What is written in the same transaction as a turn. When it raises, the turn has not happened."""
 
 
 class Batch(SQLModel, table=True):
@@ -126,8 +131,11 @@ class Journal:
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
-    def append(self, batch: list[ev.AnyEvent], first_version: int, at_ms: int) -> None:
-        """Make the events durable. When this raises, none of them is in the journal."""
+    def append(
+        self, batch: list[ev.AnyEvent], first_version: int, at_ms: int, beside: Beside | None = None
+    ) -> None:
+        """Make the events durable, and in the same transaction what `beside` writes. When this raises, none of them is
+        in the journal."""
         payload = ev.encode(batch)
         crc = zlib.crc32(payload)
         chain = _link(self._chain, crc)
@@ -137,7 +145,24 @@ class Journal:
             # Spelled out, because composing the two takes longer than they do.
             connection.exec_driver_sql(_ADD_BATCH, row)
             connection.exec_driver_sql(_MOVE_HEAD, (last, chain))
+            if beside is not None:
+                beside(connection)
         self.version, self._chain = last, chain
+
+    def transact(self, change: Callable[[Connection], T]) -> T:
+        """Run `change` in one transaction of the journal's database: rows that stand beside the events and are as
+        durable as they are. Nothing is replayed from them. Raises JournalError with nothing written."""
+        with self._writing(), self._db.begin() as connection:
+            # The driver would begin only at the first change, and what was read before it might be of another moment.
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            return change(connection)
+
+    def look(self, read: Callable[[Connection], T]) -> T:
+        """Run `read`, which changes nothing, in one transaction: also where nothing can be written. Raises
+        JournalError."""
+        with self._reading("read"), self._db.connect() as connection:
+            connection.exec_driver_sql("BEGIN")
+            return read(connection)
 
     def write_snapshot(self, state: dict[str, Any], version: int) -> None:
         """Store the state at the journal's present version; older snapshots beyond SNAPSHOTS_KEPT go."""
@@ -259,6 +284,29 @@ class Journal:
     def _writing(self) -> Iterator[None]:
         with self._reading("write"):
             yield
+
+
+class Memory:
+    """Stands in for the journal of a cell that is kept in memory: it has the rows beside the events, and no events."""
+
+    def __init__(self) -> None:
+        self._db = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
+
+    def transact(self, change: Callable[[Connection], T]) -> T:
+        """As `Journal.transact`."""
+        try:
+            with self._db.begin() as connection:
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+                return change(connection)
+        except (DatabaseError, sqlite3.DatabaseError) as error:
+            raise _unavailable(Path(":memory:"), "write", error) from error
+
+    def look(self, read: Callable[[Connection], T]) -> T:
+        """As `Journal.look`."""
+        return self.transact(read)
+
+    def close(self) -> None:
+        self._db.dispose()
 
 
 def _unavailable(path: Path, doing: str, error: Exception) -> JournalError:

@@ -233,6 +233,11 @@ class Ledger(Table):
             self.spent_whole[row] += whole + self.attempt_whole[row]
             self.attempt_whole[row] = self.attempt_rest[row] = 0
 
+    def leave_account(self, row: int) -> None:
+        """What it is charged from its next attempt on goes to another account. It holds nothing now."""
+        if self.priced:
+            self.account[row] = NONE
+
     def lose(self, row: int, lost_ms: int, done_ms: int, now_ms: int) -> None:
         """Of the work that the present attempt did so much is lost: that part of what the attempt has cost was for
         nothing; all of it, where it had done none. What comes next is another attempt."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from engine import commands as cmd
 from engine import events as ev
 from engine.definitions import Checked, canonical, check_flavor_pools
@@ -72,6 +74,17 @@ def _loss(state: State, row: int, now_ms: int) -> int:
     if state.workloads.saves_when_asked(row):
         return 0
     return w.lost_if_stopped(row, now_ms) * state.cell_share(w.class_at(row).request)
+
+
+def order_queues(state: State, command: cmd.OrderQueues) -> Checked:
+    """Raises NotFoundError for a queue that there is not."""
+    specs = [state.queues.specs[row] for row in _queue_rows(state, command.names)]
+    events: list[ev.AnyEvent] = [
+        ev.QueueChanged(canonical(msgspec.structs.replace(spec, order=command.order)))
+        for spec in specs
+        if spec.order != command.order
+    ]
+    return events, command.names
 
 
 def hold_queues(state: State, command: cmd.HoldQueues) -> Checked:

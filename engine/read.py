@@ -74,6 +74,7 @@ from engine.workloads import (
     DEPENDS_ON,
     FAILED,
     GROWN,
+    MOVED,
     NONE,
     PLACED,
     PRIORITY,
@@ -317,6 +318,8 @@ class Reader:
             return "its slack ran out"
         if what == PRIORITY:
             return f"is {self._state.workloads.priority_classes[detail].name} now"
+        if what == MOVED:
+            return f"to queue {self._state.queues.specs[detail].name}"
         if what == WANTED:
             return f"{detail & 0xFFFFFF} replicas in place of {detail >> 24}, by its load"
         if what == RESIZED:

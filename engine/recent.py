@@ -21,7 +21,7 @@ from engine.orders import OrderState
 from engine.quantities import moment
 from engine.query import Change, Changes
 from engine.state import State
-from engine.workloads import APPROVED, REQUEUED, TRANSITIONS, TURNED
+from engine.workloads import APPROVED, MOVED, REQUEUED, TRANSITIONS, TURNED
 
 TAIL = 20_000
 """Events kept for readers that follow along."""
@@ -204,6 +204,8 @@ def _describe(state: State, event: ev.AnyEvent) -> tuple[str, str, str]:
             return "wanted", ids[row], f"{tasks} replicas; its load takes {load}"
         case ev.Reclassed(row=row, evidence=evidence):
             return "resized", ids[row], evidence
+        case ev.Moved(row=row, queue=queue):
+            return TRANSITIONS[MOVED], ids[row], f"to queue {state.queues.specs[queue].name}"
         case ev.TurnedOnDemand(row=row):
             return TRANSITIONS[TURNED], ids[row], "its slack ran out"
         case ev.PriceSet(pool=pool, price_microusd_hour=price):

@@ -472,10 +472,7 @@ class Planner:
         """The zone in turn: the one after that of the pool's last order."""
         found = self._zone_in_turn.get(pool)
         if found is None:
-            orders, zones = self.state.orders, zones_of(self.state.capacity.pools[pool])
-            last = next((row for row in range(len(orders.pool) - 1, -1, -1) if orders.pool[row] == pool), NONE)
-            after = zones.index(orders.zone[last]) + 1 if last != NONE and orders.zone[last] in zones else 0
-            found = self._zone_in_turn[pool] = zones[after % len(zones)]
+            found = self._zone_in_turn[pool] = zone_in_turn(self.state, pool)
         return found
 
     def _chosen(self, tries: list[Try]) -> Try | None:
@@ -537,6 +534,14 @@ class Planner:
     def _note(self, need: Need, pool: int, why: str) -> None:
         if self.told in need.rows:
             self.reasons.setdefault(pool, why)
+
+
+def zone_in_turn(state: State, pool: int) -> str:
+    """The zone after that of the pool's last order."""
+    orders, zones = state.orders, zones_of(state.capacity.pools[pool])
+    last = next((row for row in range(len(orders.pool) - 1, -1, -1) if orders.pool[row] == pool), NONE)
+    after = zones.index(orders.zone[last]) + 1 if last != NONE and orders.zone[last] in zones else 0
+    return zones[after % len(zones)]
 
 
 def _in_one_place(need: Need) -> bool:

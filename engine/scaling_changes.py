@@ -18,7 +18,7 @@ MOST_TARGETS = 1_000
 
 def set_scaling(state: State, command: cmd.SetScaling) -> Checked:
     """Raises NotFoundError for the pool, SpecError naming the field."""
-    pool = _pool(state, command.pool)
+    pool = pool_row(state, command.pool)
     given = {
         field: value
         for field in ("least", "most", "headroom", "priority")
@@ -35,7 +35,7 @@ def set_scaling(state: State, command: cmd.SetScaling) -> Checked:
 
 def set_targets(state: State, command: cmd.SetTargets) -> Checked:
     """Raises NotFoundError for the pool, SpecError naming the entry, RefusedError for a pool that does not grow."""
-    pool = _pool(state, command.pool)
+    pool = pool_row(state, command.pool)
     scaling = state.capacity.pools[pool].scaling
     if scaling is None:
         raise RefusedError(
@@ -72,7 +72,8 @@ def set_autoscaling(state: State, command: cmd.SetAutoscaling) -> Checked:
     return ([] if to == was else [ev.SettingsSet(canonical(settings))]), ("autoscaling",)
 
 
-def _pool(state: State, name: str) -> int:
+def pool_row(state: State, name: str) -> int:
+    """Raises NotFoundError."""
     found = state.capacity.pool_of.get(name)
     if found is None:
         known = ", ".join(state.capacity.pool_of) or "none is defined"

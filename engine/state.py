@@ -757,6 +757,7 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.SpendingApproved: fold_money.spending_approved,
     ev.Wanted: fold_resize.wanted,
     ev.Reclassed: fold_resize.reclassed,
+    ev.Moved: fold_resize.moved,
     ev.SubmittedMany: many.submitted,
     ev.PlacedMany: lambda state, event: many.placed(state, event, claimed=False),
     ev.StartedMany: many.started,

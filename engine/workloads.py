@@ -42,12 +42,13 @@ TRANSITIONS = (
     "submitted", "held", "released", "placed", "running", "finished", "failed", "cancelled", "requeued", "suspended",
     "resumed", "waiting", "woke", "grown", "shrunk", "checkpointing", "priority", "turned to on-demand",
     "swapped", "wanted", "resized",
-    "spending approved",
+    "spending approved", "moved",
 )  # fmt: skip
 """What a history entry records, by code."""
 (
     SUBMITTED, HELD, RELEASED, PLACED, RUNNING, FINISHED, FAILED, CANCELLED, REQUEUED, SUSPENDED, RESUMED, WAITING,
     WOKE, GROWN, SHRUNK, CHECKPOINTING, PRIORITY, TURNED, SWAPPED, WANTED, RESIZED, APPROVED,
+    MOVED,
 ) = range(len(TRANSITIONS))  # fmt: skip
 DEPENDS_ON = ("finished", "failed", "ended", "started")
 """Kinds of dependency, by code."""

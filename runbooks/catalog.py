@@ -1,104 +1,64 @@
-"""The closed set of actions a plan may name: what each applies to, how risky it is, how it is taken back, which engine
-command its plan becomes, and what must be true afterwards. How plans read is in `runbooks.wording`.
+"""The closed set of actions: what each applies to and needs to be told, how risky it is, how it is taken back, which
+engine command it becomes, and what must be true afterwards. How acts read is in `runbooks.wording`, their exact inverses
+in `runbooks.inverse`, what they touch in `runbooks.blast`, what raises a tier in `runbooks.risk`.
 
-Tiers: T1 reversible, T2 disruptive, T3 hard to undo. An action's own tier is a floor; the state of its targets may
-raise it and nothing lowers it. For now a single operator may approve their own plan at any tier; who else must
-agree, and from which tier on, is the approval policy of issue 7.
+Tiers: T0 tells somebody, T1 can be taken back, T2 disrupts, T3 is hard to undo. An action's own tier is a floor.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Literal, TypeVar, get_args
+from typing import Literal
 
 import msgspec
 
 from engine.commands import (
-    MOST_EVIDENCE,
     AnyCommand,
     ApproveSpending,
     Cancel,
-    ChangeQueue,
     Cordon,
     Drain,
     DrainQueues,
     Hold,
     HoldQueues,
     Interrupt,
-    Migrate,
-    Move,
     OpenQueues,
+    Preempt,
     Release,
     RemoveBudgets,
     Requeue,
-    Reserve,
-    Resize,
     Resume,
-    SetBudgets,
-    SetPolicy,
-    SetPrice,
     Suspend,
     Uncordon,
     Unreserve,
 )
 from engine.errors import SpecError
-from engine.model import BudgetSpec, Policy, QueueSpec, ReservationSpec
-from engine.scaling import Autoscaling
-from engine.scaling_report import PoolSize
-from runbooks import sizes
-from runbooks.plan import ActionName, Plan
+from runbooks import as_commands, effects
+from runbooks.as_commands import POLICIES as POLICIES
+from runbooks.bounds import check_bounds
+from runbooks.checks import Verdict
+from runbooks.effects import Done
+from runbooks.plan import Act, ActionName, Target, Tier
+from runbooks.risk import BOUND as BOUND
+from runbooks.risk import LARGE_SHARE_PERMILLE as LARGE_SHARE_PERMILLE
+from runbooks.risk import loses_work as loses_work
+from runbooks.risk import loss_ms as loss_ms
+from runbooks.risk import lost as lost
+from runbooks.risk import lost_by as lost_by
+from runbooks.risk import tier_and_why as tier_and_why
 
-Kind = Literal["workload", "node", "queue", "reservation", "policy", "pool", "budget", "scaling"]
-Tier = Literal["T0", "T1", "T2", "T3"]
-
-Given = TypeVar("Given")
-
-TIERS: tuple[Tier, ...] = get_args(Tier)
-POLICIES: tuple[Policy, ...] = get_args(Policy)
-BOUND = frozenset(("placed", "running"))
-"""States in which a workload holds capacity, so that stopping it loses work."""
-LARGE_SHARE_PERMILLE = 100
-"""Taking more than this share of a pool (and more than one node) out of use is a tier riskier, and so is stopping more
-than this share of the cell's running workloads (and more than one) by way of their queue."""
-
-
-class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """One target as the engine's state has it at the moment it was read."""
-
-    id: str
-    """Id of a workload or node, name of a queue or reservation; for `set_policy` the name of the policy asked for."""
-    state: str
-    """Label of its state; for `set_policy` the policy in force, for a reservation "made" or "not made"."""
-    attempts: int = 0
-    """How often a workload was started: tells a restarted one from the run that was shown."""
-    gpu_milli: int = 0
-    cpu_milli: int = 0
-    unsaved_ms: int = 0
-    """Time a bound workload has run since its last checkpoint, or its start; else 0."""
-    worked_ms: int = 0
-    """Time a workload has run in all its attempts."""
-    pool: str = ""
-    work: tuple[str, ...] = ()
-    """Workloads with a task on a node; of a queue, those that the action stops."""
-    queue: QueueSpec | None = None
-    """What a queue has."""
-    reservation: ReservationSpec | None = None
-    """What a reservation that is made keeps."""
-    nodes: tuple[str, ...] = ()
-    """Nodes that a bound workload is on, as many as the engine tells."""
-    asks: tuple[tuple[str, dict[str, int]], ...] = ()
-    """(group, request of one task) of a workload."""
-    price_microusd_hour: int = 0
-    """Of a node of a pool."""
-    budget: BudgetSpec | None = None
-    """What a budget that is set says."""
-    approved: bool = False
-    """Somebody approved the spending of a workload."""
-    size: PoolSize | None = None
-    """What a pool's size goes by, and is."""
-    autoscaling: Autoscaling | None = None
-    """The autoscaler's settings."""
+Kind = Literal[
+    "workload", "node", "queue", "reservation", "policy", "pool", "budget", "scaling", "canary", "channel", "review"
+]
+MANY = 1_000
+"""Targets of one act, where it may have many."""
+SOON_MS, MINUTES_MS = 30_000, 600_000
+"""Within which an effect is seen: of what is so at once, and of what takes its time."""
+BOOTED_MS = 1_800_000
+MARGIN_MS = 600_000
+"""After the window of a canary, within which it must have been judged."""
+LIVE = frozenset(("queued", "held", "waiting", "suspended", "placed", "running"))
+WAITS = frozenset(("queued", "held", "waiting", "suspended"))
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,83 +66,35 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
 
     name: ActionName
     kind: Kind
+    """Of its targets."""
     verb: str
     tier: Tier
     """The least tier a plan with this action can have."""
+    raised: str = ""
+    """What raises the tier, for people; the rules are in `runbooks.risk`."""
+    fields: tuple[str, ...] = ()
+    """Fields of Act that are given for it, besides the targets: all of these, and no others."""
+    most: int = MANY
+    """Targets at a time."""
     states: frozenset[str]
-    """States of a target in which the action makes sense. Not used for policies."""
+    """States of a target in which the action makes sense: what must hold before it is done. Not used for policies."""
     otherwise: str
     """What a person can do when a target is in another state."""
     inverse: str
     """How it is taken back; `{them}` stands for the targets, `{was}` for what is in force instead."""
-    command: Callable[[Plan], AnyCommand]
-    """Raises SpecError for a plan that no command can express."""
-    done: Callable[[Target, Target], bool]
-    """True when the second reading shows the action's effect; the first is from before execution."""
+    command: Callable[[Act], AnyCommand] | None
+    """Raises SpecError for an act that no command can express. None: nothing happens in the cell itself."""
+    done: Done
+    verified: str
+    """What `done` reads back, for people."""
+    waits: bool = False
+    """The effect may take its time: until the timeout, what is not done yet is not failed either."""
+    timeout_ms: int = SOON_MS
+    """Wall time within which the effect must be seen."""
 
 
-def change_queue_command(plan: Plan) -> AnyCommand:
-    """Raises SpecError unless the plan gives its one queue another spec."""
-    change = required(plan.queue, "queue")
-    names = (change.was.name, change.to.name)
-    if plan.targets != (change.to.name,) or len(set(names)) > 1:
-        raise SpecError("queue", f"{' and '.join(names)} is not the target", "Change one queue, by its own name")
-    return ChangeQueue(queue=change.to, over=change.over)
-
-
-def reserve_command(plan: Plan) -> AnyCommand:
-    """Raises SpecError unless the plan describes its one reservation."""
-    reservation = required(plan.reservation, "reservation")
-    if plan.targets != (reservation.name,):
-        raise SpecError("reservation", f"{reservation.name} is not the target", "Make one reservation, by its own name")
-    return Reserve(reservation=reservation)
-
-
-def consolidate_command(plan: Plan) -> AnyCommand:
-    """Raises SpecError unless the plan says of each target where it goes."""
-    if plan.targets != tuple(move.id for move in plan.moves):
-        raise SpecError("moves", "are not those of the targets", "Give one move for each target, in their order")
-    for i, move in enumerate(plan.moves):
-        if not move.to or not move.was:
-            raise SpecError(f"moves[{i}]", "names no node", "Say on which nodes it is, and to which it goes")
-    return Migrate(moves=tuple(Move(id=move.id, nodes=move.to) for move in plan.moves))
-
-
-def resize_command(plan: Plan) -> AnyCommand:
-    """Raises SpecError unless the plan says what the targets ask for from now on."""
-    change = required(plan.resize, "resize")
-    return Resize(ids=plan.targets, group=change.group, request=change.request, evidence=plan.reason[:MOST_EVIDENCE])
-
-
-def set_price_command(plan: Plan) -> AnyCommand:
-    """Raises SpecError unless the plan says what nodes of its one pool cost."""
-    price = required(required(plan.money, "money").price_microusd_hour, "money.price_microusd_hour")
-    if len(plan.targets) > 1:
-        raise SpecError("targets", "are several pools", "Set one price at a time")
-    return SetPrice(pool=plan.targets[0], price_microusd_hour=price)
-
-
-def set_budget_command(plan: Plan) -> AnyCommand:
-    """Raises SpecError unless the plan describes its one budget."""
-    budget = required(required(plan.money, "money").budget, "money.budget")
-    if plan.targets != (budget.name,):
-        raise SpecError("money.budget", f"{budget.name} is not the target", "Set one budget, by its own name")
-    return SetBudgets(budgets=(budget,))
-
-
-def set_policy_command(plan: Plan) -> AnyCommand:
-    """Raises SpecError unless there is exactly one name and it is a known policy."""
-    for policy in POLICIES:
-        if plan.targets == (policy,):
-            return SetPolicy(policy=policy)
-    raise SpecError("targets", f"{', '.join(plan.targets)} is not one policy", f"Give one of {', '.join(POLICIES)}")
-
-
-def required(given: Given | None, where: str) -> Given:
-    if given is None:
-        raise SpecError(where, "is missing", "Say what it shall be")
-    return given
-
+_LOSES = "stops running work; >10 workloads and >10% of the cell's"
+_SHARE = ">10% of a pool"
 
 ROWS: tuple[Action, ...] = (
     Action(
@@ -190,11 +102,13 @@ ROWS: tuple[Action, ...] = (
         kind="workload",
         verb="Cancel",
         tier="T2",
-        states=frozenset(("queued", "held", "waiting", "suspended", "placed", "running")),
+        raised="it runs, or has run: work done is thrown away",
+        states=LIVE,
         otherwise="Only work that has not ended can be cancelled",
         inverse="Cannot be undone: submit {them} again under a new id; work done so far is lost",
-        command=lambda plan: Cancel(ids=plan.targets),
-        done=lambda before, now: now.state == "cancelled",
+        command=lambda act: Cancel(ids=act.targets),
+        done=effects.becomes("cancelled"),
+        verified="is cancelled",
     ),
     Action(
         name="hold",
@@ -204,8 +118,9 @@ ROWS: tuple[Action, ...] = (
         states=frozenset(("queued", "waiting")),
         otherwise="Only queued or waiting work can be held; requeue running work first",
         inverse="Release {them}",
-        command=lambda plan: Hold(ids=plan.targets),
-        done=lambda before, now: now.state == "held",
+        command=lambda act: Hold(ids=act.targets),
+        done=effects.becomes("held"),
+        verified="is held",
     ),
     Action(
         name="release",
@@ -215,31 +130,35 @@ ROWS: tuple[Action, ...] = (
         states=frozenset(("held",)),
         otherwise="Only held work can be released",
         inverse="Hold {them} while not yet started",
-        command=lambda plan: Release(ids=plan.targets),
-        done=lambda before, now: now.state != "held",
+        command=lambda act: Release(ids=act.targets),
+        done=effects.leaves("held"),
+        verified="is no longer held",
     ),
     Action(
         name="requeue",
         kind="workload",
         verb="Requeue",
         tier="T2",
+        raised=">10 workloads and >10% of the cell's",
         states=BOUND,
         otherwise="Only placed or running work can be requeued",
         inverse="Cannot be undone: work since the last checkpoint is lost; place in the queue is kept",
-        command=lambda plan: Requeue(ids=plan.targets),
-        # A scheduling cycle may have started it again already: then it is a later attempt.
-        done=lambda before, now: now.state not in BOUND or now.attempts > before.attempts,
+        command=lambda act: Requeue(ids=act.targets),
+        done=effects.stopped,
+        verified="holds nothing, or runs in a later attempt",
     ),
     Action(
         name="suspend",
         kind="workload",
         verb="Suspend",
         tier="T1",
+        raised=_LOSES,
         states=BOUND | {"queued", "waiting"},
         otherwise="Only work that runs or waits can be suspended; release held work first",
         inverse="Resume {them}; work since the last checkpoint is lost",
-        command=lambda plan: Suspend(ids=plan.targets),
-        done=lambda before, now: now.state == "suspended",
+        command=lambda act: Suspend(ids=act.targets),
+        done=effects.becomes("suspended"),
+        verified="is suspended",
     ),
     Action(
         name="resume",
@@ -249,19 +168,22 @@ ROWS: tuple[Action, ...] = (
         states=frozenset(("suspended",)),
         otherwise="Only suspended work can be resumed",
         inverse="Suspend {them}",
-        command=lambda plan: Resume(ids=plan.targets),
-        done=lambda before, now: now.state != "suspended",
+        command=lambda act: Resume(ids=act.targets),
+        done=effects.leaves("suspended"),
+        verified="is no longer suspended",
     ),
     Action(
         name="cordon",
         kind="node",
         verb="Cordon",
         tier="T1",
+        raised=_SHARE,
         states=frozenset(("ready",)),
         otherwise="Only ready nodes can be cordoned",
         inverse="Uncordon {them}",
-        command=lambda plan: Cordon(ids=plan.targets),
-        done=lambda before, now: now.state == "cordoned",
+        command=lambda act: Cordon(ids=act.targets),
+        done=effects.becomes("cordoned"),
+        verified="is cordoned",
     ),
     Action(
         name="uncordon",
@@ -271,19 +193,24 @@ ROWS: tuple[Action, ...] = (
         states=frozenset(("cordoned", "draining")),
         otherwise="Only cordoned or draining nodes can be uncordoned",
         inverse="Cordon {them}",
-        command=lambda plan: Uncordon(ids=plan.targets),
-        done=lambda before, now: now.state == "ready",
+        command=lambda act: Uncordon(ids=act.targets),
+        done=effects.becomes("ready"),
+        verified="is ready",
     ),
     Action(
         name="drain",
         kind="node",
         verb="Drain",
         tier="T2",
+        raised=_SHARE,
         states=frozenset(("ready", "cordoned")),
         otherwise="Only ready or cordoned nodes can be drained",
         inverse="Uncordon {them}; work since the last checkpoint is lost and does not return by itself",
-        command=lambda plan: Drain(ids=plan.targets),
-        done=lambda before, now: now.state in ("draining", "cordoned") and not now.work,
+        command=lambda act: Drain(ids=act.targets),
+        done=effects.empty_and("draining", "cordoned"),
+        verified="is draining or cordoned, and empty",
+        waits=True,
+        timeout_ms=MINUTES_MS,
     ),
     Action(
         name="interrupt",
@@ -293,30 +220,36 @@ ROWS: tuple[Action, ...] = (
         states=frozenset(("ready", "cordoned")),
         otherwise="Only ready or cordoned nodes can be interrupted; one that drains may have had its notice",
         inverse="Cannot be undone: after the notice {them} is gone; order or add others",
-        command=lambda plan: Interrupt(ids=plan.targets),
-        done=lambda before, now: now.state == "draining",
+        command=lambda act: Interrupt(ids=act.targets),
+        done=effects.becomes("draining"),
+        verified="is draining to its end",
     ),
     Action(
         name="hold_queue",
         kind="queue",
         verb="Hold",
         tier="T1",
-        states=frozenset(("open",)),
-        otherwise="Only open queues can be held; a draining one holds its work already",
+        states=frozenset(("open", "draining")),
+        otherwise="Only open or draining queues can be held",
         inverse="Open {them}",
-        command=lambda plan: HoldQueues(names=plan.targets),
-        done=lambda before, now: now.state == "held",
+        command=lambda act: HoldQueues(names=act.targets),
+        done=effects.becomes("held"),
+        verified="is held",
     ),
     Action(
         name="drain_queue",
         kind="queue",
         verb="Drain",
         tier="T2",
+        raised=">1 workload and >10% of the cell's",
         states=frozenset(("open", "held")),
         otherwise="Only open or held queues can be drained",
         inverse="Open {them}; work since the last checkpoint is lost",
-        command=lambda plan: DrainQueues(names=plan.targets),
-        done=lambda before, now: now.state == "draining" and not now.work,
+        command=lambda act: DrainQueues(names=act.targets),
+        done=effects.empty_and("draining"),
+        verified="is draining, and nothing of it runs",
+        waits=True,
+        timeout_ms=MINUTES_MS,
     ),
     Action(
         name="open_queue",
@@ -326,30 +259,39 @@ ROWS: tuple[Action, ...] = (
         states=frozenset(("held", "draining")),
         otherwise="Only held or draining queues can be opened; look for one above that holds it",
         inverse="Hold {them}; what has started by then goes on",
-        command=lambda plan: OpenQueues(names=plan.targets),
-        done=lambda before, now: now.state == "open",
+        command=lambda act: OpenQueues(names=act.targets),
+        done=effects.becomes("open"),
+        verified="is open",
     ),
     Action(
         name="set_quota",
         kind="queue",
         verb="Set quota of",
         tier="T1",
+        raised="work has to go; >10% of the cell's",
         states=frozenset(("open", "held", "draining")),
         otherwise="Nothing needs doing",
         inverse="Set quota of {them} back to {was}",
-        command=change_queue_command,
-        done=lambda before, now: now.queue is not None and now.queue != before.queue,
+        command=as_commands.change_queue,
+        done=lambda act, before, now: act.queue is not None and now.queue == act.queue.to,
+        verified="has the spec given",
+        fields=("queue",),
+        most=1,
     ),
     Action(
         name="reserve",
         kind="reservation",
         verb="Make",
         tier="T1",
+        raised=_SHARE,
         states=frozenset(("not made",)),
         otherwise="Give it another name, or take that one back first",
         inverse="Unreserve {them}",
-        command=reserve_command,
-        done=lambda before, now: now.state == "made",
+        command=as_commands.reserve,
+        done=lambda act, before, now: now.reservation == act.reservation,
+        verified="is made as described",
+        fields=("reservation",),
+        most=1,
     ),
     Action(
         name="unreserve",
@@ -359,19 +301,23 @@ ROWS: tuple[Action, ...] = (
         states=frozenset(("made",)),
         otherwise="Nothing needs doing",
         inverse="Reserve {was}; others may have taken the nodes by then",
-        command=lambda plan: Unreserve(names=plan.targets),
-        done=lambda before, now: now.state == "not made",
+        command=lambda act: Unreserve(names=act.targets),
+        done=effects.becomes("not made"),
+        verified="is not made any more",
     ),
     Action(
         name="set_policy",
         kind="policy",
         verb="Set policy to",
         tier="T1",
+        raised="work has to give way",
         states=frozenset(),
         otherwise="Nothing needs doing",
         inverse="Set policy to {was}",
-        command=set_policy_command,
-        done=lambda before, now: now.state == now.id,
+        command=as_commands.set_policy,
+        done=lambda act, before, now: now.state == now.id,
+        verified="is in force",
+        most=1,
     ),
     Action(
         name="set_price",
@@ -381,8 +327,13 @@ ROWS: tuple[Action, ...] = (
         states=frozenset(("priced",)),
         otherwise="Nothing needs doing",
         inverse="Set price of {them} back to {was}; what was charged meanwhile stays charged",
-        command=set_price_command,
-        done=lambda before, now: now.price_microusd_hour != before.price_microusd_hour,
+        command=as_commands.set_price,
+        done=lambda act, before, now: (
+            act.money is not None and now.price_microusd_hour == act.money.price_microusd_hour
+        ),
+        verified="has the price given",
+        fields=("money",),
+        most=1,
     ),
     Action(
         name="set_budget",
@@ -392,8 +343,11 @@ ROWS: tuple[Action, ...] = (
         states=frozenset(("set", "not set")),
         otherwise="Nothing needs doing",
         inverse="Set {them} back to what it was ({was}); if that is none, remove it",
-        command=set_budget_command,
-        done=lambda before, now: now.budget is not None and now.budget != before.budget,
+        command=as_commands.set_budget,
+        done=lambda act, before, now: act.money is not None and now.budget == act.money.budget,
+        verified="says what was given",
+        fields=("money",),
+        most=1,
     ),
     Action(
         name="remove_budget",
@@ -403,41 +357,51 @@ ROWS: tuple[Action, ...] = (
         states=frozenset(("set",)),
         otherwise="Nothing needs doing",
         inverse="Set {them} to {was} again",
-        command=lambda plan: RemoveBudgets(names=plan.targets),
-        done=lambda before, now: now.state == "not set",
+        command=lambda act: RemoveBudgets(names=act.targets),
+        done=effects.becomes("not set"),
+        verified="is not set any more",
     ),
     Action(
         name="approve_spending",
         kind="workload",
         verb="Approve the spending of",
         tier="T1",
-        states=frozenset(("queued", "held", "waiting", "suspended")),
+        states=WAITS,
         otherwise="Only the spending of work that waits can be approved; what runs goes on without",
         inverse="Cannot be undone: hold {them} instead",
-        command=lambda plan: ApproveSpending(ids=plan.targets),
-        done=lambda before, now: now.approved,
+        command=lambda act: ApproveSpending(ids=act.targets),
+        done=lambda act, before, now: now.approved,
+        verified="its spending is approved",
     ),
     Action(
         name="set_scaling",
         kind="scaling",
         verb="Set the size of pool",
         tier="T1",
+        raised=">10% of a pool may go; it may more than double",
         states=frozenset(("growing", "fixed")),
         otherwise="Nothing needs doing",
         inverse="Set scaling of {them} back to {was}; nodes that were given back by then are ordered anew",
-        command=sizes.command,
-        done=lambda before, now: now.size != before.size,
+        command=as_commands.set_scaling,
+        done=effects.scaled,
+        verified="has what was given",
+        fields=("scaling",),
+        most=1,
     ),
     Action(
         name="set_targets",
         kind="scaling",
         verb="Set targets of pool",
         tier="T1",
+        raised=">10% of a pool may go; it may more than double",
         states=frozenset(("growing",)),
         otherwise="Only a pool that grows by itself can have targets: set-scaling it first",
         inverse="Set targets of {them} back: {was}",
-        command=sizes.command,
-        done=lambda before, now: now.size != before.size,
+        command=as_commands.set_targets,
+        done=effects.has_targets,
+        verified="has the schedule given",
+        fields=("scaling",),
+        most=1,
     ),
     Action(
         name="set_autoscaling",
@@ -447,34 +411,148 @@ ROWS: tuple[Action, ...] = (
         states=frozenset(("set",)),
         otherwise="Nothing needs doing",
         inverse="Set autoscaling back to {was}",
-        command=sizes.command,
-        done=lambda before, now: now.autoscaling != before.autoscaling,
+        command=as_commands.set_autoscaling,
+        done=effects.set_autoscaling,
+        verified="has the settings given",
+        fields=("scaling",),
+        most=1,
     ),
     Action(
         name="resize",
         kind="workload",
         verb="Resize",
         tier="T1",
-        states=BOUND | {"queued", "held", "waiting", "suspended"},
+        raised=_LOSES,
+        states=LIVE,
         otherwise="Only work that has not ended can be resized",
         inverse="Resize {them} back to {was}",
-        command=resize_command,
-        done=lambda before, now: now.asks != before.asks,
+        command=as_commands.resize,
+        done=effects.resized,
+        verified="asks for what was given",
+        fields=("resize",),
     ),
     Action(
         name="consolidate",
         kind="workload",
         verb="Move",
         tier="T2",
+        raised=">10 workloads and >10% of the cell's",
         states=BOUND,
         otherwise="Only placed or running work can be moved; plan the moves again",
         inverse="Cannot be undone: work since the last checkpoint is lost; moving {them} back would lose more",
-        command=consolidate_command,
-        done=lambda before, now: now.state in BOUND and now.attempts > before.attempts,
+        command=as_commands.consolidate,
+        done=lambda act, before, now: now.state in BOUND and now.attempts > before.attempts,
+        verified="holds capacity in a later attempt",
+        fields=("moves",),
+        waits=True,
+        timeout_ms=MINUTES_MS,
+    ),
+    Action(
+        name="preempt",
+        kind="workload",
+        verb="Preempt",
+        tier="T2",
+        raised=">10 workloads and >10% of the cell's",
+        states=BOUND,
+        otherwise="Only placed or running work can be preempted",
+        inverse="Cannot be undone: work since the last checkpoint is lost; place in the queue is kept",
+        command=lambda act: Preempt(ids=act.targets),
+        done=effects.stopped,
+        verified="holds nothing, or runs in a later attempt",
+    ),
+    Action(
+        name="move",
+        kind="workload",
+        verb="Move to another queue",
+        tier="T1",
+        raised="work has to give way",
+        fields=("to",),
+        states=WAITS,
+        otherwise="Only work that waits can be moved; requeue or suspend it first",
+        inverse="Move {them} back to {was}, while not yet started",
+        command=as_commands.move,
+        done=lambda act, before, now: now.was == act.to,
+        verified="is in the queue given",
+    ),
+    Action(
+        name="set_priority",
+        kind="workload",
+        verb="Set the priority of",
+        tier="T1",
+        raised="work has to give way",
+        fields=("to",),
+        states=LIVE,
+        otherwise="Only work that has not ended has a priority",
+        inverse="Set the priority of {them} back to {was}; what gave way meanwhile waits its turn",
+        command=as_commands.set_priority,
+        done=lambda act, before, now: now.was == act.to,
+        verified="is of the class given",
+    ),
+    Action(
+        name="scale_pool",
+        kind="scaling",
+        verb="Scale pool",
+        tier="T1",
+        raised=">10% of a pool goes; it more than doubles",
+        fields=("nodes",),
+        most=1,
+        states=frozenset(("growing",)),
+        otherwise="Only a pool that grows by itself can be scaled: set-scaling it first",
+        inverse="Scale {them} back to {was}, and to the targets it had; nodes that went are ordered anew",
+        command=as_commands.scale_pool,
+        done=effects.has_size,
+        verified="has the nodes given",
+        waits=True,
+        timeout_ms=BOOTED_MS,
+    ),
+    Action(
+        name="canary",
+        kind="canary",
+        verb="Try another setting on",
+        tier="T1",
+        raised="work has to give way",
+        fields=("canary",),
+        states=frozenset(("open", "held", "draining", *POLICIES)),
+        otherwise="Nothing needs doing",
+        inverse="Set {them} back to {was}",
+        command=as_commands.canary,
+        done=effects.tried,
+        verified="has it; then waits in the window against those before it and those of the others",
+        waits=True,
+        timeout_ms=MARGIN_MS,
+    ),
+    Action(
+        name="notify",
+        kind="channel",
+        verb="Tell",
+        tier="T0",
+        fields=("note",),
+        most=16,
+        states=frozenset(("known",)),
+        otherwise="Only channels of the policy can be told",
+        inverse="Cannot be undone: what was said was said",
+        command=None,
+        done=lambda act, before, now: True,
+        verified="it is in the outbox; what comes of it is in the audit",
+    ),
+    Action(
+        name="open_review",
+        kind="review",
+        verb="Open a review of",
+        tier="T0",
+        fields=("note",),
+        most=1,
+        states=frozenset(("known",)),
+        otherwise="Name a proposal or another object",
+        inverse="Cannot be undone: somebody closes it",
+        command=None,
+        done=lambda act, before, now: True,
+        verified="it is open",
     ),
 )
 
 CATALOG: Mapping[str, Action] = {row.name: row for row in ROWS}
+PARAMETERS = tuple(field for field in Act.__struct_fields__ if field not in ("action", "targets"))
 
 
 def find(name: str) -> Action:
@@ -486,18 +564,32 @@ def find(name: str) -> Action:
     return row
 
 
-def command(plan: Plan) -> AnyCommand:
-    """The one engine command a plan stands for. Raises SpecError for what no command can express."""
-    for field, action in (("queue", "set_quota"), ("reservation", "reserve"), ("resize", "resize")):
-        if getattr(plan, field) is not None and plan.action != action:
-            raise SpecError(field, f"has no meaning for {plan.action}", "Leave it out")
-    if plan.scaling is not None and plan.action not in sizes.ACTIONS:
-        raise SpecError("scaling", f"has no meaning for {plan.action}", "Leave it out")
-    if plan.money is not None and plan.action not in ("set_price", "set_budget"):
-        raise SpecError("money", f"has no meaning for {plan.action}", "Leave it out")
-    if plan.moves and plan.action != "consolidate":
-        raise SpecError("moves", f"have no meaning for {plan.action}", "Leave them out")
-    return find(plan.action).command(plan)
+def check(act: Act) -> None:
+    """Raises SpecError for an act whose parameters are not those of its action, that is out of bounds, or that no
+    command can express."""
+    row = find(act.action)
+    for field in PARAMETERS:
+        given = getattr(act, field) not in (None, (), "")
+        if given and field not in row.fields:
+            raise SpecError(field, f"has no meaning for {act.action}", "Leave it out")
+        if field in row.fields and not given and act.targets:
+            raise SpecError(field, "is missing", "Say what it shall be")
+    if not act.targets:
+        raise SpecError("targets", "is empty", f"Name each {row.kind}")
+    if len(act.targets) > row.most:
+        at_once = "one" if row.most == 1 else f"at most {row.most:,}"
+        raise SpecError("targets", f"are {len(act.targets):,}", f"Give {at_once} at a time")
+    check_bounds(act)
+    if row.command is not None:
+        row.command(act)
+
+
+def command(act: Act) -> AnyCommand:
+    """The one engine command an act stands for. Raises SpecError for what no command can express."""
+    check(act)
+    made = find(act.action).command
+    assert made is not None, f"{act.action} does nothing in the cell"
+    return made(act)
 
 
 def why_not(action: Action, target: Target) -> str:
@@ -507,63 +599,15 @@ def why_not(action: Action, target: Target) -> str:
     return "" if target.state in action.states else f"{target.id} is {target.state}"
 
 
-def tier(action: Action, targets: tuple[Target, ...], pool_nodes: Mapping[str, int], running: int) -> Tier:
-    """The tier of acting on these targets now. `pool_nodes` is pool name -> how many nodes it has, `running` how many
-    workloads of the cell are bound."""
-    raises = (
-        discards_work(action, targets),
-        takes_large_share(action, targets, pool_nodes),
-        interrupts_work(action, targets),
-        stops_large_share(action, targets, running),
-    )
-    return TIERS[min(TIERS.index(action.tier) + sum(raises), len(TIERS) - 1)]
+def verdict(act: Act, before: Target, now: Target, *, in_time: bool) -> Verdict:
+    """What reading a target back says: done; not yet, where the effect takes its time and there is some left; failed."""
+    row = find(act.action)
+    if row.done(act, before, now):
+        return "success"
+    return "inconclusive" if row.waits and in_time else "failure"
 
 
-def discards_work(action: Action, targets: tuple[Target, ...]) -> bool:
-    """True when a cancel ends work that runs, or throws away what earlier attempts did."""
-    return action.name == "cancel" and any(target.state in BOUND or target.worked_ms for target in targets)
-
-
-def takes_large_share(action: Action, targets: tuple[Target, ...], pool_nodes: Mapping[str, int]) -> bool:
-    """True when the action takes a large share of any one pool out of use."""
-    if action.name not in ("cordon", "drain", "interrupt"):
-        return False
-    taken = Counter(target.pool for target in targets)
-    return any(n > 1 and n * 1000 > LARGE_SHARE_PERMILLE * pool_nodes.get(pool, 0) for pool, n in taken.items())
-
-
-def interrupts_work(action: Action, targets: tuple[Target, ...]) -> bool:
-    """True when an action that may leave running work alone stops some."""
-    return (action.name in ("suspend", "resize") and any(target.state in BOUND for target in targets)) or (
-        action.name == "set_quota" and any(target.work for target in targets)
-    )
-
-
-def stops_large_share(action: Action, targets: tuple[Target, ...], running: int) -> bool:
-    """True when what is done to queues stops a large share of the cell's work."""
-    stopped = {id_ for target in targets for id_ in target.work} if action.kind == "queue" else ()
-    return len(stopped) > 1 and len(stopped) * 1000 > LARGE_SHARE_PERMILLE * running
-
-
-def loses_work(action: Action, target: Target) -> bool:
-    """Whether acting on this workload can lose work done."""
-    match action.name:
-        case "cancel":
-            return target.state in BOUND or target.worked_ms > 0
-        case "requeue" | "suspend" | "resize" | "drain" | "drain_queue" | "set_quota" | "consolidate" | "interrupt":
-            return target.state in BOUND
-        case _:
-            return False
-
-
-def loss_ms(action: Action, target: Target) -> int:
-    """Run time lost if it happened now: all of it when cancelled, else what no checkpoint has saved."""
-    return target.worked_ms if action.name == "cancel" else target.unsaved_ms
-
-
-def lost(action: Action, stopped: list[Target]) -> str:
-    """Work lost when the action stops these: device hours, or core hours where none has devices."""
-    gpu = sum(work.gpu_milli * loss_ms(action, work) for work in stopped)
-    if gpu:
-        return f"{gpu / 3_600_000_000:,.1f} GPU-h"
-    return f"{sum(work.cpu_milli * loss_ms(action, work) for work in stopped) / 3_600_000_000:,.1f} CPU-h"
+def timeout_ms(act: Act) -> int:
+    """Wall time within which the effect must be seen. A canary is judged when its window, in cell time, is over."""
+    least = find(act.action).timeout_ms
+    return least if act.canary is None else act.canary.window_ms + least

@@ -1,74 +1,51 @@
-"""The gate: the only way an action reaches the engine. Propose shows what would happen; approve makes it so, once.
+"""The gate: the only way an action reaches the engine. Propose shows what would happen; votes make it allowed; the
+executor makes it so, once.
 
-A proposal is resolved to explicit ids, simulated on a fork and bound to the digest of its plan. Approval names that
-digest. Before it acts the gate looks again: what the proposal showed of its targets must still hold. A change
-elsewhere does not matter. Nothing is simulated on, or written to, the live engine until then.
+A proposal is resolved to explicit ids, simulated on a fork and bound to the digest of its plan. Votes name that digest.
+Who may vote, how many must, and how much may be touched in an hour is the approval policy's; how proposals live is
+`runbooks.life`'s; what is done with an approved one is `runbooks.executor`'s. Nothing is simulated on, or written to,
+the live engine until then.
 
-One thread at a time, like the engine. Proposals live in memory: after a restart they must be made again.
+One thread at a time, like the engine. Everything is kept in the journal's database: a restart forgets nothing.
 """
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
+from sqlalchemy import Connection, func, insert, select, update
 
-from engine.errors import NotFoundError, RefusedError, SpecError
-from engine.events import AuditEntry
-from engine.model import RESOURCES, ReservationSpec, check_id
-from engine.money import usd
-from engine.query import Overview, Query, Term, WorkloadDetail
-from runbooks import catalog, sizes, wording
-from runbooks.amounts import amount, listed, utc, whole, workloads
-from runbooks.catalog import Action, Target
-from runbooks.plan import (
-    Effect,
-    MoneyChange,
-    Outcome,
-    Plan,
-    Proposal,
-    QueueChange,
-    RequestChange,
-    ScalingChange,
-    WorkloadMove,
-)
-from runbooks.specs import differences
+from engine.errors import JournalError, RefusedError, SpecError
+from runbooks import books, life, policy, readings
+from runbooks.amounts import utc
+from runbooks.audit import Audit
+from runbooks.books import PROPOSAL, REVIEW, REVISION, VOTE, Row
+from runbooks.compose import Composed, compose, scope_of
+from runbooks.executor import Executor
+from runbooks.identity import SYSTEM, Actor, Signed
+from runbooks.outbox import Outbox
+from runbooks.plan import Origin, Outcome, Party, Plan, Proposal, Request, RunbookRef, Sealed, StepStanding
+from runbooks.policies import Policies
+from runbooks.policy import Policy, Vote
+from runbooks.standing import Standing
 
 if TYPE_CHECKING:
     from engine.control import Engine
 
-EXPIRY_MS = 5 * 60_000
-MAX_OPEN = 256
-MAX_EXECUTED = 256
-"""How many executed proposals are remembered, so that a second approval can be told when and by whom."""
-MAX_TARGETS = 1_000
-MAX_REASON = 500
-MAX_PERSON = 128
+MAX_OPEN = 64
+"""Open proposals of one author: the oldest gives way, because refusing the new one would let a flood of them lock out
+the person on call."""
 CLOCK_TOLERANCE_MS = 1_000
 """A wall clock that falls back further than this expires what is open: it could otherwise revive a proposal."""
-SHOWN_STARTS = 1_000
-"""Fresh starts compared by name, before and after."""
-MOST_ROWS = 10_000
-"""Rows asked for at a time."""
-LOSERS = {"cancel": "Cancelled with work done", "suspend": "Suspended from running", "consolidate": "Moved"}
-"""By action, what becomes of the work that it stops."""
-STOPS = frozenset(("requeued", "suspended", "finished", "failed", "cancelled"))
-"""What ends an attempt, in a workload's history."""
-
-
-class Open(msgspec.Struct, frozen=True, kw_only=True):
-    """A proposal that waits, with what it showed of its targets."""
-
-    proposal: Proposal
-    shown: tuple[Target, ...]
-
-
-class Executed(msgspec.Struct, frozen=True, kw_only=True):
-    at_ms: int
-    approver: str
+LEAST_COMMENT = 10
+"""Characters in which the review of a break-glass must say what was found."""
+GLASS_MS = 30 * 60_000
+"""How long after the glass was broken the plan may begin."""
+Verdict = Literal["approve", "reject", "abstain"]
 
 
 def wall_ms() -> int:
@@ -79,597 +56,642 @@ def wall_ms() -> int:
 class Gate:
     """Proposals for one engine. `clock` gives wall time in Unix milliseconds."""
 
-    def __init__(self, engine: Engine, clock: Callable[[], int] = wall_ms) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        policies: Policies | None = None,
+        audit: Audit | None = None,
+        clock: Callable[[], int] = wall_ms,
+        outbox: Outbox | None = None,
+    ) -> None:
         self._engine = engine
         self._clock = clock
-        self._latest_ms = clock()
-        self._count = 0
-        self._open: dict[str, Open] = {}
-        self._executed: dict[str, Executed] = {}
+        self.audit = audit or Audit(engine, clock)
+        self.policies = policies or Policies(engine, self.audit, clock)
+        self.outbox = outbox or Outbox(engine, self.audit, clock)
+        self._standing = Standing(engine, self.audit, self.policies)
+        self._executor = Executor(engine, self.audit, self.policies, self._standing, self.outbox, self._now)
+        self._latest_ms = 0
+        self._ready = False
+        self._open()
 
-    def propose(
-        self,
-        action: str,
-        targets: Sequence[str],
-        reason: str = "",
-        requester: str = "",
-        *,
-        queue: QueueChange | None = None,
-        reservation: ReservationSpec | None = None,
-        moves: tuple[WorkloadMove, ...] = (),
-        resize: RequestChange | None = None,
-        money: MoneyChange | None = None,
-        scaling: ScalingChange | None = None,
-    ) -> Proposal:
-        """Resolve, simulate on a fork, and show. Changes nothing. `queue` and what follows it as in Plan.
+    def _open(self) -> None:
+        """Where nothing can be written nothing can be done, but everything can be looked at: each use tries again."""
+        with contextlib.suppress(JournalError):
+            self._prepare()
+
+    def _prepare(self) -> None:
+        """Tables, the clock, and what the last process left under way. Raises JournalError."""
+        if self._ready:
+            return
+        self._engine.record(books.create)
+        newest = select(func.max(PROPOSAL.c.since_ms))
+        self._latest_ms = self._engine.recorded(lambda connection: connection.execute(newest).scalar()) or 0
+        self._ready = True
+        self._executor.recover()
+
+    # -- asking -------------------------------------------------------------------------------------------------------
+
+    def preview(self, actor: Actor, request: Request, *, runbook: RunbookRef | None = None) -> Proposal:
+        """What proposing it would show. Nothing is kept. Errors as `propose`."""
+        now_ms = self._now()
+        composed = compose(self._engine, request)
+        return self._engine.record(
+            lambda connection: self._draft(connection, actor, request, runbook, composed, now_ms, keep=False)
+        )
+
+    def propose(self, actor: Actor, request: Request, *, runbook: RunbookRef | None = None) -> Proposal:
+        """Resolve, simulate on a fork, and put to the vote. Changes nothing in the cell.
 
         Raises SpecError for an unknown action or malformed targets, NotFoundError naming every unknown target, and
-        RefusedError naming every target the action does not apply to, and why.
+        RefusedError naming every target the action does not apply to, who may not propose it, and the rules of the
+        policy that it breaks.
         """
         now_ms = self._now()
-        row = catalog.find(action)
-        ids = members(self._engine, row, checked_targets(row, targets))
-        check_text(reason, "reason", MAX_REASON)
-        check_text(requester, "requester", MAX_PERSON)
-        plan = Plan(
-            action=row.name,
-            targets=ids,
-            queue=queue,
-            reservation=reservation,
-            moves=moves,
-            resize=resize,
-            money=money,
-            scaling=scaling,
-            reason=reason,
-            requester=requester,
+        self._refuse_unless(actor, "propose")
+        composed = compose(self._engine, request)
+        shown = self._engine.record(
+            lambda connection: self._draft(connection, actor, request, runbook, composed, now_ms, keep=True)
         )
-        catalog.command(plan)
-        shown = read(self._engine, row, plan)
-        refuse_inapplicable(row, shown)
-        refuse_outdated(plan, shown)
-        overview = self._engine.overview()
-        work = read_work(self._engine, row, shown)
+        if shown.state == "denied":
+            raise RefusedError(f"{shown.id} is denied by policy: {shown.note}", "Ask for less, or later")
+        return shown
+
+    def revise(self, actor: Actor, proposal_id: str, request: Request) -> Proposal:
+        """Another plan under the same id: a new revision, on which nobody has voted. For its author alone, so that
+        nobody's name stands under what others wrote. Errors as `propose`."""
+        now_ms = self._now()
+        self._refuse_unless(actor, "propose")
+        composed = compose(self._engine, request)
+
+        def write(connection: Connection) -> Proposal:
+            row = books.found(connection, proposal_id)
+            if row.author != actor.subject:
+                raise RefusedError(f"{row.id} is {row.author}'s", "Propose your own")
+            plan, _, _ = books.plan_of(connection, row)
+            row = books.move(connection, self.audit, row, "revised", actor, now_ms, revision=row.revision + 1)
+            return self._submit(connection, row, actor, request, plan.runbook, composed, now_ms)
+
+        return self._engine.record(write)
+
+    def _draft(
+        self,
+        connection: Connection,
+        actor: Actor,
+        request: Request,
+        runbook: RunbookRef | None,
+        composed: Composed,
+        now_ms: int,
+        *,
+        keep: bool,
+    ) -> Proposal:
+        in_force = self.policies.current(connection)
+        if not keep:
+            return self._shown_only(connection, actor, request, runbook, composed, now_ms)
+        self._make_room(connection, actor, request, now_ms)
+        row = books.add(
+            connection,
+            {
+                "revision": 1, "serial": 0, "state": "drafted", "since_ms": now_ms, "created_ms": now_ms,
+                "author": actor.subject, "origin": origin_of(actor, request), "tier": composed.tier, "digest": "",
+                "policy": in_force.digest(), "blast": b"{}", "expires_ms": now_ms,
+            },
+        )  # fmt: skip
+        self.audit.append(
+            connection, "proposal.drafted", actor, proposal=row.id, revision=1, policy_digest=row.policy,
+            data={"actions": [step.act.action for step in request.steps], "origin": row.origin},
+        )  # fmt: skip
+        return self._submit(connection, row, actor, request, runbook, composed, now_ms)
+
+    def _submit(
+        self,
+        connection: Connection,
+        row: Row,
+        actor: Actor,
+        request: Request,
+        runbook: RunbookRef | None,
+        composed: Composed,
+        now_ms: int,
+    ) -> Proposal:
+        """From drafted to awaiting, or to denied."""
+        in_force = self.policies.current(connection)
+        sealed = self.audit.seal(connection, request.reason) if request.reason else None
+        plan = plan_of(row, actor, request, runbook, composed, in_force, sealed, now_ms)
         digest = plan.digest()
-        self._count += 1
-        proposal = Proposal(
-            id=f"P-{self._count}-{digest[:6]}",
-            plan=plan,
-            digest=digest,
-            tier=catalog.tier(row, shown, pool_nodes(overview), bound(overview)),
-            title=wording.title(plan),
-            steps=tuple(wording.steps(plan, shown, work)),
-            effects=simulate(self._engine, row, plan, stopped(row, shown, work)),
-            inverse=wording.inverse(plan, shown),
-            version=overview.version,
-            expires_ms=now_ms + EXPIRY_MS,
+        connection.execute(
+            insert(REVISION).values(
+                number=row.number,
+                revision=row.revision,
+                digest=digest,
+                plan=plan.canonical(),
+                request=msgspec.json.encode(msgspec.structs.replace(request, reason=""), order="sorted"),
+                words=msgspec.json.encode(composed.words),
+            )
         )
-        self._keep(Open(proposal=proposal, shown=shown))
-        return proposal
+        for i, step in enumerate(plan.steps):
+            books.set_standing(connection, row, i, StepStanding(id=step.id))
+        row = books.move(
+            connection, self.audit, row, "simulated", actor, now_ms,
+            data={"tier": plan.tier, "steps": len(plan.steps), "version": plan.simulated.version},
+            digest=digest, policy=plan.policy_digest, tier=plan.tier, blast=msgspec.json.encode(plan.blast),
+            expires_ms=plan.expires_ms, origin=plan.origin,
+            cursor=0, verify_by_ms=0, executed_ms=0, breakglass=False, note="", stale=b"[]",
+        )  # fmt: skip
+        rules = self._standing.broken_rules(connection, row, plan, now_ms, of_author=True)
+        why_not = policy.may(in_force, actor, "propose", plan.tier, composed.scope, owner=self.policies.owner)
+        if why_not:
+            rules = (why_not, *rules)
+        if rules:
+            note = "; ".join(rules)
+            row = books.move(
+                connection, self.audit, row, "denied", actor, now_ms, data={"rules": list(rules)}, note=note
+            )
+        else:
+            row = books.move(connection, self.audit, row, "submitted", actor, now_ms)
+        return self._standing.proposal(connection, row)
 
-    def plan(self, proposal_id: str) -> Plan | None:
-        """Of a proposal that is kept and not executed."""
-        kept = self._open.get(proposal_id)
-        return None if kept is None else kept.proposal.plan
+    def _shown_only(
+        self,
+        connection: Connection,
+        actor: Actor,
+        request: Request,
+        runbook: RunbookRef | None,
+        composed: Composed,
+        now_ms: int,
+    ) -> Proposal:
+        in_force = self.policies.current(connection)
+        row = Row(
+            number=0, revision=0, serial=0, state="simulated", since_ms=now_ms, created_ms=now_ms,
+            author=actor.subject, origin=origin_of(actor, request), tier=composed.tier, digest="",
+            policy=in_force.digest(), blast=b"{}", expires_ms=now_ms, cursor=0, verify_by_ms=0, executed_ms=0,
+            breakglass=False, note="", stale=b"[]",
+        )  # fmt: skip
+        plan = plan_of(row, actor, request, runbook, composed, in_force, None, now_ms)
+        row = msgspec.structs.replace(row, digest=plan.digest())
+        return self._standing.shown(connection, row, plan, composed.words, request.reason)
 
-    def approve(self, proposal_id: str, digest: str, approver: str) -> Outcome:
-        """Execute exactly the plan whose digest was shown, at most once, and read back what it did.
+    def _make_room(self, connection: Connection, actor: Actor, request: Request, now_ms: int) -> None:
+        """The same asked for again replaces what was asked for before; and a flood of one author its own oldest."""
+        query = (
+            select(PROPOSAL)
+            .where((PROPOSAL.c.author == actor.subject) & PROPOSAL.c.state.in_(tuple(life.OPEN)))
+            .order_by(PROPOSAL.c.number.desc())
+        )
+        kept = 0
+        asked = msgspec.json.encode(msgspec.structs.replace(request, reason=""), order="sorted")
+        for row in [Row(**values) for values in connection.execute(query).mappings()]:
+            where = (REVISION.c.number == row.number) & (REVISION.c.revision == row.revision)
+            same = connection.execute(select(REVISION.c.request).where(where)).scalar() == asked
+            kept += not same
+            if (same or kept >= MAX_OPEN) and not (same and row.state == "approved"):
+                books.move(connection, self.audit, row, "superseded", actor, now_ms, note="replaced by a newer one")
 
-        Raises NotFoundError for a proposal that is not kept, and RefusedError when it was executed already, has
-        expired, the digest is another, or a target is no longer as shown. Errors of the engine (such as a journal that
-        cannot be written) pass through; the proposal then stays open, because nothing happened.
+    # -- deciding -----------------------------------------------------------------------------------------------------
+
+    def vote(
+        self,
+        actor: Actor,
+        proposal_id: str,
+        digest: str,
+        verdict: Verdict,
+        comment: str = "",
+        signed: Signed | None = None,
+    ) -> Proposal:
+        """Say yes, no or nothing to exactly the plan whose digest was shown. The last yes that is needed approves it;
+        any no of somebody who might have said yes ends it.
+
+        Raises NotFoundError, and RefusedError for another digest, a proposal that is not open, and a vote that does not
+        count: the refusal is in the audit.
         """
         now_ms = self._now()
-        if not approver:
-            raise SpecError("approver", "is empty", "Say who approves")
-        check_text(approver, "approver", MAX_PERSON)
-        kept = self._find(proposal_id, now_ms)
-        plan = kept.proposal.plan
-        canonical = msgspec.json.encode(plan, order="sorted")
-        if digest != kept.proposal.digest or digest != hashlib.sha256(canonical).hexdigest():
-            raise RefusedError(
-                f"the digest given is not that of {proposal_id}", "Look at the proposal again and approve what it shows"
-            )
-        row = catalog.find(plan.action)
-        self._refuse_stale(row, kept)
-        entry = AuditEntry(at_wall_ms=now_ms, actor=approver, action=plan.action, digest=digest, plan=canonical)
-        receipt = self._engine.command(catalog.command(plan), audit=entry)
-        # From here on it has happened, whatever the reading below finds.
-        del self._open[proposal_id]
-        self._remember(proposal_id, Executed(at_ms=now_ms, approver=approver))
-        after = {target.id: target for target in read(self._engine, row, plan, executed=True)}
-        return Outcome(
-            proposal=proposal_id,
-            digest=digest,
-            version=receipt.version,
-            changed=receipt.changed,
-            verified=tuple(wording.check(row, before, after[before.id]) for before in kept.shown),
+        readings.check_text(comment, "comment", readings.MAX_COMMENT)
+        row, refused = self._engine.record(
+            lambda connection: self._vote(connection, actor, proposal_id, digest, verdict, comment, signed, now_ms)
         )
+        if refused is not None:
+            raise refused
+        self.audit.after(at_once=row.state == "approved")
+        return self.proposal(proposal_id)
+
+    def _vote(
+        self,
+        connection: Connection,
+        actor: Actor,
+        proposal_id: str,
+        digest: str,
+        verdict: Verdict,
+        comment: str,
+        signed: Signed | None,
+        now_ms: int,
+    ) -> tuple[Row, RefusedError | None]:
+        """The proposal as it then is, and why the vote is refused. A refusal is recorded, so it is not raised here."""
+        row = self._expired(connection, books.found(connection, proposal_id), now_ms)
+        plan, _, _ = books.plan_of(connection, row)
+        why_not, actor = self._why_no_vote(connection, row, plan, actor, digest, verdict, comment, signed, now_ms)
+        if why_not is not None:
+            self.audit.append(
+                connection, "vote.refused", actor, proposal=row.id, revision=row.revision, plan_digest=row.digest,
+                policy_digest=row.policy, data={"verdict": verdict, "why": why_not.problem[:500]},
+            )  # fmt: skip
+            return row, why_not
+        sealed = self.audit.seal(connection, comment) if comment else None
+        mine = (VOTE.c.number == row.number) & (VOTE.c.revision == row.revision) & (VOTE.c.subject == actor.subject)
+        values = {
+            "number": row.number, "revision": row.revision, "digest": digest, "subject": actor.subject,
+            "account": actor.account, "key": actor.key, "verdict": verdict, "at_ms": now_ms,
+            "comment": msgspec.json.encode(sealed) if sealed else None,
+        }  # fmt: skip
+        if not connection.execute(update(VOTE).where(mine).values(**values)).rowcount:
+            connection.execute(insert(VOTE).values(**values))
+        self.audit.append(
+            connection, f"vote.{verdict}", actor, proposal=row.id, revision=row.revision, plan_digest=digest,
+            policy_digest=row.policy, data={"key": values["key"]}, private=(sealed,) if sealed else (),
+        )  # fmt: skip
+        if verdict == "reject":
+            return books.move(
+                connection, self.audit, row, "rejected", actor, now_ms, note=f"rejected by {actor.subject}"
+            ), None
+        if row.state == "awaiting" and not self._standing.tally(connection, row, plan).missing:
+            need = self._standing.need(connection, plan)
+            row = books.move(connection, self.audit, row, "approved", actor, now_ms, expires_ms=now_ms + need.window_ms)
+        return row, None
+
+    def _why_no_vote(
+        self,
+        connection: Connection,
+        row: Row,
+        plan: Plan,
+        actor: Actor,
+        digest: str,
+        verdict: Verdict,
+        comment: str,
+        signed: Signed | None,
+        now_ms: int,
+    ) -> tuple[RefusedError | None, Actor]:
+        """Why the vote does not count, and who it is by: a valid signature proves its subject."""
+        if row.state not in life.OPEN or (row.state == "approved" and verdict != "reject"):
+            return self._too_late(connection, row), actor
+        if digest != row.digest:
+            return RefusedError(
+                f"the digest given is not that of {row.id}", "Look at the proposal again and vote on what it shows"
+            ), actor
+        try:
+            actor = self.policies.proved(connection, actor, signed, "vote", row, verdict, now_ms)
+        except RefusedError as error:
+            return error, actor
+        need = self._standing.need(connection, plan)
+        vote = Vote(
+            subject=actor.subject, kind=actor.kind, account=actor.account, key=actor.key, verdict=verdict, at_ms=now_ms
+        )
+        why_not = policy.why_not_counted(
+            self.policies.current(connection), vote, plan.author, plan.requester, need, scope_of(plan.steps),
+            owner=self.policies.owner,
+        )  # fmt: skip
+        remedy = f"muster show {row.id} says whose votes it needs"
+        if why_not:
+            return RefusedError(f"your vote on {row.id} does not count: it {why_not}", remedy), actor
+        if verdict == "approve" and need.reason and not comment.strip():
+            return RefusedError(f"{row.id} is {plan.tier}: a yes must say why", "Give a reason with the vote"), actor
+        before = self._standing.votes(connection, row)
+        if any(kept.subject == actor.subject and kept.verdict == verdict for kept in before):
+            return RefusedError(f"{actor.subject} has voted so on {row.id} already", remedy), actor
+        return None, actor
+
+    def _too_late(self, connection: Connection, row: Row) -> RefusedError:
+        if row.executed_ms:
+            return RefusedError(
+                f"{row.id} was executed at {utc(row.executed_ms)}, approved by {self._approvers(connection, row)}",
+                "Propose it again if it is wanted once more",
+            )
+        if row.state == "expired":
+            return RefusedError(f"{row.id} expired at {utc(row.expires_ms)}", "Propose it again")
+        state = row.state.replace("_", " ")
+        why = f": {row.note}" if row.note else ""
+        return RefusedError(f"{row.id} is {state}{why}", life.WHAT_THEN.get(row.state, ""))
+
+    def _approvers(self, connection: Connection, row: Row) -> str:
+        votes = self._standing.votes(connection, row)
+        return ", ".join(vote.subject for vote in votes if vote.verdict == "approve") or "nobody"
+
+    def approve(
+        self, actor: Actor, proposal_id: str, digest: str, comment: str = "", signed: Signed | None = None
+    ) -> Outcome:
+        """Vote yes; and when that was the last vote needed, and the plan is to start then, carry it out and read back
+        what it did. Errors as `vote` and `execute`."""
+        if not self._voted_already(actor, proposal_id, digest):
+            shown = self.vote(actor, proposal_id, digest, "approve", comment, signed)
+            if shown.state == "awaiting":
+                return outcome_of(shown, f"{shown.need}")
+            if shown.plan.start == "asked":
+                return outcome_of(shown, "somebody to execute it")
+        return self.execute(actor, proposal_id, by_vote=True)
+
+    def _voted_already(self, actor: Actor, proposal_id: str, digest: str) -> bool:
+        """A yes that is kept, of a plan that something kept from being carried out: going on needs no other."""
+
+        def read(connection: Connection) -> bool:
+            row = books.found(connection, proposal_id)
+            mine = (VOTE.c.subject == actor.subject) & (VOTE.c.verdict == "approve") & (VOTE.c.digest == digest)
+            where = (VOTE.c.number == row.number) & (VOTE.c.revision == row.revision) & mine
+            voted = connection.execute(select(VOTE.c.id).where(where)).first() is not None
+            return voted and digest == row.digest and row.state in ("approved", "executing")
+
+        return self._engine.record(read)
+
+    def break_glass(
+        self, actor: Actor, proposal_id: str, digest: str, reason: str, signed: Signed | None = None
+    ) -> Outcome:
+        """Carry out at once what others would have had to approve. It is simulated, limited, revalidated and recorded
+        like everything else, everybody who could have voted is told, and a review stays open until another person
+        closes it; until then the same person cannot do it again. Raises RefusedError."""
+        now_ms = self._now()
+        readings.check_text(reason, "reason", readings.MAX_COMMENT)
+
+        def write(connection: Connection) -> RefusedError | None:
+            row = self._expired(connection, books.found(connection, proposal_id), now_ms)
+            plan, words, _ = books.plan_of(connection, row)
+            who, why_not = actor, self._why_no_glass(connection, row, plan, actor, digest, reason)
+            if why_not is None:
+                try:
+                    who = self.policies.proved(connection, actor, signed, "breakglass", row, "approve", now_ms)
+                except RefusedError as error:
+                    why_not = error
+            if why_not is not None:
+                self.audit.append(
+                    connection, "breakglass.refused", who, proposal=row.id, revision=row.revision,
+                    plan_digest=row.digest, policy_digest=row.policy, data={"why": why_not.problem[:500]},
+                )  # fmt: skip
+                return why_not
+            sealed = self.audit.seal(connection, reason)
+            self.audit.append(
+                connection, "breakglass.used", who, proposal=row.id, revision=row.revision, plan_digest=row.digest,
+                policy_digest=row.policy, private=(sealed,),
+            )  # fmt: skip
+            row = books.move(
+                connection, self.audit, row, "broke_glass", who, now_ms,
+                breakglass=True, expires_ms=now_ms + GLASS_MS, note=f"glass broken by {who.subject}",
+            )  # fmt: skip
+            self._open_review(connection, row, who, now_ms)
+            in_force = self.policies.current(connection)
+            for channel, _ in in_force.channels:
+                self.outbox.put(
+                    connection, f"{row.digest}:breakglass:{channel}", row.number, channel,
+                    f"{who.subject} broke the glass for {row.id}: {words.title}", now_ms,
+                )  # fmt: skip
+            return None
+
+        refused = self._engine.record(write)
+        if refused is not None:
+            raise refused
+        self.audit.after(at_once=True)
+        return self.execute(actor, proposal_id, by_vote=True)
+
+    def _why_no_glass(
+        self, connection: Connection, row: Row, plan: Plan, actor: Actor, digest: str, reason: str
+    ) -> RefusedError | None:
+        in_force = self.policies.current(connection)
+        why_not = policy.may(in_force, actor, "break_glass", plan.tier, scope_of(plan.steps), owner=self.policies.owner)
+        if why_not:
+            return RefusedError(f"you may not break the glass: {why_not}", "Ask an approver")
+        if row.state != "awaiting":
+            return self._too_late(connection, row)
+        if digest != row.digest:
+            return RefusedError(f"the digest given is not that of {row.id}", "Look at the proposal again")
+        least = in_force.break_glass.reason_least
+        if len("".join(reason.split())) < least:
+            return RefusedError("breaking the glass needs a reason", f"Give one of {least} characters or more")
+        if plan.tier == "T3" and plan.origin in ("recommender", "model"):
+            return RefusedError("what a machine drafted and is hard to undo needs its votes", "Propose it yourself")
+        mine = (REVIEW.c.subject == actor.subject) & REVIEW.c.forced & (REVIEW.c.closed_ms == 0)
+        if connection.execute(select(REVIEW.c.id).where(mine)).first() is not None:
+            return RefusedError("your last break-glass is not reviewed yet", "Have another person close its review")
+        return None
+
+    def _open_review(self, connection: Connection, row: Row, actor: Actor, now_ms: int) -> None:
+        made = connection.execute(
+            insert(REVIEW).values(
+                number=row.number, about=row.id, subject=actor.subject, forced=True,
+                text=f"break-glass of {row.id}", opened_ms=now_ms,
+            )
+        )  # fmt: skip
+        self.audit.append(
+            connection, "review.opened", actor, proposal=row.id, revision=row.revision, plan_digest=row.digest,
+            data={"review": books.new_id(made), "forced": True},
+        )  # fmt: skip
+
+    def close_review(self, actor: Actor, review: int, comment: str) -> None:
+        """Say that it was looked at. For a person other than the one it is about. Raises RefusedError."""
+        now_ms = self._now()
+        readings.check_text(comment, "comment", readings.MAX_COMMENT)
+        if len(comment.strip()) < LEAST_COMMENT:
+            raise SpecError("comment", "is too short", f"Say what was found, in {LEAST_COMMENT} characters or more")
+
+        def write(connection: Connection) -> None:
+            kept = connection.execute(select(REVIEW).where(REVIEW.c.id == review)).mappings().first()
+            if kept is None or kept["closed_ms"]:
+                raise RefusedError(f"there is no open review {review}", "See muster reviews")
+            why_not = policy.may(self.policies.current(connection), actor, "review", owner=self.policies.owner)
+            if not why_not and kept["forced"] and kept["subject"] == actor.subject:
+                why_not = "it is about what you did yourself"
+            if why_not:
+                raise RefusedError(f"you may not close review {review}: {why_not}", "Ask another approver")
+            connection.execute(
+                update(REVIEW).where(REVIEW.c.id == review).values(closed_ms=now_ms, closed_by=actor.subject)
+            )
+            sealed = self.audit.seal(connection, comment)
+            self.audit.append(
+                connection, "review.closed", actor, proposal=f"P-{kept['number']}" if kept["number"] else "",
+                data={"review": review}, private=(sealed,),
+            )  # fmt: skip
+
+        self._engine.record(write)
+
+    # -- doing --------------------------------------------------------------------------------------------------------
+
+    def execute(self, actor: Actor, proposal_id: str, *, by_vote: bool = False) -> Outcome:
+        """Carry out what is approved, or go on with what was interrupted. `by_vote`: the last vote asks for it, and
+        whoever gave it need not be one who may ask. Raises RefusedError with the reason, and JournalError when nothing
+        can be recorded: then nothing has happened."""
+        self._now()
+        if not by_vote:
+            self._refuse_for(actor, "execute", proposal_id)
+        return self._executor.execute(actor, proposal_id)
+
+    def pause(self, actor: Actor, proposal_id: str, reason: str = "") -> Proposal:
+        """Do no further step until somebody resumes it."""
+        self._refuse_for(actor, "pause", proposal_id)
+        self._executor.pause(actor, proposal_id, reason)
+        return self.proposal(proposal_id)
+
+    def resume(self, actor: Actor, proposal_id: str, *, accept: bool = False) -> Outcome:
+        """Go on. `accept`: although the last step could not be verified."""
+        self._refuse_for(actor, "vote" if accept else "execute", proposal_id)
+        return self._executor.resume(actor, proposal_id, accept=accept)
+
+    def confirm(self, actor: Actor, proposal_id: str, step: str) -> Outcome:
+        """Say go to a step that waits for it."""
+        self._now()
+        return self._executor.confirm(actor, proposal_id, step)
+
+    def rollback(self, actor: Actor, proposal_id: str, reason: str = "") -> Outcome:
+        """Take back what it did, the last step first, by the way back that was approved with it."""
+        self._refuse_for(actor, "rollback", proposal_id)
+        return self._executor.roll_back(actor, proposal_id, reason)
+
+    def cancel(self, actor: Actor, proposal_id: str, reason: str = "") -> Proposal:
+        """Withdraw it before it is executed: its author may, and who may reject it."""
+        now_ms = self._now()
+        readings.check_text(reason, "reason", readings.MAX_COMMENT)
+
+        def write(connection: Connection) -> Proposal:
+            row = books.found(connection, proposal_id)
+            if row.author != actor.subject:
+                plan, _, _ = books.plan_of(connection, row)
+                in_force = self.policies.current(connection)
+                why_not = policy.may(
+                    in_force, actor, "cancel", plan.tier, scope_of(plan.steps), owner=self.policies.owner
+                )
+                if why_not:
+                    raise RefusedError(f"you may not withdraw {row.id}: {why_not}", "Ask its author, or reject it")
+            sealed = (self.audit.seal(connection, reason),) if reason else ()
+            row = books.move(
+                connection, self.audit, row, "cancelled", actor, now_ms, data={"reason": [s.ref for s in sealed]},
+                note=f"withdrawn by {actor.subject}",
+            )  # fmt: skip
+            return self._standing.proposal(connection, row)
+
+        return self._engine.record(write)
+
+    def tick(self) -> None:
+        """What time brings: expiry, verification of what takes long, messages that wait. Called about once a second."""
+        now_ms = self._now()
+
+        def write(connection: Connection) -> list[Row]:
+            due = (PROPOSAL.c.state.in_(tuple(life.OPEN))) & (PROPOSAL.c.expires_ms <= now_ms)
+            for values in connection.execute(select(PROPOSAL).where(due)).mappings().all():
+                self._expired(connection, Row(**values), now_ms)
+            return books.in_states(connection, ("verifying",))
+
+        for row in self._engine.record(write):
+            self._executor.look_again(row.id)
+        self.outbox.deliver()
+        self.audit.after()
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def proposal(self, proposal_id: str) -> Proposal:
+        """As it stands now. Raises NotFoundError."""
+        return self._engine.recorded(
+            lambda connection: self._standing.proposal(connection, books.found(connection, proposal_id))
+        )
+
+    def proposals(self, states: Sequence[str] = (), limit: int = 200) -> tuple[Proposal, ...]:
+        """Those in these states, or all, newest first."""
+        wanted = tuple(states) or tuple(set(life.EDGES.values()))
+        return self._engine.recorded(
+            lambda connection: tuple(
+                self._standing.proposal(connection, row) for row in books.in_states(connection, wanted, limit)
+            )
+        )
+
+    # -- ground -------------------------------------------------------------------------------------------------------
 
     def _now(self) -> int:
+        """Wall time that never goes back further than CLOCK_TOLERANCE_MS without ending what is open."""
+        self._prepare()
         now_ms = self._clock()
         if now_ms < self._latest_ms - CLOCK_TOLERANCE_MS:
-            self._open.clear()
+            self._engine.record(lambda connection: self._expire_all(connection, now_ms))
             self._latest_ms = now_ms
         self._latest_ms = max(self._latest_ms, now_ms)
         return self._latest_ms
 
-    def _keep(self, kept: Open) -> None:
-        now_ms = self._latest_ms
-        self._open = {id_: old for id_, old in self._open.items() if now_ms < old.proposal.expires_ms}
-        if len(self._open) >= MAX_OPEN:
-            # The oldest gives way: refusing the new one would let a flood lock out the person on call.
-            del self._open[next(iter(self._open))]
-        self._open[kept.proposal.id] = kept
+    def _expire_all(self, connection: Connection, now_ms: int) -> None:
+        for row in books.in_states(connection, tuple(life.OPEN)):
+            books.move(connection, self.audit, row, "expired", SYSTEM, now_ms, note="the wall clock was set back")
 
-    def _remember(self, proposal_id: str, executed: Executed) -> None:
-        if len(self._executed) >= MAX_EXECUTED:
-            del self._executed[next(iter(self._executed))]
-        self._executed[proposal_id] = executed
+    def _expired(self, connection: Connection, row: Row, now_ms: int) -> Row:
+        if row.state in life.OPEN and now_ms >= row.expires_ms:
+            return books.move(connection, self.audit, row, "expired", SYSTEM, now_ms)
+        return row
 
-    def _find(self, proposal_id: str, now_ms: int) -> Open:
-        executed = self._executed.get(proposal_id)
-        if executed is not None:
-            raise RefusedError(
-                f"{proposal_id} was executed at {utc(executed.at_ms)}, approved by {executed.approver}",
-                "Propose it again if it is wanted once more",
-            )
-        kept = self._open.get(proposal_id)
-        if kept is None:
-            shown = proposal_id[:40].encode("unicode_escape").decode()
-            raise NotFoundError(
-                f"there is no open proposal '{shown}'", "It expired long ago or the engine restarted; propose it again"
-            )
-        if now_ms >= kept.proposal.expires_ms:
-            raise RefusedError(f"{proposal_id} expired at {utc(kept.proposal.expires_ms)}", "Propose it again")
-        return kept
+    def _refuse_unless(self, actor: Actor, deed: policy.Deed) -> None:
+        """Raises RefusedError, on record, for somebody who may not do such a thing at all."""
 
-    def _refuse_stale(self, row: Action, kept: Open) -> None:
-        try:
-            now = read(self._engine, row, kept.proposal.plan)
-        except (NotFoundError, RefusedError) as gone:
-            raise stale(kept.proposal.id, [gone.problem]) from gone
-        found = [text for old, new in zip(kept.shown, now, strict=True) if (text := difference(row, old, new))]
-        overview = self._engine.overview()
-        tier = catalog.tier(row, now, pool_nodes(overview), bound(overview))
-        if tier > kept.proposal.tier:
-            found.append(f"it was {kept.proposal.tier} and is {tier} now")
-        if found:
-            raise stale(kept.proposal.id, found)
+        def write(connection: Connection) -> str:
+            why_not = policy.may(self.policies.current(connection), actor, deed, owner=self.policies.owner)
+            if why_not:
+                self.audit.append(connection, "command.refused", actor, data={"deed": deed, "why": why_not})
+            return why_not
+
+        why_not = self._engine.record(write)
+        if why_not:
+            raise RefusedError(f"you may not {deed}: {why_not}", "Ask somebody who may")
+
+    def _refuse_for(self, actor: Actor, deed: policy.Deed, proposal_id: str) -> None:
+        """Raises RefusedError, on record, for somebody who may not do this to this proposal."""
+        now_ms = self._now()
+
+        def write(connection: Connection) -> str:
+            row = self._expired(connection, books.found(connection, proposal_id), now_ms)
+            plan, _, _ = books.plan_of(connection, row)
+            in_force = self.policies.current(connection)
+            why_not = policy.may(in_force, actor, deed, plan.tier, scope_of(plan.steps), owner=self.policies.owner)
+            if why_not:
+                self.audit.append(
+                    connection, "command.refused", actor, proposal=row.id, revision=row.revision,
+                    plan_digest=row.digest, data={"deed": deed, "why": why_not},
+                )  # fmt: skip
+            return why_not
+
+        why_not = self._engine.record(write)
+        if why_not:
+            raise RefusedError(f"you may not {deed.replace('_', ' ')} {proposal_id}: {why_not}", "Ask one who may")
 
 
-def stale(proposal_id: str, found: list[str]) -> RefusedError:
-    return RefusedError(
-        f"{proposal_id} is stale, nothing was done: {'; '.join(found)}", "Propose it again to see what it would do now"
+def origin_of(actor: Actor, request: Request) -> Origin:
+    """Who thought it out. A machine cannot pass for a person; a person may say that a machine did."""
+    if actor.kind in ("llm", "service") and request.origin == "person":
+        return "model" if actor.kind == "llm" else "recommender"
+    return request.origin
+
+
+def plan_of(
+    row: Row,
+    actor: Actor,
+    request: Request,
+    runbook: RunbookRef | None,
+    composed: Composed,
+    in_force: Policy,
+    reason: Sealed | None,
+    now_ms: int,
+) -> Plan:
+    """The plan of a revision."""
+    origin = origin_of(actor, request)
+    need = policy.need(in_force, composed.tier, origin, composed.scope, author=actor.kind)
+    return Plan(
+        proposal=row.id,
+        revision=row.revision,
+        author=Party(subject=actor.subject, kind=actor.kind, account=actor.account, signed=actor.signed),
+        requester=request.requester,
+        origin=origin,
+        reason=reason,
+        steps=composed.steps,
+        tier=composed.tier,
+        blast=composed.blast,
+        limits=request.limits,
+        simulated=composed.simulated,
+        evidence=request.evidence,
+        policy_digest=in_force.digest(),
+        runbook=runbook,
+        start=request.start,
+        expires_ms=now_ms + need.expiry_ms,
     )
 
 
-def difference(row: Action, shown: Target, now: Target) -> str:
-    """How a target differs, in what the proposal showed and the action depends on; empty when it does not."""
-    if shown.queue is not None and now.queue is not None and now.queue != shown.queue:
-        return changed_meanwhile(shown.id, QueueChange(was=shown.queue, to=now.queue))
-    if (now.price_microusd_hour, now.budget) != (shown.price_microusd_hour, shown.budget):
-        return f"{shown.id} was changed meanwhile"
-    if shown.autoscaling != now.autoscaling or (
-        shown.size is not None
-        and now.size is not None
-        and (shown.size.scaling, shown.size.set_for) != (now.size.scaling, now.size.set_for)
-    ):
-        return f"{shown.id} was changed meanwhile"
-    if now.reservation != shown.reservation:
-        return f"{shown.id} was shown as another reservation"
-    if now.state != shown.state and row.name != "set_quota":
-        return f"{shown.id} was shown as {shown.state} and is {now.state} now"
-    if now.attempts != shown.attempts:
-        return f"{shown.id} was shown in attempt {shown.attempts} and is in attempt {now.attempts} now"
-    if row.name == "resize" and now.asks != shown.asks:
-        return f"{shown.id} was shown with another request"
-    if row.name == "consolidate" and now.nodes != shown.nodes:
-        return f"{shown.id} was shown on {listed(shown.nodes)} and is on {listed(now.nodes)} now"
-    if row.name in ("drain", "interrupt", "drain_queue", "set_quota"):
-        # Work that left since makes it milder than was approved; work that arrived would be stopped unseen.
-        seen = set(shown.work)
-        arrived = tuple(id_ for id_ in now.work if id_ not in seen)
-        return f"{shown.id} has work now that was not shown: {listed(arrived)}" if arrived else ""
-    return ""
-
-
-def changed_meanwhile(name: str, change: QueueChange) -> str:
-    """As in "research was changed meanwhile: nominal gpu 32 GPU -> 48 GPU"."""
-    found = (f"{what} {was} -> {to}" for what, was, to in differences(change.was, change.to))
-    return f"{name} was changed meanwhile: {', '.join(found)}"
-
-
-def checked_targets(row: Action, targets: Sequence[str]) -> tuple[str, ...]:
-    """Explicit ids in the order given, without repeats. Patterns are not ids, so "all" cannot be said by accident."""
-    if isinstance(targets, str):
-        raise SpecError("targets", "is one text", "Give a list of ids")
-    ids = tuple(dict.fromkeys(targets))
-    if not ids:
-        raise SpecError("targets", "is empty", f"Name each {row.kind}")
-    if len(ids) > MAX_TARGETS:
-        raise too_many(len(ids))
-    for i, id_ in enumerate(ids):
-        check_id(id_, f"targets[{i}]")
-    return ids
-
-
-def members(engine: Engine, row: Action, ids: tuple[str, ...]) -> tuple[str, ...]:
-    """The ids with that of an array replaced by those of its members that the action applies to, so that a plan names
-    each workload it touches. An array none of whose members it applies to stays, and is refused by name."""
-    if row.kind != "workload":
-        return ids
-    known = read_workloads(engine, ids)
-    states = tuple(Term("state", "=", state) for state in sorted(row.states))
-    found: dict[str, None] = {}
-    for id_ in ids:
-        if id_ in known:
-            found[id_] = None
-            continue
-        where = (Term("array", "=", id_), *states)
-        page = engine.query(Query(kind="workloads", columns=("id",), where=where, limit=MAX_TARGETS))
-        if page.matched > MAX_TARGETS:
-            raise SpecError("targets", f"{id_} has {page.matched:,} such members", "Name some of them")
-        found |= dict.fromkeys([values[0] for values in page.rows] or [id_])
-    if len(found) > MAX_TARGETS:
-        raise too_many(len(found))
-    return tuple(found)
-
-
-def too_many(count: int) -> SpecError:
-    return SpecError("targets", f"{count:,} targets", f"Give at most {MAX_TARGETS:,} at a time")
-
-
-def check_text(value: str, where: str, most: int) -> None:
-    """Kept in the audit for ever and shown on terminals: one printable line of bounded length."""
-    if len(value) > most:
-        raise SpecError(where, f"{len(value):,} characters", f"Give at most {most}")
-    if not value.isprintable():
-        raise SpecError(where, "has characters that cannot be printed", "Give one line of plain text")
-
-
-def refuse_inapplicable(row: Action, targets: tuple[Target, ...]) -> None:
-    found = [text for target in targets if (text := catalog.why_not(row, target))]
-    if found:
-        raise RefusedError(f"cannot {row.name}: {'; '.join(found)}", row.otherwise)
-
-
-def refuse_outdated(plan: Plan, targets: tuple[Target, ...]) -> None:
-    """A change of a queue is refused when it starts from what the queue no longer has, and when it changes nothing. A
-    move is refused when the workload is no longer where it was to be moved from."""
-    for move, target in zip(plan.moves, targets, strict=False):
-        if not set(target.nodes).issubset(move.was):
-            raise RefusedError(
-                f"{move.id} was to be moved from {listed(move.was)} and is on {listed(target.nodes)} now",
-                "Plan the moves again: muster consolidate",
-            )
-    if plan.resize is not None:
-        refuse_same_request(plan.resize, targets)
-    if plan.money is not None and (plan.money.price_microusd_hour, plan.money.budget) in (
-        (targets[0].price_microusd_hour, None),
-        (None, targets[0].budget),
-    ):
-        raise RefusedError(f"{targets[0].id} has exactly that", "Nothing needs doing")
-    if plan.scaling is not None and len(set(sizes.was_and_to(plan, targets[0].size, targets[0].autoscaling))) == 1:
-        raise RefusedError(f"{targets[0].id} has exactly that", "Nothing needs doing")
-    approved = [target.id for target in targets if plan.action == "approve_spending" and target.approved]
-    if approved:
-        raise RefusedError(f"the spending of {listed(tuple(approved))} is approved already", "Leave it out")
-    if plan.queue is None:
-        return
-    present = targets[0].queue
-    if present is not None and present != plan.queue.was:
-        text = changed_meanwhile(targets[0].id, QueueChange(was=plan.queue.was, to=present))
-        raise RefusedError(text, "Look at the queue again, then ask for the change again")
-    if plan.queue.to == plan.queue.was:
-        raise RefusedError(f"{targets[0].id} has exactly that", "Nothing needs doing")
-
-
-def refuse_same_request(change: RequestChange, targets: tuple[Target, ...]) -> None:
-    """Raises RefusedError naming the workloads that ask for exactly that."""
-    same = [
-        target.id
-        for target in targets
-        for group, request in target.asks
-        if change.group in ("", group) and request | change.request == request
-    ]
-    if same:
-        raise RefusedError(f"{listed(tuple(same))} asks for exactly that", "Leave it out; nothing needs doing")
-
-
-def read(engine: Engine, row: Action, plan: Plan, *, executed: bool = False) -> tuple[Target, ...]:
-    """The targets as they are now, in the order given. Raises NotFoundError naming every one that does not exist, and
-    RefusedError when the engine refuses what the plan does with a queue. `executed`: the plan is done, and what it
-    would do once more does not matter."""
-    ids = plan.targets
-    match row.kind:
-        case "policy":
-            return (Target(id=ids[0], state=engine.overview().policy),)
-        case "reservation":
-            absent_is_well = row.name == "reserve" or executed
-            return tuple(read_reservation(engine, id_, absent_is_well) for id_ in ids)
-        case "queue":
-            found = read_queues(engine, plan, executed)
-        case "workload":
-            found = read_workloads(engine, ids)
-        case "node":
-            found = read_nodes(engine, ids)
-        case "pool":
-            pools = {pool.name: pool.price_microusd_hour for pool in engine.overview().pools}
-            found = {id_: Target(id=id_, state="priced", price_microusd_hour=pools[id_]) for id_ in ids if id_ in pools}
-        case "scaling":
-            found = read_sizes(engine, row)
-        case "budget":
-            found = read_budgets(engine, ids)
-            if row.name == "set_budget" or executed:
-                found |= {id_: Target(id=id_, state="not set") for id_ in ids if id_ not in found}
-    missing = [id_ for id_ in ids if id_ not in found]
-    if missing:
-        kind = "pool" if row.kind == "scaling" else row.kind
-        raise NotFoundError(f"no such {kind}: {', '.join(missing)}", f"Check the ids against the {kind} list")
-    return tuple(found[id_] for id_ in ids)
-
-
-def read_queues(engine: Engine, plan: Plan, executed: bool) -> dict[str, Target]:
-    """Name -> reading, for those that exist."""
-    found: dict[str, Target] = {}
-    for name in plan.targets:
-        try:
-            queue = engine.queue(name)
-        except NotFoundError:
-            continue
-        work: tuple[str, ...] = ()
-        if plan.action == "drain_queue":
-            work = bound_work(engine, queue.leaves)
-        elif plan.queue is not None and plan.queue.over != "keep" and not executed:
-            work = evicted(engine, plan)
-        found[name] = Target(id=name, state=queue.mode, work=work, queue=queue.spec)
-    return found
-
-
-def bound_work(engine: Engine, queues: tuple[str, ...]) -> tuple[str, ...]:
-    """Ids of the placed and running workloads of these queues."""
-    states = tuple(Term("state", "=", state) for state in sorted(catalog.BOUND))
-    found: list[str] = []
-    for name in queues:
-        where = (Term("queue", "=", name), *states)
-        query = Query(kind="workloads", columns=("id",), where=where, limit=MOST_ROWS)
-        page = engine.query(query)
-        found += [row[0] for row in page.rows]
-        while page.rows and len(found) < page.matched:
-            page = engine.query(msgspec.structs.replace(query, offset=len(found)))
-            found += [row[0] for row in page.rows]
-    return tuple(found)
-
-
-def evicted(engine: Engine, plan: Plan) -> tuple[str, ...]:
-    """Ids of the workloads that would lose their places to a change of a queue, as a fork finds."""
-    return engine.fork().command(catalog.command(plan)).changed[len(plan.targets) :]
-
-
-def read_reservation(engine: Engine, name: str, absent_is_well: bool) -> Target:
-    """Raises NotFoundError for one that is not made, unless that is well."""
-    try:
-        reservation = engine.reservation(name)
-    except NotFoundError:
-        if not absent_is_well:
-            raise
-        return Target(id=name, state="not made")
-    return Target(id=name, state="made", reservation=reservation)
-
-
-def read_workloads(engine: Engine, ids: Sequence[str]) -> dict[str, Target]:
-    """Id -> reading, for those that exist."""
-    found: dict[str, Target] = {}
-    for id_ in ids:
-        try:
-            work = engine.workload(id_)
-        except NotFoundError:
-            continue
-        found[id_] = Target(
-            id=id_,
-            state=work.state,
-            attempts=work.attempts,
-            gpu_milli=sum(group.count * group.gpu_milli for group in work.groups),
-            cpu_milli=sum(group.count * group.cpu_milli for group in work.groups),
-            unsaved_ms=work.loss_ms,
-            worked_ms=worked(work),
-            nodes=tuple(sorted({place.node for place in work.placement})),
-            approved=work.spending_approved,
-            asks=tuple((group.name, {name: getattr(group, name) for name in RESOURCES}) for group in work.groups),
-        )
-    return found
-
-
-def worked(work: WorkloadDetail) -> int:
-    """Milliseconds a workload has run in all its attempts, by its history."""
-    total, since = 0, None
-    for item in work.history:
-        if item.what in STOPS and since is not None:
-            total += item.at_ms - since
-            since = None
-        elif item.what == "running":
-            since = item.at_ms
-    return total if since is None else total + work.now_ms - since
-
-
-def read_nodes(engine: Engine, ids: Sequence[str]) -> dict[str, Target]:
-    """Id -> reading, for those that exist."""
-    found: dict[str, Target] = {}
-    for id_ in ids:
-        try:
-            node = engine.node(id_)
-        except NotFoundError:
-            continue
-        found[id_] = Target(id=id_, state=node.state, pool=node.pool, work=tuple(work for work, _ in node.workloads))
-    return found
-
-
-def read_sizes(engine: Engine, row: Action) -> dict[str, Target]:
-    """Name -> reading, of all pools; or of the autoscaler."""
-    report = engine.scaling()
-    if row.name == "set_autoscaling":
-        return {sizes.AUTOSCALER: Target(id=sizes.AUTOSCALER, state="set", autoscaling=report.settings)}
-    return {
-        size.pool: Target(id=size.pool, state="fixed" if size.scaling is None else "growing", size=size)
-        for size in report.pools
-    }
-
-
-def read_budgets(engine: Engine, names: Sequence[str]) -> dict[str, Target]:
-    """Name -> reading, for those that are set."""
-    specs = {line.spec.name: line.spec for line in engine.budgets().budgets}
-    return {name: Target(id=name, state="set", budget=specs[name]) for name in names if name in specs}
-
-
-def read_work(engine: Engine, row: Action, targets: tuple[Target, ...]) -> dict[str, Target]:
-    """The workloads that would be stopped besides the targets. A gang on several nodes is read, and counted, once."""
-    if row.name not in ("drain", "interrupt", "drain_queue", "set_quota"):
-        return {}
-    return read_workloads(engine, tuple(dict.fromkeys(id_ for target in targets for id_ in target.work)))
-
-
-def stopped(row: Action, targets: tuple[Target, ...], work: dict[str, Target]) -> list[Target]:
-    """The workloads whose work is stopped or thrown away."""
-    return [target for target in (*targets, *work.values()) if catalog.loses_work(row, target)]
-
-
-def pool_nodes(overview: Overview) -> dict[str, int]:
-    return {pool.name: pool.nodes for pool in overview.pools}
-
-
-def bound(overview: Overview) -> int:
-    """Workloads that hold capacity."""
-    return sum(overview.states.get(state, 0) for state in catalog.BOUND)
-
-
-def simulate(engine: Engine, row: Action, plan: Plan, stops: list[Target]) -> tuple[Effect, ...]:
-    """What the plan and one scheduling cycle change, on a fork.
-
-    The fork runs a cycle before it is looked at: what was about to start anyway is not the plan's doing.
-    """
-    fork = engine.fork()
-    fork.settle()
-    overview, started, excess, spent = fork.overview(), starts(fork), over(fork, plan), spending(fork, row, plan)
-    fork.command(catalog.command(plan))
-    fork.settle()
-    after = fork.overview()
-    effects = compare(overview, after)
-    if plan.moves:
-        effects.append(Effect(label="GPU fragmentation", before=fragmented(overview), after=fragmented(after)))
-    if excess != over(fork, plan):
-        effects.append(Effect(label="Above what it may use", before=excess, after=over(fork, plan)))
-    effects += [
-        Effect(label=label, before=before, after=after)
-        for (label, before), (_, after) in zip(spent, spending(fork, row, plan), strict=True)
-    ]
-    if stops:
-        label = LOSERS.get(row.name, "Requeued")
-        effects.append(Effect(label=label, before="none", after=workloads(len(stops))))
-        effects.append(Effect(label="Work lost, if now", before="none", after=catalog.lost(row, stops)))
-    names, count = starts(fork)
-    # What is moved starts anew, but it ran before.
-    others = tuple(id_ for id_ in names if not (plan.moves and id_ in plan.targets))
-    effects += compare_starts(started, (others, count - len(names) + len(others)))
-    return tuple(effects)
-
-
-def over(fork: Engine, plan: Plan) -> str:
-    """What the queue of the plan draws above what it may."""
-    if plan.queue is None:
-        return "none"
-    excess = fork.queue(plan.queue.to.name).over
-    pairs = ((key.rpartition("/"), quantity) for key, quantity in excess.items())
-    return ", ".join(f"{pool}{slash}{amount(name, quantity)}" for (pool, slash, name), quantity in pairs) or "none"
-
-
-def spending(fork: Engine, row: Action, plan: Plan) -> list[tuple[str, str]]:
-    """Of the budgets that the plan changes: what is spent, and what waits because of that."""
-    if row.kind != "budget":
-        return []
-    lines = {line.spec.name: line for line in fork.budgets().budgets}
-    found = []
-    for name in plan.targets:
-        line = lines.get(name)
-        spent, waiting = "no budget", 0
-        if line is not None:
-            spent = f"{usd(line.spent_microusd)} of {usd(line.spec.limit_microusd)}, {line.stage}"
-            waiting = line.waiting
-        found += [(f"Spent of {name}", spent), (f"Wait for {name}", workloads(waiting) if waiting else "none")]
-    return found
-
-
-def compare(before: Overview, after: Overview) -> list[Effect]:
-    """The figures of every plan, and those others that change."""
-    unit = scarce(before)[1]
-    always = [
-        Effect(label="Waiting", before=in_state(before, "queued"), after=in_state(after, "queued")),
-        Effect(label="Running", before=running(before), after=running(after)),
-        Effect(label=f"{unit} in use", before=in_use(before), after=in_use(after)),
-        Effect(label=f"{unit} free", before=free(before), after=free(after)),
-    ]
-    others = [
-        Effect(label="On hold", before=in_state(before, "held"), after=in_state(after, "held")),
-        Effect(label="Suspended", before=in_state(before, "suspended"), after=in_state(after, "suspended")),
-        Effect(label="Nodes taking work", before=nodes_ready(before), after=nodes_ready(after)),
-        Effect(label="Cost an hour", before=usd(before.cost_microusd_hour), after=usd(after.cost_microusd_hour)),
-    ]
-    return always + [effect for effect in others if effect.before != effect.after]
-
-
-def fragmented(overview: Overview) -> str:
-    """Share of the free GPU that the work of the cell could not use."""
-    ppm = overview.fragmentation_ppm
-    return "unknown" if ppm is None else f"{ppm / 10_000:.1f}%"
-
-
-def in_state(overview: Overview, state: str) -> str:
-    return f"{overview.states.get(state, 0):,}"
-
-
-def running(overview: Overview) -> str:
-    return f"{bound(overview):,}"
-
-
-def nodes_ready(overview: Overview) -> str:
-    return f"{sum(pool.ready for pool in overview.pools):,}"
-
-
-def scarce(overview: Overview) -> tuple[str, str]:
-    """The resource people count in: GPU where the cell has any, else CPU."""
-    return ("gpu_milli", "GPU") if overview.capacity.get("gpu_milli") else ("cpu_milli", "CPU")
-
-
-def in_use(overview: Overview) -> str:
-    field, _ = scarce(overview)
-    return f"{whole(overview.used.get(field, 0))} of {whole(overview.capacity.get(field, 0))}"
-
-
-def free(overview: Overview) -> str:
-    field, _ = scarce(overview)
-    return whole(overview.capacity.get(field, 0) - overview.used.get(field, 0))
-
-
-def starts(fork: Engine) -> tuple[tuple[str, ...], int]:
-    """Workloads given a place at the fork's present time: ids, at most SHOWN_STARTS of a kind, and how many in all."""
-    waits_for_executor = (Term("state", "=", "placed"),)
-    runs_already = (Term("state", "=", "running"), Term("started", ">=", fork.now_ms))
-    pages = [
-        fork.query(Query(kind="workloads", columns=("id",), where=where, limit=SHOWN_STARTS))
-        for where in (waits_for_executor, runs_already)
-    ]
-    return tuple(row[0] for page in pages for row in page.rows), sum(page.matched for page in pages)
-
-
-def compare_starts(before: tuple[tuple[str, ...], int], after: tuple[tuple[str, ...], int]) -> list[Effect]:
-    (old, old_count), (new, new_count) = before, after
-    if len(old) < old_count or len(new) < new_count:
-        # Cut lists cannot be told apart by name.
-        return [Effect(label="Starts now", before=f"{old_count:,}", after=f"{new_count:,}")]
-    was, is_ = set(old), set(new)
-    gained, missed = tuple(id_ for id_ in new if id_ not in was), tuple(id_ for id_ in old if id_ not in is_)
-    effects = []
-    if gained:
-        effects.append(Effect(label="Starts because of it", before="none", after=listed(gained)))
-    if missed:
-        effects.append(Effect(label="No longer starts now", before=listed(missed), after="none"))
-    return effects
+def outcome_of(shown: Proposal, waits_for: str) -> Outcome:
+    """Of a proposal of which nothing is done yet."""
+    return Outcome(
+        proposal=shown.id, digest=shown.digest, version=shown.version, changed=(), verified=(), state=shown.state,
+        waits_for=waits_for,
+    )  # fmt: skip

@@ -1,13 +1,23 @@
-"""A plan: exactly what would be executed, in a canonical form whose digest a person approves."""
+"""A plan: exactly what would be executed, in a canonical form whose digest a person approves.
+
+Acts are what the catalogue knows; a step is an act with what was shown of its targets, its checks and its way back; a
+plan is steps with everything a vote is about. No floats, no clocks of the reader, no text of models: what is not in the
+plan is not approved.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from typing import Literal
+from collections.abc import Iterable
+from typing import Any, Literal, get_args
 
 import msgspec
 
-from engine.model import BudgetSpec, QueueSpec, ReservationSpec
+from engine.model import BudgetSpec, Policy, QueueSpec, ReservationSpec
+from engine.scaling import Autoscaling
+from engine.scaling_report import PoolSize
+from runbooks.checks import Check
+from runbooks.identity import Kind
 
 ActionName = Literal[
     "cancel", "hold", "release", "requeue", "suspend", "resume", "cordon", "uncordon", "drain", "hold_queue",
@@ -15,7 +25,18 @@ ActionName = Literal[
     "resize",
     "set_price", "set_budget", "remove_budget", "approve_spending",
     "set_scaling", "set_targets", "set_autoscaling",
+    "preempt", "move", "set_priority", "scale_pool", "canary", "notify", "open_review",
 ]  # fmt: skip
+Tier = Literal["T0", "T1", "T2", "T3"]
+"""T0 tells somebody, T1 can be taken back, T2 disrupts, T3 is hard to undo."""
+TIERS: tuple[Tier, ...] = get_args(Tier)
+Origin = Literal["person", "runbook", "recommender", "model"]
+"""Who thought it out. What a machine did needs a person's vote at any tier."""
+OnFail = Literal["rollback", "pause", "abort"]
+Confirm = Literal["none", "operator", "approver"]
+Start = Literal["approved", "asked"]
+"""When it is carried out: with the last vote that is needed, or when somebody executes it after that."""
+CATALOGUE_VERSION = 1
 
 
 class QueueChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,6 +58,8 @@ class RequestChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """May be left out where each has one group."""
     request: dict[str, int]
     """Resource name -> quantity; a resource that is not named keeps its own."""
+    evidence: str = ""
+    """What it rests on, for the history of the workload: one line."""
 
 
 class MoneyChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,12 +96,34 @@ class WorkloadMove(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Nodes it goes to, in the order in which they are filled."""
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is asked for, with targets resolved to explicit ids. Never edited: an edit is a new plan."""
+class Canary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Another order within some queues, or another policy, measured against what was, then kept or taken back."""
+
+    order: Literal["best_effort", "strict_fifo", "fair"] | None = None
+    """For the queues that are the targets. Exactly one of this and `policy` is given."""
+    policy: Policy | None = None
+    """For the whole cell, whose name is the target."""
+    window_ms: int
+    """Cell time after which is measured."""
+    worst_permille: int = 1100
+    """Wait p95 of what starts in the window, in permille of what it was before, above which it is taken back."""
+    least_starts: int = 20
+    """Starts in the window below which nothing is concluded."""
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Words for people, one printable line: data, never a template."""
+
+    text: str
+
+
+class Act(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One action of the catalogue on explicit targets."""
 
     action: ActionName
     targets: tuple[str, ...]
-    """Ids (or the policy name for set_policy), in the order they are acted on."""
+    """Ids, in the order they are acted on: of workloads, nodes, queues, pools; the policy's name for set_policy; ids of
+    channels for notify."""
     queue: QueueChange | None = None
     """Given exactly for set_quota."""
     reservation: ReservationSpec | None = None
@@ -91,12 +136,132 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Given exactly for set_price, with the price, and set_budget, with the budget."""
     scaling: ScalingChange | None = None
     """Given exactly for set_scaling, set_targets and set_autoscaling, whose target is `autoscaler`."""
-    reason: str = ""
-    requester: str = ""
+    to: str = ""
+    """Given exactly for set_priority, a priority class, and move, a queue."""
+    nodes: int | None = None
+    """Given exactly for scale_pool: how many it shall have."""
+    canary: Canary | None = None
+    """Given exactly for canary."""
+    note: Note | None = None
+    """Given exactly for notify and open_review."""
 
-    def digest(self) -> str:
-        """SHA-256 over canonical JSON (sorted keys, no spaces, no floats)."""
-        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """One target as the engine's state has it at the moment it was read."""
+
+    id: str
+    """Id of a workload or node, name of a queue or reservation; for `set_policy` the name of the policy asked for."""
+    state: str
+    """Label of its state; for `set_policy` the policy in force, for a reservation "made" or "not made"."""
+    attempts: int = 0
+    """How often a workload was started: tells a restarted one from the run that was shown."""
+    tenant: str = ""
+    gpu_milli: int = 0
+    """That a workload asks for, or a node has, or one node of a pool."""
+    cpu_milli: int = 0
+    unsaved_ms: int = 0
+    """Time a bound workload has run since its last checkpoint, or its start; else 0."""
+    worked_ms: int = 0
+    """Time a workload has run in all its attempts."""
+    pool: str = ""
+    work: tuple[str, ...] = ()
+    """Workloads with a task on a node; of a queue, those that the action stops."""
+    queue: QueueSpec | None = None
+    """What a queue has."""
+    reservation: ReservationSpec | None = None
+    """What a reservation that is made keeps."""
+    nodes: tuple[str, ...] = ()
+    """Nodes that a bound workload is on, as many as the engine tells."""
+    asks: tuple[tuple[str, dict[str, int]], ...] = ()
+    """(group, request of one task) of a workload."""
+    price_microusd_hour: int = 0
+    """Of a node of a pool."""
+    budget: BudgetSpec | None = None
+    """What a budget that is set says."""
+    approved: bool = False
+    """Somebody approved the spending of a workload."""
+    size: PoolSize | None = None
+    """What a pool's size goes by, and is."""
+    autoscaling: Autoscaling | None = None
+    """The autoscaler's settings."""
+    was: str = ""
+    """The priority class or the queue of a workload, where that is what changes."""
+    keeps: tuple[tuple[str, str, int], ...] = ()
+    """(node, pool, milli-GPU) that a reservation, once made, keeps from everyone else."""
+    count: int = 0
+    """Nodes of a pool, where its price is what changes."""
+
+
+class Blast(msgspec.Struct, frozen=True, kw_only=True):
+    """How much is touched: what limits are counted in."""
+
+    gpu_milli: int = 0
+    """Of the work that is stopped and of the nodes that are taken out of use."""
+    nodes: tuple[tuple[str, int], ...] = ()
+    """(pool, nodes taken out of use), by name."""
+    workloads: int = 0
+    """Stopped, or moved elsewhere."""
+    tenants: tuple[str, ...] = ()
+    """Whose work that is, by name."""
+    cost_microusd_hour: int = 0
+    """By how much the cell may cost more."""
+    named_nodes: tuple[tuple[str, str, int], ...] = ()
+    """(node, pool, milli-GPU) of those among `nodes` whose names are known, so that none is counted twice."""
+    named_work: tuple[tuple[str, int], ...] = ()
+    """(workload, milli-GPU counted for it)."""
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One act inside a plan."""
+
+    id: str
+    act: Act
+    shown: tuple[Target, ...]
+    """The targets as they were when it was simulated, after the steps before it."""
+    stops: tuple[Target, ...] = ()
+    """Workloads that it stops besides its targets."""
+    tier: Tier
+    blast: Blast
+    pre: tuple[Check, ...] = ()
+    """What must hold before it is done."""
+    verify: tuple[Check, ...] = ()
+    """What must hold afterwards, besides what the catalogue reads back."""
+    rollback: tuple[Act, ...] = ()
+    """How it is taken back; empty: it cannot be."""
+    on_fail: OnFail = "pause"
+    confirm: Confirm = "none"
+    """Who must say go before it is done, besides the votes on the whole."""
+    timeout_ms: int
+    """Wall time within which its effect must be seen."""
+
+
+class Sealed(msgspec.Struct, frozen=True, kw_only=True):
+    """Personal or secret text, kept apart so that it can be erased: what is signed holds this commitment alone."""
+
+    ref: str
+    mac: str
+    """HMAC-SHA-256 of the text under a key of its own, hex."""
+
+
+class RunbookRef(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    version: int
+    sha256: str
+    """Of the file."""
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    id: str
+    sha256: str
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Most that the plan as a whole may touch; None: as the policy says."""
+
+    nodes: int | None = None
+    gpus: int | None = None
+    workloads: int | None = None
+    duration_ms: int | None = None
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,13 +272,145 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     after: str
 
 
+class Simulated(msgspec.Struct, frozen=True, kw_only=True):
+    """What a fork showed."""
+
+    version: int
+    """State version of the cell it was forked from."""
+    at_ms: int
+    """Cell time."""
+    effects: tuple[Effect, ...]
+
+
+class Party(msgspec.Struct, frozen=True, kw_only=True):
+    """An actor as a plan names one: for good."""
+
+    subject: str
+    kind: Kind
+    account: str
+    signed: bool = False
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is voted on. Never edited: an edit is a new revision, which nobody has voted on."""
+
+    v: int = 1
+    proposal: str
+    revision: int
+    author: Party
+    requester: str = ""
+    """Subject for whom a machine or another person wrote it; empty: the author."""
+    origin: Origin = "person"
+    reason: Sealed | None = None
+    steps: tuple[Step, ...]
+    tier: Tier
+    """The highest of the steps, or higher for their sum. Only rises."""
+    blast: Blast
+    """Of all steps together."""
+    limits: Limits = Limits()
+    simulated: Simulated
+    evidence: tuple[Evidence, ...] = ()
+    policy_digest: str
+    catalogue: int = CATALOGUE_VERSION
+    runbook: RunbookRef | None = None
+    start: Start = "approved"
+    expires_ms: int
+    """Wall clock (Unix ms) after which it must be proposed again."""
+
+    def canonical(self) -> bytes:
+        """The bytes that are signed and hashed: JSON with sorted keys and no spaces, as RFC 8785 has it for values
+        without floats."""
+        return msgspec.json.encode(self, order="sorted")
+
+    def digest(self) -> str:
+        return plan_digest(self.canonical())
+
+
+def plan_digest(canonical: bytes) -> str:
+    """SHA-256, hex, in a domain of its own: no other kind of text can have a plan's digest."""
+    return hashlib.sha256(b"muster/plan/v1\n" + canonical).hexdigest()
+
+
+# -- what is asked for ------------------------------------------------------------------------------------------------
+
+
+class StepRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A step as somebody writes it."""
+
+    act: Act
+    id: str = ""
+    """Empty: its number."""
+    pre: tuple[Check, ...] = ()
+    verify: tuple[Check, ...] = ()
+    rollback: tuple[Act, ...] | None = None
+    """None: the inverse that the catalogue knows. Anything else must be an inverse."""
+    on_fail: OnFail = "pause"
+    confirm: Confirm = "none"
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What somebody wants proposed. Tier, votes and expiry cannot be asked for."""
+
+    steps: tuple[StepRequest, ...]
+    reason: str = ""
+    requester: str = ""
+    origin: Origin = "person"
+    limits: Limits = Limits()
+    evidence: tuple[Evidence, ...] = ()
+    start: Start = "approved"
+
+
+def asks(action: ActionName, targets: Iterable[str], reason: str = "", **parameters: Any) -> Request:
+    """One act, as an operator asks for it; `parameters` are fields of Act."""
+    act = Act(action=action, targets=tuple(targets), **parameters)
+    return Request(steps=(StepRequest(act=act),), reason=reason)
+
+
+# -- what is shown ----------------------------------------------------------------------------------------------------
+
+
+class VoteLine(msgspec.Struct, frozen=True, kw_only=True):
+    subject: str
+    verdict: Literal["approve", "reject", "abstain"]
+    at_ms: int
+    comment: str = ""
+    counts: str = ""
+    """Empty when it counts; else why not."""
+    one_account: bool = False
+    """It came from the OS account of the author: two keys, but one who has the account may have both."""
+
+
+class StepStanding(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a step is."""
+
+    id: str
+    state: Literal["waiting", "done", "verified", "failed", "inconclusive", "rolled_back"] = "waiting"
+    at_ms: int = 0
+    version: int = 0
+    """State version with its effect."""
+    changed: tuple[str, ...] = ()
+    verified: tuple[str, ...] = ()
+    """What was read back, one line per check."""
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a plan is stale: what was shown, against what is now."""
+
+    what: str
+    shown: str
+    now: str
+    text: str
+    """Both in a sentence."""
+
+
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan shown to a person: what, on what, with which effect, how to take it back, until when."""
+    """A plan shown to a person: what, on what, with which effect, how to take it back, until when, and how it stands.
+    All words are rendered from the typed plan."""
 
     id: str
     plan: Plan
     digest: str
-    tier: Literal["T0", "T1", "T2", "T3"]
+    tier: Tier
     title: str
     """Rendered from the typed plan, for example "Drain 2 nodes"."""
     steps: tuple[str, ...]
@@ -126,10 +423,35 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     """State version the effects were simulated on."""
     expires_ms: int
     """Wall clock (Unix ms) after which it must be proposed again."""
+    revision: int = 1
+    state: str = "awaiting"
+    """A state of `runbooks.life`."""
+    reason: str = ""
+    created_ms: int = 0
+    needs: int = 0
+    """Votes that are still missing."""
+    need: str = ""
+    """Who may give them, in words; empty when nobody need."""
+    self_approvable: bool = False
+    """The author may approve it alone."""
+    signed: bool = False
+    """Votes must be signed with the voter's own key."""
+    typed: Literal["key", "digest"] = "key"
+    """How a yes is confirmed: with one key, or by typing the beginning of the digest."""
+    wants_reason: bool = False
+    """A yes must say why."""
+    why_tier: tuple[str, ...] = ()
+    """What raised the tier above that of the action."""
+    votes: tuple[VoteLine, ...] = ()
+    standing: tuple[StepStanding, ...] = ()
+    stale: tuple[Difference, ...] = ()
+    note: str = ""
+    """Why it is in this state, where that needs words: what failed, who rejected it, what it waits for."""
+    breakglass: bool = False
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What executing an approved plan did."""
+    """What approving or executing a plan has led to."""
 
     proposal: str
     digest: str
@@ -137,3 +459,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     changed: tuple[str, ...]
     verified: tuple[str, ...]
     """What was read back after execution, one line per check."""
+    state: str = "verified"
+    waits_for: str = ""
+    """What must happen before anything is done, or done further; empty when it is done."""

@@ -6,71 +6,116 @@ from collections.abc import Mapping
 
 from engine.model import BudgetSpec
 from engine.money import usd
+from engine.scaling_report import PoolSize
 from runbooks import sizes
-from runbooks.amounts import amount, hours, listed, size, workloads
-from runbooks.catalog import Action, Target, find, loses_work, loss_ms, lost
-from runbooks.plan import Plan, RequestChange
+from runbooks.amounts import amount, hours, listed, size, span, workloads
+from runbooks.catalog import Action, find, loses_work, loss_ms, lost
+from runbooks.plan import Act, RequestChange, Target
 from runbooks.specs import differences, kept
 
 
-def title(plan: Plan) -> str:
+def title(act: Act) -> str:
     """Rendered from the typed plan: "Drain 2 nodes", "Set quota of queue research", "Set policy to easy"."""
-    action = find(plan.action)
-    if action.kind in ("policy", "scaling"):
-        return f"{action.verb} {plan.targets[0]}"
-    return f"{action.verb} {subject(action, plan)}"
+    action = find(act.action)
+    match action.name:
+        case "move":
+            return f"Move {subject(action, act)} to queue {act.to}"
+        case "set_priority":
+            return f"Set the priority of {subject(action, act)} to {act.to}"
+        case "scale_pool":
+            return f"{action.verb} {act.targets[0]} to {act.nodes or 0:,} node{'s' if act.nodes != 1 else ''}"
+        case "canary":
+            return canary_title(act)
+        case "notify":
+            return f"Tell {listed(act.targets)}"
+    if action.kind in ("policy", "scaling", "review"):
+        return f"{action.verb} {act.targets[0]}"
+    return f"{action.verb} {subject(action, act)}"
 
 
-def subject(action: Action, plan: Plan) -> str:
-    if len(plan.targets) == 1:
-        return f"{action.kind} {plan.targets[0]}"
-    return f"{len(plan.targets)} {action.kind}s"
+def canary_title(act: Act) -> str:
+    """As in "Try order fair on 2 queues for 4h"."""
+    canary = act.canary
+    if canary is None:
+        return "Try nothing"
+    if canary.policy is not None:
+        return f"Try policy {canary.policy} for {span(canary.window_ms)}"
+    queues = f"queue {act.targets[0]}" if len(act.targets) == 1 else f"{len(act.targets)} queues"
+    return f"Try order {canary.order} on {queues} for {span(canary.window_ms)}"
 
 
-def inverse(plan: Plan, targets: tuple[Target, ...]) -> str:
+def subject(action: Action, act: Act) -> str:
+    if len(act.targets) == 1:
+        return f"{action.kind} {act.targets[0]}"
+    return f"{len(act.targets)} {action.kind}s"
+
+
+def inverse(act: Act, targets: tuple[Target, ...]) -> str:
     """How the plan can be taken back, in a sentence."""
-    action = find(plan.action)
-    them = plan.targets[0] if len(plan.targets) == 1 else f"the same {len(plan.targets)} {action.kind}s"
-    return action.inverse.format(them=them, was=instead(plan, targets))
+    action = find(act.action)
+    them = act.targets[0] if len(act.targets) == 1 else f"the same {len(act.targets)} {action.kind}s"
+    return action.inverse.format(them=them, was=instead(act, targets))
 
 
-def instead(plan: Plan, targets: tuple[Target, ...]) -> str:
+def instead(act: Act, targets: tuple[Target, ...]) -> str:
     """What the plan puts an end to, where the way back has to name it."""
-    if plan.queue is not None:
-        return ", ".join(f"{what} {was}" for what, was, _ in differences(plan.queue.was, plan.queue.to))
-    if plan.resize is not None:
-        return "; ".join(dict.fromkeys(request_of(target, plan.resize) for target in targets))
-    if plan.scaling is not None:
-        return sizes.was_and_to(plan, targets[0].size, targets[0].autoscaling)[0]
-    if action_is_money(plan):
+    if act.queue is not None:
+        return ", ".join(f"{what} {was}" for what, was, _ in differences(act.queue.was, act.queue.to))
+    if act.action in ("set_priority", "move"):
+        return ", ".join(dict.fromkeys(target.was for target in targets))
+    if act.nodes is not None and targets[0].size is not None:
+        return f"{sizes.nodes_of(targets[0].size):,}"
+    if act.canary is not None:
+        return ", ".join(dict.fromkeys(target.queue.order if target.queue else target.state for target in targets))
+    if act.resize is not None:
+        return "; ".join(dict.fromkeys(request_of(target, act.resize) for target in targets))
+    if act.scaling is not None:
+        return sizes.was_and_to(act, targets[0].size, targets[0].autoscaling)[0]
+    if action_is_money(act):
         return "; ".join(
-            usd(target.price_microusd_hour) if plan.action == "set_price" else budget_words(target.budget)
+            usd(target.price_microusd_hour) if act.action == "set_price" else budget_words(target.budget)
             for target in targets
         )
     made = [f"{target.id}: {kept(target.reservation)}" for target in targets if target.reservation is not None]
     return "; ".join(made) or targets[0].state
 
 
-def action_is_money(plan: Plan) -> bool:
-    return find(plan.action).kind in ("pool", "budget")
+def action_is_money(act: Act) -> bool:
+    return find(act.action).kind in ("pool", "budget")
 
 
-def steps(plan: Plan, targets: tuple[Target, ...], work: Mapping[str, Target]) -> list[str]:
+def steps(act: Act, targets: tuple[Target, ...], work: Mapping[str, Target]) -> list[str]:
     """What is done, a line each, with what it costs. `work` holds the workloads named by `Target.work`."""
-    action = find(plan.action)
+    action = find(act.action)
     match action.kind:
+        case "channel" | "review":
+            text = act.note.text if act.note is not None else ""
+            return [f"{command_name(action.name)} {target.id}: {text}" for target in targets]
+        case "canary":
+            return [*canary_steps(act, targets), *stopped_lines(action, work)]
+        case "scaling" if act.nodes is not None:
+            return [f"scale-pool {target.id}: {had(target)} -> {act.nodes:,}" for target in targets]
+        case "workload" if act.to:
+            facts = {
+                target.id: ", ".join((target.state, size(target.gpu_milli, target.cpu_milli))) for target in targets
+            }
+            lines = [f"{command_name(action.name)} {t.id} ({facts[t.id]}): {t.was} -> {act.to}" for t in targets]
+            return [*lines, *stopped_lines(action, work)]
         case "policy":
-            return [f"set policy {target.id} (now {target.state})" for target in targets]
-        case "workload" if plan.moves:
+            return [
+                *(f"set policy {target.id} (now {target.state})" for target in targets),
+                *stopped_lines(action, work),
+            ]
+        case "workload" if act.moves:
             facts = {target.id: ", ".join(workload_facts(action, target)) for target in targets}
             return [
-                f"move {move.id} ({facts[move.id]}) from {listed(move.was)} to {listed(move.to)}" for move in plan.moves
+                f"move {move.id} ({facts[move.id]}) from {listed(move.was)} to {listed(move.to)}" for move in act.moves
             ]
-        case "workload" if plan.resize is not None:
-            to = ", ".join(amount(name, quantity) for name, quantity in plan.resize.request.items())
+        case "workload" if act.resize is not None:
+            to = ", ".join(amount(name, quantity) for name, quantity in act.resize.request.items())
             return [
                 f"resize {target.id} ({', '.join(workload_facts(action, target))}) from "
-                f"{request_of(target, plan.resize)} to {to}"
+                f"{request_of(target, act.resize)} to {to}"
                 for target in targets
             ]
         case "workload":
@@ -78,15 +123,40 @@ def steps(plan: Plan, targets: tuple[Target, ...], work: Mapping[str, Target]) -
         case "node":
             return [f"{action.name} {target.id} ({', '.join(node_facts(action, target, work))})" for target in targets]
         case "reservation":
-            return [reservation_step(plan, target) for target in targets]
+            return [reservation_step(act, target) for target in targets]
         case "scaling":
-            changes = [(target, *sizes.was_and_to(plan, target.size, target.autoscaling)) for target in targets]
+            changes = [(target, *sizes.was_and_to(act, target.size, target.autoscaling)) for target in targets]
             return [f"{command_name(action.name)} {target.id}: {was} -> {to}" for target, was, to in changes]
         case "pool" | "budget":
-            return [money_step(plan, target) for target in targets]
+            return [money_step(act, target) for target in targets]
         case "queue":
-            stops = [f"requeue {held.id} ({', '.join(workload_facts(action, held))})" for held in work.values()]
-            return [*queue_steps(plan, targets, work), *stops]
+            return [*queue_steps(act, targets, work), *stopped_lines(action, work)]
+
+
+def stopped_lines(action: Action, work: Mapping[str, Target]) -> list[str]:
+    """What is stopped besides the targets, a line each."""
+    return [f"requeue {held.id} ({', '.join(workload_facts(action, held))})" for held in work.values()]
+
+
+def had(target: Target) -> str:
+    return nodes_now(target.size) if target.size is not None else "unknown"
+
+
+def canary_steps(act: Act, targets: tuple[Target, ...]) -> list[str]:
+    """What is tried, and by what it is judged."""
+    canary = act.canary
+    if canary is None:
+        return []
+    judged = (
+        f"then for {span(canary.window_ms)}: taken back if the p95 of waits is above "
+        f"{canary.worst_permille / 10:,.12g}% of what it was, by {canary.least_starts:,} starts or more"
+    )
+    if canary.policy is not None:
+        return [f"{targets[0].id}: policy {targets[0].state} -> {canary.policy}, {judged}"]
+    return [
+        f"{target.id}: order {target.queue.order if target.queue else '?'} -> {canary.order}, {judged}"
+        for target in targets
+    ]
 
 
 def request_of(target: Target, change: RequestChange) -> str:
@@ -112,32 +182,32 @@ def node_facts(action: Action, target: Target, work: Mapping[str, Target]) -> li
     return [target.state, f"requeues {listed(target.work)}", size(gpu, cpu), f"{lost(action, held)} lost"]
 
 
-def queue_steps(plan: Plan, targets: tuple[Target, ...], work: Mapping[str, Target]) -> list[str]:
+def queue_steps(act: Act, targets: tuple[Target, ...], work: Mapping[str, Target]) -> list[str]:
     """What happens to the queues themselves."""
-    if plan.queue is not None:
-        return [f"{plan.queue.to.name}: {d.what} {d.was} -> {d.to}" for d in differences(plan.queue.was, plan.queue.to)]
+    if act.queue is not None:
+        return [f"{act.queue.to.name}: {d.what} {d.was} -> {d.to}" for d in differences(act.queue.was, act.queue.to)]
     found = []
     for target in targets:
         held = [work[id_] for id_ in target.work if id_ in work]
-        facts = [target.state, f"requeues {workloads(len(held))}", f"{lost(find(plan.action), held)} lost"]
-        found.append(f"{command_name(plan.action)} {target.id} ({', '.join(facts if held else facts[:1])})")
+        facts = [target.state, f"requeues {workloads(len(held))}", f"{lost(find(act.action), held)} lost"]
+        found.append(f"{command_name(act.action)} {target.id} ({', '.join(facts if held else facts[:1])})")
     return found
 
 
-def reservation_step(plan: Plan, target: Target) -> str:
-    reservation = plan.reservation or target.reservation
-    return f"{plan.action} {target.id}: {kept(reservation) if reservation else target.state}"
+def reservation_step(act: Act, target: Target) -> str:
+    reservation = act.reservation or target.reservation
+    return f"{act.action} {target.id}: {kept(reservation) if reservation else target.state}"
 
 
-def money_step(plan: Plan, target: Target) -> str:
+def money_step(act: Act, target: Target) -> str:
     """As in "set-price gpu: $20.00 -> $18.50 an hour for each node"."""
-    money = plan.money
+    money = act.money
     if money is not None and money.price_microusd_hour is not None:
         was, to = usd(target.price_microusd_hour), usd(money.price_microusd_hour)
         return f"set-price {target.id}: {was} -> {to} an hour for each node"
     had = budget_words(target.budget)
     to = budget_words(money.budget if money is not None else None)
-    return f"{command_name(plan.action)} {target.id}: {had} -> {to}"
+    return f"{command_name(act.action)} {target.id}: {had} -> {to}"
 
 
 def budget_words(spec: BudgetSpec | None) -> str:
@@ -152,29 +222,60 @@ def command_name(action: str) -> str:
     return action.replace("_", "-")
 
 
-def check(action: Action, before: Target, now: Target) -> str:
+def check(act: Act, before: Target, now: Target) -> str:
     """What a target's reading after execution says: "verified: …" or, when the effect is missing, "NOT verified: …"."""
+    action = find(act.action)
+    done = action.done(act, before, now)
+    found = found_now(action, before, now, done=done)
+    return f"verified: {found}" if done else f"NOT verified: {found} after {action.name}"
+
+
+def found_now(action: Action, before: Target, now: Target, *, done: bool) -> str:
+    """As in "n1 is draining with 2 workloads still there"."""
     found = f"policy is {now.state}" if action.kind == "policy" else f"{now.id} is {now.state}"
-    if action.kind == "scaling":
-        found = f"{now.id} has {'another setting' if action.done(before, now) else 'what it had'}"
-    elif action.kind == "pool":
-        found = f"a node of {now.id} costs {usd(now.price_microusd_hour)} an hour"
-    elif action.kind == "budget":
-        found = f"budget {now.id} is {budget_words(now.budget)}"
-    elif action.name == "approve_spending":
-        found += ", its spending approved" if now.approved else ", its spending not approved"
-    if action.name == "set_quota" and before.queue is not None and now.queue is not None:
-        changed = [f"{what} {to}" for what, _, to in differences(before.queue, now.queue)]
-        found = f"{now.id} has {', '.join(changed) or 'what it had'}"
-    if action.name == "resize":
-        found += " and asks for " + "; ".join(
-            f"{group}: {', '.join(amount(name, quantity) for name, quantity in request.items() if quantity)}"
-            for group, request in now.asks
-        )
-    if action.name == "consolidate" and now.nodes:
-        found += f" on {listed(now.nodes)}"
-    if now.work and action.name == "interrupt":
-        found += f", with {workloads(len(now.work))} until its end"
-    if now.work and action.name in ("drain", "drain_queue"):
-        found += f" with {workloads(len(now.work))} still there"
-    return f"verified: {found}" if action.done(before, now) else f"NOT verified: {found} after {action.name}"
+    match action.name:
+        case "scale_pool" if now.size is not None:
+            return f"{now.id} has {nodes_now(now.size)}"
+        case "canary":
+            order = f"orders by {now.queue.order}" if now.queue is not None else f"schedules by {now.state}"
+            return f"{now.id} {order}"
+        case "set_priority":
+            return f"{now.id} is of class {now.was}"
+        case "move":
+            return f"{now.id} is in queue {now.was}"
+        case "notify":
+            return f"{now.id} is told"
+        case "open_review":
+            return f"a review of {now.id} is open"
+        case "approve_spending":
+            return f"{found}, its spending {'' if now.approved else 'not '}approved"
+        case "set_quota" if before.queue is not None and now.queue is not None:
+            changed = [f"{what} {to}" for what, _, to in differences(before.queue, now.queue)]
+            return f"{now.id} has {', '.join(changed) or 'what it had'}"
+        case "resize":
+            asks = "; ".join(
+                f"{group}: {', '.join(amount(name, quantity) for name, quantity in request.items() if quantity)}"
+                for group, request in now.asks
+            )
+            return f"{found} and asks for {asks}"
+        case "consolidate" if now.nodes:
+            return f"{found} on {listed(now.nodes)}"
+        case "interrupt" if now.work:
+            return f"{found}, with {workloads(len(now.work))} until its end"
+        case "drain" | "drain_queue" if now.work:
+            return f"{found} with {workloads(len(now.work))} still there"
+    match action.kind:
+        case "scaling":
+            return f"{now.id} has {'another setting' if done else 'what it had'}"
+        case "pool":
+            return f"a node of {now.id} costs {usd(now.price_microusd_hour)} an hour"
+        case "budget":
+            return f"budget {now.id} is {budget_words(now.budget)}"
+    return found
+
+
+def nodes_now(size: PoolSize) -> str:
+    """As in "4 nodes, 2 more boot, 1 more on order"."""
+    there = size.ready + size.other
+    more = [f"{count:,} more {what}" for count, what in ((size.booting, "boot"), (size.ordered, "on order")) if count]
+    return ", ".join([f"{there:,} node{'s' if there != 1 else ''}", *more])

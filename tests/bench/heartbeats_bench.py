@@ -33,7 +33,7 @@ from engine.control import Engine
 from engine.loop import EngineLoop
 from engine.model import TaskGroup, WorkloadSpec
 from engine.query import Query, Term
-from runbooks.gate import Gate
+from tests.support.gates import gate_of
 
 SIZE = 130_000
 EVERY_S = 10
@@ -88,7 +88,7 @@ def _run(batch: int) -> dict[str, float]:
 def _serve(path: Path, ready: Any) -> None:
     engine = Engine.open(path.with_name("journal.db"), cell=engine_bench.cell(SIZE))
     loop = EngineLoop(engine, feed=_feed())
-    client = LocalClient(loop, Gate(engine), Advisor(loop), name="bench")
+    client = LocalClient(loop, gate_of(engine), Advisor(loop), name="bench")
     loop.start()
     asyncio.run(run_server(client, loop, [bind_unix(path)], ready.set))
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
+import msgspec
+
 from console.client import Health, RuntimeEstimate, refuse_read_only
 from engine.commands import AnyCommand, Receipt
 from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackLine, ShowbackRequest, TenantGoodput
 from engine.errors import MusterError, NotFoundError, RefusedError, UnreachableError
-from engine.model import QueueSpec, ReservationSpec
+from engine.model import QueueSpec
 from engine.outlook import Ask, Figure, Interval, Outlook, RunStatus, ScoreReport, Start, StartFigure, Unit
 from engine.query import (
     DEFAULT_COLUMNS,
@@ -55,18 +56,9 @@ from recommender.quotes import Quantiles, Quote, QuoteOption, QuoteRequest, RunT
 from recommender.recommendations import Recommendation, Recommendations, Simulated, Track
 from recommender.sizes import Need, SizedKind, SizingReport, SizingRequest
 from recommender.suggest import Benefit, Evidence, Suggestion
-from runbooks.plan import (
-    ActionName,
-    Effect,
-    MoneyChange,
-    Outcome,
-    Plan,
-    Proposal,
-    QueueChange,
-    RequestChange,
-    ScalingChange,
-    WorkloadMove,
-)
+from runbooks.identity import Signed
+from runbooks.plan import Act, Blast, Effect, Outcome, Party, Plan, Proposal, Request, Step, Tier
+from runbooks.plan import Simulated as Fork
 
 NOW_MS = 1_772_366_400_000
 """2026-03-01 12:00:00 UTC."""
@@ -121,7 +113,9 @@ class FakeClient:
         self.refuse: MusterError | None = None
         self.approved: list[str] = []
         self.rejected: dict[str, str] = {}
-        self.proposed: list[Plan] = []
+        self.proposed: list[Act] = []
+        self.reasons: list[str] = []
+        self.kept: dict[str, Proposal] = {}
         self.queries: list[Query] = []
         self._hostile = hostile
         self._changed = threading.Condition()
@@ -815,61 +809,78 @@ class FakeClient:
         )  # fmt: skip
         return Consolidation(version=self.version, now_ms=self.now_ms, request=request, found=plan, why="")
 
-    def propose(
-        self,
-        action: ActionName,
-        targets: tuple[str, ...],
-        reason: str = "",
-        *,
-        queue: QueueChange | None = None,
-        reservation: ReservationSpec | None = None,
-        moves: tuple[WorkloadMove, ...] = (),
-        resize: RequestChange | None = None,
-        money: MoneyChange | None = None,
-        scaling: ScalingChange | None = None,
-    ) -> Proposal:
+    def propose(self, request: Request) -> Proposal:
         self._answer()
         if self.read_only:
             raise refuse_read_only()
-        plan = Plan(
-            action=action, targets=targets, queue=queue, reservation=reservation, moves=moves, resize=resize,
-            money=money, scaling=scaling, reason=reason, requester="tester",
-        )  # fmt: skip
-        for name in targets if action in _ALLOWED else ():
-            if self._find(name)["state"] not in _ALLOWED[action]:
+        act = request.steps[0].act
+        for name in act.targets if act.action in _ALLOWED else ():
+            if self._find(name)["state"] not in _ALLOWED[act.action]:
                 raise RefusedError(f"{name} is {self._find(name)['state']}", "Choose others")
-        self.proposed.append(plan)
-        digest = hashlib.sha256(repr(plan).encode()).hexdigest()
-        return Proposal(
-            id=f"p-{len(self.proposed)}",
-            plan=plan,
-            digest=digest,
-            tier="T2" if action in _DISRUPTIVE or (queue and queue.over == "evict") else "T1",
-            title=f"{action.capitalize()} {len(targets)} {'node' if targets[0].startswith('node') else 'workload'}s",
-            steps=tuple(
-                f"{action} {name} ({self._find(name)['state']}, 64 GPU, 3.2 h lost)"
-                for name in (targets if action in _ALLOWED else ())
-            ),
-            effects=(
-                Effect(label="running workloads", before="150", after=str(150 - len(targets))),
-                Effect(label=self._text(4, "GPU in use"), before="211", after="147"),
-                Effect(label="wait p95", before="41m", after="41m"),
-            ),
-            inverse="cannot be undone; submit it again" if action == "cancel" else "requeue puts them back",
-            version=self.version,
+        self.proposed.append(act)
+        self.reasons.append(request.reason)
+        evicts = act.queue is not None and act.queue.over == "evict"
+        tier: Tier = "T2" if act.action in _DISRUPTIVE or evicts else "T1"
+        kind = "node" if act.targets[0].startswith("node") else "workload"
+        effects = (
+            Effect(label="running workloads", before="150", after=str(150 - len(act.targets))),
+            Effect(label=self._text(4, "GPU in use"), before="211", after="147"),
+            Effect(label="wait p95", before="41m", after="41m"),
+        )
+        plan = Plan(
+            proposal=f"P-{len(self.proposed)}",
+            revision=1,
+            author=Party(subject="unix:1000", kind="human", account="unix:1000"),
+            steps=(Step(id="1", act=act, shown=(), tier=tier, blast=Blast(), timeout_ms=30_000),),
+            tier=tier,
+            blast=Blast(),
+            simulated=Fork(version=self.version, at_ms=NOW_MS, effects=effects),
+            policy_digest="0" * 64,
             expires_ms=NOW_MS + 600_000,
         )
+        proposal = Proposal(
+            id=plan.proposal,
+            plan=plan,
+            digest=plan.digest(),
+            tier=tier,
+            title=f"{act.action.capitalize()} {len(act.targets)} {kind}s",
+            steps=tuple(
+                f"{act.action} {name} ({self._find(name)['state']}, 64 GPU, 3.2 h lost)"
+                for name in (act.targets if act.action in _ALLOWED else ())
+            ),
+            effects=effects,
+            inverse="cannot be undone; submit it again" if act.action == "cancel" else "requeue puts them back",
+            version=self.version,
+            expires_ms=plan.expires_ms,
+            reason=request.reason,
+            self_approvable=True,
+            typed="digest" if tier == "T2" else "key",
+        )
+        self.kept[proposal.id] = proposal
+        return proposal
 
-    def approve(self, proposal_id: str, digest: str) -> Outcome:
+    def proposals(self, states: tuple[str, ...] = (), limit: int = 200) -> tuple[Proposal, ...]:
         self._answer()
-        plan = self.proposed[int(proposal_id.removeprefix("p-")) - 1]
-        verified = tuple(f"{name} is {_NEXT_STATE.get(plan.action, 'changed')}" for name in plan.targets)
-        for name in plan.targets if plan.action in _NEXT_STATE else ():
-            self._find(name)["state"] = _NEXT_STATE[plan.action]
-            self.happen(_NEXT_STATE[plan.action], name)
+        wanted = [kept for kept in self.kept.values() if not states or kept.state in states]
+        return tuple(reversed(wanted))[:limit]
+
+    def proposal(self, proposal_id: str) -> Proposal:
+        self._answer()
+        if proposal_id not in self.kept:
+            raise NotFoundError(f"there is no proposal '{proposal_id}'")
+        return self.kept[proposal_id]
+
+    def approve(self, proposal_id: str, digest: str, comment: str = "", signed: Signed | None = None) -> Outcome:
+        self._answer()
+        act = self.kept[proposal_id].plan.steps[0].act
+        verified = tuple(f"{name} is {_NEXT_STATE.get(act.action, 'changed')}" for name in act.targets)
+        for name in act.targets if act.action in _NEXT_STATE else ():
+            self._find(name)["state"] = _NEXT_STATE[act.action]
+            self.happen(_NEXT_STATE[act.action], name)
         self.approved.append(proposal_id)
+        self.kept[proposal_id] = msgspec.structs.replace(self.kept[proposal_id], state="verified")
         return Outcome(
-            proposal=proposal_id, digest=digest, version=self.version, changed=plan.targets, verified=verified
+            proposal=proposal_id, digest=digest, version=self.version, changed=act.targets, verified=verified
         )
 
     def close(self) -> None:

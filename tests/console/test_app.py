@@ -274,7 +274,7 @@ async def test_typing_the_digest_approves_exactly_that_plan() -> None:
         await press(pilot, wrong, *dialog._proposal.digest[:3])
         assert client.approved == []
         await press(pilot, dialog._proposal.digest[3])
-        await until(pilot, lambda: client.approved == ["p-1"])
+        await until(pilot, lambda: client.approved == ["P-1"])
         await until(pilot, lambda: "done" in notes(pilot))
         assert row is not None
         assert client.state_of(row.id) == "cancelled"
@@ -292,7 +292,7 @@ async def test_a_reversible_plan_takes_a_y_but_not_an_early_one(monkeypatch: pyt
         assert client.approved == [], "typed before it could be read"
         monkeypatch.setattr(dialogs, "GUARD_S", 0.0)
         await press(pilot, "y")
-        await until(pilot, lambda: client.approved == ["p-1"])
+        await until(pilot, lambda: client.approved == ["P-1"])
 
 
 async def test_marks_make_one_plan_for_exactly_those() -> None:

@@ -29,9 +29,9 @@ from recommender.history import HistoryRequest, RunBatch, SampleBatch, SampleRow
 from recommender.metrics import RunRecord
 from recommender.quotes import Quantiles, QuoteRequest
 from recommender.sizes import SizingRequest
-from runbooks.gate import Gate
-from runbooks.plan import MoneyChange, QueueChange
+from runbooks.plan import MoneyChange, QueueChange, asks
 from tests.support.elastic_cells import pool, work
+from tests.support.gates import gate_of
 from tests.support.served import HOUR_MS, gpu_job, running_loop, served_on_unix, socket_folder
 
 Connect = Callable[..., Client]
@@ -47,7 +47,7 @@ def loop() -> Iterator[EngineLoop]:
 def connect(request: pytest.FixtureRequest, loop: EngineLoop) -> Iterator[Connect]:
     with ExitStack() as after:
         if request.param == "local":
-            gate, advisor = Gate(loop.engine), Advisor(loop)
+            gate, advisor = gate_of(loop.engine), Advisor(loop)
             yield lambda read_only=False: LocalClient(loop, gate, advisor, read_only, name="lab")
             return
         path = after.enter_context(served_on_unix(loop))
@@ -212,8 +212,8 @@ def test_who_holds_what_and_who_went_first(client: Client) -> None:
 def test_a_quota_is_changed_by_a_plan_that_carries_the_spec(client: Client) -> None:
     was = client.queue("b").spec
     change = QueueChange(was=was, to=msgspec.structs.replace(was, weight=7), over="evict")
-    proposal = client.propose("set_quota", ("b",), queue=change)
-    assert proposal.plan.queue == change
+    proposal = client.propose(asks("set_quota", ("b",), queue=change))
+    assert proposal.plan.steps[0].act.queue == change
     client.approve(proposal.id, proposal.digest)
     assert client.queue("b").spec.weight == 7
 
@@ -226,7 +226,7 @@ def test_the_list_of_queues_tells_loans_and_modes(client: Client) -> None:
     )  # fmt: skip
     client.command(AddQueues(queues=queues))
     submit(client, "x", "y", queue="night")
-    hold = client.propose("hold_queue", ("lab",))
+    hold = client.propose(asks("hold_queue", ("lab",)))
     client.approve(hold.id, hold.digest)
     where = tuple(Term("name", "=", queue.name) for queue in queues)
     columns = ("name", "state", "running", "gpu_borrowed", "gpu_lent", "burst")
@@ -236,7 +236,7 @@ def test_the_list_of_queues_tells_loans_and_modes(client: Client) -> None:
     night = client.queue("night")
     assert (night.mode, night.closed_by, night.over) == ("open", "lab", {})
     change = QueueChange(was=night.spec, to=msgspec.structs.replace(night.spec, nominal={"gpu_milli": 0}), over="keep")
-    less = client.propose("set_quota", ("night",), queue=change)
+    less = client.propose(asks("set_quota", ("night",), queue=change))
     client.approve(less.id, less.digest)
     assert client.queue("night").over == eight
 
@@ -260,7 +260,7 @@ def test_the_list_of_queues_tells_bursts_and_what_is_left_of_them(client: Client
 def test_nodes_are_reserved_and_listed(client: Client) -> None:
     now_ms = client.health().now_ms
     wanted = ReservationSpec(name="m", nodes=("g0",), start_ms=now_ms + HOUR_MS, end_ms=now_ms + 2 * HOUR_MS)
-    proposal = client.propose("reserve", ("m",), reservation=wanted)
+    proposal = client.propose(asks("reserve", ("m",), reservation=wanted))
     client.approve(proposal.id, proposal.digest)
     page = client.query(Query(kind="reservations", columns=("name", "state", "nodes", "queues")))
     assert page.rows == [["m", "ahead", 1, ""]]
@@ -287,16 +287,16 @@ def test_pools_and_orders_are_listed(client: Client, loop: EngineLoop) -> None:
     ("ask", "kind"),
     [
         (lambda client: client.queue("nothing"), NotFoundError),
-        (lambda client: client.propose("set_quota", ("a",)), SpecError),
-        (lambda client: client.propose("reserve", ("m",)), SpecError),
+        (lambda client: client.propose(asks("set_quota", ("a",))), SpecError),
+        (lambda client: client.propose(asks("reserve", ("m",))), SpecError),
         (lambda client: client.workload("nothing"), NotFoundError),
         (lambda client: client.node("nothing"), NotFoundError),
         (lambda client: client.estimate("nothing"), NotFoundError),
-        (lambda client: client.propose("cancel", ("nothing",)), NotFoundError),
+        (lambda client: client.propose(asks("cancel", ("nothing",))), NotFoundError),
         (lambda client: client.approve("P-0-000000", "0" * 64), NotFoundError),
         (lambda client: client.query(Query(kind="workloads", columns=("nothing",))), SpecError),
         (lambda client: client.query(Query(kind="workloads", offset=-1)), SpecError),
-        (lambda client: client.propose("cancel", ()), SpecError),
+        (lambda client: client.propose(asks("cancel", ())), SpecError),
         (lambda client: client.command(Submit(workloads=(gpu_job("a", queue="nowhere"),))), MusterError),
         (lambda client: client.command(Cancel(ids=("a",))), RefusedError),
         (lambda client: client.command(SetPolicy(policy="fcfs")), RefusedError),
@@ -321,9 +321,9 @@ def test_the_same_submission_twice_runs_once(client: Client) -> None:
 
 def test_an_action_is_proposed_shown_and_done_once(client: Client) -> None:
     submit(client, "a")
-    proposal = client.propose("cancel", ("a",), "a test")
-    assert proposal.plan.reason == "a test"
-    assert proposal.plan.requester
+    proposal = client.propose(asks("cancel", ("a",), "a test"))
+    assert proposal.reason == "a test"
+    assert proposal.plan.author.subject
     assert client.workload("a").state == "running"
     with pytest.raises(RefusedError):
         client.approve(proposal.id, "0" * 64)
@@ -341,7 +341,7 @@ def test_read_only_refuses_every_change_and_shows_everything(connect: Connect) -
     assert client.workload("a").state == "running"
     for change in (
         lambda: submit(client, "b"),
-        lambda: client.propose("cancel", ("a",)),
+        lambda: client.propose(asks("cancel", ("a",))),
         lambda: client.approve("P-1-abcdef", "0" * 64),
     ):
         with pytest.raises(RefusedError, match="read-only"):
@@ -422,7 +422,7 @@ def test_a_read_only_server_refuses_whatever_the_client_says(loop: EngineLoop) -
         with pytest.raises(RefusedError, match="read-only"):
             submit(client, "a")
         with pytest.raises(RefusedError, match="read-only"):
-            client.propose("cordon", ("g0",))
+            client.propose(asks("cordon", ("g0",)))
         assert client.overview().states.get("queued", 0) == 0
         client.close()
 
@@ -536,7 +536,7 @@ def test_a_dry_run_submits_nothing(client: Client) -> None:
 def test_budgets_are_set_through_the_gate_and_told_with_what_was_charged(client: Client) -> None:
     submit(client, "a")
     budget = BudgetSpec(name="team", scope="queue", of="a", limit_microusd=5_000_000)
-    shown = client.propose("set_budget", ("team",), money=MoneyChange(budget=budget))
+    shown = client.propose(asks("set_budget", ("team",), money=MoneyChange(budget=budget)))
     assert client.budgets().budgets == ()
     client.approve(shown.id, shown.digest)
     (line,) = client.budgets().budgets

@@ -188,9 +188,9 @@ def test_the_bar_of_the_console_takes_the_same_words() -> None:
 def test_both_clients_answer_alike(loop: EngineLoop, address: Path) -> None:
     from console.advisor import Advisor
     from console.local_client import LocalClient
-    from runbooks.gate import Gate
+    from tests.support.gates import gate_of
 
-    local = LocalClient(loop, Gate(loop.engine), Advisor(loop))
+    local = LocalClient(loop, gate_of(loop.engine), Advisor(loop))
     remote = RemoteClient(str(address))
     try:
         assert remote.fragmentation() == local.fragmentation()

@@ -26,9 +26,9 @@ from engine.model import PoolSpec, QueueSpec, ReservationSpec, Resources, Scalin
 from engine.outlook import WhatIf
 from recommender.findings_history import Series, idle_pools, pools_ahead, stale_reservations
 from recommender.suggest import Action, Suggestion
-from runbooks.gate import Gate
 from runbooks.plan import ActionName
 from tests.console.test_app import press, until
+from tests.support.gates import gate_of
 from tests.support.served import HOUR_MS, gpu_job, running_loop, served_on_unix
 
 Shell = Callable[..., int]
@@ -144,7 +144,7 @@ def page(pilot: Pilot[None]) -> str:
 
 async def test_a_person_proposes_and_rejects_on_the_page(loop: EngineLoop) -> None:
     forget_two(loop)
-    client = LocalClient(loop, Gate(loop.engine), Advisor(loop), who="ada")
+    client = LocalClient(loop, gate_of(loop.engine), Advisor(loop), who="ada")
     app = MusterApp(lambda: client, start="recommendations", title="test")
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "2 cordoned nodes are empty" in page(pilot))
@@ -162,7 +162,7 @@ async def test_a_person_proposes_and_rejects_on_the_page(loop: EngineLoop) -> No
 
 async def test_on_a_narrow_screen_the_explanation_takes_the_place_of_the_list(loop: EngineLoop) -> None:
     forget_two(loop)
-    client = LocalClient(loop, Gate(loop.engine), Advisor(loop), who="ada")
+    client = LocalClient(loop, gate_of(loop.engine), Advisor(loop), who="ada")
     app = MusterApp(lambda: client, start="recommendations", title="test")
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: "2 cordoned nodes are empty" in page(pilot))
@@ -177,7 +177,7 @@ async def test_on_a_narrow_screen_the_explanation_takes_the_place_of_the_list(lo
 
 async def test_a_session_that_only_reads_offers_neither(loop: EngineLoop) -> None:
     forget_two(loop)
-    client = LocalClient(loop, Gate(loop.engine), Advisor(loop), read_only=True)
+    client = LocalClient(loop, gate_of(loop.engine), Advisor(loop), read_only=True)
     app = MusterApp(lambda: client, start="recommendations", title="test", read_only=True)
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "2 cordoned nodes are empty" in page(pilot))
@@ -282,7 +282,7 @@ def test_what_people_ask_of_the_twin_goes_first(loop: EngineLoop) -> None:
 
 
 def test_what_the_twin_cannot_try_says_so(loop: EngineLoop) -> None:
-    client = LocalClient(loop, Gate(loop.engine), Advisor(loop))
+    client = LocalClient(loop, gate_of(loop.engine), Advisor(loop))
     loop.call(lambda engine: engine.command(Cordon(ids=("c0",))))
     assert edits_of(suggestion("notify")) == "nothing would be done"
     assert "no edit for set autoscaling" in str(edits_of(suggestion("set_autoscaling")))

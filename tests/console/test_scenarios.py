@@ -19,7 +19,7 @@ from engine.errors import MusterError
 from engine.loop import EngineLoop
 from engine.model import WorkloadSpec, WorkloadState
 from engine.traces.scenarios import SCENARIOS, Happening, scenario
-from runbooks.gate import Gate
+from tests.support.gates import gate_of
 
 SMALL = {"gke-65k": 130, "gke-130k": 200, "clemson": 90, "spot-week": 200, "predictive-day": 20}
 START_MS = demo.START_MS
@@ -81,7 +81,7 @@ def test_the_console_shows_it(name: str) -> None:
     """The engine's loop plays it at twenty minutes a second; the overview shows work that runs."""
     engine = opened(name)
     loop = EngineLoop(engine, speed=1200, feed=iter(happenings(name)))
-    client = LocalClient(loop, Gate(engine), Advisor(loop), name="watched")
+    client = LocalClient(loop, gate_of(engine), Advisor(loop), name="watched")
     loop.start()
     try:
         asyncio.run(watched(MusterApp(lambda: client, start="overview", title="watched"), loop))

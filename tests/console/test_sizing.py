@@ -23,9 +23,9 @@ from recommender.history import RunBatch
 from recommender.metrics import RunRecord
 from recommender.sizes import SizingRequest
 from recommender.telemetry import Telemetry
-from runbooks.gate import Gate
 from tests.console.fake_client import FakeClient
 from tests.support.cells import small_cell, workload
+from tests.support.gates import gate_of
 from tests.support.served import HOUR_MS, served_on_unix
 
 Shell = Callable[..., int]
@@ -51,7 +51,7 @@ def shell(loop: EngineLoop) -> Iterator[Shell]:
 
 
 def client(loop: EngineLoop, insights: Insights | None = None, archive: Archive | None = None) -> LocalClient:
-    return LocalClient(loop, Gate(loop.engine), Advisor(loop), insights=insights, archive=archive)
+    return LocalClient(loop, gate_of(loop.engine), Advisor(loop), insights=insights, archive=archive)
 
 
 def ended(number: int, **changes: object) -> RunRecord:

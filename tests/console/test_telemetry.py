@@ -29,8 +29,8 @@ from engine.records import Records, RecordsError
 from engine.usage import UsageSample
 from recommender.history import HistoryRequest, SampleBatch, SampleRow
 from recommender.telemetry import Telemetry
-from runbooks.gate import Gate
 from tests.support.cells import small_cell, workload
+from tests.support.gates import gate_of
 from tests.support.prometheus_server import prometheus_holding
 from tests.support.served import HOUR_MS, gpu_job, served_on_unix
 
@@ -234,7 +234,7 @@ def test_a_full_disk_ends_the_keeping_by_its_reason_and_not_the_cell(tmp_path: P
         fill(archive)
         with pytest.raises(RecordsError, match="is full"):
             collector.collect()
-        client = LocalClient(loop, Gate(loop.engine), Advisor(loop), archive=archive)
+        client = LocalClient(loop, gate_of(loop.engine), Advisor(loop), archive=archive)
         assert "is full" in archive.history(HistoryRequest()).error
         assert client.health().history_error == archive.error
         assert client.health().journal_error == ""

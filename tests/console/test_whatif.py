@@ -16,8 +16,8 @@ from console.screens.whatif import WhatIfPane
 from engine.commands import Submit
 from engine.loop import EngineLoop
 from engine.outlook import Outlook
-from runbooks.gate import Gate
 from tests.console.test_app import line, press, until
+from tests.support.gates import gate_of
 from tests.support.served import gpu_job, running_loop, served_on_unix
 
 Shell = Callable[..., int]
@@ -96,7 +96,7 @@ def test_a_dry_run_tells_and_submits_nothing(
 
 
 async def test_a_what_if_is_composed_run_and_compared_by_keys(loop: EngineLoop) -> None:
-    client = LocalClient(loop, Gate(loop.engine), Advisor(loop), name="lab")
+    client = LocalClient(loop, gate_of(loop.engine), Advisor(loop), name="lab")
     app = MusterApp(lambda: client, start="nodes", title="test")
     async with app.run_test(size=(140, 40)) as pilot:
         await until(pilot, lambda: "nodes" in line(pilot, "title") and app.context().targets)

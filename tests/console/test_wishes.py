@@ -127,12 +127,12 @@ def test_every_action_of_the_shell_is_proposed_under_its_name(name: str) -> None
     client._find("wl-000003")["state"] = "queued"
     client._find("wl-000005")["state"] = "suspended" if name == "resume" else "held"
     proposal = propose(client, name, parse(name, LINES[name]), "a reason")
-    assert proposal.plan.action == name.replace("-", "_")
-    assert proposal.plan.reason == "a reason"
+    assert proposal.plan.steps[0].act.action == name.replace("-", "_")
+    assert proposal.reason == "a reason"
     target = {"consolidate": MOVED, "set-autoscaling": "autoscaler"}.get(name, LINES[name].split()[0])
-    assert proposal.plan.targets[0] == target
+    assert proposal.plan.steps[0].act.targets[0] == target
     moves = (WorkloadMove(id=MOVED, was=("node-00001",), to=("node-00002",)),)
-    assert proposal.plan.moves == (moves if name == "consolidate" else ())
+    assert proposal.plan.steps[0].act.moves == (moves if name == "consolidate" else ())
 
 
 def test_a_consolidation_that_is_not_worth_it_or_not_found_is_not_proposed() -> None:

@@ -10,9 +10,9 @@ from engine.consolidation import plan
 from engine.control import Engine
 from engine.errors import RefusedError, SpecError
 from engine.query import ConsolidationPlan, ConsolidationRequest
-from runbooks.gate import Gate
 from runbooks.plan import Proposal, WorkloadMove
 from tests.support.cells import small_cell, workload
+from tests.support.gates import Person, gate_of
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE
@@ -32,8 +32,8 @@ def engine() -> Engine:
 
 
 @pytest.fixture
-def gate(engine: Engine) -> Gate:
-    return Gate(engine)
+def gate(engine: Engine) -> Person:
+    return Person(gate_of(engine))
 
 
 def planned(engine: Engine) -> ConsolidationPlan:
@@ -48,12 +48,12 @@ def moves_of(made: ConsolidationPlan) -> tuple[WorkloadMove, ...]:
     )
 
 
-def proposed(engine: Engine, gate: Gate) -> Proposal:
+def proposed(engine: Engine, gate: Person) -> Proposal:
     moves = moves_of(planned(engine))
     return gate.propose("consolidate", [move.id for move in moves], "make room", "ann", moves=moves)
 
 
-def test_it_shows_who_moves_where_at_what_loss_and_what_starts(engine: Engine, gate: Gate) -> None:
+def test_it_shows_who_moves_where_at_what_loss_and_what_starts(engine: Engine, gate: Person) -> None:
     before = engine.state.digest()
     proposal = proposed(engine, gate)
     assert (proposal.title, proposal.tier) == ("Move workload h1", "T2")
@@ -67,7 +67,7 @@ def test_it_shows_who_moves_where_at_what_loss_and_what_starts(engine: Engine, g
     assert engine.state.digest() == before
 
 
-def test_it_does_exactly_what_was_shown(engine: Engine, gate: Gate) -> None:
+def test_it_does_exactly_what_was_shown(engine: Engine, gate: Person) -> None:
     proposal = proposed(engine, gate)
     outcome = gate.approve(proposal.id, proposal.digest, "bob")
     assert outcome.verified == ("verified: h1 is running on g0",)
@@ -80,7 +80,7 @@ def test_it_does_exactly_what_was_shown(engine: Engine, gate: Gate) -> None:
         gate.approve(proposal.id, proposal.digest, "bob")
 
 
-def test_what_was_moved_meanwhile_makes_it_stale(engine: Engine, gate: Gate) -> None:
+def test_what_was_moved_meanwhile_makes_it_stale(engine: Engine, gate: Person) -> None:
     proposal = proposed(engine, gate)
     engine.command(Requeue(ids=("h1",)))
     before = engine.state.digest()
@@ -89,7 +89,7 @@ def test_what_was_moved_meanwhile_makes_it_stale(engine: Engine, gate: Gate) -> 
     assert engine.state.digest() == before
 
 
-def test_it_is_refused_whole_when_a_place_is_gone(engine: Engine, gate: Gate) -> None:
+def test_it_is_refused_whole_when_a_place_is_gone(engine: Engine, gate: Person) -> None:
     proposal = proposed(engine, gate)
     engine.command(Cordon(ids=("g0",)))
     before = engine.state.digest()
@@ -99,20 +99,20 @@ def test_it_is_refused_whole_when_a_place_is_gone(engine: Engine, gate: Gate) ->
     assert engine.workload("h1").state == "running"
 
 
-def test_a_change_elsewhere_does_not_matter(engine: Engine, gate: Gate) -> None:
+def test_a_change_elsewhere_does_not_matter(engine: Engine, gate: Person) -> None:
     proposal = proposed(engine, gate)
     engine.command(Submit(workloads=(workload("other", cpu=1000),)))
     assert gate.approve(proposal.id, proposal.digest, "bob").verified == ("verified: h1 is running on g0",)
 
 
-def test_a_move_from_where_it_is_not_is_refused(engine: Engine, gate: Gate) -> None:
+def test_a_move_from_where_it_is_not_is_refused(engine: Engine, gate: Person) -> None:
     [move] = moves_of(planned(engine))
     wrong = msgspec.structs.replace(move, was=("g0",))
     with pytest.raises(RefusedError, match="was to be moved from g0 and is on g1 now"):
         gate.propose("consolidate", ["h1"], moves=(wrong,))
 
 
-def test_a_move_to_where_there_is_no_room_is_refused_when_proposed(engine: Engine, gate: Gate) -> None:
+def test_a_move_to_where_there_is_no_room_is_refused_when_proposed(engine: Engine, gate: Person) -> None:
     engine.command(Cordon(ids=("g0",)))
     with pytest.raises(RefusedError, match="does not fit"):
         gate.propose("consolidate", ["h1"], moves=(WorkloadMove(id="h1", was=("g1",), to=("g0",)),))
@@ -128,12 +128,12 @@ def test_a_move_to_where_there_is_no_room_is_refused_when_proposed(engine: Engin
     ],
 )
 def test_moves_belong_to_their_targets_and_to_this_action(
-    gate: Gate, action: str, targets: list[str], moves: tuple[WorkloadMove, ...]
+    gate: Person, action: str, targets: list[str], moves: tuple[WorkloadMove, ...]
 ) -> None:
     with pytest.raises(SpecError, match="moves"):
         gate.propose(action, targets, moves=moves)
 
 
-def test_what_waits_cannot_be_moved(gate: Gate) -> None:
+def test_what_waits_cannot_be_moved(gate: Person) -> None:
     with pytest.raises(RefusedError, match="big is queued"):
         gate.propose("consolidate", ["big"], moves=(WorkloadMove(id="big", was=("g0",), to=("g1",)),))

@@ -46,8 +46,10 @@ from engine.model import (
     TaskGroup,
     WorkloadSpec,
 )
-from runbooks.gate import EXPIRY_MS, MAX_OPEN, MAX_TARGETS, Gate
-from runbooks.plan import MoneyChange, Plan, Proposal, QueueChange
+from runbooks.gate import MAX_OPEN
+from runbooks.plan import MoneyChange, Proposal, QueueChange
+from runbooks.readings import MAX_TARGETS
+from tests.support.gates import Person, gate_of
 
 HOUR = 3_600_000
 START = 1_800_000_000_000
@@ -117,8 +119,8 @@ def watched() -> Watched:
 
 
 @pytest.fixture
-def gate(watched: Watched, clock: Clock) -> Gate:
-    return Gate(watched, clock)  # type: ignore[arg-type]
+def gate(watched: Watched, clock: Clock) -> Person:
+    return Person(gate_of(watched, clock=clock))  # type: ignore[arg-type]
 
 
 def state_of(watched: Watched, id_: str) -> str:
@@ -132,7 +134,7 @@ def effects(proposal: Proposal) -> dict[str, tuple[str, str]]:
 # -- what a proposal shows --------------------------------------------------------------------------------------------
 
 
-def test_proposing_changes_nothing(gate: Gate, watched: Watched) -> None:
+def test_proposing_changes_nothing(gate: Person, watched: Watched) -> None:
     version, digest = watched.version, watched.engine.state.digest()
     for action, targets in (("drain", ["n0"]), ("cancel", ["r0", "w0"]), ("set_policy", ["fcfs"])):
         if watched.overview().policy != targets[0]:
@@ -141,7 +143,7 @@ def test_proposing_changes_nothing(gate: Gate, watched: Watched) -> None:
     assert watched.executed == []
 
 
-def test_proposal_is_bound_to_the_digest_of_its_plan(gate: Gate, clock: Clock) -> None:
+def test_proposal_is_bound_to_the_digest_of_its_plan(gate: Person, clock: Clock) -> None:
     proposal = gate.propose("hold", ["w0", "w0", "w1"], reason="budget", requester="ann")
     assert proposal.plan == Plan(action="hold", targets=("w0", "w1"), reason="budget", requester="ann")
     assert proposal.digest == proposal.plan.digest()
@@ -149,7 +151,7 @@ def test_proposal_is_bound_to_the_digest_of_its_plan(gate: Gate, clock: Clock) -
     assert len(proposal.steps) == 2
 
 
-def test_cancelling_running_work_shows_loss_and_what_starts(gate: Gate) -> None:
+def test_cancelling_running_work_shows_loss_and_what_starts(gate: Person) -> None:
     proposal = gate.propose("cancel", ["r0"])
     assert proposal.tier == "T3"
     assert proposal.steps == ("cancel r0 (running, 8 GPU, 1.0 h of work lost)",)
@@ -159,7 +161,7 @@ def test_cancelling_running_work_shows_loss_and_what_starts(gate: Gate) -> None:
     assert shown["Work lost, if now"] == ("none", "8.0 GPU-h")
 
 
-def test_draining_shows_requeued_work_and_nodes(gate: Gate) -> None:
+def test_draining_shows_requeued_work_and_nodes(gate: Person) -> None:
     proposal = gate.propose("drain", ["n0"])
     shown = effects(proposal)
     assert proposal.title == "Drain node n0"
@@ -168,7 +170,7 @@ def test_draining_shows_requeued_work_and_nodes(gate: Gate) -> None:
     assert shown["GPU in use"] == ("16 of 24", "8 of 24")
 
 
-def test_a_budget_that_is_spent_at_once_shows_what_then_waits(gate: Gate, watched: Watched) -> None:
+def test_a_budget_that_is_spent_at_once_shows_what_then_waits(gate: Person, watched: Watched) -> None:
     budget = BudgetSpec(name="b", scope="queue", of="q", limit_microusd=0, action="hold")
     shown = effects(gate.propose("set_budget", ["b"], money=MoneyChange(budget=budget)))
     assert shown["Spent of b"] == ("no budget", "$0.00 of $0.00, spent")
@@ -176,11 +178,11 @@ def test_a_budget_that_is_spent_at_once_shows_what_then_waits(gate: Gate, watche
     assert "Wait for b" not in effects(gate.propose("drain", ["n0"]))
 
 
-def test_uncordon_shows_what_starts(gate: Gate) -> None:
+def test_uncordon_shows_what_starts(gate: Person) -> None:
     assert effects(gate.propose("uncordon", ["n2"]))["Starts because of it"] == ("none", "w0")
 
 
-def test_work_that_starts_anyway_is_not_credited_to_the_plan(gate: Gate, watched: Watched) -> None:
+def test_work_that_starts_anyway_is_not_credited_to_the_plan(gate: Person, watched: Watched) -> None:
     # n2 is back, but no scheduling cycle has seen it yet: w0 will start whether h0 is cancelled or not.
     state = watched.engine.state
     state.apply(NodesChanged(array("i", [state.capacity.row("n2")]).tobytes(), NodeState.READY))
@@ -189,7 +191,7 @@ def test_work_that_starts_anyway_is_not_credited_to_the_plan(gate: Gate, watched
     assert "Starts because of it" not in shown
 
 
-def test_loss_of_a_cancel_counts_earlier_attempts(gate: Gate, watched: Watched) -> None:
+def test_loss_of_a_cancel_counts_earlier_attempts(gate: Person, watched: Watched) -> None:
     watched.engine.command(Requeue(ids=("r0",)))
     assert watched.engine.workload("r0").attempts == 2
     watched.engine.advance(watched.now_ms + HOUR)
@@ -197,7 +199,7 @@ def test_loss_of_a_cancel_counts_earlier_attempts(gate: Gate, watched: Watched) 
     assert "1.0 h" in gate.propose("requeue", ["r0"]).steps[0]
 
 
-def test_work_that_writes_a_checkpoint_when_asked_loses_nothing(gate: Gate, watched: Watched) -> None:
+def test_work_that_writes_a_checkpoint_when_asked_loses_nothing(gate: Person, watched: Watched) -> None:
     saves = msgspec.structs.replace(work("saves"), checkpoint_cost_ms=60_000)
     watched.engine.command(Cancel(ids=("w0", "w1")))
     watched.engine.command(Uncordon(ids=("n2",)))
@@ -208,7 +210,7 @@ def test_work_that_writes_a_checkpoint_when_asked_loses_nothing(gate: Gate, watc
     assert effects(proposal)["Work lost, if now"] == ("none", "0.0 CPU-h")
 
 
-def test_suspending_running_work_is_disruptive_and_shows_what_starts_instead(gate: Gate) -> None:
+def test_suspending_running_work_is_disruptive_and_shows_what_starts_instead(gate: Person) -> None:
     assert gate.propose("suspend", ["w0"]).tier == "T1"
     proposal = gate.propose("suspend", ["r0"])
     assert proposal.tier == "T2"
@@ -219,7 +221,7 @@ def test_suspending_running_work_is_disruptive_and_shows_what_starts_instead(gat
     assert shown["Starts because of it"] == ("none", "w0")
 
 
-def test_an_array_stands_for_the_members_it_can_apply_to(gate: Gate, watched: Watched) -> None:
+def test_an_array_stands_for_the_members_it_can_apply_to(gate: Person, watched: Watched) -> None:
     sweep = msgspec.structs.replace(work("sweep", gpus=1), array=ArraySpec(last=3))
     watched.engine.command(Submit(workloads=(sweep,)))
     watched.engine.command(Cancel(ids=("sweep/2",)))
@@ -253,8 +255,8 @@ def shared() -> Watched:
 
 
 @pytest.fixture
-def over_shared(shared: Watched, clock: Clock) -> Gate:
-    return Gate(shared, clock)  # type: ignore[arg-type]
+def over_shared(shared: Watched, clock: Clock) -> Person:
+    return Person(gate_of(shared, clock=clock))  # type: ignore[arg-type]
 
 
 def change(watched: Watched, name: str, over: str = "refuse", **fields: Any) -> QueueChange:
@@ -385,7 +387,7 @@ def test_queues_that_do_not_exist_are_named(over_shared: Gate) -> None:
         over_shared.propose("hold_queue", ["a", "ghost"])
 
 
-def test_a_reservation_is_made_and_taken_back(gate: Gate, watched: Watched) -> None:
+def test_a_reservation_is_made_and_taken_back(gate: Person, watched: Watched) -> None:
     now_ms = watched.now_ms
     wanted = ReservationSpec(name="m", nodes=("n0", "n1"), start_ms=now_ms + HOUR, end_ms=now_ms + 2 * HOUR)
     proposal = gate.propose("reserve", ["m"], reservation=wanted)
@@ -400,7 +402,7 @@ def test_a_reservation_is_made_and_taken_back(gate: Gate, watched: Watched) -> N
         gate.propose("unreserve", ["m"])
 
 
-def test_taking_back_another_reservation_than_was_shown_is_stale(gate: Gate, watched: Watched) -> None:
+def test_taking_back_another_reservation_than_was_shown_is_stale(gate: Person, watched: Watched) -> None:
     now_ms = watched.now_ms
     first = ReservationSpec(name="m", nodes=("n0",), start_ms=now_ms + HOUR, end_ms=now_ms + 2 * HOUR)
     watched.engine.command(Reserve(reservation=first))
@@ -415,14 +417,14 @@ def test_taking_back_another_reservation_than_was_shown_is_stale(gate: Gate, wat
 # -- what is refused at the door --------------------------------------------------------------------------------------
 
 
-def test_every_unknown_target_is_named(gate: Gate) -> None:
+def test_every_unknown_target_is_named(gate: Person) -> None:
     with pytest.raises(NotFoundError, match=r"ghost-1, n0, ghost-2"):
         gate.propose("cancel", ["ghost-1", "r0", "n0", "ghost-2"])
     with pytest.raises(NotFoundError, match="r0"):
         gate.propose("drain", ["r0", "n1"])
 
 
-def test_every_target_that_does_not_apply_is_named_with_its_state(gate: Gate) -> None:
+def test_every_target_that_does_not_apply_is_named_with_its_state(gate: Person) -> None:
     with pytest.raises(RefusedError, match=r"r0 is running; h0 is held"):
         gate.propose("hold", ["r0", "w0", "h0"])
     with pytest.raises(RefusedError, match="n2 is cordoned"):
@@ -432,28 +434,28 @@ def test_every_target_that_does_not_apply_is_named_with_its_state(gate: Gate) ->
 @pytest.mark.parametrize(
     "targets", [["*"], ["w*"], [".*"], [""], ["w0", "w?"], ["w0\n"], ["\u0430lpha"], ["w0\u200b"], []]
 )
-def test_patterns_and_lookalikes_are_not_ids(gate: Gate, targets: list[str]) -> None:
+def test_patterns_and_lookalikes_are_not_ids(gate: Person, targets: list[str]) -> None:
     with pytest.raises(SpecError):
         gate.propose("cancel", targets)
 
 
-def test_one_text_is_not_a_list_of_letters(gate: Gate) -> None:
+def test_one_text_is_not_a_list_of_letters(gate: Person) -> None:
     with pytest.raises(SpecError):
         gate.propose("cancel", "w0")
 
 
-def test_too_many_targets(gate: Gate) -> None:
+def test_too_many_targets(gate: Person) -> None:
     with pytest.raises(SpecError, match="1,001"):
         gate.propose("cancel", [f"w{i}" for i in range(MAX_TARGETS + 1)])
 
 
 @pytest.mark.parametrize("reason", ["x" * 501, "two\nlines", "\x1b[2J", "\u202eevil", "\ud800"])
-def test_reasons_are_one_printable_line(gate: Gate, reason: str) -> None:
+def test_reasons_are_one_printable_line(gate: Person, reason: str) -> None:
     with pytest.raises(SpecError):
         gate.propose("hold", ["w0"], reason=reason)
 
 
-def test_policy_in_force_and_unknown_policy(gate: Gate, watched: Watched) -> None:
+def test_policy_in_force_and_unknown_policy(gate: Person, watched: Watched) -> None:
     with pytest.raises(RefusedError):
         gate.propose("set_policy", [watched.overview().policy])
     with pytest.raises(SpecError):
@@ -479,7 +481,7 @@ def test_policy_in_force_and_unknown_policy(gate: Gate, watched: Watched) -> Non
     ],
 )
 def test_every_action_executes_and_is_read_back(
-    gate: Gate, watched: Watched, clock: Clock, action: str, target: str, found: str
+    gate: Person, watched: Watched, clock: Clock, action: str, target: str, found: str
 ) -> None:
     proposal = gate.propose(action, [target], requester="ann")
     clock.now_ms += 1000
@@ -493,7 +495,7 @@ def test_every_action_executes_and_is_read_back(
     assert msgspec.json.decode(entry.plan, type=Plan) == proposal.plan
 
 
-def test_policy_switch(gate: Gate, watched: Watched) -> None:
+def test_policy_switch(gate: Person, watched: Watched) -> None:
     was = watched.overview().policy
     other = "easy" if was == "fcfs" else "fcfs"
     proposal = gate.propose("set_policy", [other])
@@ -501,14 +503,14 @@ def test_policy_switch(gate: Gate, watched: Watched) -> None:
     assert gate.approve(proposal.id, proposal.digest, "ann").verified == (f"verified: policy is {other}",)
 
 
-def test_effect_matches_what_was_shown(gate: Gate, watched: Watched) -> None:
+def test_effect_matches_what_was_shown(gate: Person, watched: Watched) -> None:
     proposal = gate.propose("cancel", ["r0"])
     gate.approve(proposal.id, proposal.digest, "ann")
     assert state_of(watched, "w0") == "running"
     assert str(watched.overview().states["queued"]) == effects(proposal)["Waiting"][1]
 
 
-def test_second_approval_says_when_and_by_whom(gate: Gate, watched: Watched) -> None:
+def test_second_approval_says_when_and_by_whom(gate: Person, watched: Watched) -> None:
     proposal = gate.propose("hold", ["w0"])
     gate.approve(proposal.id, proposal.digest, "ann")
     watched.engine.command(Release(ids=("w0",)))
@@ -517,7 +519,7 @@ def test_second_approval_says_when_and_by_whom(gate: Gate, watched: Watched) -> 
     assert len(watched.executed) == 1
 
 
-def test_wrong_digest(gate: Gate, watched: Watched) -> None:
+def test_wrong_digest(gate: Person, watched: Watched) -> None:
     one, other = gate.propose("hold", ["w0"]), gate.propose("hold", ["w1"])
     for digest in ("", "0" * 64, one.digest.upper(), one.digest[:-1], other.digest):
         with pytest.raises(RefusedError, match="digest"):
@@ -525,7 +527,7 @@ def test_wrong_digest(gate: Gate, watched: Watched) -> None:
     assert watched.executed == []
 
 
-def test_expiry_is_exact(gate: Gate, watched: Watched, clock: Clock) -> None:
+def test_expiry_is_exact(gate: Person, watched: Watched, clock: Clock) -> None:
     late, in_time = gate.propose("hold", ["w0"]), gate.propose("hold", ["w1"])
     clock.now_ms = late.expires_ms - 1
     gate.approve(in_time.id, in_time.digest, "ann")
@@ -535,7 +537,7 @@ def test_expiry_is_exact(gate: Gate, watched: Watched, clock: Clock) -> None:
     assert state_of(watched, "w0") == "queued"
 
 
-def test_setting_the_clock_back_revives_nothing(gate: Gate, watched: Watched, clock: Clock) -> None:
+def test_setting_the_clock_back_revives_nothing(gate: Person, watched: Watched, clock: Clock) -> None:
     proposal = gate.propose("hold", ["w0"])
     clock.now_ms = proposal.expires_ms + 1
     with pytest.raises(RefusedError):
@@ -546,33 +548,33 @@ def test_setting_the_clock_back_revives_nothing(gate: Gate, watched: Watched, cl
     assert watched.executed == []
 
 
-def test_small_steps_back_of_the_clock_are_forgiven(gate: Gate, clock: Clock) -> None:
+def test_small_steps_back_of_the_clock_are_forgiven(gate: Person, clock: Clock) -> None:
     proposal = gate.propose("hold", ["w0"])
     clock.now_ms -= 500
     gate.approve(proposal.id, proposal.digest, "ann")
 
 
 @pytest.mark.parametrize("approver", ["", "a\nb", "x" * 129])
-def test_approver_must_have_a_name(gate: Gate, watched: Watched, approver: str) -> None:
+def test_approver_must_have_a_name(gate: Person, watched: Watched, approver: str) -> None:
     proposal = gate.propose("hold", ["w0"])
     with pytest.raises(SpecError):
         gate.approve(proposal.id, proposal.digest, approver)
     assert watched.executed == []
 
 
-def test_unknown_proposal_is_shown_safely(gate: Gate) -> None:
+def test_unknown_proposal_is_shown_safely(gate: Person) -> None:
     with pytest.raises(NotFoundError) as caught:
         gate.approve("\x1b[2J", "0" * 64, "ann")
     assert "\x1b" not in str(caught.value)
 
 
 def test_ids_differ_between_gates(watched: Watched) -> None:
-    first = Gate(watched, Clock()).propose("hold", ["w0"])  # type: ignore[arg-type]
-    after_restart = Gate(watched, Clock()).propose("hold", ["w1"])  # type: ignore[arg-type]
+    first = Person(gate_of(watched, clock=Clock())).propose("hold", ["w0"])  # type: ignore[arg-type]
+    after_restart = Person(gate_of(watched, clock=Clock())).propose("hold", ["w1"])  # type: ignore[arg-type]
     assert first.id != after_restart.id
 
 
-def test_open_proposals_are_bounded_and_the_oldest_gives_way(gate: Gate) -> None:
+def test_open_proposals_are_bounded_and_the_oldest_gives_way(gate: Person) -> None:
     made = [gate.propose("hold", ["w0"], reason=str(i)) for i in range(MAX_OPEN + 1)]
     with pytest.raises(NotFoundError):
         gate.approve(made[0].id, made[0].digest, "ann")
@@ -593,7 +595,7 @@ def test_open_proposals_are_bounded_and_the_oldest_gives_way(gate: Gate) -> None
     ],
 )
 def test_a_changed_target_makes_it_stale(
-    gate: Gate, watched: Watched, action: str, target: str, change: Callable[[Engine], object], shown: str, now: str
+    gate: Person, watched: Watched, action: str, target: str, change: Callable[[Engine], object], shown: str, now: str
 ) -> None:
     proposal = gate.propose(action, [target])
     change(watched.engine)
@@ -602,7 +604,7 @@ def test_a_changed_target_makes_it_stale(
     assert watched.executed == []
 
 
-def test_a_changed_policy_makes_a_switch_stale(gate: Gate, watched: Watched) -> None:
+def test_a_changed_policy_makes_a_switch_stale(gate: Person, watched: Watched) -> None:
     was = watched.overview().policy
     other = "easy" if was == "fcfs" else "fcfs"
     twice = [gate.propose("set_policy", [other], reason=reason) for reason in ("one", "two")]
@@ -611,7 +613,7 @@ def test_a_changed_policy_makes_a_switch_stale(gate: Gate, watched: Watched) -> 
         gate.approve(twice[1].id, twice[1].digest, "ann")
 
 
-def test_work_that_arrived_unseen_makes_a_drain_stale(gate: Gate, watched: Watched) -> None:
+def test_work_that_arrived_unseen_makes_a_drain_stale(gate: Person, watched: Watched) -> None:
     watched.engine.command(Uncordon(ids=("n2",)))
     watched.engine.command(Cancel(ids=("w0", "w1")))
     proposal = gate.propose("drain", ["n2"])
@@ -620,14 +622,14 @@ def test_work_that_arrived_unseen_makes_a_drain_stale(gate: Gate, watched: Watch
         gate.approve(proposal.id, proposal.digest, "ann")
 
 
-def test_work_that_left_does_not_make_a_drain_stale(gate: Gate, watched: Watched) -> None:
+def test_work_that_left_does_not_make_a_drain_stale(gate: Person, watched: Watched) -> None:
     watched.engine.command(Cancel(ids=("w0", "w1")))
     proposal = gate.propose("drain", ["n0"])
     watched.engine.command(Cancel(ids=("r0",)))
     assert gate.approve(proposal.id, proposal.digest, "ann").verified == ("verified: n0 is draining",)
 
 
-def test_a_tier_that_rose_makes_it_stale(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tier_that_rose_makes_it_stale(gate: Person, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runbooks.gate.pool_nodes", lambda overview: {"p": 100})
     proposal = gate.propose("cordon", ["n0", "n1"])
     assert proposal.tier == "T1"
@@ -636,7 +638,7 @@ def test_a_tier_that_rose_makes_it_stale(gate: Gate, monkeypatch: pytest.MonkeyP
         gate.approve(proposal.id, proposal.digest, "ann")
 
 
-def test_unrelated_changes_do_not_make_it_stale(gate: Gate, watched: Watched) -> None:
+def test_unrelated_changes_do_not_make_it_stale(gate: Person, watched: Watched) -> None:
     proposal = gate.propose("hold", ["w1"])
     watched.engine.command(Submit(workloads=(work("other"),)))
     watched.engine.command(Cordon(ids=("n0",)))
@@ -648,7 +650,7 @@ def test_unrelated_changes_do_not_make_it_stale(gate: Gate, watched: Watched) ->
 # -- failure ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_failing_journal_marks_nothing_executed(gate: Gate, watched: Watched) -> None:
+def test_a_failing_journal_marks_nothing_executed(gate: Person, watched: Watched) -> None:
     proposal = gate.propose("hold", ["w0"])
     watched.failure = JournalError("the disk is full", "Make room")
     with pytest.raises(JournalError):
@@ -661,7 +663,7 @@ def test_a_failing_journal_marks_nothing_executed(gate: Gate, watched: Watched) 
 def test_audit_and_effect_are_durable_together(tmp_path: Path) -> None:
     path = tmp_path / "cell.db"
     engine = busy_engine(path)
-    gate = Gate(engine, Clock())
+    gate = Person(gate_of(engine, clock=Clock()))
     proposal = gate.propose("cancel", ["r0"], reason="stuck", requester="ann")
     gate.approve(proposal.id, proposal.digest, "bob")
     engine.close()
@@ -705,7 +707,7 @@ class GateMachine(RuleBasedStateMachine):
         super().__init__()
         self.clock = Clock()
         self.watched = Watched(busy_engine())
-        self.gate = Gate(self.watched, self.clock)  # type: ignore[arg-type]
+        self.gate = Person(gate_of(self.watched, clock=self.clock))  # type: ignore[arg-type]
         self.rightful: list[tuple[str, str]] = []
         """(proposal id, digest) of approvals that were allowed to succeed, and did."""
 
@@ -787,7 +789,7 @@ TestAnySequence = GateMachine.TestCase
 TestAnySequence.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None, database=None)
 
 
-def test_work_saved_by_checkpoints_is_not_shown_as_lost(gate: Gate, watched: Watched) -> None:
+def test_work_saved_by_checkpoints_is_not_shown_as_lost(gate: Person, watched: Watched) -> None:
     saved = msgspec.structs.replace(work("saved", gpus=1), checkpoint_interval_ms=HOUR)
     watched.engine.command(Cancel(ids=("w0", "w1")))
     watched.engine.command(Uncordon(ids=("n2",)))

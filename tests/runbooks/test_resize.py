@@ -8,9 +8,9 @@ from engine.control import Engine
 from engine.errors import RefusedError, SpecError
 from runbooks import catalog, wording
 from runbooks.catalog import Target
-from runbooks.gate import Gate
 from runbooks.plan import Plan, Proposal, RequestChange
 from tests.support.cells import small_cell, submit, workload
+from tests.support.gates import Person, gate_of
 
 SECOND = 1000
 
@@ -24,12 +24,12 @@ def engine() -> Engine:
     return engine
 
 
-def propose(gate: Gate, *ids: str, group: str = "", **request: int) -> Proposal:
+def propose(gate: Person, *ids: str, group: str = "", **request: int) -> Proposal:
     return gate.propose("resize", ids, "p95 800m x 1.15", "me", resize=RequestChange(group=group, request=request))
 
 
 def test_a_plan_shows_before_and_after_and_what_starts_because_of_it(engine: Engine) -> None:
-    gate = Gate(engine)
+    gate = Person(gate_of(engine))
     proposal = propose(gate, "waits", cpu_milli=1000)
     assert proposal.title == "Resize workload waits"
     assert proposal.steps == ("resize waits (queued, 4 CPU) from 4 CPU to 1 CPU",)
@@ -44,7 +44,7 @@ def test_a_plan_shows_before_and_after_and_what_starts_because_of_it(engine: Eng
 
 
 def test_what_runs_is_riskier_and_its_loss_is_shown(engine: Engine) -> None:
-    proposal = propose(Gate(engine), "runs", cpu_milli=8000)
+    proposal = propose(Person(gate_of(engine)), "runs", cpu_milli=8000)
     assert proposal.tier == "T2"
     assert proposal.steps == ("resize runs (running, 30 CPU, 0 min of work lost) from 30 CPU to 8 CPU",)
     assert ("Requeued", "1 workload") in [(effect.label, effect.after) for effect in proposal.effects]
@@ -52,11 +52,11 @@ def test_what_runs_is_riskier_and_its_loss_is_shown(engine: Engine) -> None:
 
 def test_what_asks_for_that_already_is_refused(engine: Engine) -> None:
     with pytest.raises(RefusedError, match="asks for exactly that"):
-        propose(Gate(engine), "waits", cpu_milli=4000)
+        propose(Person(gate_of(engine)), "waits", cpu_milli=4000)
 
 
 def test_a_request_that_changed_meanwhile_makes_the_plan_stale(engine: Engine) -> None:
-    gate = Gate(engine)
+    gate = Person(gate_of(engine))
     first, second = (propose(gate, "waits", cpu_milli=cpu) for cpu in (3000, 3500))
     gate.approve(first.id, first.digest, "me")
     with pytest.raises(RefusedError, match="another request"):

@@ -10,13 +10,13 @@ from engine.commands import SetScaling
 from engine.control import Engine
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
 from engine.scaling import PRESETS
-from runbooks.gate import Gate
 from runbooks.plan import ScalingChange
+from tests.support.gates import Person, gate_of
 from tests.support.growing_cells import HOUR, cell, started
 
 
 def asked(engine: Engine, action: str, target: str, **change: Any) -> tuple[Gate, Any]:
-    gate = Gate(engine)
+    gate = Person(gate_of(engine))
     return gate, gate.propose(action, (target,), scaling=ScalingChange(**change))
 
 
@@ -107,4 +107,4 @@ def test_other_actions_take_no_change_of_scaling() -> None:
     with pytest.raises(SpecError, match="no meaning"):
         asked(engine, "cordon", "n0", least=1)
     with pytest.raises(SpecError, match="missing"):
-        Gate(engine).propose("set_scaling", ("p",))
+        Person(gate_of(engine)).propose("set_scaling", ("p",))

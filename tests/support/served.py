@@ -17,8 +17,8 @@ from console.sockets import bind_unix
 from engine.control import Engine
 from engine.loop import EngineLoop
 from engine.model import WorkloadSpec
-from runbooks.gate import Gate
 from tests.support.cells import small_cell, workload
+from tests.support.gates import gate_of
 
 HOUR_MS = 3_600_000
 
@@ -44,7 +44,7 @@ def running_loop(path: Path | None = None) -> Iterator[EngineLoop]:
 @contextmanager
 def serving(loop: EngineLoop, bound: socket.socket, *, read_only: bool = False) -> Iterator[None]:
     """The control plane of `loop` on a bound socket, on a thread of its own."""
-    client = LocalClient(loop, Gate(loop.engine), Advisor(loop), read_only, name="lab")
+    client = LocalClient(loop, gate_of(loop.engine), Advisor(loop), read_only, name="lab")
     ready = threading.Event()
     aio = asyncio.new_event_loop()
     stop = asyncio.Event()

@@ -1,0 +1,369 @@
+"""The audit log: every step from a wish to an act, as records that cannot be changed unseen.
+
+A record is written in the caller's transaction, so that it is there exactly if what it tells of is. Each holds the hash
+of all before it; now and then a checkpoint signs the whole. Texts that may have to be erased stand apart, and a record
+holds a commitment to them. `runbooks/verify.py` says how all of that is checked; docs/audit.md what it cannot show.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import re
+import secrets
+import sqlite3
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    bindparam,
+    delete,
+    insert,
+    select,
+    text,
+)
+
+from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
+from runbooks.anchors import Anchor, Publisher
+from runbooks.checkpoints import CheckpointSigner, checkpoint_text, origin_of
+from runbooks.identity import SYSTEM, Actor
+from runbooks.plan import Sealed
+from runbooks.verify import FIRST_LINK, UNSIGNED, Frontier, canonical, leaf_of, link
+
+if TYPE_CHECKING:
+    from engine.control import Engine
+
+VERSION = 1
+CHECKPOINT_EVERY = 256
+"""Records after which there is a checkpoint."""
+CHECKPOINT_EVERY_MS = 60_000
+"""Or so long after the one before, if there is anything new."""
+MOST_BYTES = 64 * 1024
+"""Of a record. What makes it longer is told by its hash alone: a plan may be long, and must not fail for that."""
+MOST_REASON = 500
+MOST_TEXT = 64 * 1024
+"""Characters of a text kept apart."""
+_LOG_ID = re.compile(r"[a-z0-9.-]{1,64}")
+_TYPE = re.compile(r"[a-z]{1,30}\.[a-z_-]{1,60}")
+NOTHING: Mapping[str, object] = {}
+
+_tables = MetaData()
+log_table = Table(
+    "audit_log", _tables,
+    Column("id", Integer, primary_key=True), Column("log", String, nullable=False),
+    Column("v", Integer, nullable=False),
+)  # fmt: skip
+record_table = Table(
+    "audit_record", _tables,
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("type", String, nullable=False), Column("subject", String, nullable=False),
+    Column("proposal", String, nullable=False, index=True), Column("at_ms", Integer, nullable=False),
+    Column("body", LargeBinary, nullable=False), Column("hash", LargeBinary, nullable=False),
+)  # fmt: skip
+"""The columns besides body and hash are copies to search by."""
+private_table = Table(
+    "audit_private", _tables,
+    Column("ref", String, primary_key=True), Column("key", LargeBinary, nullable=False),
+    Column("text", String, nullable=False),
+)  # fmt: skip
+checkpoint_table = Table(
+    "audit_checkpoint", _tables,
+    Column("size", Integer, primary_key=True, autoincrement=False), Column("note", String, nullable=False),
+    Column("frontier", LargeBinary, nullable=False),
+)  # fmt: skip
+"""`frontier`: the roots of the complete subtrees, one after the other, so that the next checkpoint goes on from it."""
+key_table = Table(
+    "audit_key", _tables,
+    Column("seq", Integer, primary_key=True, autoincrement=False), Column("key", String, nullable=False),
+)  # fmt: skip
+"""From which record on which public key signs; `none` where nothing is signed."""
+segment_table = Table(
+    "audit_segment", _tables,
+    Column("last", Integer, primary_key=True, autoincrement=False), Column("first", Integer, nullable=False),
+    Column("hash", LargeBinary, nullable=False), Column("file", String, nullable=False),
+    Column("sha256", String, nullable=False), Column("at_ms", Integer, nullable=False),
+)  # fmt: skip
+"""Records that were moved to a file: the first, the last and its hash."""
+
+_KEPT = "(SELECT coalesce(max(last), 0) FROM audit_segment)"
+_TRIGGERS = tuple(
+    f"CREATE TRIGGER IF NOT EXISTS {table}_keeps_{when.split()[0].lower()} BEFORE {when} "
+    f"BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END"
+    for table, whens in (
+        ("audit_record", ("UPDATE ON audit_record", f"DELETE ON audit_record WHEN OLD.seq > {_KEPT}")),
+        ("audit_checkpoint", ("UPDATE ON audit_checkpoint", f"DELETE ON audit_checkpoint WHEN OLD.size >= {_KEPT}")),
+        ("audit_private", ("UPDATE ON audit_private",)),
+        ("audit_key", ("UPDATE ON audit_key", "DELETE ON audit_key")),
+        ("audit_segment", ("UPDATE ON audit_segment", "DELETE ON audit_segment")),
+        ("audit_log", ("UPDATE ON audit_log", "DELETE ON audit_log")),
+    )
+    for when in whens
+)
+
+_NEWEST = select(record_table.c.seq, record_table.c.hash).order_by(record_table.c.seq.desc()).limit(1)
+_NEWEST_SEGMENT = select(segment_table.c.last, segment_table.c.hash).order_by(segment_table.c.last.desc()).limit(1)
+_NEWEST_CHECKPOINT = select(checkpoint_table).order_by(checkpoint_table.c.size.desc()).limit(1)
+_NEWEST_KEY = select(key_table.c.key).order_by(key_table.c.seq.desc()).limit(1)
+_HASHES_AFTER = (
+    select(record_table.c.seq, record_table.c.hash)
+    .where(record_table.c.seq > bindparam("seq"))
+    .order_by(record_table.c.seq)
+)
+_INSERT = insert(record_table)
+_TEXT = select(private_table.c.text).where(private_table.c.ref == bindparam("ref"))
+
+
+class Audit:
+    """The audit log of one engine. `clock` gives wall time in Unix milliseconds."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        clock: Callable[[], int],
+        *,
+        log_id: str = "",
+        signer: CheckpointSigner | None = None,
+        anchors: tuple[Anchor, ...] = (),
+    ) -> None:
+        """Make or open it. `log_id` names a new log, by default at random. Without a signer, checkpoints are not
+        signed; and there are none where they were signed before. Where the journal cannot be written `error` says so,
+        and nothing can be appended until it can."""
+        self._engine = engine
+        self._clock = clock
+        self.log_id = log_id or secrets.token_hex(8)
+        if _LOG_ID.fullmatch(self.log_id) is None:
+            raise SpecError("log_id", f"{log_id[:80]!a} is not a name", "Use lower-case letters, digits, '.' and '-'")
+        self._signer = signer
+        self._anchors = Publisher(anchors)
+        self._error = ""
+        self._new = 1
+        """Records since the last checkpoint, at most: those of a transaction that failed count too."""
+        self._ready = False
+        """The tables are there for good."""
+        self._checked_ms = 0
+        self._open()
+
+    @property
+    def error(self) -> str:
+        """Why the last checkpoint or its anchors failed; empty when all is well."""
+        return self._error or self._anchors.error
+
+    def _open(self) -> None:
+        try:
+            self._engine.record(self._prepare)
+        except MusterError as error:
+            self._error = str(error)
+            return
+        self._ready = True
+        self._error = ""
+        self._checked_ms = self._clock()
+
+    def _prepare(self, connection: Connection) -> None:
+        """The tables, what keeps them append-only, and the first record; nothing if all are there."""
+        _tables.create_all(connection)
+        if connection.dialect.name == "sqlite":
+            for trigger in _TRIGGERS:
+                connection.execute(text(trigger))
+        found = connection.execute(select(log_table.c.log)).scalar()
+        if found is not None:
+            self.log_id = found
+        key = self._signer.verifier_key(origin_of(self.log_id)) if self._signer is not None else UNSIGNED
+        if found is None:
+            connection.execute(insert(log_table).values(id=1, log=self.log_id, v=VERSION))
+            self._announce(connection, "audit.opened", {"key": key})
+        elif self._signer is not None and (old := connection.execute(_NEWEST_KEY).scalar()) != key:
+            # The key before is lost, or there was none: nobody signs that this is the next. See `rotate`.
+            self._announce(connection, "audit.key", {"key": key, "before": old})
+
+    def _announce(self, connection: Connection, type_: str, data: Mapping[str, object], actor: Actor = SYSTEM) -> None:
+        seq = self._add(connection, type_, actor, {"data": dict(data)})
+        connection.execute(insert(key_table).values(seq=seq, key=data["key"]))
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        connection: Connection,
+        type_: str,
+        actor: Actor,
+        *,
+        proposal: str = "",
+        revision: int = 0,
+        step: str = "",
+        plan_digest: str = "",
+        policy_digest: str = "",
+        data: Mapping[str, object] = NOTHING,
+        private: tuple[Sealed, ...] = (),
+    ) -> int:
+        """Write a record in the caller's transaction; returns its number. `data` is JSON without floats, at most 16
+        levels deep; values that make the record longer than MOST_BYTES are replaced by their hash. Raises SpecError for
+        data that has no canonical form."""
+        if not self._ready:
+            self._prepare(connection)
+        return self._add(connection, type_, actor, {
+            "proposal": proposal, "revision": revision, "step": step, "plan": plan_digest, "policy": policy_digest,
+            "data": dict(data), "private": [{"ref": sealed.ref, "mac": sealed.mac} for sealed in private],
+        })  # fmt: skip
+
+    def _add(self, connection: Connection, type_: str, actor: Actor, fields: Mapping[str, object]) -> int:
+        if _TYPE.fullmatch(type_) is None:
+            raise SpecError("type", f"{type_[:80]!a} is not a type of record", "Give one such as exec.step")
+        last, before = self.head(connection)
+        record: dict[str, object] = {
+            "v": VERSION, "seq": last + 1, "at_ms": self._clock(), "log": self.log_id, "type": type_,
+            "actor": {
+                "subject": actor.subject, "kind": actor.kind, "account": actor.account, "signed": actor.signed,
+                "session": actor.session, "key": actor.key,
+            },
+            "proposal": "", "revision": 0, "step": "", "plan": "", "policy": "", "data": {}, "private": [],
+        }  # fmt: skip
+        body = record_body(record | fields)
+        connection.execute(_INSERT, {
+            "seq": last + 1, "type": type_, "subject": actor.subject, "proposal": fields.get("proposal", ""),
+            "at_ms": record["at_ms"], "body": body, "hash": link(before, body),
+        })  # fmt: skip
+        self._new += 1
+        return last + 1
+
+    def head(self, connection: Connection) -> tuple[int, bytes]:
+        """(number, hash) of the newest record."""
+        newest = connection.execute(_NEWEST).first() or connection.execute(_NEWEST_SEGMENT).first()
+        return (0, FIRST_LINK) if newest is None else (newest[0], newest[1])
+
+    def seal(self, connection: Connection, text: str) -> Sealed:
+        """Keep a text apart, where it can be erased; records and plans name it by what is returned."""
+        if len(text) > MOST_TEXT:
+            raise SpecError("text", f"{len(text):,} characters", f"Give at most {MOST_TEXT:,}")
+        if not self._ready:
+            self._prepare(connection)
+        ref, key = secrets.token_hex(8), secrets.token_bytes(32)
+        try:
+            mac = hmac.new(key, text.encode(), "sha256").hexdigest()
+        except UnicodeEncodeError:
+            raise SpecError("text", "has half a character (a lone surrogate)", "Give valid Unicode") from None
+        connection.execute(insert(private_table).values(ref=ref, key=key, text=text))
+        return Sealed(ref=ref, mac=mac)
+
+    def reveal(self, connection: Connection, ref: str) -> str | None:
+        """The text that was kept apart; None: it was erased, or never there."""
+        found: str | None = connection.execute(_TEXT, {"ref": ref}).scalar()
+        return found
+
+    def redact(self, connection: Connection, actor: Actor, ref: str, reason: str) -> int:
+        """Erase a text that was kept apart, and say so in a record, whose number is returned. The chain stays as it is:
+        it never held the text. Raises NotFoundError; and SpecError without a reason. Call `scrub` once it is done."""
+        if not reason.strip() or len(reason) > MOST_REASON or not reason.isprintable():
+            raise SpecError("reason", "is no reason", f"Say why in one line of at most {MOST_REASON} characters")
+        if connection.dialect.name == "sqlite":
+            connection.execute(text("PRAGMA secure_delete = ON"))
+        if connection.execute(delete(private_table).where(private_table.c.ref == ref)).rowcount != 1:
+            raise NotFoundError(f"the audit keeps no text {ref[:40]!a}", "It was erased, or never there")
+        return self.append(connection, "audit.redacted", actor, data={"ref": ref, "reason": reason})
+
+    def scrub(self) -> bool:
+        """Take what was erased out of the database's log too. False: somebody is reading, so it goes with time."""
+        path = self._engine.path
+        if path is None:
+            return True
+        with contextlib.closing(sqlite3.connect(path, timeout=2.0)) as database:
+            busy: int = database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        return busy == 0
+
+    # -- checkpoints --------------------------------------------------------------------------------------------------
+
+    def after(self, *, at_once: bool = False) -> None:
+        """A checkpoint, if one is due. Its failure breaks nothing; `error` then tells it."""
+        now_ms = self._clock()
+        if not self._ready:
+            self._open()
+        due = self._new >= CHECKPOINT_EVERY or not 0 <= now_ms - self._checked_ms < CHECKPOINT_EVERY_MS
+        if not self._ready or self._new == 0 or not (due or at_once):
+            return
+        try:
+            note = self._engine.record(lambda connection: self._checkpoint(connection, self._signer))
+        except MusterError as error:
+            self._error = str(error)
+            return
+        self._new, self._checked_ms, self._error = 0, now_ms, ""
+        if note:
+            self._anchors.publish(note)
+
+    def _checkpoint(self, connection: Connection, signer: CheckpointSigner | None) -> str:
+        """Sign what there is now; returns the note, empty if nothing is new."""
+        if signer is None and connection.execute(_NEWEST_KEY).scalar() != UNSIGNED:
+            raise MusterError("the audit is signed, and its key is not here", "Give the key file it was signed with")
+        newest = connection.execute(_NEWEST_CHECKPOINT).first()
+        before, frontier = "", Frontier()
+        if newest is not None:
+            before = newest.note.partition("\n\n")[0] + "\n"
+            frontier = Frontier.of(newest.size, newest.frontier)
+        for seq, hash_ in connection.execute(_HASHES_AFTER, {"seq": frontier.size}):
+            if seq != frontier.size + 1:
+                raise MusterError(f"record {frontier.size + 1} is missing from the audit", "See `muster audit verify`")
+            frontier.push(leaf_of(hash_))
+        if newest is not None and frontier.size == newest.size:
+            return ""
+        note = checkpoint_text(self.log_id, frontier.size, frontier.root(), before, self._clock())
+        if signer is not None:
+            note = signer.sign(origin_of(self.log_id), note)
+        values = {"size": frontier.size, "note": note, "frontier": b"".join(frontier.nodes)}
+        connection.execute(insert(checkpoint_table), values)
+        return note
+
+    def rotate(self, signer: CheckpointSigner, actor: Actor) -> None:
+        """Sign with another key from now on. That is a record, and the last checkpoint of the key before is over it.
+        Raises MusterError with nothing changed."""
+
+        def change(connection: Connection) -> str:
+            key = signer.verifier_key(origin_of(self.log_id))
+            if (old := connection.execute(_NEWEST_KEY).scalar()) == key:
+                raise RefusedError("the audit is signed by that key already", "Make another with `muster audit key`")
+            self._announce(connection, "audit.key", {"key": key, "before": old}, actor)
+            return self._checkpoint(connection, self._signer)
+
+        note = self._engine.record(change)
+        self._signer = signer
+        self._anchors.publish(note)
+
+    def newest(self, connection: Connection) -> str:
+        """The newest checkpoint; empty while there is none."""
+        found = connection.execute(_NEWEST_CHECKPOINT).first()
+        return "" if found is None else found.note
+
+    @property
+    def public_key(self) -> str:
+        """Of what signs now; `none` where nothing is signed."""
+        return UNSIGNED if self._signer is None else self._signer.verifier_key(origin_of(self.log_id))
+
+    def close(self) -> None:
+        """The last checkpoint, and wait a little for its anchors."""
+        self.after(at_once=True)
+        self._anchors.close()
+
+
+def record_body(record: dict[str, object]) -> bytes:
+    """Canonical JSON. Where it would be too long, the longest values of `data` give way to their hash."""
+    try:
+        body = canonical(record)
+        data = record["data"]
+        if len(body) <= MOST_BYTES or not isinstance(data, dict):
+            return body
+        sizes = {key: len(value) for key in data if (value := canonical(data[key]))}
+        short = dict(data)
+        for key in sorted(sizes, key=lambda key: (-sizes[key], key)):
+            value = canonical(data[key])
+            short[key] = {"omitted_bytes": len(value), "sha256": hashlib.sha256(value).hexdigest()}
+            body = canonical(record | {"data": short})
+            if len(body) <= MOST_BYTES:
+                return body
+        raise ValueError(f"{len(body):,} bytes without the values of data")
+    except (ValueError, UnicodeEncodeError) as error:
+        raise SpecError("record", f"cannot be written: it has {error}", "Give texts, whole numbers and lists") from None

@@ -1,0 +1,135 @@
+"""What is asked of the audit and what it answers: plain structs, for every face."""
+
+from __future__ import annotations
+
+import msgspec
+
+MOST_ROWS = 1_000
+"""Records of a page."""
+
+
+class AuditQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which records. What is given must all hold."""
+
+    proposal: str = ""
+    actor: str = ""
+    """Subject."""
+    type: str = ""
+    """A type, or the part before the dot, as in "exec"."""
+    since_ms: int = 0
+    """Wall clock, Unix ms."""
+    seq: int = 0
+    """This record alone; 0: any."""
+    before: int = 0
+    """Records with a smaller number alone: the page before; 0: the newest."""
+    limit: int = 100
+    """At most MOST_ROWS."""
+
+
+class AuditText(msgspec.Struct, frozen=True, kw_only=True):
+    """A text that is kept apart."""
+
+    ref: str
+    text: str | None
+    """None: erased."""
+
+
+class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A record. The fields are those of `runbooks.audit.Audit.append`."""
+
+    seq: int
+    at_ms: int
+    type: str
+    subject: str
+    kind: str
+    account: str
+    signed: bool
+    key: str
+    session: str
+    proposal: str
+    revision: int
+    step: str
+    plan: str
+    policy: str
+    data: dict[str, object]
+    private: tuple[AuditText, ...]
+    hash: str
+    """Hex."""
+
+
+class AuditPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Records, oldest first."""
+
+    rows: tuple[AuditRow, ...]
+    matched: int
+    """Records that the question meets, `before` and `limit` left aside."""
+    last: int
+    """Number of the newest record of all."""
+    sealed: int
+    """Records up to this one are in files of their own and no part of a page."""
+
+
+class AuditState(msgspec.Struct, frozen=True, kw_only=True):
+    """How the log stands."""
+
+    log: str
+    last: int
+    sealed: int
+    checkpoint: str
+    """The newest, as a signed note; empty while there is none."""
+    covered: int
+    """Records that it is over."""
+    words: str
+    """Of the newest checkpoint, twelve."""
+    key: str
+    """Public key that signs now, as signed notes have it; `none` where nothing is signed."""
+    anchors: tuple[str, ...]
+    error: str
+    """Why the last checkpoint or its anchors failed; empty when all is well."""
+
+
+class AuditRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which records to export."""
+
+    first: int = 1
+    last: int = 0
+    """0: the newest of which there is a checkpoint."""
+    private: bool = True
+    """With the texts that are kept apart."""
+    after: int = 0
+    """What is wanted next: the part behind this record; 0: the first part."""
+
+
+class AuditPart(msgspec.Struct, frozen=True, kw_only=True):
+    """Some lines of an export, to be written one part after the other."""
+
+    lines: str
+    last: int
+    """To be asked for in the next part."""
+    after: int
+    """Likewise; 0: that was all."""
+
+
+class AuditProofOf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to prove: that a record is in the log, or that the log of `new` records goes on from that of `old`."""
+
+    seq: int = 0
+    """0: none, but consistency."""
+    old: int = 0
+    """Records of a checkpoint; 0: the first."""
+    new: int = 0
+    """0: the newest."""
+
+
+class AuditProof(msgspec.Struct, frozen=True, kw_only=True):
+    text: str
+    """JSON that `runbooks/verify.py` checks."""
+
+
+class AuditSealed(msgspec.Struct, frozen=True, kw_only=True):
+    """Records that were moved to a file; `last` is 0 when there were none."""
+
+    first: int = 0
+    last: int = 0
+    file: str = ""
+    sha256: str = ""

@@ -1,0 +1,103 @@
+"""How much an act touches: nodes taken out of use, work that is stopped, whose that is, and what it may cost.
+
+It is what limits are counted in, so it never says less than what is touched: where it cannot be known beforehand how
+much that is, the most that may be is counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from runbooks import catalog, sizes
+from runbooks.plan import Act, Blast, Target
+
+OUT_OF_USE = ("cordon", "drain", "interrupt")
+"""Actions that take ready nodes out of use."""
+MOST_PLACES = 1_000
+"""Nodes of a workload that the engine names; one that lies on more may lie anywhere."""
+
+
+def blast_of(act: Act, shown: tuple[Target, ...], stops: Sequence[Target] = ()) -> Blast:
+    """Of one act. `shown`: its targets before it; `stops`: the workloads that it stops besides its targets.
+
+    A node counts when it is newly taken out of use: by name where it is known which, else as one of its pool. Work
+    counts where it is stopped. Devices are those of the nodes, and those of stopped work that is not wholly on them.
+    """
+    row = catalog.find(act.action)
+    nodes = {id_: (pool, gpu) for id_, pool, gpu in taken(act, shown)}
+    work = {target.id: target for target in (*shown, *stops) if catalog.loses_work(row, target)}
+    devices = {id_: 0 if lies_on(found, nodes) else found.gpu_milli for id_, found in work.items()}
+    unnamed, unnamed_gpu = given_back(act, shown)
+    return Blast(
+        gpu_milli=sum(gpu for _, gpu in nodes.values()) + sum(devices.values()) + unnamed_gpu,
+        nodes=_counted((*(pool for pool, _ in nodes.values()), *unnamed.elements())),
+        workloads=len(work),
+        tenants=tuple(sorted({target.tenant for target in work.values() if target.tenant})),
+        cost_microusd_hour=dearer(act, shown),
+        named_nodes=tuple((id_, pool, gpu) for id_, (pool, gpu) in sorted(nodes.items())),
+        named_work=tuple(sorted(devices.items())),
+    )
+
+
+def lies_on(work: Target, nodes: Mapping[str, object]) -> bool:
+    """Whether all of a workload is on these nodes, as far as its nodes are known."""
+    return 0 < len(work.nodes) < MOST_PLACES and nodes.keys() >= set(work.nodes)
+
+
+def total(blasts: Iterable[Blast]) -> Blast:
+    """Of several acts together. A node, and a workload, that several of them touch counts once."""
+    every = tuple(blasts)
+    nodes = {id_: (pool, gpu) for blast in every for id_, pool, gpu in blast.named_nodes}
+    devices: dict[str, int] = {}
+    for blast in every:
+        for id_, gpu in blast.named_work:
+            devices[id_] = max(gpu, devices.get(id_, 0))
+    unnamed: Counter[str] = Counter()
+    gpu_milli = sum(gpu for _, gpu in nodes.values()) + sum(devices.values())
+    for blast in every:
+        unnamed.update(dict(blast.nodes))
+        unnamed.subtract(pool for _, pool, _ in blast.named_nodes)
+        gpu_milli += blast.gpu_milli - sum(gpu for _, _, gpu in blast.named_nodes)
+        gpu_milli -= sum(gpu for _, gpu in blast.named_work)
+    return Blast(
+        gpu_milli=gpu_milli,
+        nodes=_counted((*(pool for pool, _ in nodes.values()), *unnamed.elements())),
+        workloads=len(devices) + sum(blast.workloads - len(blast.named_work) for blast in every),
+        tenants=tuple(sorted({tenant for blast in every for tenant in blast.tenants})),
+        cost_microusd_hour=sum(blast.cost_microusd_hour for blast in every),
+        named_nodes=tuple((id_, pool, gpu) for id_, (pool, gpu) in sorted(nodes.items())),
+        named_work=tuple(sorted(devices.items())),
+    )
+
+
+def _counted(pools: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(Counter(pools).items()))
+
+
+def taken(act: Act, shown: tuple[Target, ...]) -> tuple[tuple[str, str, int], ...]:
+    """(node, pool, milli-GPU) of what it takes out of use and was in use until then."""
+    if act.action in OUT_OF_USE:
+        return tuple((target.id, target.pool, target.gpu_milli) for target in shown if target.state == "ready")
+    if act.action == "reserve":
+        return tuple(place for target in shown for place in target.keeps)
+    return ()
+
+
+def given_back(act: Act, shown: tuple[Target, ...]) -> tuple[Counter[str], int]:
+    """Pool -> nodes that it gives back, or lets the autoscaler give back, without naming them; and their milli-GPU."""
+    found: Counter[str] = Counter()
+    gpu_milli = 0
+    for target in shown:
+        if target.size is not None and (count := sizes.fewer(act, target.size)):
+            found[target.id] += count
+            gpu_milli += count * target.gpu_milli
+    return found, gpu_milli
+
+
+def dearer(act: Act, shown: tuple[Target, ...]) -> int:
+    """Micro-USD by which an hour of the cell may cost more."""
+    if act.action == "set_price":
+        price = None if act.money is None else act.money.price_microusd_hour
+        return sum(max(0, (price or 0) - target.price_microusd_hour) * target.count for target in shown)
+    return sum(sizes.more(act, target.size) * target.price_microusd_hour for target in shown if target.size is not None)

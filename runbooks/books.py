@@ -1,0 +1,299 @@
+"""What the gate keeps, in the journal's database: proposals with every revision, votes, effects, reviews, the outbox.
+
+Rows change only inside the transaction that `engine.record`, or a turn of the engine, opens. A proposal changes its
+state only by `move`: along an edge of `runbooks.life`, if nobody moved it meanwhile, with one record in the audit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    CursorResult,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    UniqueConstraint,
+    insert,
+    select,
+    update,
+)
+
+from engine.errors import NotFoundError, RefusedError
+from runbooks import life
+from runbooks.audit import Audit
+from runbooks.identity import Actor
+from runbooks.plan import Difference, Plan, StepStanding, plan_digest
+
+METADATA = MetaData()
+
+PROPOSAL = Table(
+    "proposal",
+    METADATA,
+    Column("number", Integer, primary_key=True, autoincrement=True),
+    Column("revision", Integer, nullable=False),
+    Column("serial", Integer, nullable=False),
+    Column("state", String, nullable=False, index=True),
+    Column("since_ms", BigInteger, nullable=False, index=True),
+    Column("created_ms", BigInteger, nullable=False),
+    Column("author", String, nullable=False, index=True),
+    Column("origin", String, nullable=False),
+    Column("tier", String, nullable=False),
+    Column("digest", String, nullable=False),
+    Column("policy", String, nullable=False),
+    Column("blast", LargeBinary, nullable=False),
+    Column("expires_ms", BigInteger, nullable=False),
+    Column("cursor", Integer, nullable=False, default=0),
+    Column("verify_by_ms", BigInteger, nullable=False, default=0),
+    Column("executed_ms", BigInteger, nullable=False, default=0),
+    Column("breakglass", Boolean, nullable=False, default=False),
+    Column("note", String, nullable=False, default=""),
+    Column("stale", LargeBinary, nullable=False, default=b"[]"),
+)
+REVISION = Table(
+    "proposal_revision",
+    METADATA,
+    Column("number", Integer, primary_key=True),
+    Column("revision", Integer, primary_key=True),
+    Column("digest", String, nullable=False),
+    Column("plan", LargeBinary, nullable=False),
+    Column("request", LargeBinary, nullable=False),
+    Column("words", LargeBinary, nullable=False),
+)
+VOTE = Table(
+    "vote",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("number", Integer, nullable=False, index=True),
+    Column("revision", Integer, nullable=False),
+    Column("digest", String, nullable=False),
+    Column("subject", String, nullable=False),
+    Column("account", String, nullable=False),
+    Column("key", String, nullable=False, default=""),
+    Column("verdict", String, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("comment", LargeBinary, nullable=True),
+    UniqueConstraint("number", "revision", "subject"),
+)
+EFFECT = Table(
+    "effect",
+    METADATA,
+    Column("key", String, primary_key=True),
+    Column("number", Integer, nullable=False, index=True),
+    Column("revision", Integer, nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("back", Boolean, nullable=False),
+    Column("action", String, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("changed", LargeBinary, nullable=False),
+)
+STEP = Table(
+    "proposal_step",
+    METADATA,
+    Column("number", Integer, primary_key=True),
+    Column("revision", Integer, primary_key=True),
+    Column("step", Integer, primary_key=True),
+    Column("standing", LargeBinary, nullable=False),
+)
+CONFIRMATION = Table(
+    "confirmation",
+    METADATA,
+    Column("number", Integer, primary_key=True),
+    Column("revision", Integer, primary_key=True),
+    Column("step", Integer, primary_key=True),
+    Column("subject", String, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+)
+REVIEW = Table(
+    "review",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("number", Integer, nullable=False),
+    Column("about", String, nullable=False),
+    Column("subject", String, nullable=False, index=True),
+    Column("forced", Boolean, nullable=False),
+    Column("text", String, nullable=False),
+    Column("opened_ms", BigInteger, nullable=False),
+    Column("closed_ms", BigInteger, nullable=False, default=0),
+    Column("closed_by", String, nullable=False, default=""),
+)
+OUTBOX = Table(
+    "outbox",
+    METADATA,
+    Column("key", String, primary_key=True),
+    Column("number", Integer, nullable=False),
+    Column("channel", String, nullable=False),
+    Column("text", String, nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+    Column("state", String, nullable=False, index=True),
+    Column("attempts", Integer, nullable=False, default=0),
+    Column("next_ms", BigInteger, nullable=False),
+    Column("error", String, nullable=False, default=""),
+)
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A proposal as it is kept, at its present revision."""
+
+    number: int
+    revision: int
+    serial: int
+    """How often it was changed: what nobody may have moved meanwhile."""
+    state: life.State
+    since_ms: int
+    created_ms: int
+    author: str
+    origin: str
+    tier: str
+    digest: str
+    policy: str
+    blast: bytes
+    """Of the plan, as JSON: limits are counted over many proposals."""
+    expires_ms: int
+    cursor: int
+    """Step that is next."""
+    verify_by_ms: int
+    executed_ms: int
+    """When it was claimed; 0: never."""
+    breakglass: bool
+    note: str
+    stale: bytes
+
+    @property
+    def id(self) -> str:
+        return f"P-{self.number}"
+
+
+class Words(msgspec.Struct, frozen=True, kw_only=True):
+    """How a revision reads, rendered when it was simulated."""
+
+    title: str
+    steps: tuple[str, ...]
+    inverse: str
+    why_tier: tuple[str, ...] = ()
+
+
+def create(connection: Connection) -> None:
+    METADATA.create_all(connection)
+
+
+def number_of(proposal_id: str) -> int:
+    """Raises NotFoundError for what is not the id of a proposal."""
+    digits = proposal_id.removeprefix("P-") if isinstance(proposal_id, str) else ""
+    if not (proposal_id.startswith("P-") and digits.isascii() and digits.isdigit() and len(digits) < 12):
+        raise unknown(proposal_id)
+    return int(digits)
+
+
+def unknown(proposal_id: str) -> NotFoundError:
+    shown = str(proposal_id)[:40].encode("unicode_escape").decode()
+    return NotFoundError(f"there is no proposal '{shown}'", "See `muster proposals`")
+
+
+def find(connection: Connection, number: int) -> Row | None:
+    row = connection.execute(select(PROPOSAL).where(PROPOSAL.c.number == number)).mappings().first()
+    return None if row is None else Row(**row)
+
+
+def found(connection: Connection, proposal_id: str) -> Row:
+    """Raises NotFoundError."""
+    row = find(connection, number_of(proposal_id))
+    if row is None:
+        raise unknown(proposal_id)
+    return row
+
+
+def plan_of(connection: Connection, row: Row) -> tuple[Plan, Words, bytes]:
+    """The plan of the present revision, its words, and the request it was made of. Raises RefusedError when the stored
+    plan is no longer the one whose digest was shown."""
+    where = (REVISION.c.number == row.number) & (REVISION.c.revision == row.revision)
+    kept = connection.execute(select(REVISION).where(where)).mappings().one()
+    if plan_digest(kept["plan"]) != row.digest or kept["digest"] != row.digest:
+        raise RefusedError(
+            f"the stored plan of {row.id} is not the one whose digest was shown",
+            "Somebody changed the database: run muster audit verify, and propose it again",
+        )
+    return (
+        msgspec.json.decode(kept["plan"], type=Plan),
+        msgspec.json.decode(kept["words"], type=Words),
+        kept["request"],
+    )
+
+
+def move(
+    connection: Connection,
+    audit: Audit,
+    row: Row,
+    event: life.Event,
+    actor: Actor,
+    now_ms: int,
+    *,
+    data: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> Row:
+    """Take a proposal along one edge, with one record. Raises RefusedError where there is no such edge, and where
+    somebody else has moved it since `row` was read."""
+    to = life.after(row.state, event, row.id)
+    new = msgspec.structs.replace(row, state=to, since_ms=now_ms, serial=row.serial + 1, **changes)
+    values = {field: getattr(new, field) for field in new.__struct_fields__ if field != "number"}
+    unmoved = (PROPOSAL.c.number == row.number) & (PROPOSAL.c.serial == row.serial) & (PROPOSAL.c.state == row.state)
+    if connection.execute(update(PROPOSAL).where(unmoved).values(values)).rowcount != 1:
+        raise RefusedError(f"{row.id} was changed by somebody else just now", "Look at it again")
+    audit.append(
+        connection,
+        f"proposal.{event}",
+        actor,
+        proposal=new.id,
+        revision=new.revision,
+        plan_digest=new.digest,
+        policy_digest=new.policy,
+        data={"from": row.state, "to": to, **(data or {})},
+    )
+    return new
+
+
+def add(connection: Connection, values: Mapping[str, Any]) -> Row:
+    """A proposal that is drafted."""
+    made = connection.execute(insert(PROPOSAL).values(**values))
+    row = find(connection, new_id(made))
+    assert row is not None, "it was inserted just now"
+    return row
+
+
+def new_id(made: CursorResult[Any]) -> int:
+    """The number that an inserted row was given."""
+    key = made.inserted_primary_key
+    assert key is not None, "the table has a key of its own"
+    return int(key[0])
+
+
+def standing(connection: Connection, row: Row) -> dict[int, StepStanding]:
+    where = (STEP.c.number == row.number) & (STEP.c.revision == row.revision)
+    rows = connection.execute(select(STEP.c.step, STEP.c.standing).where(where))
+    return {step: msgspec.json.decode(kept, type=StepStanding) for step, kept in rows}
+
+
+def set_standing(connection: Connection, row: Row, step: int, value: StepStanding) -> None:
+    where = (STEP.c.number == row.number) & (STEP.c.revision == row.revision) & (STEP.c.step == step)
+    encoded = msgspec.json.encode(value)
+    if not connection.execute(update(STEP).where(where).values(standing=encoded)).rowcount:
+        connection.execute(insert(STEP).values(number=row.number, revision=row.revision, step=step, standing=encoded))
+
+
+def stale_of(row: Row) -> tuple[Difference, ...]:
+    return msgspec.json.decode(row.stale, type=tuple[Difference, ...])
+
+
+def in_states(connection: Connection, states: Sequence[str], limit: int = 1000) -> list[Row]:
+    """Newest first."""
+    query = select(PROPOSAL).where(PROPOSAL.c.state.in_(list(states))).order_by(PROPOSAL.c.number.desc()).limit(limit)
+    return [Row(**row) for row in connection.execute(query).mappings()]

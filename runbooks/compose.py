@@ -1,0 +1,202 @@
+"""From what is asked for to what is voted on: acts resolved to explicit ids, tried in their order on one fork."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from engine.errors import RefusedError, SpecError
+from runbooks import blast, catalog, inverse, readings, simulation, wording
+from runbooks.books import Words
+from runbooks.checks import evaluate
+from runbooks.identity import Scope
+from runbooks.plan import TIERS, Blast, Limits, Request, Simulated, Step, StepRequest, Tier
+
+if TYPE_CHECKING:
+    from engine.control import Engine
+    from engine.query import Overview
+
+MAX_STEPS = 32
+MAX_CHECKS = 16
+"""Before, and after, one step."""
+MAX_REASON = 500
+MAX_STEP_ID = 64
+
+
+class Composed(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything of a plan that the cell and the request say."""
+
+    steps: tuple[Step, ...]
+    tier: Tier
+    blast: Blast
+    simulated: Simulated
+    words: Words
+    scope: Scope
+
+
+def compose(engine: Engine, request: Request) -> Composed:
+    """Resolve and simulate. Changes nothing. The first step is read from the cell itself, each later one from the fork
+    on which those before it were done.
+
+    Raises SpecError for what is malformed, NotFoundError naming every unknown target, and RefusedError naming every
+    target that an action does not apply to, the checks that do not hold, and the limits of the request that it exceeds.
+    """
+    check_request(request)
+    trial = simulation.Trial(engine)
+    overview = engine.overview()
+    steps: list[Step] = []
+    lines: list[str] = []
+    why: list[str] = []
+    names: set[str] = set()
+    for i, asked in enumerate(request.steps):
+        source = engine if i == 0 else trial.fork
+        step, told, raised = resolve(source, asked, i)
+        if step.id in names:
+            raise SpecError(f"steps[{i}].id", f"'{step.id}' is there twice", "Give each step its own id")
+        names.add(step.id)
+        steps.append(step)
+        lines += told if len(request.steps) == 1 else [f"{step.id}: {line}" for line in told]
+        why += raised
+        trial.do(catalog.find(step.act.action), step.act, [*step.shown, *step.stops])
+    effects = trial.effects()
+    whole = blast.total(tuple(step.blast for step in steps))
+    whole = msgspec.structs.replace(whole, cost_microusd_hour=trial.dearer_microusd_hour())
+    refuse_beyond(request.limits, whole)
+    tier, raised_whole = tier_of_all(steps, whole, overview)
+    return Composed(
+        steps=tuple(steps),
+        tier=tier,
+        blast=whole,
+        simulated=Simulated(version=overview.version, at_ms=overview.now_ms, effects=effects),
+        words=Words(
+            title=title_of(steps),
+            steps=tuple(lines),
+            inverse=way_back(steps),
+            why_tier=(*dict.fromkeys(why), *raised_whole),
+        ),
+        scope=scope_of(steps),
+    )
+
+
+def check_request(request: Request) -> None:
+    """Raises SpecError for a request that is malformed whatever the cell is like."""
+    if not request.steps:
+        raise SpecError("steps", "are none", "Say what shall be done")
+    if len(request.steps) > MAX_STEPS:
+        raise SpecError("steps", f"{len(request.steps):,} are given", f"Give at most {MAX_STEPS}")
+    readings.check_text(request.reason, "reason", MAX_REASON)
+    readings.check_text(request.requester, "requester", readings.MAX_PERSON)
+    for i, step in enumerate(request.steps):
+        readings.check_text(step.id, f"steps[{i}].id", MAX_STEP_ID)
+        for field in ("pre", "verify"):
+            if len(getattr(step, field)) > MAX_CHECKS:
+                raise SpecError(f"steps[{i}].{field}", "has too many checks", f"Give at most {MAX_CHECKS}")
+
+
+def resolve(source: Engine, asked: StepRequest, number: int) -> tuple[Step, list[str], list[str]]:
+    """One step as the cell is: the step, how it reads, and what raised its tier."""
+    row = catalog.find(asked.act.action)
+    ids = readings.members(source, row, readings.checked_targets(row, asked.act.targets))
+    act = msgspec.structs.replace(asked.act, targets=ids)
+    catalog.check(act)
+    shown = readings.read(source, row, act)
+    readings.refuse_inapplicable(row, shown)
+    readings.refuse_outdated(act, shown)
+    work = readings.read_work(source, row, shown)
+    refuse_unmet(source, asked, number)
+    rollback = inverse.inverse_of(act, shown)
+    if asked.rollback is not None:
+        wrong = inverse.why_not_inverse(act, shown, asked.rollback)
+        if wrong:
+            raise SpecError(f"steps[{number}].rollback", wrong, "Leave it out, or give the inverse of the step")
+        rollback = asked.rollback
+    overview = source.overview()
+    stops = tuple(work.values())
+    tier, why = catalog.tier_and_why(row, act, shown, readings.pool_nodes(overview), readings.bound(overview))
+    step = Step(
+        id=asked.id or str(number + 1),
+        act=act,
+        shown=shown,
+        stops=stops,
+        tier=tier,
+        blast=blast.blast_of(act, shown, stops),
+        pre=asked.pre,
+        verify=asked.verify,
+        rollback=rollback,
+        on_fail=asked.on_fail,
+        confirm=asked.confirm,
+        timeout_ms=max(catalog.timeout_ms(act), *(check.within_ms for check in asked.verify), 0),
+    )
+    return step, wording.steps(act, shown, work), list(why)
+
+
+def refuse_unmet(source: Engine, asked: StepRequest, number: int) -> None:
+    """Raises RefusedError naming every precondition that does not hold where it was looked at."""
+    found = [finding.found for check in asked.pre if (finding := evaluate(source, check)).verdict != "success"]
+    if found:
+        raise RefusedError(
+            f"step {asked.id or number + 1} must not be done now: {'; '.join(found)}",
+            "Its preconditions do not hold; see what has changed",
+        )
+
+
+def refuse_beyond(limits: Limits, planned: Blast) -> None:
+    """Raises RefusedError naming the limits of the plan itself that the sum of its steps exceeds."""
+    nodes = sum(count for _, count in planned.nodes)
+    found = [
+        f"{what} {is_:,} of at most {most:,}"
+        for what, is_, most in (
+            ("nodes", nodes, limits.nodes),
+            ("GPUs", -(-planned.gpu_milli // 1000), limits.gpus),
+            ("workloads", planned.workloads, limits.workloads),
+        )
+        if most is not None and is_ > most
+    ]
+    if found:
+        raise RefusedError(f"its steps together exceed its own limits: {', '.join(found)}", "Take out some targets")
+
+
+def tier_of_all(steps: list[Step], whole: Blast, overview: Overview) -> tuple[Tier, tuple[str, ...]]:
+    """The highest tier of the steps, and one more where only their sum takes a large share of a pool: many small steps
+    are not milder than one large."""
+    highest = max(step.tier for step in steps)
+    pools = readings.pool_nodes(overview)
+    for pool, count in whole.nodes:
+        large = count > 1 and count * 1000 > catalog.LARGE_SHARE_PERMILLE * pools.get(pool, 0)
+        alone = any(dict(step.blast.nodes).get(pool, 0) == count for step in steps)
+        if large and not alone:
+            tier = TIERS[min(TIERS.index(highest) + 1, len(TIERS) - 1)]
+            return tier, (f"its steps together take {count:,} of {pools.get(pool, 0):,} nodes of {pool}",)
+    return highest, ()
+
+
+def title_of(steps: list[Step]) -> str:
+    first = wording.title(steps[0].act)
+    return first if len(steps) == 1 else f"{first}, and {len(steps) - 1} more step{'s' if len(steps) > 2 else ''}"
+
+
+def way_back(steps: list[Step]) -> str:
+    """How the plan can be taken back, the last step first."""
+    return "; then ".join(dict.fromkeys(wording.inverse(step.act, step.shown) for step in reversed(steps)))
+
+
+def scope_of(steps: Sequence[Step]) -> Scope:
+    """Pools, queues and tenants that the steps touch."""
+    pools: dict[str, None] = {}
+    queues: dict[str, None] = {}
+    tenants: dict[str, None] = {}
+    for step in steps:
+        row = catalog.find(step.act.action)
+        for target in step.shown:
+            if target.pool:
+                pools[target.pool] = None
+            if row.kind in ("pool", "scaling"):
+                pools[target.id] = None
+            if row.kind == "queue":
+                queues[target.id] = None
+        for target in (*step.shown, *step.stops):
+            if target.tenant:
+                tenants[target.tenant] = None
+    return Scope(pools=tuple(pools), queues=tuple(queues), tenants=tuple(tenants))

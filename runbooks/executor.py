@@ -1,0 +1,651 @@
+"""The executor: the only code that carries out plans. It claims what is approved, looks again before every step, does
+it in one transaction with its record, reads back what became of it, and takes it back where that is asked for.
+
+Exactly once: a step's effect has a key, unique in the database, and is written in the transaction that journals what
+the engine did. A process that is killed has done the step with its record, or neither. What it was in the midst of is
+found at the next start: what is mild and fresh goes on after another look, the rest waits for a person.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from sqlalchemy import Connection, insert, select
+
+from engine.errors import JournalError, MusterError, NotFoundError, RefusedError
+from engine.events import AuditEntry
+from runbooks import books, catalog, life, policy, readings, wording
+from runbooks.amounts import utc
+from runbooks.audit import Audit
+from runbooks.books import CONFIRMATION, EFFECT, REVIEW, Row
+from runbooks.checks import Verdict, evaluate
+from runbooks.compose import scope_of
+from runbooks.identity import SYSTEM, Actor
+from runbooks.outbox import Outbox
+from runbooks.plan import Act, Difference, Outcome, Plan, Step, StepStanding, Target
+from runbooks.policies import Policies
+from runbooks.standing import Standing
+
+if TYPE_CHECKING:
+    from engine.control import Engine
+
+RESUME_WITHIN_MS = 120_000
+"""After a crash: how old a mild plan may be to go on by itself."""
+ROLLBACK_WITHIN_MS = 24 * 3_600_000
+"""How long after it was executed the way back that was approved with a plan may be taken."""
+
+
+class Executor:
+    """Holds the engine's mutating handle for plans. `now` gives wall time in Unix milliseconds."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        audit: Audit,
+        policies: Policies,
+        standing: Standing,
+        outbox: Outbox,
+        now: Callable[[], int],
+    ) -> None:
+        self._engine = engine
+        self._audit = audit
+        self._policies = policies
+        self._standing = standing
+        self._outbox = outbox
+        self._now = now
+
+    # -- from approved to done ----------------------------------------------------------------------------------------
+
+    def execute(self, actor: Actor, proposal_id: str) -> Outcome:
+        """Carry out what is approved; go on with what was interrupted."""
+        row, plan = self._read(proposal_id)
+        if row.state == "approved":
+            row = self._claim(actor, row, plan)
+        elif row.state != "executing":
+            life.after(row.state, "claimed", row.id)
+        return self._go_on(actor, row, plan)
+
+    def _claim(self, actor: Actor, row: Row, plan: Plan) -> Row:
+        """From approved to executing, if everything that was approved still holds. Who is second finds it claimed."""
+        now_ms = self._now()
+        differences = self._differences(row, plan, 0)
+        if differences:
+            raise self._stale(actor, row, differences, now_ms)
+
+        def write(connection: Connection) -> Row | RefusedError:
+            if now_ms >= row.expires_ms:
+                books.move(connection, self._audit, row, "expired", SYSTEM, now_ms)
+                return RefusedError(f"{row.id} expired at {utc(row.expires_ms)}", "Propose it again")
+            if not row.breakglass and self._standing.tally(connection, row, plan).missing:
+                self._say(connection, row, actor, "exec.refused", {"why": "votes no longer count"})
+                books.move(connection, self._audit, row, "fell_short", SYSTEM, now_ms, expires_ms=plan.expires_ms)
+                return RefusedError(
+                    f"{row.id} lacks a vote: one that was given no longer counts", "muster show says which and why"
+                )
+            why_not = self._why_not_now(connection, row, plan, now_ms)
+            if why_not is not None:
+                self._say(connection, row, actor, "exec.refused", {"why": why_not.problem[:500]})
+                return why_not
+            return books.move(connection, self._audit, row, "claimed", actor, now_ms, executed_ms=now_ms, cursor=0)
+
+        claimed = self._engine.record(write)
+        if isinstance(claimed, RefusedError):
+            raise claimed
+        return claimed
+
+    def _go_on(self, actor: Actor, row: Row, plan: Plan) -> Outcome:
+        """Do one step after the other, as far as that goes now."""
+        while row.state == "executing":
+            if row.cursor > 0 or self._done(row, 0):
+                refused = self._look_before(actor, row, plan)
+                if refused is not None:
+                    row = refused
+                    break
+            row = self._do(actor, row, plan)
+            row = self._verify(actor, row, plan)
+        self._audit.after(at_once=row.state in life.ENDED)
+        return self._outcome(row, plan)
+
+    def _look_before(self, actor: Actor, row: Row, plan: Plan) -> Row | None:
+        """Before a step that is not the first: freezes, roles, limits, targets and preconditions once more. The row,
+        paused, where something is in the way."""
+        now_ms = self._now()
+        differences = self._differences(row, plan, row.cursor)
+
+        def write(connection: Connection) -> Row | None:
+            why = ""
+            if differences:
+                why = "; ".join(difference.text for difference in differences)
+            elif not row.breakglass and self._standing.tally(connection, row, plan).missing:
+                why = "a vote that was given no longer counts"
+            elif (refused := self._why_not_now(connection, row, plan, now_ms)) is not None:
+                why = refused.problem
+            if not why:
+                return None
+            return books.move(
+                connection, self._audit, row, "paused", SYSTEM, now_ms,
+                data={"step": plan.steps[row.cursor].id, "why": why[:500]},
+                note=f"before step {plan.steps[row.cursor].id}: {why}", stale=msgspec.json.encode(differences),
+            )  # fmt: skip
+
+        return self._engine.record(write)
+
+    def _do(self, actor: Actor, row: Row, plan: Plan) -> Row:
+        """The step at the cursor, with its record, in one transaction. Raises what the engine refuses, after saying so
+        on record; a failure to record leaves everything as it was."""
+        now_ms = self._now()
+        number = row.cursor
+        step = plan.steps[number]
+        if step.confirm != "none" and not self._confirmed(row, number):
+            return self._engine.record(
+                lambda connection: books.move(
+                    connection, self._audit, row, "paused", SYSTEM, now_ms, data={"step": step.id},
+                    note=f"step {step.id} waits for the word of an {step.confirm}",
+                )
+            )  # fmt: skip
+        moved: list[Row] = []
+
+        def beside(connection: Connection, changed: tuple[str, ...] = step.act.targets) -> None:
+            moved.append(self._write_effect(connection, actor, row, plan, number, changed, now_ms))
+
+        try:
+            self._act(actor, row, step.act, f"{row.digest}:{row.revision}:{number}", now_ms, beside)
+        except JournalError:
+            raise
+        except MusterError as error:
+            self._fail(actor, row, step, error)
+            raise
+        return moved[-1]
+
+    def _act(
+        self,
+        actor: Actor,
+        row: Row,
+        act: Act,
+        key: str,
+        now_ms: int,
+        beside: Callable[[Connection], None],
+    ) -> None:
+        """The one place where a plan reaches the engine."""
+        if catalog.find(act.action).command is None:
+            self._engine.record(beside)
+            return
+        entry = AuditEntry(
+            at_wall_ms=now_ms,
+            actor=actor.subject,
+            action=act.action,
+            digest=row.digest,
+            plan=msgspec.json.encode(act, order="sorted"),
+            key=key,
+        )
+        self._engine.command(catalog.command(act), audit=entry, beside=beside)
+
+    def _write_effect(
+        self,
+        connection: Connection,
+        actor: Actor,
+        row: Row,
+        plan: Plan,
+        number: int,
+        changed: tuple[str, ...],
+        now_ms: int,
+    ) -> Row:
+        """Everything that is recorded of a step that is being done."""
+        step = plan.steps[number]
+        version = self._engine.version
+        key = f"{row.digest}:{row.revision}:{number}"
+        refuse_second(connection, key, row)
+        connection.execute(
+            insert(EFFECT).values(
+                key=key, number=row.number, revision=row.revision, step=number, back=False, action=step.act.action,
+                at_ms=now_ms, version=version, changed=msgspec.json.encode(changed),
+            )
+        )  # fmt: skip
+        self._beside_engine(connection, actor, row, step, key, now_ms)
+        standing = StepStanding(id=step.id, state="done", at_ms=now_ms, version=version, changed=changed)
+        books.set_standing(connection, row, number, standing)
+        self._say(
+            connection, row, actor, "exec.effect",
+            {"key": key, "action": step.act.action, "targets": list(step.act.targets)[:100], "version": version},
+            step=step.id,
+        )  # fmt: skip
+        return books.move(
+            connection, self._audit, row, "acted", actor, now_ms,
+            data={"step": step.id}, cursor=number + 1, verify_by_ms=now_ms + step.timeout_ms, note="",
+        )  # fmt: skip
+
+    def _beside_engine(self, connection: Connection, actor: Actor, row: Row, step: Step, key: str, now_ms: int) -> None:
+        """What an action without an engine command leads to: messages that go out later, reviews for people."""
+        note = step.act.note
+        if note is None:
+            return
+        for target in step.act.targets:
+            if step.act.action == "notify":
+                self._outbox.put(connection, f"{key}:{target}", row.number, target, note.text, now_ms)
+            else:
+                connection.execute(
+                    insert(REVIEW).values(
+                        number=row.number, about=target, subject=actor.subject, forced=False, text=note.text,
+                        opened_ms=now_ms,
+                    )
+                )  # fmt: skip
+
+    def _fail(self, actor: Actor, row: Row, step: Step, error: MusterError) -> None:
+        """The engine refused the step: nothing of it has happened."""
+        now_ms = self._now()
+        event: life.Event = "failed" if row.cursor == 0 or step.on_fail != "pause" else "paused"
+
+        def write(connection: Connection) -> None:
+            books.move(
+                connection, self._audit, row, event, SYSTEM, now_ms, data={"step": step.id, "why": error.problem[:500]},
+                note=f"step {step.id}: {error.problem}",
+            )  # fmt: skip
+
+        self._engine.record(write)
+
+    # -- reading back -------------------------------------------------------------------------------------------------
+
+    def look_again(self, proposal_id: str) -> None:
+        """At a step whose effect takes its time: called as time passes."""
+        row, plan = self._read(proposal_id)
+        if row.state == "verifying":
+            row = self._verify(SYSTEM, row, plan)
+            if row.state == "executing":
+                self._go_on(SYSTEM, row, plan)
+
+    def _verify(self, actor: Actor, row: Row, plan: Plan) -> Row:
+        """What the step before the cursor has led to: verified, not yet, or failed."""
+        if row.state != "verifying":
+            return row
+        now_ms = self._now()
+        number = row.cursor - 1
+        step = plan.steps[number]
+        verdict, lines = self._read_back(row, step, now_ms)
+        last = row.cursor == len(plan.steps)
+
+        def write(connection: Connection) -> Row:
+            kept = books.standing(connection, row)[number]
+            state: Any = {"success": "verified", "failure": "failed", "inconclusive": "inconclusive"}[verdict]
+            if kept.state != state or kept.verified != lines:
+                new = msgspec.structs.replace(kept, state=state, verified=lines)
+                books.set_standing(connection, row, number, new)
+            if verdict == "inconclusive":
+                return row
+            data = {"step": step.id, "found": [line[:200] for line in lines][:20]}
+            self._say(connection, row, actor, "exec.verify", {"verdict": verdict, **data}, step=step.id)
+            if verdict == "success":
+                event: life.Event = "verified" if last else "continued"
+                return books.move(connection, self._audit, row, event, SYSTEM, now_ms, data={"step": step.id})
+            event = "paused" if step.on_fail == "pause" else "failed"
+            note = f"step {step.id} could not be verified: {'; '.join(lines)}"
+            return books.move(connection, self._audit, row, event, SYSTEM, now_ms, data=data, note=note)
+
+        row = self._engine.record(write)
+        if verdict == "failure" and step.on_fail == "rollback":
+            row = self._take_back(SYSTEM, row, plan, f"step {step.id} could not be verified")
+        return row
+
+    def _read_back(self, row: Row, step: Step, now_ms: int) -> tuple[Verdict, tuple[str, ...]]:
+        """The verdict on a step that is done, and what was read."""
+        action = catalog.find(step.act.action)
+        in_time = now_ms < row.verify_by_ms
+        lines: list[str] = []
+        verdicts: list[Verdict] = []
+        if action.command is not None:
+            after = {target.id: target for target in readings.read(self._engine, action, step.act, executed=True)}
+            for before in step.shown:
+                lines.append(wording.check(step.act, before, after[before.id]))
+                verdicts.append(catalog.verdict(step.act, before, after[before.id], in_time=in_time))
+        for check in step.verify:
+            finding = evaluate(self._engine, check)
+            waits = check.within_ms > 0 and now_ms < row.since_ms + check.within_ms
+            held = finding.verdict == "success"
+            lines.append(f"{'verified' if held else 'NOT verified'}: {finding.found}")
+            verdicts.append("success" if held else "inconclusive" if waits and in_time else "failure")
+        if "failure" in verdicts:
+            return "failure", tuple(lines)
+        return ("inconclusive" if "inconclusive" in verdicts else "success"), tuple(lines)
+
+    # -- people step in -----------------------------------------------------------------------------------------------
+
+    def pause(self, actor: Actor, proposal_id: str, reason: str) -> None:
+        now_ms = self._now()
+        readings.check_text(reason, "reason", readings.MAX_COMMENT)
+
+        def write(connection: Connection) -> None:
+            row = books.found(connection, proposal_id)
+            sealed = (self._audit.seal(connection, reason),) if reason else ()
+            books.move(
+                connection, self._audit, row, "paused", actor, now_ms, data={"reason": [one.ref for one in sealed]},
+                note=f"paused by {actor.subject}",
+            )  # fmt: skip
+
+        self._engine.record(write)
+
+    def resume(self, actor: Actor, proposal_id: str, *, accept: bool) -> Outcome:
+        """Go on with what is paused: look again at the last step, then do the next. Raises RefusedError while what it
+        was paused for still holds."""
+        row, plan = self._read(proposal_id)
+        life.after(row.state, "resumed", row.id)
+        now_ms = self._now()
+        if row.cursor > 0 and not accept:
+            fresh = msgspec.structs.replace(row, verify_by_ms=0, since_ms=0)
+            verdict, lines = self._read_back(fresh, plan.steps[row.cursor - 1], now_ms)
+            if verdict != "success":
+                raise RefusedError(
+                    f"step {plan.steps[row.cursor - 1].id} of {row.id} is still not verified: {'; '.join(lines)}",
+                    "An approver may accept that, or roll it back",
+                )
+
+        def write(connection: Connection) -> Row:
+            if accept and row.cursor > 0:
+                self._say(
+                    connection, row, actor, "exec.accepted", {"step": plan.steps[row.cursor - 1].id},
+                    step=plan.steps[row.cursor - 1].id,
+                )  # fmt: skip
+            resumed = books.move(connection, self._audit, row, "resumed", actor, now_ms, note="", stale=b"[]")
+            if resumed.cursor == len(plan.steps):
+                resumed = books.move(connection, self._audit, resumed, "finished", actor, now_ms)
+            return resumed
+
+        return self._go_on(actor, self._engine.record(write), plan)
+
+    def confirm(self, actor: Actor, proposal_id: str, step_id: str) -> Outcome:
+        """Say go to a step that waits for that, and go on. Raises RefusedError for somebody who may not."""
+        row, plan = self._read(proposal_id)
+        now_ms = self._now()
+        step = plan.steps[min(row.cursor, len(plan.steps) - 1)]
+        if row.state != "paused" or step.id != step_id or step.confirm == "none":
+            raise RefusedError(
+                f"{row.id} waits for no word on step {step_id[:40]!a}", "muster show says what it waits for"
+            )
+        deed: policy.Deed = "vote" if step.confirm == "approver" else "execute"
+
+        def write(connection: Connection) -> str:
+            in_force = self._policies.current(connection)
+            why_not = policy.may(in_force, actor, deed, plan.tier, scope_of(plan.steps), owner=self._policies.owner)
+            if why_not:
+                self._say(connection, row, actor, "command.refused", {"deed": "confirm", "why": why_not}, step=step.id)
+                return why_not
+            connection.execute(
+                insert(CONFIRMATION).values(
+                    number=row.number, revision=row.revision, step=row.cursor, subject=actor.subject, at_ms=now_ms
+                )
+            )
+            self._say(connection, row, actor, "exec.confirmed", {}, step=step.id)
+            return ""
+
+        why_not = self._engine.record(write)
+        if why_not:
+            raise RefusedError(f"you may not say go to step {step.id}: {why_not}", f"Ask an {step.confirm}")
+        return self.resume(actor, proposal_id, accept=False)
+
+    def _confirmed(self, row: Row, number: int) -> bool:
+        where = (
+            (CONFIRMATION.c.number == row.number)
+            & (CONFIRMATION.c.revision == row.revision)
+            & (CONFIRMATION.c.step == number)
+        )
+        return self._engine.record(
+            lambda connection: connection.execute(select(CONFIRMATION.c.subject).where(where)).first() is not None
+        )
+
+    # -- the way back -------------------------------------------------------------------------------------------------
+
+    def roll_back(self, actor: Actor, proposal_id: str, reason: str) -> Outcome:
+        """Take back what was done, the last step first. Raises RefusedError where nothing of it can be."""
+        readings.check_text(reason, "reason", readings.MAX_COMMENT)
+        row, plan = self._read(proposal_id)
+        life.after(row.state, "taken_back", row.id)
+        if row.executed_ms + ROLLBACK_WITHIN_MS < self._now():
+            raise RefusedError(
+                f"{row.id} was executed at {utc(row.executed_ms)}: too long ago to take the way back approved with it",
+                "Propose what shall be done now",
+            )
+        done = [number for number in range(len(plan.steps)) if self._done(row, number)]
+        if not done:
+            raise RefusedError(f"nothing of {row.id} was done", "There is nothing to take back")
+        if not any(plan.steps[number].rollback for number in done):
+            raise RefusedError(f"{row.id} cannot be taken back", "Its actions have no inverse; see muster show")
+        row = self._take_back(actor, row, plan, reason)
+        self._audit.after(at_once=True)
+        return self._outcome(row, plan)
+
+    def _take_back(self, actor: Actor, row: Row, plan: Plan, reason: str) -> Row:
+        now_ms = self._now()
+
+        def begin(connection: Connection) -> Row:
+            sealed = (self._audit.seal(connection, reason),) if reason else ()
+            return books.move(
+                connection, self._audit, row, "taken_back", actor, now_ms,
+                data={"reason": [one.ref for one in sealed]}, note="",
+            )  # fmt: skip
+
+        row = self._engine.record(begin)
+        return self._undo(actor, row, plan)
+
+    def _undo(self, actor: Actor, row: Row, plan: Plan) -> Row:
+        """Every inverse of every step that was done and is not taken back yet."""
+        now_ms = self._now()
+        kept: list[str] = []
+        for number in reversed(range(len(plan.steps))):
+            step = plan.steps[number]
+            if not self._done(row, number):
+                continue
+            if not step.rollback:
+                kept.append(step.id)
+                continue
+            for part, act in enumerate(step.rollback):
+                try:
+                    self._undo_one(actor, row, step, number, part, act)
+                except JournalError:
+                    raise
+                except MusterError as error:
+                    return self._undo_failed(actor, row, step, error)
+        note = f"step {', '.join(kept)} cannot be taken back" if kept else ""
+        return self._engine.record(
+            lambda connection: books.move(
+                connection, self._audit, row, "rolled_back", actor, now_ms, data={"kept": kept}, note=note
+            )
+        )
+
+    def _undo_one(self, actor: Actor, row: Row, step: Step, number: int, part: int, act: Act) -> None:
+        """One inverse act, once. What is as it was already needs nothing."""
+        now_ms = self._now()
+        key = f"{row.digest}:{row.revision}:{number}:back:{part}"
+        if self._has_effect(key):
+            return
+        action = catalog.find(act.action)
+        targets = self._still_there(action, act)
+        needed = tuple(target.id for target in targets if not catalog.why_not(action, target))
+        act = msgspec.structs.replace(act, targets=needed) if action.kind in ("workload", "node") else act
+        nothing = action.kind in ("workload", "node", "queue", "reservation", "budget") and not needed
+
+        def beside(connection: Connection) -> None:
+            refuse_second(connection, key, row)
+            version = self._engine.version
+            connection.execute(
+                insert(EFFECT).values(
+                    key=key, number=row.number, revision=row.revision, step=number, back=True, action=act.action,
+                    at_ms=now_ms, version=version, changed=msgspec.json.encode(act.targets),
+                )
+            )  # fmt: skip
+            standing = books.standing(connection, row)[number]
+            books.set_standing(connection, row, number, msgspec.structs.replace(standing, state="rolled_back"))
+            self._say(
+                connection, row, actor, "exec.effect" if not nothing else "exec.needless",
+                {"key": key, "action": act.action, "targets": list(act.targets)[:100], "version": version},
+                step=step.id,
+            )  # fmt: skip
+
+        if nothing:
+            self._engine.record(beside)
+        else:
+            self._act(actor, row, act, key, now_ms, beside)
+
+    def _still_there(self, action: catalog.Action, act: Act) -> tuple[Target, ...]:
+        """The targets that exist: what has gone meanwhile needs no way back."""
+        try:
+            return readings.read(self._engine, action, act)
+        except NotFoundError:
+            found: list[Target] = []
+            for id_ in act.targets:
+                try:
+                    found += readings.read(self._engine, action, msgspec.structs.replace(act, targets=(id_,)))
+                except NotFoundError:
+                    continue
+            return tuple(found)
+
+    def _undo_failed(self, actor: Actor, row: Row, step: Step, error: MusterError) -> Row:
+        now_ms = self._now()
+
+        def write(connection: Connection) -> Row:
+            for channel, _ in self._policies.current(connection).channels:
+                self._outbox.put(
+                    connection, f"{row.digest}:{row.serial}:rollback_failed:{channel}", row.number, channel,
+                    f"{row.id} could not be rolled back: step {step.id}: {error.problem}"[:500], now_ms,
+                )  # fmt: skip
+            return books.move(
+                connection, self._audit, row, "rollback_failed", actor, now_ms,
+                data={"step": step.id, "why": error.problem[:500]}, note=f"step {step.id}: {error.problem}",
+            )  # fmt: skip
+
+        return self._engine.record(write)
+
+    # -- after a crash ------------------------------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """What a process that ended left under way. What is mild and fresh goes on, after another look; the rest is
+        paused and waits for a person; a way back that was begun is gone to its end."""
+        for row in self._engine.recorded(lambda connection: books.in_states(connection, ("executing", "rolling_back"))):
+            plan = self._read(row.id)[1]
+            if row.state == "rolling_back":
+                self._undo(SYSTEM, row, plan)
+            elif row.tier <= "T1" and self._now() - row.since_ms < RESUME_WITHIN_MS:
+                # What is refused was said on record where it was met; the engine must start whatever one plan is like.
+                with contextlib.suppress(MusterError):
+                    self._go_on(SYSTEM, row, plan)
+            else:
+                self._leave(row, plan)
+
+    def _leave(self, row: Row, plan: Plan) -> None:
+        """To a person, who can see what was done and what not."""
+        now_ms = self._now()
+        note = f"the engine ended before step {plan.steps[min(row.cursor, len(plan.steps) - 1)].id}"
+        self._engine.record(
+            lambda connection: books.move(connection, self._audit, row, "paused", SYSTEM, now_ms, note=note)
+        )
+
+    # -- looking again ------------------------------------------------------------------------------------------------
+
+    def _differences(self, row: Row, plan: Plan, number: int) -> tuple[Difference, ...]:
+        """How the targets of a step differ from what was shown, in what it depends on; its preconditions that no longer
+        hold; its tier, if that has risen."""
+        step = plan.steps[number]
+        action = catalog.find(step.act.action)
+        try:
+            now = readings.read(self._engine, action, step.act)
+        except (NotFoundError, RefusedError) as gone:
+            return (Difference(what=f"step {step.id}", shown="possible", now="not possible", text=gone.problem),)
+        found = [
+            difference
+            for old, new in zip(step.shown, now, strict=True)
+            if (difference := readings.difference(action, old, new)) is not None
+        ]
+        overview = self._engine.overview()
+        tier, why = catalog.tier_and_why(action, step.act, now, readings.pool_nodes(overview), readings.bound(overview))
+        if tier > step.tier:
+            text = f"it was {step.tier} and is {tier} now: {'; '.join(why)}"
+            found.append(Difference(what=f"tier of step {step.id}", shown=step.tier, now=tier, text=text))
+        for check in step.pre:
+            finding = evaluate(self._engine, check)
+            if finding.verdict != "success":
+                found.append(
+                    Difference(what=f"precondition of {step.id}", shown="held", now="fails", text=finding.found)
+                )
+        return tuple(found)
+
+    def _stale(self, actor: Actor, row: Row, differences: tuple[Difference, ...], now_ms: int) -> RefusedError:
+        """Record it, and give what to raise."""
+        told_all = "; ".join(difference.text for difference in differences)
+        self._engine.record(
+            lambda connection: books.move(
+                connection, self._audit, row, "staled", actor, now_ms, data={"why": told_all[:2000]},
+                note=told_all, stale=msgspec.json.encode(differences),
+            )
+        )  # fmt: skip
+        return RefusedError(
+            f"{row.id} is stale, nothing was done: {told_all}", "Propose it again to see what it would do now"
+        )
+
+    def _why_not_now(self, connection: Connection, row: Row, plan: Plan, now_ms: int) -> RefusedError | None:
+        """Freezes and limits, which pass: what they are in the way of stays approved, or paused."""
+        in_force = self._policies.current(connection)
+        window = policy.frozen(in_force, (), now_ms, plan.tier, scope_of(plan.steps))
+        if window and not (row.breakglass and in_force.break_glass.through_freezes):
+            return RefusedError(
+                f"{row.id} is in the freeze '{window}'", "Execute it when that is over, or break the glass"
+            )
+        rules = self._standing.broken_rules(connection, row, plan, now_ms)
+        if rules:
+            return RefusedError(
+                f"{row.id} would exceed what may be done in an hour: {'; '.join(rules)}", "Execute it later"
+            )
+        return None
+
+    # -- ground -------------------------------------------------------------------------------------------------------
+
+    def _read(self, proposal_id: str) -> tuple[Row, Plan]:
+        """Raises NotFoundError, and RefusedError when the stored plan is not the one that was voted on."""
+
+        def read(connection: Connection) -> tuple[Row, Plan]:
+            row = books.found(connection, proposal_id)
+            return row, books.plan_of(connection, row)[0]
+
+        return self._engine.record(read)
+
+    def _done(self, row: Row, number: int) -> bool:
+        return self._has_effect(f"{row.digest}:{row.revision}:{number}")
+
+    def _has_effect(self, key: str) -> bool:
+        return self._engine.record(
+            lambda connection: connection.execute(select(EFFECT.c.key).where(EFFECT.c.key == key)).first() is not None
+        )
+
+    def _say(
+        self, connection: Connection, row: Row, actor: Actor, type_: str, data: dict[str, Any], *, step: str = ""
+    ) -> None:
+        """One record about a proposal, besides that of its edges."""
+        self._audit.append(
+            connection, type_, actor, proposal=row.id, revision=row.revision, step=step, plan_digest=row.digest,
+            policy_digest=row.policy, data=data,
+        )  # fmt: skip
+
+    def _outcome(self, row: Row, plan: Plan) -> Outcome:
+        kept = self._engine.record(lambda connection: books.standing(connection, row))
+        steps = [kept[number] for number in sorted(kept)]
+        waits = {
+            "verifying": f"its effect, to be seen by {utc(row.verify_by_ms)}",
+            "paused": row.note or "somebody to resume it",
+            "failed": row.note,
+            "rollback_failed": row.note,
+        }
+        return Outcome(
+            proposal=row.id,
+            digest=row.digest,
+            version=max((step.version for step in steps), default=0),
+            changed=tuple(id_ for step in steps for id_ in step.changed),
+            verified=tuple(line for step in steps for line in step.verified),
+            state=row.state,
+            waits_for=waits.get(row.state, ""),
+        )
+
+
+def refuse_second(connection: Connection, key: str, row: Row) -> None:
+    """Raises RefusedError when the effect was had already. The key is unique in the database too: this only says it in
+    words."""
+    if connection.execute(select(EFFECT.c.key).where(EFFECT.c.key == key)).first() is not None:
+        raise RefusedError(f"this step of {row.id} was done already", "Look at the proposal again")

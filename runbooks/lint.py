@@ -1,0 +1,729 @@
+"""What is wrong with a runbook that has the form of one: every problem with its line, its rule, and what to do.
+
+A runbook without problems can still be refused by the cell it meets. But it cannot say nothing in a check, act without
+looking whether it worked, leave no way back where there is one, or exceed its own limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from engine.errors import SpecError
+from runbooks import catalog, checks, inverse
+from runbooks.checks import MEANINGS, OPERATORS, Check, CheckName, Subject
+from runbooks.confusable import skeleton
+from runbooks.parameters import (
+    AT_MOST_ONE,
+    MOST_DURATION_MS,
+    MOST_LITERALS,
+    ONE_OF,
+    PARAMETERS,
+    SOME,
+    Parameter,
+    Type,
+    why_not_id,
+)
+from runbooks.plan import Act, ActionName, Target
+from runbooks.runbook import (
+    HEADINGS,
+    ID,
+    MOST_INPUTS,
+    MOST_MEMBERS,
+    MOST_STEPS,
+    MOST_TITLE,
+    MOST_VERSION,
+    NAME,
+    PROPERTIES,
+    STEP_ID,
+    CheckLine,
+    Input,
+    Runbook,
+    StepLine,
+    parse,
+    reference,
+)
+from runbooks.strict_yaml import Path, unseen
+from runbooks.values import (
+    flat,
+    milliseconds,
+    near,
+    only_targets,
+    part_of,
+    selected_by,
+    target_values,
+    why_not_literal,
+    why_not_value,
+)
+
+IDS: tuple[Type, ...] = (
+    "node_id",
+    "workload_id",
+    "queue",
+    "pool",
+    "zone",
+    "reservation",
+    "tenant",
+    "budget",
+    "channel",
+    "name",
+)
+TYPE_OF: dict[Subject, Type] = {
+    "node": "node_id", "workload": "workload_id", "pool": "pool", "queue": "queue", "tenant": "tenant", "zone": "zone",
+    "reservation": "reservation", "budget": "budget",
+}  # fmt: skip
+TELLS: frozenset[ActionName] = frozenset(("notify", "open_review"))
+"""What changes nothing of the cell: T0, with nothing to verify or to take back."""
+TAKES_NODES: frozenset[ActionName] = frozenset(("cordon", "drain", "interrupt"))
+STOPS_WORK: frozenset[ActionName] = frozenset(
+    ("cancel", "requeue", "preempt", "suspend", "resize", "consolidate", "drain", "interrupt", "drain_queue")
+)
+OF_CELL: frozenset[ActionName] = frozenset(("set_policy", "set_autoscaling", "canary"))
+"""What acts on the cell as a whole, and can be verified by it."""
+MOST_LIMITS = {"max_nodes": 1_000, "max_gpus": 10_000, "max_workloads": 1_000}
+LEAST_DURATION_MS = 60_000
+STATE_CHECK: dict[str, CheckName] = {
+    "node": "node_state", "workload": "workload_state", "queue": "queue_mode", "reservation": "reservation_state",
+}  # fmt: skip
+STARTABLE = ("queued", "waiting", "placed", "running")
+AFTER: Mapping[ActionName, tuple[str, ...]] = {
+    "cordon": ("cordoned",), "uncordon": ("ready",), "drain": ("draining", "cordoned"), "interrupt": ("draining",),
+    "hold": ("held",), "release": STARTABLE, "suspend": ("suspended",), "resume": STARTABLE, "requeue": STARTABLE,
+    "preempt": STARTABLE, "cancel": ("cancelled",), "hold_queue": ("held",), "drain_queue": ("draining",),
+    "open_queue": ("open",), "reserve": ("ahead", "active"), "unreserve": ("not made",),
+}  # fmt: skip
+"""Action -> the states its targets may be in once it has worked."""
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    where: str
+    """As in "drain.md:12"."""
+    rule: str
+    problem: str
+    remedy: str
+
+
+class Typed(NamedTuple):
+    """What a reference stands for."""
+
+    type: Type
+    many: bool
+    input: str
+    of: Input
+
+
+def lint_file(data: bytes, name: str) -> tuple[Problem, ...]:
+    """Every problem of a file; one, where it has not the form of a runbook."""
+    try:
+        return lint(parse(data, name))
+    except SpecError as error:
+        where, _, rest = error.problem.partition(": ") if not error.where else (error.where, "", error.problem)
+        text = rest.removeprefix(f"{where}: ")
+        return (Problem(where=where, rule="form", problem=text, remedy=error.remedy),)
+
+
+def lint(runbook: Runbook) -> tuple[Problem, ...]:
+    """Every problem, in the order of the file. None: it may be approved."""
+    linter = Linter(runbook)
+    linter.run()
+    found = dict.fromkeys(linter.found)
+    return tuple(problem for _, problem in sorted(found, key=lambda one: one[0]))
+
+
+class Linter:
+    """Gathers the problems of one runbook."""
+
+    def __init__(self, runbook: Runbook) -> None:
+        self.runbook = runbook
+        self.front = runbook.front
+        self.found: list[tuple[int, Problem]] = []
+        self.used: set[str] = set()
+        """Inputs that something refers to."""
+
+    def run(self) -> None:
+        self._header()
+        for name, one in self.front.inputs.items():
+            self._input(name, one)
+        self._cycles()
+        self._checks(("when",), self.front.when, "when")
+        for i, step in enumerate(self.front.steps):
+            self._step(i, step)
+        self._limits()
+        for name in self.front.inputs:
+            if name not in self.used:
+                self._say(("inputs", name), "unused-input", f"input {name} is used nowhere", "Use it or remove it")
+        self._look_alikes(("inputs",), list(self.front.inputs))
+        self._prose()
+
+    def _say(self, path: Path, rule: str, problem: str, remedy: str) -> None:
+        line = self.runbook.document.line(path)
+        where = ".".join(str(part) for part in path)
+        problem = f"{where}: {problem}" if where else problem
+        self._add(line, rule, problem, remedy)
+
+    def _add(self, line: int, rule: str, problem: str, remedy: str) -> None:
+        name = self.runbook.name
+        self.found.append((line, Problem(where=f"{name}:{line}", rule=rule, problem=problem, remedy=remedy)))
+
+    # -- what it is -------------------------------------------------------------------------------------------------
+
+    def _header(self) -> None:
+        front = self.front
+        why = why_not_id(front.id)
+        if why or not ID.fullmatch(front.id):
+            self._say(
+                ("id",), "confusable" if not front.id.isascii() else "id",
+                f"{ascii(front.id)[:60]} {why or 'is no id of a runbook'}",
+                "Type it anew: 3 to 64 of a-z, 0-9 and -, with a letter or digit at both ends",
+            )  # fmt: skip
+        if not 1 <= front.version <= MOST_VERSION:
+            self._say(("version",), "version", f"{front.version} is out of range", f"Give 1 to {MOST_VERSION}")
+        for field, most in (("title", MOST_TITLE), ("owner", 64)):
+            text = getattr(front, field)
+            if not text.strip() or "\n" in text or len(text) > most:
+                self._say(
+                    (field,), field, "is empty, long or on two lines", f"Give one line of at most {most} characters"
+                )
+        if not front.when:
+            self._say(
+                ("when",), "no-when", "nothing says when it applies", "Give at least one check that tells it apart"
+            )
+        if not 1 <= len(front.steps) <= MOST_STEPS:
+            self._say(("steps",), "steps", f"there are {len(front.steps):,} steps", f"Give 1 to {MOST_STEPS}")
+        if len(front.inputs) > MOST_INPUTS:
+            self._say(("inputs",), "inputs", f"there are {len(front.inputs)}", f"Give at most {MOST_INPUTS}")
+
+    def _look_alikes(self, path: Path, names: list[str]) -> None:
+        """Names that a tired reader takes for each other."""
+        seen: dict[str, str] = {}
+        for name in names:
+            other = seen.setdefault(skeleton(name), name)
+            if other != name:
+                at = (*path, name) if path == ("inputs",) else path
+                self._say(at, "confusable", f"{name} and {other} look alike", "Give one of them another name")
+
+    # -- inputs -----------------------------------------------------------------------------------------------------
+
+    def _input(self, name: str, one: Input) -> None:
+        path: Path = ("inputs", name)
+        if not NAME.fullmatch(name):
+            self._say(path, "id", "is no name of an input", "Use at most 32 of a-z, 0-9 and _, a letter first")
+        if one.type in ("int", "duration"):
+            self._range(path, one)
+        elif one.min is not None or one.max is not None:
+            self._say(path, "input-range", f"a {one.type} has no min and max", "Remove them; max_items bounds a list")
+        if one.type == "choice":
+            if len(set(one.choices)) < 2 or len(set(one.choices)) < len(one.choices):
+                self._say(path, "input-range", "a choice has two choices at least, each once", "List them as `choices`")
+        elif one.choices:
+            self._say(path, "input-range", f"a {one.type} has no choices", "Remove them, or make its type choice")
+        if one.max_items is not None:
+            if one.type not in IDS:
+                self._say(path, "input-range", f"a {one.type} cannot be a list", "Remove max_items")
+            elif not 1 <= one.max_items <= MOST_MEMBERS:
+                self._say((*path, "max_items"), "input-range", f"{one.max_items} is out of range",
+                          f"Give 1 to {MOST_MEMBERS}")  # fmt: skip
+        if one.default is not None:
+            self._default(path, one)
+        if one.select is not None:
+            self._select(path, one)
+
+    def _range(self, path: Path, one: Input) -> None:
+        least, most = self.bounds(one)
+        if least is None or most is None:
+            kind = "whole numbers" if one.type == "int" else "durations such as 5m"
+            self._say(path, "input-range", f"has not both min and max, as {kind}", "Give both: every number is bounded")
+        elif least > most:
+            self._say(path, "input-range", "min is above max", "Exchange them")
+        elif one.type == "duration" and not 0 <= least <= most <= MOST_DURATION_MS:
+            self._say(path, "duration-range", "is longer than 30 days, or negative", "Give less")
+        elif abs(least) > 10**12 or abs(most) > 10**12:
+            self._say(path, "input-range", "is beyond what anything here has", "Give a bound that means something")
+
+    def bounds(self, one: Input) -> tuple[int | None, int | None]:
+        """Of an int, or of a duration in ms; None where a bound is missing or no such thing."""
+
+        def read(value: str | int | None) -> int | None:
+            if one.type == "int":
+                return value if isinstance(value, int) else None
+            return milliseconds(value)
+
+        return read(one.min), read(one.max)
+
+    def _default(self, path: Path, one: Input) -> None:
+        path = (*path, "default")
+        why = why_not_value(one, one.default)
+        if why:
+            self._say(path, "input-range", why, "Give a default that would be taken as a value")
+        if one.type in ("node_id", "workload_id"):
+            self._say(path, "default-target", f"a {one.type} has a default", "Let a person name what is acted on")
+
+    def _select(self, path: Path, one: Input) -> None:
+        select = one.select
+        path = (*path, "select")
+        assert select is not None, "called for inputs that have one"
+        wanted = {"node_id": "nodes", "workload_id": "workloads"}.get(one.type)
+        given = [field for field in ("nodes", "workloads") if getattr(select, field) is not None]
+        if wanted is None or given != [wanted]:
+            self._say(
+                path, "select", f"does not select what a {one.type} is", "Select nodes or workloads, as the type says"
+            )
+        if one.max_items is None:
+            self._say(path, "select", "is not bounded", "Give the input max_items: so many are taken at most")
+        by = ("pool", "zone") if wanted == "nodes" else ("queue", "tenant")
+        foreign = [
+            f for f in ("pool", "zone", "queue", "tenant", "reason") if getattr(select, f) and f not in (*by, "reason")
+        ]
+        if foreign or (select.reason and wanted != "workloads"):
+            self._say(path, "select", f"{wanted} are not told apart by {', '.join(foreign) or 'reason'}", "Remove it")
+        if not any(getattr(select, field) for field in by):
+            self._say(path, "select", "is not narrowed, so that it could mean all", f"Give {' or '.join(by)}")
+        for field in by:
+            if getattr(select, field):
+                self._value((*path, field), getattr(select, field), Parameter(type=field))  # type: ignore[arg-type]
+        reasons = MEANINGS["workload_reason"].labels
+        if select.reason and select.reason not in reasons:
+            self._say(
+                (*path, "reason"),
+                "select",
+                f"there is no reason {ascii(select.reason)[:40]}",
+                near(select.reason, reasons),
+            )
+
+    def _cycles(self) -> None:
+        """Inputs that are selected by one another."""
+        after = {name: sorted(selected_by(one)) for name, one in self.front.inputs.items()}
+        for name in after:
+            seen, todo = set(), list(after[name])
+            while todo:
+                other = todo.pop()
+                if other == name:
+                    self._say(("inputs", name), "cycle", "is selected by itself", "Let a person give one of them")
+                    break
+                if other not in seen:
+                    seen.add(other)
+                    todo += after.get(other, [])
+
+    # -- values -----------------------------------------------------------------------------------------------------
+
+    def typed(self, path: Path, value: str) -> Typed | None:
+        """What a reference stands for; None, and a problem, where it stands for nothing."""
+        found = reference(value)
+        if found is None:
+            return None
+        name, prop = found
+        one = self.front.inputs.get(name)
+        if one is None:
+            self._say(path, "unknown-reference", f"there is no input {name}", near(name, tuple(self.front.inputs)))
+            return None
+        self.used.add(name)
+        if not prop:
+            return Typed(one.type, one.max_items is not None, name, one)
+        known = PROPERTIES.get(one.type, {})
+        if prop not in known:
+            remedy = near(prop, tuple(known)) if known else "Remove it"
+            self._say(path, "unknown-reference", f"a {one.type} has no {prop} to refer to", remedy)
+            return None
+        if one.max_items is not None:
+            self._say(
+                path, "unknown-reference", f"{name} is a list: it has no one {prop}", "Make the pool or queue an input"
+            )
+            return None
+        type_, many = known[prop]
+        return Typed(type_, many, name, one)
+
+    def _value(self, path: Path, value: Any, parameter: Parameter) -> None:
+        """One value of a parameter: a reference to an input of its type, or itself."""
+        if isinstance(value, list):
+            if not parameter.many:
+                self._say(path, "wrong-type", "takes one value", "Give one")
+            elif not 1 <= len(value) <= MOST_LITERALS:
+                self._say(path, "pattern", f"lists {len(value)}", f"List 1 to {MOST_LITERALS} ids, or use an input")
+            else:
+                if len({str(item) for item in value}) < len(value):
+                    self._say(path, "wrong-type", "names one twice", "Name each once")
+                for i, item in enumerate(value):
+                    self._value((*path, i), item, msgspec.structs.replace(parameter, many=False))
+            return
+        if isinstance(value, str) and "${" in value and parameter.type != "text":
+            if reference(value) is None:
+                self._say(
+                    path, "expression", f"{ascii(value)[:60]} is no reference",
+                    "Write ${inputs.NAME} or ${inputs.NAME.PROPERTY}, and nothing beside it",
+                )  # fmt: skip
+                return
+            typed = self.typed(path, value)
+            if typed is not None:
+                self._typed_value(path, typed, parameter)
+            return
+        why, rule, remedy = why_not_literal(value, parameter)
+        if why:
+            self._say(path, rule, why, remedy)
+
+    def _typed_value(self, path: Path, typed: Typed, parameter: Parameter) -> None:
+        if typed.type != parameter.type:
+            self._say(path, "wrong-type", f"is a {typed.type}, not a {parameter.type}", f"Refer to a {parameter.type}")
+        elif typed.many and not parameter.many:
+            self._say(path, "wrong-type", f"{typed.input} may be several", "Refer to one")
+        elif parameter.type in ("int", "duration"):
+            least, most = self.bounds(typed.of)
+            if least is not None and most is not None and not parameter.least <= least <= most <= parameter.most:
+                bounds = f"{parameter.least:,} to {parameter.most:,}" + (" ms" if parameter.type == "duration" else "")
+                self._say(path, "input-range", f"{typed.input} may be outside of {bounds}", "Narrow its min and max")
+        elif parameter.type == "choice" and not set(typed.of.choices) <= set(parameter.choices):
+            odd = sorted(set(typed.of.choices) - set(parameter.choices))
+            self._say(
+                path, "wrong-type", f"{', '.join(odd)} is no choice here", f"Choices: {', '.join(parameter.choices)}"
+            )
+
+    # -- checks -----------------------------------------------------------------------------------------------------
+
+    def _checks(self, path: Path, lines: tuple[CheckLine, ...], role: str) -> list[tuple[str, str, list[Check]]]:
+        """(check, what it is about as written, the check with each end of its value's range), of those that are well
+        formed."""
+        good = []
+        for i, line in enumerate(lines):
+            made = self._check((*path, i), line, role)
+            if made:
+                good.append((line.check, line.of, made))
+        for i, (name, of, made) in enumerate(good):
+            for other_name, other_of, other in good[:i]:
+                apart = not checks.both(checks.allowed(made[0]), checks.allowed(other[0]))
+                if (name, of) == (other_name, other_of) and len(made) == len(other) == 1 and apart:
+                    self._say((*path, i), "contradiction", f"cannot hold beside {checks.words(other[0])}", "Remove one")
+        return good
+
+    def _check(self, path: Path, line: CheckLine, role: str) -> list[Check]:
+        if line.check not in MEANINGS:
+            self._say((*path, "check"), "unknown-check", f"there is no check {ascii(line.check)[:40]}",
+                      near(line.check, tuple(MEANINGS)))  # fmt: skip
+            return []
+        name: CheckName = line.check
+        meaning = MEANINGS[name]
+        if line.op not in OPERATORS:
+            self._say(
+                (*path, "op"), "wrong-type", f"{ascii(line.op)[:20]} compares nothing", f"Use {', '.join(OPERATORS)}"
+            )
+            return []
+        if meaning.of != "cell" and line.of:
+            self._value((*path, "of"), line.of, Parameter(type=TYPE_OF[meaning.of], many=True))
+        if role != "verify" and line.within:
+            self._say((*path, "within"), "wrong-type", "has a meaning for verify alone", "Remove it")
+        if role == "verify" and line.tolerance_permille:
+            self._say((*path, "tolerance_permille"), "wrong-type", "has a meaning before a step alone", "Remove it")
+        if role == "later" and meaning.live:
+            self._say(path, "live-check", f"{line.check} is not known between the steps of a dry run",
+                      "Check it in `when`, or before the first step")  # fmt: skip
+        within_ms = milliseconds(line.within) if line.within else 0
+        if within_ms is None or not 0 <= within_ms <= checks.MOST_WITHIN_MS:
+            self._say(
+                (*path, "within"),
+                "duration-range",
+                f"{ascii(line.within)[:40]} is no time up to 24h",
+                "Give one such as 10m",
+            )
+            within_ms = 0
+        made = []
+        for value in self._values((*path, "value"), line, name):
+            check = Check(check=name, of=line.of, op=line.op, value=value,
+                          tolerance_permille=line.tolerance_permille, within_ms=within_ms)  # fmt: skip
+            try:
+                checks.check_well_formed(check, "")
+            except SpecError as error:
+                self._say(path, "wrong-type", error.problem.lstrip(".").removeprefix(": "), error.remedy)
+                return []
+            why = checks.vacuous(check)
+            if why:
+                self._say(
+                    path,
+                    "vacuous-check",
+                    f"{line.check} {line.op} {value} is {why}",
+                    "Compare with what tells something",
+                )
+                return []
+            made.append(check)
+        return made
+
+    def _values(self, path: Path, line: CheckLine, name: CheckName) -> list[int | str]:
+        """What a check compares with: itself, or both ends of the range of the input that it refers to."""
+        value = line.value
+        in_seconds = name.endswith("_s")
+        if isinstance(value, str) and "${" in value:
+            typed = self.typed(path, value)
+            wanted = ("int", "duration") if in_seconds else ("int",)
+            if typed is None:
+                if reference(value) is None:
+                    self._say(path, "expression", f"{ascii(value)[:60]} is no reference", "Write ${inputs.NAME} alone")
+                return []
+            if typed.type not in wanted or MEANINGS[name].labels:
+                self._say(path, "wrong-type", f"{line.check} is not compared with a {typed.type}", "Give a constant")
+                return []
+            ends = [end for end in self.bounds(typed.of) if end is not None]
+            return [end // 1000 if typed.type == "duration" else end for end in ends]
+        if isinstance(value, str) and in_seconds:
+            ms = milliseconds(value)
+            if ms is None:
+                self._say(path, "duration-range", f"{ascii(value)[:40]} is no time", "Give one such as 10m, or seconds")
+                return []
+            return [ms // 1000]
+        return [value]
+
+    # -- steps ------------------------------------------------------------------------------------------------------
+
+    def _step(self, i: int, step: StepLine) -> None:
+        path: Path = ("steps", i)
+        if not STEP_ID.fullmatch(step.id):
+            why = why_not_id(step.id) or "is no id of a step"
+            self._say((*path, "id"), "confusable" if not step.id.isascii() else "id", f"{ascii(step.id)[:60]} {why}",
+                      "Use at most 64 of a-z, 0-9 and -")  # fmt: skip
+        others = [other.id for other in self.front.steps[:i]]
+        if step.id in others:
+            self._say(
+                (*path, "id"), "duplicate-step", f"there are two steps {ascii(step.id)[:60]}", "Give each its own id"
+            )
+        elif skeleton(step.id) in map(skeleton, others):
+            self._say(
+                (*path, "id"), "confusable", f"{ascii(step.id)[:60]} looks like the id of another step", "Rename it"
+            )
+        if step.action not in PARAMETERS:
+            self._say((*path, "action"), "unknown-action", f"{ascii(step.action)[:40]} is not in the catalogue",
+                      near(step.action, tuple(PARAMETERS)))  # fmt: skip
+            return
+        action: ActionName = step.action  # type: ignore[assignment]
+        self._parameters((*path, "with"), action, step.with_)
+        before = self._checks((*path, "pre"), step.pre, "pre" if i == 0 else "later")
+        after = self._checks((*path, "verify"), step.verify, "verify")
+        if i == 0:
+            before += self._checks_again(self.front.when)
+        self._verifications(path, action, step, before, after)
+        self._rollback((*path, "rollback"), action, step)
+        if step.on_fail == "rollback" and step.rollback == "cannot":
+            self._say((*path, "on_fail"), "on-fail", "there is no way back to take", "Write pause or abort")
+
+    def _checks_again(self, lines: tuple[CheckLine, ...]) -> list[tuple[str, str, list[Check]]]:
+        """Those of `when`, whose problems have been told."""
+        quiet = Linter(self.runbook)
+        return quiet._checks(("when",), lines, "when")
+
+    def _parameters(self, path: Path, action: ActionName, given: Mapping[str, Any]) -> None:
+        known = PARAMETERS[action]
+        for name, value in given.items():
+            if name not in known:
+                self._say(
+                    (*path, name), "unknown-parameter", f"{action} has no {ascii(name)[:40]}", near(name, tuple(known))
+                )
+            else:
+                self._value((*path, name), value, known[name])
+        for name, parameter in known.items():
+            if parameter.required and name not in given:
+                self._say(path, "missing-parameter", f"{action} needs {name}", "Give it")
+        for names in ONE_OF.get(action, ()):
+            if sum(name in given for name in names) != 1:
+                self._say(path, "missing-parameter", f"{action} takes one of {', '.join(names)}", "Give exactly one")
+        for names in AT_MOST_ONE.get(action, ()):
+            if sum(name in given for name in names) > 1:
+                self._say(path, "wrong-type", f"{action} takes one of {', '.join(names)}", "Give at most one")
+        some = SOME.get(action, ())
+        if some and not any(name in given for name in some):
+            self._say(path, "missing-parameter", f"{action} changes nothing", f"Give some of {', '.join(some)}")
+
+    def _verifications(
+        self, path: Path, action: ActionName, step: StepLine,
+        before: list[tuple[str, str, list[Check]]], after: list[tuple[str, str, list[Check]]],
+    ) -> None:  # fmt: skip
+        if not step.verify:
+            if action not in TELLS:
+                self._say(path, "missing-verify", f"nothing shows whether {step.action} worked", "Give it a verify")
+            return
+        touched = set(flat(step.with_.values()))
+        related = touched | {f"${{inputs.{name}}}" for name in self._narrowing(touched)}
+        own = False
+        for i, line in enumerate(step.verify):
+            at: Path = (*path, "verify", i)
+            if line.check not in MEANINGS:
+                continue
+            if MEANINGS[line.check].of == "cell":
+                own |= action in OF_CELL
+            elif line.of in touched or part_of(line.of, touched):
+                own = True
+            elif line.of not in related:
+                self._say(at, "verify-elsewhere", f"is about {ascii(line.of)[:60]}, which {step.action} does not touch",
+                          "Verify what the step acts on")  # fmt: skip
+        if not own:
+            self._say((*path, "verify"), "verify-elsewhere", f"nothing is verified of what {step.action} acts on",
+                      "Add a check on its own targets")  # fmt: skip
+        for name, of, made in after:
+            self._told_already(path, step, name, of, made, before)
+            self._state_after(path, action, step, name, of, made)
+
+    def _told_already(
+        self, path: Path, step: StepLine, name: str, of: str, made: list[Check],
+        before: list[tuple[str, str, list[Check]]],
+    ) -> None:  # fmt: skip
+        """Problems of a verification that what holds before the step implies."""
+        for other, other_of, earlier in before:
+            if (other, other_of) == (name, of) and all(
+                checks.within(checks.allowed(one), checks.allowed(two)) for one in earlier for two in made
+            ):
+                self._say(
+                    self._place_of(path, step, name, of), "vacuous-check",
+                    f"{checks.words(made[0])}: that holds before the step, which needs {checks.words(earlier[0])}",
+                    "Verify what the step changes",
+                )  # fmt: skip
+
+    def _state_after(
+        self, path: Path, action: ActionName, step: StepLine, name: str, of: str, made: list[Check]
+    ) -> None:
+        """Problems of a verification of a target's state that the action decides."""
+        row = catalog.CATALOG.get(action)
+        if row is None or STATE_CHECK.get(row.kind) != name or of not in set(flat(target_values(step))):
+            return
+        at = self._place_of(path, step, name, of)
+        allowed = checks.allowed(made[0])
+        before = frozenset(x for state in row.states for x in (("ahead", "active") if state == "made" else (state,)))
+        if before and checks.within(before, allowed):
+            self._say(
+                at,
+                "vacuous-check",
+                f"{checks.words(made[0])}: {action} applies to nothing else",
+                "Verify what it changes",
+            )
+        after = AFTER.get(action)
+        if after and not checks.both(frozenset(after), allowed):
+            self._say(at, "verify-never", f"{action} makes it {' or '.join(after)}, so that this never holds",
+                      f"Verify == {after[0]}")  # fmt: skip
+
+    def _place_of(self, path: Path, step: StepLine, name: str, of: str) -> Path:
+        at = next((i for i, line in enumerate(step.verify) if (line.check, line.of) == (name, of)), 0)
+        return (*path, "verify", at)
+
+    def _narrowing(self, touched: set[str]) -> set[str]:
+        """Inputs by which those that the step touches are selected."""
+        names = {found[0] for value in touched if (found := reference(value))}
+        return {by for name in names if name in self.front.inputs for by in selected_by(self.front.inputs[name])}
+
+    def _rollback(self, path: Path, action: ActionName, step: StepLine) -> None:
+        back = step.rollback
+        never = action in inverse.NEVER
+        if back == "":
+            if action not in TELLS:
+                word = "cannot" if never else "inverse"
+                self._say(
+                    path, "missing-rollback", f"nothing says how {action} is taken back", f"Write `rollback: {word}`"
+                )
+        elif back == "inverse":
+            if never:
+                self._say(path, "wrong-rollback", f"{action} cannot be taken back", "Write `rollback: cannot`")
+        elif back == "cannot":
+            if not never:
+                self._say(path, "wrong-rollback", f"{action} can be taken back", "Write `rollback: inverse`")
+        elif isinstance(back, str):
+            self._say(
+                path, "wrong-rollback", f"{ascii(back)[:40]} is no way back", "Write inverse, cannot, or its acts"
+            )
+        else:
+            self._written_rollback(path, action, step)
+
+    def _written_rollback(self, path: Path, action: ActionName, step: StepLine) -> None:
+        acts = []
+        assert not isinstance(step.rollback, str), "called for one that is written out"
+        for i, back in enumerate(step.rollback):
+            at: Path = (*path, i)
+            if back.action not in PARAMETERS:
+                self._say((*at, "action"), "unknown-action", f"{ascii(back.action)[:40]} is not in the catalogue",
+                          near(back.action, tuple(PARAMETERS)))  # fmt: skip
+                return
+            name: ActionName = back.action  # type: ignore[assignment]
+            self._parameters((*at, "with"), name, back.with_)
+            acts.append(Act(action=name, targets=tuple(flat(back.with_.values()))))
+        if not only_targets(action) or not all(only_targets(act.action) for act in acts):
+            self._say(path, "wrong-rollback", f"the way back of {action} needs what it was before",
+                      "Write `rollback: inverse`: it is made from what is shown")  # fmt: skip
+            return
+        row = catalog.CATALOG.get(action)
+        if row is None:
+            return
+        ids = tuple(flat(target_values(step)))
+        act = Act(action=action, targets=ids)
+        why = [
+            inverse.why_not_inverse(act, tuple(Target(id=id_, state=state) for id_ in ids), tuple(acts))
+            for state in sorted(row.states)
+        ]
+        if all(why):
+            self._say(path, "wrong-rollback", why[-1], "Write `rollback: inverse`, or the acts that take the step back")
+
+    # -- limits -----------------------------------------------------------------------------------------------------
+
+    def _limits(self) -> None:
+        limits, path = self.front.limits, ("limits",)
+        for field, most in MOST_LIMITS.items():
+            if not 0 <= getattr(limits, field) <= most:
+                self._say((*path, field), "limits", f"{getattr(limits, field)} is out of range", f"Give 0 to {most}")
+        duration = milliseconds(limits.max_duration)
+        if duration is None or not LEAST_DURATION_MS <= duration <= checks.MOST_WITHIN_MS:
+            text = f"{ascii(limits.max_duration)[:40]} is no time from 1m to 24h"
+            self._say((*path, "max_duration"), "duration-range", text, "Give one such as 30m")
+        else:
+            waits = sum(max((milliseconds(c.within) or 0 for c in s.verify), default=0) for s in self.front.steps)
+            if waits > duration:
+                self._say((*path, "max_duration"), "limits-exceeded",
+                          f"its verifications may take {waits // 60_000} min, more than {limits.max_duration}",
+                          "Raise max_duration, or shorten their `within`")  # fmt: skip
+        nodes = self._sum(TAKES_NODES)
+        work = self._sum(STOPS_WORK - TAKES_NODES - {"drain_queue"})
+        actions = {step.action for step in self.front.steps}
+        for field, count, what in (("max_nodes", nodes, "take out of use"), ("max_workloads", work, "stop")):
+            most = getattr(limits, field)
+            if count > most:
+                things = field.removeprefix("max_")
+                rule = "limits-exceeded" if most else "limits-missing"
+                text = f"its steps together may {what} {count:,} {things}, and {field} is {most:,}"
+                self._say((*path, field), rule, text, "Raise it if that is meant, or act on fewer")
+        for field, needed in (("max_workloads", STOPS_WORK), ("max_gpus", STOPS_WORK | TAKES_NODES)):
+            if actions & needed and not getattr(limits, field):
+                self._say((*path, field), "limits-missing", f"{', '.join(sorted(actions & needed))} needs it",
+                          "Give the most that may be touched")  # fmt: skip
+
+    def _sum(self, actions: frozenset[ActionName]) -> int:
+        """Most different objects that the steps with these actions can act on together, as far as the file says."""
+        values: dict[str, int] = {}
+        moves = 0
+        for step in self.front.steps:
+            if step.action not in actions:
+                continue
+            if step.action == "consolidate":
+                most = step.with_.get("max_moves", 0)
+                moves += self._most(most) if isinstance(most, str) else most if isinstance(most, int) else 0
+                continue
+            for value in flat(target_values(step)):
+                found = reference(value)
+                one = self.front.inputs.get(found[0]) if found and not found[1] else None
+                values[value] = one.max_items or 1 if one is not None else 1
+        return sum(values.values()) + moves
+
+    def _most(self, value: str) -> int:
+        found = reference(value)
+        one = self.front.inputs.get(found[0]) if found else None
+        return (self.bounds(one)[1] or 0) if one is not None else 0
+
+    # -- prose ------------------------------------------------------------------------------------------------------
+
+    def _prose(self) -> None:
+        lines = self.runbook.prose.split("\n")
+        sections: dict[str, int] = {}
+        heading = ""
+        for number, line in enumerate(lines, self.runbook.prose_line):
+            hidden = unseen(line)
+            if hidden:
+                self._add(number, "hidden-text", f"holds {hidden}", "Delete it: nobody who reads the file can see it")
+            if line.startswith("## "):
+                heading = line[3:].strip()
+                sections.setdefault(heading, 0)
+            elif heading:
+                sections[heading] += len(line.strip())
+        for heading in HEADINGS:
+            if not sections.get(heading):
+                self._add(self.runbook.prose_line, "prose", f"nothing stands under '## {heading}'",
+                          "Write what whoever is on call at night needs to know")  # fmt: skip

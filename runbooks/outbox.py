@@ -1,0 +1,82 @@
+"""What goes out of the cell: messages, written in the transaction that decides on them and sent afterwards.
+
+Sent at least once: a process that ends between sending and saying so sends again, with the same key, by which whoever
+receives can tell. Where a channel leads is in the approval policy, never in a plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, insert, select, update
+
+from runbooks.audit import Audit
+from runbooks.books import OUTBOX
+from runbooks.identity import SYSTEM
+
+if TYPE_CHECKING:
+    from engine.control import Engine
+
+MOST_ATTEMPTS = 8
+FIRST_PAUSE_MS = 2_000
+MOST_AT_ONCE = 20
+Send = Callable[[str, str, str], None]
+"""(channel, key, text): raises OSError, or what else keeps it from being sent."""
+
+
+class Outbox:
+    """The messages of one engine. `send` is set by whoever can reach the channels; until then they wait."""
+
+    def __init__(self, engine: Engine, audit: Audit, clock: Callable[[], int]) -> None:
+        self._engine = engine
+        self._audit = audit
+        self._clock = clock
+        self.send: Send | None = None
+
+    def put(self, connection: Connection, key: str, number: int, channel: str, text: str, now_ms: int) -> None:
+        """In the caller's transaction. The same key again is one message."""
+        if connection.execute(select(OUTBOX.c.key).where(OUTBOX.c.key == key)).first() is None:
+            connection.execute(
+                insert(OUTBOX).values(
+                    key=key, number=number, channel=channel, text=text, created_ms=now_ms, state="waiting",
+                    next_ms=now_ms,
+                )
+            )  # fmt: skip
+
+    def deliver(self) -> None:
+        """Send what is due. What fails is tried again after a pause that doubles, then given up and recorded."""
+        if self.send is None:
+            return
+        now_ms = self._clock()
+        due = (
+            select(OUTBOX)
+            .where((OUTBOX.c.state == "waiting") & (OUTBOX.c.next_ms <= now_ms))
+            .order_by(OUTBOX.c.created_ms)
+            .limit(MOST_AT_ONCE)
+        )
+        for message in self._engine.record(lambda connection: connection.execute(due).mappings().all()):
+            error = ""
+            try:
+                self.send(message["channel"], message["key"], message["text"])
+            except Exception as failed:  # a channel is the world outside: whatever it does, the others go on
+                error = f"{type(failed).__name__}: {failed}"[:300]
+            self._engine.record(
+                lambda connection, message=message, error=error: self._sent(  # type: ignore[misc]
+                    connection, message["key"], message["number"], message["attempts"] + 1, error, now_ms
+                )
+            )
+
+    def _sent(self, connection: Connection, key: str, number: int, attempts: int, error: str, now_ms: int) -> None:
+        given_up = bool(error) and attempts >= MOST_ATTEMPTS
+        state = "sent" if not error else "failed" if given_up else "waiting"
+        connection.execute(
+            update(OUTBOX)
+            .where(OUTBOX.c.key == key)
+            .values(state=state, attempts=attempts, error=error, next_ms=now_ms + (FIRST_PAUSE_MS << attempts))
+        )
+        if state != "waiting":
+            self._audit.append(
+                connection, f"outbox.{state}", SYSTEM, proposal=f"P-{number}" if number else "",
+                data={"key": key, "attempts": attempts, "error": error},
+            )  # fmt: skip

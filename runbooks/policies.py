@@ -1,0 +1,570 @@
+"""The policies of a cell: every version that was in force, how the next one comes into force, and what proves a person.
+
+A change of the policy is voted on like a plan, by what the policy that is in force asks for: it cannot bring about its
+own approval. A key or an account that was once one person's is never another's, so that nobody is two people by being
+named anew.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    UniqueConstraint,
+    insert,
+    select,
+    update,
+)
+
+from engine.errors import JournalError, MusterError, NotFoundError, RefusedError, SpecError
+from runbooks.freezes import FreezeSpec, check_freeze
+from runbooks.identity import OWNER, SYSTEM, Actor, AuthRefused, Signed
+from runbooks.keys import DecisionKind, decision_bytes, public_key, verify
+from runbooks.plan import Party
+from runbooks.policy import BUILT_IN, TEAM, Deed, Policy, Tally, Verdict, Vote, may, tally
+from runbooks.policy_changes import CHANGE_EXPIRY_MS, Change, bindings, change_need, changes, check_successor
+from runbooks.policy_file import check_policy, read_policy
+
+if TYPE_CHECKING:
+    from engine.control import Engine
+    from runbooks.audit import Audit
+
+METADATA = MetaData()
+CELL = Table(
+    "cell_identity", METADATA,
+    Column("one", Integer, primary_key=True, autoincrement=False), Column("id", String, nullable=False),
+)  # fmt: skip
+VERSION = Table(
+    "policy_version", METADATA,
+    Column("seq", Integer, primary_key=True, autoincrement=True),
+    Column("digest", String, nullable=False, index=True), Column("version", Integer, nullable=False),
+    Column("body", LargeBinary, nullable=False), Column("text", LargeBinary, nullable=False),
+    Column("at_ms", BigInteger, nullable=False), Column("by", String, nullable=False),
+)  # fmt: skip
+"""What came into force, in that order; the last one is. `body` is canonical, `text` the file as it was handed in."""
+NONCE = Table(
+    "signature_nonce", METADATA,
+    Column("nonce", String, primary_key=True), Column("at_ms", BigInteger, nullable=False),
+)  # fmt: skip
+"""Of every signature that was accepted. Never pruned: a clock that is set back revives nothing."""
+BOUND = Table(
+    "policy_key", METADATA,
+    Column("key", String, primary_key=True), Column("subject", String, nullable=False),
+)  # fmt: skip
+"""Whose a key is, by its fingerprint: for good."""
+CANDIDATE = Table(
+    "policy_candidate", METADATA,
+    Column("number", Integer, primary_key=True, autoincrement=True),
+    Column("digest", String, nullable=False), Column("version", Integer, nullable=False),
+    Column("based_on", String, nullable=False), Column("body", LargeBinary, nullable=False),
+    Column("text", LargeBinary, nullable=False), Column("state", String, nullable=False, index=True),
+    Column("author", LargeBinary, nullable=False), Column("at_ms", BigInteger, nullable=False),
+)  # fmt: skip
+CHANGE_VOTE = Table(
+    "policy_vote", METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("number", Integer, nullable=False), Column("subject", String, nullable=False),
+    Column("vote", LargeBinary, nullable=False), UniqueConstraint("number", "subject"),
+)  # fmt: skip
+FREEZE = Table(
+    "freeze_by_hand", METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("name", String, nullable=False), Column("body", LargeBinary, nullable=False),
+    Column("by", String, nullable=False), Column("at_ms", BigInteger, nullable=False),
+    Column("ended_ms", BigInteger, nullable=False, default=0), Column("ended_by", String, nullable=False, default=""),
+)  # fmt: skip
+
+MOST_OPEN = 16
+"""New policies that wait for votes at a time."""
+MOST_FREEZES = 100
+CLOCK_TOLERANCE_MS = 60_000
+"""A candidate from further in the future than this is expired: the clock was set back."""
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """A new policy and how its vote stands."""
+
+    id: str
+    """"policy-3"."""
+    revision: int = 0
+    """Its version: what a signature over a vote names as the revision."""
+    digest: str
+    state: str
+    """awaiting, in_force, rejected, expired, superseded (another one came into force first)."""
+    author: str
+    at_ms: int
+    expires_ms: int
+    changes: tuple[Change, ...]
+    needs: int
+    """Votes that are missing."""
+    need: str
+    """Of whom, in words."""
+    signed: bool
+    """The votes must be signed."""
+    alone: bool
+    """Its author may put it in force alone: there is nobody else."""
+    votes: tuple[str, ...]
+    """One line each."""
+
+
+class About(Protocol):
+    """What a decision is about: a proposal as the gate keeps it."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def revision(self) -> int: ...
+    @property
+    def digest(self) -> str: ...
+
+
+class Policies:
+    """Of one engine. `clock` gives wall time in Unix milliseconds; `default` is in force until another one is; `owner`
+    is the account that owns the engine's process."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        audit: Audit,
+        clock: Callable[[], int],
+        default: Policy = TEAM,
+        *,
+        owner: str = OWNER,
+    ) -> None:
+        self._engine = engine
+        self._audit = audit
+        self._clock = clock
+        self._default = default
+        self.owner = owner
+        self._known = {policy.digest(): policy for policy in (default, *BUILT_IN.values())}
+        self._ready = False
+        self._open()
+
+    def _open(self) -> None:
+        try:
+            self._engine.record(self._prepare)
+        except JournalError:
+            return  # Nothing can be done then, but all can be looked at; each use tries again.
+        self._ready = True
+
+    def _prepare(self, connection: Connection) -> None:
+        METADATA.create_all(connection)
+        if connection.execute(select(CELL.c.id)).scalar() is None:
+            connection.execute(insert(CELL).values(one=1, id=secrets.token_hex(16)))
+
+    def _prepared(self, connection: Connection) -> Connection:
+        if not self._ready:
+            self._prepare(connection)
+        return connection
+
+    # -- what is in force ---------------------------------------------------------------------------------------------
+
+    def current(self, connection: Connection) -> Policy:
+        """The policy in force."""
+        newest = select(VERSION.c.digest).order_by(VERSION.c.seq.desc()).limit(1)
+        digest = self._prepared(connection).execute(newest).scalar()
+        return self._default if digest is None else self.get(connection, digest)
+
+    def get(self, connection: Connection, digest: str) -> Policy:
+        """A policy that is or was in force. Raises NotFoundError, and MusterError when it is not what its digest names:
+        somebody changed it outside of Muster."""
+        known = self._known.get(digest)
+        if known is not None:
+            return known
+        query = select(VERSION.c.body).where(VERSION.c.digest == digest).limit(1)
+        body = self._prepared(connection).execute(query).scalar()
+        if body is None:
+            raise NotFoundError(f"no policy {digest[:12]!a} was ever in force", "See `muster policy show`")
+        found = decoded(body)
+        if found is None or found.digest() != digest:
+            raise MusterError(f"policy {digest[:12]} was changed in the database", "Restore the journal from a backup")
+        self._known[digest] = found
+        return found
+
+    def cell(self, connection: Connection) -> str:
+        """Identity of the cell, made at random once: signatures name it."""
+        return str(self._prepared(connection).execute(select(CELL.c.id)).scalar_one())
+
+    # -- who it is ----------------------------------------------------------------------------------------------------
+
+    def proved(
+        self,
+        connection: Connection,
+        actor: Actor,
+        signed: Signed | None,
+        kind: DecisionKind,
+        about: About,
+        verdict: str,
+        now_ms: int,
+    ) -> Actor:
+        """The actor as the signature over a decision proves it; as it is without one. Uses the nonce up. Raises
+        AuthRefused for a signature that does not hold."""
+        if signed is None:
+            return actor
+        return self.authenticated(
+            connection, actor, signed, kind=kind, proposal=about.id, revision=about.revision, digest=about.digest,
+            verdict=verdict, now_ms=now_ms,
+        )  # fmt: skip
+
+    def authenticated(
+        self,
+        connection: Connection,
+        actor: Actor,
+        signed: Signed,
+        *,
+        kind: DecisionKind,
+        proposal: str = "",
+        revision: int = 0,
+        digest: str = "",
+        verdict: str = "",
+        now_ms: int,
+    ) -> Actor:
+        """The person whose signature it is, at the account that the actor came from. Raises AuthRefused."""
+        if actor.kind != "human":
+            raise AuthRefused(f"not human: a {actor.kind} cannot hand in what a person signed", "")
+        person = next((p for p in self.current(connection).people if p.subject == signed.subject), None)
+        if person is None or not person.keys:
+            raise AuthRefused(
+                f"no key is enrolled for {signed.subject[:80]!a}", "Have it enrolled: see `muster operator key`"
+            )
+        message = decision_bytes(
+            kind=kind, subject=signed.subject, nonce=signed.nonce, at_ms=signed.at_ms, proposal=proposal,
+            revision=revision, digest=digest, verdict=verdict, screen=signed.screen, cell=self.cell(connection),
+        )  # fmt: skip
+        key = verify(map(public_key, person.keys), signed, message, now_ms)
+        if connection.execute(select(NONCE.c.nonce).where(NONCE.c.nonce == signed.nonce)).first() is not None:
+            raise AuthRefused("this signature was used before", "Sign again")
+        connection.execute(insert(NONCE).values(nonce=signed.nonce, at_ms=now_ms))
+        return msgspec.structs.replace(actor, subject=person.subject, signed=True, key=key.fingerprint)
+
+    # -- the next one -------------------------------------------------------------------------------------------------
+
+    def propose(self, actor: Actor, text: bytes, name: str = "policy", signed: Signed | None = None) -> Candidate:
+        """Put the policy of a file to the vote. Raises SpecError for one that may not be, and RefusedError."""
+        return self._propose(actor, read_policy(text, name), text, signed)
+
+    def propose_built_in(self, actor: Actor, name: str, signed: Signed | None = None) -> Candidate:
+        """The rules and limits of a built-in policy, for the people, services, freezes and channels that are there."""
+        built_in = BUILT_IN.get(name)
+        if built_in is None:
+            raise NotFoundError(f"there is no policy {name[:40]!a}", f"Built in are {' and '.join(BUILT_IN)}")
+        now = self._engine.record(self.current)
+        made = msgspec.structs.replace(
+            built_in, version=now.version + 1, people=now.people, services=now.services, freezes=now.freezes,
+            channels=now.channels, break_glass=now.break_glass,
+        )  # fmt: skip
+        check_policy(made)
+        return self._propose(actor, made, b"", signed)
+
+    def _propose(self, actor: Actor, new: Policy, text: bytes, signed: Signed | None) -> Candidate:
+        def write(connection: Connection) -> int:
+            now_ms, now = self._clock(), self.current(connection)
+            who = self._who(connection, actor, signed, "", new, "propose", now_ms)
+            self._refuse_unless(now, who, "policy")
+            bound = {row.key: row.subject for row in connection.execute(select(BOUND))}
+            check_successor(now, new, bound | bindings(now))
+            digest = new.digest()
+            self._close_expired(connection, now_ms)
+            is_open = connection.execute(
+                select(CANDIDATE.c.number, CANDIDATE.c.digest).where(CANDIDATE.c.state == "awaiting")
+            ).all()
+            if any(row.digest == digest for row in is_open):
+                raise RefusedError("this policy waits for votes already", "See `muster policy show`")
+            if len(is_open) >= MOST_OPEN:
+                raise RefusedError(f"{MOST_OPEN} new policies wait for votes already", "Reject some of them")
+            author = Party(subject=who.subject, kind=who.kind, account=who.account, signed=who.signed)
+            made = insert(CANDIDATE).values(
+                digest=digest, version=new.version, based_on=now.digest(), body=new.canonical(), text=text,
+                state="awaiting", author=msgspec.json.encode(author), at_ms=now_ms,
+            )  # fmt: skip
+            number = int(connection.execute(made.returning(CANDIDATE.c.number)).scalar_one())
+            self._audit.append(
+                connection, "policy.proposed", who, policy_digest=digest,
+                data={
+                    "candidate": f"policy-{number}", "version": new.version, "based_on": now.digest(),
+                    "changes": [change.text for change in changes(now, new)], **_kept(signed),
+                },
+            )  # fmt: skip
+            return number
+
+        return self.candidate(self._on_record(actor, write))
+
+    def vote(
+        self, actor: Actor, candidate: str, digest: str, verdict: Verdict, signed: Signed | None = None
+    ) -> Candidate:
+        """Vote on a new policy; the last yes that is needed puts it in force. Raises NotFoundError, and RefusedError
+        for another digest, one that is not open any more, and a vote that does not count."""
+
+        def write(connection: Connection) -> int:
+            now_ms, now = self._clock(), self.current(connection)
+            self._close_expired(connection, now_ms)
+            row = self._row(connection, candidate)
+            new = self._new(row)
+            if digest != row.digest:
+                raise RefusedError(
+                    f"the digest given is not that of {candidate}", "Look at it again: muster policy show"
+                )
+            if row.state != "awaiting":
+                raise RefusedError(f"{candidate} is {row.state.replace('_', ' ')}", "Propose it again")
+            if row.based_on != now.digest():
+                raise RefusedError(f"{candidate} was made for another policy than is in force", "Propose it again")
+            who = self._who(connection, actor, signed, candidate, new, verdict, now_ms)
+            vote = Vote(
+                subject=who.subject, kind=who.kind, account=who.account, key=who.key if signed else "",
+                verdict=verdict, at_ms=now_ms,
+            )  # fmt: skip
+            before = self._votes(connection, row.number)
+            if any(other.subject == who.subject for other in before):
+                raise RefusedError(f"{who.subject} has voted on {candidate} already", "")
+            counted = self._tally(now, row, (*before, vote))
+            if counted.why_not[-1]:
+                raise RefusedError(f"your vote on {candidate} does not count: {counted.why_not[-1]}", counted.wanted)
+            connection.execute(
+                insert(CHANGE_VOTE).values(number=row.number, subject=who.subject, vote=msgspec.json.encode(vote))
+            )
+            self._audit.append(
+                connection, "policy.vote", who, policy_digest=digest,
+                data={"candidate": candidate, "verdict": verdict, **_kept(signed)},
+            )  # fmt: skip
+            if verdict == "reject":
+                self._close(connection, row.number, "rejected")
+            elif not counted.missing:
+                self._put_in_force(connection, row, now, new, who, now_ms)
+            return int(row.number)
+
+        return self.candidate(self._on_record(actor, write))
+
+    def candidate(self, number: int) -> Candidate:
+        """How one stands."""
+        return self._engine.record(
+            lambda connection: self._shown(connection, self._row(connection, f"policy-{number}"))
+        )
+
+    def candidates(self, connection: Connection) -> tuple[Candidate, ...]:
+        """Those that wait for votes, newest first."""
+        query = select(CANDIDATE).where(CANDIDATE.c.state == "awaiting").order_by(CANDIDATE.c.number.desc())
+        rows = self._prepared(connection).execute(query).all()
+        now_ms = self._clock()
+        return tuple(self._shown(connection, row) for row in rows if not _expired(row.at_ms, now_ms))
+
+    def text(self, connection: Connection) -> bytes:
+        """The file of the policy in force as it was handed in; empty for one that is built in."""
+        newest = select(VERSION.c.text).order_by(VERSION.c.seq.desc()).limit(1)
+        return bytes(self._prepared(connection).execute(newest).scalar() or b"")
+
+    def _put_in_force(
+        self, connection: Connection, row: Any, old: Policy, new: Policy, who: Actor, now_ms: int
+    ) -> None:
+        connection.execute(
+            insert(VERSION).values(
+                digest=row.digest, version=new.version, body=row.body, text=row.text, at_ms=now_ms, by=who.subject
+            )
+        )
+        known = set(connection.execute(select(BOUND.c.key)).scalars())
+        for key, subject in sorted((bindings(old) | bindings(new)).items()):
+            if key not in known:
+                connection.execute(insert(BOUND).values(key=key, subject=subject))
+        self._close(connection, row.number, "in_force")
+        connection.execute(update(CANDIDATE).where(CANDIDATE.c.state == "awaiting").values(state="superseded"))
+        need = change_need(old)
+        self._audit.append(
+            connection, "policy.changed", who, policy_digest=row.digest,
+            data={
+                "candidate": f"policy-{row.number}", "before": old.digest(), "version": new.version, "mode": new.mode,
+                "alone": need.self_ok, "changes": [change.text for change in changes(old, new)],
+                "loosens": [change.text for change in changes(old, new) if change.loosens],
+            },
+        )  # fmt: skip
+        had, has = bindings(old), bindings(new)
+        for key in sorted(had.keys() ^ has.keys()):
+            type_ = "key.enrolled" if key in has else "key.revoked"
+            data = {"key": key, "of": has.get(key) or had[key]}
+            self._audit.append(connection, type_, who, policy_digest=row.digest, data=data)
+
+    def _row(self, connection: Connection, candidate: str) -> Any:
+        number = candidate.removeprefix("policy-")
+        row = None
+        if candidate.startswith("policy-") and number.isascii() and number.isdigit() and len(number) < 16:
+            query = select(CANDIDATE).where(CANDIDATE.c.number == int(number))
+            row = self._prepared(connection).execute(query).first()
+        if row is None:
+            raise NotFoundError(f"there is no new policy {candidate[:40]!a}", "See `muster policy show`")
+        return row
+
+    def _new(self, row: Any) -> Policy:
+        found = decoded(row.body)
+        if found is None or found.digest() != row.digest:
+            raise MusterError(f"policy-{row.number} was changed in the database", "Propose it again")
+        return found
+
+    def _votes(self, connection: Connection, number: int) -> tuple[Vote, ...]:
+        query = select(CHANGE_VOTE.c.vote).where(CHANGE_VOTE.c.number == number).order_by(CHANGE_VOTE.c.id)
+        return tuple(msgspec.json.decode(vote, type=Vote) for vote in connection.execute(query).scalars())
+
+    def _tally(self, now: Policy, row: Any, votes: tuple[Vote, ...]) -> Tally:
+        author = msgspec.json.decode(row.author, type=Party)
+        return tally(now, votes, author, "", change_need(now), owner=self.owner)
+
+    def _shown(self, connection: Connection, row: Any) -> Candidate:
+        now = self.current(connection)
+        new = self._new(row)
+        based_on = self.get(connection, row.based_on)
+        need = change_need(now)
+        votes = self._votes(connection, row.number)
+        counted = self._tally(now, row, votes)
+        waits = row.state == "awaiting"
+        return Candidate(
+            id=f"policy-{row.number}",
+            revision=new.version,
+            digest=row.digest,
+            state=row.state,
+            author=msgspec.json.decode(row.author, type=Party).subject,
+            at_ms=row.at_ms,
+            expires_ms=row.at_ms + CHANGE_EXPIRY_MS,
+            changes=changes(based_on, new),
+            needs=counted.missing if waits else 0,
+            need=counted.wanted if waits else "",
+            signed=need.signed,
+            alone=need.self_ok,
+            votes=tuple(
+                f"{vote.subject} {vote.verdict}{': does not count, it ' + why if why else ''}"
+                for vote, why in zip(votes, counted.why_not, strict=True)
+            ),
+        )
+
+    def _close_expired(self, connection: Connection, now_ms: int) -> None:
+        waiting = select(CANDIDATE.c.number, CANDIDATE.c.digest, CANDIDATE.c.at_ms).where(
+            CANDIDATE.c.state == "awaiting"
+        )
+        for row in connection.execute(waiting).all():
+            if _expired(row.at_ms, now_ms):
+                self._close(connection, row.number, "expired")
+                data = {"candidate": f"policy-{row.number}"}
+                self._audit.append(connection, "policy.expired", SYSTEM, policy_digest=row.digest, data=data)
+
+    def _close(self, connection: Connection, number: int, state: str) -> None:
+        connection.execute(update(CANDIDATE).where(CANDIDATE.c.number == number).values(state=state))
+
+    # -- freezes by hand ----------------------------------------------------------------------------------------------
+
+    def freezes(self, connection: Connection) -> tuple[FreezeSpec, ...]:
+        """Those that were set by hand and are not ended."""
+        return tuple(spec for spec, _ in self.freezes_by(connection))
+
+    def freezes_by(self, connection: Connection) -> tuple[tuple[FreezeSpec, str], ...]:
+        """The same, each with the subject that set it."""
+        query = select(FREEZE.c.body, FREEZE.c.by).where(FREEZE.c.ended_ms == 0).order_by(FREEZE.c.id)
+        rows = self._prepared(connection).execute(query)
+        return tuple((msgspec.json.decode(row.body, type=FreezeSpec), row.by) for row in rows)
+
+    def freeze(self, actor: Actor, spec: FreezeSpec) -> None:
+        """Stop plans from now on. Raises SpecError, and RefusedError for a name that is taken."""
+        check_freeze(spec)
+
+        def write(connection: Connection) -> None:
+            now_ms, now = self._clock(), self.current(connection)
+            why_not = may(now, actor, "freeze", "T0", spec.scope, owner=self.owner)
+            if why_not:
+                raise RefusedError(f"you may not freeze: {why_not}", "Ask somebody who may")
+            if spec.until_ms is not None and spec.until_ms <= now_ms:
+                raise SpecError("until", "is past", "Give a later end")
+            there = self.freezes(connection)
+            if any(other.name == spec.name for other in (*now.freezes, *there)):
+                raise RefusedError(f"there is a freeze {spec.name} already", "Give another name, or thaw it first")
+            if len(there) >= MOST_FREEZES:
+                raise RefusedError(f"{MOST_FREEZES} freezes are set already", "Thaw those that are over")
+            body = msgspec.json.encode(spec)
+            connection.execute(insert(FREEZE).values(name=spec.name, body=body, by=actor.subject, at_ms=now_ms))
+            self._audit.append(connection, "freeze.set", actor, data=msgspec.to_builtins(spec))
+
+        self._engine.record(write)
+        self._audit.after()
+
+    def thaw(self, actor: Actor, name: str) -> None:
+        """End a freeze that was set by hand: its setter may, and an admin. Raises NotFoundError, RefusedError."""
+
+        def write(connection: Connection) -> None:
+            now = self.current(connection)
+            by = next((by for spec, by in self.freezes_by(connection) if spec.name == name), None)
+            if by is None and any(spec.name == name for spec in now.freezes):
+                raise RefusedError(f"freeze {name} is the policy's", "Propose a policy without it")
+            if by is None:
+                raise NotFoundError(f"there is no freeze {name[:40]!a}", "See `muster freezes`")
+            why_not = may(now, actor, "thaw", owner=self.owner)
+            if why_not and by != actor.subject:
+                raise RefusedError(f"you may not thaw {name}, which {by} set: {why_not}", "Ask an admin")
+            where = (FREEZE.c.name == name) & (FREEZE.c.ended_ms == 0)
+            ended = {"ended_ms": self._clock(), "ended_by": actor.subject}
+            connection.execute(update(FREEZE).where(where).values(**ended))
+            self._audit.append(connection, "freeze.ended", actor, data={"name": name})
+
+        self._engine.record(write)
+        self._audit.after()
+
+    # -- ground -------------------------------------------------------------------------------------------------------
+
+    def _who(
+        self, connection: Connection, actor: Actor, signed: Signed | None, candidate: str, new: Policy, verdict: str,
+        now_ms: int,
+    ) -> Actor:  # fmt: skip
+        if signed is None:
+            return actor
+        return self.authenticated(
+            connection, actor, signed, kind="policy", proposal=candidate, revision=new.version, digest=new.digest(),
+            verdict=verdict, now_ms=now_ms,
+        )  # fmt: skip
+
+    def _refuse_unless(self, policy: Policy, actor: Actor, deed: Deed) -> None:
+        why_not = may(policy, actor, deed, owner=self.owner)
+        if why_not:
+            raise RefusedError(f"you may not change the {deed}: {why_not}", "Ask an admin")
+
+    def _on_record(self, actor: Actor, write: Callable[[Connection], int]) -> int:
+        """`write` in a transaction; a refusal is recorded in one of its own."""
+        try:
+            number = self._engine.record(write)
+        except AuthRefused as error:
+            self.refused(actor, error)
+            raise
+        except RefusedError as error:
+            data = {"deed": "policy", "why": error.problem[:500]}
+            self._engine.record(lambda connection: self._audit.append(connection, "command.refused", actor, data=data))
+            raise
+        self._audit.after(at_once=True)
+        return number
+
+    def refused(self, actor: Actor, error: AuthRefused, proposal: str = "") -> None:
+        """Record a claim that does not hold, after the transaction it was refused in."""
+        self._engine.record(
+            lambda connection: self._audit.append(
+                connection, "auth.refused", actor, proposal=proposal, data={"why": error.problem[:500]}
+            )
+        )
+
+
+def _expired(at_ms: int, now_ms: int) -> bool:
+    return not at_ms - CLOCK_TOLERANCE_MS <= now_ms < at_ms + CHANGE_EXPIRY_MS
+
+
+def _kept(signed: Signed | None) -> dict[str, object]:
+    """A signature as the audit keeps it, so that anybody can check it again."""
+    return {} if signed is None else {"signed": msgspec.to_builtins(signed)}
+
+
+def decoded(body: bytes) -> Policy | None:
+    """A policy as it was kept; None when it is none."""
+    try:
+        return msgspec.json.decode(body, type=Policy)
+    except msgspec.MsgspecError:
+        return None

@@ -1,0 +1,415 @@
+"""What a plan's targets are like now: read from the engine before it is shown, before it is done, and afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from engine.errors import NotFoundError, RefusedError, SpecError
+from engine.model import RESOURCES, check_id
+from engine.query import Overview, Query, Term, WorkloadDetail
+from runbooks import catalog, risk, sizes
+from runbooks.amounts import listed
+from runbooks.catalog import Action
+from runbooks.plan import Act, Difference, QueueChange, RequestChange, Target
+from runbooks.specs import differences
+
+if TYPE_CHECKING:
+    from engine.control import Engine
+
+MAX_TARGETS = 1_000
+"""Of one act."""
+MAX_COMMENT = 500
+"""Characters of a reason or a comment."""
+MAX_PERSON = 128
+"""Characters of a name or subject."""
+MOST_ROWS = 10_000
+"""Rows asked for at a time."""
+STOPS = frozenset(("requeued", "suspended", "finished", "failed", "cancelled"))
+"""What ends an attempt, in a workload's history."""
+
+
+def difference(row: Action, shown: Target, now: Target) -> Difference | None:
+    """How a target differs, in what the proposal showed and the action depends on; None when it does not."""
+
+    def found(was: str, is_: str, text: str) -> Difference:
+        return Difference(what=shown.id, shown=was, now=is_, text=text)
+
+    if shown.queue is not None and now.queue is not None and now.queue != shown.queue:
+        changes = tuple(differences(shown.queue, now.queue))
+        was, is_ = (", ".join(f"{change.what} {getattr(change, side)}" for change in changes) for side in ("was", "to"))
+        return found(was, is_, changed_meanwhile(shown.id, QueueChange(was=shown.queue, to=now.queue)))
+    if (now.price_microusd_hour, now.budget) != (shown.price_microusd_hour, shown.budget):
+        return found("another price or budget", "changed", f"{shown.id} was changed meanwhile")
+    if shown.autoscaling != now.autoscaling or (
+        shown.size is not None
+        and now.size is not None
+        and (shown.size.scaling, shown.size.set_for) != (now.size.scaling, now.size.set_for)
+    ):
+        return found("other settings", "changed", f"{shown.id} was changed meanwhile")
+    if now.reservation != shown.reservation:
+        return found("another reservation", "changed", f"{shown.id} was shown as another reservation")
+    if now.state != shown.state and row.name != "set_quota":
+        return found(shown.state, now.state, f"{shown.id} was shown as {shown.state} and is {now.state} now")
+    if now.attempts != shown.attempts:
+        was, is_ = f"attempt {shown.attempts}", f"attempt {now.attempts}"
+        return found(was, is_, f"{shown.id} was shown in {was} and is in {is_} now")
+    if row.name == "resize" and now.asks != shown.asks:
+        return found("another request", "changed", f"{shown.id} was shown with another request")
+    if row.name == "consolidate" and now.nodes != shown.nodes:
+        was, is_ = f"on {listed(shown.nodes)}", f"on {listed(now.nodes)}"
+        return found(was, is_, f"{shown.id} was shown {was} and is {is_} now")
+    if now.was != shown.was:
+        return found(shown.was, now.was, f"{shown.id} was shown in {shown.was} and is in {now.was} now")
+    if row.name in ("drain", "interrupt", "drain_queue", "set_quota"):
+        # Work that left since makes it milder than was approved; work that arrived would be stopped unseen.
+        seen = set(shown.work)
+        arrived = tuple(id_ for id_ in now.work if id_ not in seen)
+        if arrived:
+            text = f"{shown.id} has work now that was not shown: {listed(arrived)}"
+            return found(f"{len(shown.work)} workloads", f"{len(now.work)} workloads", text)
+    return None
+
+
+def changed_meanwhile(name: str, change: QueueChange) -> str:
+    """As in "research was changed meanwhile: nominal gpu 32 GPU -> 48 GPU"."""
+    found = (f"{what} {was} -> {to}" for what, was, to in differences(change.was, change.to))
+    return f"{name} was changed meanwhile: {', '.join(found)}"
+
+
+def checked_targets(row: Action, targets: Sequence[str]) -> tuple[str, ...]:
+    """Explicit ids in the order given, without repeats. Patterns are not ids, so "all" cannot be said by accident."""
+    if isinstance(targets, str):
+        raise SpecError("targets", "is one text", "Give a list of ids")
+    ids = tuple(dict.fromkeys(targets))
+    if not ids:
+        raise SpecError("targets", "is empty", f"Name each {row.kind}")
+    if len(ids) > MAX_TARGETS:
+        raise too_many(len(ids))
+    for i, id_ in enumerate(ids):
+        check_id(id_, f"targets[{i}]")
+    return ids
+
+
+def members(engine: Engine, row: Action, ids: tuple[str, ...]) -> tuple[str, ...]:
+    """The ids with that of an array replaced by those of its members that the action applies to, so that a plan names
+    each workload it touches. An array none of whose members it applies to stays, and is refused by name."""
+    if row.kind != "workload":
+        return ids
+    known = read_workloads(engine, ids)
+    states = tuple(Term("state", "=", state) for state in sorted(row.states))
+    found: dict[str, None] = {}
+    for id_ in ids:
+        if id_ in known:
+            found[id_] = None
+            continue
+        where = (Term("array", "=", id_), *states)
+        page = engine.query(Query(kind="workloads", columns=("id",), where=where, limit=MAX_TARGETS))
+        if page.matched > MAX_TARGETS:
+            raise SpecError("targets", f"{id_} has {page.matched:,} such members", "Name some of them")
+        found |= dict.fromkeys([values[0] for values in page.rows] or [id_])
+    if len(found) > MAX_TARGETS:
+        raise too_many(len(found))
+    return tuple(found)
+
+
+def too_many(count: int) -> SpecError:
+    return SpecError("targets", f"{count:,} targets", f"Give at most {MAX_TARGETS:,} at a time")
+
+
+def check_text(value: str, where: str, most: int) -> None:
+    """Kept in the audit for ever and shown on terminals: one printable line of bounded length."""
+    if len(value) > most:
+        raise SpecError(where, f"{len(value):,} characters", f"Give at most {most}")
+    if not value.isprintable():
+        raise SpecError(where, "has characters that cannot be printed", "Give one line of plain text")
+
+
+def refuse_inapplicable(row: Action, targets: tuple[Target, ...]) -> None:
+    found = [text for target in targets if (text := catalog.why_not(row, target))]
+    if found:
+        raise RefusedError(f"cannot {row.name}: {'; '.join(found)}", row.otherwise)
+
+
+def refuse_outdated(act: Act, targets: tuple[Target, ...]) -> None:
+    """A change of a queue is refused when it starts from what the queue no longer has, and when it changes nothing. A
+    move is refused when the workload is no longer where it was to be moved from."""
+    for move, target in zip(act.moves, targets, strict=False):
+        if not set(target.nodes).issubset(move.was):
+            raise RefusedError(
+                f"{move.id} was to be moved from {listed(move.was)} and is on {listed(target.nodes)} now",
+                "Plan the moves again: muster consolidate",
+            )
+    if act.resize is not None:
+        refuse_same_request(act.resize, targets)
+    if act.money is not None and (act.money.price_microusd_hour, act.money.budget) in (
+        (targets[0].price_microusd_hour, None),
+        (None, targets[0].budget),
+    ):
+        raise RefusedError(f"{targets[0].id} has exactly that", "Nothing needs doing")
+    if act.scaling is not None and len(set(sizes.was_and_to(act, targets[0].size, targets[0].autoscaling))) == 1:
+        raise RefusedError(f"{targets[0].id} has exactly that", "Nothing needs doing")
+    refuse_same_setting(act, targets)
+    approved = [target.id for target in targets if act.action == "approve_spending" and target.approved]
+    if approved:
+        raise RefusedError(f"the spending of {listed(tuple(approved))} is approved already", "Leave it out")
+    if act.queue is None:
+        return
+    present = targets[0].queue
+    if present is not None and present != act.queue.was:
+        text = changed_meanwhile(targets[0].id, QueueChange(was=act.queue.was, to=present))
+        raise RefusedError(text, "Look at the queue again, then ask for the change again")
+    if act.queue.to == act.queue.was:
+        raise RefusedError(f"{targets[0].id} has exactly that", "Nothing needs doing")
+
+
+def refuse_same_setting(act: Act, targets: tuple[Target, ...]) -> None:
+    """Raises RefusedError naming the targets that have what they shall get already."""
+    same: tuple[str, ...] = ()
+    if act.action in ("set_priority", "move"):
+        same = tuple(target.id for target in targets if target.was == act.to)
+    if act.canary is not None:
+        wanted = act.canary.policy or act.canary.order
+        same = tuple(t.id for t in targets if wanted == (t.queue.order if t.queue is not None else t.state))
+    if same:
+        raise RefusedError(f"{listed(same)} has exactly that", "Leave it out; nothing needs doing")
+
+
+def refuse_same_request(change: RequestChange, targets: tuple[Target, ...]) -> None:
+    """Raises RefusedError naming the workloads that ask for exactly that."""
+    same = [
+        target.id
+        for target in targets
+        for group, request in target.asks
+        if change.group in ("", group) and request | change.request == request
+    ]
+    if same:
+        raise RefusedError(f"{listed(tuple(same))} asks for exactly that", "Leave it out; nothing needs doing")
+
+
+def read(engine: Engine, row: Action, act: Act, *, executed: bool = False) -> tuple[Target, ...]:
+    """The targets as they are now, in the order given. Raises NotFoundError naming every one that does not exist, and
+    RefusedError when the engine refuses what the plan does with a queue. `executed`: the plan is done, and what it
+    would do once more does not matter."""
+    ids = act.targets
+    match row.kind:
+        case "policy":
+            return (Target(id=ids[0], state=engine.overview().policy, work=displaced(engine, act, executed)),)
+        case "channel" | "review":
+            return tuple(Target(id=id_, state="known") for id_ in ids)
+        case "canary" if act.canary is not None and act.canary.policy is not None:
+            return read_cell(engine, act, executed)
+        case "canary":
+            found = read_queues(engine, act, executed)
+        case "reservation":
+            absent_is_well = row.name == "reserve" or executed
+            return tuple(read_reservation(engine, act, id_, absent_is_well) for id_ in ids)
+        case "queue":
+            found = read_queues(engine, act, executed)
+        case "workload":
+            found = read_workloads(engine, ids, row)
+            if row.name in risk.DISPLACING and ids[0] in found:
+                found[ids[0]] = msgspec.structs.replace(found[ids[0]], work=displaced(engine, act, executed))
+        case "node":
+            found = read_nodes(engine, ids)
+        case "pool":
+            found = {
+                pool.name: Target(
+                    id=pool.name, state="priced", price_microusd_hour=pool.price_microusd_hour, count=pool.nodes
+                )
+                for pool in engine.overview().pools
+            }
+        case "scaling":
+            found = read_sizes(engine, row)
+        case "budget":
+            found = read_budgets(engine, ids)
+            if row.name == "set_budget" or executed:
+                found |= {id_: Target(id=id_, state="not set") for id_ in ids if id_ not in found}
+    missing = [id_ for id_ in ids if id_ not in found]
+    if missing:
+        kind = {"scaling": "pool", "canary": "queue"}.get(row.kind, row.kind)
+        raise NotFoundError(f"no such {kind}: {', '.join(missing)}", f"Check the ids against the {kind} list")
+    return tuple(found[id_] for id_ in ids)
+
+
+def read_queues(engine: Engine, act: Act, executed: bool) -> dict[str, Target]:
+    """Name -> reading, for those that exist."""
+    found: dict[str, Target] = {}
+    for name in act.targets:
+        try:
+            queue = engine.queue(name)
+        except NotFoundError:
+            continue
+        work: tuple[str, ...] = ()
+        if act.action == "drain_queue":
+            work = bound_work(engine, queue.leaves)
+        elif act.queue is not None and act.queue.over != "keep" and not executed:
+            work = evicted(engine, act)
+        elif act.canary is not None and name == act.targets[0]:
+            work = displaced(engine, act, executed)
+        found[name] = Target(id=name, state=queue.mode, work=work, queue=queue.spec)
+    return found
+
+
+def bound_work(engine: Engine, queues: tuple[str, ...]) -> tuple[str, ...]:
+    """Ids of the placed and running workloads of these queues."""
+    states = tuple(Term("state", "=", state) for state in sorted(catalog.BOUND))
+    found: list[str] = []
+    for name in queues:
+        where = (Term("queue", "=", name), *states)
+        query = Query(kind="workloads", columns=("id",), where=where, limit=MOST_ROWS)
+        page = engine.query(query)
+        found += [row[0] for row in page.rows]
+        while page.rows and len(found) < page.matched:
+            page = engine.query(msgspec.structs.replace(query, offset=len(found)))
+            found += [row[0] for row in page.rows]
+    return tuple(found)
+
+
+def evicted(engine: Engine, act: Act) -> tuple[str, ...]:
+    """Ids of the workloads that would lose their places to a change of a queue, as a fork finds."""
+    return engine.fork().command(catalog.command(act)).changed[len(act.targets) :]
+
+
+def displaced(engine: Engine, act: Act, executed: bool) -> tuple[str, ...]:
+    """Ids of workloads besides the targets that have to give way because of the act, in the next cycles, as two forks
+    find: one on which it is done, one on which it is not."""
+    if executed:
+        return ()
+    with_it, without = engine.fork(), engine.fork()
+    with_it.command(catalog.command(act))
+    for fork in (with_it, without):
+        fork.settle()
+    w, other = with_it.state.workloads, without.state.workloads
+    gone = leaving(with_it.state) & ~leaving(without.state)[: len(w.ids)]
+    gone &= np.isin(view(engine.state.workloads.state), BOUND)
+    targets = set(act.targets)
+    assert len(w.ids) == len(other.ids), "an act submits no work"
+    return tuple(id_ for row in np.flatnonzero(gone).tolist() if (id_ := w.ids[row]) not in targets)
+
+
+def read_cell(engine: Engine, act: Act, executed: bool) -> tuple[Target, ...]:
+    """The cell, as what policies are tried on. Raises NotFoundError for another name."""
+    overview = engine.overview()
+    if act.targets != (overview.cell,):
+        raise NotFoundError(
+            f"'{act.targets[0]}' is not this cell", f"A policy is tried on the whole cell: name {overview.cell}"
+        )
+    return (Target(id=overview.cell, state=overview.policy, work=displaced(engine, act, executed)),)
+
+
+def read_reservation(engine: Engine, act: Act, name: str, absent_is_well: bool) -> Target:
+    """Raises NotFoundError for one that is not made, unless that is well, and for a node it names that there is not."""
+    try:
+        reservation = engine.reservation(name)
+    except NotFoundError:
+        if not absent_is_well:
+            raise
+        wanted = read_nodes(engine, act.reservation.nodes if act.reservation is not None else ())
+        keeps = tuple((node.id, node.pool, node.gpu_milli) for node in wanted.values())
+        return Target(id=name, state="not made", keeps=keeps)
+    return Target(id=name, state="made", reservation=reservation)
+
+
+def read_workloads(engine: Engine, ids: Sequence[str], row: Action | None = None) -> dict[str, Target]:
+    """Id -> reading, for those that exist. `row`: the action that they are read for."""
+    found: dict[str, Target] = {}
+    for id_ in ids:
+        try:
+            work = engine.workload(id_)
+        except NotFoundError:
+            continue
+        found[id_] = Target(
+            id=id_,
+            state=work.state,
+            attempts=work.attempts,
+            tenant=work.tenant,
+            gpu_milli=sum(group.count * group.gpu_milli for group in work.groups),
+            cpu_milli=sum(group.count * group.cpu_milli for group in work.groups),
+            unsaved_ms=work.loss_ms,
+            worked_ms=worked(work),
+            nodes=tuple(sorted({place.node for place in work.placement})),
+            approved=work.spending_approved,
+            asks=tuple((group.name, {name: getattr(group, name) for name in RESOURCES}) for group in work.groups),
+            was=replaced(row, work),
+        )
+    return found
+
+
+def replaced(row: Action | None, work: WorkloadDetail) -> str:
+    """What the action gives a workload something else for."""
+    name = "" if row is None else row.name
+    return work.priority_class if name == "set_priority" else work.queue if name == "move" else ""
+
+
+def worked(work: WorkloadDetail) -> int:
+    """Milliseconds a workload has run in all its attempts, by its history."""
+    total, since = 0, None
+    for item in work.history:
+        if item.what in STOPS and since is not None:
+            total += item.at_ms - since
+            since = None
+        elif item.what == "running":
+            since = item.at_ms
+    return total if since is None else total + work.now_ms - since
+
+
+def read_nodes(engine: Engine, ids: Sequence[str]) -> dict[str, Target]:
+    """Id -> reading, for those that exist."""
+    found: dict[str, Target] = {}
+    for id_ in ids:
+        try:
+            node = engine.node(id_)
+        except NotFoundError:
+            continue
+        found[id_] = Target(
+            id=id_,
+            state=node.state,
+            pool=node.pool,
+            gpu_milli=node.capacity.get("gpu_milli", 0),
+            work=tuple(work for work, _ in node.workloads),
+        )
+    return found
+
+
+def read_sizes(engine: Engine, row: Action) -> dict[str, Target]:
+    """Name -> reading, of all pools; or of the autoscaler."""
+    report = engine.scaling()
+    if row.name == "set_autoscaling":
+        return {sizes.AUTOSCALER: Target(id=sizes.AUTOSCALER, state="set", autoscaling=report.settings)}
+    pools = {pool.name: pool for pool in engine.overview().pools}
+    found = {}
+    for size in report.pools:
+        state = "fixed" if size.scaling is None else "growing"
+        found[size.pool] = Target(id=size.pool, state=state, size=size)
+        if (pool := pools.get(size.pool)) is not None:
+            found[size.pool] = msgspec.structs.replace(
+                found[size.pool],
+                gpu_milli=pool.capacity.get("gpu_milli", 0) // max(1, pool.nodes),
+                price_microusd_hour=pool.price_microusd_hour,
+            )
+    return found
+
+
+def read_budgets(engine: Engine, names: Sequence[str]) -> dict[str, Target]:
+    """Name -> reading, for those that are set."""
+    specs = {line.spec.name: line.spec for line in engine.budgets().budgets}
+    return {name: Target(id=name, state="set", budget=specs[name]) for name in names if name in specs}
+
+
+def read_work(engine: Engine, row: Action, targets: tuple[Target, ...]) -> dict[str, Target]:
+    """The workloads that would be stopped besides the targets. A gang on several nodes is read, and counted, once."""
+    if row.name not in risk.STOPPING_OTHERS:
+        return {}
+    return read_workloads(engine, tuple(dict.fromkeys(id_ for target in targets for id_ in target.work)))
+
+
+def pool_nodes(overview: Overview) -> dict[str, int]:
+    return {pool.name: pool.nodes for pool in overview.pools}
+
+
+def bound(overview: Overview) -> int:
+    """Workloads that hold capacity."""
+    return sum(overview.states.get(state, 0) for state in catalog.BOUND)

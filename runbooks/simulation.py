@@ -1,0 +1,181 @@
+"""What an act would change, measured on a fork: the words of before and after."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine.money import usd
+from engine.query import Overview, Query, Term
+from runbooks import catalog
+from runbooks.amounts import amount, listed, whole, workloads
+from runbooks.catalog import Action
+from runbooks.plan import Act, Effect, Target
+from runbooks.readings import bound
+
+if TYPE_CHECKING:
+    from engine.control import Engine
+
+SHOWN_STARTS = 1_000
+"""Fresh starts compared by name, before and after."""
+LOSERS = {"cancel": "Cancelled with work done", "suspend": "Suspended from running", "consolidate": "Moved"}
+"""By action, what becomes of the work that it stops."""
+
+
+class Trial:
+    """A fork on which the acts of one plan are done in their order.
+
+    The fork runs a cycle before it is looked at: what was about to start anyway is not the plan's doing.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.fork = engine.fork()
+        self.fork.settle()
+        self._before = self.fork.overview()
+        self._started = starts(self.fork)
+        self._special: list[Effect] = []
+        self._moved: set[str] = set()
+        self._lost: dict[str, list[tuple[Action, Target]]] = {}
+
+    def do(self, row: Action, act: Act, touched: list[Target]) -> None:
+        """Raises RefusedError when the engine refuses it there. `touched` are the targets and what it stops besides."""
+        fork = self.fork
+        if row.command is None:
+            return
+        excess, spent = over(fork, act), spending(fork, row, act)
+        fragments = fragmented(fork.overview()) if act.moves else ""
+        fork.command(catalog.command(act))
+        fork.settle()
+        if act.moves:
+            self._moved.update(act.targets)
+            self._note("GPU fragmentation", fragments, fragmented(fork.overview()))
+        if excess != over(fork, act):
+            self._note("Above what it may use", excess, over(fork, act))
+        for (label, before), (_, after) in zip(spent, spending(fork, row, act), strict=True):
+            self._note(label, before, after)
+        stops = [(row, target) for target in touched if catalog.loses_work(row, target)]
+        if stops:
+            self._lost.setdefault(LOSERS.get(row.name, "Requeued"), []).extend(stops)
+
+    def effects(self) -> tuple[Effect, ...]:
+        """What all of it has changed."""
+        effects = compare(self._before, self.fork.overview()) + self._special
+        for label, stops in self._lost.items():
+            by_id = {target.id: (row, target) for row, target in stops}
+            effects.append(Effect(label=label, before="none", after=workloads(len(by_id))))
+        if self._lost:
+            stopped = {target.id: (row, target) for stops in self._lost.values() for row, target in stops}
+            effects.append(Effect(label="Work lost, if now", before="none", after=catalog.lost_by(stopped.values())))
+        names, count = starts(self.fork)
+        # What is moved starts anew, but it ran before.
+        others = tuple(id_ for id_ in names if id_ not in self._moved)
+        effects += compare_starts(self._started, (others, count - len(names) + len(others)))
+        return tuple(effects)
+
+    def dearer_microusd_hour(self) -> int:
+        """By how much the cell costs more an hour."""
+        return max(0, self.fork.overview().cost_microusd_hour - self._before.cost_microusd_hour)
+
+    def _note(self, label: str, before: str, after: str) -> None:
+        self._special.append(Effect(label=label, before=before, after=after))
+
+
+def over(fork: Engine, act: Act) -> str:
+    """What the queue of the plan draws above what it may."""
+    if act.queue is None:
+        return "none"
+    excess = fork.queue(act.queue.to.name).over
+    pairs = ((key.rpartition("/"), quantity) for key, quantity in excess.items())
+    return ", ".join(f"{pool}{slash}{amount(name, quantity)}" for (pool, slash, name), quantity in pairs) or "none"
+
+
+def spending(fork: Engine, row: Action, act: Act) -> list[tuple[str, str]]:
+    """Of the budgets that the plan changes: what is spent, and what waits because of that."""
+    if row.kind != "budget":
+        return []
+    lines = {line.spec.name: line for line in fork.budgets().budgets}
+    found = []
+    for name in act.targets:
+        line = lines.get(name)
+        spent, waiting = "no budget", 0
+        if line is not None:
+            spent = f"{usd(line.spent_microusd)} of {usd(line.spec.limit_microusd)}, {line.stage}"
+            waiting = line.waiting
+        found += [(f"Spent of {name}", spent), (f"Wait for {name}", workloads(waiting) if waiting else "none")]
+    return found
+
+
+def compare(before: Overview, after: Overview) -> list[Effect]:
+    """The figures of every plan, and those others that change."""
+    unit = scarce(before)[1]
+    always = [
+        Effect(label="Waiting", before=in_state(before, "queued"), after=in_state(after, "queued")),
+        Effect(label="Running", before=running(before), after=running(after)),
+        Effect(label=f"{unit} in use", before=in_use(before), after=in_use(after)),
+        Effect(label=f"{unit} free", before=free(before), after=free(after)),
+    ]
+    others = [
+        Effect(label="On hold", before=in_state(before, "held"), after=in_state(after, "held")),
+        Effect(label="Suspended", before=in_state(before, "suspended"), after=in_state(after, "suspended")),
+        Effect(label="Nodes taking work", before=nodes_ready(before), after=nodes_ready(after)),
+        Effect(label="Cost an hour", before=usd(before.cost_microusd_hour), after=usd(after.cost_microusd_hour)),
+    ]
+    return always + [effect for effect in others if effect.before != effect.after]
+
+
+def fragmented(overview: Overview) -> str:
+    """Share of the free GPU that the work of the cell could not use."""
+    ppm = overview.fragmentation_ppm
+    return "unknown" if ppm is None else f"{ppm / 10_000:.1f}%"
+
+
+def in_state(overview: Overview, state: str) -> str:
+    return f"{overview.states.get(state, 0):,}"
+
+
+def running(overview: Overview) -> str:
+    return f"{bound(overview):,}"
+
+
+def nodes_ready(overview: Overview) -> str:
+    return f"{sum(pool.ready for pool in overview.pools):,}"
+
+
+def scarce(overview: Overview) -> tuple[str, str]:
+    """The resource people count in: GPU where the cell has any, else CPU."""
+    return ("gpu_milli", "GPU") if overview.capacity.get("gpu_milli") else ("cpu_milli", "CPU")
+
+
+def in_use(overview: Overview) -> str:
+    field, _ = scarce(overview)
+    return f"{whole(overview.used.get(field, 0))} of {whole(overview.capacity.get(field, 0))}"
+
+
+def free(overview: Overview) -> str:
+    field, _ = scarce(overview)
+    return whole(overview.capacity.get(field, 0) - overview.used.get(field, 0))
+
+
+def starts(fork: Engine) -> tuple[tuple[str, ...], int]:
+    """Workloads given a place at the fork's present time: ids, at most SHOWN_STARTS of a kind, and how many in all."""
+    waits_for_executor = (Term("state", "=", "placed"),)
+    runs_already = (Term("state", "=", "running"), Term("started", ">=", fork.now_ms))
+    pages = [
+        fork.query(Query(kind="workloads", columns=("id",), where=where, limit=SHOWN_STARTS))
+        for where in (waits_for_executor, runs_already)
+    ]
+    return tuple(row[0] for page in pages for row in page.rows), sum(page.matched for page in pages)
+
+
+def compare_starts(before: tuple[tuple[str, ...], int], after: tuple[tuple[str, ...], int]) -> list[Effect]:
+    (old, old_count), (new, new_count) = before, after
+    if len(old) < old_count or len(new) < new_count:
+        # Cut lists cannot be told apart by name.
+        return [Effect(label="Starts now", before=f"{old_count:,}", after=f"{new_count:,}")]
+    was, is_ = set(old), set(new)
+    gained, missed = tuple(id_ for id_ in new if id_ not in was), tuple(id_ for id_ in old if id_ not in is_)
+    effects = []
+    if gained:
+        effects.append(Effect(label="Starts because of it", before="none", after=listed(gained)))
+    if missed:
+        effects.append(Effect(label="No longer starts now", before=listed(missed), after="none"))
+    return effects

@@ -1,0 +1,183 @@
+"""How a proposal stands: what it still needs, which votes count today, which rules it breaks, and how all of that
+reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from sqlalchemy import Connection, func, or_, select
+
+from runbooks import blast, books, compose, life, limits, policy
+from runbooks.audit import Audit
+from runbooks.books import PROPOSAL, VOTE, Row, Words
+from runbooks.limits import ByTier, Size, Usage
+from runbooks.plan import TIERS, Blast, Plan, Proposal, Sealed, VoteLine
+from runbooks.policies import Policies
+from runbooks.policy import Need, Tally, Vote
+
+if TYPE_CHECKING:
+    from engine.control import Engine
+
+HOUR_MS = 3_600_000
+
+
+class Standing:
+    """Answers about proposals, from inside a transaction."""
+
+    def __init__(self, engine: Engine, audit: Audit, policies: Policies) -> None:
+        self._engine = engine
+        self._audit = audit
+        self._policies = policies
+
+    def need(self, connection: Connection, plan: Plan) -> Need:
+        """What the stricter of the policy in force and that of the plan asks for."""
+        in_force = self._policies.current(connection)
+        scope = compose.scope_of(plan.steps)
+        found = policy.need(in_force, plan.tier, plan.origin, scope, author=plan.author.kind)
+        if plan.policy_digest == in_force.digest():
+            return found
+        was = self._policies.get(connection, plan.policy_digest)
+        return policy.stricter(found, policy.need(was, plan.tier, plan.origin, scope, author=plan.author.kind))
+
+    def votes(self, connection: Connection, row: Row) -> list[Vote]:
+        """Of the present revision, in the order given. Those on another plan are none."""
+        return [vote for vote, _ in self._votes(connection, row)]
+
+    def _votes(self, connection: Connection, row: Row) -> list[tuple[Vote, Sealed | None]]:
+        where = (VOTE.c.number == row.number) & (VOTE.c.revision == row.revision) & (VOTE.c.digest == row.digest)
+        found: list[tuple[Vote, Sealed | None]] = []
+        for values in connection.execute(select(VOTE).where(where).order_by(VOTE.c.id)).mappings():
+            vote = Vote(
+                subject=values["subject"], kind="human", account=values["account"], key=values["key"],
+                verdict=values["verdict"], at_ms=values["at_ms"],
+            )  # fmt: skip
+            comment = values["comment"]
+            found.append((vote, msgspec.json.decode(comment, type=Sealed) if comment else None))
+        return found
+
+    def tally(self, connection: Connection, row: Row, plan: Plan) -> Tally:
+        """How the votes add up by the roles and keys of now, not of when they were given."""
+        return policy.tally(
+            self._policies.current(connection),
+            self.votes(connection, row),
+            plan.author,
+            plan.requester,
+            self.need(connection, plan),
+            compose.scope_of(plan.steps),
+            owner=self._policies.owner,
+        )
+
+    def lines(self, connection: Connection, row: Row, plan: Plan, tally: Tally) -> tuple[VoteLine, ...]:
+        """The votes, each with why it does not count."""
+        return tuple(
+            VoteLine(
+                subject=vote.subject,
+                verdict=vote.verdict,
+                at_ms=vote.at_ms,
+                comment="" if sealed is None else self._audit.reveal(connection, sealed.ref) or "(erased)",
+                counts=why_not,
+                one_account=vote.account == plan.author.account and vote.subject != plan.author.subject,
+            )
+            for (vote, sealed), why_not in zip(self._votes(connection, row), tally.why_not, strict=True)
+        )
+
+    # -- rules --------------------------------------------------------------------------------------------------------
+
+    def broken_rules(
+        self, connection: Connection, row: Row, plan: Plan, now_ms: int, *, of_author: bool = False
+    ) -> tuple[str, ...]:
+        """The limits that it would exceed, counted over what runs, what is approved and what was executed within the
+        hour, by the tighter of the policy in force and its own; each with the rule's name. `of_author`: also how much
+        one may propose."""
+        in_force = self._policies.current(connection)
+        most = in_force.limits
+        if plan.policy_digest != in_force.digest():
+            most = limits.tighter(most, self._policies.get(connection, plan.policy_digest).limits)
+        factor = in_force.break_glass.factor if row.breakglass else 1
+        used = self._usage(connection, row, now_ms)
+        broken = limits.over(most, used, plan.tier, plan.blast, self._size(), factor=factor)
+        rules = [f"{one.words} ({one.rule})" for one in broken]
+        if of_author:
+            proposed = self._proposed(connection, row, now_ms)
+            if proposed >= most.proposals_per_author_hour:
+                rules.append(f"{proposed:,} proposals of {row.author} this hour (limits.proposals_per_author_hour)")
+        return tuple(rules)
+
+    def _usage(self, connection: Connection, row: Row, now_ms: int) -> Usage:
+        """What counts against the limits besides this proposal. What was done and taken back has disturbed all the
+        same."""
+        counts = or_(PROPOSAL.c.state.in_((*life.LIVE, "approved")), PROPOSAL.c.executed_ms > now_ms - HOUR_MS)
+        query = select(PROPOSAL.c.tier, PROPOSAL.c.blast).where(counts & (PROPOSAL.c.number != row.number))
+        executions = dict.fromkeys(TIERS, 0)
+        blasts = []
+        for tier, kept in connection.execute(query):
+            executions[tier] += 1
+            blasts.append(msgspec.json.decode(kept, type=Blast))
+        whole = blast.total(blasts)
+        return Usage(
+            executions=ByTier(**executions),
+            gpu_milli=whole.gpu_milli,
+            nodes=whole.nodes,
+            workloads=whole.workloads,
+            cost_microusd_hour=sum(one.cost_microusd_hour for one in blasts),
+        )
+
+    def _size(self) -> Size:
+        overview = self._engine.overview()
+        return Size(
+            nodes={pool.name: pool.nodes for pool in overview.pools},
+            gpu_milli=overview.capacity.get("gpu_milli", 0),
+        )
+
+    def _proposed(self, connection: Connection, row: Row, now_ms: int) -> int:
+        """By its author within the hour, without this one."""
+        where = (
+            (PROPOSAL.c.author == row.author)
+            & (PROPOSAL.c.created_ms > now_ms - HOUR_MS)
+            & (PROPOSAL.c.number != row.number)
+        )
+        return connection.execute(select(func.count()).select_from(PROPOSAL).where(where)).scalar_one()
+
+    # -- words --------------------------------------------------------------------------------------------------------
+
+    def proposal(self, connection: Connection, row: Row) -> Proposal:
+        """As it is shown. Raises RefusedError when the stored plan is not the one that was voted on."""
+        plan, words, _ = books.plan_of(connection, row)
+        reason = ""
+        if plan.reason is not None:
+            reason = self._audit.reveal(connection, plan.reason.ref) or "(erased)"
+        return self.shown(connection, row, plan, words, reason)
+
+    def shown(self, connection: Connection, row: Row, plan: Plan, words: Words, reason: str) -> Proposal:
+        need, tally = self.need(connection, plan), self.tally(connection, row, plan)
+        kept = books.standing(connection, row)
+        is_open = row.state in life.OPEN
+        return Proposal(
+            id=row.id,
+            plan=plan,
+            digest=row.digest,
+            tier=plan.tier,
+            title=words.title,
+            steps=words.steps,
+            effects=plan.simulated.effects,
+            inverse=words.inverse,
+            version=plan.simulated.version,
+            expires_ms=row.expires_ms,
+            revision=row.revision,
+            state=row.state,
+            reason=reason,
+            created_ms=row.created_ms,
+            needs=tally.missing if is_open else 0,
+            need=tally.wanted if is_open else "",
+            self_approvable=need.self_ok,
+            signed=need.signed,
+            typed=need.typed,
+            wants_reason=need.reason,
+            why_tier=words.why_tier,
+            votes=self.lines(connection, row, plan, tally),
+            standing=tuple(kept[i] for i in sorted(kept)),
+            stale=books.stale_of(row),
+            note=row.note,
+            breakglass=row.breakglass,
+        )

@@ -1,0 +1,1170 @@
+"""The stand-alone verifier of an audit log: this one file, Python and nothing else (`cryptography` for signatures).
+
+    python verify.py journal.db                       the log of a cell, also while its engine runs
+    python verify.py segment.jsonl journal.db         with records that were moved to files
+    python verify.py export.jsonl --against note.txt  against checkpoints that were remembered elsewhere
+    python verify.py proof.json --key KEY             a proof, by the public key that you know
+
+It takes nothing from the rest of Muster, so that who checks a log need not trust, or have, what wrote it; what writes
+the log takes the form of it from here.
+
+    body    the record as JSON in the one form that RFC 8785 allows: keys sorted, no spaces; no floats at all
+    hash    SHA-256(0x02 || hash of the record before || body); before the first: 32 zero bytes
+    leaf    SHA-256(0x00 || hash), the leaf of a Merkle tree as RFC 6962 has it; inner nodes SHA-256(0x01 || l || r)
+    note    size and root of that tree as a C2SP checkpoint, signed with Ed25519
+
+Exit codes: 0 all is well, 2 usage or no such log, 3 the chain is broken, 4 a checkpoint does not fit, 5 something is
+cut off, 6 a signature is bad.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import contextlib
+import csv
+import hashlib
+import hmac
+import json
+import re
+import sqlite3
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, Any
+
+USAGE, CHAIN, CHECKPOINT, TRUNCATED, SIGNATURE = 2, 3, 4, 5, 6
+FIRST_LINK = bytes(32)
+"""Stands for the hash before the first record."""
+UNSIGNED = "none"
+"""Stands for the public key where nothing is signed."""
+MOST_DEPTH = 16
+MOST_INTEGER = 2**53 - 1
+"""Beyond this JSON numbers differ from reader to reader."""
+MOST_LINE = 4 * 1024 * 1024
+"""Bytes of a line of a bundle."""
+MOST_PROBLEMS = 20
+FIELDS = (
+    "actor", "at_ms", "data", "log", "plan", "policy", "private", "proposal", "revision", "seq", "step", "type", "v",
+)  # fmt: skip
+CSV_COLUMNS = (
+    "seq", "at", "type", "subject", "kind", "account", "signed", "session", "key", "proposal", "revision", "step",
+    "plan", "policy", "data", "private", "v", "log", "at_ms", "hash",
+)  # fmt: skip
+"""`at` is for people: UTC of `at_ms`."""
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "'", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""What a spreadsheet may take for the start of a formula: such a cell of CSV has a `'` before it, which reading takes
+away."""
+
+
+class Bad(Exception):
+    """What is wrong, and with which record."""
+
+    def __init__(self, code: int, record: int | None, what: str) -> None:
+        super().__init__(what)
+        self.code = code
+        self.record = record
+        self.what = what
+
+
+# -- the form of a record ---------------------------------------------------------------------------------------------
+
+
+def canonical(value: Any) -> bytes:
+    """JSON as RFC 8785 has it, for values without floats. Raises ValueError for what has no such form."""
+    return json.dumps(_ordered(value, MOST_DEPTH), ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _ordered(value: Any, depth: int) -> Any:
+    """The value with keys in order. Raises ValueError naming what cannot be written."""
+    kind = type(value)
+    if kind is str:
+        if not value.isascii():
+            value.encode()
+        return value
+    if kind is int:
+        if not -MOST_INTEGER <= value <= MOST_INTEGER:
+            raise ValueError(f"an integer of {value.bit_length()} bits")
+        return value
+    if value is None or kind is bool:
+        return value
+    if depth == 0:
+        raise ValueError(f"more than {MOST_DEPTH} levels")
+    if kind is dict:
+        if not all(type(key) is str for key in value):
+            raise ValueError("a key that is no text")
+        # RFC 8785 sorts by UTF-16 code units, which is another order than that of code points.
+        by = None if all(map(str.isascii, value)) else _utf16
+        return {key: _ordered(value[key], depth - 1) for key in sorted(value, key=by)}
+    if kind is list or kind is tuple:
+        return [_ordered(item, depth - 1) for item in value]
+    raise ValueError(f"a {kind.__name__}")
+
+
+def _utf16(text: str) -> bytes:
+    return text.encode("utf-16-be")
+
+
+def _strict_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key twice")
+    if (names := list(found)) != sorted(names) and names != sorted(names, key=_utf16):
+        raise ValueError("keys out of order")
+    return found
+
+
+def _no_float(text: str) -> Any:
+    raise ValueError(f"the number {text[:20]}")
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_strict_object, parse_float=_no_float, parse_constant=_no_float)
+_scan: Callable[[str, int], tuple[Any, int]] = _decoder.scan_once  # type: ignore[attr-defined]
+"""`raw_decode` without a second look for blanks: that takes as long as the reading."""
+
+
+def parse(body: bytes) -> dict[str, Any]:
+    """A record from its body. Raises ValueError for what no writer of a log would write."""
+    try:
+        text = body.decode()
+        found, end = _scan(text, 0)
+    except StopIteration:
+        raise ValueError("no JSON") from None
+    except RecursionError:
+        raise ValueError("too many levels") from None
+    if end != len(text) or type(found) is not dict or tuple(found) != FIELDS:
+        raise ValueError("other fields than a record has")
+    return found
+
+
+def link(before: bytes, body: bytes) -> bytes:
+    """Hash of a record."""
+    return hashlib.sha256(b"\x02" + before + body).digest()
+
+
+# -- the Merkle tree of RFC 6962 --------------------------------------------------------------------------------------
+
+
+def leaf_of(hash_: bytes) -> bytes:
+    """The leaf of the record with that hash."""
+    return hashlib.sha256(b"\x00" + hash_).digest()
+
+
+def node_of(left: bytes, right: bytes) -> bytes:
+    return hashlib.sha256(b"\x01" + left + right).digest()
+
+
+class Frontier:
+    """What a Merkle tree needs to grow: the roots of its complete subtrees, largest first."""
+
+    def __init__(self, size: int = 0, nodes: Iterable[bytes] = ()) -> None:
+        """Raises ValueError if there are not as many nodes as a tree of that size has."""
+        self.size = size
+        self.nodes = list(nodes)
+        if size < 0 or len(self.nodes) != bin(size).count("1") or any(len(node) != 32 for node in self.nodes):
+            raise ValueError(f"{len(self.nodes)} nodes for a tree of {size} leaves")
+
+    @classmethod
+    def of(cls, size: int, nodes: bytes) -> Frontier:
+        """From the nodes one after the other."""
+        return cls(size, (nodes[i : i + 32] for i in range(0, len(nodes), 32)))
+
+    def push(self, leaf: bytes) -> None:
+        node, size = leaf, self.size
+        while size & 1:
+            node = node_of(self.nodes.pop(), node)
+            size >>= 1
+        self.nodes.append(node)
+        self.size += 1
+
+    def root(self) -> bytes:
+        if not self.nodes:
+            return hashlib.sha256(b"").digest()
+        root = self.nodes[-1]
+        for node in reversed(self.nodes[:-1]):
+            root = node_of(node, root)
+        return root
+
+
+def root_by_inclusion(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> bytes:
+    """Root that an inclusion proof leads to (RFC 9162, 2.1.3.2). Raises ValueError for a path of the wrong length."""
+    if not 0 <= index < size:
+        raise ValueError("the record is not in a tree of that size")
+    node, at, last = leaf, index, size - 1
+    for other in path:
+        if last == 0:
+            raise ValueError("the path is too long")
+        if at & 1 or at == last:
+            node = node_of(other, node)
+            while not at & 1 and at:
+                at >>= 1
+                last >>= 1
+        else:
+            node = node_of(node, other)
+        at >>= 1
+        last >>= 1
+    if last != 0:
+        raise ValueError("the path is too short")
+    return node
+
+
+def roots_by_consistency(old: int, new: int, old_root: bytes, path: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """(old root, new root) that a consistency proof leads to (RFC 9162, 2.1.4.2). Raises ValueError."""
+    if not 0 < old <= new:
+        raise ValueError("the sizes are the wrong way round")
+    if old == new:
+        if path:
+            raise ValueError("the path is too long")
+        return old_root, old_root
+    nodes = [old_root, *path] if old & (old - 1) == 0 else list(path)
+    if not nodes:
+        raise ValueError("the path is too short")
+    at, last = old - 1, new - 1
+    while at & 1:
+        at >>= 1
+        last >>= 1
+    first = second = nodes[0]
+    for other in nodes[1:]:
+        if last == 0:
+            raise ValueError("the path is too long")
+        if at & 1 or at == last:
+            first, second = node_of(other, first), node_of(other, second)
+            while not at & 1 and at:
+                at >>= 1
+                last >>= 1
+        else:
+            second = node_of(second, other)
+        at >>= 1
+        last >>= 1
+    if last != 0:
+        raise ValueError("the path is too short")
+    return first, second
+
+
+# -- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Note:
+    """A checkpoint."""
+
+    text: str
+    """What is signed."""
+    origin: str
+    size: int
+    root: bytes
+    prev: str
+    """Of the checkpoint before: SHA-256 of its text in base64, or `-`."""
+    at_ms: int
+    signatures: tuple[tuple[str, bytes], ...] = field(repr=False)
+    """(name, hash of the key and signature)"""
+
+
+_NOTE = re.compile(
+    r"([!-~]{1,200})\n(0|[1-9][0-9]{0,17})\n([A-Za-z0-9+/]{43}=)\nprev (-|[A-Za-z0-9+/]{43}=)\nat (\d{1,18})\n"
+)
+_SIGNATURE = re.compile(r"— ([!-~]{1,200}) ([A-Za-z0-9+/]+={0,2})")
+
+
+def read_note(note: str) -> Note:
+    """Raises ValueError for what is no checkpoint."""
+    text, blank, rest = note.partition("\n\n")
+    found = _NOTE.fullmatch(text + "\n" if blank else text)
+    if found is None:
+        raise ValueError("is not a checkpoint")
+    signatures = []
+    for line in rest.splitlines():
+        signed = _SIGNATURE.fullmatch(line)
+        if signed is None:
+            raise ValueError("has a line that is no signature")
+        signatures.append((signed[1], base64.b64decode(signed[2])))
+    return Note(
+        text=found[0], origin=found[1], size=int(found[2]), root=base64.b64decode(found[3]), prev=found[4],
+        at_ms=int(found[5]), signatures=tuple(signatures),
+    )  # fmt: skip
+
+
+_ONE_LINE = re.compile(r"(muster-audit/[!-~]{1,200}) (0|[1-9][0-9]{0,17}) ([A-Za-z0-9+/]{43}=)")
+
+
+def read_notes(text: str) -> list[Note]:
+    """All checkpoints of a file to which they were appended, whole or, as in a system's log, as one line each: origin,
+    size and root. Raises ValueError for one that is damaged."""
+    starts = [found.start() for found in re.finditer(r"(?m)^[!-~]{1,200}\n\d{1,18}\n", text)]
+    whole = [
+        read_note(text[start:end].rstrip("\n") + "\n") for start, end in zip(starts, [*starts[1:], None], strict=True)
+    ]
+    lines = [
+        Note("", found[1], int(found[2]), base64.b64decode(found[3]), "-", 0, ()) for found in _ONE_LINE.finditer(text)
+    ]
+    return whole + lines
+
+
+def hash_of(text: str) -> str:
+    """SHA-256 of the text of a checkpoint, as the next one names it."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+_CONSONANTS, _VOWELS = "bdfghjklmnprstvz", "aiou"
+
+
+def words(text: str) -> str:
+    """Twelve words for the text of a checkpoint: the first 144 bits of its SHA-256, 12 a word, each word consonant,
+    vowel, consonant, vowel. To read aloud, or to write down at the end of a shift."""
+    number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:18], "big")
+    parts = [_CONSONANTS[(bits := number >> shift) >> 2 & 15] + _VOWELS[bits & 3] for shift in range(138, -1, -6)]
+    return " ".join(parts[i] + parts[i + 1] for i in range(0, len(parts), 2))
+
+
+def read_key(key: str) -> tuple[str, bytes, bytes]:
+    """(name, hash, public key) of a key as signed notes have it, `name+hash+key`. Raises ValueError."""
+    name, hash_, rest = [*key.strip().split("+", 2), "", ""][:3]
+    raw = base64.b64decode(rest, validate=True)
+    found = hashlib.sha256(name.encode() + b"\n" + raw).digest()[:4]
+    if len(raw) != 33 or raw[0] != 1 or hash_ != found.hex():
+        raise ValueError("is not an Ed25519 key of the form name+hash+key")
+    return name, found, raw[1:]
+
+
+def signed_by(note: Note, key: str) -> bool:
+    """Whether that public key signed it. Raises ImportError without `cryptography`."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        name, hash_, public = read_key(key)
+        verifier = Ed25519PublicKey.from_public_bytes(public)
+    except ValueError:
+        return False
+    for signer, signature in note.signatures:
+        if signer == name and signature[:4] == hash_:
+            with contextlib.suppress(InvalidSignature):
+                verifier.verify(signature[4:], note.text.encode())
+                return True
+    return False
+
+
+# -- what is read -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Record:
+    seq: int
+    body: bytes
+    hash: bytes
+    copies: tuple[Any, ...] = ()
+    """What the database says besides of type, subject, proposal and time."""
+
+
+@dataclass
+class Source:
+    """A log, or a part of one, in the order it was written: records, and each checkpoint after its last record."""
+
+    name: str
+    log: str
+    first: int
+    hash: bytes
+    """Of the record before the first."""
+    frontier: Frontier
+    keys: list[tuple[int, str]]
+    """(record that tells it, public key) of those that signed before the first record."""
+    events: Iterator[Record | Note | list[bytes]]
+    """A list has leaves of records that are not told, up to a checkpoint."""
+    last: int = 0
+    """Of a bundle, the last record it promises; 0: nobody promises."""
+    frontiers: dict[int, bytes] = field(default_factory=dict)
+    """Size of a checkpoint -> nodes, where it is kept."""
+    private: Callable[[str], tuple[bytes, str] | None] = lambda ref: None
+    """ref -> (key, text)"""
+    all_private: bool = False
+    """A text that is not there was erased."""
+    segments: list[tuple[int, int, str, str]] = field(default_factory=list)
+    """(first, last, file, its SHA-256) of what was moved to files."""
+    close: Callable[[], None] = lambda: None
+
+
+def open_source(path: Path, since: int = 1) -> Source:
+    """Raises Bad for a file that is no log."""
+    try:
+        with open(path, "rb") as file:
+            start = file.read(64)
+    except OSError as error:
+        raise Bad(USAGE, None, f"cannot be read: {error.strerror}") from None
+    if start.startswith(b"SQLite format 3\0"):
+        return open_database(path, since)
+    if since > 1:
+        raise Bad(USAGE, None, "only a database can be read from some record on")
+    if start.startswith(b'{"muster_audit":"log"'):
+        return open_bundle(path)
+    if start.startswith(b"seq,at,type,"):
+        return open_bundle(path.with_name(path.name + ".proof"), path)
+    raise Bad(USAGE, None, "is neither a cell's journal nor an export, a segment or a proof of its audit")
+
+
+def open_database(path: Path, since: int) -> Source:
+    """The log in the journal of a cell, read as of one moment; the engine may go on meanwhile."""
+    # A database that was left clean, in a folder that cannot be written, can only be read as one that never changes.
+    ways = ("mode=ro",) if path.with_name(path.name + "-wal").exists() else ("mode=ro", "mode=ro&immutable=1")
+    for way in ways:
+        database = sqlite3.connect(f"{path.absolute().as_uri()}?{way}", uri=True, isolation_level=None, timeout=5)
+        database.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        try:
+            database.execute("BEGIN")
+            return _of_database(path, database, since)
+        except sqlite3.Error as error:
+            database.close()
+            if "no such table: audit_" in str(error):
+                raise Bad(USAGE, None, "is a database without an audit") from None
+            if way == ways[-1]:
+                raise Bad(CHAIN, None, f"the database cannot be read: {_plain(str(error))}") from None
+        except BaseException:
+            database.close()
+            raise
+    raise AssertionError
+
+
+def _of_database(path: Path, database: sqlite3.Connection, since: int) -> Source:
+    log = database.execute("SELECT log FROM audit_log").fetchone()
+    if log is None:
+        raise Bad(USAGE, None, "has an audit without a name")
+    segments = database.execute("SELECT first, last, file, sha256, hash FROM audit_segment ORDER BY last").fetchall()
+    sealed, hash_ = (segments[-1][1], segments[-1][4]) if segments else (0, FIRST_LINK)
+    start = database.execute(
+        "SELECT size, frontier FROM audit_checkpoint WHERE size >= ? AND size < ? ORDER BY size DESC LIMIT 1",
+        (sealed, since),
+    ).fetchone()
+    if start is None and sealed:
+        start = database.execute("SELECT size, frontier FROM audit_checkpoint WHERE size = ?", (sealed,)).fetchone()
+        if start is None:
+            raise Bad(
+                CHECKPOINT, sealed, f"the checkpoint of the records up to {sealed}, which were sealed, is missing"
+            )
+    size, nodes = start or (0, b"")
+    if size > sealed:
+        found = database.execute("SELECT hash FROM audit_record WHERE seq = ?", (size,)).fetchone()
+        hash_ = found[0] if found else None
+    try:
+        if type(hash_) is not bytes or type(nodes) is not bytes:
+            raise ValueError("it is not stored as bytes")
+        frontier = Frontier.of(size, nodes)
+    except (ValueError, TypeError) as error:
+        raise Bad(CHECKPOINT, size, f"nothing can go on from the checkpoint of {size} records: {error}") from None
+    return Source(
+        name=str(path), log=str(log[0]), first=size + 1, hash=hash_, frontier=frontier,
+        keys=[(seq, str(key)) for seq, key in database.execute(
+            "SELECT seq, key FROM audit_key WHERE seq <= ? ORDER BY seq", (size,))],
+        events=_rows(database, size), private=_private_in(database), all_private=True,
+        segments=[(first, last, str(file), str(sha256)) for first, last, file, sha256, _ in segments],
+        frontiers=_Frontiers(database), close=database.close,
+    )  # fmt: skip
+
+
+class _Frontiers(dict[int, bytes]):
+    """Read when asked for."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        super().__init__()
+        self._database = database
+
+    def __missing__(self, size: int) -> bytes:
+        found = self._database.execute("SELECT frontier FROM audit_checkpoint WHERE size = ?", (size,)).fetchone()
+        return found[0] if found else b""
+
+
+def _private_in(database: sqlite3.Connection) -> Callable[[str], tuple[bytes, str] | None]:
+    def find(ref: str) -> tuple[bytes, str] | None:
+        found: tuple[bytes, str] | None = database.execute(
+            "SELECT key, text FROM audit_private WHERE ref = ?", (ref,)
+        ).fetchone()
+        return found
+
+    return find
+
+
+def _rows(database: sqlite3.Connection, after: int) -> Iterator[Record | Note | list[bytes]]:
+    """Raises Bad where the database is damaged."""
+    seq = after
+    try:
+        notes = database.execute("SELECT size, note FROM audit_checkpoint WHERE size >= ? ORDER BY size", (after,))
+        records = database.execute(
+            "SELECT seq, body, hash, type, subject, proposal, at_ms FROM audit_record WHERE seq > ? ORDER BY seq",
+            (after,),
+        )
+        waiting = notes.fetchone()
+        for seq, body, hash_, *copies in records:
+            while waiting is not None and waiting[0] < seq:
+                yield _note(*waiting)
+                waiting = notes.fetchone()
+            if type(body) is not bytes or type(hash_) is not bytes:
+                raise Bad(CHAIN, seq, f"record {seq} is not stored as bytes")
+            yield Record(seq, body, hash_, tuple(copies))
+        while waiting is not None:
+            yield _note(*waiting)
+            waiting = notes.fetchone()
+    except sqlite3.Error as error:
+        raise Bad(CHAIN, seq + 1, f"the database cannot be read from record {seq + 1} on: {error}") from None
+
+
+def _note(size: int, text: str) -> Note:
+    try:
+        note = read_note(text)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise Bad(CHECKPOINT, size, f"what is kept as the checkpoint of {size} records {error}") from None
+    if note.size != size:
+        raise Bad(CHECKPOINT, size, f"the checkpoint of {size} records says {note.size}")
+    return note
+
+
+def open_bundle(path: Path, table: Path | None = None) -> Source:
+    """An export or a sealed segment: lines of JSON; or `table`, the records as CSV, with the rest at `path`."""
+    try:
+        file = open(path, "rb")  # noqa: SIM115 - closed by the source
+        rows = None if table is None else open(table, encoding="utf-8", newline="")  # noqa: SIM115
+    except OSError as error:
+        raise Bad(USAGE, None, f"{path.name} cannot be read: {error.strerror}") from None
+
+    def close() -> None:
+        file.close()
+        if rows is not None:
+            rows.close()
+
+    try:
+        head = _line(file.readline(MOST_LINE))
+        if head["muster_audit"] != "log" or head["v"] != 1:
+            raise ValueError("another version")
+        frontier = Frontier(head["first"] - 1, map(bytes.fromhex, head["before"]["frontier"]))
+        kept: dict[str, tuple[bytes, str]] = {}
+        events = _lines(file, kept)
+        return Source(
+            name=str(table or path), log=str(head["log"]), first=head["first"], last=int(head["last"]),
+            hash=bytes.fromhex(head["before"]["hash"]), frontier=frontier,
+            keys=[(int(seq), str(key)) for seq, key in head["keys"]],
+            events=events if rows is None else _with_table(rows, events), private=kept.get, close=close,
+        )  # fmt: skip
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        close()
+        raise Bad(USAGE, None, f"has no head that can be read: {_plain(str(error))}") from None
+
+
+def _line(line: bytes) -> Any:
+    """Raises ValueError."""
+    try:
+        return json.loads(line.decode(), object_pairs_hook=_strict_object_any_order, parse_float=_no_float)
+    except RecursionError:
+        raise ValueError("too many levels") from None
+
+
+def _strict_object_any_order(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key twice")
+    return found
+
+
+_RECORD_LINE = re.compile(rb'\{"hash":"([0-9a-f]{64})","record":(\{.*\})\}\n', re.DOTALL)
+
+
+def _lines(file: IO[bytes], kept: dict[str, tuple[bytes, str]]) -> Iterator[Record | Note | list[bytes]]:
+    """The lines of a bundle after the first; private texts go into `kept`. Raises Bad."""
+    seq, number = None, 1
+    while line := file.readline(MOST_LINE):
+        number += 1
+        where = f"line {number}" if seq is None else f"line {number}, after record {seq},"
+        try:
+            if exact := _RECORD_LINE.fullmatch(line):
+                body, hash_ = exact[2], bytes.fromhex(exact[1].decode())
+                seq = int(parse(body)["seq"])
+                yield Record(seq, body, hash_)
+                continue
+            found = _line(line)
+            if "record" in found:
+                seq = int(found["record"]["seq"])
+                yield Record(seq, canonical(found["record"]), bytes.fromhex(found["hash"]))
+            elif "checkpoint" in found:
+                yield read_note(found["checkpoint"])
+            elif "private" in found:
+                private = found["private"]
+                kept[private["ref"]] = (bytes.fromhex(private["key"]), private["text"])
+            elif "leaves" in found:
+                yield [bytes.fromhex(leaf) for leaf in found["leaves"]]
+            elif "end" in found:
+                return
+            else:
+                raise ValueError("is of no kind that there is")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Bad(
+                CHAIN, None if seq is None else seq + 1, f"{where} cannot be read: {_plain(str(error))}"
+            ) from None
+    raise Bad(TRUNCATED, None if seq is None else seq + 1, "the file is cut off: its last line is missing")
+
+
+def _with_table(rows: IO[str], rest: Iterator[Any]) -> Iterator[Record | Note | list[bytes]]:
+    """Records of CSV, with checkpoints and what else is in the file beside it. Raises Bad."""
+    waiting, seq = next(rest, None), 0
+    try:
+        for row in csv.DictReader(rows, strict=True):
+            cell = {name: text[1:] if text.startswith("'") else text for name, text in row.items()}
+            actor = {name: cell[name] for name in ("subject", "kind", "account", "session", "key")}
+            record: dict[str, Any] = {"actor": actor | {"signed": {"true": True, "false": False}[cell["signed"]]}}
+            record |= {name: cell[name] for name in ("type", "proposal", "step", "plan", "policy", "log")}
+            record |= {name: int(cell[name]) for name in ("seq", "revision", "v", "at_ms")}
+            record |= {name: json.loads(cell[name]) for name in ("data", "private")}
+            while isinstance(waiting, Note) and waiting.size <= seq:
+                yield waiting
+                waiting = next(rest, None)
+            seq = int(cell["seq"])
+            yield Record(seq, canonical(record), bytes.fromhex(cell["hash"]))
+    except (ValueError, KeyError, TypeError, AttributeError, csv.Error, RecursionError) as error:
+        raise Bad(CHAIN, seq + 1, f"the row after record {seq} cannot be read: {_plain(str(error))}") from None
+    while waiting is not None:
+        yield waiting
+        waiting = next(rest, None)
+
+
+# -- the check --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Report:
+    """What was found in one file."""
+
+    name: str
+    log: str = ""
+    first: int = 0
+    last: int = 0
+    start: bytes = b""
+    """Hash of the record before the first."""
+    hash: bytes = b""
+    """Of the last record."""
+    records: int = 0
+    checkpoints: int = 0
+    signed: int = 0
+    newest: Note | None = None
+    """The last checkpoint that fits."""
+    private: int = 0
+    """Texts kept apart that are still there and fit."""
+    erased: int = 0
+    absent: int = 0
+    """Texts that a bundle does not have."""
+    sealed: list[dict[str, Any]] = field(default_factory=list)
+    keys: list[tuple[int, str]] = field(default_factory=list)
+    problems: list[Bad] = field(default_factory=list)
+    compared: int = 0
+    """Remembered checkpoints that were compared."""
+    words: list[str] = field(default_factory=list)
+
+    @property
+    def code(self) -> int:
+        return self.problems[0].code if self.problems else 0
+
+
+@dataclass(frozen=True)
+class Trust:
+    """What is known from elsewhere."""
+
+    notes: tuple[Note, ...] = ()
+    """Checkpoints that were remembered."""
+    keys: tuple[str, ...] = ()
+    """Public keys."""
+    signatures: bool = True
+    """Check them."""
+
+
+def check(source: Source, trust: Trust = Trust(), until: int = 0) -> Report:
+    """Read it all, or up to the first checkpoint at `until` or later. What is found is in `problems`, the first first;
+    nothing is raised."""
+    report = Report(name=source.name, log=source.log, first=source.first, last=source.first - 1)
+    report.start = report.hash = source.hash
+    report.keys = list(source.keys)
+    report.sealed = [
+        {"first": first, "last": last, "file": file, "sha256": sha256} for first, last, file, sha256 in source.segments
+    ]
+    reading = _Reading(source, trust, report, until)
+    try:
+        reading.run()
+    except Bad as bad:
+        report.problems.append(bad)
+    except (sqlite3.Error, OSError) as error:
+        report.problems.append(Bad(CHAIN, report.last + 1, f"the file cannot be read: {_plain(str(error))}"))
+    finally:
+        source.close()
+    return report
+
+
+class _Reading:
+    """One file, read from its first event to its last."""
+
+    def __init__(self, source: Source, trust: Trust, report: Report, until: int) -> None:
+        self.source, self.trust, self.report, self.until = source, trust, report, until
+        self.tree = source.frontier
+        self.hash = source.hash
+        self.fits = source.frontier.size
+        """Records up to which the tree is what was signed."""
+        self.before: Note | None = None
+        self.broken = 0
+        """A record that does not follow from the one before: what is wrong is known at the next checkpoint."""
+        self.replaced = False
+        """The record after the broken one follows from it as it is stored."""
+        self.new_key: tuple[int, str, str] | None = None
+        """(record, key, key before) of a change of key that no checkpoint has confirmed yet."""
+        self.wanted = {note.size for note in trust.notes if note.origin == f"muster-audit/{source.log}"}
+        self.roots: dict[int, bytes] = {}
+        """By size, of what was remembered."""
+        self.gone: dict[str, int] = {}
+        """Private text that is not there -> the first record that has it."""
+        self.redacted: set[str] = set()
+        self._remember()
+
+    def run(self) -> None:
+        report = self.report
+        done = False
+        for event in self.source.events:
+            if isinstance(event, Record):
+                self._record(event)
+            elif isinstance(event, Note):
+                self._checkpoint(event)
+                if self.until and event.size >= self.until:
+                    done = True
+                    break
+            else:
+                for leaf in event:
+                    self.tree.push(leaf)
+                    self._remember()
+        self._settle(None)
+        if report.last < self.source.last:
+            lost = report.last + 1
+            raise Bad(TRUNCATED, lost, f"record {lost} and all after it, up to {self.source.last}, are missing")
+        self._confirm(report.last + 1)
+        self._texts(done)
+        self._compare()
+
+    # -- records --
+
+    def _record(self, record: Record) -> None:
+        report, expected = self.report, self.report.last + 1
+        if record.seq != expected:
+            self._settle(None)
+            raise Bad(CHAIN, expected, f"record {expected} is missing: the next is {record.seq}")
+        if self.new_key is not None and self.new_key[0] < record.seq:
+            self._confirm(record.seq)
+        follows = link(self.hash, record.body) == record.hash
+        if not self.broken:
+            content = self._content(record)
+            if follows:
+                self._take(record, content)
+            else:
+                self.broken = record.seq
+        elif record.seq == self.broken + 1:
+            self.replaced = follows
+        self.hash = report.hash = record.hash
+        self.tree.push(leaf_of(record.hash))
+        self._remember()
+        report.last = record.seq
+        report.records += 1
+
+    def _content(self, record: Record) -> dict[str, Any]:
+        """What the record says. Raises Bad if it is not what it is kept as."""
+        seq = record.seq
+        try:
+            found = parse(record.body)
+            said = (found["type"], found["actor"]["subject"], found["proposal"], found["at_ms"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise Bad(CHAIN, seq, f"record {seq} is not in the form of one: {_plain(str(error))}") from None
+        if found["seq"] != seq:
+            raise Bad(CHAIN, seq, f"record {seq} was swapped: it says of itself that it is {_plain(str(found['seq']))}")
+        if found["log"] != self.source.log:
+            raise Bad(CHAIN, seq, f"record {seq} is of another log: {_plain(str(found['log']))}")
+        if record.copies and record.copies != said:
+            raise Bad(CHAIN, seq, f"record {seq} is filed under what it does not say (type, subject, proposal or time)")
+        return found
+
+    def _take(self, record: Record, found: dict[str, Any]) -> None:
+        """Keys and texts of a record that is in order."""
+        try:
+            if found["type"] in ("audit.opened", "audit.key"):
+                self._announced(record.seq, str(found["data"]["key"]))
+            elif found["type"] == "audit.redacted":
+                self.redacted.add(str(found["data"]["ref"]))
+            for private in found["private"]:
+                self._private(record.seq, private["ref"], private["mac"])
+        except (KeyError, TypeError) as error:
+            raise Bad(CHAIN, record.seq, f"record {record.seq} lacks {_plain(str(error))}") from None
+
+    def _private(self, seq: int, ref: str, mac: str) -> None:
+        if type(ref) is not str:
+            raise TypeError("the name of a text")
+        kept = self.source.private(ref)
+        if kept is None:
+            self.gone.setdefault(ref, seq)
+            return
+        key, text = kept
+        try:
+            same = hmac.compare_digest(hmac.new(key, text.encode(), "sha256").hexdigest(), mac)
+        except (TypeError, ValueError, AttributeError):
+            same = False
+        if not same:
+            raise Bad(CHAIN, seq, f"the text kept apart of record {seq} ({_plain(ref)}) was changed")
+        self.report.private += 1
+
+    def _texts(self, stopped: bool) -> None:
+        for ref, seq in self.gone.items():
+            if ref in self.redacted:
+                self.report.erased += 1
+            elif self.source.all_private and not stopped:
+                raise Bad(
+                    CHAIN, seq, f"the text kept apart of record {seq} ({_plain(ref)}) is gone and no record says so"
+                )
+            else:
+                self.report.absent += 1
+
+    def _settle(self, root_fits: bool | None) -> None:
+        """Name the record that breaks the chain. `root_fits`: whether the hashes as stored, at the next checkpoint, are
+        those that were signed; None: there is none."""
+        seq = self.broken
+        if not seq:
+            return
+        if root_fits:
+            raise Bad(CHAIN, seq, f"record {seq} was changed: its text is not what its hash, which was signed, is of")
+        if root_fits is False and self.replaced and seq - 1 > self.fits:
+            raise Bad(
+                CHAIN, seq - 1,
+                f"record {seq - 1} was written anew: record {seq} does not follow from it, and the checkpoint after "
+                f"them does not fit (at the earliest the change is in record {self.fits + 1})",
+            )  # fmt: skip
+        raise Bad(CHAIN, seq, f"record {seq} does not follow from the one before it: it, or that one, was changed")
+
+    # -- keys and checkpoints --
+
+    def _announced(self, seq: int, key: str) -> None:
+        if self.report.keys:
+            self.new_key = (seq, key, self.report.keys[-1][1])
+        self.report.keys.append((seq, key))
+
+    def _confirm(self, now: int) -> None:
+        """A change of key stands when the key before has signed it, or when somebody knows the new one."""
+        if self.new_key is None:
+            return
+        seq, key, before = self.new_key
+        self.new_key = None
+        if before != UNSIGNED and key not in self.trust.keys:
+            self._add(Bad(SIGNATURE, seq, f"record {seq} changes the key, and the key before did not sign that"))
+
+    def _key_for(self, size: int) -> str:
+        """The key that signs a checkpoint of that size. A change of key is signed by the key before."""
+        keys = self.report.keys
+        return next((key for seq, key in reversed(keys) if seq < size), keys[0][1] if keys else UNSIGNED)
+
+    def _checkpoint(self, note: Note) -> None:
+        report, size = self.report, note.size
+        if size > self.tree.size:
+            self._settle(None)
+            lost = report.last + 1
+            raise Bad(TRUNCATED, lost, f"record {lost} and all after it are missing: the log had {size} records")
+        root_fits = size == self.tree.size and note.root == self.tree.root()
+        self._settle(root_fits)
+        if note.origin != f"muster-audit/{report.log}":
+            raise Bad(CHECKPOINT, size, f"the checkpoint of {size} records is of another log: {note.origin}")
+        if self.before is not None and note.prev != hash_of(self.before.text):
+            self._add(Bad(
+                CHECKPOINT, size,
+                f"the checkpoint before that of {size} records is not the one that it was made after: one between "
+                f"{self.before.size} and {size} records was taken out, or one of the two was changed",
+            ))  # fmt: skip
+        elif self.before is None and self.source.first == 1 and note.prev != "-":
+            self._add(Bad(CHECKPOINT, size, f"a checkpoint before that of {size} records was taken out"))
+        signed = self._signature(note)
+        if not root_fits:
+            some = f"record {size}" if size == self.fits + 1 else f"one of the records {self.fits + 1} to {size}"
+            raise Bad(CHECKPOINT, self.fits + 1, f"the checkpoint of {size} records does not fit: {some} was changed")
+        if (nodes := self.source.frontiers[size] if self.source.all_private else None) is not None and (
+            nodes != b"".join(self.tree.nodes)
+        ):
+            self._add(Bad(CHECKPOINT, size, f"what the checkpoint of {size} records goes on from does not fit it"))
+        if signed and self.new_key is not None and self.new_key[0] == size:
+            self.new_key = None
+        self.fits = size
+        self.before = report.newest = note
+        report.checkpoints += 1
+        report.signed += signed
+        report.words.append(words(note.text))
+
+    def _signature(self, note: Note) -> bool:
+        """Whether it is signed; false where nothing is signed."""
+        key = self._key_for(note.size)
+        if key == UNSIGNED or not self.trust.signatures:
+            return False
+        if not signed_by(note, key):
+            what = "is not signed" if not note.signatures else "is not signed by the key of the log"
+            self._add(Bad(SIGNATURE, note.size, f"the checkpoint of {note.size} records {what}"))
+            return False
+        return True
+
+    def _add(self, bad: Bad) -> None:
+        self.report.problems.append(bad)
+        if len(self.report.problems) >= MOST_PROBLEMS:
+            raise Bad(bad.code, None, "and more; the rest was not read")
+
+    # -- what was remembered --
+
+    def _remember(self) -> None:
+        if self.tree.size in self.wanted:
+            self.roots[self.tree.size] = self.tree.root()
+
+    def _compare(self) -> None:
+        report = self.report
+        for note in sorted(self.trust.notes, key=lambda note: note.size):
+            if note.origin != f"muster-audit/{report.log}":
+                raise Bad(CHECKPOINT, None, f"the remembered checkpoint is of another log: {note.origin}")
+            if note.size > self.tree.size and not self.until and not self.source.last:
+                lost = report.last + 1
+                raise Bad(
+                    TRUNCATED, lost,
+                    f"record {lost} and all after it are missing: a remembered checkpoint is of {note.size} records",
+                )  # fmt: skip
+            root = self.roots.get(note.size)
+            if root is None:
+                continue
+            if root != note.root:
+                raise Bad(
+                    CHECKPOINT, None,
+                    f"the remembered checkpoint of {note.size} records does not fit: the log forked at or before it",
+                )  # fmt: skip
+            if note.signatures and self.trust.signatures and not signed_by(note, self._key_for(note.size)):
+                raise Bad(SIGNATURE, None, f"the remembered checkpoint of {note.size} records has another signature")
+            report.compared += 1
+        if self.trust.notes and not report.compared:
+            raise Bad(CHECKPOINT, None, "none of the remembered checkpoints is of records that were read")
+        if self.trust.keys and not any(key in self.trust.keys for _, key in report.keys):
+            raise Bad(SIGNATURE, None, "the log was never signed by the key given")
+
+
+def check_proof(path: Path, trust: Trust) -> Report:
+    """A proof that a record is in the log, or that one checkpoint goes on from another."""
+    report = Report(name=str(path))
+    try:
+        with open(path, "rb") as file:
+            proof = _line(file.read(MOST_LINE))
+        report.log = str(proof["log"])
+        report.keys = [(int(seq), str(key)) for seq, key in proof["keys"]]
+        path_ = [bytes.fromhex(node) for node in proof["path"]]
+        if proof["muster_audit"] == "inclusion":
+            _inclusion(report, proof, path_, trust)
+        else:
+            _consistency(report, proof, path_, trust)
+    except Bad as bad:
+        report.problems.append(bad)
+    except OSError as error:
+        report.problems.append(Bad(USAGE, None, f"cannot be read: {error.strerror}"))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        report.problems.append(Bad(CHECKPOINT, None, f"is not a proof: {_plain(str(error))}"))
+    return report
+
+
+def _inclusion(report: Report, proof: dict[str, Any], path: list[bytes], trust: Trust) -> None:
+    body, before, note = canonical(proof["record"]), bytes.fromhex(proof["before"]), read_note(proof["checkpoint"])
+    seq = int(parse(body)["seq"])
+    report.first = report.last = seq
+    report.records = 1
+    if len(before) != 32 or parse(body)["log"] != report.log:
+        raise Bad(CHAIN, seq, f"record {seq} is not of this log")
+    if root_by_inclusion(leaf_of(link(before, body)), seq - 1, note.size, path) != note.root:
+        raise Bad(CHAIN, seq, f"record {seq} as given is not in the log that the checkpoint is of")
+    _trusted(report, note, trust)
+
+
+def _consistency(report: Report, proof: dict[str, Any], path: list[bytes], trust: Trust) -> None:
+    old, new = read_note(proof["old"]), read_note(proof["new"])
+    if (old.root, new.root) != roots_by_consistency(old.size, new.size, old.root, path):
+        raise Bad(CHECKPOINT, None, f"the log of {new.size} records does not go on from that of {old.size}: it forked")
+    _trusted(report, old, Trust(keys=trust.keys, signatures=trust.signatures))
+    _trusted(report, new, trust)
+
+
+def _trusted(report: Report, note: Note, trust: Trust) -> None:
+    """The checkpoint of a proof."""
+    if note.origin != f"muster-audit/{report.log}":
+        raise Bad(CHECKPOINT, None, f"the checkpoint is of another log: {note.origin}")
+    key = next((key for seq, key in reversed(report.keys) if seq < note.size), report.keys[0][1])
+    if key != UNSIGNED and trust.signatures:
+        if not signed_by(note, key):
+            raise Bad(SIGNATURE, None, f"the checkpoint of {note.size} records is not signed by the key of the log")
+        report.signed += 1
+    if trust.keys and key not in trust.keys:
+        raise Bad(SIGNATURE, None, f"the checkpoint of {note.size} records is not signed by the key given")
+    if trust.notes:
+        same = [other for other in trust.notes if other.size == note.size and other.origin == note.origin]
+        if any(other.root != note.root for other in same):
+            raise Bad(CHECKPOINT, None, f"the remembered checkpoint of {note.size} records is another")
+        if not same:
+            raise Bad(CHECKPOINT, None, f"none of the remembered checkpoints is of {note.size} records")
+        report.compared = len(same)
+    report.checkpoints += 1
+    report.newest = note
+    report.words.append(words(note.text))
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+def verify(
+    paths: Sequence[Path], trust: Trust, since: int = 1, until: int = 0, spoken: str = ""
+) -> tuple[int, list[Report]]:
+    """Check files, which may be parts of one log, and how they join. Returns the exit code, and what was found.
+    Segments that a database names are read too where they lie beside it."""
+    reports = [_check_file(path, trust, since, until) for path in paths]
+    for report, path in zip(list(reports), paths, strict=True):
+        for segment in report.sealed:
+            file = path.parent / segment["file"]
+            given = next((other for other in reports if other.name == str(file)), None)
+            found = given or (
+                _check_file(file, Trust(keys=trust.keys, signatures=trust.signatures)) if file.exists() else None
+            )
+            segment["read"] = found is not None
+            if found is None:
+                continue
+            if given is None:
+                reports.append(found)
+            if not found.problems and _sha256(file) != segment["sha256"]:
+                found.problems.append(Bad(CHAIN, segment["first"], "the file is not the one that was sealed"))
+    reports.sort(key=lambda report: (report.log, report.first, report.last))
+    for one, two in pairwise(reports):
+        if one.log == two.log and two.first == one.last + 1 and not one.problems and one.hash != two.start:
+            two.problems.insert(0, Bad(CHAIN, two.first, f"record {two.first} does not follow from {one.name}"))
+    if spoken:
+        said = " ".join(spoken.lower().split())
+        if not any(said in report.words for report in reports):
+            reports[-1].problems.append(Bad(CHECKPOINT, None, "no checkpoint has these words"))
+    return next((report.code for report in reports if report.problems), 0), reports
+
+
+def _check_file(path: Path, trust: Trust, since: int = 1, until: int = 0) -> Report:
+    try:
+        with open(path, "rb") as file:
+            start = file.read(32)
+        if start.startswith((b'{"muster_audit":"inclusion"', b'{"muster_audit":"consistency"')):
+            return check_proof(path, trust)
+        return check(open_source(path, since), trust, until)
+    except OSError as error:
+        return Report(name=str(path), problems=[Bad(USAGE, None, f"cannot be read: {error.strerror}")])
+    except Bad as bad:
+        return Report(name=str(path), problems=[bad])
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def as_data(report: Report) -> dict[str, Any]:
+    """A report as JSON."""
+    newest = report.newest
+    return {
+        "file": report.name, "log": report.log, "code": report.code, "first": report.first, "last": report.last,
+        "records": report.records, "checkpoints": report.checkpoints, "signed": report.signed,
+        "newest_checkpoint": newest and {"size": newest.size, "at_ms": newest.at_ms, "words": words(newest.text)},
+        "after_newest": report.last - newest.size if newest else report.records,
+        "private": {"checked": report.private, "erased": report.erased, "absent": report.absent},
+        "sealed": report.sealed, "keys": [{"from": seq, "key": key} for seq, key in report.keys],
+        "remembered": report.compared,
+        "problems": [{"code": bad.code, "record": bad.record, "what": bad.what} for bad in report.problems],
+    }  # fmt: skip
+
+
+def as_text(report: Report) -> Iterator[str]:
+    """A report for people."""
+    if report.records:
+        yield f"{report.name}: log {report.log}, records {report.first:,} to {report.last:,}"
+    else:
+        yield f"{report.name}: no records were read"
+    newest = report.newest
+    if newest is not None:
+        how = "signed" if report.signed == report.checkpoints else f"of which {report.signed:,} signed"
+        how = how if report.signed else "none signed: who can write the file can write it all anew"
+        yield f"  {report.checkpoints:,} checkpoints, {how}; the newest is of {newest.size:,} records:"
+        yield f"  {words(newest.text)}"
+    if (rest := report.last - (newest.size if newest else report.first - 1)) > 0:
+        yield f"  {rest:,} records after the newest checkpoint: nothing shows yet whether that is all"
+    if report.private or report.erased or report.absent:
+        told = f"{report.private:,} as they were, {report.erased:,} erased"
+        yield f"  texts kept apart: {told}" + (f", {report.absent:,} not in this file" if report.absent else "")
+    for segment in report.sealed:
+        if not segment["read"]:
+            yield f"  records {segment['first']:,} to {segment['last']:,} are in {segment['file']}, which is not here"
+    for bad in report.problems:
+        yield f"  BAD: {bad.what}"
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="verify.py", description="Check an audit log of Muster.", allow_abbrev=False)
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="journal, export, segment or proof")
+    add_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="the report as JSON")
+    return parser
+
+
+def add_arguments(parser: Any) -> None:
+    """What can be given besides files."""
+    parser.add_argument("--against", type=Path, metavar="NOTEFILE", help="checkpoints that were remembered elsewhere")
+    parser.add_argument("--key", action="append", default=[], metavar="KEY", help="a public key that you know")
+    parser.add_argument("--words", default="", metavar="WORDS", help="the twelve words of a checkpoint, as remembered")
+    parser.add_argument(
+        "--from", dest="since", type=int, default=1, metavar="N", help="from the checkpoint before N on"
+    )
+    parser.add_argument("--to", dest="until", type=int, default=0, metavar="N", help="up to the checkpoint after N")
+    parser.add_argument("--no-signatures", action="store_true", help="do not check them (no `cryptography` here)")
+
+
+def run(files: Sequence[Path], given: argparse.Namespace) -> tuple[int, list[Report]]:
+    """Check as the command line says. Raises Bad for what is given besides files."""
+    notes: list[Note] = []
+    if given.against is not None:
+        try:
+            notes = read_notes(given.against.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise Bad(USAGE, None, f"{given.against} cannot be read: {_plain(str(error))}") from None
+        if not notes:
+            raise Bad(USAGE, None, f"{given.against} has no checkpoint")
+    for key in given.key:
+        try:
+            read_key(key)
+        except ValueError as error:
+            raise Bad(USAGE, None, f"--key {_plain(str(error))}") from None
+    trust = Trust(tuple(notes), tuple(given.key), not given.no_signatures)
+    try:
+        return verify(files, trust, given.since, given.until, given.words)
+    except ImportError:
+        raise Bad(
+            SIGNATURE,
+            None,
+            "signatures cannot be checked without the package `cryptography`; --no-signatures leaves it",
+        ) from None
+
+
+def _plain(text: str) -> str:
+    """One short line of ASCII that can be shown on a terminal."""
+    return ascii(text[:200])[1:-1]
+
+
+def main() -> int:
+    given = arguments().parse_args()
+    try:
+        code, reports = run(given.files, given)
+    except Bad as bad:
+        print(f"verify: {bad.what}", file=sys.stderr)
+        return bad.code
+    if given.json:
+        print(json.dumps({"code": code, "files": [as_data(report) for report in reports]}, indent=1))
+        return code
+    for report in reports:
+        for line in as_text(report):
+            print(line)
+    known = given.key or given.against or given.words
+    if code == 0:
+        print("ok" if known else "ok, by the log's own word: compare --key, --words or --against with what you know")
+    return code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
