@@ -1,4 +1,4 @@
-"""The sockets an engine is reached by: a Unix socket only its owner can open, or TCP on this machine alone."""
+"""The sockets an engine is reached by: a Unix socket its owner can open, or a group too, or TCP on this machine alone."""
 
 from __future__ import annotations
 
@@ -29,15 +29,18 @@ def probe(path: Path, timeout_s: float = 1.0) -> Peer | None:
             probing.connect(os.fspath(path))
         except (OSError, ValueError):
             return None
-        return _peer(probing)
+        return peer_of(probing)
 
 
-def bind_unix(path: Path) -> socket.socket:
-    """A Unix socket at `path`, mode 0600, not yet listening. Replaces what a dead engine left behind.
+def bind_unix(path: Path, group: str = "") -> socket.socket:
+    """A Unix socket at `path`, mode 0600, not yet listening. Replaces what a dead engine left behind. With a group its
+    members may connect too, and pass through the folder, but not look into it.
 
-    Raises RefusedError naming the process id when an engine listens there already, SpecError when it cannot be bound.
+    Raises RefusedError naming the process id when an engine listens there already, SpecError when it cannot be bound or
+    there is no such group.
     """
     private_folder(path.parent)
+    group_id = _group_id(group) if group else -1
     peer = probe(path)
     if peer is not None:
         by = f" by process {peer.pid}" if peer.pid > 0 else ""
@@ -54,7 +57,31 @@ def bind_unix(path: Path) -> socket.socket:
         ) from None
     finally:
         os.umask(before)
+    if group:
+        _open_to(path, group, group_id)
     return bound
+
+
+def _group_id(group: str) -> int:
+    import grp
+
+    try:
+        return grp.getgrnam(group).gr_gid
+    except KeyError:
+        raise SpecError("socket_group", f"there is no group {group[:60]!a}", "Name one of /etc/group") from None
+
+
+def _open_to(path: Path, group: str, group_id: int) -> None:
+    """Lets a group connect: 0660 for the socket, 0710 for its folder, so that nothing else in it is shown."""
+    try:
+        os.chown(path.parent, -1, group_id)
+        path.parent.chmod(0o710)
+        os.chown(path, -1, group_id)
+        path.chmod(0o660)
+    except OSError as error:
+        raise SpecError(
+            "socket_group", f"{path} cannot be given to {group} ({error.strerror})", "Be a member of the group"
+        ) from None
 
 
 def bind_tcp(listen: str) -> socket.socket:
@@ -114,7 +141,8 @@ def _remove_stale(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def _peer(connected: socket.socket) -> Peer:
+def peer_of(connected: socket.socket) -> Peer:
+    """Who is at the other end of a Unix socket, as the kernel noted when it was connected."""
     if not sys.platform.startswith("linux"):
         return Peer(-1, -1)
     raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))

@@ -225,7 +225,7 @@ class Audit:
             },
             "proposal": "", "revision": 0, "step": "", "plan": "", "policy": "", "data": {}, "private": [],
         }  # fmt: skip
-        body = record_body(record | fields)
+        body = record_body({**record, **fields})
         connection.execute(_INSERT, {
             "seq": last + 1, "type": type_, "subject": actor.subject, "proposal": fields.get("proposal", ""),
             "at_ms": record["at_ms"], "body": body, "hash": link(before, body),

@@ -1,6 +1,6 @@
 """The closed set of actions: what each applies to and needs to be told, how risky it is, how it is taken back, which
-engine command it becomes, and what must be true afterwards. How acts read is in `runbooks.wording`, their exact inverses
-in `runbooks.inverse`, what they touch in `runbooks.blast`, what raises a tier in `runbooks.risk`.
+engine command it becomes, and what must be true afterwards. How acts read is in `runbooks.wording`, what takes them
+back exactly in `runbooks.inverse`, what they touch in `runbooks.blast`, what raises a tier in `runbooks.risk`.
 
 Tiers: T0 tells somebody, T1 can be taken back, T2 disrupts, T3 is hard to undo. An action's own tier is a floor.
 """
@@ -600,7 +600,7 @@ def why_not(action: Action, target: Target) -> str:
 
 
 def verdict(act: Act, before: Target, now: Target, *, in_time: bool) -> Verdict:
-    """What reading a target back says: done; not yet, where the effect takes its time and there is some left; failed."""
+    """What reading a target back says: done; not yet, where that takes its time and some is left; or failed."""
     row = find(act.action)
     if row.done(act, before, now):
         return "success"

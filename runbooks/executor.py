@@ -62,11 +62,10 @@ class Executor:
     def execute(self, actor: Actor, proposal_id: str) -> Outcome:
         """Carry out what is approved; go on with what was interrupted."""
         row, plan = self._read(proposal_id)
-        if row.state == "approved":
-            row = self._claim(actor, row, plan)
-        elif row.state != "executing":
-            life.after(row.state, "claimed", row.id)
-        return self._go_on(actor, row, plan)
+        if row.state == "executing":
+            return self._go_on(actor, row, plan)
+        life.after(row.state, "claimed", row.id)
+        return self._go_on(actor, self._claim(actor, row, plan), plan, looked=True)
 
     def _claim(self, actor: Actor, row: Row, plan: Plan) -> Row:
         """From approved to executing, if everything that was approved still holds. Who is second finds it claimed."""
@@ -96,22 +95,22 @@ class Executor:
             raise claimed
         return claimed
 
-    def _go_on(self, actor: Actor, row: Row, plan: Plan) -> Outcome:
-        """Do one step after the other, as far as that goes now."""
+    def _go_on(self, actor: Actor, row: Row, plan: Plan, *, looked: bool = False) -> Outcome:
+        """Do one step after the other, as far as that goes now. `looked`: everything was looked at just now."""
         while row.state == "executing":
-            if row.cursor > 0 or self._done(row, 0):
-                refused = self._look_before(actor, row, plan)
-                if refused is not None:
-                    row = refused
-                    break
+            refused = None if looked else self._look_before(row, plan)
+            looked = False
+            if refused is not None:
+                row = refused
+                break
             row = self._do(actor, row, plan)
             row = self._verify(actor, row, plan)
         self._audit.after(at_once=row.state in life.ENDED)
         return self._outcome(row, plan)
 
-    def _look_before(self, actor: Actor, row: Row, plan: Plan) -> Row | None:
-        """Before a step that is not the first: freezes, roles, limits, targets and preconditions once more. The row,
-        paused, where something is in the way."""
+    def _look_before(self, row: Row, plan: Plan) -> Row | None:
+        """Before a step that was not claimed just now: freezes, roles, limits, targets and preconditions once more. The
+        row, paused, where something is in the way."""
         now_ms = self._now()
         differences = self._differences(row, plan, row.cursor)
 
@@ -584,7 +583,7 @@ class Executor:
     def _why_not_now(self, connection: Connection, row: Row, plan: Plan, now_ms: int) -> RefusedError | None:
         """Freezes and limits, which pass: what they are in the way of stays approved, or paused."""
         in_force = self._policies.current(connection)
-        window = policy.frozen(in_force, (), now_ms, plan.tier, scope_of(plan.steps))
+        window = policy.frozen(in_force, self._policies.freezes(connection), now_ms, plan.tier, scope_of(plan.steps))
         if window and not (row.breakglass and in_force.break_glass.through_freezes):
             return RefusedError(
                 f"{row.id} is in the freeze '{window}'", "Execute it when that is over, or break the glass"

@@ -153,7 +153,8 @@ class Gate:
             connection,
             {
                 "revision": 1, "serial": 0, "state": "drafted", "since_ms": now_ms, "created_ms": now_ms,
-                "author": actor.subject, "origin": origin_of(actor, request), "tier": composed.tier, "digest": "",
+                "author": actor.subject, "origin": origin_of(actor, request, runbook), "tier": composed.tier,
+                "digest": "",
                 "policy": in_force.digest(), "blast": b"{}", "expires_ms": now_ms,
             },
         )  # fmt: skip
@@ -222,7 +223,7 @@ class Gate:
         in_force = self.policies.current(connection)
         row = Row(
             number=0, revision=0, serial=0, state="simulated", since_ms=now_ms, created_ms=now_ms,
-            author=actor.subject, origin=origin_of(actor, request), tier=composed.tier, digest="",
+            author=actor.subject, origin=origin_of(actor, request, runbook), tier=composed.tier, digest="",
             policy=in_force.digest(), blast=b"{}", expires_ms=now_ms, cursor=0, verify_by_ms=0, executed_ms=0,
             breakglass=False, note="", stale=b"[]",
         )  # fmt: skip
@@ -379,11 +380,12 @@ class Gate:
         """Vote yes; and when that was the last vote needed, and the plan is to start then, carry it out and read back
         what it did. Errors as `vote` and `execute`."""
         if not self._voted_already(actor, proposal_id, digest):
-            shown = self.vote(actor, proposal_id, digest, "approve", comment, signed)
-            if shown.state == "awaiting":
-                return outcome_of(shown, f"{shown.need}")
-            if shown.plan.start == "asked":
-                return outcome_of(shown, "somebody to execute it")
+            self.vote(actor, proposal_id, digest, "approve", comment, signed)
+        shown = self.proposal(proposal_id)
+        if shown.state == "awaiting":
+            return outcome_of(shown, shown.need)
+        if shown.plan.start == "asked":
+            return outcome_of(shown, "somebody to execute it")
         return self.execute(actor, proposal_id, by_vote=True)
 
     def _voted_already(self, actor: Actor, proposal_id: str, digest: str) -> bool:
@@ -563,7 +565,8 @@ class Gate:
         return self._engine.record(write)
 
     def tick(self) -> None:
-        """What time brings: expiry, verification of what takes long, messages that wait. Called about once a second."""
+        """What time brings: expiry, verification of what takes long, messages that wait, and what a failure to record
+        left under way. Called about once a second."""
         now_ms = self._now()
 
         def write(connection: Connection) -> list[Row]:
@@ -574,6 +577,7 @@ class Gate:
 
         for row in self._engine.record(write):
             self._executor.look_again(row.id)
+        self._executor.recover()
         self.outbox.deliver()
         self.audit.after()
 
@@ -649,11 +653,14 @@ class Gate:
             raise RefusedError(f"you may not {deed.replace('_', ' ')} {proposal_id}: {why_not}", "Ask one who may")
 
 
-def origin_of(actor: Actor, request: Request) -> Origin:
-    """Who thought it out. A machine cannot pass for a person; a person may say that a machine did."""
-    if actor.kind in ("llm", "service") and request.origin == "person":
+def origin_of(actor: Actor, request: Request, runbook: RunbookRef | None) -> Origin:
+    """Who thought it out. A machine cannot pass for a person, nor anything for a runbook that is approved; a person may
+    say that a machine did."""
+    if request.origin in ("recommender", "model"):
+        return request.origin
+    if actor.kind != "human":
         return "model" if actor.kind == "llm" else "recommender"
-    return request.origin
+    return "person" if runbook is None else "runbook"
 
 
 def plan_of(
@@ -667,7 +674,7 @@ def plan_of(
     now_ms: int,
 ) -> Plan:
     """The plan of a revision."""
-    origin = origin_of(actor, request)
+    origin = origin_of(actor, request, runbook)
     need = policy.need(in_force, composed.tier, origin, composed.scope, author=actor.kind)
     return Plan(
         proposal=row.id,

@@ -192,11 +192,13 @@ def _team(tier: Tier, approvals: int, role: Role, expiry_ms: int, **more: object
     return Rule(tier=tier, approvals=approvals, roles=(role,), expiry_ms=expiry_ms, **more)  # type: ignore[arg-type]
 
 
+_PEOPLE: tuple[Origin, ...] = ("person", "runbook")
+"""A runbook was approved by its digest, so what is made of one by a person is no worse than what they write."""
 TEAM = Policy(
     name="team",
     rules=(
-        Rule(tier="T0", approvals=1, roles=("operator",), expiry_ms=24 * HOUR_MS, self_ok=("person",)),
-        Rule(tier="T1", approvals=1, roles=("operator",), expiry_ms=4 * HOUR_MS, self_ok=("person",)),
+        Rule(tier="T0", approvals=1, roles=("operator",), expiry_ms=24 * HOUR_MS, self_ok=_PEOPLE),
+        Rule(tier="T1", approvals=1, roles=("operator",), expiry_ms=4 * HOUR_MS, self_ok=_PEOPLE),
         Rule(tier="T2", approvals=1, roles=("approver",), expiry_ms=HOUR_MS, signed=True, typed="digest"),
         Rule(
             tier="T3", approvals=2, roles=("approver",), expiry_ms=30 * MINUTE_MS, signed=True, typed="digest",

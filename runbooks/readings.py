@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
+from engine.columns import view
 from engine.errors import NotFoundError, RefusedError, SpecError
-from engine.model import RESOURCES, check_id
+from engine.model import RESOURCES, WorkloadState, check_id
 from engine.query import Overview, Query, Term, WorkloadDetail
 from runbooks import catalog, risk, sizes
 from runbooks.amounts import listed
@@ -210,7 +212,9 @@ def read(engine: Engine, row: Action, act: Act, *, executed: bool = False) -> tu
             found = read_queues(engine, act, executed)
         case "workload":
             found = read_workloads(engine, ids, row)
-            if row.name in risk.DISPLACING and ids[0] in found:
+            if row.name in risk.DISPLACING and all(
+                id_ in found and not catalog.why_not(row, found[id_]) for id_ in ids
+            ):
                 found[ids[0]] = msgspec.structs.replace(found[ids[0]], work=displaced(engine, act, executed))
         case "node":
             found = read_nodes(engine, ids)
@@ -274,20 +278,27 @@ def evicted(engine: Engine, act: Act) -> tuple[str, ...]:
 
 
 def displaced(engine: Engine, act: Act, executed: bool) -> tuple[str, ...]:
-    """Ids of workloads besides the targets that have to give way because of the act, in the next cycles, as two forks
-    find: one on which it is done, one on which it is not."""
+    """Ids of workloads besides the targets that have to give way because of the act in the next cycle, as two forks
+    find: one on which it is done, and one on which it is not."""
     if executed:
         return ()
-    with_it, without = engine.fork(), engine.fork()
-    with_it.command(catalog.command(act))
-    for fork in (with_it, without):
-        fork.settle()
-    w, other = with_it.state.workloads, without.state.workloads
-    gone = leaving(with_it.state) & ~leaving(without.state)[: len(w.ids)]
-    gone &= np.isin(view(engine.state.workloads.state), BOUND)
+    done, left = engine.fork(), engine.fork()
+    done.command(catalog.command(act))
+    done.settle()
+    left.settle()
+    rows = np.flatnonzero(gave_way(engine, done) & ~gave_way(engine, left)).tolist()
     targets = set(act.targets)
-    assert len(w.ids) == len(other.ids), "an act submits no work"
-    return tuple(id_ for row in np.flatnonzero(gone).tolist() if (id_ := w.ids[row]) not in targets)
+    return tuple(id_ for row in rows if (id_ := engine.state.workloads.ids[row]) not in targets)
+
+
+def gave_way(engine: Engine, fork: Engine) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """By workload row: it held capacity before, and on the fork it holds none, was started anew, or is asked to go."""
+    before, after = engine.state.workloads, fork.state.workloads
+    bound = tuple(WorkloadState[state.upper()] for state in sorted(catalog.BOUND))
+    went: np.ndarray[Any, np.dtype[np.bool_]] = ~np.isin(view(after.state), bound)
+    went |= view(after.attempts) != view(before.attempts)
+    went |= view(after.preempting) != view(before.preempting)
+    return went & np.isin(view(before.state), bound)
 
 
 def read_cell(engine: Engine, act: Act, executed: bool) -> tuple[Target, ...]:

@@ -223,7 +223,7 @@ def command_name(action: str) -> str:
 
 
 def check(act: Act, before: Target, now: Target) -> str:
-    """What a target's reading after execution says: "verified: …" or, when the effect is missing, "NOT verified: …"."""
+    """What a target reads after execution: "verified: …" or, when the effect is missing, "NOT verified: …"."""
     action = find(act.action)
     done = action.done(act, before, now)
     found = found_now(action, before, now, done=done)

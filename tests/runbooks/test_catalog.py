@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import get_args
 
+import msgspec
 import pytest
 
 from engine.commands import Cancel, ChangeQueue, DrainQueues, Reserve, SetPolicy
 from engine.errors import SpecError
 from engine.model import BurstSpec, FlavorQuota, NodeState, QueueMode, QueueSpec, ReservationSpec, WorkloadState
 from runbooks import amounts, catalog, wording
-from runbooks.catalog import CATALOG, TIERS, Target, find
-from runbooks.plan import ActionName, Plan, QueueChange
+from runbooks.catalog import CATALOG, find
+from runbooks.plan import TIERS, Act, ActionName, QueueChange, Target
 from runbooks.specs import differences, kept
 
 WORKLOAD_STATES = {state.label for state in WorkloadState}
@@ -24,6 +25,9 @@ STATES: dict[str, set[str]] = {
     "pool": {"priced"},
     "budget": {"set", "not set"},
     "scaling": {"growing", "fixed", "set"},
+    "canary": {mode.label for mode in QueueMode} | set(catalog.POLICIES),
+    "channel": {"known"},
+    "review": {"known"},
 }
 WAS = QueueSpec(name="q", parent="root", nominal={"gpu_milli": 32_000, "memory_mib": 1024}, weight=2)
 TO = QueueSpec(name="q", parent="root", nominal={"gpu_milli": 24_000, "memory_mib": 1024}, order="fair")
@@ -31,19 +35,24 @@ LESS = QueueChange(was=WAS, to=TO)
 MAINTENANCE = ReservationSpec(name="r", nodes=("n1", "n2"), start_ms=1_772_366_400_000, end_ms=1_772_370_000_000)
 
 
-def plan(action: str, *targets: str, **specs: object) -> Plan:
-    return Plan(action=action, targets=targets, **specs)  # type: ignore[arg-type]
+def plan(action: str, *targets: str, **specs: object) -> Act:
+    return Act(action=action, targets=targets, **specs)  # type: ignore[arg-type]
 
 
-def steps(wanted: Plan, *targets: Target, work: dict[str, Target] | None = None) -> list[str]:
+def steps(wanted: Act, *targets: Target, work: dict[str, Target] | None = None) -> list[str]:
     return wording.steps(wanted, targets, work or {})
+
+
+def tier_of(action: str, targets: tuple[Target, ...], pool_nodes: dict[str, int], running: int) -> str:
+    act = plan(action, *(target.id for target in targets))
+    return catalog.tier_and_why(find(action), act, targets, pool_nodes, running)[0]
 
 
 def target(id_: str = "x", state: str = "queued", **facts: object) -> Target:
     return Target(id=id_, state=state, **facts)  # type: ignore[arg-type]
 
 
-def test_catalogue_is_exactly_what_a_plan_may_name() -> None:
+def test_catalogue_is_exactly_what_an_act_may_name() -> None:
     assert set(CATALOG) == set(get_args(ActionName))
 
 
@@ -91,7 +100,7 @@ def test_plans_with_specs_become_the_command_that_has_them() -> None:
         plan("cancel", "q", queue=LESS),
     ],
 )
-def test_a_spec_belongs_to_the_target_and_to_its_action(wrong: Plan) -> None:
+def test_a_spec_belongs_to_the_target_and_to_its_action(wrong: Act) -> None:
     with pytest.raises(SpecError):
         catalog.command(wrong)
 
@@ -126,14 +135,14 @@ def test_set_policy_takes_one_known_policy(names: tuple[str, ...]) -> None:
     ],
 )
 def test_tiers_of_workload_actions(action: str, targets: tuple[Target, ...], tier: str) -> None:
-    assert catalog.tier(find(action), targets, {}, 100) == tier
+    assert tier_of(action, targets, {}, 100) == tier
 
 
 @pytest.mark.parametrize(("action", "tier"), [("drain_queue", "T3"), ("set_quota", "T3")])
 def test_stopping_a_large_share_of_all_that_runs_raises_the_tier(action: str, tier: str) -> None:
     queues = (target("q", "open", work=("a", "b")), target("p", "open", work=("b", "c")))
-    assert catalog.tier(find(action), queues, {}, 29) == tier
-    assert catalog.tier(find(action), queues, {}, 30) == "T2"
+    assert tier_of(action, queues, {}, 29) == tier
+    assert tier_of(action, queues, {}, 30) == "T2"
 
 
 @pytest.mark.parametrize(
@@ -142,18 +151,18 @@ def test_stopping_a_large_share_of_all_that_runs_raises_the_tier(action: str, ti
 )
 def test_taking_a_large_share_of_a_pool_raises_the_tier(action: str, taken: int, tier: str) -> None:
     targets = tuple(target(f"n{i}", "ready", pool="p") for i in range(taken))
-    assert catalog.tier(find(action), targets, {"p": 20, "q": 1000}, 0) == tier
+    assert tier_of(action, targets, {"p": 20, "q": 1000}, 0) == tier
 
 
 def test_one_node_is_never_a_large_share() -> None:
-    assert catalog.tier(find("drain"), (target("n", "ready", pool="p"),), {"p": 1}, 0) == "T2"
+    assert tier_of("drain", (target("n", "ready", pool="p"),), {"p": 1}, 0) == "T2"
 
 
 @pytest.mark.parametrize("row", CATALOG.values(), ids=lambda row: row.name)
 def test_no_state_lowers_a_tier(row: catalog.Action) -> None:
     for state in row.states or {"fcfs"}:
         many = tuple(target(f"x{i}", state, pool="p", unsaved_ms=1, worked_ms=1) for i in range(5))
-        assert TIERS.index(catalog.tier(row, many, {"p": 5}, 5)) >= TIERS.index(row.tier)
+        assert TIERS.index(tier_of(row.name, many, {"p": 5}, 5)) >= TIERS.index(row.tier)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +176,7 @@ def test_no_state_lowers_a_tier(row: catalog.Action) -> None:
         (plan("unreserve", "r"), "Take back reservation r"),
     ],
 )
-def test_titles(wanted: Plan, title: str) -> None:
+def test_titles(wanted: Act, title: str) -> None:
     assert wording.title(wanted) == title
 
 
@@ -295,7 +304,11 @@ def test_differences_of_queues_name_every_field() -> None:
     ],
 )
 def test_reading_back_can_fail(action: str, before: Target, now: Target, verified: bool) -> None:
-    text = wording.check(find(action), before, now)
+    act = plan(action, before.id, **({"queue": LESS} if action == "set_quota" else {}))
+    if action == "reserve":
+        now = msgspec.structs.replace(now, reservation=MAINTENANCE if now.state == "made" else None)
+        act = plan(action, before.id, reservation=MAINTENANCE)
+    text = wording.check(act, before, now)
     assert text.startswith("verified: " if verified else "NOT verified: ")
 
 

@@ -1,0 +1,364 @@
+"""Reading the audit: pages, exports that can be checked elsewhere, proofs. Nothing here writes."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, Row, create_engine, func, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from engine.errors import JournalError, NotFoundError, RefusedError, SpecError
+from runbooks.audit import (
+    checkpoint_table,
+    key_table,
+    private_table,
+    record_table,
+    segment_table,
+)
+from runbooks.audit_pages import (
+    MOST_ROWS,
+    AuditPage,
+    AuditPart,
+    AuditProof,
+    AuditProofOf,
+    AuditQuery,
+    AuditRange,
+    AuditRow,
+    AuditText,
+)
+from runbooks.merkle import Tree, subtrees
+from runbooks.verify import FIRST_LINK, Frontier, leaf_of, parse, read_note
+
+T = TypeVar("T")
+
+PART_ROWS = 1_000
+"""Records of one part of an export."""
+PART_BYTES = 4 * 2**20
+SCHEMA = {
+    "record": "canonical JSON (RFC 8785, no floats); hash = SHA-256(0x02 || hash of the record before || record)",
+    "first": "the record before the first has the hash 32 zero bytes",
+    "leaf": "SHA-256(0x00 || hash), in a tree as RFC 6962 has it",
+    "checkpoint": "c2sp.org/tlog-checkpoint, signed as c2sp.org/signed-note has it, after the last record it is over",
+    "private": "texts kept apart; mac = HMAC-SHA-256(key, text)",
+    "leaves": "of records behind the last, up to the next checkpoint",
+    "times": "at_ms: Unix milliseconds UTC",
+}
+
+
+class AuditReader:
+    """Reads the audit beside the engine, on any thread: by connections of its own to the journal's database. Where
+    there is no journal, through `in_engine`, which runs a transaction of the engine."""
+
+    def __init__(self, path: Path | None, in_engine: Callable[[Callable[[Connection], Any]], Any]) -> None:
+        self._in_engine = in_engine
+        self._database = None
+        if path is not None:
+            uri = f"sqlite:///{path.absolute().as_uri()}?mode=ro&uri=true"
+            self._database = create_engine(uri, poolclass=NullPool, connect_args={"timeout": 2.0})
+
+    def read(self, ask: Callable[[Connection], T]) -> T:
+        """Run `ask` as of one moment. Raises JournalError."""
+        if self._database is None:
+            found: T = self._in_engine(ask)
+            return found
+        try:
+            with self._database.connect() as connection:
+                connection.exec_driver_sql("BEGIN")
+                return ask(connection)
+        except SQLAlchemyError as error:
+            told = str(getattr(error, "orig", error))
+            raise JournalError(f"the audit cannot be read: {told}", "Run `muster audit verify`") from error
+
+
+# -- pages ------------------------------------------------------------------------------------------------------------
+
+
+def page(connection: Connection, query: AuditQuery) -> AuditPage:
+    """Raises SpecError, and JournalError for a record that is not in the form of one."""
+    if not 1 <= query.limit <= MOST_ROWS:
+        raise SpecError("limit", f"is {query.limit}", f"Give 1 to {MOST_ROWS}")
+    columns = record_table.c
+    wanted = list(_conditions(query))
+    matched = connection.execute(select(func.count()).select_from(record_table).where(*wanted)).scalar_one()
+    if query.before:
+        wanted.append(columns.seq < query.before)
+    newest = select(columns.seq, columns.body, columns.hash).where(*wanted).order_by(columns.seq.desc())
+    found = connection.execute(newest.limit(query.limit)).all()[::-1]
+    sealed = last_sealed(connection)
+    last = connection.execute(select(func.max(columns.seq))).scalar() or sealed
+    return AuditPage(rows=tuple(_row(connection, row) for row in found), matched=matched, last=last, sealed=sealed)
+
+
+def _conditions(query: AuditQuery) -> Iterator[ColumnElement[bool]]:
+    columns = record_table.c
+    if query.proposal:
+        yield columns.proposal == query.proposal
+    if query.actor:
+        yield columns.subject == query.actor
+    if query.type:
+        kind = query.type
+        yield columns.type == kind if "." in kind else columns.type.startswith(f"{kind}.", autoescape=True)
+    if query.since_ms:
+        yield columns.at_ms >= query.since_ms
+    if query.seq:
+        yield columns.seq == query.seq
+
+
+def _row(connection: Connection, found: Any) -> AuditRow:
+    """What is shown is what the body says: the columns beside it only find it."""
+    try:
+        record = parse(found.body)
+        texts = tuple(
+            AuditText(ref=private["ref"], text=_text(connection, private["ref"])) for private in record["private"]
+        )
+        actor = record["actor"]
+        return msgspec.convert(
+            {
+                **{name: record[name] for name in ("seq", "at_ms", "type", "proposal", "revision", "step")},
+                **{name: record[name] for name in ("plan", "policy", "data")},
+                **{name: actor[name] for name in ("subject", "kind", "account", "signed", "key", "session")},
+                "private": texts, "hash": found.hash.hex(),
+            }, AuditRow,
+        )  # fmt: skip
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise JournalError(
+            f"record {found.seq} of the audit is not in the form of one", "Run `muster audit verify`"
+        ) from error
+
+
+def _text(connection: Connection, ref: str) -> str | None:
+    found: str | None = connection.execute(select(private_table.c.text).where(private_table.c.ref == ref)).scalar()
+    return found
+
+
+def last_sealed(connection: Connection) -> int:
+    """Records up to this one are in files."""
+    return connection.execute(select(func.max(segment_table.c.last))).scalar() or 0
+
+
+# -- exports ----------------------------------------------------------------------------------------------------------
+
+
+def part(connection: Connection, wanted: AuditRange, tool: str) -> AuditPart:
+    """The next part of an export. Raises RefusedError for records that are not, or no longer, there."""
+    first, last = bounds(connection, wanted)
+    lines: list[bytes] = []
+    after = wanted.after
+    if not after:
+        after = first - 1
+        lines.append(_head(connection, first, last, wanted.private, tool))
+    elif not first - 1 <= after < last:
+        raise SpecError("after", f"is {after}", f"Give what the part before told, from {first - 1} to {last}")
+    size = 0
+    for row in connection.execute(
+        select(record_table.c.seq, record_table.c.body, record_table.c.hash)
+        .where(record_table.c.seq > after, record_table.c.seq <= min(last, after + PART_ROWS))
+        .order_by(record_table.c.seq)
+    ):
+        if row.seq != after + 1:
+            raise JournalError(f"record {after + 1} of the audit is missing", "Run `muster audit verify`")
+        if wanted.private and b'"private":[]' not in row.body:
+            lines += _private_lines(connection, row.body)
+        lines.append(b'{"hash":"%s","record":%s}\n' % (row.hash.hex().encode(), row.body))
+        if (note := _note(connection, row.seq)) is not None:
+            lines.append(_line({"checkpoint": note}))
+        after = row.seq
+        size += len(row.body)
+        if size > PART_BYTES:
+            break
+    if after < last:
+        return AuditPart(lines=b"".join(lines).decode(), last=last, after=after)
+    lines += _tail(connection, last)
+    lines.append(_line({"end": {"records": last - first + 1}}))
+    return AuditPart(lines=b"".join(lines).decode(), last=last, after=0)
+
+
+def bounds(connection: Connection, wanted: AuditRange) -> tuple[int, int]:
+    """(first, last) of what is to be exported. Raises RefusedError."""
+    newest = connection.execute(select(func.max(record_table.c.seq))).scalar() or 0
+    last = wanted.last or connection.execute(select(func.max(checkpoint_table.c.size))).scalar() or newest
+    sealed = last_sealed(connection)
+    if wanted.first <= sealed:
+        raise RefusedError(
+            f"the records up to {sealed} were sealed: they are in files of their own",
+            f"Export from {sealed + 1} on, and take those files with it (`muster audit show` names them)",
+        )
+    if not 1 <= wanted.first <= last <= newest:
+        raise RefusedError(f"there are no records {wanted.first} to {last}", f"The audit has {sealed + 1} to {newest}")
+    return wanted.first, last
+
+
+def _line(value: object) -> bytes:
+    return msgspec.json.encode(value) + b"\n"
+
+
+def _head(connection: Connection, first: int, last: int, private: bool, tool: str) -> bytes:
+    log: str = parse(_body(connection, first))["log"]
+    keys = connection.execute(select(key_table.c.seq, key_table.c.key).order_by(key_table.c.seq)).all()
+    frontier = _frontier(connection, first - 1)
+    return _line({
+        "muster_audit": "log", "v": 1, "log": log, "first": first, "last": last,
+        "before": {
+            "hash": hash_at(connection, first - 1).hex(), "frontier": [node.hex() for node in frontier.nodes],
+        },
+        "keys": [[seq, key] for seq, key in keys if seq < first],
+        "private": "with" if private else "withheld", "tool": tool, "schema": SCHEMA,
+    })  # fmt: skip
+
+
+def _private_lines(connection: Connection, body: bytes) -> Iterator[bytes]:
+    for private in parse(body)["private"]:
+        kept = connection.execute(select(private_table).where(private_table.c.ref == private["ref"])).first()
+        if kept is not None:
+            yield _line({"private": {"ref": kept.ref, "key": kept.key.hex(), "text": kept.text}})
+
+
+def _note(connection: Connection, size: int) -> str | None:
+    found: str | None = connection.execute(
+        select(checkpoint_table.c.note).where(checkpoint_table.c.size == size)
+    ).scalar()
+    return found
+
+
+def _tail(connection: Connection, last: int) -> Iterator[bytes]:
+    """Where no checkpoint is of exactly these records: the next one, and the leaves up to it."""
+    following = connection.execute(
+        select(checkpoint_table).where(checkpoint_table.c.size >= last).order_by(checkpoint_table.c.size).limit(1)
+    ).first()
+    if following is None or following.size == last:
+        return
+    leaves = [leaf.hex() for leaf in leaves_between(connection, last, following.size)]
+    yield _line({"leaves": leaves})
+    yield _line({"checkpoint": following.note})
+
+
+def leaves_between(connection: Connection, after: int, last: int) -> Iterator[bytes]:
+    """Of the records behind `after`, up to `last`."""
+    rows = connection.execute(
+        select(record_table.c.hash)
+        .where(record_table.c.seq > after, record_table.c.seq <= last)
+        .order_by(record_table.c.seq)
+    )
+    return (leaf_of(hash_) for (hash_,) in rows)
+
+
+def hash_at(connection: Connection, seq: int) -> bytes:
+    """Of a record that is there, or of the last that was sealed."""
+    if seq == 0:
+        return FIRST_LINK
+    found = connection.execute(select(record_table.c.hash).where(record_table.c.seq == seq)).scalar()
+    if found is None:
+        found = connection.execute(select(segment_table.c.hash).where(segment_table.c.last == seq)).scalar()
+    if found is None:
+        raise JournalError(f"record {seq} of the audit is missing", "Run `muster audit verify`")
+    return bytes(found)
+
+
+def _body(connection: Connection, seq: int) -> bytes:
+    found = connection.execute(select(record_table.c.body).where(record_table.c.seq == seq)).scalar()
+    if found is None:
+        raise NotFoundError(f"the audit has no record {seq}", "See `muster audit show`")
+    return bytes(found)
+
+
+def _frontier(connection: Connection, size: int) -> Frontier:
+    """Of the first `size` records."""
+    before = connection.execute(
+        select(checkpoint_table.c.size, checkpoint_table.c.frontier)
+        .where(checkpoint_table.c.size <= size)
+        .order_by(checkpoint_table.c.size.desc())
+        .limit(1)
+    ).first()
+    frontier = Frontier() if before is None else Frontier.of(before.size, before.frontier)
+    for leaf in leaves_between(connection, frontier.size, size):
+        frontier.push(leaf)
+    return frontier
+
+
+# -- proofs -----------------------------------------------------------------------------------------------------------
+
+
+def proof(connection: Connection, wanted: AuditProofOf, folder: Path | None = None) -> AuditProof:
+    """A proof as JSON. `folder`: where the journal is, beside which sealed records are. Raises RefusedError for what
+    no checkpoint is of, and for records whose file is not there."""
+    new = _checkpoint(connection, wanted.new)
+    keys = connection.execute(select(key_table.c.seq, key_table.c.key).order_by(key_table.c.seq)).all()
+    log = read_note(new.note).origin.removeprefix("muster-audit/")
+    found: dict[str, object]
+    if wanted.seq:
+        if not 1 <= wanted.seq <= new.size:
+            raise RefusedError(
+                f"no checkpoint of {new.size} records is over record {wanted.seq}", "`muster audit anchor` makes one"
+            )
+        if wanted.seq <= (sealed := last_sealed(connection)):
+            raise RefusedError(f"the records up to {sealed} were sealed", "Check the file they are in as a whole")
+        body = _body(connection, wanted.seq)
+        path = tree(connection, new.size, folder).inclusion(wanted.seq - 1, new.size)
+        found = {
+            "record": msgspec.Raw(body), "before": hash_at(connection, wanted.seq - 1).hex(), "checkpoint": new.note,
+        }  # fmt: skip
+    else:
+        old = _checkpoint(connection, wanted.old or _first_checkpoint(connection))
+        if old.size > new.size:
+            raise SpecError("new", f"{new.size} is less than {old.size}", "Give the smaller number first")
+        path = [] if old.size == new.size else _consistency(connection, old.size, new.size, folder)
+        found = {"old": old.note, "new": new.note}
+    head = {"muster_audit": "inclusion" if wanted.seq else "consistency", "v": 1, "log": log}
+    rest = {"path": [node.hex() for node in path], "keys": [[seq, key] for seq, key in keys]}
+    return AuditProof(text=msgspec.json.encode({**head, **found, **rest}).decode() + "\n")
+
+
+def _checkpoint(connection: Connection, size: int) -> Row[Any]:
+    """Of that many records; 0: the newest."""
+    wanted = select(checkpoint_table).order_by(checkpoint_table.c.size.desc()).limit(1)
+    found = connection.execute(wanted.where(checkpoint_table.c.size == size) if size else wanted).first()
+    if found is None:
+        told = f"of {size} records" if size else "yet"
+        raise NotFoundError(f"the audit has no checkpoint {told}", "`muster audit anchor` makes one now")
+    return found
+
+
+def _first_checkpoint(connection: Connection) -> int:
+    return connection.execute(select(func.min(checkpoint_table.c.size))).scalar() or 0
+
+
+def tree(connection: Connection, size: int, folder: Path | None, *, whole: bool = False) -> Tree:
+    """The leaves up to `size`; `whole`: also those that were sealed, from their files."""
+    sealed = last_sealed(connection)
+    if whole and sealed:
+        leaves = [leaf for file in _files(connection) for leaf in _leaves_in(folder, file)]
+        return Tree([*leaves, *leaves_between(connection, sealed, size)])
+    before = _frontier(connection, sealed) if sealed else Frontier()
+    return Tree(list(leaves_between(connection, sealed, size)), sealed, subtrees(sealed, before.nodes))
+
+
+def _consistency(connection: Connection, old: int, new: int, folder: Path | None) -> list[bytes]:
+    try:
+        return tree(connection, new, folder).consistency(old, new)
+    except KeyError:
+        return tree(connection, new, folder, whole=True).consistency(old, new)
+
+
+def _files(connection: Connection) -> list[str]:
+    return list(connection.execute(select(segment_table.c.file).order_by(segment_table.c.last)).scalars())
+
+
+_HASH = re.compile(rb'\{"hash":"([0-9a-f]{64})",')
+
+
+def _leaves_in(folder: Path | None, file: str) -> Iterable[bytes]:
+    path = Path(file) if folder is None else folder / file
+    with contextlib.ExitStack() as after:
+        try:
+            lines = after.enter_context(open(path, "rb"))
+        except OSError as error:
+            raise RefusedError(
+                f"the sealed records {path} cannot be read: {error.strerror}", "Bring the file"
+            ) from None
+        return [leaf_of(bytes.fromhex(found[1].decode())) for line in lines if (found := _HASH.match(line))]
