@@ -28,11 +28,16 @@ ScreenName = Literal[
     "orders",
     "recommendations",
     "forecast",
+    "proposals",
+    "proposal",
+    "runbooks",
+    "runbook",
+    "audit",
 ]
-TargetKind = Literal["", "workload", "node", "queue"]
+TargetKind = Literal["", "workload", "node", "queue", "proposal", "runbook"]
 SCREENS: tuple[ScreenName, ...] = (
     "overview", "queues", "workloads", "nodes", "events", "whatif", "workload", "node", "pools", "orders",
-    "recommendations", "forecast",
+    "recommendations", "forecast", "proposals", "proposal", "runbooks", "runbook", "audit",
 )  # fmt: skip
 LISTS: tuple[ScreenName, ...] = ("queues", "workloads", "nodes", "pools", "orders")
 
@@ -43,6 +48,10 @@ class Target:
 
     id: str
     state: str
+    unverified: bool = False
+    """Of a proposal: its last step could not be verified."""
+    waits_for_word: bool = False
+    """Of a proposal: its next step is done once somebody says go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +93,8 @@ class Action:
     why_not: Why = field(default=_always)
     changes: bool = False
     """It leads to a change though it has no plan of its own: not for a session that only reads."""
+    fleeting: bool = False
+    """In the footer only while it is possible."""
 
     @property
     def mutates(self) -> bool:
@@ -97,7 +108,7 @@ class Action:
             return "nothing is selected"
         if self.targets and self.mutates and context.kind != self.targets:
             return f"acts on {self.targets}s"
-        if self.mutates and not context.connected:
+        if (self.mutates or self.changes) and not context.connected:
             return "no connection to the engine"
         return self.why_not(context)
 
@@ -116,6 +127,19 @@ def _needs_state(verb: str, *states: str) -> Why:
     return why_not
 
 
+def _unverified(context: Context) -> str:
+    """The last step of what is paused was not seen to have worked."""
+    if any(target.state == "paused" and target.unverified for target in context.targets):
+        return ""
+    return "only while a step that is not verified holds it up"
+
+
+def _waits_for_word(context: Context) -> str:
+    if any(target.state == "paused" and target.waits_for_word for target in context.targets):
+        return ""
+    return "no step waits for a word"
+
+
 def _only_typed(example: str) -> Why:
     """Needs more than a key can say."""
     return lambda _context: f"type {example}"
@@ -124,6 +148,7 @@ def _only_typed(example: str) -> Why:
 _WORK: tuple[ScreenName, ...] = ("workloads", "workload")
 _NODES: tuple[ScreenName, ...] = ("nodes", "node")
 _QUEUES: tuple[ScreenName, ...] = ("queues",)
+_PROPOSALS: tuple[ScreenName, ...] = ("proposals", "proposal")
 _TRIED: tuple[ScreenName, ...] = (*_WORK, *_NODES, *_QUEUES, "whatif")
 """Where an edit of a what-if begins, or is run."""
 
@@ -146,10 +171,65 @@ ACTIONS: tuple[Action, ...] = (
         "forecast", "Forecast", ("8",), commands=("forecast",), argument="ids", shell="muster forecast WHAT:NAME",
     ),
     Action(
+        "proposals", "Proposals", ("9",), commands=("proposals", "p"), argument="filter", shell="muster proposals",
+    ),
+    Action("runbooks", "Runbooks", ("0",), commands=("runbooks",), shell="muster runbook list"),
+    Action("audit", "Audit", commands=("audit",), argument="filter", shell="muster audit show"),
+    Action("proposal", "Proposal by id", commands=("proposal",), argument="id", shell="muster show ID"),
+    Action("runbook", "Runbook by id", commands=("runbook",), argument="id", shell="muster runbook show ID"),
+    Action(
+        "run", "Run it", ("A",), ("runbook",), shell="muster runbook run ID --input NAME=VALUE", commands=("run",),
+        argument="flags", footer=True, changes=True,
+    ),
+    Action(
+        "approve", "Approve", ("A",), _PROPOSALS, shell="muster approve ID", commands=("approve",), argument="id",
+        footer=True, changes=True, targets="proposal", why_not=_needs_state("approved", "awaiting"),
+    ),
+    Action(
+        "execute", "Execute", ("E",), _PROPOSALS, shell="muster execute ID", commands=("execute",), argument="id",
+        footer=True, changes=True, fleeting=True, targets="proposal", why_not=_needs_state("executed", "approved"),
+    ),
+    Action(
+        "pause", "Pause", ("P",), _PROPOSALS, shell="muster pause ID", commands=("pause",), argument="id", footer=True,
+        changes=True, fleeting=True, targets="proposal", why_not=_needs_state("paused", "executing", "verifying"),
+    ),
+    Action(
+        "go_on", "Resume", ("R",), _PROPOSALS, shell="muster resume ID", footer=True, changes=True, fleeting=True,
+        targets="proposal", why_not=_needs_state("resumed", "paused"),
+    ),
+    Action(
+        "accept", "Accept and resume", ("K",), ("proposal",), footer=True, changes=True, fleeting=True,
+        targets="proposal", why_not=_unverified,
+    ),
+    Action(
+        "say_go", "Say go", ("C",), ("proposal",), shell="muster confirm ID STEP", footer=True, changes=True,
+        fleeting=True, targets="proposal", why_not=_waits_for_word,
+    ),
+    Action(
+        "roll_back", "Roll back", ("U",), _PROPOSALS, shell="muster rollback ID", commands=("rollback",), argument="id",
+        footer=True, changes=True, fleeting=True, targets="proposal",
+        why_not=_needs_state("rolled back", "verified", "failed", "paused", "rollback_failed"),
+    ),
+    Action(
+        "withdraw", "Withdraw", ("X",), _PROPOSALS, shell="muster withdraw ID", commands=("withdraw",), argument="id",
+        footer=True, changes=True, fleeting=True, targets="proposal",
+        why_not=_needs_state("withdrawn", "awaiting", "approved", "stale"),
+    ),
+    Action(
+        "ask_again", "Propose again", ("V",), ("proposal",), footer=True, changes=True, fleeting=True,
+        targets="proposal", why_not=_needs_state("proposed again", "stale", "expired"),
+    ),
+    Action(
+        "break_glass", "Break the glass", ("B",), ("proposal",), shell="muster break-glass ID", changes=True,
+        commands=("break-glass",), argument="id", targets="proposal",
+        why_not=_needs_state("executed without votes", "awaiting"),
+    ),
+    Action("verify", "Verify", ("v",), ("audit",), shell="muster audit verify", footer=True),
+    Action(
         "act_on", "Propose it", ("A",), ("recommendations",), shell="muster explain REC", footer=True, changes=True,
     ),
     Action(
-        "reject", "Reject", ("N",), ("recommendations",), shell="muster recommend --reject REC", commands=("reject",),
+        "reject", "Reject", ("N",), ("recommendations", *_PROPOSALS), shell="muster reject ID", commands=("reject",),
         argument="id", footer=True, changes=True,
     ),
     Action("rehearse", "What if", ("w",), _TRIED, footer=True),
@@ -266,11 +346,12 @@ ACTIONS: tuple[Action, ...] = (
         argument="flags", why_not=_only_typed(":consolidate --unblock ID"),
     ),
     Action("mark", "Mark", ("space",), ("workloads", "nodes", "queues")),
-    Action("filter", "Filter", ("slash",), (*LISTS, "events"), footer=True),
+    Action("filter", "Filter", ("slash",), (*LISTS, "events", "audit"), footer=True),
     Action("sort", "Sort", ("s",), LISTS, commands=("sort",), argument="column", footer=True),
     Action(
         "copy", "Copy id", ("y",),
-        ("workloads", "nodes", "queues", "workload", "node", "events", "recommendations"),
+        ("workloads", "nodes", "queues", "workload", "node", "events", "recommendations", *_PROPOSALS, "runbooks",
+         "runbook", "audit"),
     ),
     Action("refresh", "Refresh", ("r", "f5")),
     Action("theme", "Light or dark", ("t",), commands=("theme",)),
@@ -301,8 +382,18 @@ def footer(available: Sequence[Action], context: Context) -> list[tuple[Action, 
     return [
         (action, action.disabled_reason(context))
         for action in available
-        if action.footer and context.screen in action.screens and not (action.id == "back" and context.depth == 1)
+        if action.footer
+        and context.screen in action.screens
+        and not (action.id == "back" and context.depth == 1)
+        and not (action.fleeting and action.disabled_reason(context))
     ]
+
+
+def by_key(available: Sequence[Action], key: str, screen: ScreenName) -> Action | None:
+    """What a key means on a screen. One key may mean different things on different screens; where it means nothing,
+    what it means elsewhere tells why not."""
+    meant = [action for action in available if key in action.keys]
+    return next((action for action in meant if screen in action.screens), meant[0] if meant else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,10 +28,11 @@ from console.navigator import Navigator
 from console.screens.frame import Frame
 from console.screens.lines import OneLine
 from console.screens.pane import Pane
+from console.settings import Settings
 from console.steering import Steering
 from console.text import printable
 from console.theme import DARK, THEMES
-from console.views import EventLog, lost_banner, top_bar
+from console.views import EventLog, lost_banner, top_bar, unwritable_banner
 from engine.errors import MusterError, SpecError, UnreachableError
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from console.client import Client, Health
     from console.dialogs import PromptBar
+    from console.identity import Identity
 
 LEAST_WIDTH, LEAST_HEIGHT = 60, 15
 STALE_MS = 2_000
@@ -71,8 +73,11 @@ class MusterApp(App[None]):
         start: ScreenName = "overview",
         log: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
+        settings: Settings | None = None,
     ) -> None:
         super().__init__()
+        self.settings = settings or Settings()
+        self._identity: Identity | None = None
         self.title = title
         self.read_only = read_only
         self.actions = {action.id: action for action in actions.actions(read_only=read_only)}
@@ -91,10 +96,9 @@ class MusterApp(App[None]):
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = DARK.name
-        for action in self.actions.values():
-            for key in action.keys:
-                if key not in _BOUND_ELSEWHERE:
-                    self.bind(key, f"act('{action.id}')", show=False)
+        for key in dict.fromkeys(key for action in self.actions.values() for key in action.keys):
+            if key not in _BOUND_ELSEWHERE:
+                self.bind(key, f"key('{key}')", show=False)
 
     def compose(self) -> ComposeResult:
         yield self.frame
@@ -145,7 +149,7 @@ class MusterApp(App[None]):
         if self._outage is not None:
             self._outage.timer.stop()
             self._outage = None
-            self.frame.show_banner("")
+        self._draw_alarm()
         self._reload()
 
     @on(Arrived)
@@ -153,6 +157,7 @@ class MusterApp(App[None]):
         changes = event.changes
         self.events.add(changes.items, changes.missed)
         self._health = event.health or self._health
+        self._draw_alarm()
         # The first answer brings what happened before, at the version that is known already.
         moved = bool(changes.items) or changes.version != self._seen.version
         moved = moved or changes.at_ms - self._seen.reloaded_ms >= STALE_MS
@@ -185,6 +190,11 @@ class MusterApp(App[None]):
         seen, width = self._seen, self.size.width
         spans = top_bar(self._health, self.title, seen.at_ms, seen.version, read_only=self.read_only, width=width)
         self.frame.show_top(spans)
+
+    def _draw_alarm(self) -> None:
+        """A line on every page while nothing can be recorded, and so nothing executed."""
+        if self._outage is None and self._health is not None:
+            self.frame.show_banner(unwritable_banner(self._health))
 
     def _draw_banner(self) -> None:
         if self._outage is not None:
@@ -226,6 +236,12 @@ class MusterApp(App[None]):
 
     # --- acting
 
+    def action_key(self, key: str) -> None:
+        """Do what a key means on the page that is shown."""
+        action = actions.by_key(list(self.actions.values()), key, self.context().screen)
+        if action is not None:
+            self.action_act(action.id)
+
     def action_act(self, name: str) -> None:
         """Do what a row of the registry says, or say why not."""
         action = self.actions.get(name)
@@ -260,6 +276,16 @@ class MusterApp(App[None]):
         except MusterError as error:
             self.report(error)
         self._reload()
+
+    @property
+    def identity(self) -> Identity:
+        """What signs in this person's name, once something is to be signed; a passphrase is asked for here."""
+        if self._identity is None:
+            from console.deciding import ask_passphrase
+            from console.identity import Identity
+
+            self._identity = Identity(self.settings, ask_passphrase(self))
+        return self._identity
 
     @on(OneLine.Pressed)
     def _pressed(self, event: OneLine.Pressed) -> None:
@@ -304,9 +330,10 @@ def run(
     title: str = "muster",
     start: ScreenName = "overview",
     log: Path | None = None,
+    settings: Settings | None = None,
 ) -> int:
     """Show the console until the person leaves. The factory is called on a thread, after the first paint and again
     after every loss. Returns an exit code."""
-    app = MusterApp(client_factory, read_only=read_only, title=title, start=start, log=log)
+    app = MusterApp(client_factory, read_only=read_only, title=title, start=start, log=log, settings=settings)
     app.run()
     return app.return_code or 0

@@ -122,6 +122,7 @@ def parser() -> argparse.ArgumentParser:
     root.set_defaults(run="console.start:open_console", json=False)
     commands = root.add_subparsers(title="commands", metavar="COMMAND")
     _show_commands(commands)
+    _runbook_commands(commands)
     _advice_commands(commands)
     _change_commands(commands)
     _engine_commands(commands)
@@ -481,6 +482,35 @@ def _backtest_commands(commands: Any) -> None:
     anomaly.add_argument("files", nargs="+", metavar="FILE", help="CSV with columns timestamp and value")
     anomaly.add_argument("--labels", metavar="FILE", help="JSON: file name -> windows that are anomalous, as in NAB")
     _json(anomaly)
+
+
+def _runbook_commands(commands: Any) -> None:
+    runbook = commands.add_parser(
+        "runbook", help="written procedures: look, check, try, run, approve", allow_abbrev=False
+    )
+    kinds = runbook.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    listed = _command(kinds, "list", "console.runbook:list_", "which there are, and which are approved")
+    _reach(listed, sub=True)
+    shown = _command(kinds, "show", "console.runbook:show", "one of them whole")
+    linted = _command(kinds, "lint", "console.runbook:lint", "what is wrong with files; exit code 2 if anything is")
+    linted.add_argument("files", nargs="+", metavar="FILE", help="Markdown with front matter; - reads standard input")
+    _json(linted)
+    ran = _command(kinds, "run", "console.runbook:run", "resolve its inputs, simulate it, and propose it")
+    approved = _command(kinds, "approve", "console.runbook:approve", "let its exact bytes be used in this cell")
+    retired = _command(kinds, "retire", "console.runbook:retire", "end the use of what it says now, for good")
+    for command in (shown, ran, approved, retired):
+        command.add_argument("id", metavar="RUNBOOK")
+        _reach(command, sub=True)
+    ran.add_argument(
+        "--input", action="append", default=[], metavar="NAME=VALUE", help="several ids with commas between"
+    )
+    ran.add_argument("--dry-run", action="store_true", help="only show what it would do; no approval of it is needed")
+    ran.add_argument("--reason", default="", help="kept with the proposal")
+    approved.add_argument("--sha256", metavar="HEX", help="of the file that was looked at; at least 12 digits")
+    approved.add_argument("--comment", default="", help="kept with the vote")
+    retired.add_argument("--reason", required=True, help="why it must not be used any more")
+    for command in (approved, retired):
+        command.add_argument("--yes", action="store_true", help="do not ask")
 
 
 def _advice_commands(commands: Any) -> None:

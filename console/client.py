@@ -37,8 +37,12 @@ if TYPE_CHECKING:
     from recommender.quotes import Quote, QuoteRequest
     from recommender.recommendations import Recommendation, Recommendations
     from recommender.sizes import SizingReport, SizingRequest
+    from runbooks.freezes import Freeze, FreezeSpec
     from runbooks.identity import Signed
-    from runbooks.plan import Outcome, Proposal, Request
+    from runbooks.policy_shown import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote
+    from runbooks.plan import Outcome, Proposal, Request, Review
+    from runbooks.policy import Verdict
+    from runbooks.shown import RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +64,9 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """Version of Muster that serves."""
     history_error: str = ""
     """Why no history is kept at present; empty while all is well."""
+    audit_error: str = ""
+    """What is wrong with the audit or what stands beside it, and what that keeps from being done; empty while all is
+    well."""
 
 
 class RuntimeEstimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,8 +212,16 @@ class Client(Protocol):
         """Submissions and definitions. Actions on what exists go through propose and approve."""
         ...
 
+    def preview(self, request: Request) -> Proposal:
+        """What proposing it would show. Nothing is kept."""
+        ...
+
     def propose(self, request: Request) -> Proposal:
         """Resolve, simulate on a fork, and put to the vote. Changes nothing."""
+        ...
+
+    def revise(self, proposal_id: str, request: Request) -> Proposal:
+        """Another plan under the same id: a new revision, on which nobody has voted."""
         ...
 
     def proposals(self, states: tuple[str, ...] = (), limit: int = 200) -> tuple[Proposal, ...]:
@@ -219,6 +234,100 @@ class Client(Protocol):
 
     def approve(self, proposal_id: str, digest: str, comment: str = "", signed: Signed | None = None) -> Outcome:
         """Vote yes to exactly the plan whose digest was shown; when that was the last vote needed, carry it out."""
+        ...
+
+    def vote(
+        self, proposal_id: str, digest: str, verdict: Verdict, comment: str = "", signed: Signed | None = None
+    ) -> Proposal:
+        """Say yes, no or nothing to exactly the plan whose digest was shown. Carries nothing out."""
+        ...
+
+    def execute(self, proposal_id: str) -> Outcome:
+        """Carry out what is approved, or go on with what was interrupted."""
+        ...
+
+    def pause(self, proposal_id: str, reason: str = "") -> Proposal:
+        """Have no further step done until somebody resumes it."""
+        ...
+
+    def resume(self, proposal_id: str, accept: bool = False) -> Outcome:
+        """Go on; `accept`: although the last step could not be verified."""
+        ...
+
+    def confirm(self, proposal_id: str, step: str) -> Outcome:
+        """Say go to a step that waits for it."""
+        ...
+
+    def rollback(self, proposal_id: str, reason: str = "") -> Outcome:
+        """Take back what it did, by the way back that was approved with it."""
+        ...
+
+    def cancel(self, proposal_id: str, reason: str = "") -> Proposal:
+        """Withdraw it before it is executed."""
+        ...
+
+    def break_glass(self, proposal_id: str, digest: str, reason: str, signed: Signed | None = None) -> Outcome:
+        """Carry out at once what others would have had to approve; a review of that stays open."""
+        ...
+
+    def reviews(self) -> tuple[Review, ...]:
+        """What waits for a person to look at it, the oldest first; then what was looked at."""
+        ...
+
+    def close_review(self, review: int, comment: str) -> None:
+        """Say that it was looked at, and what was found."""
+        ...
+
+    def whoami(self) -> Caller:
+        """As whom the engine knows whoever asks."""
+        ...
+
+    def policy(self) -> PolicyView:
+        """The approval policy in force, and those that wait for votes."""
+        ...
+
+    def check_policy(self, text: str) -> PolicyCheck:
+        """What putting a policy in force would change. Nothing is kept. Raises SpecError for one that may not be."""
+        ...
+
+    def propose_policy(self, change: PolicyChange) -> Candidate:
+        """Put another policy to the vote."""
+        ...
+
+    def vote_policy(self, vote: PolicyVote) -> Candidate:
+        """Vote on another policy; the last yes that is needed puts it in force."""
+        ...
+
+    def freezes(self) -> tuple[Freeze, ...]:
+        """When plans do not run: by the policy, and as set by hand."""
+        ...
+
+    def freeze(self, spec: FreezeSpec) -> None:
+        """Stop plans during a window."""
+        ...
+
+    def thaw(self, name: str) -> None:
+        """End a freeze that was set by hand."""
+        ...
+
+    def runbooks(self) -> tuple[RunbookLine, ...]:
+        """Every runbook on the shelf, with its standing; those that have problems too."""
+        ...
+
+    def runbook(self, runbook_id: str) -> RunbookView:
+        """One of them whole."""
+        ...
+
+    def run_runbook(self, ask: RunbookAsk) -> RunbookRun:
+        """Resolve it for the cell as it is and try it on a fork; unless it is a dry run, propose that."""
+        ...
+
+    def approve_runbook(self, vote: RunbookVote) -> RunbookLine:
+        """Yes to exactly the bytes with that SHA-256."""
+        ...
+
+    def retire_runbook(self, vote: RunbookVote) -> RunbookLine:
+        """End the use of a version, for good; the comment says why."""
         ...
 
     def close(self) -> None: ...

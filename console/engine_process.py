@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from console.advisor import Advisor
 from console.agents import AgentFaces
@@ -25,7 +26,7 @@ from console.insights import Insights
 from console.local_client import LocalClient
 from console.recommendations import Recommender
 from console.server import Watch, build_app
-from console.sockets import bind_tcp, bind_unix, private_folder
+from console.sockets import account_at, bind_tcp, bind_unix, private_folder
 from engine.commands import Define
 from engine.control import Engine
 from engine.loop import EngineLoop, Feed
@@ -53,6 +54,8 @@ class Served:
     unix_socket: Path | None = None
     listen: str = ""
     """HOST:PORT of this machine; empty for none."""
+    socket_group: str = ""
+    """OS group that may connect to the Unix socket too."""
     pid_file: Path | None = None
     read_only: bool = False
     speed: float = 1.0
@@ -163,7 +166,18 @@ class _Server(uvicorn.Server):
         yield
 
 
+class _Protocol(H11Protocol):
+    """Notes who connected, for as long as the connection lasts."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        connected = transport.get_extra_info("socket")
+        if connected is not None:
+            self.client = (account_at(connected), 0)
+
+
 _UVICORN: dict[str, Any] = {
+    "http": _Protocol,
     "lifespan": "off",
     "log_level": "error",
     "access_log": False,
@@ -198,7 +212,7 @@ def _stop_on_signals() -> asyncio.Event:
 
 def _sockets(served: Served, after: contextlib.ExitStack) -> Iterator[socket.socket]:
     if served.unix_socket is not None:
-        bound = bind_unix(served.unix_socket)
+        bound = bind_unix(served.unix_socket, served.socket_group)
         after.callback(served.unix_socket.unlink, missing_ok=True)
         after.callback(bound.close)
         yield bound

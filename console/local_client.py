@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,13 +16,15 @@ from console.insights import Insights
 from console.quotes import Quotes
 from console.recommendations import Recommender
 from console.version import VERSION
-from engine.commands import AddNodes, AddPools, AddPriorityClasses, AddQueues, Define, Submit
-from engine.errors import RefusedError
+from runbooks.admission import admit
+from runbooks import policy_view
 from runbooks.identity import OWNER, THIS_ACCOUNT, Actor
+from runbooks.shelf import Shelf
 
 if TYPE_CHECKING:
     from console.advisor import Advisor
     from console.client import RuntimeEstimate
+    from console.identity import Claim
     from engine.commands import AnyCommand, Receipt
     from engine.control import Engine
     from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
@@ -48,12 +51,13 @@ if TYPE_CHECKING:
     from recommender.quotes import Quote, QuoteRequest
     from recommender.recommendations import Recommendation, Recommendations
     from recommender.sizes import SizingReport, SizingRequest
+    from runbooks.freezes import Freeze, FreezeSpec
     from runbooks.gate import Gate
     from runbooks.identity import Signed
-    from runbooks.plan import Outcome, Proposal, Request
-
-REQUESTS = (Submit, Define, AddPools, AddNodes, AddQueues, AddPriorityClasses)
-"""Commands that need no approval: they add, they do not touch what exists."""
+    from runbooks.policy_shown import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote
+    from runbooks.plan import Outcome, Proposal, Request, Review
+    from runbooks.policy import Deed, Verdict
+    from runbooks.shown import RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote
 
 
 class LocalClient:
@@ -77,10 +81,12 @@ class LocalClient:
         forecasts: Forecasts | None = None,
         archive: Archive | None = None,
         insights: Insights | None = None,
+        shelf: Shelf | None = None,
     ) -> None:
         self.read_only = read_only
         self._loop = loop
         self._gate = gate
+        self._shelf = shelf or Shelf(loop.engine, gate)
         self._advisor = advisor
         self._recommender = recommender or Recommender(loop, advisor)
         self._forecasts = forecasts or Forecasts(loop)
@@ -98,6 +104,15 @@ class LocalClient:
         other._who = actor.subject if actor.subject != OWNER else self._who
         return other
 
+    def glanced(self, account: str) -> Actor | None:
+        """The same for a request that claims nothing, where it can be said at once."""
+        return self._gate.policies.glanced(account)
+
+    def identified(self, claim: Claim) -> Actor:
+        """Who makes a request, by the policy in force. Raises AuthRefused, on record."""
+        policies = self._gate.policies
+        return self._loop.call(lambda _: policies.identified(claim.account, claim.person, claim.signed, claim.digest))
+
     def health(self) -> Health:
         def read(engine: Engine) -> Health:
             return Health(
@@ -112,6 +127,7 @@ class LocalClient:
                 journal_error=engine.journal_error,
                 software=VERSION,
                 history_error=self._archive.error,
+                audit_error=self._gate.audit.error,
             )
 
         return self._loop.call(read)
@@ -174,6 +190,7 @@ class LocalClient:
 
     def reject_recommendation(self, rec_id: str, reason: str = "") -> Recommendation:
         self._refuse_if_read_only()
+        self._refuse_unless("submit")
         return self._recommender.reject(rec_id, reason, self._who)
 
     def forecast(self, request: ForecastRequest) -> Forecast:
@@ -194,10 +211,12 @@ class LocalClient:
 
     def import_samples(self, batch: SampleBatch) -> ImportReceipt:
         self._refuse_if_read_only()
+        self._refuse_unless("configure")
         return self._archive.import_samples(batch)
 
     def import_runs(self, batch: RunBatch) -> ImportReceipt:
         self._refuse_if_read_only()
+        self._refuse_unless("configure")
         return self._archive.import_runs(batch)
 
     def ask(self, ask: Ask) -> RunStatus:
@@ -225,12 +244,18 @@ class LocalClient:
 
     def command(self, command: AnyCommand) -> Receipt:
         self._refuse_if_read_only()
-        refuse_action(command)
-        return self._loop.call(lambda engine: engine.command(command))
+        return self._loop.call(lambda engine: admit(engine, self._gate, self._actor, command))
+
+    def preview(self, request: Request) -> Proposal:
+        return self._loop.call(lambda _: self._gate.preview(self._actor, request))
 
     def propose(self, request: Request) -> Proposal:
         self._refuse_if_read_only()
         return self._loop.call(lambda _: self._gate.propose(self._actor, request))
+
+    def revise(self, proposal_id: str, request: Request) -> Proposal:
+        self._refuse_if_read_only()
+        return self._loop.call(lambda _: self._gate.revise(self._actor, proposal_id, request))
 
     def proposals(self, states: tuple[str, ...] = (), limit: int = 200) -> tuple[Proposal, ...]:
         return self._loop.call(lambda _: self._gate.proposals(states, limit))
@@ -239,16 +264,104 @@ class LocalClient:
         return self._loop.call(lambda _: self._gate.proposal(proposal_id))
 
     def approve(self, proposal_id: str, digest: str, comment: str = "", signed: Signed | None = None) -> Outcome:
+        return self._done(lambda: self._gate.approve(self._actor, proposal_id, digest, comment, signed))
+
+    def vote(
+        self, proposal_id: str, digest: str, verdict: Verdict, comment: str = "", signed: Signed | None = None
+    ) -> Proposal:
         self._refuse_if_read_only()
-        outcome, shown = self._loop.call(
-            lambda _: (
-                self._gate.approve(self._actor, proposal_id, digest, comment, signed),
-                self._gate.proposal(proposal_id),
-            )
-        )
+        return self._loop.call(lambda _: self._gate.vote(self._actor, proposal_id, digest, verdict, comment, signed))
+
+    def execute(self, proposal_id: str) -> Outcome:
+        return self._done(lambda: self._gate.execute(self._actor, proposal_id))
+
+    def pause(self, proposal_id: str, reason: str = "") -> Proposal:
+        self._refuse_if_read_only()
+        return self._loop.call(lambda _: self._gate.pause(self._actor, proposal_id, reason))
+
+    def resume(self, proposal_id: str, accept: bool = False) -> Outcome:
+        return self._done(lambda: self._gate.resume(self._actor, proposal_id, accept=accept))
+
+    def confirm(self, proposal_id: str, step: str) -> Outcome:
+        return self._done(lambda: self._gate.confirm(self._actor, proposal_id, step))
+
+    def rollback(self, proposal_id: str, reason: str = "") -> Outcome:
+        self._refuse_if_read_only()
+        return self._loop.call(lambda _: self._gate.rollback(self._actor, proposal_id, reason))
+
+    def cancel(self, proposal_id: str, reason: str = "") -> Proposal:
+        self._refuse_if_read_only()
+        return self._loop.call(lambda _: self._gate.cancel(self._actor, proposal_id, reason))
+
+    def break_glass(self, proposal_id: str, digest: str, reason: str, signed: Signed | None = None) -> Outcome:
+        return self._done(lambda: self._gate.break_glass(self._actor, proposal_id, digest, reason, signed))
+
+    def reviews(self) -> tuple[Review, ...]:
+        return self._loop.call(lambda _: self._gate.reviews())
+
+    def close_review(self, review: int, comment: str) -> None:
+        self._refuse_if_read_only()
+        self._loop.call(lambda _: self._gate.close_review(self._actor, review, comment))
+
+    def whoami(self) -> Caller:
+        return self._loop.call(lambda _: policy_view.caller_of(self._gate.policies, self._actor))
+
+    def policy(self) -> PolicyView:
+        return self._loop.call(lambda _: policy_view.view_of(self._gate.policies))
+
+    def check_policy(self, text: str) -> PolicyCheck:
+        return self._loop.call(lambda _: policy_view.check(self._gate.policies, self._actor, text))
+
+    def propose_policy(self, change: PolicyChange) -> Candidate:
+        self._refuse_if_read_only()
+        return self._loop.call(lambda _: self._gate.policies.propose(self._actor, change))
+
+    def vote_policy(self, vote: PolicyVote) -> Candidate:
+        self._refuse_if_read_only()
+        return self._loop.call(lambda _: self._gate.policies.vote(self._actor, vote))
+
+    def freezes(self) -> tuple[Freeze, ...]:
+        return self._loop.call(lambda _: self._gate.freezes())
+
+    def freeze(self, spec: FreezeSpec) -> None:
+        self._refuse_if_read_only()
+        self._loop.call(lambda _: self._gate.policies.freeze(self._actor, spec))
+
+    def thaw(self, name: str) -> None:
+        self._refuse_if_read_only()
+        self._loop.call(lambda _: self._gate.policies.thaw(self._actor, name))
+
+    def _done(self, do: Callable[[], Outcome]) -> Outcome:
+        """Have steps of a plan done; what came of them is told to the recommender, which looks at it again later."""
+        self._refuse_if_read_only()
+
+        def work(engine: Engine) -> tuple[Outcome, Proposal]:
+            outcome = do()
+            return outcome, self._gate.proposal(outcome.proposal)
+
+        outcome, shown = self._loop.call(work)
         if outcome.changed:
             self._recommender.acted(shown, self._who)
         return outcome
+
+    def runbooks(self) -> tuple[RunbookLine, ...]:
+        return self._loop.call(lambda _: self._shelf.lines())
+
+    def runbook(self, runbook_id: str) -> RunbookView:
+        return self._loop.call(lambda _: self._shelf.view(runbook_id))
+
+    def run_runbook(self, ask: RunbookAsk) -> RunbookRun:
+        if not ask.dry_run:
+            self._refuse_if_read_only()
+        return self._loop.call(lambda _: self._shelf.run(self._actor, ask))
+
+    def approve_runbook(self, vote: RunbookVote) -> RunbookLine:
+        self._refuse_if_read_only()
+        return self._loop.call(lambda _: self._shelf.approve(self._actor, vote))
+
+    def retire_runbook(self, vote: RunbookVote) -> RunbookLine:
+        self._refuse_if_read_only()
+        return self._loop.call(lambda _: self._shelf.retire(self._actor, vote))
 
     def close(self) -> None:
         """Nothing to release: whoever made the loop stops it."""
@@ -257,12 +370,9 @@ class LocalClient:
         if self.read_only:
             raise refuse_read_only()
 
-
-def refuse_action(command: AnyCommand) -> None:
-    """Raises RefusedError for a command that changes what runs: those go through propose and approve."""
-    if not isinstance(command, REQUESTS):
-        name = type(command).__struct_config__.tag
-        raise RefusedError(f"{name} needs approval: propose it", "Use propose, look at the plan, then approve it")
+    def _refuse_unless(self, deed: Deed) -> None:
+        """Raises RefusedError for somebody who may not do such a thing."""
+        self._loop.call(lambda _: self._gate.refuse_unless(self._actor, deed))
 
 
 def user_name() -> str:

@@ -161,6 +161,36 @@ def _forecast(connect: Connect, _log: EventLog, argument: str) -> Pane:
     return ForecastPane(connect, argument)
 
 
+def _proposals(connect: Connect, _log: EventLog, argument: str) -> Pane:
+    from console.screens.proposals import ProposalsPane
+
+    return ProposalsPane(connect, argument)
+
+
+def _proposal(connect: Connect, _log: EventLog, argument: str) -> Pane:
+    from console.screens.proposal import ProposalPane
+
+    return ProposalPane(connect, argument)
+
+
+def _runbooks(connect: Connect, _log: EventLog, _argument: str) -> Pane:
+    from console.screens.runbooks import RunbooksPane
+
+    return RunbooksPane(connect)
+
+
+def _runbook(connect: Connect, _log: EventLog, argument: str) -> Pane:
+    from console.screens.runbooks import RunbookPane
+
+    return RunbookPane(connect, argument)
+
+
+def _audit(connect: Connect, _log: EventLog, argument: str) -> Pane:
+    from console.screens.audit import AuditPane
+
+    return AuditPane(connect, argument)
+
+
 _PAGES: dict[str, Callable[[Connect, EventLog, str], Pane]] = {
     "workloads": _workloads,
     "queues": _queues,
@@ -173,4 +203,9 @@ _PAGES: dict[str, Callable[[Connect, EventLog, str], Pane]] = {
     "node": _node,
     "recommendations": _recommendations,
     "forecast": _forecast,
+    "proposals": _proposals,
+    "proposal": _proposal,
+    "runbooks": _runbooks,
+    "runbook": _runbook,
+    "audit": _audit,
 }

@@ -28,8 +28,11 @@ from engine.query import (
     WorkloadDetail,
 )
 from engine.scaling_report import ScalingReport
+from runbooks.freezes import Freeze, FreezeSpec
+from runbooks.policy_shown import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote
 from runbooks.identity import Signed
-from runbooks.plan import Outcome, Proposal, Request
+from runbooks.plan import Outcome, Proposal, Request, Review
+from runbooks.shown import RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote
 
 if TYPE_CHECKING:
     from recommender.forecasts import Forecast, ForecastRequest
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from recommender.quotes import Quote, QuoteRequest
     from recommender.recommendations import Recommendation, Recommendations
     from recommender.sizes import SizingReport, SizingRequest
+    from runbooks.policy import Verdict
 
 T = TypeVar("T")
 
@@ -187,8 +191,14 @@ class RemoteClient:
     def command(self, command: AnyCommand) -> Receipt:
         return self._change("/v1/command", Receipt, command)
 
+    def preview(self, request: Request) -> Proposal:
+        return self._read("POST", "/v1/preview", Proposal, content=_encoded(request))
+
     def propose(self, request: Request) -> Proposal:
         return self._change("/v1/propose", Proposal, request)
+
+    def revise(self, proposal_id: str, request: Request) -> Proposal:
+        return self._change(f"/v1/proposals/{quote(proposal_id, safe='')}/revise", Proposal, request)
 
     def proposals(self, states: tuple[str, ...] = (), limit: int = 200) -> tuple[Proposal, ...]:
         query = {"states": ",".join(states), "limit": str(limit)}
@@ -200,6 +210,85 @@ class RemoteClient:
     def approve(self, proposal_id: str, digest: str, comment: str = "", signed: Signed | None = None) -> Outcome:
         vote = {"proposal": proposal_id, "digest": digest, "comment": comment, "signed": signed}
         return self._change("/v1/approve", Outcome, vote)
+
+    def vote(
+        self, proposal_id: str, digest: str, verdict: Verdict, comment: str = "", signed: Signed | None = None
+    ) -> Proposal:
+        vote = {"proposal": proposal_id, "digest": digest, "verdict": verdict, "comment": comment, "signed": signed}
+        return self._change("/v1/vote", Proposal, vote)
+
+    def execute(self, proposal_id: str) -> Outcome:
+        return self._change("/v1/execute", Outcome, {"proposal": proposal_id})
+
+    def pause(self, proposal_id: str, reason: str = "") -> Proposal:
+        return self._change("/v1/pause", Proposal, {"proposal": proposal_id, "reason": reason})
+
+    def resume(self, proposal_id: str, accept: bool = False) -> Outcome:
+        return self._change("/v1/resume", Outcome, {"proposal": proposal_id, "accept": accept})
+
+    def confirm(self, proposal_id: str, step: str) -> Outcome:
+        return self._change("/v1/confirm", Outcome, {"proposal": proposal_id, "step": step})
+
+    def rollback(self, proposal_id: str, reason: str = "") -> Outcome:
+        return self._change("/v1/rollback", Outcome, {"proposal": proposal_id, "reason": reason})
+
+    def cancel(self, proposal_id: str, reason: str = "") -> Proposal:
+        return self._change("/v1/cancel", Proposal, {"proposal": proposal_id, "reason": reason})
+
+    def break_glass(self, proposal_id: str, digest: str, reason: str, signed: Signed | None = None) -> Outcome:
+        broken = {"proposal": proposal_id, "digest": digest, "reason": reason, "signed": signed}
+        return self._change("/v1/break-glass", Outcome, broken)
+
+    def reviews(self) -> tuple[Review, ...]:
+        return self._get("/v1/reviews", tuple[Review, ...])
+
+    def close_review(self, review: int, comment: str) -> None:
+        nothing: Any = None
+        self._change("/v1/close-review", nothing, {"review": review, "comment": comment})
+
+    def whoami(self) -> Caller:
+        known = self._get("/v1/whoami", Caller)
+        return msgspec.structs.replace(known, asked_ns=time.monotonic_ns())
+
+    def policy(self) -> PolicyView:
+        return self._get("/v1/policy", PolicyView)
+
+    def check_policy(self, text: str) -> PolicyCheck:
+        return self._read("POST", "/v1/policy/check", PolicyCheck, content=_encoded({"text": text}))
+
+    def propose_policy(self, change: PolicyChange) -> Candidate:
+        return self._change("/v1/policy/propose", Candidate, change)
+
+    def vote_policy(self, vote: PolicyVote) -> Candidate:
+        return self._change("/v1/policy/vote", Candidate, vote)
+
+    def freezes(self) -> tuple[Freeze, ...]:
+        return self._get("/v1/freezes", tuple[Freeze, ...])
+
+    def freeze(self, spec: FreezeSpec) -> None:
+        nothing: Any = None
+        self._change("/v1/freeze", nothing, spec)
+
+    def thaw(self, name: str) -> None:
+        nothing: Any = None
+        self._change("/v1/thaw", nothing, {"name": name})
+
+    def runbooks(self) -> tuple[RunbookLine, ...]:
+        return self._get("/v1/runbooks", tuple[RunbookLine, ...])
+
+    def runbook(self, runbook_id: str) -> RunbookView:
+        return self._get(f"/v1/runbooks/{quote(runbook_id, safe='')}", RunbookView)
+
+    def run_runbook(self, ask: RunbookAsk) -> RunbookRun:
+        if ask.dry_run:
+            return self._read("POST", "/v1/runbook/run", RunbookRun, content=_encoded(ask))
+        return self._change("/v1/runbook/run", RunbookRun, ask)
+
+    def approve_runbook(self, vote: RunbookVote) -> RunbookLine:
+        return self._change("/v1/runbook/approve", RunbookLine, vote)
+
+    def retire_runbook(self, vote: RunbookVote) -> RunbookLine:
+        return self._change("/v1/runbook/retire", RunbookLine, vote)
 
     def call_as_agent(self, what: str, body: object, kind: type[T]) -> T:
         """What an agent on a node says, and the answer (`console.agents`)."""

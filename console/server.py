@@ -6,14 +6,17 @@
          /v1/recommendations /v1/recommendations/{id}
          /v1/changes?after=&wait_s=&limit=
     GET  /v1/runs /v1/runs/{id}?after=&wait_s= /v1/scores          DELETE /v1/runs/{id}
-    POST /v1/query /v1/showback /v1/consolidation /v1/command /v1/propose /v1/approve /v1/runs
+    GET  /v1/proposals?states=&limit= /v1/proposals/{id} /v1/reviews /v1/freezes
+    POST /v1/preview /v1/propose /v1/proposals/{id}/revise /v1/vote /v1/approve /v1/execute /v1/pause /v1/resume
+         /v1/confirm /v1/rollback /v1/cancel /v1/break-glass /v1/close-review /v1/freeze /v1/thaw
+    POST /v1/query /v1/showback /v1/consolidation /v1/command /v1/runs
     POST /v1/quote /v1/forecast /v1/recommendations/{id}/reject /v1/history /v1/import/samples /v1/import/runs
          /v1/sizing
     POST /v1/agents/...   (`console.agents`)
 
-An answer that is not 200 is `{"code", "problem", "remedy"}`; the codes are those of `engine.errors`. Callers are not
-authenticated: only sockets that belong to this user or this machine are served (`console.sockets`), and requests that
-a browser page could have sent are refused.
+An answer that is not 200 is `{"code", "problem", "remedy"}`; the codes are those of `engine.errors`. Who asks is told
+by the socket, or by a signature (`console.identity`); what they may do is the policy's to say (`runbooks.policy`).
+Requests that a browser page could have sent are refused.
 """
 
 from __future__ import annotations
@@ -32,10 +35,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from console.client import Client, refuse_read_only
-from console.local_client import refuse_action
+from console.identity import CALLER, SIGNED, account_of, claim_of
+from console.local_client import LocalClient
 from engine.commands import AnyCommand
 from engine.costs import ShowbackRequest
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
@@ -46,7 +50,11 @@ from recommender.history import HistoryRequest, RunBatch, SampleBatch
 from recommender.quotes import QuoteRequest
 from recommender.sizes import SizingRequest
 from runbooks import plan
-from runbooks.identity import Signed
+from runbooks.admission import check_admitted
+from runbooks.freezes import FreezeSpec
+from runbooks.identity import AuthRefused, Signed
+from runbooks.policy import Verdict
+from runbooks.shown import RunbookAsk, RunbookVote
 
 if TYPE_CHECKING:
     from engine.loop import EngineLoop
@@ -87,6 +95,51 @@ class ApproveBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digest: str
     comment: str = ""
     signed: Signed | None = None
+
+
+class VoteBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    proposal: str
+    digest: str
+    verdict: Verdict
+    comment: str = ""
+    signed: Signed | None = None
+
+
+class DeedBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is done to a proposal that is approved or under way."""
+
+    proposal: str
+
+
+class ReasonBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    proposal: str
+    reason: str = ""
+
+
+class ResumeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    proposal: str
+    accept: bool = False
+
+
+class ConfirmBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    proposal: str
+    step: str
+
+
+class BreakGlassBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    proposal: str
+    digest: str
+    reason: str
+    signed: Signed | None = None
+
+
+class ReviewBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    review: int
+    comment: str
+
+
+class ThawBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
 
 
 class RejectBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -135,11 +188,16 @@ class Watch:
 
 
 class Faces:
-    """The handlers. `client` is a LocalClient: it answers, and refuses changes when read-only."""
+    """The handlers. `client` answers, and refuses changes when read-only."""
 
-    def __init__(self, client: Client, watch: Watch) -> None:
-        self._client = client
+    def __init__(self, client: LocalClient, watch: Watch) -> None:
+        self._of_nobody = client
         self._watch = watch
+
+    @property
+    def _client(self) -> Client:
+        """In the name of whoever makes the request that is answered; a defect where nobody was told."""
+        return self._of_nobody.acting_as(CALLER.get())
 
     def routes(self) -> list[Route]:
         return [
@@ -175,10 +233,30 @@ class Faces:
             Route("/v1/scores", self.scores, methods=["GET"]),
             Route("/v1/changes", self.changes, methods=["GET"]),
             Route("/v1/command", self.command, methods=["POST"]),
+            Route("/v1/preview", self.preview, methods=["POST"]),
             Route("/v1/propose", self.propose, methods=["POST"]),
             Route("/v1/approve", self.approve, methods=["POST"]),
+            Route("/v1/vote", self.vote, methods=["POST"]),
+            Route("/v1/execute", self.execute, methods=["POST"]),
+            Route("/v1/pause", self.pause, methods=["POST"]),
+            Route("/v1/resume", self.resume, methods=["POST"]),
+            Route("/v1/confirm", self.confirm, methods=["POST"]),
+            Route("/v1/rollback", self.rollback, methods=["POST"]),
+            Route("/v1/cancel", self.cancel, methods=["POST"]),
+            Route("/v1/break-glass", self.break_glass, methods=["POST"]),
+            Route("/v1/reviews", self.reviews, methods=["GET"]),
+            Route("/v1/close-review", self.close_review, methods=["POST"]),
+            Route("/v1/freezes", self.freezes, methods=["GET"]),
+            Route("/v1/freeze", self.freeze, methods=["POST"]),
+            Route("/v1/thaw", self.thaw, methods=["POST"]),
+            Route("/v1/proposals/{id}/revise", self.revise, methods=["POST"]),
             Route("/v1/proposals", self.proposals, methods=["GET"]),
             Route("/v1/proposals/{id}", self.proposal, methods=["GET"]),
+            Route("/v1/runbooks", self.runbooks, methods=["GET"]),
+            Route("/v1/runbooks/{id}", self.runbook, methods=["GET"]),
+            Route("/v1/runbook/run", self.run_runbook, methods=["POST"]),
+            Route("/v1/runbook/approve", self.approve_runbook, methods=["POST"]),
+            Route("/v1/runbook/retire", self.retire_runbook, methods=["POST"]),
         ]
 
     async def health(self, request: Request) -> Response:
@@ -314,7 +392,7 @@ class Faces:
         raw = await body(request)
         command: AnyCommand = await run_in_threadpool(decoded, raw, AnyCommand)
         try:
-            refuse_action(command)
+            check_admitted(command)
         except RefusedError as error:
             raise Forbidden(error.problem, error.remedy) from None
         return await answer(lambda: self._client.command(command))
@@ -323,6 +401,14 @@ class Faces:
         self._forbid_if_read_only()
         wanted = decoded(await body(request), plan.Request)
         return await answer(lambda: self._client.propose(wanted))
+
+    async def preview(self, request: Request) -> Response:
+        wanted = decoded(await body(request), plan.Request)
+        return await answer(lambda: self._client.preview(wanted))
+
+    async def revise(self, request: Request) -> Response:
+        proposal_id, wanted = request.path_params["id"], await self._change(request, plan.Request)
+        return await answer(lambda: self._client.revise(proposal_id, wanted))
 
     async def proposals(self, request: Request) -> Response:
         states = tuple(state for state in request.query_params.get("states", "").split(",") if state)
@@ -337,6 +423,86 @@ class Faces:
         self._forbid_if_read_only()
         given = decoded(await body(request), ApproveBody)
         return await answer(lambda: self._client.approve(given.proposal, given.digest, given.comment, given.signed))
+
+    async def vote(self, request: Request) -> Response:
+        given = await self._change(request, VoteBody)
+        return await answer(
+            lambda: self._client.vote(given.proposal, given.digest, given.verdict, given.comment, given.signed)
+        )
+
+    async def execute(self, request: Request) -> Response:
+        given = await self._change(request, DeedBody)
+        return await answer(lambda: self._client.execute(given.proposal))
+
+    async def pause(self, request: Request) -> Response:
+        given = await self._change(request, ReasonBody)
+        return await answer(lambda: self._client.pause(given.proposal, given.reason))
+
+    async def resume(self, request: Request) -> Response:
+        given = await self._change(request, ResumeBody)
+        return await answer(lambda: self._client.resume(given.proposal, given.accept))
+
+    async def confirm(self, request: Request) -> Response:
+        given = await self._change(request, ConfirmBody)
+        return await answer(lambda: self._client.confirm(given.proposal, given.step))
+
+    async def rollback(self, request: Request) -> Response:
+        given = await self._change(request, ReasonBody)
+        return await answer(lambda: self._client.rollback(given.proposal, given.reason))
+
+    async def cancel(self, request: Request) -> Response:
+        given = await self._change(request, ReasonBody)
+        return await answer(lambda: self._client.cancel(given.proposal, given.reason))
+
+    async def break_glass(self, request: Request) -> Response:
+        given = await self._change(request, BreakGlassBody)
+        return await answer(lambda: self._client.break_glass(given.proposal, given.digest, given.reason, given.signed))
+
+    async def reviews(self, request: Request) -> Response:
+        return await answer(self._client.reviews)
+
+    async def close_review(self, request: Request) -> Response:
+        given = await self._change(request, ReviewBody)
+        return await answer(lambda: self._client.close_review(given.review, given.comment))
+
+    async def freezes(self, request: Request) -> Response:
+        return await answer(self._client.freezes)
+
+    async def freeze(self, request: Request) -> Response:
+        spec = await self._change(request, FreezeSpec)
+        return await answer(lambda: self._client.freeze(spec))
+
+    async def thaw(self, request: Request) -> Response:
+        given = await self._change(request, ThawBody)
+        return await answer(lambda: self._client.thaw(given.name))
+
+    async def runbooks(self, request: Request) -> Response:
+        return await answer(self._client.runbooks)
+
+    async def runbook(self, request: Request) -> Response:
+        runbook_id = request.path_params["id"]
+        return await answer(lambda: self._client.runbook(runbook_id))
+
+    async def run_runbook(self, request: Request) -> Response:
+        ask = decoded(await body(request), RunbookAsk)
+        if not ask.dry_run:
+            self._forbid_if_read_only()
+        return await answer(lambda: self._client.run_runbook(ask))
+
+    async def approve_runbook(self, request: Request) -> Response:
+        self._forbid_if_read_only()
+        vote = decoded(await body(request), RunbookVote)
+        return await answer(lambda: self._client.approve_runbook(vote))
+
+    async def retire_runbook(self, request: Request) -> Response:
+        self._forbid_if_read_only()
+        vote = decoded(await body(request), RunbookVote)
+        return await answer(lambda: self._client.retire_runbook(vote))
+
+    async def _change(self, request: Request, kind: Any) -> Any:
+        """What a request that changes something asks for, where anything may be changed."""
+        self._forbid_if_read_only()
+        return decoded(await body(request), kind)
 
     def _forbid_if_read_only(self) -> None:
         if self._client.read_only:
@@ -367,8 +533,46 @@ class BrowserGuard:
         return "" if name in self._hosts else f"host {host[:80]!a} is not served here"
 
 
+class Naming:
+    """Says of every request who makes it, before a handler sees it: by the account at the other end, or a signature."""
+
+    def __init__(self, app: ASGIApp, client: LocalClient) -> None:
+        self._app = app
+        self._client = client
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request = Request(scope, receive)
+        content = b""
+        try:
+            if SIGNED in request.headers:
+                content = await body(request)
+                receive = _again(content)
+            path = scope["raw_path"].decode("latin-1")
+            claim = claim_of(account_of(scope["client"]), request.headers, scope["method"], path, content)
+            actor = None if claim.person or claim.signed else self._client.glanced(claim.account)
+            if actor is None:
+                actor = await run_in_threadpool(self._client.identified, claim)
+        except MusterError as error:
+            await refusal(error)(scope, receive, send)
+            return
+        CALLER.set(actor)
+        await self._app(scope, receive, send)
+
+
+def _again(content: bytes) -> Receive:
+    """Hands out a body that was read already."""
+    parts = iter([{"type": "http.request", "body": content, "more_body": False}])
+
+    async def receive() -> Message:
+        return next(parts, {"type": "http.disconnect"})
+
+    return receive
+
+
 def build_app(
-    client: Client,
+    client: LocalClient,
     watch: Watch,
     more: tuple[Route, ...] = (),
     *,
@@ -384,6 +588,7 @@ def build_app(
             Exception: _unexpected,
         },
     )
+    app.add_middleware(Naming, client=client)
     app.add_middleware(BrowserGuard, hosts=hosts)
     return app
 
@@ -444,7 +649,11 @@ def number(request: Request, name: str, default: float, least: float, most: floa
 def refusal(error: MusterError) -> Response:
     """An error as an answer."""
     status = (
-        403 if isinstance(error, Forbidden) else 413 if isinstance(error, TooLarge) else STATUS.get(error.code, 500)
+        403
+        if isinstance(error, Forbidden | AuthRefused)
+        else 413
+        if isinstance(error, TooLarge)
+        else STATUS.get(error.code, 500)
     )
     content = msgspec.json.encode({"code": error.code, "problem": error.problem, "remedy": error.remedy})
     return Response(content, status_code=status, media_type="application/json")

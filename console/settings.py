@@ -49,6 +49,14 @@ class Settings:
     """Ended workloads whose record is kept."""
     keep_series: int = 50_000
     """Different series of measurements at most."""
+    operator: str = ""
+    """In whose name you act, as the policy names you; empty: as whom your account is."""
+    key: str = ""
+    """What you sign with: the path of a key file, or `agent`; empty: your ssh-agent, then key.pem beside this file."""
+    key_passphrase_file: str = ""
+    """File, readable by you alone, that holds the passphrase of the key file; empty: it is asked for."""
+    socket_group: str = ""
+    """OS group whose members may connect to an engine started from here; empty: nobody but its owner."""
 
 
 class CellPaths(NamedTuple):

@@ -1,4 +1,4 @@
-"""The sockets an engine is reached by: a Unix socket its owner can open, or a group too, or TCP on this machine alone."""
+"""The sockets an engine is reached by: a Unix socket for its owner, or a group too; or TCP on this machine alone."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from engine.errors import MusterError, RefusedError, SpecError
+from runbooks.identity import TCP
 
 
 class Peer(NamedTuple):
@@ -139,6 +140,18 @@ def _remove_stale(path: Path) -> None:
     if not stat.S_ISSOCK(mode):
         raise SpecError("socket", f"{path} exists and is not a socket", "Choose another path or move the file away")
     path.unlink(missing_ok=True)
+
+
+def account_at(connected: socket.socket) -> str:
+    """The account at the other end: "unix:1000", or "tcp" where nobody can say. Where the system does not tell who
+    connected to a Unix socket that is its owner's alone, it was its owner."""
+    if connected.family != socket.AF_UNIX:
+        return TCP
+    uid = peer_of(connected).uid
+    if uid >= 0:
+        return f"unix:{uid}"
+    private = not os.stat(connected.getsockname()).st_mode & 0o077
+    return f"unix:{os.getuid()}" if private else TCP
 
 
 def peer_of(connected: socket.socket) -> Peer:

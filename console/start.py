@@ -47,7 +47,7 @@ def open_console(arguments: argparse.Namespace) -> int:
     connect, title, folder = _connector(arguments, settings)
     from console.app import run
 
-    status = run(connect, read_only=settings.readonly, title=title, log=folder / "console.log")
+    status = run(connect, read_only=settings.readonly, title=title, log=folder / "console.log", settings=settings)
     if not settings.connect:
         _tell_what_goes_on(folder / "engine.pid", title)
     return status

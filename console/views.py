@@ -262,6 +262,14 @@ def lost_banner(problem: str, lost_for_s: float, retry_in_s: float, at_ms: int) 
     return f" ✗ no connection for {duration(int(lost_for_s * 1000))}{age} · {retry} · {printable(problem)}"
 
 
+def unwritable_banner(health: Health) -> str:
+    """What the banner says while nothing can be recorded; empty while all is well."""
+    if health.journal_error:
+        problem = printable(health.journal_error)
+        return f" ✗ the journal cannot be written: nothing can be executed, looking goes on · {problem}"
+    return f" ✗ audit: {printable(health.audit_error)}" if health.audit_error else ""
+
+
 EVENT_HEADINGS = (
     Heading("at", "TIME", most=19),
     Heading("what", "EVENT", most=20),

@@ -91,6 +91,7 @@ class Publisher:
         """What failed last; empty when the last note is everywhere."""
         self.newest = ""
         """The last note that is everywhere."""
+        self.names = tuple(place.name for place in places)
         self._places = tuple(places)
         self._waiting: queue.Queue[str] = queue.Queue(MOST_WAITING)
         self._thread: threading.Thread | None = None

@@ -14,6 +14,7 @@ import re
 import secrets
 import sqlite3
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy import (
@@ -27,16 +28,17 @@ from sqlalchemy import (
     bindparam,
     delete,
     insert,
+    inspect,
     select,
     text,
 )
 
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
 from runbooks.anchors import Anchor, Publisher
-from runbooks.checkpoints import CheckpointSigner, checkpoint_text, origin_of
+from runbooks.checkpoints import CheckpointSigner, checkpoint_text, next_key, origin_of
 from runbooks.identity import SYSTEM, Actor
 from runbooks.plan import Sealed
-from runbooks.verify import FIRST_LINK, UNSIGNED, Frontier, canonical, leaf_of, link
+from runbooks.verify import FIRST_LINK, UNSIGNED, Frontier, canonical, leaf_of, link, read_note
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -89,7 +91,7 @@ segment_table = Table(
     "audit_segment", _tables,
     Column("last", Integer, primary_key=True, autoincrement=False), Column("first", Integer, nullable=False),
     Column("hash", LargeBinary, nullable=False), Column("file", String, nullable=False),
-    Column("sha256", String, nullable=False), Column("at_ms", Integer, nullable=False),
+    Column("sha256", String, nullable=False),
 )  # fmt: skip
 """Records that were moved to a file: the first, the last and its hash."""
 
@@ -303,7 +305,7 @@ class Audit:
         newest = connection.execute(_NEWEST_CHECKPOINT).first()
         before, frontier = "", Frontier()
         if newest is not None:
-            before = newest.note.partition("\n\n")[0] + "\n"
+            before = read_note(newest.note).text
             frontier = Frontier.of(newest.size, newest.frontier)
         for seq, hash_ in connection.execute(_HASHES_AFTER, {"seq": frontier.size}):
             if seq != frontier.size + 1:
@@ -333,10 +335,33 @@ class Audit:
         self._signer = signer
         self._anchors.publish(note)
 
-    def newest(self, connection: Connection) -> str:
-        """The newest checkpoint; empty while there is none."""
-        found = connection.execute(_NEWEST_CHECKPOINT).first()
-        return "" if found is None else found.note
+    def rotate_file(self, actor: Actor) -> None:
+        """The same, with a new key in the place of the key file. Raises MusterError."""
+        if self._signer is None or self._signer.path is None:
+            raise RefusedError("this audit has no key file", "An engine started with `muster serve` has one")
+        path = self._signer.path
+        fresh = CheckpointSigner.new()
+        fresh.keep(next_key(path))
+        self.rotate(fresh, actor)
+        fresh.move(path)
+
+    def publish(self) -> None:
+        """A checkpoint now if anything is new, and the newest to all anchors. Raises MusterError."""
+        self.after(at_once=True)
+        if self._error:
+            raise MusterError(self._error, "Nothing was lost; try again")
+        newest = self._engine.recorded(lambda connection: connection.execute(_NEWEST_CHECKPOINT).first())
+        if newest is not None:
+            self._anchors.publish(newest.note)
+
+    @property
+    def key_file(self) -> str:
+        """Where the key is; empty where it is in no file."""
+        return str(self._signer.path or "") if self._signer is not None else ""
+
+    @property
+    def anchors(self) -> tuple[str, ...]:
+        return self._anchors.names
 
     @property
     def public_key(self) -> str:
@@ -367,3 +392,24 @@ def record_body(record: dict[str, object]) -> bytes:
         raise ValueError(f"{len(body):,} bytes without the values of data")
     except (ValueError, UnicodeEncodeError) as error:
         raise SpecError("record", f"cannot be written: it has {error}", "Give texts, whole numbers and lists") from None
+
+
+def signer_at(engine: Engine, path: Path) -> CheckpointSigner:
+    """The key in that file; or the one beside it that had taken over when a rotation was cut short. Raises
+    MusterError."""
+    fresh = next_key(path)
+    if not fresh.exists():
+        return CheckpointSigner.of(path)
+    signer = CheckpointSigner.of(fresh)
+
+    def in_force(connection: Connection) -> str:
+        if not inspect(connection).has_table(key_table.name):
+            return ""
+        found: str = connection.execute(_NEWEST_KEY).scalar() or ""
+        return found
+
+    if engine.recorded(in_force).endswith(signer.verifier_key("").removeprefix("+").partition("+")[2]):
+        signer.move(path)
+        return signer
+    fresh.unlink()
+    return CheckpointSigner.of(path)

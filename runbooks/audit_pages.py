@@ -83,6 +83,7 @@ class AuditState(msgspec.Struct, frozen=True, kw_only=True):
     """Of the newest checkpoint, twelve."""
     key: str
     """Public key that signs now, as signed notes have it; `none` where nothing is signed."""
+    key_file: str
     anchors: tuple[str, ...]
     error: str
     """Why the last checkpoint or its anchors failed; empty when all is well."""
@@ -133,3 +134,13 @@ class AuditSealed(msgspec.Struct, frozen=True, kw_only=True):
     last: int = 0
     file: str = ""
     sha256: str = ""
+
+
+class AuditErased(msgspec.Struct, frozen=True, kw_only=True):
+    """A text that was kept apart and is no more."""
+
+    ref: str
+    record: int
+    """Number of the record that says so."""
+    scrubbed: bool
+    """It is out of the database's own log too; else somebody is reading, and it goes with time."""

@@ -15,6 +15,7 @@ from sqlalchemy.pool import NullPool
 
 from engine.errors import JournalError, NotFoundError, RefusedError, SpecError
 from runbooks.audit import (
+    Audit,
     checkpoint_table,
     key_table,
     private_table,
@@ -30,10 +31,11 @@ from runbooks.audit_pages import (
     AuditQuery,
     AuditRange,
     AuditRow,
+    AuditState,
     AuditText,
 )
 from runbooks.merkle import Tree, subtrees
-from runbooks.verify import FIRST_LINK, Frontier, leaf_of, parse, read_note
+from runbooks.verify import FIRST_LINK, Frontier, leaf_of, parse, read_note, words
 
 T = TypeVar("T")
 
@@ -49,6 +51,9 @@ SCHEMA = {
     "leaves": "of records behind the last, up to the next checkpoint",
     "times": "at_ms: Unix milliseconds UTC",
 }
+
+
+_NEWEST_CHECKPOINT = select(checkpoint_table).order_by(checkpoint_table.c.size.desc()).limit(1)
 
 
 class AuditReader:
@@ -140,6 +145,24 @@ def _text(connection: Connection, ref: str) -> str | None:
 def last_sealed(connection: Connection) -> int:
     """Records up to this one are in files."""
     return connection.execute(select(func.max(segment_table.c.last))).scalar() or 0
+
+
+def state(connection: Connection, audit: Audit) -> AuditState:
+    """How the log stands."""
+    newest = connection.execute(_NEWEST_CHECKPOINT).first()
+    sealed = last_sealed(connection)
+    return AuditState(
+        log=audit.log_id,
+        last=connection.execute(select(func.max(record_table.c.seq))).scalar() or sealed,
+        sealed=sealed,
+        checkpoint="" if newest is None else newest.note,
+        covered=0 if newest is None else newest.size,
+        words="" if newest is None else words(read_note(newest.note).text),
+        key=audit.public_key,
+        key_file=audit.key_file,
+        anchors=audit.anchors,
+        error=audit.error,
+    )
 
 
 # -- exports ----------------------------------------------------------------------------------------------------------

@@ -34,6 +34,8 @@ class CheckpointSigner:
         from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
         self._key = key
+        self.path: Path | None = None
+        """The file it is in."""
         self.public = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
 
     @classmethod
@@ -46,13 +48,9 @@ class CheckpointSigner:
     def of(cls, path: Path) -> CheckpointSigner:
         """The key in that file, which is made if there is none, for this user alone. Keep it where the log is not: who
         has both can write another log. Raises MusterError for a file that is no such key or that others may read."""
-        made = cls.new()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with contextlib.suppress(FileExistsError), open(os.open(path, _NEW, 0o600), "w", encoding="ascii") as file:
-                file.write(made.secret() + "\n")
-                file.flush()
-                os.fsync(file.fileno())
+            if not path.exists():
+                cls.new().keep(path)
             return cls.read(path)
         except OSError as error:
             raise MusterError(
@@ -72,9 +70,41 @@ class CheckpointSigner:
             if not text.startswith(KEY_PREFIX):
                 raise ValueError
             secret = base64.b64decode(text.removeprefix(KEY_PREFIX), validate=True)
-            return cls(Ed25519PrivateKey.from_private_bytes(secret))
+            found = cls(Ed25519PrivateKey.from_private_bytes(secret))
         except ValueError:
             raise MusterError(f"{path} is not a key of the audit", "Move it away to have a new one made") from None
+        found.path = path
+        return found
+
+    def keep(self, path: Path) -> None:
+        """Write it to a file that is not there yet, for this user alone. Raises MusterError."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            fresh = path.with_name(f"{path.name}.{os.getpid()}")
+            with open(os.open(fresh, _NEW, 0o600), "w", encoding="ascii") as file:
+                file.write(self.secret() + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                # Unlike a rename this never replaces a key that somebody else has made meanwhile.
+                with contextlib.suppress(FileExistsError):
+                    os.link(fresh, path)
+            finally:
+                fresh.unlink()
+        except OSError as error:
+            raise MusterError(f"the audit's key {path} cannot be made: {error.strerror}", "Check the folder") from error
+        self.path = path
+
+    def move(self, path: Path) -> None:
+        """Put its file in the place of another. Raises MusterError."""
+        try:
+            if self.path is not None:
+                self.path.replace(path)
+        except OSError as error:
+            raise MusterError(
+                f"the audit's key {path} cannot be replaced: {error.strerror}", "Do it by hand"
+            ) from error
+        self.path = path
 
     def secret(self) -> str:
         """What a key file says."""
@@ -94,6 +124,11 @@ class CheckpointSigner:
 
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+
+
+def next_key(path: Path) -> Path:
+    """Where a key waits while it takes over from the one at `path`."""
+    return path.with_name(path.name + ".next")
 
 
 def origin_of(log_id: str) -> str:

@@ -21,6 +21,7 @@ from runbooks.lint import lint
 from runbooks.parameters import PARAMETERS
 from runbooks.plan import Act, Limits, Request, StepRequest
 from runbooks.runbook import CheckLine, Input, InputType, Runbook, StepLine, reference
+from runbooks.shown import Chosen
 from runbooks.values import milliseconds, near, selected_by, why_not_value
 
 if TYPE_CHECKING:
@@ -31,15 +32,6 @@ MOST_CHECKS = 16
 """Before, or after, one step, once each object of a list has its own."""
 Value = str | int | tuple[str, ...]
 """Of an input: one id or word, a whole number (a duration in ms), or ids."""
-
-
-class Chosen(msgspec.Struct, frozen=True, kw_only=True):
-    """An input with its value, for people."""
-
-    name: str
-    values: tuple[str, ...]
-    source: str
-    """Given, default, or selected; in words."""
 
 
 class Compiled(NamedTuple):
@@ -98,7 +90,6 @@ def compile_runbook(
         steps=tuple(steps),
         reason=reason,
         requester=requester,
-        origin="runbook",
         limits=Limits(
             nodes=limits.max_nodes,
             gpus=limits.max_gpus,
@@ -392,7 +383,7 @@ def near_ids(engine: Engine, kind: Kind | None, column: str, id_: str) -> list[s
     """A few that exist and begin like it."""
     if kind is None:
         return []
-    for length in range(len(id_), max(1, len(id_) // 2 - 1), -1):
+    for length in range(len(id_), max(0, len(id_) // 2 - 1), -1):
         where = (Term(column, "~", id_[:length]),)
         rows = engine.query(Query(kind=kind, columns=(column,), where=where, limit=MOST_NEAR)).rows
         if rows:

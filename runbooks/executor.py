@@ -17,7 +17,7 @@ from sqlalchemy import Connection, insert, select
 
 from engine.errors import JournalError, MusterError, NotFoundError, RefusedError
 from engine.events import AuditEntry
-from runbooks import books, catalog, life, policy, readings, wording
+from runbooks import books, canary, catalog, life, policy, readings, wording
 from runbooks.amounts import utc
 from runbooks.audit import Audit
 from runbooks.books import CONFIRMATION, EFFECT, REVIEW, Row
@@ -204,7 +204,9 @@ class Executor:
             )
         )  # fmt: skip
         self._beside_engine(connection, actor, row, step, key, now_ms)
-        standing = StepStanding(id=step.id, state="done", at_ms=now_ms, version=version, changed=changed)
+        standing = StepStanding(
+            id=step.id, state="done", at_ms=now_ms, version=version, cell_ms=self._engine.now_ms, changed=changed
+        )
         books.set_standing(connection, row, number, standing)
         self._say(
             connection, row, actor, "exec.effect",
@@ -296,8 +298,12 @@ class Executor:
         if action.command is not None:
             after = {target.id: target for target in readings.read(self._engine, action, step.act, executed=True)}
             for before in step.shown:
-                lines.append(wording.check(step.act, before, after[before.id]))
+                lines.append(wording.check(step.act, before, after[before.id], in_time=in_time))
                 verdicts.append(catalog.verdict(step.act, before, after[before.id], in_time=in_time))
+        if step.act.canary is not None:
+            verdict, line = self._judged(row, step, in_time=in_time)
+            lines.append(line)
+            verdicts.append(verdict)
         for check in step.verify:
             finding = evaluate(self._engine, check)
             waits = check.within_ms > 0 and now_ms < row.since_ms + check.within_ms
@@ -307,6 +313,19 @@ class Executor:
         if "failure" in verdicts:
             return "failure", tuple(lines)
         return ("inconclusive" if "inconclusive" in verdicts else "success"), tuple(lines)
+
+    def _judged(self, row: Row, step: Step, *, in_time: bool) -> tuple[Verdict, str]:
+        """What has become of a canary. What nothing can be concluded of in time has not proved itself."""
+        number = row.cursor - 1
+        since_ms = self._engine.record(lambda connection: books.standing(connection, row))[number].cell_ms
+        judged = canary.judge(self._engine, step.act, since_ms)
+        if judged is None:
+            return ("inconclusive" if in_time else "failure"), "not yet: its window is not over"
+        if judged.verdict == "success":
+            return "success", f"verified: {judged.text}"
+        return ("inconclusive" if judged.verdict == "inconclusive" and in_time else "failure"), (
+            f"NOT verified: {judged.text}"
+        )
 
     # -- people step in -----------------------------------------------------------------------------------------------
 

@@ -40,6 +40,16 @@ class FreezeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     reason: str = ""
 
 
+class Freeze(msgspec.Struct, frozen=True, kw_only=True):
+    """A freeze as it stands."""
+
+    spec: FreezeSpec
+    by: str
+    """Subject that set it by hand; empty: it is the policy's."""
+    holds: bool
+    """It stops plans now."""
+
+
 def holds(spec: FreezeSpec, at_ms: int, tier: Tier, touched: Scope) -> bool:
     """Whether it stops a plan at that moment (Unix ms). A window whose zone is not known any more holds: nobody can say
     that it does not."""

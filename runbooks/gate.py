@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from sqlalchemy import Connection, func, insert, select, update
@@ -26,9 +26,10 @@ from runbooks.audit import Audit
 from runbooks.books import PROPOSAL, REVIEW, REVISION, VOTE, Row
 from runbooks.compose import Composed, compose, scope_of
 from runbooks.executor import Executor
+from runbooks.freezes import Freeze, holds
 from runbooks.identity import SYSTEM, Actor, Signed
 from runbooks.outbox import Outbox
-from runbooks.plan import Origin, Outcome, Party, Plan, Proposal, Request, RunbookRef, Sealed, StepStanding
+from runbooks.plan import Origin, Outcome, Party, Plan, Proposal, Request, Review, RunbookRef, Sealed, StepStanding
 from runbooks.policies import Policies
 from runbooks.policy import Policy, Vote
 from runbooks.standing import Standing
@@ -96,7 +97,7 @@ class Gate:
         """What proposing it would show. Nothing is kept. Errors as `propose`."""
         now_ms = self._now()
         composed = compose(self._engine, request)
-        return self._engine.record(
+        return self._engine.recorded(
             lambda connection: self._draft(connection, actor, request, runbook, composed, now_ms, keep=False)
         )
 
@@ -108,7 +109,7 @@ class Gate:
         policy that it breaks.
         """
         now_ms = self._now()
-        self._refuse_unless(actor, "propose")
+        self.refuse_unless(actor, "propose")
         composed = compose(self._engine, request)
         shown = self._engine.record(
             lambda connection: self._draft(connection, actor, request, runbook, composed, now_ms, keep=True)
@@ -121,7 +122,7 @@ class Gate:
         """Another plan under the same id: a new revision, on which nobody has voted. For its author alone, so that
         nobody's name stands under what others wrote. Errors as `propose`."""
         now_ms = self._now()
-        self._refuse_unless(actor, "propose")
+        self.refuse_unless(actor, "propose")
         composed = compose(self._engine, request)
 
         def write(connection: Connection) -> Proposal:
@@ -598,6 +599,27 @@ class Gate:
             )
         )
 
+    def reviews(self, limit: int = 200) -> tuple[Review, ...]:
+        """Those that wait for a person, the oldest first, and then those that were closed, the newest first."""
+        order = (REVIEW.c.closed_ms != 0, -REVIEW.c.closed_ms, REVIEW.c.id)
+        query = select(REVIEW).order_by(*order).limit(limit)
+        return self._engine.recorded(
+            lambda connection: tuple(review_of(values) for values in connection.execute(query).mappings())
+        )
+
+    def freezes(self) -> tuple[Freeze, ...]:
+        """Those of the policy, and those that were set by hand; each with whether it stops plans now."""
+        now_ms = self._now()
+
+        def read(connection: Connection) -> tuple[Freeze, ...]:
+            of_policy = [(spec, "") for spec in self.policies.current(connection).freezes]
+            return tuple(
+                Freeze(spec=spec, by=by, holds=holds(spec, now_ms, "T3", spec.scope))
+                for spec, by in (*of_policy, *self.policies.freezes_by(connection))
+            )
+
+        return self._engine.recorded(read)
+
     # -- ground -------------------------------------------------------------------------------------------------------
 
     def _now(self) -> int:
@@ -619,17 +641,16 @@ class Gate:
             return books.move(connection, self.audit, row, "expired", SYSTEM, now_ms)
         return row
 
-    def _refuse_unless(self, actor: Actor, deed: policy.Deed) -> None:
+    def refuse_unless(self, actor: Actor, deed: policy.Deed) -> None:
         """Raises RefusedError, on record, for somebody who may not do such a thing at all."""
 
-        def write(connection: Connection) -> str:
-            why_not = policy.may(self.policies.current(connection), actor, deed, owner=self.policies.owner)
-            if why_not:
-                self.audit.append(connection, "command.refused", actor, data={"deed": deed, "why": why_not})
-            return why_not
+        def read(connection: Connection) -> str:
+            return policy.may(self.policies.current(connection), actor, deed, owner=self.policies.owner)
 
-        why_not = self._engine.record(write)
+        why_not = self._engine.recorded(read)
         if why_not:
+            data = {"deed": deed, "why": why_not}
+            self._engine.record(lambda connection: self.audit.append(connection, "command.refused", actor, data=data))
             raise RefusedError(f"you may not {deed}: {why_not}", "Ask somebody who may")
 
     def _refuse_for(self, actor: Actor, deed: policy.Deed, proposal_id: str) -> None:
@@ -651,6 +672,15 @@ class Gate:
         why_not = self._engine.record(write)
         if why_not:
             raise RefusedError(f"you may not {deed.replace('_', ' ')} {proposal_id}: {why_not}", "Ask one who may")
+
+
+def review_of(values: Mapping[Any, Any]) -> Review:
+    """A review as it is kept."""
+    return Review(
+        id=values["id"], about=values["about"], subject=values["subject"], forced=values["forced"],
+        text=values["text"], proposal=f"P-{values['number']}" if values["number"] else "",
+        opened_ms=values["opened_ms"], closed_ms=values["closed_ms"], closed_by=values["closed_by"],
+    )  # fmt: skip
 
 
 def origin_of(actor: Actor, request: Request, runbook: RunbookRef | None) -> Origin:

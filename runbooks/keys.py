@@ -1,4 +1,5 @@
-"""Keys of people: ed25519 signatures over decisions, public keys as OpenSSH writes them, private keys in files.
+"""Keys of people: ed25519 signatures over decisions, and public keys as OpenSSH writes them. Private keys are in files
+(`runbooks.key_files`) or in an ssh-agent (`runbooks.ssh_agent`).
 
 A decision is signed as canonical JSON in a domain of its own, so that a signature for one thing is none for another.
 """
@@ -8,8 +9,9 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import secrets
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 from cryptography.exceptions import InvalidSignature
@@ -34,7 +36,7 @@ class PublicKey(msgspec.Struct, frozen=True):
     @property
     def blob(self) -> bytes:
         """As SSH sends it."""
-        return _ssh_string(ALGORITHM.encode()) + _ssh_string(self.raw)
+        return ssh_string(ALGORITHM.encode()) + ssh_string(self.raw)
 
     @property
     def fingerprint(self) -> str:
@@ -65,12 +67,12 @@ def public_key(line: str, where: str = "key") -> PublicKey:
         blob = base64.b64decode(words[1], validate=True)
     except (binascii.Error, ValueError):
         raise SpecError(where, f"{words[1][:40]!a} is not base64", remedy) from None
-    head = _ssh_string(ALGORITHM.encode()) + (32).to_bytes(4, "big")
+    head = ssh_string(ALGORITHM.encode()) + (32).to_bytes(4, "big")
     if not blob.startswith(head) or len(blob) != len(head) + 32:
         raise SpecError(where, "is not an ed25519 public key inside", remedy)
     key = PublicKey(blob[len(head) :])
-    if small_order(key.raw):
-        raise SpecError(where, "is a point of small order, which is nobody's key", remedy)
+    if small_order(key.raw) or int.from_bytes(key.raw, "little") % 2**255 >= _PRIME:
+        raise SpecError(where, "is no point that a key could be", remedy)
     return key
 
 
@@ -119,11 +121,11 @@ def verify(keys: Iterable[PublicKey], signed: Signed, message: bytes, now_ms: in
 
 def small_order(raw: bytes) -> bool:
     """Whether the encoded point is one of the eight of small order: its y is 0, 1, -1 or that of a point of order 8."""
-    prime = 2**255 - 19
-    y = int.from_bytes(raw, "little") % 2**255 % prime
-    return y in (0, 1, prime - 1, _ORDER_8, prime - _ORDER_8)
+    y = int.from_bytes(raw, "little") % 2**255 % _PRIME
+    return y in (0, 1, _PRIME - 1, _ORDER_8, _PRIME - _ORDER_8)
 
 
+_PRIME = 2**255 - 19
 _ORDER_8 = 2707385501144840649318225287225658788936804267575313519463743609750303402022
 """A y with which 8 * (x, y) is the neutral element of edwards25519; the test computes it."""
 
@@ -133,5 +135,40 @@ def _plain_hex(text: str) -> bool:
     return 2 * least <= len(text) <= 2 * most and all(char in "0123456789abcdef" for char in text)
 
 
-def _ssh_string(content: bytes) -> bytes:
+def ssh_string(content: bytes) -> bytes:
     return len(content).to_bytes(4, "big") + content
+
+
+class SigningKey(Protocol):
+    """A private key that can be used, wherever it is kept."""
+
+    public: PublicKey
+
+    def sign(self, message: bytes) -> bytes:
+        """64 bytes. Raises SpecError or RefusedError when it cannot."""
+        ...
+
+
+def signed_by(
+    key: SigningKey,
+    *,
+    kind: DecisionKind,
+    subject: str,
+    at_ms: int,
+    proposal: str = "",
+    revision: int = 0,
+    digest: str = "",
+    verdict: str = "",
+    screen: str = "",
+    cell: str = "",
+) -> Signed:
+    """A decision signed now, under a fresh nonce."""
+    nonce = secrets.token_hex(_NONCE_BYTES[0])
+    message = decision_bytes(
+        kind=kind, subject=subject, nonce=nonce, at_ms=at_ms, proposal=proposal, revision=revision, digest=digest,
+        verdict=verdict, screen=screen, cell=cell,
+    )  # fmt: skip
+    return Signed(
+        subject=subject, nonce=nonce, at_ms=at_ms, key=key.public.fingerprint,
+        signature=base64.b64encode(key.sign(message)).decode(), screen=screen,
+    )  # fmt: skip

@@ -45,6 +45,7 @@ from runbooks.runbook import (
     parse,
     reference,
 )
+from runbooks.shown import Problem
 from runbooks.strict_yaml import Path, unseen
 from runbooks.values import (
     flat,
@@ -95,14 +96,6 @@ AFTER: Mapping[ActionName, tuple[str, ...]] = {
     "open_queue": ("open",), "reserve": ("ahead", "active"), "unreserve": ("not made",),
 }  # fmt: skip
 """Action -> the states its targets may be in once it has worked."""
-
-
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    where: str
-    """As in "drain.md:12"."""
-    rule: str
-    problem: str
-    remedy: str
 
 
 class Typed(NamedTuple):
@@ -159,7 +152,7 @@ class Linter:
 
     def _say(self, path: Path, rule: str, problem: str, remedy: str) -> None:
         line = self.runbook.document.line(path)
-        where = ".".join(str(part) for part in path)
+        where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
         problem = f"{where}: {problem}" if where else problem
         self._add(line, rule, problem, remedy)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
 from sqlalchemy import Connection, insert, select, update
 
 from runbooks.audit import Audit
@@ -25,8 +26,27 @@ Send = Callable[[str, str, str], None]
 """(channel, key, text): raises OSError, or what else keeps it from being sent."""
 
 
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """What waits to be sent."""
+
+    key: str
+    """By which whoever receives it can tell that it came before."""
+    number: int
+    """Of the proposal; 0: of none."""
+    channel: str
+    """Id of a channel of the policy."""
+    text: str
+    created_ms: int
+    attempts: int
+
+
+def error_of(failed: Exception) -> str:
+    """What a channel said when it failed, in few words."""
+    return f"{type(failed).__name__}: {failed}"[:300]
+
+
 class Outbox:
-    """The messages of one engine. `send` is set by whoever can reach the channels; until then they wait."""
+    """The messages of one engine. Whoever can reach the channels takes what is `due` and settles it; or sets `send`."""
 
     def __init__(self, engine: Engine, audit: Audit, clock: Callable[[], int]) -> None:
         self._engine = engine
@@ -45,27 +65,42 @@ class Outbox:
             )  # fmt: skip
 
     def deliver(self) -> None:
-        """Send what is due. What fails is tried again after a pause that doubles, then given up and recorded."""
+        """Send what is due by `send`, if that is set."""
         if self.send is None:
             return
-        now_ms = self._clock()
-        due = (
+        for message in self.due():
+            try:
+                self.send(message.channel, message.key, message.text)
+            except Exception as failed:  # a channel is the world outside: whatever it does, the others go on
+                self.settle(message, error_of(failed))
+            else:
+                self.settle(message)
+
+    def due(self) -> tuple[Message, ...]:
+        """What is to be sent now, the oldest first."""
+        query = (
             select(OUTBOX)
-            .where((OUTBOX.c.state == "waiting") & (OUTBOX.c.next_ms <= now_ms))
+            .where((OUTBOX.c.state == "waiting") & (OUTBOX.c.next_ms <= self._clock()))
             .order_by(OUTBOX.c.created_ms)
             .limit(MOST_AT_ONCE)
         )
-        for message in self._engine.record(lambda connection: connection.execute(due).mappings().all()):
-            error = ""
-            try:
-                self.send(message["channel"], message["key"], message["text"])
-            except Exception as failed:  # a channel is the world outside: whatever it does, the others go on
-                error = f"{type(failed).__name__}: {failed}"[:300]
-            self._engine.record(
-                lambda connection, message=message, error=error: self._sent(  # type: ignore[misc]
-                    connection, message["key"], message["number"], message["attempts"] + 1, error, now_ms
+        return self._engine.recorded(
+            lambda connection: tuple(
+                Message(
+                    key=row["key"], number=row["number"], channel=row["channel"], text=row["text"],
+                    created_ms=row["created_ms"], attempts=row["attempts"],
                 )
+                for row in connection.execute(query).mappings()
             )
+        )  # fmt: skip
+
+    def settle(self, message: Message, error: str = "") -> None:
+        """Say what became of it: empty: it was sent. What failed is tried again after a pause that doubles, then given
+        up and recorded."""
+        now_ms = self._clock()
+        self._engine.record(
+            lambda connection: self._sent(connection, message.key, message.number, message.attempts + 1, error, now_ms)
+        )
 
     def _sent(self, connection: Connection, key: str, number: int, attempts: int, error: str, now_ms: int) -> None:
         given_up = bool(error) and attempts >= MOST_ATTEMPTS

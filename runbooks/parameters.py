@@ -194,4 +194,4 @@ def why_not_id(text: str) -> str:
         return f"holds U+{ord(odd):04X}, which only looks like another letter or cannot be seen"
     if PATTERN.search(text):
         return "is a pattern or an expression, not an id"
-    return f"'{text}' could mean more than one object" if text.lower() in ANYTHING else ""
+    return "could mean more than one object" if text.lower() in ANYTHING else ""

@@ -388,6 +388,8 @@ class StepStanding(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: int = 0
     version: int = 0
     """State version with its effect."""
+    cell_ms: int = 0
+    """Cell time at which it was done."""
     changed: tuple[str, ...] = ()
     verified: tuple[str, ...] = ()
     """What was read back, one line per check."""
@@ -448,6 +450,24 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
     """Why it is in this state, where that needs words: what failed, who rejected it, what it waits for."""
     breakglass: bool = False
+
+
+class Review(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that a person is to look at, and to say what was found."""
+
+    id: int
+    about: str
+    """What it is about: a proposal, or what a plan names."""
+    subject: str
+    """Whom it is about: somebody else must close it, if it is forced."""
+    forced: bool
+    """The glass was broken."""
+    text: str
+    proposal: str = ""
+    opened_ms: int
+    closed_ms: int = 0
+    """0: it is open."""
+    closed_by: str = ""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

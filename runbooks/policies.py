@@ -12,110 +12,28 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Table,
-    UniqueConstraint,
-    insert,
-    select,
-    update,
-)
+from sqlalchemy import Connection, insert, select, update
 
 from engine.errors import JournalError, MusterError, NotFoundError, RefusedError, SpecError
 from runbooks.freezes import FreezeSpec, check_freeze
 from runbooks.identity import OWNER, SYSTEM, Actor, AuthRefused, Signed
 from runbooks.keys import DecisionKind, decision_bytes, public_key, verify
 from runbooks.plan import Party
-from runbooks.policy import BUILT_IN, TEAM, Deed, Policy, Tally, Verdict, Vote, may, tally
-from runbooks.policy_changes import CHANGE_EXPIRY_MS, Change, bindings, change_need, changes, check_successor
+from runbooks.policy import BUILT_IN, TEAM, Policy, Tally, Verdict, Vote, holders, may, tally
+from runbooks.policy_changes import CHANGE_EXPIRY_MS, bindings, change_need, changes, check_successor
 from runbooks.policy_file import check_policy, read_policy
+from runbooks.policy_shown import Candidate
+from runbooks.policy_tables import BOUND, CANDIDATE, CELL, CHANGE_VOTE, FREEZE, METADATA, NONCE, VERSION
 
 if TYPE_CHECKING:
     from engine.control import Engine
     from runbooks.audit import Audit
-
-METADATA = MetaData()
-CELL = Table(
-    "cell_identity", METADATA,
-    Column("one", Integer, primary_key=True, autoincrement=False), Column("id", String, nullable=False),
-)  # fmt: skip
-VERSION = Table(
-    "policy_version", METADATA,
-    Column("seq", Integer, primary_key=True, autoincrement=True),
-    Column("digest", String, nullable=False, index=True), Column("version", Integer, nullable=False),
-    Column("body", LargeBinary, nullable=False), Column("text", LargeBinary, nullable=False),
-    Column("at_ms", BigInteger, nullable=False), Column("by", String, nullable=False),
-)  # fmt: skip
-"""What came into force, in that order; the last one is. `body` is canonical, `text` the file as it was handed in."""
-NONCE = Table(
-    "signature_nonce", METADATA,
-    Column("nonce", String, primary_key=True), Column("at_ms", BigInteger, nullable=False),
-)  # fmt: skip
-"""Of every signature that was accepted. Never pruned: a clock that is set back revives nothing."""
-BOUND = Table(
-    "policy_key", METADATA,
-    Column("key", String, primary_key=True), Column("subject", String, nullable=False),
-)  # fmt: skip
-"""Whose a key is, by its fingerprint: for good."""
-CANDIDATE = Table(
-    "policy_candidate", METADATA,
-    Column("number", Integer, primary_key=True, autoincrement=True),
-    Column("digest", String, nullable=False), Column("version", Integer, nullable=False),
-    Column("based_on", String, nullable=False), Column("body", LargeBinary, nullable=False),
-    Column("text", LargeBinary, nullable=False), Column("state", String, nullable=False, index=True),
-    Column("author", LargeBinary, nullable=False), Column("at_ms", BigInteger, nullable=False),
-)  # fmt: skip
-CHANGE_VOTE = Table(
-    "policy_vote", METADATA,
-    Column("id", Integer, primary_key=True, autoincrement=True),
-    Column("number", Integer, nullable=False), Column("subject", String, nullable=False),
-    Column("vote", LargeBinary, nullable=False), UniqueConstraint("number", "subject"),
-)  # fmt: skip
-FREEZE = Table(
-    "freeze_by_hand", METADATA,
-    Column("id", Integer, primary_key=True, autoincrement=True),
-    Column("name", String, nullable=False), Column("body", LargeBinary, nullable=False),
-    Column("by", String, nullable=False), Column("at_ms", BigInteger, nullable=False),
-    Column("ended_ms", BigInteger, nullable=False, default=0), Column("ended_by", String, nullable=False, default=""),
-)  # fmt: skip
 
 MOST_OPEN = 16
 """New policies that wait for votes at a time."""
 MOST_FREEZES = 100
 CLOCK_TOLERANCE_MS = 60_000
 """A candidate from further in the future than this is expired: the clock was set back."""
-
-
-class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A new policy and how its vote stands."""
-
-    id: str
-    """"policy-3"."""
-    revision: int = 0
-    """Its version: what a signature over a vote names as the revision."""
-    digest: str
-    state: str
-    """awaiting, in_force, rejected, expired, superseded (another one came into force first)."""
-    author: str
-    at_ms: int
-    expires_ms: int
-    changes: tuple[Change, ...]
-    needs: int
-    """Votes that are missing."""
-    need: str
-    """Of whom, in words."""
-    signed: bool
-    """The votes must be signed."""
-    alone: bool
-    """Its author may put it in force alone: there is nobody else."""
-    votes: tuple[str, ...]
-    """One line each."""
 
 
 class About(Protocol):
@@ -148,6 +66,8 @@ class Policies:
         self._default = default
         self.owner = owner
         self._known = {policy.digest(): policy for policy in (default, *BUILT_IN.values())}
+        self._latest: Policy | None = None
+        """As it was when somebody last asked; None after what may have changed it."""
         self._ready = False
         self._open()
 
@@ -196,7 +116,39 @@ class Policies:
         """Identity of the cell, made at random once: signatures name it."""
         return str(self._prepared(connection).execute(select(CELL.c.id)).scalar_one())
 
+    def latest(self) -> Policy:
+        """The policy in force, without a transaction: for what is not written with it."""
+        if self._latest is None:
+            self._latest = self._engine.record(self.current)
+        return self._latest
+
     # -- who it is ----------------------------------------------------------------------------------------------------
+
+    def glanced(self, account: str) -> Actor | None:
+        """Who an account is, if that can be said without looking into the database: from any thread."""
+        return None if self._latest is None else _of_account(self._latest, account)
+
+    def identified(self, account: str, person: str = "", signed: Signed | None = None, digest: str = "") -> Actor:
+        """Who makes a request that comes from an account, in the name of `person` ("person:alice") if that is given.
+        `signed` is over the request, whose digest is `digest`. Raises AuthRefused, on record, for a name that is
+        neither the account's own nor signed for."""
+        actor = _of_account(self.latest(), account)
+        try:
+            if signed is not None:
+                return self._engine.record(
+                    lambda connection: self.authenticated(
+                        connection, actor, signed, kind="author", digest=digest, now_ms=self._clock()
+                    )
+                )
+            if person and person != actor.subject:
+                raise AuthRefused(
+                    f"a request from {account} says that it is {person.removeprefix('person:')[:60]!a}'s and is not "
+                    "signed", "Sign it with their key: muster --as",
+                )  # fmt: skip
+        except AuthRefused as error:
+            self.refused(actor, error)
+            raise
+        return actor
 
     def proved(
         self,
@@ -271,7 +223,9 @@ class Policies:
         def write(connection: Connection) -> int:
             now_ms, now = self._clock(), self.current(connection)
             who = self._who(connection, actor, signed, "", new, "propose", now_ms)
-            self._refuse_unless(now, who, "policy")
+            why_not = may(now, who, "policy", owner=self.owner)
+            if why_not:
+                raise RefusedError(f"you may not change the policy: {why_not}", "Ask an admin")
             bound = {row.key: row.subject for row in connection.execute(select(BOUND))}
             check_successor(now, new, bound | bindings(now))
             digest = new.digest()
@@ -525,11 +479,6 @@ class Policies:
             verdict=verdict, now_ms=now_ms,
         )  # fmt: skip
 
-    def _refuse_unless(self, policy: Policy, actor: Actor, deed: Deed) -> None:
-        why_not = may(policy, actor, deed, owner=self.owner)
-        if why_not:
-            raise RefusedError(f"you may not change the {deed}: {why_not}", "Ask an admin")
-
     def _on_record(self, actor: Actor, write: Callable[[Connection], int]) -> int:
         """`write` in a transaction; a refusal is recorded in one of its own."""
         try:
@@ -541,6 +490,8 @@ class Policies:
             data = {"deed": "policy", "why": error.problem[:500]}
             self._engine.record(lambda connection: self._audit.append(connection, "command.refused", actor, data=data))
             raise
+        finally:
+            self._latest = None
         self._audit.after(at_once=True)
         return number
 
@@ -551,6 +502,15 @@ class Policies:
                 connection, "auth.refused", actor, proposal=proposal, data={"why": error.problem[:500]}
             )
         )
+
+
+def _of_account(policy: Policy, account: str) -> Actor:
+    """The service or the person whose account it is; the account itself where it is nobody's, or several people's."""
+    service = next((service for service in policy.services if account in service.accounts), None)
+    if service is not None:
+        return Actor(subject=service.subject, kind=service.kind, account=account)
+    mine = holders(policy, account)
+    return Actor(subject=mine[0].subject if len(mine) == 1 else account, account=account)
 
 
 def _expired(at_ms: int, now_ms: int) -> bool:

@@ -83,7 +83,7 @@ def _sync(folder: Path) -> None:
         os.close(handle)
 
 
-def enter(connection: Connection, audit: Audit, actor: Actor, sealed: AuditSealed, now_ms: int) -> None:
+def enter(connection: Connection, audit: Audit, actor: Actor, sealed: AuditSealed) -> None:
     """Say in the log that they are in that file; from then on they may be deleted. Raises JournalError if others were
     sealed meanwhile."""
     if last_sealed(connection) != sealed.first - 1:
@@ -91,7 +91,7 @@ def enter(connection: Connection, audit: Audit, actor: Actor, sealed: AuditSeale
     connection.execute(
         insert(segment_table).values(
             first=sealed.first, last=sealed.last, hash=hash_at(connection, sealed.last), file=sealed.file,
-            sha256=sealed.sha256, at_ms=now_ms,
+            sha256=sealed.sha256,
         )
     )  # fmt: skip
     data = {"first": sealed.first, "last": sealed.last, "file": sealed.file, "sha256": sealed.sha256}

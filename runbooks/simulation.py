@@ -117,6 +117,7 @@ def compare(before: Overview, after: Overview) -> list[Effect]:
         Effect(label="On hold", before=in_state(before, "held"), after=in_state(after, "held")),
         Effect(label="Suspended", before=in_state(before, "suspended"), after=in_state(after, "suspended")),
         Effect(label="Nodes taking work", before=nodes_ready(before), after=nodes_ready(after)),
+        Effect(label="Nodes to come", before=to_come(before), after=to_come(after)),
         Effect(label="Cost an hour", before=usd(before.cost_microusd_hour), after=usd(after.cost_microusd_hour)),
     ]
     return always + [effect for effect in others if effect.before != effect.after]
@@ -138,6 +139,11 @@ def running(overview: Overview) -> str:
 
 def nodes_ready(overview: Overview) -> str:
     return f"{sum(pool.ready for pool in overview.pools):,}"
+
+
+def to_come(overview: Overview) -> str:
+    """Nodes that boot or are on order."""
+    return f"{sum(pool.booting + pool.ordered for pool in overview.pools):,}"
 
 
 def scarce(overview: Overview) -> tuple[str, str]:

@@ -59,6 +59,10 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "'", "\uff1d", "\uff0b", "\uff0
 away."""
 
 
+DAMAGE = (sqlite3.Error, UnicodeDecodeError, OverflowError, SystemError)
+"""What reading a damaged database raises: also where the driver cannot even read the message of the error."""
+
+
 class Bad(Exception):
     """What is wrong, and with which record."""
 
@@ -293,9 +297,8 @@ def read_notes(text: str) -> list[Note]:
     """All checkpoints of a file to which they were appended, whole or, as in a system's log, as one line each: origin,
     size and root. Raises ValueError for one that is damaged."""
     starts = [found.start() for found in re.finditer(r"(?m)^[!-~]{1,200}\n\d{1,18}\n", text)]
-    whole = [
-        read_note(text[start:end].rstrip("\n") + "\n") for start, end in zip(starts, [*starts[1:], None], strict=True)
-    ]
+    ends = [*starts[1:], len(text)]
+    whole = [read_note(text[start:end].rstrip("\n") + "\n") for start, end in zip(starts, ends, strict=False)]
     lines = [
         Note("", found[1], int(found[2]), base64.b64decode(found[3]), "-", 0, ()) for found in _ONE_LINE.finditer(text)
     ]
@@ -413,7 +416,7 @@ def open_database(path: Path, since: int) -> Source:
         try:
             database.execute("BEGIN")
             return _of_database(path, database, since)
-        except sqlite3.Error as error:
+        except DAMAGE as error:
             database.close()
             if "no such table: audit_" in str(error):
                 raise Bad(USAGE, None, "is a database without an audit") from None
@@ -503,8 +506,10 @@ def _rows(database: sqlite3.Connection, after: int) -> Iterator[Record | Note | 
         while waiting is not None:
             yield _note(*waiting)
             waiting = notes.fetchone()
-    except sqlite3.Error as error:
-        raise Bad(CHAIN, seq + 1, f"the database cannot be read from record {seq + 1} on: {error}") from None
+    except DAMAGE as error:
+        raise Bad(
+            CHAIN, seq + 1, f"the database cannot be read from record {seq + 1} on: {_plain(str(error))}"
+        ) from None
 
 
 def _note(size: int, text: str) -> Note:
@@ -641,6 +646,8 @@ class Report:
     records: int = 0
     checkpoints: int = 0
     signed: int = 0
+    looked: bool = True
+    """Signatures were checked."""
     newest: Note | None = None
     """The last checkpoint that fits."""
     private: int = 0
@@ -677,6 +684,7 @@ def check(source: Source, trust: Trust = Trust(), until: int = 0) -> Report:
     nothing is raised."""
     report = Report(name=source.name, log=source.log, first=source.first, last=source.first - 1)
     report.start = report.hash = source.hash
+    report.looked = trust.signatures
     report.keys = list(source.keys)
     report.sealed = [
         {"first": first, "last": last, "file": file, "sha256": sha256} for first, last, file, sha256 in source.segments
@@ -686,7 +694,7 @@ def check(source: Source, trust: Trust = Trust(), until: int = 0) -> Report:
         reading.run()
     except Bad as bad:
         report.problems.append(bad)
-    except (sqlite3.Error, OSError) as error:
+    except (*DAMAGE, OSError) as error:
         report.problems.append(Bad(CHAIN, report.last + 1, f"the file cannot be read: {_plain(str(error))}"))
     finally:
         source.close()
@@ -1082,6 +1090,7 @@ def as_text(report: Report) -> Iterator[str]:
     if newest is not None:
         how = "signed" if report.signed == report.checkpoints else f"of which {report.signed:,} signed"
         how = how if report.signed else "none signed: who can write the file can write it all anew"
+        how = how if report.looked else "and their signatures were not checked"
         yield f"  {report.checkpoints:,} checkpoints, {how}; the newest is of {newest.size:,} records:"
         yield f"  {words(newest.text)}"
     if (rest := report.last - (newest.size if newest else report.first - 1)) > 0:

@@ -222,12 +222,15 @@ def command_name(action: str) -> str:
     return action.replace("_", "-")
 
 
-def check(act: Act, before: Target, now: Target) -> str:
-    """What a target reads after execution: "verified: …" or, when the effect is missing, "NOT verified: …"."""
+def check(act: Act, before: Target, now: Target, *, in_time: bool = False) -> str:
+    """What a target reads after execution: "verified: …"; "NOT verified: …" when the effect is missing, or "not yet: …"
+    where it takes its time and some is left."""
     action = find(act.action)
     done = action.done(act, before, now)
     found = found_now(action, before, now, done=done)
-    return f"verified: {found}" if done else f"NOT verified: {found} after {action.name}"
+    if done:
+        return f"verified: {found}"
+    return f"not yet: {found}" if action.waits and in_time else f"NOT verified: {found} after {action.name}"
 
 
 def found_now(action: Action, before: Target, now: Target, *, done: bool) -> str:

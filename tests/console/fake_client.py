@@ -56,9 +56,11 @@ from recommender.quotes import Quantiles, Quote, QuoteOption, QuoteRequest, RunT
 from recommender.recommendations import Recommendation, Recommendations, Simulated, Track
 from recommender.sizes import Need, SizedKind, SizingReport, SizingRequest
 from recommender.suggest import Benefit, Evidence, Suggestion
+from runbooks.freezes import Freeze, FreezeSpec
 from runbooks.identity import Signed
-from runbooks.plan import Act, Blast, Effect, Outcome, Party, Plan, Proposal, Request, Step, Tier
+from runbooks.plan import Act, Blast, Effect, Outcome, Party, Plan, Proposal, Request, Review, Step, Tier
 from runbooks.plan import Simulated as Fork
+from runbooks.policy import Verdict
 
 NOW_MS = 1_772_366_400_000
 """2026-03-01 12:00:00 UTC."""
@@ -116,6 +118,10 @@ class FakeClient:
         self.proposed: list[Act] = []
         self.reasons: list[str] = []
         self.kept: dict[str, Proposal] = {}
+        self.deeds: list[tuple[str, str]] = []
+        """(what was done besides approving, to which proposal)"""
+        self.kept_reviews: tuple[Review, ...] = ()
+        self.kept_freezes: tuple[Freeze, ...] = ()
         self.queries: list[Query] = []
         self._hostile = hostile
         self._changed = threading.Condition()
@@ -813,12 +819,22 @@ class FakeClient:
         self._answer()
         if self.read_only:
             raise refuse_read_only()
+        self.proposed.append(request.steps[0].act)
+        try:
+            proposal = self.preview(request)
+        except RefusedError:
+            self.proposed.pop()
+            raise
+        self.reasons.append(request.reason)
+        self.kept[proposal.id] = proposal
+        return proposal
+
+    def preview(self, request: Request) -> Proposal:
+        self._answer()
         act = request.steps[0].act
         for name in act.targets if act.action in _ALLOWED else ():
             if self._find(name)["state"] not in _ALLOWED[act.action]:
                 raise RefusedError(f"{name} is {self._find(name)['state']}", "Choose others")
-        self.proposed.append(act)
-        self.reasons.append(request.reason)
         evicts = act.queue is not None and act.queue.over == "evict"
         tier: Tier = "T2" if act.action in _DISRUPTIVE or evicts else "T1"
         kind = "node" if act.targets[0].startswith("node") else "workload"
@@ -856,8 +872,13 @@ class FakeClient:
             self_approvable=True,
             typed="digest" if tier == "T2" else "key",
         )
-        self.kept[proposal.id] = proposal
         return proposal
+
+    def revise(self, proposal_id: str, request: Request) -> Proposal:
+        was = self.proposal(proposal_id)
+        new = self.preview(request)
+        self.kept[was.id] = msgspec.structs.replace(new, id=was.id, revision=was.revision + 1)
+        return self.kept[was.id]
 
     def proposals(self, states: tuple[str, ...] = (), limit: int = 200) -> tuple[Proposal, ...]:
         self._answer()
@@ -882,6 +903,71 @@ class FakeClient:
         return Outcome(
             proposal=proposal_id, digest=digest, version=self.version, changed=act.targets, verified=verified
         )
+
+    def vote(
+        self, proposal_id: str, digest: str, verdict: Verdict, comment: str = "", signed: Signed | None = None
+    ) -> Proposal:
+        self.proposal(proposal_id)
+        self.deeds.append((verdict, proposal_id))
+        return self._moved(proposal_id, {"approve": "approved", "reject": "rejected"}.get(verdict, "awaiting"))
+
+    def execute(self, proposal_id: str) -> Outcome:
+        return self._outcome(proposal_id, "execute", "verified")
+
+    def pause(self, proposal_id: str, reason: str = "") -> Proposal:
+        self.deeds.append(("pause", proposal_id))
+        return self._moved(proposal_id, "paused")
+
+    def resume(self, proposal_id: str, accept: bool = False) -> Outcome:
+        return self._outcome(proposal_id, "resume", "verified")
+
+    def confirm(self, proposal_id: str, step: str) -> Outcome:
+        return self._outcome(proposal_id, "confirm", "verified")
+
+    def rollback(self, proposal_id: str, reason: str = "") -> Outcome:
+        return self._outcome(proposal_id, "rollback", "rolled_back")
+
+    def cancel(self, proposal_id: str, reason: str = "") -> Proposal:
+        self.deeds.append(("cancel", proposal_id))
+        return self._moved(proposal_id, "cancelled")
+
+    def break_glass(self, proposal_id: str, digest: str, reason: str, signed: Signed | None = None) -> Outcome:
+        return self._outcome(proposal_id, "break_glass", "verified")
+
+    def reviews(self) -> tuple[Review, ...]:
+        self._answer()
+        return self.kept_reviews
+
+    def close_review(self, review: int, comment: str) -> None:
+        self._answer()
+        self.deeds.append(("close_review", str(review)))
+        self.kept_reviews = tuple(kept for kept in self.kept_reviews if kept.id != review)
+
+    def freezes(self) -> tuple[Freeze, ...]:
+        self._answer()
+        return self.kept_freezes
+
+    def freeze(self, spec: FreezeSpec) -> None:
+        self._answer()
+        self.kept_freezes += (Freeze(spec=spec, by="unix:1000", holds=True),)
+
+    def thaw(self, name: str) -> None:
+        self._answer()
+        self.kept_freezes = tuple(kept for kept in self.kept_freezes if kept.spec.name != name)
+
+    def _outcome(self, proposal_id: str, deed: str, state: str) -> Outcome:
+        shown = self._moved(proposal_id, state)
+        self.deeds.append((deed, proposal_id))
+        targets = shown.plan.steps[0].act.targets
+        return Outcome(
+            proposal=shown.id, digest=shown.digest, version=self.version, changed=targets, verified=(), state=state
+        )
+
+    def _moved(self, proposal_id: str, state: str) -> Proposal:
+        if self.read_only:
+            raise refuse_read_only()
+        self.kept[proposal_id] = msgspec.structs.replace(self.proposal(proposal_id), state=state)
+        return self.kept[proposal_id]
 
     def close(self) -> None:
         """Nothing to let go of."""

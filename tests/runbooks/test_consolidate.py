@@ -50,7 +50,7 @@ def moves_of(made: ConsolidationPlan) -> tuple[WorkloadMove, ...]:
 
 def proposed(engine: Engine, gate: Person) -> Proposal:
     moves = moves_of(planned(engine))
-    return gate.propose("consolidate", [move.id for move in moves], "make room", "ann", moves=moves)
+    return gate.propose("consolidate", [move.id for move in moves], "make room", moves=moves)
 
 
 def test_it_shows_who_moves_where_at_what_loss_and_what_starts(engine: Engine, gate: Person) -> None:
@@ -69,7 +69,7 @@ def test_it_shows_who_moves_where_at_what_loss_and_what_starts(engine: Engine, g
 
 def test_it_does_exactly_what_was_shown(engine: Engine, gate: Person) -> None:
     proposal = proposed(engine, gate)
-    outcome = gate.approve(proposal.id, proposal.digest, "bob")
+    outcome = gate.approve(proposal.id, proposal.digest)
     assert outcome.verified == ("verified: h1 is running on g0",)
     assert [(name, engine.workload(name).placement[0].node) for name in ("h0", "h1", "big")] == [
         ("h0", "g0"), ("h1", "g0"), ("big", "g1"),
@@ -77,7 +77,7 @@ def test_it_does_exactly_what_was_shown(engine: Engine, gate: Person) -> None:
     assert engine.workload("h1").kept_ms == 10 * MINUTE
     assert (engine.workload("h0").attempts, engine.workload("h1").attempts) == (1, 2)
     with pytest.raises(RefusedError, match="was executed"):
-        gate.approve(proposal.id, proposal.digest, "bob")
+        gate.approve(proposal.id, proposal.digest)
 
 
 def test_what_was_moved_meanwhile_makes_it_stale(engine: Engine, gate: Person) -> None:
@@ -85,7 +85,7 @@ def test_what_was_moved_meanwhile_makes_it_stale(engine: Engine, gate: Person) -
     engine.command(Requeue(ids=("h1",)))
     before = engine.state.digest()
     with pytest.raises(RefusedError, match="stale, nothing was done: h1 was shown"):
-        gate.approve(proposal.id, proposal.digest, "bob")
+        gate.approve(proposal.id, proposal.digest)
     assert engine.state.digest() == before
 
 
@@ -94,7 +94,7 @@ def test_it_is_refused_whole_when_a_place_is_gone(engine: Engine, gate: Person) 
     engine.command(Cordon(ids=("g0",)))
     before = engine.state.digest()
     with pytest.raises(RefusedError, match="'h1' does not fit on 'g0'"):
-        gate.approve(proposal.id, proposal.digest, "bob")
+        gate.approve(proposal.id, proposal.digest)
     assert engine.state.digest() == before
     assert engine.workload("h1").state == "running"
 
@@ -102,7 +102,7 @@ def test_it_is_refused_whole_when_a_place_is_gone(engine: Engine, gate: Person) 
 def test_a_change_elsewhere_does_not_matter(engine: Engine, gate: Person) -> None:
     proposal = proposed(engine, gate)
     engine.command(Submit(workloads=(workload("other", cpu=1000),)))
-    assert gate.approve(proposal.id, proposal.digest, "bob").verified == ("verified: h1 is running on g0",)
+    assert gate.approve(proposal.id, proposal.digest).verified == ("verified: h1 is running on g0",)
 
 
 def test_a_move_from_where_it_is_not_is_refused(engine: Engine, gate: Person) -> None:

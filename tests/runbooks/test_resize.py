@@ -8,7 +8,7 @@ from engine.control import Engine
 from engine.errors import RefusedError, SpecError
 from runbooks import catalog, wording
 from runbooks.catalog import Target
-from runbooks.plan import Plan, Proposal, RequestChange
+from runbooks.plan import Act, Proposal, RequestChange
 from tests.support.cells import small_cell, submit, workload
 from tests.support.gates import Person, gate_of
 
@@ -25,7 +25,8 @@ def engine() -> Engine:
 
 
 def propose(gate: Person, *ids: str, group: str = "", **request: int) -> Proposal:
-    return gate.propose("resize", ids, "p95 800m x 1.15", "me", resize=RequestChange(group=group, request=request))
+    change = RequestChange(group=group, request=request, evidence="p95 800m x 1.15")
+    return gate.propose("resize", ids, resize=change)
 
 
 def test_a_plan_shows_before_and_after_and_what_starts_because_of_it(engine: Engine) -> None:
@@ -36,7 +37,7 @@ def test_a_plan_shows_before_and_after_and_what_starts_because_of_it(engine: Eng
     assert proposal.inverse == "Resize waits back to 4 CPU"
     assert proposal.tier == "T1"
     assert ("Starts because of it", "waits") in [(effect.label, effect.after) for effect in proposal.effects]
-    outcome = gate.approve(proposal.id, proposal.digest, "me")
+    outcome = gate.approve(proposal.id, proposal.digest)
     assert outcome.changed == ("waits",)
     assert outcome.verified == ("verified: waits is running and asks for main: 1 CPU",)
     history = [item.detail for item in engine.workload("waits").history if item.what == "resized"]
@@ -58,21 +59,21 @@ def test_what_asks_for_that_already_is_refused(engine: Engine) -> None:
 def test_a_request_that_changed_meanwhile_makes_the_plan_stale(engine: Engine) -> None:
     gate = Person(gate_of(engine))
     first, second = (propose(gate, "waits", cpu_milli=cpu) for cpu in (3000, 3500))
-    gate.approve(first.id, first.digest, "me")
+    gate.approve(first.id, first.digest)
     with pytest.raises(RefusedError, match="another request"):
-        gate.approve(second.id, second.digest, "me")
+        gate.approve(second.id, second.digest)
 
 
 def test_a_resize_without_its_request_and_a_request_without_resize_are_refused() -> None:
     with pytest.raises(SpecError, match="is missing"):
-        catalog.command(Plan(action="resize", targets=("a",)))
+        catalog.command(Act(action="resize", targets=("a",)))
     with pytest.raises(SpecError, match="has no meaning for cancel"):
-        catalog.command(Plan(action="cancel", targets=("a",), resize=RequestChange(request={"cpu_milli": 1})))
+        catalog.command(Act(action="cancel", targets=("a",), resize=RequestChange(request={"cpu_milli": 1})))
 
 
 def test_reading_back_can_fail() -> None:
-    row = catalog.find("resize")
+    act = Act(action="resize", targets=("w",), resize=RequestChange(request={"cpu_milli": 1000}))
     was = Target(id="w", state="queued", asks=(("main", {"cpu_milli": 4000}),))
     now = Target(id="w", state="queued", asks=(("main", {"cpu_milli": 1000}),))
-    assert wording.check(row, was, now).startswith("verified: ")
-    assert wording.check(row, was, was).startswith("NOT verified: ")
+    assert wording.check(act, was, now).startswith("verified: ")
+    assert wording.check(act, was, was).startswith("NOT verified: ")

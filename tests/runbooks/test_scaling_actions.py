@@ -15,7 +15,7 @@ from tests.support.gates import Person, gate_of
 from tests.support.growing_cells import HOUR, cell, started
 
 
-def asked(engine: Engine, action: str, target: str, **change: Any) -> tuple[Gate, Any]:
+def asked(engine: Engine, action: str, target: str, **change: Any) -> tuple[Person, Any]:
     gate = Person(gate_of(engine))
     return gate, gate.propose(action, (target,), scaling=ScalingChange(**change))
 
@@ -27,7 +27,7 @@ def test_the_size_of_a_pool_is_shown_and_then_set() -> None:
     assert proposal.steps == ("set-scaling p: least 1, headroom 0 -> least 3, headroom 1",)
     assert "back to least 1, headroom 0" in proposal.inverse
     assert proposal.tier == "T1"
-    outcome = gate.approve(proposal.id, proposal.digest, "ann")
+    outcome = gate.approve(proposal.id, proposal.digest)
     scaling = engine.state.capacity.pools[0].scaling
     assert scaling is not None
     assert (scaling.least, scaling.headroom, scaling.most) == (3, 1, 20)
@@ -38,7 +38,7 @@ def test_a_fixed_pool_is_made_to_grow() -> None:
     engine = started(cell(1, fixed=1))
     gate, proposal = asked(engine, "set_scaling", "fixed", most=4)
     assert proposal.steps == ("set-scaling fixed: does not grow by itself -> most 4",)
-    gate.approve(proposal.id, proposal.digest, "ann")
+    gate.approve(proposal.id, proposal.digest)
     assert engine.scaling().pools[1].scaling is not None
 
 
@@ -47,11 +47,11 @@ def test_targets_are_shown_in_order_and_taken_back() -> None:
     gate, proposal = asked(engine, "set_targets", "p", targets=((4 * HOUR, 0), (2 * HOUR, 6)))
     at = "1970-01-01 0{}:00:00 UTC"
     assert proposal.steps == (f"set-targets p: nothing set -> 6 nodes from {at.format(2)}, 0 from {at.format(4)}",)
-    gate.approve(proposal.id, proposal.digest, "ann")
+    gate.approve(proposal.id, proposal.digest)
     assert engine.scaling().pools[0].set_for == ((2 * HOUR, 6), (4 * HOUR, 0))
     gate, back = asked(engine, "set_targets", "p")
     assert back.steps[0].endswith("-> nothing set")
-    gate.approve(back.id, back.digest, "ann")
+    gate.approve(back.id, back.digest)
     assert engine.scaling().pools[0].set_for == ()
 
 
@@ -62,9 +62,9 @@ def test_settings_of_the_autoscaler_are_named_where_they_change() -> None:
     )
     assert proposal.title == "Set the autoscaler"
     assert proposal.steps == ("set-autoscaling autoscaler: predict_permille 0 -> predict_permille 900",)
-    gate.approve(proposal.id, proposal.digest, "ann")
+    gate.approve(proposal.id, proposal.digest)
     gate, preset = asked(engine, "set_autoscaling", "autoscaler", preset="ca")
-    gate.approve(preset.id, preset.digest, "ann")
+    gate.approve(preset.id, preset.digest)
     assert engine.scaling().settings == PRESETS["ca"]
 
 
@@ -73,7 +73,7 @@ def test_what_was_changed_meanwhile_is_not_overwritten() -> None:
     gate, proposal = asked(engine, "set_scaling", "p", least=3)
     engine.command(SetScaling(pool="p", most=9))
     with pytest.raises(RefusedError, match="changed meanwhile"):
-        gate.approve(proposal.id, proposal.digest, "ann")
+        gate.approve(proposal.id, proposal.digest)
 
 
 @pytest.mark.parametrize(

@@ -73,10 +73,35 @@ class Submit:
 
 @dataclass(frozen=True)
 class Act:
-    """On a workload: Cancel, Hold, Release, Requeue, Suspend or Resume."""
+    """On a workload: Cancel, Hold, Release, Requeue, Preempt, Suspend or Resume."""
 
     command: Any
     number: int
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A workload goes to another queue."""
+
+    number: int
+    queue: int
+
+
+@dataclass(frozen=True)
+class Promote:
+    """A workload gets another priority class."""
+
+    number: int
+    priority_class: int
+
+
+@dataclass(frozen=True)
+class Reorder:
+    """A queue, and those after it, get another order."""
+
+    number: int
+    count: int
+    order: str
 
 
 @dataclass(frozen=True)
@@ -210,13 +235,22 @@ class Names:
         """What an operation stands for, to be done in one turn; nothing when there is nothing to do it to."""
         if isinstance(operation, Submit):
             return [cmd.Submit(workloads=(self._workload(draft, now_ms),)) for draft in operation.drafts]
-        if isinstance(operation, Act) and not self.workloads:
+        if isinstance(operation, Act | Elsewhere | Promote) and not self.workloads:
             return []
         return [self._command(operation, now_ms)]
 
     def _command(self, operation: Any, now_ms: int) -> cmd.AnyCommand:
         if isinstance(operation, Act):
             return operation.command(ids=(self.workloads[operation.number % len(self.workloads)],))
+        if isinstance(operation, Elsewhere):
+            queue = self.queues[operation.queue % len(self.queues)].name
+            return cmd.MoveToQueue(ids=(self.workloads[operation.number % len(self.workloads)],), queue=queue)
+        if isinstance(operation, Promote):
+            name = CLASS_NAMES[operation.priority_class % len(CLASS_NAMES)]
+            return cmd.SetPriority(ids=(self.workloads[operation.number % len(self.workloads)],), priority_class=name)
+        if isinstance(operation, Reorder):
+            names = {self.queues[(operation.number + i) % len(self.queues)].name: None for i in range(operation.count)}
+            return cmd.OrderQueues(names=tuple(names), order=operation.order)  # type: ignore[arg-type]
         if isinstance(operation, Turn):
             return operation.command(ids=(self.nodes[operation.number % len(self.nodes)],))
         if isinstance(operation, Gate):
@@ -253,6 +287,11 @@ class Names:
         elif isinstance(command, cmd.ChangeQueue):
             at = [queue.name for queue in self.queues].index(command.queue.name)
             self.queues[at] = command.queue
+        elif isinstance(command, cmd.OrderQueues):
+            self.queues[:] = [
+                msgspec.structs.replace(queue, order=command.order) if queue.name in command.names else queue
+                for queue in self.queues
+            ]
 
     def _workload(self, draft: Draft, now_ms: int) -> WorkloadSpec:
         name = f"w{self.drafts}"
@@ -526,8 +565,13 @@ submits = st.builds(Submit, st.lists(drafts(), min_size=1, max_size=3).map(tuple
 passes = st.builds(Pass, st.sampled_from([1, 500, SECOND, 4 * SECOND, 15 * SECOND, MINUTE, 10 * MINUTE]))
 acts = st.builds(
     Act,
-    st.sampled_from([cmd.Cancel, cmd.Hold, cmd.Release, cmd.Requeue, cmd.Suspend, cmd.Resume]),
+    st.sampled_from([cmd.Cancel, cmd.Hold, cmd.Release, cmd.Requeue, cmd.Preempt, cmd.Suspend, cmd.Resume]),
     st.integers(0, 30),
+)
+steers = st.one_of(
+    st.builds(Elsewhere, st.integers(0, 30), numbers),
+    st.builds(Promote, st.integers(0, 30), numbers),
+    st.builds(Reorder, numbers, st.integers(1, 3), orders),
 )
 turns = st.builds(Turn, st.sampled_from([cmd.Cordon, cmd.Uncordon, cmd.Uncordon, cmd.Drain]), numbers)
 gates = st.builds(Gate, st.sampled_from([cmd.HoldQueues, cmd.OpenQueues, cmd.OpenQueues, cmd.DrainQueues]), numbers)
@@ -559,7 +603,22 @@ adopts = st.builds(
     ),
 )
 grows = st.builds(Grow, st.integers(0, 2))
-others = st.one_of(passes, passes, passes, passes, acts, acts, acts, turns, gates, changes, changes, books, adopts)
+others = st.one_of(
+    passes,
+    passes,
+    passes,
+    passes,
+    acts,
+    acts,
+    acts,
+    steers,
+    turns,
+    gates,
+    changes,
+    changes,
+    books,
+    adopts,
+)
 rare = st.one_of(unbooks, grows)
 plain = st.one_of(others, others, submits, submits, rare)
 forks = st.builds(Fork, st.lists(plain, max_size=3).map(tuple), st.sampled_from([SECOND, 30 * SECOND, 20 * MINUTE]))

@@ -1,0 +1,63 @@
+"""What needs no vote: submissions and definitions, which add to a cell and touch nothing that is there. They need a
+role all the same, and what changes what the cell is made of is on record, in the transaction that does it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from engine.commands import AddNodes, AddPools, AddPriorityClasses, AddQueues, AnyCommand, Define, Submit
+from engine.errors import RefusedError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from engine.commands import Receipt
+    from engine.control import Engine
+    from runbooks.gate import Gate
+    from runbooks.identity import Actor
+
+ADMITTED = (Submit, Define, AddPools, AddNodes, AddQueues, AddPriorityClasses)
+MOST_NAMES = 50
+"""Of each kind of thing that is added, in the record."""
+
+
+def check_admitted(command: AnyCommand) -> None:
+    """Raises RefusedError for a command that changes what is there: those go through propose and approve."""
+    if not isinstance(command, ADMITTED):
+        raise RefusedError(
+            f"{tag_of(command)} needs approval: propose it", "Use propose, look at the plan, then approve it"
+        )
+
+
+def admit(engine: Engine, gate: Gate, actor: Actor, command: AnyCommand) -> Receipt:
+    """Do it in the actor's name. On the engine's thread. Raises RefusedError for what needs approval and for whom the
+    policy does not let, and whatever the engine refuses."""
+    check_admitted(command)
+    if isinstance(command, Submit):
+        gate.refuse_unless(actor, "submit")
+        return engine.command(command)
+    gate.refuse_unless(actor, "configure")
+
+    def beside(connection: Connection) -> None:
+        gate.audit.append(connection, "config.changed", actor, data=told(command))
+
+    return engine.command(command, beside=beside)
+
+
+def told(command: AnyCommand) -> dict[str, object]:
+    """What the audit says of a definition: what kinds of things it adds, by name, and the hash of all of it."""
+    body = msgspec.json.encode(command, order="sorted")
+    whole = command.cell if isinstance(command, Define) else command
+    adds: dict[str, object] = {}
+    for field in ("pools", "nodes", "queues", "priority_classes"):
+        names = [str(getattr(thing, "id", "") or getattr(thing, "name", "")) for thing in getattr(whole, field, ())]
+        if names:
+            adds[field] = {"count": len(names), "names": names[:MOST_NAMES]}
+    return {"command": tag_of(command), "adds": adds, "sha256": hashlib.sha256(body).hexdigest()}
+
+
+def tag_of(command: AnyCommand) -> str:
+    return str(type(command).__struct_config__.tag)

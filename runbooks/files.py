@@ -1,0 +1,55 @@
+"""The files of runbooks: those that are built in, and those of folders."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+from runbooks.strict_yaml import MOST_BYTES
+
+LIBRARY = Path(__file__).parent / "library"
+BUILT_IN = "built in"
+MOST_FILES = 500
+"""Of one folder."""
+
+
+class File(NamedTuple):
+    """A file as it was read."""
+
+    name: str
+    source: str
+    account: str
+    """OS account that the file belongs to, as "unix:1000"; empty for one that is built in."""
+    data: bytes
+    unreadable: str
+
+
+def files_of(folder: Path, *, built_in: bool = False) -> list[File]:
+    """The .md files of a folder, by name; README.md is not one. What cannot be read is there with the reason."""
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.suffix == ".md" and path.name != "README.md")
+    except OSError as error:
+        return [File(folder.name, str(folder), "", b"", f"the folder cannot be read ({error.strerror})")]
+    if len(paths) > MOST_FILES:
+        unreadable = f"it holds {len(paths):,} files; the first {MOST_FILES} are read"
+        return [file_of(path, built_in) for path in paths[:MOST_FILES]] + [
+            File(folder.name, str(folder), "", b"", unreadable)
+        ]
+    return [file_of(path, built_in) for path in paths]
+
+
+def file_of(path: Path, built_in: bool = False) -> File:
+    """Reads a regular file, no more than a runbook may be long; a pipe or a device does not hold anybody up."""
+    source = BUILT_IN if built_in else str(path)
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(handle, "rb") as file:
+            about = os.fstat(handle)
+            if not stat.S_ISREG(about.st_mode):
+                return File(path.name, source, "", b"", "is no regular file")
+            account = "" if built_in else f"unix:{about.st_uid}"
+            return File(path.name, source, account, file.read(MOST_BYTES + 1), "")
+    except OSError as error:
+        return File(path.name, source, "", b"", f"cannot be read ({error.strerror})")

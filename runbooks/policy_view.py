@@ -1,0 +1,189 @@
+"""A policy in words: what `muster policy show` says, made from the typed policy alone."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, select
+
+from engine.money import usd
+from runbooks.amounts import span, utc
+from runbooks.freezes import Freeze, FreezeSpec, holds
+from runbooks.identity import OWNER, WHOLE, Actor, Scope
+from runbooks.limits import PolicyLimits
+from runbooks.plan import TIERS
+from runbooks.policy import Need, Person, Policy, fingerprints, holders, need, roles
+from runbooks.policy_changes import change_need, scope_words
+from runbooks.policy_file import notes
+from runbooks.policy_shown import Caller, PolicyView
+from runbooks.policy_tables import VERSION
+
+if TYPE_CHECKING:
+    from runbooks.policies import Policies
+
+
+def two_people(policy: Policy, owner: str = OWNER) -> str:
+    """What the two-person rule is worth on this machine: it cannot be better than its OS accounts and keys."""
+    if policy.mode == "solo":
+        return "One person may approve everything here: no two-person rule holds."
+    if not policy.people:
+        return (
+            f"The policy names nobody, so {owner}, the OS account that owns the engine, is the only one who acts: "
+            "nothing of T2 or T3 can be approved, because nobody else can vote. Name people, or use solo."
+        )
+    shared = [
+        f"{' and '.join(person.id for person in mine)} share {account}"
+        for account in sorted({account for person in policy.people for account in person.accounts})
+        if len(mine := holders(policy, account)) > 1
+    ]
+    if shared:
+        return (
+            f"{'; '.join(shared)}: one OS account cannot give a true two-person rule. Votes from it count as two only "
+            "when both are signed, each with its own key; but who has the account can watch a passphrase being typed."
+        )
+    return (
+        f"Each person has an OS account of their own. Who has {owner}, which owns the engine, or is root on its "
+        "machine, can still change what the engine keeps: the audit's checkpoints show it, they do not prevent it."
+    )
+
+
+def caller(policies: Policies, connection: Connection, actor: Actor, now_ms: int) -> Caller:
+    """How the engine knows an actor."""
+    policy = policies.current(connection)
+    mine = holders(policy, actor.account)
+    return Caller(
+        subject=actor.subject,
+        kind=actor.kind,
+        account=actor.account,
+        roles=tuple(sorted(roles(policy, actor, owner=policies.owner))),
+        shared_with=tuple(person.id for person in mine) if len(mine) > 1 else (),
+        cell_id=policies.cell(connection),
+        now_ms=now_ms,
+        keys={person.subject: tuple(sorted(fingerprints(policy, person.subject))) for person in policy.people},
+        asked_ns=time.monotonic_ns(),
+    )
+
+
+def view(policies: Policies, connection: Connection, now_ms: int) -> PolicyView:
+    """The policy in force, and those that wait for votes."""
+    policy = policies.current(connection)
+    newest = connection.execute(select(VERSION.c.at_ms, VERSION.c.by).order_by(VERSION.c.seq.desc()).limit(1)).first()
+    return PolicyView(
+        name=policy.name,
+        version=policy.version,
+        mode=policy.mode,
+        digest=policy.digest(),
+        since_ms=newest.at_ms if newest else 0,
+        by=newest.by if newest else "",
+        two_people=two_people(policy, policies.owner),
+        people=tuple(_person_words(person) for person in policy.people),
+        rules=tuple(_rules_words(policy)),
+        limits=limits_words(policy.limits),
+        services=tuple(
+            f"{service.id}{f' ({service.kind})' if service.kind != 'service' else ''}" for service in policy.services
+        ),
+        channels=tuple((name, _channel_words(target)) for name, target in policy.channels),
+        freezes=tuple(freeze_lines(policies, connection, now_ms)),
+        notes=notes(policy),
+        change_need=change_need(policy).words() if policy.people else f"{policies.owner} alone, who owns the engine",
+        candidates=policies.candidates(connection),
+        text=policies.text(connection).decode("utf-8", "replace"),
+    )
+
+
+def freeze_lines(policies: Policies, connection: Connection, now_ms: int) -> list[Freeze]:
+    """The policy's freezes, and those set by hand that are not over."""
+    policy = policies.current(connection)
+    mine = [(spec, by) for spec, by in policies.freezes_by(connection) if not _over(spec, now_ms)]
+    return [
+        Freeze(spec=spec, by=by, holds=holds(spec, now_ms, "T3", spec.scope))
+        for spec, by in (*((spec, "") for spec in policy.freezes), *mine)
+    ]
+
+
+def freeze_words(spec: FreezeSpec) -> str:
+    """As in "T2 and above on pools h100, fri 16:00 - mon 08:00 (Europe/Berlin)"."""
+    tiers = "everything" if spec.tier == "T0" else spec.tier if spec.tier == "T3" else f"{spec.tier} and above"
+    where = "" if spec.scope == WHOLE else f" on {scope_words(spec.scope)}"
+    if spec.from_ms is not None and spec.until_ms is not None:
+        return f"{tiers}{where}, {utc(spec.from_ms)} - {utc(spec.until_ms)}"
+    return f"{tiers}{where}, {' and '.join(spec.weekly)} ({spec.zone})"
+
+
+def limits_words(limits: PolicyLimits) -> tuple[tuple[str, str], ...]:
+    """(what, at most in an hour)."""
+    executions = limits.executions_per_hour
+    rows = [
+        ("plans run", ", ".join(f"{executions.of(tier):,} of {tier}" for tier in TIERS)),
+        ("nodes out of use", f"{_percent(limits.nodes_permille)} of each pool, at least {limits.nodes_least:,}"),
+        ("GPUs disturbed", f"{_percent(limits.gpus_permille)} of the cell, at least {limits.gpus_least:,}"),
+        ("workloads stopped", f"{limits.workloads_per_hour:,}"),
+        ("proposals", f"{limits.proposals_per_author_hour:,} of one author, {limits.open_per_author:,} open at a time"),
+    ]
+    if limits.cost_microusd_hour is not None:
+        rows.append(("more cost", f"{usd(limits.cost_microusd_hour)} per hour"))
+    return tuple(rows)
+
+
+def need_words(need: Need) -> str:
+    """All of it in one line."""
+    own = "the author's own will do" if need.self_ok else "not the author, not who asked for it"
+    votes = "1 vote" if need.approvals == 1 else f"{need.approvals} votes"
+    parts = [f"{votes} of {' and '.join(need.roles) or 'operator'}", own]
+    parts += [f"{group.approvals} of {group.name} ({', '.join(group.people)})" for group in need.groups]
+    parts += ["signed"] if need.signed else []
+    parts += ["digest typed"] if need.typed == "digest" else []
+    parts += ["with a reason"] if need.reason else []
+    return f"{', '.join(parts)}; {span(need.expiry_ms)} to vote, {span(need.window_ms)} to begin"
+
+
+def _rules_words(policy: Policy) -> list[tuple[str, str]]:
+    """What a person's own plan of each tier needs, then a machine's where that is more, then parts of the cell."""
+    nowhere = Scope(pools=("-",))  # no pool is called so: what no rule of a part concerns
+    found: list[tuple[str, str]] = []
+    for tier in TIERS:
+        own, drafted = need(policy, tier, "person", nowhere), need(policy, tier, "model", nowhere)
+        found.append((tier, need_words(own)))
+        if drafted != own:
+            found.append((f"{tier} of a machine", need_words(drafted)))
+    for rule in policy.rules:
+        if rule.scope != WHOLE:
+            needs = need_words(need(policy, rule.tier, "person", rule.scope))
+            found.append((f"{rule.tier} on {scope_words(rule.scope)}", needs))
+    return found
+
+
+def _person_words(person: Person) -> tuple[str, ...]:
+    scoped = [f"{'+'.join(grant.roles)} of {scope_words(grant.scope)}" for grant in person.scoped]
+    keys = sorted(fingerprints_of(person))
+    return (
+        person.id,
+        ", ".join((*person.roles, *scoped)) or "viewer",
+        ", ".join(person.accounts) or "none",
+        ", ".join(keys) or "none",
+        "on call" if person.on_call else "",
+    )
+
+
+def fingerprints_of(person: Person) -> list[str]:
+    from runbooks.keys import public_key
+
+    return [public_key(line).fingerprint for line in person.keys]
+
+
+def _channel_words(target: str) -> str:
+    """Without what may be secret: the path and query of a web address."""
+    kind, _, rest = target.partition(":")
+    if kind != "webhook":
+        return target
+    scheme, _, host = rest.partition("://")
+    return f"webhook:{scheme}://{host.partition('/')[0].partition('?')[0]}/…"
+
+
+def _percent(permille: int) -> str:
+    return f"{permille / 10:g} %"
+
+
+def _over(spec: FreezeSpec, now_ms: int) -> bool:
+    return spec.until_ms is not None and spec.until_ms <= now_ms

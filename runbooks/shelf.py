@@ -1,0 +1,410 @@
+"""The shelf: which runbooks there are, and which version of which people have approved for use here.
+
+Files are read when they are looked at. A runbook is run for real only while the SHA-256 of its exact bytes is approved,
+by as many people as the policy in force asks for plans of tier T2, none of them its owner or of the OS account that
+its file belongs to; and by the roles and keys that they have now. Anything else may be looked at and tried on a fork.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+from sqlalchemy import BigInteger, Column, Connection, Integer, LargeBinary, MetaData, String, Table, insert, select
+
+from engine.errors import JournalError, NotFoundError, RefusedError, SpecError
+from runbooks import policy
+from runbooks.amounts import utc
+from runbooks.compile import compile_runbook
+from runbooks.confusable import skeleton
+from runbooks.files import LIBRARY, MOST_FILES, File, files_of
+from runbooks.gate import wall_ms
+from runbooks.identity import Actor, AuthRefused
+from runbooks.lint import lint_file
+from runbooks.plan import Party, RunbookRef, Tier
+from runbooks.policy import Need, Policy, Vote
+from runbooks.readings import MAX_COMMENT, check_text
+from runbooks.runbook import Runbook, parse
+from runbooks.shown import Problem, RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote, Status
+from runbooks.telling import rollback_of, verifications_of, view_of
+from runbooks.values import near
+
+if TYPE_CHECKING:
+    from engine.control import Engine
+    from runbooks.gate import Gate
+
+APPROVAL_TIER: Tier = "T2"
+"""A runbook may hold steps of any tier: each run is voted on besides. Its text is approved like a T2 plan."""
+
+Deed = Literal["approve", "retire"]
+VERDICTS: dict[Deed, policy.Verdict] = {"approve": "approve", "retire": "reject"}
+"""How a signature over the deed calls it."""
+METADATA = MetaData()
+VOTE = Table(
+    "runbook_vote", METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("runbook", String, nullable=False, index=True), Column("version", Integer, nullable=False),
+    Column("sha256", String, nullable=False, index=True), Column("deed", String, nullable=False),
+    Column("owner", String, nullable=False), Column("file_account", String, nullable=False),
+    Column("vote", LargeBinary, nullable=False), Column("at_ms", BigInteger, nullable=False),
+)  # fmt: skip
+"""`deed`: approve, or retire, which ends what was approved for good. `owner` and `file_account` are those of the file
+when the vote was given: a file that changes hands later has the authors of both moments."""
+
+
+class Read(NamedTuple):
+    """A file and what it says."""
+
+    file: File
+    sha256: str
+    runbook: Runbook | None
+    problems: tuple[Problem, ...]
+
+    @property
+    def id(self) -> str:
+        return self.runbook.front.id if self.runbook is not None else self.file.name.removesuffix(".md")
+
+
+class About(NamedTuple):
+    """What a vote on a runbook is about, as signatures name it."""
+
+    id: str
+    revision: int
+    digest: str
+
+
+class Shelf:
+    """Of one engine. `gate` is what runs are proposed to; its policies and its audit are the shelf's too."""
+
+    def __init__(
+        self, engine: Engine, gate: Gate, folders: tuple[Path, ...] = (), clock: Callable[[], int] = wall_ms
+    ) -> None:
+        self._engine = engine
+        self._gate = gate
+        self._audit = gate.audit
+        self._policies = gate.policies
+        self._clock = clock
+        self._folders = folders
+        self._known: dict[tuple[str, str], tuple[Runbook | None, tuple[Problem, ...]]] = {}
+        """(name, SHA-256) -> what it says: files change seldom and are looked at often."""
+        self._ready = False
+
+    def _open(self) -> None:
+        """Where nothing can be written nothing was approved; each use tries again."""
+        if not self._ready:
+            with contextlib.suppress(JournalError):
+                self._engine.record(METADATA.create_all)
+                self._ready = True
+
+    # -- looking ----------------------------------------------------------------------------------------------------
+
+    def lines(self) -> tuple[RunbookLine, ...]:
+        """Every file, those with problems too."""
+        found = self._read_all()
+        self._open()
+        return self._engine.recorded(lambda connection: tuple(self._line(connection, read) for read in found))
+
+    def view(self, id_: str) -> RunbookView:
+        """Raises NotFoundError with what may have been meant."""
+        read = self._find(id_)
+
+        def look(connection: Connection) -> RunbookView:
+            votes = tuple(self._told(vote, deed) for vote, deed, _ in self._votes(connection, read.sha256))
+            return view_of(self._line(connection, read), read.runbook, read.problems, votes, read.file.data)
+
+        return self._engine.recorded(look)
+
+    def run(self, actor: Actor, ask: RunbookAsk) -> RunbookRun:
+        """Compile it for the cell as it is, and show what it would do; unless it is a dry run, propose that.
+
+        Raises SpecError and NotFoundError for inputs, and RefusedError for a runbook that is not approved or does not
+        apply now, unless it is a dry run, which tells what it can.
+        """
+        read, dry_run = self._find(ask.id), ask.dry_run
+        if ask.sha256 and ask.sha256 != read.sha256:
+            raise RefusedError(f"{ask.id} is not the file any more that was shown", "Look at it again")
+        runbook = self._sound(read)
+        line = self._engine.recorded(lambda connection: self._line(connection, read))
+        if not dry_run and line.status != "approved":
+            raise RefusedError(
+                f"{ask.id} version {line.version} is not approved for use: {line.note}",
+                f"Try it with --dry-run; `muster runbook approve {ask.id}` by somebody else than who wrote it",
+            )
+        made = compile_runbook(self._engine, runbook, ask.inputs, reason=ask.reason)
+        shown = RunbookRun(line=line, when=made.when, applies=made.applies, inputs=made.inputs, dry_run=dry_run)
+        ref = RunbookRef(id=runbook.front.id, version=runbook.front.version, sha256=read.sha256)
+        if not dry_run:
+            if not made.applies:
+                found = "; ".join(finding.found for finding in made.when if finding.verdict != "success")
+                raise RefusedError(
+                    f"{ask.id} does not apply now: {found}", "See the runbook's evidence, or act directly"
+                )
+            proposal = self._gate.propose(actor, made.request, runbook=ref)
+        else:
+            request = made.request if made.applies else made.without_when()
+            try:
+                proposal = self._gate.preview(actor, request, runbook=ref)
+            except (RefusedError, NotFoundError) as error:
+                return msgspec.structs.replace(shown, refused=str(error))
+        return msgspec.structs.replace(
+            shown,
+            proposal=proposal,
+            rollback=rollback_of(proposal.plan),
+            checks=verifications_of(proposal.plan),
+        )
+
+    def why_not_usable(self, connection: Connection, ref: RunbookRef) -> str:
+        """Why a plan made from this version may not go on; empty when it may: it is approved and not retired. The file
+        itself need not be there any more: the plan holds all that it said."""
+        votes = self._votes(connection, ref.sha256)
+        if any(deed == "retire" for _, deed, _ in votes):
+            return f"runbook {ref.id} version {ref.version} was retired"
+        missing, _ = self._missing(connection, votes)
+        return f"runbook {ref.id} version {ref.version} is not approved any more" if missing else ""
+
+    # -- deciding ---------------------------------------------------------------------------------------------------
+
+    def approve(self, actor: Actor, vote: RunbookVote) -> RunbookLine:
+        """A person's yes to exactly the bytes with that SHA-256. Raises RefusedError, on record, for a vote that does
+        not count, for another file, and for a version that is not above those approved before."""
+        read = self._find(vote.id)
+        check_text(vote.comment, "comment", MAX_COMMENT)
+        self._sound(read)
+        return self._decide(actor, read, "approve", vote)
+
+    def retire(self, actor: Actor, vote: RunbookVote) -> RunbookLine:
+        """End what was approved, for good: these bytes are never approved again. Raises RefusedError, on record."""
+        read = self._find(vote.id)
+        check_text(vote.comment, "comment", MAX_COMMENT)
+        if not vote.comment.strip():
+            raise SpecError("reason", "is empty", "Say why it must not be used any more")
+        return self._decide(actor, read, "retire", vote)
+
+    def _decide(self, actor: Actor, read: Read, deed: Deed, given: RunbookVote) -> RunbookLine:
+        now_ms = self._clock()
+        self._open()
+
+        def write(connection: Connection) -> RefusedError | None:
+            refused, who = self._why_not(connection, actor, read, deed, given, now_ms)
+            about = {"runbook": read.id, "version": version_of(read), "sha256": read.sha256, "deed": deed}
+            if refused is not None:
+                data = {**about, "why": refused.problem[:500]}
+                self._audit.append(connection, "runbook.refused", actor, data=data)
+                return refused
+            vote = Vote(subject=who.subject, kind=who.kind, account=who.account, key=who.key, verdict="approve",
+                        at_ms=now_ms)  # fmt: skip
+            connection.execute(
+                insert(VOTE).values(
+                    runbook=read.id, version=version_of(read), sha256=read.sha256, deed=deed, owner=owner_of(read),
+                    file_account=read.file.account, vote=msgspec.json.encode(vote), at_ms=now_ms,
+                )
+            )  # fmt: skip
+            sealed = self._audit.seal(connection, given.comment) if given.comment else None
+            private = (sealed,) if sealed else ()
+            if deed == "retire":
+                self._audit.append(connection, "runbook.retired", who, data=about, private=private)
+                return None
+            self._audit.append(connection, "runbook.vote", who, data={**about, "key": who.key}, private=private)
+            if self._status(connection, read)[0] == "approved":
+                self._audit.append(connection, "runbook.approved", who, data=about)
+            return None
+
+        refused = self._engine.record(write)
+        if refused is not None:
+            raise refused
+        self._audit.after(at_once=True)
+        return self._engine.recorded(lambda connection: self._line(connection, read))
+
+    def _why_not(
+        self, connection: Connection, actor: Actor, read: Read, deed: Deed, given: RunbookVote, now_ms: int
+    ) -> tuple[RefusedError | None, Actor]:
+        """Why the decision is refused, and who it is by. A refusal is recorded, so it is not raised here."""
+        in_force, version = self._policies.current(connection), version_of(read)
+        if given.sha256 != read.sha256 and not (deed == "retire" and not given.sha256):
+            text = f"the SHA-256 given is not that of {read.id}, which is {read.sha256[:12]}… now"
+            return RefusedError(text, "Look at the file again and approve what it says"), actor
+        try:
+            about, verdict = About(f"runbook:{read.id}", version, read.sha256), VERDICTS[deed]
+            actor = self._policies.proved(connection, actor, given.signed, "vote", about, verdict, now_ms)
+        except AuthRefused as error:
+            return error, actor
+        why_not = policy.may(in_force, actor, "runbook", owner=self._policies.owner)
+        if why_not:
+            return RefusedError(f"you may not {deed} a runbook: {why_not}", "Ask an approver"), actor
+        votes = self._votes(connection, read.sha256)
+        if any(kept == "retire" for _, kept, _ in votes):
+            return RefusedError(f"{read.id} version {version} was retired", "Raise its version"), actor
+        if deed == "retire":
+            return None, actor
+        above = self._newest_approved(connection, read)
+        if version <= above:
+            text = f"{read.id} version {above} was approved with other bytes"
+            return RefusedError(text, f"Raise its version above {above}"), actor
+        vote = Vote(subject=actor.subject, kind=actor.kind, account=actor.account, key=actor.key, verdict="approve",
+                    at_ms=now_ms)  # fmt: skip
+        for author, requester in authors(in_force, owner_of(read), read.file.account):
+            why_not = policy.why_not_counted(
+                in_force, vote, author, requester, self._need(in_force), owner=self._policies.owner
+            )
+            if why_not:
+                return RefusedError(f"your vote on {read.id} does not count: it {why_not}", "Ask an approver"), actor
+        if any(kept == "approve" and other.subject == actor.subject for other, kept, _ in votes):
+            return RefusedError(f"{actor.subject} has approved it already", "One vote each"), actor
+        return None, actor
+
+    # -- standing ---------------------------------------------------------------------------------------------------
+
+    def _need(self, in_force: Policy) -> Need:
+        return policy.need(in_force, APPROVAL_TIER, "person")
+
+    def _missing(self, connection: Connection, votes: list[tuple[Vote, str, tuple[str, str]]]) -> tuple[int, str]:
+        """Votes that are still missing by the policy, the roles and the keys of now, and of whom."""
+        in_force = self._policies.current(connection)
+        needed = self._need(in_force)
+        yes = [vote for vote, deed, _ in votes if deed == "approve"]
+        found = policy.tally(in_force, yes, Party(subject="", kind="system", account=""), "", needed,
+                             owner=self._policies.owner)  # fmt: skip
+        short = found.missing, found.wanted
+        for owner, account in {of for _, deed, of in votes if deed == "approve"}:
+            for author, requester in authors(in_force, owner, account):
+                found = policy.tally(in_force, yes, author, requester, needed, owner=self._policies.owner)
+                short = max(short, (found.missing, found.wanted))
+        return short
+
+    def _status(self, connection: Connection, read: Read) -> tuple[Status, str]:
+        if read.problems:
+            first = read.problems[0]
+            return "faulty", f"{first.where}: {first.problem}"
+        votes = self._votes(connection, read.sha256)
+        retired = next((vote for vote, deed, _ in votes if deed == "retire"), None)
+        if retired is not None:
+            return "retired", f"by {retired.subject} on {utc(retired.at_ms)}"
+        missing, wanted = self._missing(connection, votes)
+        if not missing:
+            newer = self._newest_approved(connection, read)
+            if newer > version_of(read):
+                return "retired", f"version {newer} took its place"
+            names = ", ".join(dict.fromkeys(vote.subject for vote, deed, _ in votes if deed == "approve"))
+            return "approved", f"by {names}"
+        lacking = f"needs {missing} more vote{'s' if missing > 1 else ''}: {wanted}"
+        before = self._newest_approved(connection, read)
+        if before:
+            return "changed", f"version {before} was approved, this is another file; {lacking}"
+        return "draft", lacking
+
+    def _newest_approved(self, connection: Connection, read: Read) -> int:
+        """The highest version of this id that was approved with other bytes; 0 for none. That it was retired since, or
+        that who approved it has left, does not make its number free."""
+        if not self._ready:
+            return 0
+        where = (VOTE.c.runbook == read.id) & (VOTE.c.sha256 != read.sha256) & (VOTE.c.deed == "approve")
+        rows = connection.execute(select(VOTE.c.version).where(where)).scalars()
+        return max(rows, default=0)
+
+    def _votes(self, connection: Connection, sha256: str) -> list[tuple[Vote, str, tuple[str, str]]]:
+        """(vote, deed, (owner, account of the file)), oldest first."""
+        if not self._ready:
+            return []
+        rows = connection.execute(select(VOTE).where(VOTE.c.sha256 == sha256).order_by(VOTE.c.id)).mappings()
+        return [
+            (msgspec.json.decode(row["vote"], type=Vote), row["deed"], (row["owner"], row["file_account"]))
+            for row in rows
+        ]
+
+    def _line(self, connection: Connection, read: Read) -> RunbookLine:
+        status, note = self._status(connection, read)
+        front = read.runbook.front if read.runbook is not None else None
+        return RunbookLine(
+            id=read.id,
+            version=version_of(read),
+            title=front.title if front is not None else "",
+            owner=owner_of(read),
+            status=status,
+            note=note,
+            source=read.file.source,
+            sha256=read.sha256,
+            problems=len(read.problems),
+        )
+
+    @staticmethod
+    def _told(vote: Vote, deed: str) -> str:
+        signed = f", signed with {vote.key}" if vote.key else ""
+        return f"{'approved' if deed == 'approve' else 'retired'} by {vote.subject} on {utc(vote.at_ms)}{signed}"
+
+    # -- files ------------------------------------------------------------------------------------------------------
+
+    def _find(self, id_: str) -> Read:
+        found = self._read_all()
+        for read in found:
+            if read.id == id_:
+                return read
+        shown = ascii(id_)[:64]
+        raise NotFoundError(f"there is no runbook {shown}", near(id_, tuple(read.id for read in found)))
+
+    @staticmethod
+    def _sound(read: Read) -> Runbook:
+        """Raises SpecError for one that has problems."""
+        if read.runbook is None or read.problems:
+            first = read.problems[0]
+            more = f"; {len(read.problems) - 1} more" if len(read.problems) > 1 else ""
+            raise SpecError(first.where, f"{first.rule}: {first.problem}{more}", first.remedy)
+        return read.runbook
+
+    def _read_all(self) -> list[Read]:
+        """Built-in first; then folder by folder, by name. A second file of an id, or of one that looks like it, is
+        faulty."""
+        found: list[Read] = []
+        taken: dict[str, Read] = {}
+        for file in (*files_of(LIBRARY, built_in=True), *(f for folder in self._folders for f in files_of(folder))):
+            read = self._read(file)
+            other = taken.setdefault(skeleton(read.id), read)
+            if other is not read and read.runbook is not None:
+                place = read.runbook.place("id")
+                text = f"the id {read.id} {'is' if read.id == other.id else 'looks like ' + other.id + ','} that of"
+                problem = Problem(where=place, rule="taken", problem=f"{text} another file: {other.file.source}",
+                                  remedy="Give it another id")  # fmt: skip
+                read = read._replace(problems=(problem, *read.problems))
+            found.append(read)
+        return found
+
+    def _read(self, file: File) -> Read:
+        sha256 = hashlib.sha256(file.data).hexdigest()
+        if file.unreadable:
+            return Read(file, "", None, (Problem(where=file.source, rule="unreadable", problem=file.unreadable,
+                                                 remedy="Mend or remove the file"),))  # fmt: skip
+        key = (file.name, sha256)
+        if key not in self._known:
+            if len(self._known) > 2 * MOST_FILES:
+                self._known.clear()
+            problems = lint_file(file.data, file.name)
+            try:
+                runbook: Runbook | None = parse(file.data, file.name)
+            except SpecError:
+                runbook = None
+            self._known[key] = runbook, problems
+        return Read(file, sha256, *self._known[key])
+
+
+def authors(in_force: Policy, owner: str, account: str) -> list[tuple[Party, str]]:
+    """(author, requester) as whom a file's owner and the OS account it belongs to count: neither may approve it."""
+    found = []
+    subject = owner if owner.startswith("person:") else f"person:{owner}"
+    if any(person.subject == subject for person in in_force.people):
+        found.append((Party(subject=subject, kind="system", account=""), ""))
+    elif owner.startswith("unix:"):
+        found.append((Party(subject=owner, kind="human", account=owner), ""))
+    if account:
+        found.append((Party(subject=account, kind="human", account=account), ""))
+    return found
+
+
+def version_of(read: Read) -> int:
+    return read.runbook.front.version if read.runbook is not None else 0
+
+
+def owner_of(read: Read) -> str:
+    return read.runbook.front.owner if read.runbook is not None else ""

@@ -1,0 +1,220 @@
+"""kill -9 of a process that executes plans: at every boundary of its transactions, and at any moment.
+
+Afterwards each effect was had once or not at all, the engine, the gate and the audit tell the same, nothing that a
+person must look at has gone on by itself, and everything can be brought to its end."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import shutil
+import signal
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gate_crash_worker as worker
+import pytest
+from agreement import check_agreement
+from effort import THOROUGH
+from gate_cells import MINUTE, START
+from gate_crash_worker import ME, UNTOUCHED
+
+from engine.control import Engine
+from runbooks import life
+from runbooks.gate import Gate
+
+STRIDE = 1 if THOROUGH else 9
+"""Of the boundaries that are tried: with `make test` a different ninth of them for each kind of reopening."""
+
+
+@pytest.fixture(scope="module")
+def cell(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A journal on which the script has not been played yet."""
+    path = tmp_path_factory.mktemp("cell") / "journal.db"
+    worker.make_cell(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def boundaries(cell: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The names of all."""
+    return worker.play_until(str(copied(cell, tmp_path_factory.mktemp("whole"))), -1)
+
+
+def copied(cell: Path, folder: Path) -> Path:
+    return Path(shutil.copy(cell, folder / "journal.db"))
+
+
+def run_and_kill(function: Callable[..., Any], *arguments: object, after: Callable[[], None] | None = None) -> None:
+    """Run a worker that ends itself; or that is killed once `after` returns."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["gate_crash_worker", "runbooks.verify"])
+    process = context.Process(target=function, args=arguments)
+    process.start()
+    if after is not None:
+        after()
+        process.kill()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL, "the worker ended otherwise"
+
+
+def left(path: Path) -> dict[str, tuple[str, str, int]]:
+    """Proposal -> (tier, state, next step), as a killed process left them."""
+    database = sqlite3.connect(path)
+    rows = database.execute("SELECT number, tier, state, cursor FROM proposal").fetchall()
+    database.close()
+    return {f"P-{number}": (tier, state, cursor) for number, tier, state, cursor in rows}
+
+
+def check_left(before: dict[str, tuple[str, str, int]], gate: Gate, *, fresh: bool) -> None:
+    """What went on by itself when the engine was started again, and what waits for a person."""
+    for name, (tier, state, cursor) in before.items():
+        now = gate.proposal(name)
+        done = sum(standing.state != "waiting" for standing in now.standing)
+        if state == "rolling_back":
+            assert now.state == "rolled_back"
+        elif state not in ("executing", "verifying"):
+            assert (now.state, done) == (state, cursor), f"{name} went on by itself"
+        elif fresh and tier <= "T1":
+            assert now.state == "verified" or "waits for the word" in now.note, f"{name} did not go on"
+        else:
+            assert done == cursor, f"{name} went on by itself"
+            assert now.state == "paused" or done == len(now.standing), f"{name} is {now.state}"
+
+
+def bring_to_an_end(gate: Gate) -> None:
+    """As people would, step by step."""
+    for _ in range(12):
+        open_ones = [shown for shown in gate.proposals() if shown.state not in life.ENDED]
+        if not open_ones:
+            return
+        for shown in open_ones:
+            worker.go_on(gate, shown)
+    raise AssertionError([(shown.id, shown.state, shown.note) for shown in open_ones])
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_killed_at_every_boundary(cell: Path, boundaries: list[str], tmp_path: Path, fresh: bool) -> None:
+    for boundary in range(0 if fresh else STRIDE // 2, len(boundaries), STRIDE):
+        path = copied(cell, tmp_path)
+        run_and_kill(worker.play_until, str(path), boundary)
+        before = left(path)
+        try:
+            with worker.opened(path, START if fresh else START + 10 * MINUTE) as (engine, gate):
+                gate.tick()
+                check_agreement(engine, UNTOUCHED)
+                check_left(before, gate, fresh=fresh)
+                bring_to_an_end(gate)
+                check_agreement(engine, UNTOUCHED)
+        except AssertionError as error:
+            raise AssertionError(f"killed {boundaries[boundary]} ({boundary}): {error}") from error
+        clear(tmp_path)
+
+
+def clear(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.unlink()
+
+
+def test_the_boundaries_are_those_of_every_edge(boundaries: list[str]) -> None:
+    """So that a new edge is not left out of the kills by accident."""
+    told = {name.split(" ", 1)[1] for name in boundaries}
+    events = {event for _, event in life.EDGES}
+    elsewhere = {
+        "simulated", "acted", "denied", "expired", "superseded", "staled", "revised", "broke_glass", "failed",
+        "rollback_failed", "fell_short", "finished",
+    }  # fmt: skip
+    assert {f"proposal.{event}" for event in events - elsewhere} <= told
+    assert {"checkpoint", "exec.confirmed", "cordon", "uncordon", "requeue", "release"} <= told
+
+
+@pytest.mark.thorough
+def test_killed_while_it_recovers(cell: Path, boundaries: list[str], tmp_path: Path) -> None:
+    """At every boundary of the recovery from a kill in the midst of a plan, and of its way back."""
+    for first, name in enumerate(boundaries):
+        if name not in ("after proposal.claimed", "after cordon", "after release"):
+            continue
+        killed = copied(cell, tmp_path)
+        run_and_kill(worker.play_until, str(killed), first)
+        for file in tmp_path.iterdir():
+            file.rename(tmp_path / file.name.replace("journal", "killed"))
+        again = 0
+        while True:
+            path = tmp_path / "journal.db"
+            for suffix in ("", "-wal"):
+                shutil.copy(f"{tmp_path / 'killed.db'}{suffix}", f"{path}{suffix}")
+            if again == 0:
+                told = worker.recover_until(str(path), -1)
+            else:
+                run_and_kill(worker.recover_until, str(path), again - 1)
+                with worker.opened(path) as (engine, gate):
+                    gate.tick()
+                    check_agreement(engine, UNTOUCHED)
+                    bring_to_an_end(gate)
+                    check_agreement(engine, UNTOUCHED)
+            for file in tmp_path.glob("journal*"):
+                file.unlink()
+            again += 1
+            if again > len(told):
+                break
+        clear(tmp_path)
+
+
+# -- at any moment ----------------------------------------------------------------------------------------------------
+
+
+def random_kills(path: Path, rounds: int) -> Counter[str]:
+    """Kill `rounds` workers one after another on the same journal, checking each time. Returns what was seen."""
+    worker.make_cell(path)
+    rng = random.Random(2026)
+    seen: Counter[str] = Counter()
+    final: dict[str, str] = {}
+    effects: Counter[str] = Counter()
+    for seed in range(rounds):
+        at_ms = START + seed * 15 * MINUTE
+        told = path.with_name(f"told-{seed}")
+        run_and_kill(worker.work, str(path), seed, at_ms, str(told), after=lambda told=told: some_time(told, rng))  # type: ignore[misc]
+        acknowledged = [line.split() for line in told.read_text().splitlines()[1:-1]]
+        final |= {name: state for name, state, _ in acknowledged if state in ("rejected", "cancelled", "superseded")}
+        before = left(path)
+        seen.update(f"killed while {state}" for _, state, _ in before.values() if state in life.LIVE)
+        fresh = rng.random() < 0.7
+        with worker.opened(path, at_ms if fresh else at_ms + 10 * MINUTE) as (engine, gate):
+            gate.tick()
+            had, effects = effects, check_agreement(engine, UNTOUCHED)
+            assert had <= effects, "an effect is gone"
+            states = {shown.id: shown.state for shown in gate.proposals(limit=10**6)}
+            assert {name: states[name] for name in final} == final, "what was acknowledged is gone"
+            assert not {"executing", "rolling_back"} & set(states.values())
+            digest = engine.state.digest()
+        seen["acknowledged"] += len(acknowledged)
+        if seed % 10 == 9:
+            again = Engine.open(path, use_snapshot=False)
+            assert again.state.digest() == digest, "the events alone lead elsewhere"
+            again.close()
+    seen.update(effects=effects.total(), proposals=len(states))
+    return seen
+
+
+def some_time(told: Path, rng: random.Random) -> None:
+    """Until it works, and then for any time at all."""
+    moment = rng.uniform(0.0, 0.3)
+    while not told.exists():
+        time.sleep(0.002)
+    time.sleep(moment)  # the random moment itself, not a wait for something
+
+
+def test_killed_at_any_moment(tmp_path: Path) -> None:
+    seen = random_kills(tmp_path / "journal.db", 10)
+    assert seen["effects"] > 20
+
+
+@pytest.mark.slow
+def test_killed_at_two_hundred_moments(tmp_path: Path) -> None:
+    seen = random_kills(tmp_path / "journal.db", 220)
+    print("\n220 kills:", dict(seen))
+    assert seen["killed while executing"] + seen["killed while verifying"] > 5
