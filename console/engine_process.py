@@ -24,6 +24,7 @@ from console.forecasts import Forecasts
 from console.history_findings import HistoryFindings
 from console.insights import Insights
 from console.local_client import LocalClient
+from console.policy_faces import PolicyFaces
 from console.recommendations import Recommender
 from console.server import Watch, build_app
 from console.sockets import account_at, bind_tcp, bind_unix, private_folder
@@ -144,7 +145,8 @@ async def run_server(
     """Serves on bound sockets until a signal comes or, where signals are not ours to take, `stop` is set."""
     watch = Watch(loop)
     agents = AgentFaces(loop, read_only=client.read_only)
-    server = _Server(uvicorn.Config(build_app(client, watch, tuple(agents.routes())), **_UVICORN))
+    more = (*agents.routes(), *PolicyFaces(client).routes())
+    server = _Server(uvicorn.Config(build_app(client, watch, more), **_UVICORN))
     stopping = stop or _stop_on_signals()
     serving = asyncio.create_task(server.serve(sockets=sockets))
     stopped = asyncio.create_task(stopping.wait())

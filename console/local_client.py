@@ -16,8 +16,8 @@ from console.insights import Insights
 from console.quotes import Quotes
 from console.recommendations import Recommender
 from console.version import VERSION
-from runbooks.admission import admit
 from runbooks import policy_view
+from runbooks.admission import admit
 from runbooks.identity import OWNER, THIS_ACCOUNT, Actor
 from runbooks.shelf import Shelf
 
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from runbooks.freezes import Freeze, FreezeSpec
     from runbooks.gate import Gate
     from runbooks.identity import Signed
-    from runbooks.policy_shown import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote
     from runbooks.plan import Outcome, Proposal, Request, Review
     from runbooks.policy import Deed, Verdict
+    from runbooks.policy_shown import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote
     from runbooks.shown import RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -29,9 +30,9 @@ from engine.query import (
 )
 from engine.scaling_report import ScalingReport
 from runbooks.freezes import Freeze, FreezeSpec
-from runbooks.policy_shown import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote
 from runbooks.identity import Signed
 from runbooks.plan import Outcome, Proposal, Request, Review
+from runbooks.policy_shown import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote
 from runbooks.shown import RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote
 
 if TYPE_CHECKING:

@@ -173,6 +173,7 @@ def run_lines(made: RunbookRun) -> list[str]:
     if made.proposal is None:
         return [*lines, *_wrapped(f"it cannot be done now: {printable(made.refused)}")]
     lines += proposal_lines(made.proposal)
+    lines += _section("left out, with nothing to act on", made.skipped)
     lines += _section("looked at after each step", map(printable, made.checks))
     lines += _section("way back, the last step first", map(printable, made.rollback))
     if made.dry_run:

@@ -195,7 +195,7 @@ class Maker:
         return Act(action="notify", targets=given["channels"], note=Note(text=given["text"]))
 
     def open_review(self, given: Given) -> Act:
-        return Act(action="open_review", targets=("review",), note=Note(text=given["text"]))
+        return Act(action="open_review", targets=(given["about"],), note=Note(text=given["text"]))
 
 
 _MAKERS: Mapping[ActionName, Callable[[Maker, Given], Act]] = {

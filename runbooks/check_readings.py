@@ -46,6 +46,12 @@ def _workload_wait(engine: Engine, workload: str) -> int | None:
     return (detail.now_ms - detail.submitted_ms) // 1000 if waits else None
 
 
+def _workload_run(engine: Engine, workload: str) -> int:
+    """0 for one that does not run."""
+    detail = engine.workload(workload)
+    return (detail.now_ms - (detail.started_ms or 0)) // 1000 if detail.state == "running" else 0
+
+
 def _cell_of(kind: Kind, column: str, divisor: int = 1) -> Reading:
     """One value of the row of that name, as lists show it."""
 
@@ -102,6 +108,13 @@ def _pool_short(engine: Engine, name: str) -> int:
     _pool_row(engine, name)
     size = next(size for size in engine.scaling().pools if size.pool == name)
     return max(0, max(size.asked, size.wanted) - size.ready - size.booting - size.ordered)
+
+
+def _pool_target(engine: Engine, name: str) -> int:
+    """The most nodes that are set for now or for a time to come."""
+    targets = engine.state.sizing.targets.get(_pool_row(engine, name), ())
+    standing = [nodes for at_ms, nodes in targets if at_ms <= engine.now_ms][-1:]
+    return max([*standing, *(nodes for at_ms, nodes in targets if at_ms > engine.now_ms)], default=0)
 
 
 def _queue_mode(engine: Engine, name: str) -> str:
@@ -196,6 +209,7 @@ READINGS: Mapping[CheckName, Reading] = {
     "workload_state": lambda engine, of: engine.workload(of).state,
     "workload_reason": _workload_reason,
     "workload_wait_s": _workload_wait,
+    "workload_run_s": _workload_run,
     "pool_free_gpus": _pool_free_gpus,
     "pool_nodes": _cell_of("pools", "nodes"),
     "pool_ready": _pool_in(NodeState.READY),
@@ -205,6 +219,8 @@ READINGS: Mapping[CheckName, Reading] = {
     "pool_ending": _pool_ending,
     "pool_wanted": _pool_wanted,
     "pool_short": _pool_short,
+    "pool_target": _pool_target,
+    "pool_most": _cell_of("pools", "most"),
     "queue_mode": _queue_mode,
     "queue_waiting": _cell_of("queues", "queued"),
     "queue_running": _cell_of("queues", "running"),

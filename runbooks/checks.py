@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 CheckName = Literal[
     "node_state", "node_workloads", "node_free_gpus", "node_losses_day", "node_stragglers",
-    "workload_state", "workload_reason", "workload_wait_s",
+    "workload_state", "workload_reason", "workload_wait_s", "workload_run_s",
     "pool_free_gpus", "pool_nodes", "pool_ready", "pool_booting", "pool_suspect", "pool_down", "pool_ending",
-    "pool_wanted", "pool_short",
+    "pool_wanted", "pool_short", "pool_target", "pool_most",
     "queue_mode", "queue_waiting", "queue_running", "queue_oldest_wait_s", "queue_gpus", "queue_gpu_quota",
     "queue_gpus_borrowed",
     "tenant_running", "tenant_waiting", "tenant_gpus",
@@ -100,6 +100,7 @@ MEANINGS: dict[CheckName, Meaning] = {
         ),
     ),
     "workload_wait_s": Meaning(of="workload", says="workload {of} has waited {value} s", most=YEARS_S),
+    "workload_run_s": Meaning(of="workload", says="workload {of} has run {value} s in this attempt", most=YEARS_S),
     "pool_free_gpus": Meaning(of="pool", says="pool {of} has {value} free GPUs on nodes that take work", most=GPUS),
     "pool_nodes": Meaning(of="pool", says="pool {of} has {value} nodes", most=NODES),
     "pool_ready": Meaning(of="pool", says="pool {of} has {value} nodes that take work", most=NODES),
@@ -109,6 +110,8 @@ MEANINGS: dict[CheckName, Meaning] = {
     "pool_ending": Meaning(of="pool", says="pool {of} has {value} nodes that its provider takes back", most=NODES),
     "pool_wanted": Meaning(of="pool", says="pool {of} is meant to have {value} nodes", most=NODES),
     "pool_short": Meaning(of="pool", says="pool {of} lacks {value} nodes for what waits and is foretold", most=NODES),
+    "pool_target": Meaning(of="pool", says="pool {of} has a target of {value} nodes, now or later", most=NODES),
+    "pool_most": Meaning(of="pool", says="pool {of} may grow to {value} nodes", most=NODES),
     "queue_mode": Meaning(of="queue", says="queue {of} is {value}", labels=("open", "held", "draining")),
     "queue_waiting": Meaning(of="queue", says="queue {of} has {value} workloads waiting", most=WORKLOADS),
     "queue_running": Meaning(of="queue", says="queue {of} has {value} workloads running", most=WORKLOADS),

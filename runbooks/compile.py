@@ -39,6 +39,8 @@ class Compiled(NamedTuple):
     when: tuple[Finding, ...]
     """Whether it applies now: all of them succeed."""
     inputs: tuple[Chosen, ...]
+    skipped: tuple[str, ...]
+    """Ids of the steps that have nothing to act on: their optional input was not given, and nothing was selected."""
 
     @property
     def applies(self) -> bool:
@@ -76,15 +78,20 @@ def compile_runbook(
     findings = tuple(checks.evaluate(engine, check) for check in when)
     maker = Maker(engine)
     steps = []
-    for i, step in enumerate(runbook.front.steps):
+    for step in runbook.front.steps:
+        if inputs.has_no_targets(step):
+            inputs.skipped.append(step.id)
+            continue
         made = step_of(inputs, maker, step)
-        pre = (*when, *made.pre) if i == 0 else made.pre
+        pre = made.pre if steps else (*when, *made.pre)
         if max(len(pre), len(made.verify)) > MOST_CHECKS:
             raise RefusedError(
                 f"step {step.id} has {max(len(pre), len(made.verify))} checks, one for each object of its lists",
                 f"Act on fewer objects at a time: at most {MOST_CHECKS} checks are looked at before or after a step",
             )
         steps.append(msgspec.structs.replace(made, pre=pre))
+    if not steps:
+        raise RefusedError("none of its steps has anything to act on", "See the runbook's evidence")
     limits = runbook.front.limits
     request = Request(
         steps=tuple(steps),
@@ -97,7 +104,7 @@ def compile_runbook(
             duration_ms=milliseconds(limits.max_duration),
         ),
     )
-    return Compiled(request, findings, inputs.chosen())
+    return Compiled(request, findings, inputs.chosen(), tuple(inputs.skipped))
 
 
 def step_of(inputs: Inputs, maker: Maker, step: StepLine) -> StepRequest:
@@ -123,6 +130,7 @@ class Inputs:
         self._specs = runbook.front.inputs
         self._values: dict[str, Value] = {}
         self._sources: dict[str, str] = {}
+        self.skipped: list[str] = []
         for name in given:
             if name not in self._specs:
                 raise SpecError(f"input {ascii(name)[:40]}", "there is no such input", near(name, tuple(self._specs)))
@@ -270,6 +278,12 @@ class Inputs:
                 f"there are no {what}" if what.endswith("s") else f"the {what} is not known", "Look at it"
             )
         return value
+
+    def has_no_targets(self, step: StepLine) -> bool:
+        """Whether a step acts on an optional input that has no value."""
+        known = next(known for name, known in PARAMETERS.items() if name == step.action)
+        targets = [step.with_[name] for name, parameter in known.items() if parameter.target and name in step.with_]
+        return bool(targets) and all(self.value(value) in (None, ()) for value in targets)
 
     def parameters(self, action: str, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         """(action, parameter -> value) as `Maker.act` takes them."""

@@ -356,7 +356,7 @@ class Linter:
             self._say(path, rule, why, remedy)
 
     def _typed_value(self, path: Path, typed: Typed, parameter: Parameter) -> None:
-        if typed.type != parameter.type:
+        if typed.type != parameter.type and not (parameter.type == "object" and typed.type in IDS):
             self._say(path, "wrong-type", f"is a {typed.type}, not a {parameter.type}", f"Refer to a {parameter.type}")
         elif typed.many and not parameter.many:
             self._say(path, "wrong-type", f"{typed.input} may be several", "Refer to one")
@@ -541,7 +541,9 @@ class Linter:
                 own |= action in OF_CELL
             elif line.of in touched or part_of(line.of, touched):
                 own = True
-            elif line.of not in related:
+            elif line.of in related:
+                own = True
+            else:
                 self._say(at, "verify-elsewhere", f"is about {ascii(line.of)[:60]}, which {step.action} does not touch",
                           "Verify what the step acts on")  # fmt: skip
         if not own:

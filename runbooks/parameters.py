@@ -18,7 +18,8 @@ from engine.scaling import PRESETS
 from runbooks.plan import ActionName
 from runbooks.runbook import InputType
 
-Type = InputType | Literal["text"]
+Type = InputType | Literal["text", "object"]
+"""`object`: an id of any kind."""
 
 MOST_NODES = 100_000
 MOST_GPUS = 1_000_000
@@ -160,7 +161,7 @@ PARAMETERS: Mapping[ActionName, Mapping[str, Parameter]] = {
         "least_starts": _int(100_000, 1),
     },
     "notify": {"channels": Parameter(type="channel", many=True, required=True, target=True), "text": _TEXT},
-    "open_review": {"text": _TEXT},
+    "open_review": {"about": _one("object"), "text": _TEXT},
 }
 """Action -> name of the parameter -> what it is."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 from sqlalchemy import Connection, insert, select, update
@@ -19,16 +19,17 @@ from runbooks.freezes import FreezeSpec, check_freeze
 from runbooks.identity import OWNER, SYSTEM, Actor, AuthRefused, Signed
 from runbooks.keys import DecisionKind, decision_bytes, public_key, verify
 from runbooks.plan import Party
-from runbooks.policy import BUILT_IN, TEAM, Policy, Tally, Verdict, Vote, holders, may, tally
+from runbooks.policy import BUILT_IN, TEAM, Policy, Tally, Vote, holders, may, tally
 from runbooks.policy_changes import CHANGE_EXPIRY_MS, bindings, change_need, changes, check_successor
 from runbooks.policy_file import check_policy, read_policy
-from runbooks.policy_shown import Candidate
+from runbooks.policy_shown import Candidate, PolicyChange, PolicyVote
 from runbooks.policy_tables import BOUND, CANDIDATE, CELL, CHANGE_VOTE, FREEZE, METADATA, NONCE, VERSION
 
 if TYPE_CHECKING:
     from engine.control import Engine
     from runbooks.audit import Audit
 
+T = TypeVar("T")
 MOST_OPEN = 16
 """New policies that wait for votes at a time."""
 MOST_FREEZES = 100
@@ -62,7 +63,7 @@ class Policies:
     ) -> None:
         self._engine = engine
         self._audit = audit
-        self._clock = clock
+        self.clock = clock
         self._default = default
         self.owner = owner
         self._known = {policy.digest(): policy for policy in (default, *BUILT_IN.values())}
@@ -119,10 +120,18 @@ class Policies:
     def latest(self) -> Policy:
         """The policy in force, without a transaction: for what is not written with it."""
         if self._latest is None:
-            self._latest = self._engine.record(self.current)
+            self._latest = self.looked(self.current)
         return self._latest
 
+    def looked(self, read: Callable[[Connection], T]) -> T:
+        """`read` over what is kept; it changes nothing."""
+        return self._engine.recorded(read) if self._ready else self._engine.record(read)
+
     # -- who it is ----------------------------------------------------------------------------------------------------
+
+    def account(self, policy: Policy, actor: Actor) -> Actor:
+        """The actor as a policy would know the account."""
+        return _of_account(policy, actor.account)
 
     def glanced(self, account: str) -> Actor | None:
         """Who an account is, if that can be said without looking into the database: from any thread."""
@@ -137,7 +146,7 @@ class Policies:
             if signed is not None:
                 return self._engine.record(
                     lambda connection: self.authenticated(
-                        connection, actor, signed, kind="author", digest=digest, now_ms=self._clock()
+                        connection, actor, signed, kind="author", digest=digest, now_ms=self.clock()
                     )
                 )
             if person and person != actor.subject:
@@ -202,32 +211,41 @@ class Policies:
 
     # -- the next one -------------------------------------------------------------------------------------------------
 
-    def propose(self, actor: Actor, text: bytes, name: str = "policy", signed: Signed | None = None) -> Candidate:
-        """Put the policy of a file to the vote. Raises SpecError for one that may not be, and RefusedError."""
-        return self._propose(actor, read_policy(text, name), text, signed)
+    def propose(self, actor: Actor, change: PolicyChange) -> Candidate:
+        """Put another policy to the vote. Raises SpecError for one that may not be, and RefusedError."""
+        return self._propose(actor, self.read(change.text, change.built_in), _bytes(change.text), change.signed)
 
-    def propose_built_in(self, actor: Actor, name: str, signed: Signed | None = None) -> Candidate:
-        """The rules and limits of a built-in policy, for the people, services, freezes and channels that are there."""
-        built_in = BUILT_IN.get(name)
-        if built_in is None:
-            raise NotFoundError(f"there is no policy {name[:40]!a}", f"Built in are {' and '.join(BUILT_IN)}")
-        now = self._engine.record(self.current)
-        made = msgspec.structs.replace(
-            built_in, version=now.version + 1, people=now.people, services=now.services, freezes=now.freezes,
-            channels=now.channels, break_glass=now.break_glass,
+    def read(self, text: str, built_in: str = "") -> Policy:
+        """The policy of a file; or the rules and limits of a built-in one, for the people, services, freezes and
+        channels that are there. Raises SpecError for one that may not be, NotFoundError."""
+        if bool(text) == bool(built_in):
+            raise SpecError("policy", "is neither a file nor built in", "Give the one or the other")
+        if text:
+            return read_policy(_bytes(text), "policy")
+        found = BUILT_IN.get(built_in)
+        if found is None:
+            raise NotFoundError(f"there is no policy {built_in[:40]!a}", f"Built in are {' and '.join(BUILT_IN)}")
+        now = self.latest()
+        return check_policy(
+            msgspec.structs.replace(
+                found, version=now.version + 1, people=now.people, services=now.services, freezes=now.freezes,
+                channels=now.channels, break_glass=now.break_glass,
+            )
         )  # fmt: skip
-        check_policy(made)
-        return self._propose(actor, made, b"", signed)
+
+    def check_successor(self, connection: Connection, now: Policy, new: Policy) -> None:
+        """Raises SpecError for a policy that may not follow the one in force."""
+        bound = {row.key: row.subject for row in connection.execute(select(BOUND))}
+        check_successor(now, new, bound | bindings(now))
 
     def _propose(self, actor: Actor, new: Policy, text: bytes, signed: Signed | None) -> Candidate:
         def write(connection: Connection) -> int:
-            now_ms, now = self._clock(), self.current(connection)
+            now_ms, now = self.clock(), self.current(connection)
             who = self._who(connection, actor, signed, "", new, "propose", now_ms)
             why_not = may(now, who, "policy", owner=self.owner)
             if why_not:
                 raise RefusedError(f"you may not change the policy: {why_not}", "Ask an admin")
-            bound = {row.key: row.subject for row in connection.execute(select(BOUND))}
-            check_successor(now, new, bound | bindings(now))
+            self.check_successor(connection, now, new)
             digest = new.digest()
             self._close_expired(connection, now_ms)
             is_open = connection.execute(
@@ -254,14 +272,13 @@ class Policies:
 
         return self.candidate(self._on_record(actor, write))
 
-    def vote(
-        self, actor: Actor, candidate: str, digest: str, verdict: Verdict, signed: Signed | None = None
-    ) -> Candidate:
-        """Vote on a new policy; the last yes that is needed puts it in force. Raises NotFoundError, and RefusedError
+    def vote(self, actor: Actor, given: PolicyVote) -> Candidate:
+        """Vote on another policy; the last yes that is needed puts it in force. Raises NotFoundError, and RefusedError
         for another digest, one that is not open any more, and a vote that does not count."""
+        candidate, digest, verdict, signed = given.candidate, given.digest, given.verdict, given.signed
 
         def write(connection: Connection) -> int:
-            now_ms, now = self._clock(), self.current(connection)
+            now_ms, now = self.clock(), self.current(connection)
             self._close_expired(connection, now_ms)
             row = self._row(connection, candidate)
             new = self._new(row)
@@ -301,15 +318,13 @@ class Policies:
 
     def candidate(self, number: int) -> Candidate:
         """How one stands."""
-        return self._engine.record(
-            lambda connection: self._shown(connection, self._row(connection, f"policy-{number}"))
-        )
+        return self.looked(lambda connection: self._shown(connection, self._row(connection, f"policy-{number}")))
 
     def candidates(self, connection: Connection) -> tuple[Candidate, ...]:
         """Those that wait for votes, newest first."""
         query = select(CANDIDATE).where(CANDIDATE.c.state == "awaiting").order_by(CANDIDATE.c.number.desc())
         rows = self._prepared(connection).execute(query).all()
-        now_ms = self._clock()
+        now_ms = self.clock()
         return tuple(self._shown(connection, row) for row in rows if not _expired(row.at_ms, now_ms))
 
     def text(self, connection: Connection) -> bytes:
@@ -427,7 +442,7 @@ class Policies:
         check_freeze(spec)
 
         def write(connection: Connection) -> None:
-            now_ms, now = self._clock(), self.current(connection)
+            now_ms, now = self.clock(), self.current(connection)
             why_not = may(now, actor, "freeze", "T0", spec.scope, owner=self.owner)
             if why_not:
                 raise RefusedError(f"you may not freeze: {why_not}", "Ask somebody who may")
@@ -459,7 +474,7 @@ class Policies:
             if why_not and by != actor.subject:
                 raise RefusedError(f"you may not thaw {name}, which {by} set: {why_not}", "Ask an admin")
             where = (FREEZE.c.name == name) & (FREEZE.c.ended_ms == 0)
-            ended = {"ended_ms": self._clock(), "ended_by": actor.subject}
+            ended = {"ended_ms": self.clock(), "ended_by": actor.subject}
             connection.execute(update(FREEZE).where(where).values(**ended))
             self._audit.append(connection, "freeze.ended", actor, data={"name": name})
 
@@ -511,6 +526,11 @@ def _of_account(policy: Policy, account: str) -> Actor:
         return Actor(subject=service.subject, kind=service.kind, account=account)
     mine = holders(policy, account)
     return Actor(subject=mine[0].subject if len(mine) == 1 else account, account=account)
+
+
+def _bytes(text: str) -> bytes:
+    """Of a file's text. Half characters stay, to be refused by name."""
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _expired(at_ms: int, now_ms: int) -> bool:

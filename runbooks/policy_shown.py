@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 from runbooks.freezes import Freeze
 from runbooks.identity import Kind, Role, Signed
-
-
-Verdict = Literal["approve", "reject", "abstain"]
+from runbooks.policy import Verdict
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,9 +14,9 @@ from runbooks.identity import OWNER, WHOLE, Actor, Scope
 from runbooks.limits import PolicyLimits
 from runbooks.plan import TIERS
 from runbooks.policy import Need, Person, Policy, fingerprints, holders, need, roles
-from runbooks.policy_changes import change_need, scope_words
+from runbooks.policy_changes import change_need, changes, scope_words
 from runbooks.policy_file import notes
-from runbooks.policy_shown import Caller, PolicyView
+from runbooks.policy_shown import Caller, PolicyCheck, PolicyView
 from runbooks.policy_tables import VERSION
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ def two_people(policy: Policy, owner: str = OWNER) -> str:
     )
 
 
-def caller(policies: Policies, connection: Connection, actor: Actor, now_ms: int) -> Caller:
+def caller_of(policies: Policies, actor: Actor) -> Caller:
     """How the engine knows an actor."""
-    policy = policies.current(connection)
+    policy = policies.latest()
     mine = holders(policy, actor.account)
     return Caller(
         subject=actor.subject,
@@ -58,15 +58,44 @@ def caller(policies: Policies, connection: Connection, actor: Actor, now_ms: int
         account=actor.account,
         roles=tuple(sorted(roles(policy, actor, owner=policies.owner))),
         shared_with=tuple(person.id for person in mine) if len(mine) > 1 else (),
-        cell_id=policies.cell(connection),
-        now_ms=now_ms,
+        cell_id=policies.looked(policies.cell),
+        now_ms=policies.clock(),
         keys={person.subject: tuple(sorted(fingerprints(policy, person.subject))) for person in policy.people},
         asked_ns=time.monotonic_ns(),
     )
 
 
-def view(policies: Policies, connection: Connection, now_ms: int) -> PolicyView:
+def check(policies: Policies, actor: Actor, text: str, built_in: str = "") -> PolicyCheck:
+    """What putting a policy in force would change. Raises SpecError for one that may not follow the one that is."""
+    now, new = policies.latest(), policies.read(text, built_in)
+    policies.looked(lambda connection: policies.check_successor(connection, now, new))
+    as_now = policies.account(new, actor)
+    return PolicyCheck(
+        version=new.version,
+        digest=new.digest(),
+        mode=new.mode,
+        changes=changes(now, new),
+        notes=notes(new),
+        two_people=two_people(new, policies.owner),
+        roles=tuple(sorted(roles(new, as_now, owner=policies.owner))),
+        need=need_of_change(now, policies.owner),
+    )
+
+
+def need_of_change(policy: Policy, owner: str = OWNER) -> str:
+    """Who must agree to another policy."""
+    needed = change_need(policy)
+    if not policy.people:
+        return f"{owner} alone, who owns the engine"
+    return "the admin alone: there is nobody else" if needed.self_ok else needed.words()
+
+
+def view_of(policies: Policies) -> PolicyView:
     """The policy in force, and those that wait for votes."""
+    return policies.looked(lambda connection: _view(policies, connection))
+
+
+def _view(policies: Policies, connection: Connection) -> PolicyView:
     policy = policies.current(connection)
     newest = connection.execute(select(VERSION.c.at_ms, VERSION.c.by).order_by(VERSION.c.seq.desc()).limit(1)).first()
     return PolicyView(
@@ -84,9 +113,9 @@ def view(policies: Policies, connection: Connection, now_ms: int) -> PolicyView:
             f"{service.id}{f' ({service.kind})' if service.kind != 'service' else ''}" for service in policy.services
         ),
         channels=tuple((name, _channel_words(target)) for name, target in policy.channels),
-        freezes=tuple(freeze_lines(policies, connection, now_ms)),
+        freezes=tuple(freeze_lines(policies, connection, policies.clock())),
         notes=notes(policy),
-        change_need=change_need(policy).words() if policy.people else f"{policies.owner} alone, who owns the engine",
+        change_need=need_of_change(policy, policies.owner),
         candidates=policies.candidates(connection),
         text=policies.text(connection).decode("utf-8", "replace"),
     )

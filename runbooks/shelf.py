@@ -135,7 +135,9 @@ class Shelf:
                 f"Try it with --dry-run; `muster runbook approve {ask.id}` by somebody else than who wrote it",
             )
         made = compile_runbook(self._engine, runbook, ask.inputs, reason=ask.reason)
-        shown = RunbookRun(line=line, when=made.when, applies=made.applies, inputs=made.inputs, dry_run=dry_run)
+        shown = RunbookRun(
+            line=line, when=made.when, applies=made.applies, inputs=made.inputs, skipped=made.skipped, dry_run=dry_run
+        )
         ref = RunbookRef(id=runbook.front.id, version=runbook.front.version, sha256=read.sha256)
         if not dry_run:
             if not made.applies:

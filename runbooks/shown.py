@@ -80,6 +80,8 @@ class RunbookRun(msgspec.Struct, frozen=True, kw_only=True):
     when: tuple[Finding, ...]
     applies: bool
     inputs: tuple[Chosen, ...]
+    skipped: tuple[str, ...]
+    """Steps that have nothing to act on."""
     dry_run: bool
     proposal: Proposal | None = None
     """None: it cannot be done now, `refused` says why."""

@@ -33,7 +33,7 @@ from runbooks.plan import (
 SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
 A = QueueSpec(name="a", parent="root", nominal={"gpu_milli": 32_000})
 B = QueueSpec(name="b", parent="root", nominal={"gpu_milli": 16_000})
-FUTURE = ReservationSpec(name="r1", nodes=("g2",), start_ms=5 * HOUR, end_ms=6 * HOUR, queues=("a",))
+FUTURE = ReservationSpec(name="r1", nodes=("g3",), start_ms=5 * HOUR, end_ms=6 * HOUR, queues=("a",))
 BUDGET = BudgetSpec(name="b1", scope="queue", of="b", limit_microusd=10**9, window_ms=24 * HOUR, action="warn")
 
 

@@ -1,0 +1,45 @@
+"""What the books say, read past the gate: records of the audit, effects, votes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sqlalchemy import select
+
+from engine.control import Engine
+from runbooks import verify
+from runbooks.audit import record_table
+from runbooks.books import EFFECT, PROPOSAL
+from runbooks.gate import Gate
+
+
+def records(engine: Engine, after: int = 0) -> list[dict[str, Any]]:
+    """Every record of the audit after that number, oldest first."""
+    query = select(record_table.c.body).where(record_table.c.seq > after).order_by(record_table.c.seq)
+    return [json.loads(body) for body in engine.record(lambda c: c.execute(query).scalars().all())]
+
+
+def types(engine: Engine, after: int = 0, *, of: str = "") -> list[str]:
+    """Types of the records, those about one proposal alone if it is given."""
+    return [record["type"] for record in records(engine, after) if not of or record["proposal"] == of]
+
+
+def newest(engine: Engine) -> int:
+    return len(records(engine))
+
+
+def effect_keys(engine: Engine) -> list[str]:
+    """In the order in which they were had."""
+    query = select(EFFECT.c.key).order_by(EFFECT.c.version, EFFECT.c.at_ms, EFFECT.c.step)
+    return list(engine.record(lambda c: c.execute(query).scalars().all()))
+
+
+def states(gate: Gate) -> dict[str, str]:
+    rows = gate._engine.record(lambda c: c.execute(select(PROPOSAL.c.number, PROPOSAL.c.state)).all())
+    return {f"P-{number}": state for number, state in rows}
+
+
+def problems(engine: Engine) -> list[str]:
+    """What the stand-alone verifier finds wrong with the chain."""
+    raise NotImplementedError(verify)
