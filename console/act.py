@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import argparse
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from console.attach import connect
 from console.show import write_json, write_lines
-from console.text import printable
-from engine.errors import RefusedError, SpecError
+from console.text import duration, printable
+from engine.errors import MusterError, RefusedError, SpecError
+from runbooks.policy import DIGEST_TYPED
 
 if TYPE_CHECKING:
+    from console.client import Client
     from console.document import Document
     from engine.commands import Receipt
+    from runbooks.identity import Signed
+    from runbooks.keys import DecisionKind
     from runbooks.plan import Outcome, Proposal
 
 SHOWN_STEPS = 40
+WIDTH = 78
+"""Of what is shown before a vote, in characters."""
+STOPPED_SHORT = 4
+"""Exit code of what was begun and is not done."""
 _FLAGS = (
     "id", "name", "queue", "priority", "tenant", "team", "tasks", "min_tasks", "elastic", "hot_swap", "estimate",
     "max_runtime",
@@ -69,22 +77,105 @@ def _acknowledge(arguments: argparse.Namespace, receipt: Receipt, what: str) -> 
 
 
 def act(arguments: argparse.Namespace) -> None:
-    """Propose, show the plan and its effect, ask, and do exactly what was shown."""
-    from console.wishes import propose
+    """Propose, show the plan and its effect, ask, and do exactly what was shown. Where the policy wants the votes of
+    others it stays proposed, and nothing is done."""
+    from console.wishes import wanted
 
     with closing(connect(arguments)) as client:
-        proposal = propose(client, arguments.action, arguments, arguments.reason)
+        request = wanted(client, arguments.action, arguments, arguments.reason)
         if arguments.dry_run:
-            write_json(proposal) if arguments.json else write_lines(proposal_lines(proposal))
+            shown = client.preview(request)
+            write_json(shown) if arguments.json else write_lines(proposal_lines(shown))
             return
+        proposal = client.propose(request)
         _tell(proposal_lines(proposal))
-        approved_or_refused(arguments)
-        outcome = client.approve(proposal.id, proposal.digest)
+        outcome = carry_out(arguments, client, proposal)
+    told(arguments, outcome)
+
+
+def carry_out(arguments: argparse.Namespace, client: Client, proposal: Proposal) -> Outcome:
+    """Have it approved by whoever asks, and done. What they do not want after all is withdrawn. Raises RefusedError
+    where the policy wants others: then it waits for their votes."""
+    if not by_author_alone(proposal):
+        left_ms = proposal.expires_ms - client.whoami().now_ms
+        raise RefusedError(
+            f"{proposal.id} is {proposal.tier}, so nothing is done yet: it needs {votes(proposal.needs)} of others "
+            f"({proposal.need})",
+            f"They run: muster approve {proposal.id}; it expires in {duration(max(0, left_ms))}",
+        )
+    try:
+        reason = why_yes(proposal, arguments.reason)
+        if not arguments.yes:
+            ask_for_yes(proposal, "Add --yes to approve the plan shown")
+        signed = signature(arguments, client, proposal, "vote", "approve") if proposal.signed else None
+    except BaseException:
+        with suppress(MusterError):
+            client.cancel(proposal.id, "not confirmed")
+        raise
+    return client.approve(proposal.id, proposal.digest, reason, signed)
+
+
+def by_author_alone(proposal: Proposal) -> bool:
+    """Whether the votes of others are not needed."""
+    return not proposal.needs or (proposal.self_approvable and proposal.needs == 1)
+
+
+def votes(count: int) -> str:
+    return "1 vote" if count == 1 else f"{count} votes"
+
+
+def why_yes(proposal: Proposal, given: str) -> str:
+    """The reason of a yes. Raises RefusedError where one is needed and nobody can be asked for it."""
+    if given.strip() or not proposal.wants_reason:
+        return given
+    if not at_terminal():
+        raise RefusedError(f"{proposal.id} is {proposal.tier}: a yes must say why", "Give the reason as well")
+    print("Why? ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip()
+
+
+def ask_for_yes(proposal: Proposal, else_do: str) -> None:
+    """Returns when a person at the terminal said yes: with `y`, or with the beginning of the digest where the policy
+    wants that. The default answer is no. Raises RefusedError."""
+    if not at_terminal():
+        raise RefusedError("nobody can be asked here, so nothing was done", else_do)
+    if proposal.typed == "key" and proposal.tier in ("T0", "T1"):
+        print("Do it? [y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise RefusedError("not approved, nothing was done")
+        return
+    wanted = proposal.digest[:DIGEST_TYPED]
+    print(f"This is {proposal.tier}. Type {wanted} to do it: ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() != wanted:
+        raise RefusedError("not approved, nothing was done")
+
+
+def at_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def signature(
+    arguments: argparse.Namespace, client: Client, proposal: Proposal, kind: DecisionKind, verdict: str
+) -> Signed:
+    """Over exactly the plan that was shown, with the key of whoever asks. Raises RefusedError when there is none."""
+    from console.attach import identity_of
+    from console.proposal_text import plan_sections, screen_digest
+
+    return identity_of(arguments).sign(
+        client.whoami(), kind=kind, proposal=proposal.id, revision=proposal.revision, digest=proposal.digest,
+        verdict=verdict, screen=screen_digest(plan_sections(proposal, WIDTH)),
+    )  # fmt: skip
+
+
+def told(arguments: argparse.Namespace, outcome: Outcome) -> int:
+    """What a deed has led to: ids to standard output, the rest beside it. The exit code: 4 where it was begun and
+    stopped short."""
     if arguments.json:
         write_json(outcome)
-        return
-    write_lines(printable(target) for target in outcome.changed)
-    _tell(outcome_lines(outcome))
+    else:
+        write_lines(printable(target) for target in outcome.changed)
+        _tell(outcome_lines(outcome))
+    return STOPPED_SHORT if outcome.state in ("failed", "paused", "rollback_failed") else 0
 
 
 def proposal_lines(proposal: Proposal) -> list[str]:
@@ -100,20 +191,30 @@ def proposal_lines(proposal: Proposal) -> list[str]:
     return [
         f"{printable(proposal.title)}  [{proposal.tier}, {proposal.id}, digest {proposal.digest[:12]}]",
         *steps,
+        *(f"  {proposal.tier} because {printable(why)}" for why in proposal.why_tier),
         *([f"effect, simulated at version {proposal.version:,}:", *effects] if effects else []),
         f"undo: {printable(proposal.inverse)}",
     ]
 
 
 def outcome_lines(outcome: Outcome) -> list[str]:
-    return [f"done, version {outcome.version:,}", *(f"  {printable(line)}" for line in outcome.verified[:SHOWN_STEPS])]
+    """In words what became of it."""
+    state = outcome.state.replace("_", " ")
+    if outcome.state == "verified":
+        first = f"done, version {outcome.version:,}"
+    elif outcome.state in ("awaiting", "approved"):
+        first = f"{outcome.proposal}: your vote is kept; it waits for {printable(outcome.waits_for)}"
+    else:
+        waits = f": {printable(outcome.waits_for)}" if outcome.waits_for else ""
+        first = f"{outcome.proposal} is {state}{waits}"
+    return [first, *(f"  {printable(line)}" for line in outcome.verified[:SHOWN_STEPS])]
 
 
 def approved_or_refused(arguments: argparse.Namespace) -> None:
     """Returns when a person agreed. The default answer is no."""
     if arguments.yes:
         return
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not at_terminal():
         raise RefusedError("nobody can be asked here, so nothing was done", "Add --yes to approve the plan shown")
     print("Do it? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):

@@ -87,7 +87,7 @@ class Action:
     """What does the same from the shell; `{ids}` stands for the targets."""
     commands: tuple[str, ...] = ()
     """Names in the `:` bar."""
-    argument: Literal["", "filter", "id", "ids", "flags", "column", "edit"] = ""
+    argument: Literal["", "filter", "id", "ids", "flags", "column", "edit", "words"] = ""
     """What stands behind its name in the `:` bar. `flags`: what stands behind it in the shell."""
     footer: bool = False
     why_not: Why = field(default=_always)
@@ -171,10 +171,10 @@ ACTIONS: tuple[Action, ...] = (
         "forecast", "Forecast", ("8",), commands=("forecast",), argument="ids", shell="muster forecast WHAT:NAME",
     ),
     Action(
-        "proposals", "Proposals", ("9",), commands=("proposals", "p"), argument="filter", shell="muster proposals",
+        "proposals", "Proposals", ("9",), commands=("proposals", "p"), argument="words", shell="muster proposals",
     ),
     Action("runbooks", "Runbooks", ("0",), commands=("runbooks",), shell="muster runbook list"),
-    Action("audit", "Audit", commands=("audit",), argument="filter", shell="muster audit show"),
+    Action("audit", "Audit", commands=("audit",), argument="words", shell="muster audit show"),
     Action("proposal", "Proposal by id", commands=("proposal",), argument="id", shell="muster show ID"),
     Action("runbook", "Runbook by id", commands=("runbook",), argument="id", shell="muster runbook show ID"),
     Action(
@@ -346,7 +346,7 @@ ACTIONS: tuple[Action, ...] = (
         argument="flags", why_not=_only_typed(":consolidate --unblock ID"),
     ),
     Action("mark", "Mark", ("space",), ("workloads", "nodes", "queues")),
-    Action("filter", "Filter", ("slash",), (*LISTS, "events", "audit"), footer=True),
+    Action("filter", "Filter", ("slash",), (*LISTS, "events", "proposals", "audit"), footer=True),
     Action("sort", "Sort", ("s",), LISTS, commands=("sort",), argument="column", footer=True),
     Action(
         "copy", "Copy id", ("y",),

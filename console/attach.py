@@ -10,6 +10,7 @@ from engine.errors import UnreachableError
 
 if TYPE_CHECKING:
     from console.client import Client
+    from console.identity import Identity
 
 
 def settings_of(arguments: argparse.Namespace) -> Settings:
@@ -22,9 +23,19 @@ def connect(arguments: argparse.Namespace) -> Client:
     from console.remote_client import RemoteClient
 
     settings = settings_of(arguments)
-    if settings.connect:
-        return RemoteClient(settings.connect, settings.readonly)
-    return RemoteClient(str(running_paths(settings).socket), settings.readonly)
+    where = settings.connect or str(running_paths(settings).socket)
+    return RemoteClient(where, settings.readonly, identity_of(arguments))
+
+
+def identity_of(arguments: argparse.Namespace) -> Identity:
+    """In whose name this command acts, and what signs for them: the same for all it asks, so that a passphrase is asked
+    for once."""
+    from console.identity import Identity
+
+    if getattr(arguments, "identity", None) is None:
+        arguments.identity = Identity(settings_of(arguments))
+    found: Identity = arguments.identity
+    return found
 
 
 def running_paths(settings: Settings) -> CellPaths:

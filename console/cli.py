@@ -19,13 +19,24 @@ EXIT_CODES: dict[int, tuple[str, tuple[str, ...]]] = {
     1: ("failed: anything not named below", ("error",)),
     2: ("usage: the command, a file or a filter is malformed", ("invalid",)),
     3: ("something named does not exist", ("not_found",)),
-    4: ("refused: not possible now, not approved, or read-only", ("refused",)),
+    4: ("refused: not possible now, votes are missing, begun and stopped short, or read-only", ("refused",)),
     5: ("no engine answers", ("unreachable",)),
     6: ("the journal cannot be read or written", ("journal", "journal_corrupt", "journal_busy")),
     7: ("a trace file is not what its format says", ("trace",)),
     130: ("interrupted", ()),
 }
 """Exit code -> what it means, and the error codes of `engine.errors` that lead to it."""
+
+_AUDIT_CODES = """\
+exit codes of this command:
+  0    all is well
+  1    failed: no export could be had of the cell
+  2    usage, or no such log
+  3    the chain is broken, or the journal does not agree
+  4    a checkpoint does not fit
+  5    something is cut off
+  6    a signature is bad
+"""
 
 ACTIONS = {
     "cancel": ("WORKLOAD", "end workloads for good"),
@@ -54,6 +65,13 @@ ACTIONS = {
     "remove-budget": ("NAME", "take budgets back"),
     "approve-spending": ("WORKLOAD", "let workloads start whatever is left of budgets that ask for approval"),
     "consolidate": ("", "move running workloads so that others start or nodes come free"),
+    "preempt": ("WORKLOAD", "stop running workloads so that others take their place; they wait again"),
+    "move": ("WORKLOAD", "waiting workloads go to another queue"),
+    "set-priority": ("WORKLOAD", "give workloads another priority class"),
+    "scale-pool": ("POOL", "order or give back nodes until a pool has so many"),
+    "canary": ("QUEUE", "try another order on queues, or another policy, and measure it"),
+    "notify": ("CHANNEL", "tell channels of the approval policy something"),
+    "open-review": ("ABOUT", "have a person look at something"),
 }
 KINDS = ("workloads", "nodes", "queues", "reservations", "pools", "orders")
 POLICIES = ("fcfs", "easy", "easy-sjbf", "conservative")
@@ -122,7 +140,9 @@ def parser() -> argparse.ArgumentParser:
     root.set_defaults(run="console.start:open_console", json=False)
     commands = root.add_subparsers(title="commands", metavar="COMMAND")
     _show_commands(commands)
+    _proposal_commands(commands)
     _runbook_commands(commands)
+    _audit_commands(commands)
     _advice_commands(commands)
     _change_commands(commands)
     _engine_commands(commands)
@@ -235,13 +255,82 @@ def _change_commands(commands: Any) -> None:
     _reach(submit, sub=True)
     for name, (_, text) in ACTIONS.items():
         runs = "console.fragmentation:consolidate" if name == "consolidate" else "console.act:act"
-        action = _command(commands, name, runs, text)
+        runs = "console.proposals:resume" if name == "resume" else runs
+        action = _command(commands, name, runs, text if name != "resume" else f"{text}; or a proposal such as P-3")
         action_arguments(action, name)
+        if name == "resume":
+            action.add_argument("--accept", action="store_true", help="of a proposal: although a step is not verified")
         action.add_argument("--reason", default="", help="kept with the action")
         action.add_argument("--yes", action="store_true", help="do not ask; needed where nobody can be asked")
         action.add_argument("--dry-run", action="store_true", help="show the plan and its effect, do nothing")
         action.set_defaults(action=name)
         _reach(action, sub=True)
+
+
+def _proposal_commands(commands: Any) -> None:
+    """What becomes of a wish on its way to an act: put to the vote, voted on, carried out, taken back."""
+    told = "put an action, or a plan of several, to the vote; nothing is done"
+    propose = _command(commands, "propose", "console.proposals:propose", told)
+    propose.add_argument("-f", "--file", metavar="PLAN", help="YAML with several steps instead; - for standard input")
+    _asking(propose)
+    kinds = propose.add_subparsers(title="actions", metavar="ACTION", dest="action")
+    for name, (_, text) in ACTIONS.items():
+        kind = _command(kinds, name, "console.proposals:propose", text)
+        action_arguments(kind, name)
+        _asking(kind, sub=True)
+    listed = _command(commands, "proposals", "console.proposals:proposals", "what is proposed, what needs you first")
+    listed.add_argument("--state", action="append", metavar="STATE", help="those in this state, such as paused")
+    listed.add_argument("--mine", action="store_true", help="those that you wrote")
+    listed.add_argument("--all", action="store_true", help="those that are over too")
+    _reach(listed, sub=True)
+    deeds: dict[str, tuple[str, tuple[str, ...]]] = {
+        "show": ("all of a proposal that a voter must see", ()),
+        "approve": ("vote yes to exactly the plan that is shown; the last yes needed carries it out", ("digest", "comment")),
+        "reject": ("vote no: that ends it", ("reason!",)),
+        "abstain": ("say that you looked and do not vote", ("comment",)),
+        "execute": ("carry out what is approved, or go on with what was interrupted", ()),
+        "pause": ("have no further step done", ("reason",)),
+        "confirm": ("say go to a step that waits for it", ("step",)),
+        "rollback": ("take back what was done, by the way back that was approved with it", ("reason!",)),
+        "withdraw": ("take a proposal back before anything of it is done", ("reason",)),
+        "revise": ("put another plan, or the same for the cell as it is now, under the same id", ("file",)),
+        "break-glass": ("carry it out without the votes of others; somebody must review that", ("reason!", "digest")),
+    }  # fmt: skip
+    for name, (text, wants) in deeds.items():
+        deed = _command(commands, name, f"console.proposals:{name.replace('-', '_')}", text)
+        deed.add_argument("id", metavar="PROPOSAL", help="such as P-3")
+        if "step" in wants:
+            deed.add_argument("step", metavar="STEP", help="its id, as `muster show` has it")
+        if "digest" in wants:
+            deed.add_argument("--digest", metavar="PREFIX", help="of the plan you looked at: 6 characters or more")
+        if "comment" in wants:
+            deed.add_argument("--comment", default="", metavar="TEXT", help="kept with the vote")
+        if "reason" in wants or "reason!" in wants:
+            deed.add_argument("--reason", required="reason!" in wants, default="", metavar="WHY", help="kept with it")
+        if "file" in wants:
+            deed.add_argument("-f", "--file", metavar="PLAN", help="YAML as for `muster propose -f`")
+        _reach(deed, sub=True)
+    _reach(
+        _command(commands, "reviews", "console.proposals:reviews", "what waits for a person to look at it"), sub=True
+    )
+    review = commands.add_parser("review", help="what a review found", allow_abbrev=False)
+    kinds = review.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    close = _command(kinds, "close", "console.proposals:close_review", "say that it was looked at, and what was found")
+    close.add_argument("review", type=_positive, metavar="N")
+    close.add_argument("--comment", required=True, metavar="TEXT", help="what was found, in 10 characters or more")
+    _reach(close, sub=True)
+
+
+def _asking(target: argparse.ArgumentParser, *, sub: bool = False) -> None:
+    """May stand before or after the action; the one after it wins."""
+    silent = argparse.SUPPRESS
+    target.add_argument("--reason", metavar="WHY", default=silent if sub else "", help="kept with the proposal")
+    for flag, told in (
+        ("--when-asked", "the last vote does not begin it: somebody executes it"),
+        ("--dry-run", "show what it would be, keep nothing"),
+    ):
+        target.add_argument(flag, action="store_true", default=silent if sub else False, help=told)
+    _reach(target, sub=True, json=silent if sub else False)
 
 
 def _where_arguments(submit: argparse.ArgumentParser) -> None:
@@ -295,6 +384,26 @@ def action_arguments(target: argparse.ArgumentParser, name: str) -> None:
         )
     elif name == "set-policy":
         target.add_argument("policy", choices=POLICIES)
+    elif name in ("move", "set-priority"):
+        target.add_argument("ids", nargs="+", metavar=metavar)
+        what = "QUEUE" if name == "move" else "CLASS"
+        target.add_argument("--to", required=True, metavar=what, help=f"the {what.lower()} they get")
+    elif name == "scale-pool":
+        target.add_argument("pool", metavar=metavar)
+        target.add_argument("nodes", type=_count, metavar="NODES", help="how many it shall have")
+    elif name == "canary":
+        target.add_argument("ids", nargs="*", metavar=metavar, help="none with --to-policy: the cell as a whole")
+        which = target.add_mutually_exclusive_group(required=True)
+        which.add_argument("--order", choices=("best_effort", "strict_fifo", "fair"), help="within the queues")
+        which.add_argument("--to-policy", choices=POLICIES, help="of the cell")
+        target.add_argument("--window", default="1h", metavar="TIME", help="cell time after which is measured (1h)")
+        target.add_argument("--worst", type=_ratio, default=1.1, metavar="X", help="wait p95 above which it goes back")
+        target.add_argument(
+            "--least-starts", type=_positive, default=20, metavar="N", help="below: nothing is concluded"
+        )
+    elif name in ("notify", "open-review"):
+        target.add_argument("ids", nargs="+" if name == "notify" else 1, metavar=metavar)
+        target.add_argument("--text", required=True, metavar="TEXT", help="one line")
     elif name == "set-scaling":
         target.add_argument("pool", metavar=metavar)
         for field, told in (
@@ -484,6 +593,60 @@ def _backtest_commands(commands: Any) -> None:
     _json(anomaly)
 
 
+def _audit_commands(commands: Any) -> None:
+    audit = commands.add_parser("audit", help="who did what, and the proof of it", allow_abbrev=False)
+    kinds = audit.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    show = _command(kinds, "show", "console.audit:show", "records, newest last")
+    show.add_argument("proposal", nargs="?", metavar="PROPOSAL", help="of this one alone, as P-3")
+    show.add_argument("--seq", type=_positive, metavar="N", help="one record, whole")
+    show.add_argument("--actor", default="", metavar="SUBJECT", help="of whom, as person:alice")
+    show.add_argument("--type", default="", metavar="TYPE", help="as vote.approve, or vote for all of that kind")
+    show.add_argument("--since", default="", metavar="TIME", help="so long ago, as 24h, or since a time (UTC)")
+    show.add_argument("--before", type=_positive, metavar="N", help="records before this one")
+    show.add_argument("--limit", type=_positive, default=100, metavar="N", help="so many (100)")
+    _reach(show, sub=True)
+    verify = _command(kinds, "verify", "console.audit:verify", "check the log; needs no engine")
+    verify.epilog = _AUDIT_CODES
+    verify.formatter_class = argparse.RawDescriptionHelpFormatter
+    verify.add_argument("files", nargs="*", metavar="FILE", help="journal, export, segment, proof (default the cell)")
+    verify.add_argument("--against", type=_path, metavar="NOTEFILE", help="checkpoints that were remembered elsewhere")
+    verify.add_argument(
+        "--key", dest="keys", action="append", default=[], metavar="KEY", help="a public key that you know"
+    )
+    verify.add_argument("--words", default="", metavar="WORDS", help="the twelve words of a checkpoint, as remembered")
+    verify.add_argument("--from", dest="since", type=_positive, default=1, metavar="N", help="from about record N on")
+    verify.add_argument("--to", dest="until", type=_positive, default=0, metavar="N", help="up to about record N")
+    verify.add_argument("--no-signatures", action="store_true", help="do not check signatures")
+    _reach(verify, sub=True)
+    export = _command(kinds, "export", "console.audit:export", "records with what it takes to check them elsewhere")
+    export.add_argument("--format", choices=("jsonl", "csv"), default="jsonl")
+    export.add_argument("--range", default="", metavar="A:B", help="from record A to B (default all that is signed)")
+    export.add_argument("--redact", action="store_true", help="without the texts that are kept apart")
+    prove = _command(kinds, "prove", "console.audit:prove", "a proof that runbooks/verify.py checks alone")
+    prove.add_argument("--seq", type=_positive, metavar="N", help="that record N is in the log")
+    prove.add_argument("--from", dest="since", type=_positive, metavar="N", help="that it only grew since checkpoint N")
+    prove.add_argument(
+        "--to", dest="until", type=_positive, metavar="N", help="by the checkpoint of N records (newest)"
+    )
+    for command in (export, prove):
+        command.add_argument("--out", default="-", metavar="FILE", help="a new file (default standard output)")
+        _reach(command, sub=True)
+    redact = _command(kinds, "redact", "console.audit:redact", "erase a text that is kept apart; the chain stays valid")
+    redact.add_argument("ref", metavar="REF", help="as `muster audit show` names it")
+    redact.add_argument("--reason", required=True, help="kept in the log")
+    seal = _command(kinds, "seal", "console.audit:seal", "move old records to a file beside the journal")
+    seal.add_argument("--keep", metavar="TIME", help="what is older, as 400d")
+    seal.add_argument("--before", dest="moment", metavar="DATE", help="what is of before, as 2026-03-01 (UTC)")
+    anchor = _command(kinds, "anchor", "console.audit:anchor", "a checkpoint now, to all anchors; its twelve words")
+    anchor.add_argument("--note", action="store_true", help="the signed checkpoint itself, for --against")
+    _reach(anchor, sub=True)
+    key = _command(kinds, "key", "console.audit:key", "the public key that signs the log")
+    key.add_argument("--rotate", action="store_true", help="make another that signs from now on")
+    for command in (redact, seal, key):
+        command.add_argument("--yes", action="store_true", help="do not ask")
+        _reach(command, sub=True)
+
+
 def _runbook_commands(commands: Any) -> None:
     runbook = commands.add_parser(
         "runbook", help="written procedures: look, check, try, run, approve", allow_abbrev=False
@@ -587,15 +750,18 @@ def _command(commands: Any, name: str, runs: str, text: str) -> argparse.Argumen
     return made
 
 
-def _reach(target: argparse.ArgumentParser, *, sub: bool = False) -> None:
+def _reach(target: argparse.ArgumentParser, *, sub: bool = False, json: Any = False) -> None:
     """How to reach an engine. May stand before or after the command; the one after it wins."""
     default = argparse.SUPPRESS if sub else None
     group = target.add_argument_group("which engine")
     group.add_argument("--cell", metavar="NAME", default=default, help="the cell, by the name of its state folder")
     group.add_argument("--connect", metavar="URL", default=default, help="URL or socket of a running engine")
     group.add_argument("--readonly", action="store_true", default=default, help="show, never act")
+    group.add_argument(
+        "--as", dest="operator", metavar="PERSON", default=default, help="in whose name; signed with their key"
+    )
     if sub:
-        _json(target)
+        _json(target, json)
 
 
 def _ahead(target: argparse.ArgumentParser, *, arrivals: bool = False) -> None:
@@ -607,8 +773,8 @@ def _ahead(target: argparse.ArgumentParser, *, arrivals: bool = False) -> None:
     target.add_argument("--arrivals", action=argparse.BooleanOptionalAction, default=arrivals, help=more)
 
 
-def _json(target: argparse.ArgumentParser) -> None:
-    target.add_argument("--json", action="store_true", help="JSON on standard output, in raw units")
+def _json(target: argparse.ArgumentParser, default: Any = False) -> None:
+    target.add_argument("--json", action="store_true", default=default, help="JSON on standard output, in raw units")
 
 
 def _scenario(target: argparse.ArgumentParser) -> None:
@@ -617,6 +783,12 @@ def _scenario(target: argparse.ArgumentParser) -> None:
 
 def _speed(target: argparse.ArgumentParser) -> None:
     target.add_argument("--speed", type=float, metavar="X", help="cell seconds per second (demo: 60)")
+
+
+def _path(text: str) -> Any:
+    from pathlib import Path
+
+    return Path(text)
 
 
 def _positive(text: str) -> int:

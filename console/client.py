@@ -37,11 +37,22 @@ if TYPE_CHECKING:
     from recommender.quotes import Quote, QuoteRequest
     from recommender.recommendations import Recommendation, Recommendations
     from recommender.sizes import SizingReport, SizingRequest
+    from runbooks.audit_pages import (
+        AuditErased,
+        AuditPage,
+        AuditPart,
+        AuditProof,
+        AuditProofOf,
+        AuditQuery,
+        AuditRange,
+        AuditSealed,
+        AuditState,
+    )
     from runbooks.freezes import Freeze, FreezeSpec
     from runbooks.identity import Signed
-    from runbooks.policy_shown import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote
     from runbooks.plan import Outcome, Proposal, Request, Review
     from runbooks.policy import Verdict
+    from runbooks.policy_shown import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote
     from runbooks.shown import RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote
 
 
@@ -328,6 +339,38 @@ class Client(Protocol):
 
     def retire_runbook(self, vote: RunbookVote) -> RunbookLine:
         """End the use of a version, for good; the comment says why."""
+        ...
+
+    def audit_state(self) -> AuditState:
+        """How the audit log stands: its newest checkpoint, what signs it, where that is remembered."""
+        ...
+
+    def audit_page(self, query: AuditQuery) -> AuditPage:
+        """Records of the audit."""
+        ...
+
+    def audit_part(self, wanted: AuditRange) -> AuditPart:
+        """The next part of an export, which can be checked elsewhere. That one was made is a record too."""
+        ...
+
+    def audit_proof(self, wanted: AuditProofOf) -> AuditProof:
+        """That a record is in the log, or that it was only ever added to."""
+        ...
+
+    def anchor_audit(self) -> AuditState:
+        """A checkpoint now, to wherever checkpoints are remembered."""
+        ...
+
+    def rotate_audit_key(self) -> AuditState:
+        """Another key signs the audit from now on."""
+        ...
+
+    def redact_audit(self, ref: str, reason: str) -> AuditErased:
+        """Erase a text that the audit keeps apart; the chain stays valid. There is no way back."""
+        ...
+
+    def seal_audit(self, before_ms: int) -> AuditSealed:
+        """Move records older than that (wall clock, Unix ms) to a file beside the journal."""
         ...
 
     def close(self) -> None: ...

@@ -19,18 +19,19 @@ from textual.widgets import Input
 
 from console.actions import Action, Context, key_label
 from console.details import Line, Section, text_line
+from console.proposal_text import TIERS, effect_lines, framed, hanging
 from console.query import FilterError, token_at
 from console.screens.lines import OneLine, part
 from console.screens.sections import SectionsView
 from console.text import cut, fit, printable, wrap
 from engine.errors import SpecError
 from engine.query import Column
-from runbooks.plan import Effect, Proposal
+from runbooks.plan import Proposal
 
 GUARD_S = 0.4
 """Keys typed before a dialog could be read do not count as an answer."""
-PREFIX = 4
-"""Characters of the digest to be typed for a disruptive plan."""
+PREFIX = 6
+"""Characters of the digest to be typed for a disruptive plan: `runbooks.policy.DIGEST_TYPED`."""
 
 
 class Dialog(ModalScreen[bool]):
@@ -49,15 +50,25 @@ class Dialog(ModalScreen[bool]):
 
 
 class ConfirmDialog(Dialog):
-    """Shows a proposal and asks. True only after `y` (T0, T1) or the first characters of the digest (T2, T3)."""
+    """Shows a proposal and asks. True only after `y` (T0, T1) or the first characters of the digest (T2, T3). Where the
+    policy wants others than who asks, `y` puts it to the vote and does nothing else."""
 
     DEFAULT_CSS = """
     ConfirmDialog > Vertical { border: round $warning; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,n,N,enter", "leave", show=False, priority=True)]
 
-    def __init__(self, proposal: Proposal, shell: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        proposal: Proposal,
+        shell: str,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        asks_only: bool = False,
+    ) -> None:
+        """`asks_only`: a yes puts it to the vote, whoever may approve it."""
         super().__init__()
+        self._asks_only = asks_only
         self._proposal = proposal
         self._shell = shell
         self._clock = clock
@@ -68,7 +79,12 @@ class ConfirmDialog(Dialog):
 
     @property
     def _plain(self) -> bool:
-        return self._proposal.tier in ("T0", "T1")
+        return not self.alone or one_key(self._proposal)
+
+    @property
+    def alone(self) -> bool:
+        """Who asks may approve it alone."""
+        return by_author_alone(self._proposal) and not self._asks_only
 
     @property
     def _deed(self) -> str:
@@ -114,7 +130,8 @@ class ConfirmDialog(Dialog):
     def _ask(self) -> None:
         no = [part(" n ", "key"), part("no, leave it ", "strong"), part("  ")]
         if self._plain:
-            self._question.show([*no, part(" y ", "key"), part(f"yes, {self._deed}", "off")])
+            yes = f"yes, {self._deed}" if self.alone else "put it to the vote, nothing else"
+            self._question.show([*no, part(" y ", "key"), part(yes, "off")])
             return
         left = "_" * (PREFIX - len(self._typed))
         wanted = self._proposal.digest[:PREFIX]
@@ -129,30 +146,43 @@ class ConfirmDialog(Dialog):
         )
 
 
-_TIERS = {
-    "T0": "tells somebody; changes nothing",
-    "T1": "can be taken back",
-    "T2": "disrupts running work",
-    "T3": "hard to undo",
-}
+def one_key(proposal: Proposal) -> bool:
+    """Whether `y` is a yes: not where the tier or the policy asks for the digest."""
+    return proposal.typed == "key" and proposal.tier in ("T0", "T1")
+
+
+def by_author_alone(proposal: Proposal) -> bool:
+    """Whether the votes of others are not needed."""
+    return not proposal.needs or (proposal.self_approvable and proposal.needs == 1)
+
+
+def others_needed(proposal: Proposal) -> str:
+    """As in "needs 1 vote of another than you: approver, neither its author nor who asked for it"."""
+    votes = "1 vote" if proposal.needs == 1 else f"{proposal.needs} votes"
+    return f"needs {votes} of others than you: {printable(proposal.need)}"
 
 
 def proposal_sections(proposal: Proposal, shell: str, width: int) -> list[Section]:
     """Everything a person is to see before saying yes, from the typed plan."""
     steps = [
-        Line(((f"{number:>4}  ", "dim"), (cut(printable(step), width - 6), "")))
+        line
         for number, step in enumerate(proposal.steps, 1)
+        for line in hanging(f"{number:>4}  ", printable(step), width)
     ]
+    for note in (step.act.note for step in proposal.plan.steps if step.act.note is not None):
+        steps += framed(note.text, width - 6, "      ")
     count = len({target for step in proposal.plan.steps for target in step.act.targets})
-    tier = Line(((f"{proposal.tier}    ", "warn"), (_TIERS[proposal.tier], "")))
+    tier = Line(((f"{proposal.tier}    ", "warn"), (TIERS[proposal.tier], "")))
     state = f"  simulated on state v{proposal.version:,}"
     plan = Line((("plan  ", "dim"), (printable(proposal.digest)[:16], ""), (state, "dim")))
+    vote = [] if by_author_alone(proposal) else hanging("vote  ", others_needed(proposal), width, "dim", "warn")
+    why = [line for why in proposal.why_tier for line in hanging("      ", printable(why), width, "", "dim")]
     sections = [
-        Section(printable(proposal.title), (tier, plan)),
+        Section(printable(proposal.title), (*vote, tier, *why, plan)),
         Section("What is done", tuple(steps), f"{count:,} target{'s' if count != 1 else ''}"),
     ]
     if proposal.effects:
-        sections.append(Section("Before and after", tuple(_effects(proposal, width)), "simulated"))
+        sections.append(Section("Before and after", tuple(effect_lines(proposal.effects, width)), "simulated"))
     back = [text_line(line) for line in wrap(printable(proposal.inverse), width)]
     sections.append(Section("To take it back", tuple(back)))
     if shell:
@@ -160,25 +190,6 @@ def proposal_sections(proposal: Proposal, shell: str, width: int) -> list[Sectio
             Section("The same from the shell", tuple(text_line(line, "dim") for line in wrap(shell, width)[:6]))
         )
     return sections
-
-
-def _effects(proposal: Proposal, width: int) -> list[Line]:
-    label = min(max(len(printable(effect.label)) for effect in proposal.effects), max(12, width - 40))
-    before = min(max(len(printable(effect.before)) for effect in proposal.effects), 30)
-    lines = []
-    for effect in proposal.effects:
-        spans = (
-            (fit(printable(effect.label), label) + "  ", "dim"),
-            (fit(printable(effect.before), before, right=True), ""),
-            ("  →  ", "dim"),
-            (cut(printable(effect.after), max(8, width - label - before - 7)), _changed(effect)),
-        )
-        lines.append(Line(spans))
-    return lines
-
-
-def _changed(effect: Effect) -> str:
-    return "dim" if effect.after == effect.before else "accent"
 
 
 class HelpDialog(Dialog):
@@ -266,6 +277,7 @@ def _argument(action: Action) -> str:
         "flags": "as in the shell",
         "column": "[-]column",
         "edit": "[EDIT]",
+        "words": "[words]",
     }
     return words[action.argument]
 

@@ -30,6 +30,7 @@ from console.server import Watch, build_app
 from console.sockets import account_at, bind_tcp, bind_unix, private_folder
 from engine.commands import Define
 from engine.control import Engine
+from engine.errors import MusterError
 from engine.loop import EngineLoop, Feed
 from engine.model import CellSpec
 from engine.records import Records
@@ -37,7 +38,9 @@ from recommender.ahead import CapacityForecaster
 from recommender.retention import Retention
 from recommender.shelf_tables import Kept
 from recommender.telemetry import Telemetry, clock_of
-from runbooks.gate import Gate
+from runbooks.anchors import Anchor
+from runbooks.audit import Audit, signer_at
+from runbooks.gate import Gate, wall_ms
 
 KEEP_ALIVE_S = 75
 """Longer than a screen is left alone between two questions, so that connections are rarely made anew."""
@@ -71,6 +74,10 @@ class Served:
     """Applied only when the journal is new."""
     keep: Retention = field(default_factory=Retention)
     """How long measurements and ended work are kept."""
+    audit_key: Path | None = None
+    """File of the key that signs the audit, made if there is none; None leaves it unsigned."""
+    anchors: tuple[Anchor, ...] = ()
+    """Where checkpoints of the audit are remembered."""
     feed: Callable[[Engine], Feed] | None = None
     """What is submitted or commanded as cell time passes, given the engine as it was opened."""
 
@@ -113,9 +120,11 @@ def serve(served: Served) -> None:
             others=history.others,
             chore=lambda: insights.keep_up() or forecasts.keep_up(),
         )
+        audit = _audit(engine, served)
+        after.callback(audit.close)
         client = LocalClient(
             loop,
-            Gate(engine),
+            Gate(engine, audit=audit),
             advisor,
             served.read_only,
             name=served.name,
@@ -189,6 +198,18 @@ _UVICORN: dict[str, Any] = {
     "ws": "none",
     "proxy_headers": False,
 }
+
+
+def _audit(engine: Engine, served: Served) -> Audit:
+    """The audit with its key and its anchors. Where the key cannot be had the cell can still be looked after, unsigned
+    and saying so."""
+    if served.audit_key is None:
+        return Audit(engine, wall_ms, anchors=served.anchors)
+    try:
+        return Audit(engine, wall_ms, signer=signer_at(engine, served.audit_key), anchors=served.anchors)
+    except MusterError as error:
+        print(f"muster: {error}", file=sys.stderr, flush=True)
+        return Audit(engine, wall_ms, anchors=served.anchors, key_error=str(error))
 
 
 def _begin(engine: Engine, served: Served) -> None:

@@ -18,7 +18,7 @@ from runbooks.plan import WorkloadMove, asks
 if TYPE_CHECKING:
     from console.client import Client
     from engine.query import Consolidation, ConsolidationPlan, FragmentationReport, NodeTasks, ShapeFragmentation
-    from runbooks.plan import Proposal
+    from runbooks.plan import Proposal, Request
 
 SHOWN_MOVES = 40
 SHOWN_NAMES = 4
@@ -96,7 +96,7 @@ def _statements(report: FragmentationReport) -> list[str]:
 
 def consolidate(arguments: argparse.Namespace) -> None:
     """Plan moves, show them and their effect, ask, and do exactly what was shown. Without a plan it says why."""
-    from console.act import approved_or_refused, outcome_lines, proposal_lines
+    from console.act import carry_out, outcome_lines, proposal_lines
 
     request = request_of(arguments)
     with closing(connect(arguments)) as client:
@@ -107,18 +107,17 @@ def consolidate(arguments: argparse.Namespace) -> None:
             if only_shown:
                 return
             raise no_plan(answer)
-        if only_shown and client.read_only:
-            write_json({"consolidation": answer}) if arguments.json else write_lines(consolidation_lines(answer))
-            return
-        proposal = proposed(client, answer, arguments.reason)
+        if only_shown:
+            proposal = client.preview(moves_of(answer, arguments.reason))
+        else:
+            proposal = proposed(client, answer, arguments.reason)
         if not arguments.json:
             write_lines([*consolidation_lines(answer), "", *proposal_lines(proposal)])
         elif only_shown:
             write_json({"consolidation": answer, "proposal": proposal})
         if only_shown:
             return
-        approved_or_refused(arguments)
-        outcome = client.approve(proposal.id, proposal.digest)
+        outcome = carry_out(arguments, client, proposal)
     if arguments.json:
         write_json({"consolidation": answer, "outcome": outcome})
         return
@@ -155,13 +154,18 @@ def no_plan(answer: Consolidation) -> RefusedError:
 
 def proposed(client: Client, answer: Consolidation, reason: str) -> Proposal:
     """The engine's proposal to do what was planned. Raises RefusedError when there is no plan."""
+    return client.propose(moves_of(answer, reason))
+
+
+def moves_of(answer: Consolidation, reason: str) -> Request:
+    """What was planned, as it is asked for. Raises RefusedError when there is no plan."""
     if answer.found is None or not answer.found.worth_it:
         raise no_plan(answer)
     moves = tuple(
         WorkloadMove(id=move.id, was=tuple(place.node for place in move.was), to=move.nodes)
         for move in answer.found.moves
     )
-    return client.propose(asks("consolidate", tuple(move.id for move in moves), reason, moves=moves))
+    return asks("consolidate", tuple(move.id for move in moves), reason, moves=moves)
 
 
 def consolidation_lines(answer: Consolidation) -> list[str]:

@@ -24,9 +24,10 @@ from engine.errors import RefusedError, SpecError
 from runbooks.identity import TCP, Actor, AuthRefused, Signed
 
 if TYPE_CHECKING:
-    from console.client import Caller, Client
+    from console.client import Client
     from runbooks.keys import DecisionKind, SigningKey
     from runbooks.plan import Proposal
+    from runbooks.policy_shown import Caller
 
 AS, SIGNED = "muster-as", "muster-signed"
 """Headers: in whose name, and the signature."""
@@ -93,9 +94,21 @@ class Identity:
         self._ask = ask or _ask_on_terminal
         self._key: SigningKey | None = None
 
+    def unlock(self) -> None:
+        """Opens the key file of somebody who acts in a name, so that nothing has to be asked for later."""
+        from runbooks.ssh_agent import agent_path
+
+        by_agent = self._settings.key == AGENT or (not self._settings.key and agent_path())
+        if self.person and not by_agent and key_path(self._settings).exists():
+            from runbooks.key_files import open_key
+
+            path = key_path(self._settings)
+            self._key = open_key(path, lambda: self._passphrase(path))
+        self._ask = _cannot_ask
+
     def headers(self, caller: Caller, method: str, path: str, body: bytes) -> dict[str, str]:
-        """For a request in the name of `person`; none where no name was given."""
-        if not self.person:
+        """For a request in the name of `person`; none where no name was given, or the account says it already."""
+        if self.person in ("", caller.subject):
             return {}
         signed = self.sign(caller, kind="author", digest=request_digest(method, path, body))
         return {AS: self.person, SIGNED: base64.b64encode(msgspec.json.encode(signed)).decode()}
@@ -136,9 +149,9 @@ class Identity:
 
     def _open(self, caller: Caller, person: str) -> SigningKey:
         """The first of the person's enrolled keys that is here: in the agent, or in the key file."""
-        if self._key is not None:
-            return self._key
         enrolled = caller.keys.get(person, ())
+        if self._key is not None and self._key.public.fingerprint in enrolled:
+            return self._key
         if not enrolled:
             raise RefusedError(
                 f"the policy has no key of {person.removeprefix('person:')}",
@@ -196,6 +209,13 @@ def passphrase(settings: Settings, prompt: str, ask: Callable[[str], str]) -> by
 
         return read_secret(Path(settings.key_passphrase_file).expanduser(), "key_passphrase_file").rstrip(b"\r\n")
     return ask(prompt).encode()
+
+
+def _cannot_ask(prompt: str) -> str:
+    raise RefusedError(
+        "the key needs its passphrase, which cannot be asked for here",
+        "Start with --as, set key_passphrase_file, or add the key to ssh-agent",
+    )
 
 
 def _ask_on_terminal(prompt: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from console.archive import Archive
+from console.auditing import Auditing
 from console.client import Health, refuse_read_only
 from console.forecasts import Forecasts
 from console.insights import Insights
@@ -51,6 +52,17 @@ if TYPE_CHECKING:
     from recommender.quotes import Quote, QuoteRequest
     from recommender.recommendations import Recommendation, Recommendations
     from recommender.sizes import SizingReport, SizingRequest
+    from runbooks.audit_pages import (
+        AuditErased,
+        AuditPage,
+        AuditPart,
+        AuditProof,
+        AuditProofOf,
+        AuditQuery,
+        AuditRange,
+        AuditSealed,
+        AuditState,
+    )
     from runbooks.freezes import Freeze, FreezeSpec
     from runbooks.gate import Gate
     from runbooks.identity import Signed
@@ -93,6 +105,7 @@ class LocalClient:
         self._archive = archive or Archive(loop)
         self._insights = insights or Insights(loop, self._archive)
         self._quotes = Quotes(loop, advisor)
+        self._auditing = Auditing(loop, gate)
         self._who = who or user_name()
         self._actor = actor
         self._name = name
@@ -362,6 +375,34 @@ class LocalClient:
     def retire_runbook(self, vote: RunbookVote) -> RunbookLine:
         self._refuse_if_read_only()
         return self._loop.call(lambda _: self._shelf.retire(self._actor, vote))
+
+    def audit_state(self) -> AuditState:
+        return self._auditing.state()
+
+    def audit_page(self, query: AuditQuery) -> AuditPage:
+        return self._auditing.page(query)
+
+    def audit_part(self, wanted: AuditRange) -> AuditPart:
+        return self._auditing.part(self._actor, wanted)
+
+    def audit_proof(self, wanted: AuditProofOf) -> AuditProof:
+        return self._auditing.proof(wanted)
+
+    def anchor_audit(self) -> AuditState:
+        self._refuse_if_read_only()
+        return self._auditing.anchor(self._actor)
+
+    def rotate_audit_key(self) -> AuditState:
+        self._refuse_if_read_only()
+        return self._auditing.rotate(self._actor)
+
+    def redact_audit(self, ref: str, reason: str) -> AuditErased:
+        self._refuse_if_read_only()
+        return self._auditing.redact(self._actor, ref, reason)
+
+    def seal_audit(self, before_ms: int) -> AuditSealed:
+        self._refuse_if_read_only()
+        return self._auditing.seal(self._actor, before_ms)
 
     def close(self) -> None:
         """Nothing to release: whoever made the loop stops it."""

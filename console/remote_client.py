@@ -29,6 +29,17 @@ from engine.query import (
     WorkloadDetail,
 )
 from engine.scaling_report import ScalingReport
+from runbooks.audit_pages import (
+    AuditErased,
+    AuditPage,
+    AuditPart,
+    AuditProof,
+    AuditProofOf,
+    AuditQuery,
+    AuditRange,
+    AuditSealed,
+    AuditState,
+)
 from runbooks.freezes import Freeze, FreezeSpec
 from runbooks.identity import Signed
 from runbooks.plan import Outcome, Proposal, Request, Review
@@ -36,6 +47,7 @@ from runbooks.policy_shown import Caller, Candidate, PolicyChange, PolicyCheck, 
 from runbooks.shown import RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote
 
 if TYPE_CHECKING:
+    from console.identity import Identity
     from recommender.forecasts import Forecast, ForecastRequest
     from recommender.history import History, HistoryRequest, ImportReceipt, RunBatch, SampleBatch
     from recommender.placements import PlacementAdvice
@@ -63,8 +75,11 @@ class RemoteClient:
     `where` is the path of a Unix socket (also `unix:PATH`), or a URL such as `http://127.0.0.1:7373`.
     """
 
-    def __init__(self, where: str, read_only: bool = False) -> None:
+    def __init__(self, where: str, read_only: bool = False, identity: Identity | None = None) -> None:
+        """`identity` signs what is asked for in another name than the account's own."""
         self.read_only = read_only
+        self._identity = identity
+        self._caller: Caller | None = None
         self._where = where
         self._http = _http(where)
 
@@ -295,6 +310,30 @@ class RemoteClient:
         """What an agent on a node says, and the answer (`console.agents`)."""
         return self._change(f"/v1/agents/{what}", kind, body)
 
+    def audit_state(self) -> AuditState:
+        return self._get("/v1/audit", AuditState)
+
+    def audit_page(self, query: AuditQuery) -> AuditPage:
+        return self._read("POST", "/v1/audit/page", AuditPage, content=_encoded(query))
+
+    def audit_part(self, wanted: AuditRange) -> AuditPart:
+        return self._last("POST", "/v1/audit/part", AuditPart, content=_encoded(wanted))
+
+    def audit_proof(self, wanted: AuditProofOf) -> AuditProof:
+        return self._read("POST", "/v1/audit/proof", AuditProof, content=_encoded(wanted))
+
+    def anchor_audit(self) -> AuditState:
+        return self._change("/v1/audit/anchor", AuditState, {})
+
+    def rotate_audit_key(self) -> AuditState:
+        return self._change("/v1/audit/rotate", AuditState, {})
+
+    def redact_audit(self, ref: str, reason: str) -> AuditErased:
+        return self._change("/v1/audit/redact", AuditErased, {"ref": ref, "reason": reason})
+
+    def seal_audit(self, before_ms: int) -> AuditSealed:
+        return self._change("/v1/audit/seal", AuditSealed, {"before_ms": before_ms})
+
     def close(self) -> None:
         self._http.close()
 
@@ -311,7 +350,15 @@ class RemoteClient:
     def _change(self, path: str, kind: type[T], body: object) -> T:
         if self.read_only:
             raise refuse_read_only()
-        return self._last("POST", path, kind, content=_encoded(body))
+        content = _encoded(body)
+        return self._last("POST", path, kind, content=content, headers=self._in_whose_name(path, content))
+
+    def _in_whose_name(self, path: str, content: bytes) -> dict[str, str]:
+        if self._identity is None or not self._identity.person or path.startswith("/v1/agents/"):
+            return {}
+        if self._caller is None:
+            self._caller = self.whoami()
+        return self._identity.headers(self._caller, "POST", path, content)
 
     def _last(self, method: str, path: str, kind: type[T], **request: Any) -> T:
         try:

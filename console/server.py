@@ -13,6 +13,7 @@
     POST /v1/quote /v1/forecast /v1/recommendations/{id}/reject /v1/history /v1/import/samples /v1/import/runs
          /v1/sizing
     POST /v1/agents/...   (`console.agents`)
+    GET  /v1/audit   POST /v1/audit/...   (`console.audit_faces`)
 
 An answer that is not 200 is `{"code", "problem", "remedy"}`; the codes are those of `engine.errors`. Who asks is told
 by the socket, or by a signature (`console.identity`); what they may do is the policy's to say (`runbooks.policy`).
@@ -37,6 +38,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from console.audit_faces import AuditFaces
 from console.client import Client, refuse_read_only
 from console.identity import CALLER, SIGNED, account_of, claim_of
 from console.local_client import LocalClient
@@ -257,6 +259,7 @@ class Faces:
             Route("/v1/runbook/run", self.run_runbook, methods=["POST"]),
             Route("/v1/runbook/approve", self.approve_runbook, methods=["POST"]),
             Route("/v1/runbook/retire", self.retire_runbook, methods=["POST"]),
+            *AuditFaces(lambda: self._client, answer, self._asked, self._change).routes(),
         ]
 
     async def health(self, request: Request) -> Response:
@@ -498,6 +501,9 @@ class Faces:
         self._forbid_if_read_only()
         vote = decoded(await body(request), RunbookVote)
         return await answer(lambda: self._client.retire_runbook(vote))
+
+    async def _asked(self, request: Request, kind: Any) -> Any:
+        return decoded(await body(request), kind)
 
     async def _change(self, request: Request, kind: Any) -> Any:
         """What a request that changes something asks for, where anything may be changed."""

@@ -55,6 +55,10 @@ class Settings:
     """What you sign with: the path of a key file, or `agent`; empty: your ssh-agent, then key.pem beside this file."""
     key_passphrase_file: str = ""
     """File, readable by you alone, that holds the passphrase of the key file; empty: it is asked for."""
+    audit_key: str = ""
+    """File of the key that signs the audit of an engine started from here; empty: one for the cell beside this file."""
+    audit_anchors: str = ""
+    """Where checkpoints of the audit are remembered, as "syslog, file:/mnt/other/muster.notes"."""
     socket_group: str = ""
     """OS group whose members may connect to an engine started from here; empty: nobody but its owner."""
 
@@ -108,6 +112,16 @@ def cell_paths(settings: Settings, cell: str = "") -> CellPaths:
     name = cell or settings.cell
     check_cell_name(name)
     return paths_in(cells_folder(settings) / name)
+
+
+def audit_key_path(settings: Settings, cell: str, paths: CellPaths) -> Path:
+    """Where the key is that signs a cell's audit: not in the folder of its journal, because who has both can forge it.
+    A cell whose files are elsewhere than by default has it beside that folder."""
+    if settings.audit_key:
+        return Path(settings.audit_key).expanduser().absolute()
+    if settings.state_dir or paths.folder != cell_paths(settings, cell).folder:
+        return paths.folder.with_name(f"{paths.folder.name}.audit.key")
+    return config_file(os.environ).parent / "audit" / f"{cell}.key"
 
 
 def check_cell_name(name: str) -> None:

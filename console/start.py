@@ -17,6 +17,7 @@ from console.settings import (
     DEMO_CELL,
     CellPaths,
     Settings,
+    audit_key_path,
     cell_paths,
     cells_folder,
     check_cell_name,
@@ -28,6 +29,7 @@ from engine.errors import RefusedError, SpecError, UnreachableError
 if TYPE_CHECKING:
     from console.client import Client
     from console.engine_process import Served
+    from console.identity import Identity
     from engine.model import CellSpec
     from recommender.retention import Retention
 
@@ -118,9 +120,14 @@ def stop_running(paths: CellPaths) -> int:
 
 
 def _connector(arguments: argparse.Namespace, settings: Settings) -> tuple[Callable[[], Client], str, Path]:
-    """What the console calls to get its client, the title to show before that, and the folder for its log."""
+    """What the console calls to get its client, the title to show before that, and the folder for its log. A passphrase
+    is asked for now, as long as the terminal is a terminal."""
+    from console.identity import Identity
+
+    identity = Identity(settings)
+    identity.unlock()
     if settings.connect:
-        return lambda: _remote(settings.connect, settings.readonly), settings.connect, cells_folder(settings)
+        return lambda: _remote(settings.connect, settings, identity), settings.connect, cells_folder(settings)
     cell = _cell_name(arguments, settings)
     paths = cell_paths(settings, cell)
     serve_arguments = ["--data", str(paths.folder), "--cell", cell, *_load_arguments(arguments, settings)]
@@ -132,7 +139,7 @@ def _connector(arguments: argparse.Namespace, settings: Settings) -> tuple[Calla
         if arguments.fresh:
             forget(paths)
             arguments.fresh = False
-        return _remote(str(ensure_engine(paths, serve_arguments)), settings.readonly)
+        return _remote(str(ensure_engine(paths, serve_arguments)), settings, identity)
 
     return start, cell, paths.folder
 
@@ -161,14 +168,15 @@ def forget(paths: CellPaths) -> None:
         (paths.folder / name).unlink(missing_ok=True)
 
 
-def _remote(where: str, read_only: bool) -> Client:
+def _remote(where: str, settings: Settings, identity: Identity) -> Client:
     from console.remote_client import RemoteClient
 
-    return RemoteClient(where, read_only)
+    return RemoteClient(where, settings.readonly, identity)
 
 
 def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Served:
     from console.engine_process import Served
+    from runbooks.anchors import anchors_of
 
     settings = settings_of(arguments)
     name = _cell_name(arguments, settings)
@@ -183,12 +191,15 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
         "journal": paths.journal,
         "unix_socket": Path(arguments.socket).absolute() if arguments.socket else paths.socket,
         "listen": arguments.listen or "",
+        "socket_group": settings.socket_group,
         "pid_file": paths.pid,
         # The setting is about faces; an engine is read-only for everybody, so only the flag says that.
         "read_only": bool(arguments.readonly),
         "seed": arguments.seed,
         "use_snapshot": not arguments.ignore_snapshot,
         "keep": _retention(settings),
+        "audit_key": audit_key_path(settings, name, paths),
+        "anchors": anchors_of(settings.audit_anchors),
     }
     if arguments.demo:
         from console import demo

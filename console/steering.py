@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from console.actions import Action, Context, complete_command, parse_command
+from console.actions import Action, Context, complete_command, key_label, parse_command
 from console.feed import in_thread
 from console.query import FilterError, complete
 from console.screens.pane import ListPane, sortable
@@ -23,11 +24,19 @@ if TYPE_CHECKING:
     from console.actions import ScreenName
     from console.app import MusterApp
     from console.dialogs import PromptBar
+    from console.screens.proposal import ProposalPane
+    from console.screens.proposals import ProposalsPane
     from console.screens.recommendations import RecommendationsPane
     from console.screens.whatif import WhatIfPane
     from engine.model import WorkloadSpec
     from engine.query import Kind
 
+READ_FIRST = ("approve", "break_glass")
+"""What is done with a proposal once its page was read to the end of the plan."""
+DECISIONS = (
+    *READ_FIRST, "execute", "pause", "go_on", "accept", "say_go", "roll_back", "withdraw", "ask_again",
+)  # fmt: skip
+"""Ids of actions that are functions of `console.deciding`."""
 DEBOUNCE_S = 0.12
 """A filter is applied when the fingers rest this long."""
 
@@ -77,8 +86,11 @@ class Steering:
             "stop_run": lambda: self._on_page("stop"),
             "eta": lambda: self._on_page("ask_eta"),
             "act_on": self.act_on,
-            "reject": self.compose_reject,
+            "reject": self.reject_chosen,
+            "run": lambda: self._on_page("compose_run"),
+            "verify": lambda: self._on_page("verify"),
         }
+        self._deeds |= {name: partial(self.decide, name) for name in DECISIONS}
 
     def do(self, action: Action) -> None:
         """A key, a click in the footer, or a choice in the palette. What is not a deed of its own is a page."""
@@ -178,6 +190,12 @@ class Steering:
 
         self._app.run_worker(ask_and_do(), exclusive=True, group="propose")
 
+    def reject_chosen(self) -> None:
+        if self._app.context().screen == "recommendations":
+            self.compose_reject()
+        else:
+            self.decide("reject")
+
     def compose_reject(self) -> None:
         """Begin the line that rejects the chosen one; what is typed behind its id is the reason."""
         chosen = cast("RecommendationsPane", self._app.navigator.current).chosen()
@@ -186,6 +204,9 @@ class Steering:
 
     def _reject(self, argument: str) -> None:
         rec_id, _, reason = argument.partition(" ")
+        if rec_id.startswith("P-"):
+            self._decide_on(rec_id, "reject")
+            return
 
         async def do() -> None:
             try:
@@ -198,22 +219,70 @@ class Steering:
 
         self._app.run_worker(do(), group="reject")
 
+    # --- proposals
+
+    def decide(self, deed: str) -> None:
+        """Do something with the proposal that is chosen on the page."""
+        pane = cast("ProposalPane | ProposalsPane", self._app.navigator.current)
+        chosen = pane.chosen()
+        if chosen is not None:
+            self._decide_on(chosen.id, deed)
+
+    def _decide_on(self, proposal_id: str, deed: str) -> None:
+        """To the proposal's own page, where that is to be read first; else ask at once."""
+        current = self._app.navigator.current
+        on_its_page = current is not None and current.NAME == "proposal" and current.copyable == proposal_id
+        if deed in READ_FIRST and not on_its_page:
+            self._app.navigator.drill("proposal", proposal_id)
+            self._app.say(f"read {proposal_id} to its end, then {key_label(self._app.actions[deed].keys[0])}")
+            return
+
+        async def do() -> None:
+            from console import deciding
+
+            try:
+                if on_its_page:
+                    pane = cast("ProposalPane", current)
+                    kept = pane.detail
+                    assert kept is not None, "its id is known"
+                    if deed in READ_FIRST:
+                        pane.refuse_unread()
+                        told = await getattr(deciding, deed)(self._app, kept.proposal, pane.plan_width)
+                    elif deed == "ask_again":
+                        told = await deciding.ask_again(self._app, kept.proposal, kept.caller)
+                    else:
+                        told = await getattr(deciding, deed)(self._app, kept.proposal)
+                else:
+                    found = await in_thread(lambda: self._app.client().proposal(proposal_id))
+                    told = await getattr(deciding, deed)(self._app, found)
+            except MusterError as error:
+                self._app.report(error)
+            else:
+                self._app.say(told)
+            self.refresh()
+
+        self._app.run_worker(do(), exclusive=True, group="propose")
+
     # --- command lines
 
     def run(self, line: str, *, drill: bool = False) -> None:
         """Do a `:` line. With `drill` it came from the page, and Back returns there. Raises SpecError."""
         command = parse_command(line, list(self._app.actions.values()))
         action, argument = command.action, command.argument
-        if action.argument == "flags":
+        if action.id == "run":
+            self._run_runbook(argument)
+        elif action.argument == "flags":
             self._propose(action, argument)
         elif action.mutates:
             self._act(action, tuple(argument.split()))
         elif action.id == "open":
             self._app.run_worker(self._open_any(argument), exclusive=True, group="open")
-        elif action.id in ("workload", "node"):
+        elif action.id in ("workload", "node", "proposal", "runbook"):
             self._app.navigator.drill(action.id, argument)
-        elif action.id == "forecast" and argument:
-            self._app.navigator.drill("forecast", argument)
+        elif action.id in ("forecast", "proposals", "audit") and argument:
+            self._app.navigator.drill(cast("ScreenName", action.id), argument)
+        elif action.id in DECISIONS and action.id != "reject":
+            self._decide_on(argument, action.id)
         elif action.id == "reject":
             self._reject(argument)
         elif action.id == "sort":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import msgspec
@@ -12,10 +13,10 @@ import msgspec
 from console.cli import action_arguments
 from console.forms import RESOURCE_FORMS, profile
 from console.moments import Now, clock_of, moment_ms
-from engine.errors import SpecError
+from engine.errors import MusterError, SpecError
 from engine.measures import duration_ms, shown
 from engine.model import BurstSpec, QueueSpec, ReservationSpec
-from runbooks.plan import ActionName, Proposal, QueueChange, RequestChange, asks
+from runbooks.plan import ActionName, Canary, Note, Proposal, QueueChange, Request, RequestChange, asks
 
 if TYPE_CHECKING:
     from console.actions import Action
@@ -45,62 +46,95 @@ def parse(name: str, line: str) -> argparse.Namespace:
 
 def propose(client: Client, name: str, arguments: argparse.Namespace, reason: str = "") -> Proposal:
     """The engine's plan for what was typed. Raises MusterError."""
+    return client.propose(wanted(client, name, arguments, reason))
+
+
+def wanted(client: Client, name: str, arguments: argparse.Namespace, reason: str = "") -> Request:
+    """What was typed, as it is asked of the engine. Raises MusterError."""
     action = cast("ActionName", name.replace("-", "_"))
     match action:
         case "set_quota":
             change = queue_change(client.queue(arguments.queue).spec, arguments)
-            return client.propose(asks(action, (arguments.queue,), reason, queue=change))
+            return asks(action, (arguments.queue,), reason, queue=change)
         case "reserve":
             wanted = reservation(arguments, clock_of(client))
-            return client.propose(asks(action, (arguments.name,), reason, reservation=wanted))
+            return asks(action, (arguments.name,), reason, reservation=wanted)
         case "resize":
             wanted_request = RequestChange(
                 group=arguments.group,
                 request=_quantities({}, arguments.request, "--request"),
                 evidence=reason,
             )
-            return client.propose(asks(action, tuple(arguments.ids), reason, resize=wanted_request))
+            return asks(action, tuple(arguments.ids), reason, resize=wanted_request)
         case "set_price":
             from console.spending import price_change
 
-            return client.propose(asks(action, (arguments.pool,), reason, money=price_change(arguments)))
+            return asks(action, (arguments.pool,), reason, money=price_change(arguments))
         case "set_budget":
             from console.spending import budget_change
 
-            return client.propose(asks(action, (arguments.name,), reason, money=budget_change(arguments, client)))
+            return asks(action, (arguments.name,), reason, money=budget_change(arguments, client))
         case "set_scaling":
             from console.scaling import size_change
 
-            return client.propose(asks(action, (arguments.pool,), reason, scaling=size_change(arguments)))
+            return asks(action, (arguments.pool,), reason, scaling=size_change(arguments))
         case "set_targets":
             from console.scaling import targets_change
 
             wanted_targets = targets_change(arguments, clock_of(client))
-            return client.propose(asks(action, (arguments.pool,), reason, scaling=wanted_targets))
+            return asks(action, (arguments.pool,), reason, scaling=wanted_targets)
         case "set_autoscaling":
             from console.scaling import settings_change
 
-            return client.propose(asks(action, ("autoscaler",), reason, scaling=settings_change(arguments)))
+            return asks(action, ("autoscaler",), reason, scaling=settings_change(arguments))
         case "set_policy":
-            return client.propose(asks(action, (arguments.policy,), reason))
+            return asks(action, (arguments.policy,), reason)
         case "consolidate":
-            from console.fragmentation import proposed, request_of
+            from console.fragmentation import moves_of, request_of
 
-            return proposed(client, client.consolidation(request_of(arguments)), reason)
+            return moves_of(client.consolidation(request_of(arguments)), reason)
+        case "move" | "set_priority":
+            return asks(action, tuple(arguments.ids), reason, to=arguments.to)
+        case "scale_pool":
+            return asks(action, (arguments.pool,), reason, nodes=arguments.nodes)
+        case "notify" | "open_review":
+            return asks(action, tuple(arguments.ids), reason, note=Note(text=arguments.text))
+        case "canary":
+            ids = tuple(arguments.ids) if arguments.order else (*arguments.ids, client.overview().cell)
+            return asks(action, ids, reason, canary=canary(arguments))
         case _:
-            return client.propose(asks(action, tuple(arguments.ids), reason))
+            return asks(action, tuple(arguments.ids), reason)
+
+
+def canary(arguments: argparse.Namespace) -> Canary:
+    """Raises SpecError naming the flag."""
+    return Canary(
+        order=arguments.order,
+        policy=arguments.to_policy,
+        window_ms=_duration(arguments.window, "--window"),
+        worst_permille=round(arguments.worst * 1000),
+        least_starts=arguments.least_starts,
+    )
 
 
 async def finish(app: MusterApp, action: Action, ask: Callable[[], Proposal], shell: str) -> str:
-    """Have the engine's plan confirmed and done. Gives what to tell the person in the end. Raises MusterError."""
+    """Have the engine's plan confirmed and done; or put to the vote, where the policy wants others than who asks. What
+    was not wanted is withdrawn. Gives what to tell the person in the end. Raises MusterError."""
+    from console.deciding import put_to_vote, told
     from console.dialogs import ConfirmDialog
     from console.feed import in_thread
 
     proposal = await in_thread(ask)
-    if not await app.push_screen_wait(ConfirmDialog(proposal, shell, app.clock)):
+    dialog = ConfirmDialog(proposal, shell, app.clock)
+    if not await app.push_screen_wait(dialog):
+        # Whether or not the engine can be told: what nobody votes on expires.
+        with suppress(MusterError):
+            await in_thread(lambda: app.client().cancel(proposal.id))
         return f"{action.title}: nothing was changed"
+    if not dialog.alone:
+        return put_to_vote(proposal)
     outcome = await in_thread(lambda: app.client().approve(proposal.id, proposal.digest))
-    return "\n".join([f"{proposal.title}: done", *outcome.verified[:5]])
+    return told(outcome, proposal.title)
 
 
 def queue_change(was: QueueSpec, arguments: argparse.Namespace) -> QueueChange:

@@ -134,6 +134,7 @@ class Audit:
         log_id: str = "",
         signer: CheckpointSigner | None = None,
         anchors: tuple[Anchor, ...] = (),
+        key_error: str = "",
     ) -> None:
         """Make or open it. `log_id` names a new log, by default at random. Without a signer, checkpoints are not
         signed; and there are none where they were signed before. Where the journal cannot be written `error` says so,
@@ -145,6 +146,8 @@ class Audit:
             raise SpecError("log_id", f"{log_id[:80]!a} is not a name", "Use lower-case letters, digits, '.' and '-'")
         self._signer = signer
         self._anchors = Publisher(anchors)
+        self._key_error = key_error
+        """Why the key that should sign is not here."""
         self._error = ""
         self._new = 1
         """Records since the last checkpoint, at most: those of a transaction that failed count too."""
@@ -156,7 +159,7 @@ class Audit:
     @property
     def error(self) -> str:
         """Why the last checkpoint or its anchors failed; empty when all is well."""
-        return self._error or self._anchors.error
+        return self._error or self._key_error or self._anchors.error
 
     def _open(self) -> None:
         try:

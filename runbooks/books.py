@@ -31,7 +31,7 @@ from engine.errors import NotFoundError, RefusedError
 from runbooks import life
 from runbooks.audit import Audit
 from runbooks.identity import Actor
-from runbooks.plan import Difference, Plan, StepStanding, plan_digest
+from runbooks.plan import Difference, Plan, Sealed, StepStanding, plan_digest
 
 METADATA = MetaData()
 
@@ -238,6 +238,7 @@ def move(
     now_ms: int,
     *,
     data: Mapping[str, Any] | None = None,
+    private: tuple[Sealed, ...] = (),
     **changes: Any,
 ) -> Row:
     """Take a proposal along one edge, with one record. Raises RefusedError where there is no such edge, and where
@@ -257,6 +258,7 @@ def move(
         plan_digest=new.digest,
         policy_digest=new.policy,
         data={"from": row.state, "to": to, **(data or {})},
+        private=private,
     )
     return new
 

@@ -94,17 +94,18 @@ def queues_of(engine: Engine, act: Act) -> Rows:
 
 
 def waits(engine: Engine, queues: Rows, from_ms: int, to_ms: int) -> Waits:
-    """Of the workloads in these queues, over a window of cell time that is over."""
+    """Of the workloads in these queues, over a window of cell time that is over. Its end is no part of it: what starts
+    at the moment of the change starts because of it."""
     w = engine.state.workloads
     none = Waits(starts=0, p95_ms=SHORT_MS)
     if not w.ids or not queues.any():
         return none
     came, started, attempts = view(w.submitted), view(w.started), view(w.attempts)
     mine = queues[view(w.queue)]
-    begun = mine & (attempts == 1) & (started > from_ms) & (started <= to_ms)
+    begun = mine & (attempts == 1) & (started >= from_ms) & (started < to_ms)
     # What a person holds or that waits for others is not kept waiting by any order.
-    later = (attempts == 1) & (started > to_ms)
-    waiting = mine & (came > from_ms) & (came <= to_ms) & (later | (view(w.state) == WorkloadState.QUEUED))
+    later = (attempts == 1) & (started >= to_ms)
+    waiting = mine & (came >= from_ms) & (came < to_ms) & (later | (view(w.state) == WorkloadState.QUEUED))
     waiting &= later | (attempts == 0)
     found = np.sort(np.concatenate(((started - came)[begun], to_ms - came[waiting])))
     if not len(found):

@@ -77,7 +77,7 @@ def compile_runbook(
     when = tuple(check for line in runbook.front.when for check in inputs.checks(line))
     findings = tuple(checks.evaluate(engine, check) for check in when)
     maker = Maker(engine)
-    steps = []
+    steps: list[StepRequest] = []
     for step in runbook.front.steps:
         if inputs.has_no_targets(step):
             inputs.skipped.append(step.id)

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
 
 from runbooks.strict_yaml import unseen
 
 _ALIKE = str.maketrans({
-    **dict(zip("аβвсԁеғɡһіјкӏмпоԛрѕтυѵѡху", "abbcdefghijklmnoqpstuvwxy", strict=True)),
-    **dict(zip("αερηικνοτχωϲγнгԝ", "aepnikvotxwcyhrw", strict=True)),
-    **dict(zip("01|5", "olls", strict=True)),
+    **dict(zip("аβвсԁеғɡһіјкӏмпоԛрѕтυѵѡху", "abbcdefghljklmnoqpstuvwxy", strict=True)),
+    **dict(zip("αερηικνοτχωϲγнгԝ", "aepnlkvotxwcyhrw", strict=True)),
+    **dict(zip("01|i5", "ollls", strict=True)),
 })  # fmt: skip
 """Cyrillic and Greek small letters by the Latin one they are drawn like, then what is alike within ASCII."""
 _PAIRS = (("rn", "m"), ("vv", "w"))
-_CAPITAL_I = re.compile(r"(?<=\w)I")
 _SCRIPTS = ("LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC", "GEORGIAN", "HEBREW", "ARABIC")
 
 
 def skeleton(name: str) -> str:
     """The same for two names that look alike: compatibility forms folded, case and marks dropped, letters that are
     drawn alike made one, and `.`, `_`, `-` and blanks left out."""
-    folded = unicodedata.normalize("NFKD", _CAPITAL_I.sub("l", name)).casefold()
+    folded = unicodedata.normalize("NFKD", name).casefold()
     plain = "".join(char for char in folded if not unicodedata.combining(char) and char not in "._- ")
     text = plain.translate(_ALIKE)
     for pair, one in _PAIRS:

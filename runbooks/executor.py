@@ -8,7 +8,6 @@ found at the next start: what is mild and fresh goes on after another look, the 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -138,7 +137,7 @@ class Executor:
         now_ms = self._now()
         number = row.cursor
         step = plan.steps[number]
-        if step.confirm != "none" and not self._confirmed(row, number):
+        if step.confirm != "none" and not self._engine.record(lambda c: self._confirmed(c, row, number)):
             return self._engine.record(
                 lambda connection: books.move(
                     connection, self._audit, row, "paused", SYSTEM, now_ms, data={"step": step.id},
@@ -337,7 +336,7 @@ class Executor:
             row = books.found(connection, proposal_id)
             sealed = (self._audit.seal(connection, reason),) if reason else ()
             books.move(
-                connection, self._audit, row, "paused", actor, now_ms, data={"reason": [one.ref for one in sealed]},
+                connection, self._audit, row, "paused", actor, now_ms, private=sealed,
                 note=f"paused by {actor.subject}",
             )  # fmt: skip
 
@@ -388,12 +387,13 @@ class Executor:
             if why_not:
                 self._say(connection, row, actor, "command.refused", {"deed": "confirm", "why": why_not}, step=step.id)
                 return why_not
-            connection.execute(
-                insert(CONFIRMATION).values(
-                    number=row.number, revision=row.revision, step=row.cursor, subject=actor.subject, at_ms=now_ms
+            if not self._confirmed(connection, row, row.cursor):
+                connection.execute(
+                    insert(CONFIRMATION).values(
+                        number=row.number, revision=row.revision, step=row.cursor, subject=actor.subject, at_ms=now_ms
+                    )
                 )
-            )
-            self._say(connection, row, actor, "exec.confirmed", {}, step=step.id)
+                self._say(connection, row, actor, "exec.confirmed", {}, step=step.id)
             return ""
 
         why_not = self._engine.record(write)
@@ -401,15 +401,13 @@ class Executor:
             raise RefusedError(f"you may not say go to step {step.id}: {why_not}", f"Ask an {step.confirm}")
         return self.resume(actor, proposal_id, accept=False)
 
-    def _confirmed(self, row: Row, number: int) -> bool:
+    def _confirmed(self, connection: Connection, row: Row, number: int) -> bool:
         where = (
             (CONFIRMATION.c.number == row.number)
             & (CONFIRMATION.c.revision == row.revision)
             & (CONFIRMATION.c.step == number)
         )
-        return self._engine.record(
-            lambda connection: connection.execute(select(CONFIRMATION.c.subject).where(where)).first() is not None
-        )
+        return connection.execute(select(CONFIRMATION.c.subject).where(where)).first() is not None
 
     # -- the way back -------------------------------------------------------------------------------------------------
 
@@ -439,7 +437,7 @@ class Executor:
             sealed = (self._audit.seal(connection, reason),) if reason else ()
             return books.move(
                 connection, self._audit, row, "taken_back", actor, now_ms,
-                data={"reason": [one.ref for one in sealed]}, note="",
+                private=sealed, note="",
             )  # fmt: skip
 
         row = self._engine.record(begin)
@@ -535,19 +533,29 @@ class Executor:
 
     # -- after a crash ------------------------------------------------------------------------------------------------
 
-    def recover(self) -> None:
-        """What a process that ended left under way. What is mild and fresh goes on, after another look; the rest is
-        paused and waits for a person; a way back that was begun is gone to its end."""
-        for row in self._engine.recorded(lambda connection: books.in_states(connection, ("executing", "rolling_back"))):
-            plan = self._read(row.id)[1]
-            if row.state == "rolling_back":
-                self._undo(SYSTEM, row, plan)
-            elif row.tier <= "T1" and self._now() - row.since_ms < RESUME_WITHIN_MS:
+    def recover(self, *, started: bool = False) -> None:
+        """What a process that ended, or a journal that could not be written, left under way. What is mild and fresh
+        goes on, after another look; the rest is paused and waits for a person; a way back that was begun is gone to its
+        end. `started`: nothing is under way but what another process left."""
+        states = ("executing", "rolling_back", "verifying") if started else ("executing", "rolling_back")
+        for row in self._engine.recorded(lambda connection: books.in_states(connection, states)):
+            try:
+                self._recover(row)
+            except JournalError:
+                raise
+            except MusterError:
                 # What is refused was said on record where it was met; the engine must start whatever one plan is like.
-                with contextlib.suppress(MusterError):
-                    self._go_on(SYSTEM, row, plan)
-            else:
-                self._leave(row, plan)
+                continue
+
+    def _recover(self, row: Row) -> None:
+        plan = self._read(row.id)[1]
+        goes_on = row.tier <= "T1" and self._now() - row.since_ms < RESUME_WITHIN_MS
+        if row.state == "rolling_back":
+            self._undo(SYSTEM, row, plan)
+        elif row.state == "executing" and goes_on:
+            self._go_on(SYSTEM, row, plan)
+        elif row.state == "executing" or (not goes_on and row.cursor < len(plan.steps)):
+            self._leave(row, plan)
 
     def _leave(self, row: Row, plan: Plan) -> None:
         """To a person, who can see what was done and what not."""

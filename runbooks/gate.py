@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 from sqlalchemy import Connection, func, insert, select, update
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 MAX_OPEN = 64
 """Open proposals of one author: the oldest gives way, because refusing the new one would let a flood of them lock out
 the person on call."""
+MAX_REVISIONS = 50
+"""Of one proposal: they count against no limit of the policy."""
 CLOCK_TOLERANCE_MS = 1_000
 """A wall clock that falls back further than this expires what is open: it could otherwise revive a proposal."""
 LEAST_COMMENT = 10
@@ -89,7 +91,11 @@ class Gate:
         newest = select(func.max(PROPOSAL.c.since_ms))
         self._latest_ms = self._engine.recorded(lambda connection: connection.execute(newest).scalar()) or 0
         self._ready = True
-        self._executor.recover()
+        try:
+            self._executor.recover(started=True)
+        except JournalError:
+            self._ready = False
+            raise
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
@@ -129,9 +135,11 @@ class Gate:
             row = books.found(connection, proposal_id)
             if row.author != actor.subject:
                 raise RefusedError(f"{row.id} is {row.author}'s", "Propose your own")
-            plan, _, _ = books.plan_of(connection, row)
+            if row.revision >= MAX_REVISIONS:
+                raise RefusedError(f"{row.id} was revised {row.revision - 1} times", "Propose it anew")
             row = books.move(connection, self.audit, row, "revised", actor, now_ms, revision=row.revision + 1)
-            return self._submit(connection, row, actor, request, plan.runbook, composed, now_ms)
+            # What somebody writes in place of a runbook's steps is no longer what was approved as that runbook.
+            return self._submit(connection, row, actor, request, None, composed, now_ms)
 
         return self._engine.record(write)
 
@@ -195,6 +203,7 @@ class Gate:
         row = books.move(
             connection, self.audit, row, "simulated", actor, now_ms,
             data={"tier": plan.tier, "steps": len(plan.steps), "version": plan.simulated.version},
+            private=(sealed,) if sealed else (),
             digest=digest, policy=plan.policy_digest, tier=plan.tier, blast=msgspec.json.encode(plan.blast),
             expires_ms=plan.expires_ms, origin=plan.origin,
             cursor=0, verify_by_ms=0, executed_ms=0, breakglass=False, note="", stale=b"[]",
@@ -266,6 +275,8 @@ class Gate:
         count: the refusal is in the audit.
         """
         now_ms = self._now()
+        if verdict not in get_args(Verdict):
+            raise SpecError("verdict", f"is none of {', '.join(get_args(Verdict))}", "Give one of them")
         readings.check_text(comment, "comment", readings.MAX_COMMENT)
         row, refused = self._engine.record(
             lambda connection: self._vote(connection, actor, proposal_id, digest, verdict, comment, signed, now_ms)
@@ -345,10 +356,14 @@ class Gate:
         vote = Vote(
             subject=actor.subject, kind=actor.kind, account=actor.account, key=actor.key, verdict=verdict, at_ms=now_ms
         )
-        why_not = policy.why_not_counted(
-            self.policies.current(connection), vote, plan.author, plan.requester, need, scope_of(plan.steps),
-            owner=self.policies.owner,
-        )  # fmt: skip
+        in_force, scope = self.policies.current(connection), scope_of(plan.steps)
+        if verdict == "abstain":
+            no_voter = policy.may(in_force, actor, "vote", plan.tier, scope, owner=self.policies.owner)
+            why_not = f"may not be given: {no_voter}" if no_voter else ""
+        else:
+            why_not = policy.why_not_counted(
+                in_force, vote, plan.author, plan.requester, need, scope, owner=self.policies.owner
+            )
         remedy = f"muster show {row.id} says whose votes it needs"
         if why_not:
             return RefusedError(f"your vote on {row.id} does not count: it {why_not}", remedy), actor
@@ -413,12 +428,7 @@ class Gate:
         def write(connection: Connection) -> RefusedError | None:
             row = self._expired(connection, books.found(connection, proposal_id), now_ms)
             plan, words, _ = books.plan_of(connection, row)
-            who, why_not = actor, self._why_no_glass(connection, row, plan, actor, digest, reason)
-            if why_not is None:
-                try:
-                    who = self.policies.proved(connection, actor, signed, "breakglass", row, "approve", now_ms)
-                except RefusedError as error:
-                    why_not = error
+            why_not, who = self._why_no_glass(connection, row, plan, actor, digest, reason, signed, now_ms)
             if why_not is not None:
                 self.audit.append(
                     connection, "breakglass.refused", who, proposal=row.id, revision=row.revision,
@@ -450,25 +460,48 @@ class Gate:
         return self.execute(actor, proposal_id, by_vote=True)
 
     def _why_no_glass(
-        self, connection: Connection, row: Row, plan: Plan, actor: Actor, digest: str, reason: str
-    ) -> RefusedError | None:
+        self,
+        connection: Connection,
+        row: Row,
+        plan: Plan,
+        actor: Actor,
+        digest: str,
+        reason: str,
+        signed: Signed | None,
+        now_ms: int,
+    ) -> tuple[RefusedError | None, Actor]:
+        """Why it may not be done, and who it is by: a valid signature proves its subject."""
+        if row.state != "awaiting":
+            return self._too_late(connection, row), actor
+        if digest != row.digest:
+            return RefusedError(f"the digest given is not that of {row.id}", "Look at the proposal again"), actor
+        try:
+            actor = self.policies.proved(connection, actor, signed, "breakglass", row, "approve", now_ms)
+        except RefusedError as error:
+            return error, actor
         in_force = self.policies.current(connection)
         why_not = policy.may(in_force, actor, "break_glass", plan.tier, scope_of(plan.steps), owner=self.policies.owner)
         if why_not:
-            return RefusedError(f"you may not break the glass: {why_not}", "Ask an approver")
-        if row.state != "awaiting":
-            return self._too_late(connection, row)
-        if digest != row.digest:
-            return RefusedError(f"the digest given is not that of {row.id}", "Look at the proposal again")
+            return RefusedError(f"you may not break the glass: {why_not}", "Ask an approver"), actor
+        if self._standing.need(connection, plan).signed and not actor.key:
+            remedy = "An account is not enough to do alone what others would have had to approve"
+            return RefusedError(f"breaking the glass for {row.id} must be signed with your own key", remedy), actor
         least = in_force.break_glass.reason_least
         if len("".join(reason.split())) < least:
-            return RefusedError("breaking the glass needs a reason", f"Give one of {least} characters or more")
-        if plan.tier == "T3" and plan.origin in ("recommender", "model"):
-            return RefusedError("what a machine drafted and is hard to undo needs its votes", "Propose it yourself")
-        mine = (REVIEW.c.subject == actor.subject) & REVIEW.c.forced & (REVIEW.c.closed_ms == 0)
-        if connection.execute(select(REVIEW.c.id).where(mine)).first() is not None:
-            return RefusedError("your last break-glass is not reviewed yet", "Have another person close its review")
-        return None
+            return RefusedError("breaking the glass needs a reason", f"Give one of {least} characters or more"), actor
+        if plan.tier == "T3" and (plan.author.kind != "human" or plan.origin in policy.MACHINES):
+            remedy = "Propose it yourself"
+            return RefusedError("what a machine drafted and is hard to undo needs its votes", remedy), actor
+        unreviewed = select(REVIEW.c.subject).where(REVIEW.c.forced & (REVIEW.c.closed_ms == 0))
+        if any(self._is_same(in_force, actor, subject) for subject in connection.execute(unreviewed).scalars()):
+            remedy = "Have another person close its review"
+            return RefusedError("your last break-glass is not reviewed yet", remedy), actor
+        return None, actor
+
+    def _is_same(self, in_force: Policy, actor: Actor, subject: str) -> bool:
+        """Whether an actor is whom a subject names, by their account or by their name."""
+        mine = policy.subject_of(in_force, actor.subject, actor.account)
+        return mine == policy.subject_of(in_force, subject, subject)
 
     def _open_review(self, connection: Connection, row: Row, actor: Actor, now_ms: int) -> None:
         made = connection.execute(
@@ -493,8 +526,9 @@ class Gate:
             kept = connection.execute(select(REVIEW).where(REVIEW.c.id == review)).mappings().first()
             if kept is None or kept["closed_ms"]:
                 raise RefusedError(f"there is no open review {review}", "See muster reviews")
-            why_not = policy.may(self.policies.current(connection), actor, "review", owner=self.policies.owner)
-            if not why_not and kept["forced"] and kept["subject"] == actor.subject:
+            in_force = self.policies.current(connection)
+            why_not = policy.may(in_force, actor, "review", owner=self.policies.owner)
+            if not why_not and kept["forced"] and self._is_same(in_force, actor, kept["subject"]):
                 why_not = "it is about what you did yourself"
             if why_not:
                 raise RefusedError(f"you may not close review {review}: {why_not}", "Ask another approver")

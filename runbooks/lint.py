@@ -85,6 +85,8 @@ OF_CELL: frozenset[ActionName] = frozenset(("set_policy", "set_autoscaling", "ca
 """What acts on the cell as a whole, and can be verified by it."""
 MOST_LIMITS = {"max_nodes": 1_000, "max_gpus": 10_000, "max_workloads": 1_000}
 LEAST_DURATION_MS = 60_000
+AMOUNTS = ("max_moves", "add_nodes", "remove_nodes")
+"""Parameters that say how much of something a step touches, whatever it is."""
 STATE_CHECK: dict[str, CheckName] = {
     "node": "node_state", "workload": "workload_state", "queue": "queue_mode", "reservation": "reservation_state",
 }  # fmt: skip
@@ -539,9 +541,7 @@ class Linter:
                 continue
             if MEANINGS[line.check].of == "cell":
                 own |= action in OF_CELL
-            elif line.of in touched or part_of(line.of, touched):
-                own = True
-            elif line.of in related:
+            elif line.of in touched or part_of(line.of, touched) or line.of in related:
                 own = True
             else:
                 self._say(at, "verify-elsewhere", f"is about {ascii(line.of)[:60]}, which {step.action} does not touch",
@@ -666,10 +666,10 @@ class Linter:
                 self._say((*path, "max_duration"), "limits-exceeded",
                           f"its verifications may take {waits // 60_000} min, more than {limits.max_duration}",
                           "Raise max_duration, or shorten their `within`")  # fmt: skip
-        nodes = self._sum(TAKES_NODES)
+        nodes = self._sum(TAKES_NODES | {"scale_pool"})
         work = self._sum(STOPS_WORK - TAKES_NODES - {"drain_queue"})
         actions = {step.action for step in self.front.steps}
-        for field, count, what in (("max_nodes", nodes, "take out of use"), ("max_workloads", work, "stop")):
+        for field, count, what in (("max_nodes", nodes, "take, or take out of use,"), ("max_workloads", work, "stop")):
             most = getattr(limits, field)
             if count > most:
                 things = field.removeprefix("max_")
@@ -688,9 +688,9 @@ class Linter:
         for step in self.front.steps:
             if step.action not in actions:
                 continue
-            if step.action == "consolidate":
-                most = step.with_.get("max_moves", 0)
-                moves += self._most(most) if isinstance(most, str) else most if isinstance(most, int) else 0
+            amounts = [step.with_[name] for name in AMOUNTS if name in step.with_ and name in PARAMETERS[step.action]]
+            if step.action in ("consolidate", "scale_pool"):
+                moves += sum(self._most(n) if isinstance(n, str) else n for n in amounts if isinstance(n, int | str))
                 continue
             for value in flat(target_values(step)):
                 found = reference(value)

@@ -257,7 +257,6 @@ def check_policy(policy: Policy) -> Policy:
 
 def _check_people(people: tuple[Person, ...]) -> None:
     _check_count(people, MOST_PEOPLE, "people")
-    _check_distinct(((person.id, person.name) for person in people), "people")
     whose_key: dict[bytes, str] = {}
     for i, person in enumerate(people):
         where = f"people[{i}]"
@@ -288,6 +287,7 @@ def _check_people(people: tuple[Person, ...]) -> None:
                 )
             if "admin" in grant.roles or "auditor" in grant.roles:
                 raise SpecError(f"{where}.scoped[{g}].roles", "admin and auditor are of the whole cell", "Use `roles`")
+    _check_distinct(((person.id, person.name) for person in people), "people")
     if people:
         _check_admins(people)
 

@@ -150,7 +150,7 @@ class Shelf:
             request = made.request if made.applies else made.without_when()
             try:
                 proposal = self._gate.preview(actor, request, runbook=ref)
-            except (RefusedError, NotFoundError) as error:
+            except (RefusedError, NotFoundError, SpecError) as error:
                 return msgspec.structs.replace(shown, refused=str(error))
         return msgspec.structs.replace(
             shown,

@@ -64,7 +64,7 @@ def fewer(act: Act, size: PoolSize) -> int:
     if was is None or change is None:
         return 0
     if act.action == "set_targets":
-        return max((min(size.ready, floor) - to for floor, to in _floors(size, change)), default=0)
+        return max([0, *(min(size.ready, floor) - to for floor, to in _floors(size, change))])
     to = _limits(was, change)
     return max(0, min(size.ready, was.least) - to.least, min(size.ready, was.headroom) - to.headroom, have - to.most)
 
@@ -78,7 +78,7 @@ def more(act: Act, size: PoolSize) -> int:
     if change is None:
         return 0
     if act.action == "set_targets":
-        return max((to - max(have, floor) for floor, to in _floors(size, change)), default=0)
+        return max([0, *(to - max(have, floor) for floor, to in _floors(size, change))])
     if was is None:
         return max(0, (change.most or 0) - have)
     to = _limits(was, change)

@@ -1116,7 +1116,9 @@ def arguments() -> argparse.ArgumentParser:
 def add_arguments(parser: Any) -> None:
     """What can be given besides files."""
     parser.add_argument("--against", type=Path, metavar="NOTEFILE", help="checkpoints that were remembered elsewhere")
-    parser.add_argument("--key", action="append", default=[], metavar="KEY", help="a public key that you know")
+    parser.add_argument(
+        "--key", dest="keys", action="append", default=[], metavar="KEY", help="a public key that you know"
+    )
     parser.add_argument("--words", default="", metavar="WORDS", help="the twelve words of a checkpoint, as remembered")
     parser.add_argument(
         "--from", dest="since", type=int, default=1, metavar="N", help="from the checkpoint before N on"
@@ -1135,12 +1137,12 @@ def run(files: Sequence[Path], given: argparse.Namespace) -> tuple[int, list[Rep
             raise Bad(USAGE, None, f"{given.against} cannot be read: {_plain(str(error))}") from None
         if not notes:
             raise Bad(USAGE, None, f"{given.against} has no checkpoint")
-    for key in given.key:
+    for key in given.keys:
         try:
             read_key(key)
         except ValueError as error:
             raise Bad(USAGE, None, f"--key {_plain(str(error))}") from None
-    trust = Trust(tuple(notes), tuple(given.key), not given.no_signatures)
+    trust = Trust(tuple(notes), tuple(given.keys), not given.no_signatures)
     try:
         return verify(files, trust, given.since, given.until, given.words)
     except ImportError:
@@ -1169,7 +1171,7 @@ def main() -> int:
     for report in reports:
         for line in as_text(report):
             print(line)
-    known = given.key or given.against or given.words
+    known = given.keys or given.against or given.words
     if code == 0:
         print("ok" if known else "ok, by the log's own word: compare --key, --words or --against with what you know")
     return code

@@ -77,6 +77,7 @@ class SectionsView(ScrollView, can_focus=True, inherit_bindings=False):
         if lines == self._lines:
             return
         before, link = self._lines, self.link
+        self._hold_place(before, lines)
         self._lines = lines
         links = [index for index, line in enumerate(lines) if line.link]
         same = [index for index in links if lines[index].link == link]
@@ -90,6 +91,17 @@ class SectionsView(ScrollView, can_focus=True, inherit_bindings=False):
         for index, (old, new) in enumerate(zip(before, lines, strict=True)):
             if old != new:
                 self._refresh_line(index)
+
+    def _hold_place(self, before: list[Line], after: list[Line]) -> None:
+        """Have the line that is read at the top stay there when lines come or go above it."""
+        top = self.scroll_offset.y
+        if not 0 < top < len(before) or not before[top].spans:
+            return
+        same = [index for index, line in enumerate(after) if line == before[top]]
+        moved = min(same, key=lambda index: abs(index - top), default=top)
+        if moved != top:
+            self.virtual_size = Size(self.size.width, len(after))
+            self.scroll_to(y=moved, animate=False)
 
     def _flat(self, sections: Sequence[Section], width: int) -> list[Line]:
         lines: list[Line] = []

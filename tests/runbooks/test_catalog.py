@@ -6,13 +6,26 @@ from typing import get_args
 
 import msgspec
 import pytest
+from effort import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engine.commands import Cancel, ChangeQueue, DrainQueues, Reserve, SetPolicy
 from engine.errors import SpecError
-from engine.model import BurstSpec, FlavorQuota, NodeState, QueueMode, QueueSpec, ReservationSpec, WorkloadState
+from engine.model import (
+    BurstSpec,
+    FlavorQuota,
+    NodeState,
+    QueueMode,
+    QueueSpec,
+    ReservationSpec,
+    ScalingSpec,
+    WorkloadState,
+)
+from engine.scaling_report import PoolSize
 from runbooks import amounts, catalog, wording
 from runbooks.catalog import CATALOG, find
-from runbooks.plan import TIERS, Act, ActionName, QueueChange, Target
+from runbooks.plan import TIERS, Act, ActionName, Canary, Note, QueueChange, ScalingChange, Target
 from runbooks.specs import differences, kept
 
 WORKLOAD_STATES = {state.label for state in WorkloadState}
@@ -165,6 +178,85 @@ def test_no_state_lowers_a_tier(row: catalog.Action) -> None:
         assert TIERS.index(tier_of(row.name, many, {"p": 5}, 5)) >= TIERS.index(row.tier)
 
 
+STATES_OF = {
+    "workload": sorted(WORKLOAD_STATES),
+    "node": sorted(STATES["node"]),
+    "queue": sorted(STATES["queue"]),
+    "canary": sorted(STATES["canary"]),
+    "policy": sorted(catalog.POLICIES),
+    **{kind: sorted(STATES[kind]) for kind in ("reservation", "pool", "budget", "scaling", "channel", "review")},
+}
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> tuple[str, list[Target]]:
+    """An action, and targets of its kind in whatever state."""
+    row = draw(st.sampled_from(list(CATALOG.values())))
+    targets = []
+    for i in range(draw(st.integers(1, 14))):
+        size = PoolSize(
+            pool="p", scaling=ScalingSpec(least=draw(st.integers(0, 9)), most=20), ready=draw(st.integers(0, 9)),
+            booting=0, other=0, ordered=draw(st.integers(0, 3)), asked=0, wanted=0,
+        )  # fmt: skip
+        targets.append(
+            target(
+                f"x{i}", draw(st.sampled_from(STATES_OF[row.kind])), pool=draw(st.sampled_from("pq")),
+                worked_ms=draw(st.integers(0, 1)), work=tuple(draw(st.lists(st.sampled_from("abcdefg"), max_size=3))),
+                keeps=((f"n{i}", "p", 0),) if row.name == "reserve" else (),
+                size=size if row.kind == "scaling" else None,
+            )
+        )  # fmt: skip
+    return row.name, targets
+
+
+@settings(max_examples=examples(300), deadline=None, derandomize=True)
+@given(situations(), st.integers(0, 40), st.integers(0, 40))
+def test_a_tier_only_rises(situation: tuple[str, list[Target]], nodes: int, running: int) -> None:
+    """Above the action's own, and with every target more; and it says why."""
+    action, targets = situation
+    act = plan(
+        action, "p", nodes=nodes if action == "scale_pool" else None,
+        scaling=ScalingChange(least=0, most=nodes, targets=((1, nodes),)) if action.startswith("set_") else None,
+    )  # fmt: skip
+    before = TIERS.index(find(action).tier)
+    for count in range(1, len(targets) + 1):
+        tier, why = catalog.tier_and_why(find(action), act, tuple(targets[:count]), {"p": nodes, "q": nodes}, running)
+        assert TIERS.index(tier) >= before
+        assert (tier == find(action).tier) == (not why)
+        before = TIERS.index(tier)
+
+
+@pytest.mark.parametrize(
+    ("action", "count", "running", "tier"),
+    [("requeue", 10, 12, "T2"), ("requeue", 11, 12, "T3"), ("preempt", 11, 110, "T2"), ("preempt", 11, 109, "T3")],
+)
+def test_stopping_many_workloads_by_name_raises_the_tier(action: str, count: int, running: int, tier: str) -> None:
+    assert tier_of(action, tuple(target(f"w{i}", "running") for i in range(count)), {}, running) == tier
+
+
+def test_keeping_a_large_share_of_a_pool_for_some_raises_the_tier() -> None:
+    few, many = (target("r", "not made", keeps=tuple((f"n{i}", "p", 0) for i in range(n))) for n in (2, 3))
+    assert [tier_of("reserve", (kept,), {"p": 20}, 0) for kept in (few, many)] == ["T1", "T2"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "tier"), [(10, "T1"), (9, "T1"), (8, "T2"), (20, "T1"), (21, "T2"), (12, "T1")]
+)  # fmt: skip
+def test_scaling_a_pool_far_either_way_raises_the_tier(nodes: int, tier: str) -> None:
+    size = PoolSize(
+        pool="p", scaling=ScalingSpec(most=99), ready=10, booting=0, other=0, ordered=0, asked=0, wanted=0
+    )  # fmt: skip
+    shown = (target("p", "growing", size=size),)
+    act = plan("scale_pool", "p", nodes=nodes)
+    assert catalog.tier_and_why(find("scale_pool"), act, shown, {"p": 10}, 0)[0] == tier
+
+
+@pytest.mark.parametrize("action", ["set_priority", "move", "set_policy", "canary", "set_quota"])
+def test_making_others_give_way_raises_the_tier(action: str) -> None:
+    assert tier_of(action, (target(work=("v",)),), {}, 100) == "T2"
+    assert tier_of(action, (target(),), {}, 100) == "T1"
+
+
 @pytest.mark.parametrize(
     ("wanted", "title"),
     [
@@ -174,6 +266,17 @@ def test_no_state_lowers_a_tier(row: catalog.Action) -> None:
         (plan("set_quota", "q", queue=LESS), "Set quota of queue q"),
         (plan("drain_queue", "q", "p"), "Drain 2 queues"),
         (plan("unreserve", "r"), "Take back reservation r"),
+        (plan("preempt", "a", "b"), "Preempt 2 workloads"),
+        (plan("move", "a", to="q"), "Move workload a to queue q"),
+        (plan("set_priority", "a", "b", to="high"), "Set the priority of 2 workloads to high"),
+        (plan("scale_pool", "p", nodes=1), "Scale pool p to 1 node"),
+        (
+            plan("canary", "q", "r", canary=Canary(order="fair", window_ms=5_400_000)),
+            "Try order fair on 2 queues for 1h 30m",
+        ),
+        (plan("canary", "cell", canary=Canary(policy="fcfs", window_ms=60_000)), "Try policy fcfs for 1m"),
+        (plan("notify", "ops", "dev", note=Note(text="x")), "Tell ops, dev"),
+        (plan("open_review", "P-3", note=Note(text="x")), "Open a review of P-3"),
     ],
 )
 def test_titles(wanted: Act, title: str) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from agreement import states
 from cells import small_cell, submit, workload
 from gate_cells import HOUR, MINUTE, START
 from gates import ME, gate_of
@@ -20,15 +21,14 @@ from sqlalchemy import Connection, select
 from engine.commands import AnyCommand, Receipt
 from engine.control import Engine
 from engine.errors import MusterError
+from runbooks import life
 from runbooks.audit import record_table
 from runbooks.gate import Gate
-from runbooks.identity import Actor
 from runbooks.limits import ByTier, PolicyLimits
 from runbooks.plan import Act, Note, Outcome, Proposal, Request, StepRequest
 from runbooks.policy import SOLO
 
 T = TypeVar("T")
-E = TypeVar("E", bound=Engine)
 
 MANY = 10**6
 WIDE = msgspec.structs.replace(
@@ -57,7 +57,7 @@ def make_cell(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def opened(path: str | Path, at_ms: int = START, kind: type[E] = Engine) -> Iterator[tuple[E, Gate]]:  # type: ignore[assignment]
+def opened(path: str | Path, at_ms: int = START, kind: Any = Engine) -> Iterator[tuple[Any, Gate]]:
     """What the journal has, going on at that wall time."""
     engine = kind.open(path)
     try:
@@ -151,7 +151,7 @@ def recover_until(path: str, boundary: int) -> list[str]:
     return engine.passed
 
 
-MILD = steps(("cordon", ("g0", "g1")), ("open_review", ("g0",)), ("hold", ("big0",)), ("notify", ("chat",)))
+MILD = steps(("cordon", ("g0",)), ("open_review", ("g0",)), ("hold", ("big0",)), ("notify", ("chat",)))
 HARSH = steps(("requeue", ("r0",)), ("cordon", ("g2",)), ("hold", ("big1",)))
 ASKED = steps(("hold", ("big2",)), ("hold_queue", ("a",)), confirm="operator")
 UNWANTED = steps(("cordon", ("g3",)))
@@ -162,6 +162,7 @@ def play(gate: Gate) -> None:
     taken back, one that is rejected, one withdrawn."""
     mild = approve(gate, MILD)
     harsh = gate.propose(ME, HARSH)
+    assert (gate.proposal(mild.proposal).tier, harsh.tier) == ("T1", "T2")
     approve(gate, ASKED)
     gate.approve(ME, harsh.id, harsh.digest, "seen and wanted")
     waits = [shown for shown in gate.proposals(("paused",)) if shown.plan.steps[0].confirm != "none"]
@@ -192,56 +193,69 @@ def go_on(gate: Gate, shown: Proposal) -> None:
         gate.resume(ME, shown.id) if shown.state == "paused" else gate.execute(ME, shown.id)
 
 
-# -- at any moment ----------------------------------------------------------------------------------------------------
+def bring_to_an_end(gate: Gate) -> None:
+    """As people would, step by step."""
+    for _ in range(12):
+        open_ones = [shown for shown in gate.proposals() if shown.state not in life.ENDED]
+        if not open_ones:
+            return
+        for shown in open_ones:
+            go_on(gate, shown)
+    raise AssertionError([(shown.id, shown.state, shown.note) for shown in open_ones])
 
-PEOPLE = tuple(Actor(subject=ME.subject, account=ME.account, session=f"s{i}") for i in range(3))
+
+# -- at any moment ----------------------------------------------------------------------------------------------------
 
 
 def work(path: str, seed: int, at_ms: int, acknowledged_path: str) -> None:
-    """Do random things to several plans at a time until killed. Writes down each outcome that was acknowledged."""
+    """Do random things to several plans at a time until killed. Writes down what became of each, once it was told."""
     acknowledgements = os.open(acknowledged_path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     rng = random.Random(seed)
     with opened(path, at_ms) as (engine, gate):
         os.write(acknowledgements, b"ready\n")
         while True:
             with contextlib.suppress(MusterError):
-                _one(gate, rng)
-            for shown in gate.proposals(limit=8):
-                os.write(acknowledgements, f"{shown.id} {shown.state} {shown.revision}\n".encode())
-            if rng.random() < 0.3:
+                name, state = _one(engine, gate, rng)
+                os.write(acknowledgements, f"{name} {state}\n".encode())
+            if rng.random() < 0.1:
                 engine.advance(engine.now_ms + MINUTE)
 
 
-def _one(gate: Gate, rng: random.Random) -> None:
-    """One thing that somebody may ask for."""
-    who = rng.choice(PEOPLE)
-    under_way = gate.proposals(("awaiting", "approved", "executing", "verifying", "paused", "failed", "verified"), 6)
+def _one(engine: Engine, gate: Gate, rng: random.Random) -> tuple[str, str]:
+    """One thing that somebody may ask for: the proposal, and the state it was said to be in then."""
+    under_way = gate.proposals(("awaiting", "approved", "executing", "verifying", "paused", "failed", "verified"), 4)
     deed = rng.random()
-    if not under_way or deed < 0.35:
-        shown = gate.propose(who, _wish(rng))
-        if rng.random() < 0.6:
-            gate.approve(who, shown.id, shown.digest, "seen and wanted")
-        return
+    if not under_way or deed < 0.45:
+        shown = gate.propose(ME, _wish(engine, rng))
+        if rng.random() < 0.8:
+            return shown.id, gate.approve(ME, shown.id, shown.digest, "seen and wanted").state
+        return shown.id, shown.state
     shown = rng.choice(under_way)
     if deed < 0.75:
         go_on(gate, shown)
     elif deed < 0.9:
-        gate.rollback(who, shown.id, "no longer needed")
+        return shown.id, gate.rollback(ME, shown.id, "no longer needed").state
     elif deed < 0.95:
-        gate.revise(who, shown.id, _wish(rng))
+        return shown.id, gate.revise(ME, shown.id, _wish(engine, rng)).state
     else:
-        gate.cancel(who, shown.id)
+        return shown.id, gate.cancel(ME, shown.id).state
+    return shown.id, gate.proposal(shown.id).state
 
 
-def _wish(rng: random.Random) -> Request:
-    """One to four steps on different targets, each of which may apply or not."""
-    acts: list[tuple[str, Sequence[str]]] = []
-    for target in rng.sample((*NODES[:4], *WAITING[:4], "a"), rng.randint(1, 4)):
-        kinds = {"g": ("cordon", "uncordon"), "b": ("hold", "release"), "a": ("hold_queue", "open_queue")}
-        acts.append((rng.choice(kinds[target[0]]), (target,)))
+OTHER_WAY = {
+    "ready": "cordon", "cordoned": "uncordon", "queued": "hold", "waiting": "hold", "held": "release",
+    "open": "hold_queue",
+}  # fmt: skip
+
+
+def _wish(engine: Engine, rng: random.Random) -> Request:
+    """One to five steps on different targets."""
+    targets = rng.sample((*NODES, *WAITING, "a"), rng.randint(1, 4))
+    acts = [(OTHER_WAY[state], (target,)) for target, state in states(engine, targets).items() if state in OTHER_WAY]
     if rng.random() < 0.3:
         acts.append(("open_review", ("cell",)))
-    if rng.random() < 0.3:
+    if rng.random() < 0.2:
         acts.insert(0, ("requeue", (f"r{rng.randrange(3)}",)))
-    request = steps(*acts, confirm=rng.choice(("none", "none", "none", "operator")), on_fail=rng.choice(("pause", "rollback")))
+    word, on_fail = rng.choice(("none", "none", "none", "none", "operator")), rng.choice(("pause", "rollback"))
+    request = steps(*acts, confirm=word, on_fail=on_fail)
     return msgspec.structs.replace(request, start=rng.choice(("approved", "approved", "asked")))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import select
@@ -40,6 +43,16 @@ def states(gate: Gate) -> dict[str, str]:
     return {f"P-{number}": state for number, state in rows}
 
 
-def problems(engine: Engine) -> list[str]:
-    """What the stand-alone verifier finds wrong with the chain."""
-    raise NotImplementedError(verify)
+def problems(engine: Engine, folder: Path) -> list[str]:
+    """What the stand-alone verifier finds wrong with the log; where there is no journal, on a copy."""
+    path = engine.path
+    if path is None:
+        path = folder / "copy.db"
+        path.unlink(missing_ok=True)
+        source = engine.recorded(lambda connection: connection.connection.driver_connection)
+        assert isinstance(source, sqlite3.Connection)
+        with contextlib.closing(sqlite3.connect(path)) as target:
+            source.backup(target)
+    report = verify.check(verify.open_source(path))
+    assert report.records == newest(engine)
+    return [str(problem) for problem in report.problems]

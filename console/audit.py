@@ -1,0 +1,398 @@
+"""The commands of the audit: `muster audit show`, `verify`, `export`, `prove`, `redact`, `seal`, `anchor`, `key`.
+
+`verify` reads files itself, as `runbooks/verify.py` does alone: it needs no engine, and asks none what is true.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from console.attach import connect, settings_of
+from console.settings import cell_paths
+from console.show import write_json, write_lines
+from console.text import cut, printable, read_value
+from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
+from engine.measures import duration_ms
+from runbooks import verify as verifier
+from runbooks.amounts import utc
+from runbooks.audit_pages import AuditPage, AuditProofOf, AuditQuery, AuditRange, AuditRow, AuditState
+
+if TYPE_CHECKING:
+    from console.client import Client
+
+WIDTH = 80
+
+
+# -- looking ----------------------------------------------------------------------------------------------------------
+
+
+def show(arguments: argparse.Namespace) -> None:
+    """Records, newest last; one record whole; or, without a filter, how the log stands too."""
+    query = AuditQuery(
+        proposal=arguments.proposal or "",
+        actor=arguments.actor,
+        type=arguments.type,
+        since_ms=_since(arguments.since),
+        seq=arguments.seq or 0,
+        before=arguments.before or 0,
+        limit=arguments.limit,
+    )
+    with closing(connect(arguments)) as client:
+        page = client.audit_page(query)
+        state = client.audit_state()
+    if arguments.json:
+        write_json(page)
+        return
+    if arguments.seq:
+        if not page.rows:
+            sealed = f"; the records up to {page.sealed} are in files of their own" if page.sealed else ""
+            raise NotFoundError(f"the audit has no record {arguments.seq}{sealed}", f"It has up to {page.last}")
+        write_lines(record_lines(page.rows[0]))
+        return
+    write_lines(page_lines(page))
+    for line in state_lines(state, page):
+        print(line, file=sys.stderr)
+
+
+def _since(text: str) -> int:
+    """Unix milliseconds of a time, or of so long ago."""
+    if not text:
+        return 0
+    try:
+        return time.time_ns() // 1_000_000 - duration_ms(text)
+    except ValueError:
+        pass
+    try:
+        return read_value("time", text)
+    except ValueError:
+        raise SpecError(
+            "--since", f"{text[:40]!a} is no time", "Give so long ago, as 24h, or a time, as 2026-03-01T12:00 (UTC)"
+        ) from None
+
+
+def page_lines(page: AuditPage) -> Iterator[str]:
+    """One line a record, and one for each text that is kept apart."""
+    for row in page.rows:
+        yield cut(f"{row.seq:>7} {utc(row.at_ms)[:-4]} {printable(row.type):<20} {_about(row)}", WIDTH)
+        for private in row.private:
+            told = "erased" if private.text is None else f'"{printable(private.text)}"'
+            yield cut(f"        {printable(private.ref)}: {told}", WIDTH)
+
+
+def _about(row: AuditRow) -> str:
+    """Who, which proposal and step, and what else the record says."""
+    words = [printable(row.subject), printable(row.proposal), printable(row.step)]
+    words += [f"{printable(name)}={printable(_short(value))}" for name, value in row.data.items()]
+    return " ".join(word for word in words if word)
+
+
+def _short(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def record_lines(row: AuditRow) -> Iterator[str]:
+    """A record whole."""
+    facts = [
+        ("record", f"{row.seq:,}"), ("when", utc(row.at_ms)), ("type", row.type),
+        ("who", f"{row.subject} ({row.kind}{', signed with ' + row.key if row.signed else ''})"),
+        ("from", row.account), ("session", row.session), ("proposal", row.proposal),
+        ("revision", str(row.revision) if row.revision else ""), ("step", row.step), ("plan", row.plan),
+        ("policy", row.policy),
+    ]  # fmt: skip
+    facts += [(f"  {name}", _short(value)) for name, value in row.data.items()]
+    facts += [(f"  text {one.ref}", "erased" if one.text is None else one.text) for one in row.private]
+    facts.append(("hash", row.hash))
+    for name, value in facts:
+        if value:
+            yield f"{printable(name):<10} {printable(value)}"
+
+
+def state_lines(state: AuditState, page: AuditPage) -> Iterator[str]:
+    """How the log stands, for people."""
+    yield f"{len(page.rows):,} of {page.matched:,} such records, {page.last - page.sealed:,} in all"
+    if page.rows and len(page.rows) < page.matched:
+        yield f"those before: --before {page.rows[0].seq}"
+    if state.sealed:
+        yield f"records up to {state.sealed:,} are in files of their own"
+    yield from note_lines(state)
+
+
+def note_lines(state: AuditState) -> Iterator[str]:
+    """The newest checkpoint and where it is remembered."""
+    if state.checkpoint:
+        signed = "not signed" if state.key == verifier.UNSIGNED else "signed"
+        yield f"checkpoint of {state.covered:,} records, {signed}: {state.words}"
+    else:
+        yield "no checkpoint yet"
+    yield f"remembered outside at: {', '.join(map(printable, state.anchors)) or 'nowhere (see audit_anchors)'}"
+    if state.error:
+        yield f"WRONG: {printable(state.error)}"
+
+
+# -- checking ---------------------------------------------------------------------------------------------------------
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Check the log of the cell, or files. Exit codes of its own: those of `runbooks/verify.py`."""
+    with contextlib.ExitStack() as after:
+        files = [Path(file) for file in arguments.files] or [_log_of_cell(arguments, after)]
+        try:
+            code, reports = verifier.run(files, arguments)
+        except verifier.Bad as bad:
+            print(f"muster: {printable(bad.what)}", file=sys.stderr)
+            return bad.code
+        compared = _compare(files, code)
+    differences = [difference for _, found in compared for difference in found]
+    code = code or (verifier.CHAIN if differences else 0)
+    if arguments.json:
+        told = [{"record": difference.record, "what": difference.what} for difference in differences]
+        effects = sum(count for count, _ in compared)
+        write_json(
+            {
+                "code": code, "files": [verifier.as_data(report) for report in reports],
+                "journal": {"effects": effects, "differences": told},
+            }
+        )  # fmt: skip
+        return code
+    for report in reports:
+        write_lines(printable(line) for line in verifier.as_text(report))
+    for count, found in compared:
+        agree = "agrees with the audit" if not found else "does NOT agree with the audit"
+        write_lines([f"  the engine's journal has {count:,} executed acts and {agree}"])
+        write_lines(f"  BAD: {printable(difference.what)}" for difference in found)
+    if code == 0:
+        known = arguments.keys or arguments.against or arguments.words
+        write_lines(["ok" if known else OWN_WORD])
+    return code
+
+
+OWN_WORD = "ok, by the log's own word: --key, --words or --against compare it with what you know"
+
+
+def _log_of_cell(arguments: argparse.Namespace, after: contextlib.ExitStack) -> Path:
+    """The journal of a cell of this machine; of another, an export of it."""
+    settings = settings_of(arguments)
+    if not settings.connect:
+        path = cell_paths(settings).journal
+        if not path.exists():
+            raise SpecError("--cell", f"'{settings.cell}' has no journal at {path}", "Name the cell, or give a file")
+        return path
+    folder = Path(after.enter_context(tempfile.TemporaryDirectory(prefix="muster-audit-")))
+    path = folder / "export.jsonl"
+    try:
+        with closing(connect(arguments)) as client, open(path, "w", encoding="utf-8", newline="") as file:
+            file.writelines(export_lines(client, AuditRange()))
+    except MusterError as error:
+        # Its own exit code would say something else of the log.
+        raise MusterError(error.problem, error.remedy) from error
+    return path
+
+
+def _compare(files: list[Path], code: int) -> list[tuple[int, tuple[Any, ...]]]:
+    """What the journals among the files say was done, against their audits."""
+    from runbooks.reconcile import differences
+
+    if code:
+        return []
+    found = []
+    for path in files:
+        with open(path, "rb") as file:
+            if file.read(16) == b"SQLite format 3\0":
+                found.append(differences(path))
+    return found
+
+
+# -- taking along -----------------------------------------------------------------------------------------------------
+
+
+def export(arguments: argparse.Namespace) -> None:
+    """Records with what it takes to check them elsewhere."""
+    first, last = _range(arguments.range)
+    wanted = AuditRange(first=first, last=last, private=not arguments.redact)
+    with contextlib.ExitStack() as after:
+        client = after.enter_context(closing(connect(arguments)))
+        if arguments.format == "jsonl":
+            count = _write_jsonl(_created(arguments.out, after), export_lines(client, wanted))
+        elif arguments.out == "-":
+            raise SpecError("--out", "is missing", "CSV is two files: the records, and FILE.proof to check them by")
+        else:
+            proof = _created(f"{arguments.out}.proof", after)
+            count = _write_csv(_created(arguments.out, after), proof, export_lines(client, wanted))
+    print(f"{count:,} records exported", file=sys.stderr)
+
+
+def _range(text: str) -> tuple[int, int]:
+    """(first, last) of `A:B`, `A:` or nothing."""
+    first, colon, last = text.partition(":")
+    try:
+        found = int(first or 1), int(last or 0)
+    except ValueError:
+        found = 0, 0
+    if (text and not colon) or found[0] < 1 or found[1] < 0:
+        raise SpecError("--range", f"{text[:40]!a} is no range", "Give the first and the last record, as 1:500")
+    return found
+
+
+def export_lines(client: Client, wanted: AuditRange) -> Iterator[str]:
+    """An export, part by part, each some whole lines."""
+    part = client.audit_part(wanted)
+    yield part.lines
+    while part.after:
+        part = client.audit_part(
+            AuditRange(first=wanted.first, last=part.last, private=wanted.private, after=part.after)
+        )
+        yield part.lines
+
+
+def _created(path: str, after: contextlib.ExitStack) -> IO[str]:
+    """A new file that this user alone can read; `-` is standard output."""
+    if path == "-":
+        return sys.stdout
+    try:
+        made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise RefusedError(f"{path} is there already", "Name a file that is not") from None
+    except OSError as error:
+        raise SpecError("--out", f"{path} cannot be made: {error.strerror}", "Check the folder") from None
+    return after.enter_context(open(made, "w", encoding="utf-8", newline=""))
+
+
+def _write_jsonl(out: IO[str], parts: Iterable[str]) -> int:
+    count = 0
+    for part in parts:
+        out.write(part)
+        count += part.count('\n{"hash":"') + part.startswith('{"hash":"')
+    return count
+
+
+def _write_csv(table: IO[str], proof: IO[str], parts: Iterable[str]) -> int:
+    """Records go to the table, everything else beside it."""
+    writer = csv.writer(table, lineterminator="\r\n")
+    writer.writerow(verifier.CSV_COLUMNS)
+    count = 0
+    for part in parts:
+        for line in part.splitlines(keepends=True):
+            if not line.startswith('{"hash":'):
+                proof.write(line)
+                continue
+            found = json.loads(line)
+            writer.writerow(csv_row(found["record"], found["hash"]))
+            count += 1
+    return count
+
+
+def csv_row(record: dict[str, Any], hash_: str) -> list[str]:
+    """Cells as `verifier.CSV_COLUMNS` has them, none of which a spreadsheet takes for a formula."""
+    cells = record | record["actor"] | {"at": utc(record["at_ms"]), "hash": hash_}
+    return [_cell(cells[name]) for name in verifier.CSV_COLUMNS]
+
+
+def _cell(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+    return f"'{text}" if text.startswith(verifier.FORMULA) else text
+
+
+def prove(arguments: argparse.Namespace) -> None:
+    """That a record is in the log; or, with --from, that the log was only ever added to since then."""
+    if (arguments.seq is None) == (arguments.since is None):
+        raise SpecError("", "say what to prove", "Give --seq N, or --from N for consistency with a checkpoint of N")
+    wanted = AuditProofOf(seq=arguments.seq or 0, old=arguments.since or 0, new=arguments.until or 0)
+    with contextlib.ExitStack() as after:
+        client = after.enter_context(closing(connect(arguments)))
+        proof = client.audit_proof(wanted)
+        _created(arguments.out, after).write(proof.text)
+
+
+# -- changing ---------------------------------------------------------------------------------------------------------
+
+
+def redact(arguments: argparse.Namespace) -> None:
+    """Erase a text that is kept apart."""
+    _agree(arguments, f"Erase the text {arguments.ref} for good? The record stays; its text cannot come back")
+    with closing(connect(arguments)) as client:
+        erased = client.redact_audit(arguments.ref, arguments.reason)
+    if arguments.json:
+        write_json(erased)
+        return
+    write_lines([f"{printable(erased.ref)} is erased; record {erased.record:,} says so and why"])
+    if not erased.scrubbed:
+        print("the database is being read: its own log forgets the text a little later", file=sys.stderr)
+    print("exports and backups made before still have it", file=sys.stderr)
+
+
+def seal(arguments: argparse.Namespace) -> None:
+    """Move old records to a file beside the journal."""
+    before_ms = _before(arguments)
+    told = utc(before_ms)
+    _agree(arguments, f"Move the records of before {told} to a file, and delete them from the database?")
+    with closing(connect(arguments)) as client:
+        sealed = client.seal_audit(before_ms)
+    if arguments.json:
+        write_json(sealed)
+    elif sealed.last:
+        write_lines([f"records {sealed.first:,} to {sealed.last:,} are in {printable(sealed.file)} beside the journal"])
+        print(f"SHA-256 {sealed.sha256}; keep the file as long as you must", file=sys.stderr)
+    else:
+        write_lines([f"no checkpoint is over records that are all of before {told}: nothing was sealed"])
+
+
+def _before(arguments: argparse.Namespace) -> int:
+    if (arguments.keep is None) == (arguments.moment is None):
+        raise SpecError("", "say what to keep", "Give --keep 400d, or --before 2026-03-01")
+    where, value = ("--keep", arguments.keep) if arguments.keep else ("--before", arguments.moment)
+    try:
+        if where == "--keep":
+            return time.time_ns() // 1_000_000 - duration_ms(value)
+        return read_value("time", value)
+    except ValueError as error:
+        raise SpecError(where, str(error), "") from None
+
+
+def anchor(arguments: argparse.Namespace) -> None:
+    """A checkpoint now, wherever checkpoints are remembered, and its twelve words."""
+    with closing(connect(arguments)) as client:
+        state = client.anchor_audit()
+    if arguments.json:
+        write_json(state)
+        return
+    write_lines([state.checkpoint.rstrip("\n")] if arguments.note else [state.words])
+    for line in note_lines(state):
+        print(line, file=sys.stderr)
+
+
+def key(arguments: argparse.Namespace) -> None:
+    """The public key that signs the log; with --rotate, another from now on."""
+    if arguments.rotate:
+        _agree(arguments, "Sign with a new key from now on? The old one signs that, and is then gone")
+    with closing(connect(arguments)) as client:
+        state = client.rotate_audit_key() if arguments.rotate else client.audit_state()
+    if arguments.json:
+        write_json({"log": state.log, "key": state.key, "file": state.key_file})
+        return
+    write_lines([state.key])
+    if state.key == verifier.UNSIGNED:
+        print("nothing is signed: who can write the journal can write the audit anew", file=sys.stderr)
+    else:
+        print(f"its secret half is in {printable(state.key_file)}; give --key to `verify` elsewhere", file=sys.stderr)
+
+
+def _agree(arguments: argparse.Namespace, question: str) -> None:
+    """Raises RefusedError unless the person says yes."""
+    if arguments.yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise RefusedError("nobody can be asked here, so nothing was done", "Add --yes")
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise RefusedError("nothing was done", "")

@@ -1,0 +1,270 @@
+"""What a person does with a proposal: asked for, confirmed, signed where that is needed, done, and told.
+
+Each deed is about the bytes that were on the screen: the digest goes with it, and the gate refuses another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from console.details import Line, Section, text_line
+from console.dialogs import one_key
+from console.feed import in_thread
+from console.proposal_text import hanging, plan_sections, screen_digest, state_word, touched
+from console.text import printable, timestamp
+from engine.errors import RefusedError
+from runbooks.plan import Outcome, Plan, Proposal, Request, StepRequest
+
+if TYPE_CHECKING:
+    from console.app import MusterApp
+    from console.decide_dialog import Ending
+    from console.identity import Caller
+    from runbooks.identity import Signed
+    from runbooks.keys import DecisionKind
+
+LEAST_REASON = 3
+"""Letters of a reason to reject or to take back."""
+LEAST_GLASS = 10
+"""Of one to break the glass; the policy may want more."""
+WARNING = (
+    "BREAK-GLASS: this carries the plan out NOW, without the votes that the policy asks for.",
+    "Everybody who could have voted is told. A review of what you did stays open until another person closes it, and "
+    "until then you cannot break the glass again. The audit keeps your name and your reason.",
+)
+
+
+async def approve(app: MusterApp, proposal: Proposal, width: int) -> str:
+    """Vote yes; what was the last vote needed carries it out. `width` is that of the plan as it was read. Gives what to
+    tell. Raises MusterError."""
+    ending: Ending = "key" if one_key(proposal) else "digest"
+    least = LEAST_REASON if proposal.wants_reason else None
+    said = await _asked(app, proposal, "approve", ending, least, _voting(proposal))
+    if said is None:
+        return f"{proposal.id}: you have not voted"
+    signed = await _signature(app, proposal, "vote", width) if proposal.signed else None
+    outcome = await in_thread(lambda: app.client().approve(proposal.id, proposal.digest, said, signed))
+    return told(outcome, proposal.title)
+
+
+async def reject(app: MusterApp, proposal: Proposal) -> str:
+    said = await _asked(app, proposal, "reject", "reason", LEAST_REASON)
+    if said is None:
+        return f"{proposal.id}: you have not voted"
+    done = await in_thread(lambda: app.client().vote(proposal.id, proposal.digest, "reject", said))
+    return f"{done.id} is {state_word(done.state)}: nothing of it will be done"
+
+
+async def execute(app: MusterApp, proposal: Proposal) -> str:
+    if await _asked(app, proposal, "execute", "key" if one_key(proposal) else "digest") is None:
+        return f"{proposal.id}: nothing was done"
+    return told(await in_thread(lambda: app.client().execute(proposal.id)), proposal.title)
+
+
+async def pause(app: MusterApp, proposal: Proposal) -> str:
+    """No confirmation beside the reason: stopping is safe."""
+    said = await _asked(app, proposal, "pause", "reason", 0)
+    if said is None:
+        return f"{proposal.id}: it goes on"
+    done = await in_thread(lambda: app.client().pause(proposal.id, said))
+    return f"{done.id} is {state_word(done.state)}"
+
+
+async def go_on(app: MusterApp, proposal: Proposal) -> str:
+    if await _asked(app, proposal, "resume", "key") is None:
+        return f"{proposal.id}: it stays paused"
+    return told(await in_thread(lambda: app.client().resume(proposal.id)), proposal.title)
+
+
+async def accept(app: MusterApp, proposal: Proposal) -> str:
+    """Go on although the last step could not be verified."""
+    last = next((each for each in reversed(proposal.standing) if each.state in ("failed", "inconclusive")), None)
+    found = [text_line(line, "bad") for line in (last.verified if last else ())]
+    if await _asked(app, proposal, "accept it as it is and go on", "digest", None, found) is None:
+        return f"{proposal.id}: it stays paused"
+    return told(await in_thread(lambda: app.client().resume(proposal.id, accept=True)), proposal.title)
+
+
+async def say_go(app: MusterApp, proposal: Proposal) -> str:
+    """To the step that waits for a word."""
+    step = waiting_step(proposal)
+    if step is None:
+        raise RefusedError(f"no step of {proposal.id} waits for a word", "Look at what it waits for")
+    if await _asked(app, proposal, f"do step {step}", "key" if one_key(proposal) else "digest") is None:
+        return f"{proposal.id}: step {step} waits"
+    return told(await in_thread(lambda: app.client().confirm(proposal.id, step)), proposal.title)
+
+
+async def roll_back(app: MusterApp, proposal: Proposal) -> str:
+    back = [line for line in hanging("back  ", printable(proposal.inverse), 90)]
+    ending: Ending = "key" if one_key(proposal) else "digest"
+    said = await _asked(app, proposal, "roll it back", ending, LEAST_REASON, back)
+    if said is None:
+        return f"{proposal.id}: nothing was taken back"
+    return told(await in_thread(lambda: app.client().rollback(proposal.id, said)), f"{proposal.title}, taken back")
+
+
+async def withdraw(app: MusterApp, proposal: Proposal) -> str:
+    said = await _asked(app, proposal, "withdraw", "reason", 0)
+    if said is None:
+        return f"{proposal.id}: it stays"
+    done = await in_thread(lambda: app.client().cancel(proposal.id, said))
+    return f"{done.id} is {state_word(done.state)}"
+
+
+async def ask_again(app: MusterApp, proposal: Proposal, caller: Caller | None) -> str:
+    """Show what it would do now, and put that to the vote: the author's as a new revision, anybody else's as a new
+    proposal. Nobody has voted on either."""
+    from console.dialogs import ConfirmDialog, others_needed
+
+    request = request_of(proposal)
+    fresh = await in_thread(lambda: app.client().preview(request))
+    if not await app.push_screen_wait(ConfirmDialog(fresh, "", app.clock, asks_only=True)):
+        return f"{proposal.id}: nothing was proposed"
+    mine = caller is not None and caller.subject == proposal.plan.author.subject
+    made = await in_thread(
+        lambda: app.client().revise(proposal.id, request) if mine else app.client().propose(request)
+    )
+    return f"{made.id} is put to the vote: {others_needed(made)}" if made.needs else f"{made.id} is proposed"
+
+
+async def break_glass(app: MusterApp, proposal: Proposal, width: int) -> str:
+    """Never by one key: a reason, then the digest; signed where votes are."""
+    warning = [line for text in WARNING for line in hanging("", text, 90, "", "bad")]
+    said = await _asked(app, proposal, "BREAK THE GLASS", "digest", LEAST_GLASS, warning, alarm=True)
+    if said is None:
+        return f"{proposal.id}: the glass is whole, nothing was done"
+    signed = await _signature(app, proposal, "breakglass", width) if proposal.signed else None
+    outcome = await in_thread(lambda: app.client().break_glass(proposal.id, proposal.digest, said, signed))
+    return f"{told(outcome, proposal.title)}\na review of it is open now"
+
+
+async def _asked(
+    app: MusterApp,
+    proposal: Proposal,
+    deed: str,
+    ending: Ending,
+    least_reason: int | None = None,
+    more: Sequence[Line] = (),
+    *,
+    alarm: bool = False,
+) -> str | None:
+    """The reason that was given, empty where none was asked for; None: no."""
+    from console.decide_dialog import DecideDialog
+
+    def sections(width: int) -> list[Section]:
+        what = hanging("touches  ", ", ".join(touched(proposal.plan)), width, "dim")
+        lines = [text_line(step) for step in proposal.steps[:4]]
+        if len(proposal.steps) > 4:
+            lines.append(text_line(f"and {len(proposal.steps) - 4:,} more", "dim"))
+        head = f"{proposal.id} {proposal.tier}, plan {printable(proposal.digest)[:12]}"
+        title = deed[0].upper() + deed[1:]
+        return [Section(printable(f"{title}: {proposal.title}"), (*more, *lines, *what), head)]
+
+    dialog = DecideDialog(
+        sections, deed, ending, digest=proposal.digest, least_reason=least_reason, alarm=alarm, clock=app.clock
+    )
+    return dialog.reason if await app.push_screen_wait(dialog) else None
+
+
+def _voting(proposal: Proposal) -> list[Line]:
+    if not proposal.signed:
+        return []
+    return [text_line("your vote is signed with your own key", "dim")]
+
+
+async def _signature(app: MusterApp, proposal: Proposal, kind: DecisionKind, width: int) -> Signed:
+    """Over exactly this plan, and the text that was shown of it."""
+    screen = screen_digest(plan_sections(proposal, width))
+
+    def sign() -> Signed:
+        return app.identity.sign(
+            app.client().whoami(), kind=kind, proposal=proposal.id, revision=proposal.revision,
+            digest=proposal.digest, verdict="approve", screen=screen,
+        )  # fmt: skip
+
+    return await in_thread(sign)
+
+
+def ask_passphrase(app: MusterApp) -> Callable[[str], str]:
+    """For a thread that signs: asks the person at the console. Raises RefusedError when they give none."""
+
+    def ask(prompt: str) -> str:
+        from console.decide_dialog import PassphraseDialog
+
+        dialog, answer = PassphraseDialog(prompt), Future[bool]()
+        app.call_from_thread(app.push_screen, dialog, lambda given: answer.set_result(bool(given)))
+        if not answer.result():
+            raise RefusedError("no passphrase was given, so nothing was signed", "Your vote was not cast")
+        return dialog.value
+
+    return ask
+
+
+def keys_note(caller: Caller | None) -> str:
+    """What this person lacks to give a vote that must be signed; empty when nothing is known to be missing."""
+    if caller is None:
+        return ""
+    if caller.shared_with:
+        people = ", ".join(printable(each.removeprefix("person:")) for each in caller.shared_with)
+        return f"your OS account is shared by {people}: say who you are with muster --as NAME, and sign"
+    if not caller.subject.startswith("person:"):
+        return "the policy names no person with your account, so you cannot sign: start with muster --as NAME"
+    if not caller.keys.get(caller.subject):
+        return "no key of yours is enrolled, and this vote must be signed: muster operator key new"
+    return ""
+
+
+def waiting_step(proposal: Proposal) -> str | None:
+    """The step that is done once somebody says go: the first not begun, of what is paused."""
+    if proposal.state != "paused":
+        return None
+    for step, standing in zip(proposal.plan.steps, proposal.standing, strict=False):
+        if standing.state == "waiting":
+            return step.id if step.confirm != "none" else None
+        if standing.state != "verified":
+            return None
+    return None
+
+
+def unverified(proposal: Proposal) -> bool:
+    """Something that was done is not seen to have worked."""
+    return any(each.state in ("failed", "inconclusive") for each in proposal.standing)
+
+
+def request_of(proposal: Proposal) -> Request:
+    """The same asked for again. Ways back are left to the catalogue, which makes them from what is found now."""
+    plan: Plan = proposal.plan
+    steps = tuple(
+        StepRequest(
+            act=step.act, id=step.id, pre=step.pre, verify=step.verify, on_fail=step.on_fail, confirm=step.confirm
+        )
+        for step in plan.steps
+    )
+    return Request(
+        steps=steps, reason=proposal.reason, requester=plan.requester, origin=plan.origin, limits=plan.limits,
+        evidence=plan.evidence, start=plan.start,
+    )  # fmt: skip
+
+
+def told(outcome: Outcome, title: str) -> str:
+    """What a deed has led to, for the person who did it."""
+    if outcome.waits_for:
+        return f"{outcome.proposal}: your word is kept. It waits for {outcome.waits_for}"
+    if outcome.state in ("verified", "rolled_back"):
+        return "\n".join([f"{title}: done", *outcome.verified[:5]])
+    return "\n".join([f"{title}: {state_word(outcome.state)}", *outcome.verified[:5]])
+
+
+def put_to_vote(proposal: Proposal) -> str:
+    """As in "P-3 is put to the vote until 13:00:00 UTC"."""
+    from console.dialogs import others_needed
+
+    until = timestamp(proposal.expires_ms, date=False)
+    return "\n".join(
+        (
+            f"{proposal.id} is put to the vote until {until} UTC",
+            f"{others_needed(proposal)}; :proposals shows how it stands",
+        )
+    )

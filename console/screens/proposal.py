@@ -1,0 +1,155 @@
+"""One proposal: the page on which it is approved. The plan first, from the typed plan alone; then who has voted, how far
+it is, what has changed since; and what people wrote, framed.
+
+A vote for it is taken once the end of the plan has been on the screen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from console.actions import Target
+from console.deciding import keys_note, request_of, unverified, waiting_step
+from console.details import Section
+from console.proposal_text import (
+    Fresh,
+    head_section,
+    plan_sections,
+    stale_section,
+    step_section,
+    vote_section,
+    word_sections,
+)
+from console.screens.pane import Connect, DetailPane
+from console.text import cut, printable
+from engine.errors import MusterError, RefusedError
+from runbooks.plan import Proposal
+
+if TYPE_CHECKING:
+    from console.app import MusterApp
+    from console.client import Client
+    from console.identity import Caller
+
+ASK_S = 2.0
+"""How often it is asked anew what nothing else tells: votes change no state of the cell."""
+DRAW_S = 1.0
+
+
+class Kept(NamedTuple):
+    proposal: Proposal
+    caller: Caller
+    at: float
+    """Monotonic clock when that was answered."""
+    fresh: Fresh | None
+    """What a stale one would do now."""
+
+
+class ProposalPane(DetailPane[Kept]):
+    NAME = "proposal"
+    TARGETS = "proposal"
+
+    def __init__(self, connect: Connect, proposal_id: str) -> None:
+        super().__init__(connect)
+        self._id = proposal_id
+        self._clock: Callable[[], float] = lambda: 0.0
+        self._plan_lines = 0
+        self._plan_width = 0
+        self._seen = ""
+        """Digest of the plan whose end was on the screen."""
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self._clock = cast("MusterApp", self.app).clock
+        self.set_interval(DRAW_S, self._tick)
+        self.watch(self._left, "scroll_y", self._look_for_end, init=False)
+
+    @property
+    def crumb(self) -> str:
+        return cut(printable(self._id), 32)
+
+    @property
+    def note(self) -> str:
+        if self.detail is None or self.detail.proposal.state != "awaiting":
+            return ""
+        return "" if self.seen_to_the_end else "read to the end of the plan to vote (pgdn, G)"
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        if self.detail is None:
+            return ()
+        shown = self.detail.proposal
+        return (Target(shown.id, shown.state, unverified(shown), waiting_step(shown) is not None),)
+
+    def chosen(self) -> Proposal | None:
+        return self.detail.proposal if self.detail is not None else None
+
+    # --- whether it was read
+
+    @property
+    def seen_to_the_end(self) -> bool:
+        """The last line of exactly this plan was on the screen."""
+        return self.detail is not None and self._seen == self.detail.proposal.digest
+
+    @property
+    def plan_width(self) -> int:
+        """Of the plan as it was read."""
+        return self._plan_width
+
+    def refuse_unread(self) -> None:
+        """Raises RefusedError while the end of the plan was not on the screen."""
+        if not self.seen_to_the_end:
+            raise RefusedError("the end of the plan was not on the screen yet", "Read on to it (pgdn, G), then vote")
+
+    def _look_for_end(self) -> None:
+        if self.detail is None or self.seen_to_the_end or not self._plan_lines or not self._left.size.height:
+            return
+        if self.display and self._left.scroll_offset.y + self._left.size.height >= self._plan_lines:
+            self._seen = self.detail.proposal.digest
+            self.post_message(self.Changed())
+
+    # --- what is shown
+
+    def ask(self, client: Client) -> Kept:
+        shown, caller = client.proposal(self._id), client.whoami()
+        fresh = None
+        if shown.stale:
+            before = self.detail
+            fresh = before.fresh if before is not None and before.proposal.stale == shown.stale else None
+            fresh = fresh or self._proposed_now(client, shown)
+        return Kept(shown, caller, self._clock(), fresh)
+
+    def _proposed_now(self, client: Client, shown: Proposal) -> Fresh:
+        """What proposing it again would show: looked at, never done in its place."""
+        try:
+            return Fresh(client.preview(request_of(shown)))
+        except RefusedError as error:
+            return Fresh(None, error.problem)
+        except MusterError as error:
+            return Fresh(None, f"{error.problem} (that is all that is known)")
+
+    def columns(self, detail: Kept, width: int) -> tuple[list[Section], list[Section]]:
+        shown, me = detail.proposal, detail.caller.subject
+        now_ms = detail.caller.now_ms + round((self._clock() - detail.at) * 1000)
+        plan = [head_section(shown, now_ms, width), *plan_sections(shown, width)]
+        self._plan_lines = sum(1 + len(section.lines) for section in plan) + len(plan) - 1
+        self._plan_width = width
+        stands = [
+            vote_section(shown, width, me, keys_note(detail.caller)),
+            *step_section(shown, width),
+            *stale_section(shown, width, detail.fresh),
+            *word_sections(shown, width),
+        ]
+        return plan, stands
+
+    def _draw(self) -> None:
+        super()._draw()
+        self.call_after_refresh(self._look_for_end)
+
+    def _tick(self) -> None:
+        if not self.display or not self.is_attached:
+            return
+        if self.detail is None or self._clock() - self.detail.at >= ASK_S:
+            self.reload()
+        else:
+            self._draw()

@@ -1,0 +1,128 @@
+"""All proposals, what needs a person first. Enter opens one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from textual import on
+from textual.app import ComposeResult
+
+from console.actions import Target
+from console.proposal_text import SHOWN_STATES, headings, list_rows
+from console.screens.pane import Connect, Pane
+from console.table import WindowTable
+from console.text import printable
+from console.views import Window
+from runbooks import life
+from runbooks.plan import Proposal
+
+if TYPE_CHECKING:
+    from console.app import MusterApp
+    from console.identity import Caller
+
+ASK_S = 2.0
+"""How often it is asked anew what nothing else tells: votes change no state of the cell."""
+DRAW_S = 1.0
+MOST_OPEN, MOST_OVER = 200, 50
+"""Proposals that are listed: under way, and over."""
+
+
+class ProposalsPane(Pane):
+    NAME = "proposals"
+    TARGETS = "proposal"
+
+    def __init__(self, connect: Connect, words: str = "") -> None:
+        super().__init__(connect)
+        self._filter = " ".join(words.split())
+        self._window: Window | None = None
+        self._found: tuple[Proposal, ...] = ()
+        self._caller: Caller | None = None
+        self._asked_at = float("-inf")
+        self._clock: Callable[[], float] = lambda: 0.0
+        self.table = WindowTable()
+
+    def compose(self) -> ComposeResult:
+        yield self.table
+
+    def on_mount(self) -> None:
+        self._clock = cast("MusterApp", self.app).clock
+        self.filter(self._filter)
+        self.set_interval(DRAW_S, self._tick)
+
+    def on_resize(self) -> None:
+        self.filter(self._filter)
+
+    @property
+    def filter_text(self) -> str:
+        return self._filter
+
+    @property
+    def note(self) -> str:
+        if self._window is None:
+            return ""
+        waiting = sum(each.state == "awaiting" for each in self._found)
+        count = f"{self._window.matched:,} of {self._window.total:,}" if self._filter else f"{self._window.total:,}"
+        parts = [count, f"/{printable(self._filter)}"] if self._filter else [count]
+        return "  ·  ".join([*parts, f"{waiting:,} wait for votes" if waiting else "none waits for votes"])
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        row = self.table.cursor_row
+        return (Target(row.id, row.state),) if row is not None else ()
+
+    def chosen(self) -> Proposal | None:
+        """The one under the cursor."""
+        row = self.table.cursor_row
+        return next((each for each in self._found if row is not None and each.id == row.id), None)
+
+    def reload(self) -> None:
+        self._asked_at = float("-inf")
+        self.table.reload()
+
+    def filter(self, text: str) -> None:
+        """Show those in whose row every word occurs."""
+        self._filter = " ".join(text.split())
+        self.table.empty = f"no proposal matches {self._filter}" if self._filter else "nothing was proposed yet"
+        self.table.show(headings(self.size.width), self._rows)
+
+    def clear_one(self) -> bool:
+        if self._filter:
+            self.filter("")
+            return True
+        return False
+
+    def _tick(self) -> None:
+        if self.display and self.is_attached:
+            self.table.reload()
+
+    def _rows(self, offset: int, limit: int) -> Window:
+        """Called on a thread. What is listed is asked for now and then; the time left is told each time."""
+        now = self._clock()
+        if now - self._asked_at >= ASK_S or self._caller is None:
+            client = self.connect()
+            under_way = client.proposals(SHOWN_STATES, MOST_OPEN)
+            over = client.proposals(tuple(sorted(life.ENDED - set(SHOWN_STATES))), MOST_OVER)
+            self._found, self._caller, self._asked_at = (*under_way, *over), client.whoami(), now
+        wall_ms = self._caller.now_ms + round((now - self._asked_at) * 1000)
+        rows = list_rows(self._found, wall_ms, self._caller.subject)
+        words = self._filter.lower().split()
+        kept = [row for row in rows if all(any(word in text.lower() for text, _ in row.cells) for word in words)]
+        return Window(offset, kept[offset : offset + limit], len(kept), len(rows), 0, wall_ms)
+
+    @on(WindowTable.Loaded)
+    def _loaded(self, event: WindowTable.Loaded) -> None:
+        self._window = event.window
+        self.post_message(self.Changed())
+
+    @on(WindowTable.Touched)
+    def _touched(self) -> None:
+        self.post_message(self.Changed())
+
+    @on(WindowTable.LoadFailed)
+    def _load_failed(self, event: WindowTable.LoadFailed) -> None:
+        self.post_message(self.Failed(event.error))
+
+    @on(WindowTable.RowChosen)
+    def _chosen(self, event: WindowTable.RowChosen) -> None:
+        self.post_message(self.Follow(f"proposal {event.row.id}"))

@@ -1,0 +1,198 @@
+"""Where nothing can be recorded nothing is done: whatever keeps the database from being written, and whenever. What is
+there can be looked at all the while, and once it can be written again everything goes on, without loss and once."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from agreement import check_agreement
+from cells import small_cell, submit, workload
+from effort import THOROUGH
+from gate_cells import HOUR, START, Clock
+from gate_crash_worker import WIDE, bring_to_an_end, steps
+from gates import ME, gate_of
+from sqlalchemy import Connection
+
+from engine.commands import AnyCommand, Receipt
+from engine.control import Engine
+from engine.errors import JournalError
+from runbooks.gate import Gate
+
+T = TypeVar("T")
+UNTOUCHED = {"g0": "ready", "w0": "queued"}
+PLAN = steps(("cordon", ("g0",)), ("hold", ("w0",)))
+
+
+class Failing(Engine):
+    """An engine whose database cannot be written from one of its transactions on."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        self.countdown = -1
+        self.fail: Callable[[], None] | None = None
+        super().__init__(*args, **more)
+
+    def _count(self) -> None:
+        self.countdown -= 1
+        if self.countdown == -1 and self.fail is not None:
+            self.fail()
+
+    def record(self, change: Callable[[Connection], T]) -> T:
+        self._count()
+        return super().record(change)
+
+    def command(self, command: AnyCommand, *, audit: Any = None, beside: Any = None) -> Receipt:
+        self._count()
+        return super().command(command, audit=audit, beside=beside)
+
+
+# -- what may be wrong ------------------------------------------------------------------------------------------------
+
+Failure = Callable[[Engine], contextlib.AbstractContextManager[None]]
+
+
+def pragma(engine: Engine, text: str) -> Any:
+    assert engine._journal is not None
+    with engine._journal._db.connect() as connection:
+        return connection.exec_driver_sql(f"PRAGMA {text}").scalar()
+
+
+def other_connection(engine: Engine) -> sqlite3.Connection:
+    return sqlite3.connect(str(engine.path))
+
+
+@contextlib.contextmanager
+def read_only(engine: Engine) -> Iterator[None]:
+    pragma(engine, "query_only = ON")
+    yield
+    pragma(engine, "query_only = OFF")
+
+
+@contextlib.contextmanager
+def full(engine: Engine) -> Iterator[None]:
+    """SQLite's own page limit stands in for the disk's end: the same error code, SQLITE_FULL. The room that is left
+    within pages is taken too."""
+    pragma(engine, f"max_page_count = {pragma(engine, 'page_count')}")
+    yield
+    pragma(engine, "max_page_count = 1073741823")
+
+
+@contextlib.contextmanager
+def locked(engine: Engine) -> Iterator[None]:
+    pragma(engine, "busy_timeout = 20")
+    with contextlib.closing(other_connection(engine)) as blocker:
+        blocker.execute("BEGIN EXCLUSIVE")
+        yield
+        blocker.rollback()
+    pragma(engine, "busy_timeout = 2000")
+
+
+@contextlib.contextmanager
+def audit_refuses(engine: Engine) -> Iterator[None]:
+    with contextlib.closing(other_connection(engine)) as other:
+        other.execute(
+            "CREATE TRIGGER no_more BEFORE INSERT ON audit_record BEGIN SELECT RAISE(ABORT, 'no more records'); END"
+        )
+        yield
+        other.execute("DROP TRIGGER no_more")
+
+
+FAILURES: dict[str, Failure] = {"read-only": read_only, "full": full, "locked": locked, "audit refuses": audit_refuses}
+
+
+# -- whenever ---------------------------------------------------------------------------------------------------------
+
+
+def cell(path: Path) -> tuple[Failing, Gate]:
+    """g0 is ready, and w0 waits."""
+    engine = Failing.open(path, cell=small_cell())
+    assert isinstance(engine, Failing)
+    run = workload("r0", gpu=8000, run=100 * HOUR, estimate=100 * HOUR, queue="b")
+    engine.command(submit(run, workload("w0", count=4, gpu=8000, queue="b")))
+    return engine, gate_of(engine, WIDE, Clock(START))
+
+
+def play(gate: Gate) -> None:
+    shown = gate.propose(ME, PLAN)
+    gate.approve(ME, shown.id, shown.digest, "seen and wanted")
+    gate.rollback(ME, shown.id, "no longer needed")
+
+
+def fail_at(path: Path, failure: Failure, countdown: int) -> str:
+    """Play until a transaction before which writing begins to fail. Returns the state the proposal was in then, or
+    "done" where there are not so many transactions."""
+    engine, gate = cell(path)
+    with contextlib.ExitStack() as stack:
+        kept: list[Any] = []
+
+        def fail() -> None:
+            kept.append((engine.state.digest(), look(gate)))
+            stack.enter_context(failure(engine))
+
+        engine.countdown, engine.fail = countdown, fail
+        try:
+            play(gate)
+        except JournalError:
+            digest, seen = kept[0]
+            states = [state for _, state, _ in seen]
+            assert engine.state.digest() == digest, "the engine has done what could not be recorded"
+            assert look(gate) == seen
+            with pytest.raises(JournalError):
+                gate.propose(ME, PLAN)
+            assert engine.state.digest() == digest
+            assert engine.overview().version == engine.version
+        else:
+            engine.close()
+            return "done" if not kept else "held"
+    check_agreement(engine, UNTOUCHED)
+    gate.tick()
+    bring_to_an_end(gate)
+    last = gate.proposals()
+    if not last or last[0].state == "awaiting":
+        play(gate)
+    check_agreement(engine, UNTOUCHED)
+    assert gate.proposals()[0].state in ("verified", "rolled_back")
+    engine.close()
+    return states[0] if states else "nothing"
+
+
+def look(gate: Gate) -> list[tuple[str, str, tuple[str, ...]]]:
+    """What a person sees."""
+    return [(shown.id, shown.state, tuple(step.state for step in shown.standing)) for shown in gate.proposals()]
+
+
+@pytest.mark.parametrize("name", list(FAILURES))
+def test_what_cannot_be_recorded_is_not_done(tmp_path: Path, name: str) -> None:
+    seen: list[str] = []
+    countdown = list(FAILURES).index(name) % 3
+    while not seen or seen[-1] != "done":
+        folder = tmp_path / str(countdown)
+        folder.mkdir()
+        seen.append(fail_at(folder / "journal.db", FAILURES[name], countdown))
+        countdown += 1 if THOROUGH else 7
+    if THOROUGH and name != "full":
+        assert {"nothing", "awaiting", "approved", "executing", "verifying", "rolling_back"} <= set(seen)
+
+
+@pytest.mark.parametrize("name", list(FAILURES))
+def test_a_gate_that_finds_it_unwritable_can_be_looked_at_and_goes_on_later(tmp_path: Path, name: str) -> None:
+    """Also where a plan was under way when the last process ended."""
+    engine, gate = cell(tmp_path / "journal.db")
+    engine.fail, engine.countdown = FAILURES["locked"](engine).__enter__, 0
+    shown = gate.propose
+    engine.close()
+
+
+def test_a_journal_that_never_had_a_gate_and_cannot_be_written_is_not_called_damaged(tmp_path: Path) -> None:
+    engine = Engine.open(tmp_path / "journal.db", cell=small_cell())
+    with locked(engine):
+        gate = gate_of(engine, WIDE, Clock(START))
+        assert gate.proposals() == ()
+        with pytest.raises(JournalError, match="locked"):
+            gate.propose(ME, PLAN)
+    assert gate.propose(ME, steps(("cordon", ("g0",)))).state == "awaiting"
+    engine.close()
