@@ -80,7 +80,7 @@ class Action:
     title: str
     keys: tuple[str, ...] = ()
     screens: tuple[ScreenName, ...] = SCREENS
-    tier: Literal["", "T1", "T2"] = ""
+    tier: Literal["", "T0", "T1", "T2", "T3"] = ""
     """The least tier a proposal of this action can have; empty for what only looks."""
     targets: TargetKind = ""
     shell: str = ""
@@ -258,6 +258,10 @@ ACTIONS: tuple[Action, ...] = (
         _needs_state("requeued", "placed", "running"),
     ),
     Action(
+        "preempt", "Preempt", (), _WORK, "T2", "workload", "muster preempt {ids}", ("preempt",), "ids", False,
+        _needs_state("preempted", "placed", "running"),
+    ),
+    Action(
         "suspend", "Suspend", ("S",), _WORK, "T1", "workload", "muster suspend {ids}", ("suspend",), "ids", False,
         _needs_state("suspended", "queued", "waiting", "placed", "running"),
     ),
@@ -308,6 +312,30 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "set_policy", "Set policy", tier="T1", shell="muster set-policy {ids}", commands=("set-policy",),
         argument="flags", why_not=_only_typed(":set-policy easy"),
+    ),
+    Action(
+        "move", "Move to queue", tier="T1", shell="muster move {ids}", commands=("move",), argument="flags",
+        why_not=_only_typed(":move ID --to QUEUE"),
+    ),
+    Action(
+        "set_priority", "Set priority", tier="T1", shell="muster set-priority {ids}", commands=("set-priority",),
+        argument="flags", why_not=_only_typed(":set-priority ID --to CLASS"),
+    ),
+    Action(
+        "canary", "Canary", tier="T1", shell="muster canary {ids}", commands=("canary",), argument="flags",
+        why_not=_only_typed(":canary QUEUE --order fair --window 4h"),
+    ),
+    Action(
+        "scale_pool", "Scale pool", tier="T1", shell="muster scale-pool {ids}", commands=("scale-pool",),
+        argument="flags", why_not=_only_typed(":scale-pool POOL 40"),
+    ),
+    Action(
+        "notify", "Notify", tier="T0", shell="muster notify {ids}", commands=("notify",), argument="flags",
+        why_not=_only_typed(":notify CHANNEL --text 'pool h100 is short of nodes'"),
+    ),
+    Action(
+        "open_review", "Open review", tier="T0", shell="muster open-review {ids}", commands=("open-review",),
+        argument="flags", why_not=_only_typed(":open-review ID --text 'why twice?'"),
     ),
     Action(
         "resize", "Resize", tier="T1", shell="muster resize {ids}", commands=("resize",), argument="flags",

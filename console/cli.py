@@ -43,6 +43,9 @@ ACTIONS = {
     "hold": ("WORKLOAD", "keep queued workloads from starting"),
     "release": ("WORKLOAD", "let held workloads start"),
     "requeue": ("WORKLOAD", "stop running workloads and queue them again"),
+    "preempt": ("WORKLOAD", "have running workloads give way to others, where the scheduler might do so too"),
+    "move": ("WORKLOAD", "waiting workloads wait in another queue, at their age"),
+    "set-priority": ("WORKLOAD", "give workloads another priority class"),
     "suspend": ("WORKLOAD", "take workloads off their nodes until they are resumed"),
     "resume": ("WORKLOAD", "let suspended workloads wait again"),
     "cordon": ("NODE", "nodes take no new work"),
@@ -56,7 +59,9 @@ ACTIONS = {
     "reserve": ("NAME", "keep nodes for named queues or workloads during a window"),
     "unreserve": ("NAME", "take reservations back"),
     "set-policy": ("POLICY", "change how the cell orders and backfills"),
+    "canary": ("QUEUE", "try another order of queues, or policy of the cell; keep it only if waits stay as they were"),
     "resize": ("WORKLOAD", "give the tasks of workloads another request"),
+    "scale-pool": ("POOL", "nodes that a pool has from now on: the rest is ordered, or given back where it is empty"),
     "set-scaling": ("POOL", "how far a pool grows and shrinks by itself"),
     "set-targets": ("POOL", "nodes that a pool has from some time on, whatever waits"),
     "set-autoscaling": ("", "when the cell orders nodes and gives them back"),
@@ -65,6 +70,8 @@ ACTIONS = {
     "remove-budget": ("NAME", "take budgets back"),
     "approve-spending": ("WORKLOAD", "let workloads start whatever is left of budgets that ask for approval"),
     "consolidate": ("", "move running workloads so that others start or nodes come free"),
+    "notify": ("CHANNEL", "tell channels of the policy something"),
+    "open-review": ("ID", "have a proposal, or anything else with an id, looked at by others"),
     "preempt": ("WORKLOAD", "stop running workloads so that others take their place; they wait again"),
     "move": ("WORKLOAD", "waiting workloads go to another queue"),
     "set-priority": ("WORKLOAD", "give workloads another priority class"),
@@ -75,6 +82,7 @@ ACTIONS = {
 }
 KINDS = ("workloads", "nodes", "queues", "reservations", "pools", "orders")
 POLICIES = ("fcfs", "easy", "easy-sjbf", "conservative")
+ORDERS = ("best_effort", "strict_fifo", "fair")
 QOS = ("guaranteed", "burstable", "best_effort")
 PACKING = ("random", "dotprod", "bestfit", "fgd", "muster")
 FORMATS = ("swf", "openb", "itp", "philly")
@@ -386,6 +394,23 @@ def action_arguments(target: argparse.ArgumentParser, name: str) -> None:
         target.add_argument("policy", choices=POLICIES)
     elif name in ("move", "set-priority"):
         target.add_argument("ids", nargs="+", metavar=metavar)
+        target.add_argument("--to", required=True, metavar="QUEUE" if name == "move" else "CLASS")
+    elif name == "scale-pool":
+        target.add_argument("pool", metavar=metavar)
+        target.add_argument("nodes", type=_count, metavar="NODES")
+    elif name == "canary":
+        target.add_argument("ids", nargs="*", metavar=metavar)
+        tried = target.add_mutually_exclusive_group(required=True)
+        tried.add_argument("--order", choices=ORDERS, help="of these queues")
+        tried.add_argument("--policy", choices=POLICIES, help="of the whole cell")
+        target.add_argument("--window", required=True, metavar="TIME", help="of the cell, after which it is judged")
+        target.add_argument("--worst-percent", type=_count, default=110, metavar="N", help="waits in percent (110)")
+        target.add_argument("--least-starts", type=_count, default=20, metavar="N", help="that a verdict needs (20)")
+    elif name in ("notify", "open-review"):
+        target.add_argument("ids", nargs="+" if name == "notify" else 1, metavar=metavar)
+        target.add_argument("--text", required=True, help="one line")
+    elif name in ("move", "set-priority"):
+        target.add_argument("ids", nargs="+", metavar=metavar)
         what = "QUEUE" if name == "move" else "CLASS"
         target.add_argument("--to", required=True, metavar=what, help=f"the {what.lower()} they get")
     elif name == "scale-pool":
@@ -461,7 +486,7 @@ def _quota_arguments(target: argparse.ArgumentParser) -> None:
     target.add_argument("--borrowing-limit", **amounts, help="most it may use above that")
     target.add_argument("--lending-limit", **amounts, help="most of its idle quota that others may use")
     target.add_argument("--weight", type=_positive, metavar="N", help="share it deserves beside its siblings")
-    target.add_argument("--order", choices=("best_effort", "strict_fifo", "fair"), help="within the queue")
+    target.add_argument("--order", choices=ORDERS, help="within the queue")
     target.add_argument("--reclaim", choices=("never", "lower_priority", "any"), help="whose work it may preempt")
     target.add_argument("--burst", **amounts, help="most it may use in all for a while; none for no burst")
     target.add_argument("--burst-window", metavar="TIME", help="how long a burst lasts")

@@ -16,7 +16,7 @@ from console.moments import Now, clock_of, moment_ms
 from engine.errors import MusterError, SpecError
 from engine.measures import duration_ms, shown
 from engine.model import BurstSpec, QueueSpec, ReservationSpec
-from runbooks.plan import ActionName, Canary, Note, Proposal, QueueChange, Request, RequestChange, asks
+from runbooks.plan import Act, ActionName, Canary, Note, Proposal, QueueChange, Request, RequestChange, StepRequest, asks
 
 if TYPE_CHECKING:
     from console.actions import Action
@@ -89,6 +89,14 @@ def wanted(client: Client, name: str, arguments: argparse.Namespace, reason: str
             return asks(action, ("autoscaler",), reason, scaling=settings_change(arguments))
         case "set_policy":
             return asks(action, (arguments.policy,), reason)
+        case "move" | "set_priority":
+            return client.propose(asks(action, tuple(arguments.ids), reason, to=arguments.to))
+        case "scale_pool":
+            return client.propose(asks(action, (arguments.pool,), reason, nodes=arguments.nodes))
+        case "canary":
+            return client.propose(canary(client, arguments, reason))
+        case "notify" | "open_review":
+            return client.propose(asks(action, tuple(arguments.ids), reason, note=Note(text=arguments.text)))
         case "consolidate":
             from console.fragmentation import moves_of, request_of
 
@@ -135,6 +143,22 @@ async def finish(app: MusterApp, action: Action, ask: Callable[[], Proposal], sh
         return put_to_vote(proposal)
     outcome = await in_thread(lambda: app.client().approve(proposal.id, proposal.digest))
     return told(outcome, proposal.title)
+
+
+def canary(client: Client, arguments: argparse.Namespace, reason: str) -> Request:
+    """What is tried is taken back by itself when it fails. Raises SpecError naming the flag."""
+    if bool(arguments.ids) == bool(arguments.policy):
+        raise SpecError("--order", "is for queues, --policy for the whole cell", "Name queues, or give a policy")
+    tried = Canary(
+        order=arguments.order,
+        policy=arguments.policy,
+        window_ms=_duration(arguments.window, "--window"),
+        worst_permille=arguments.worst_percent * 10,
+        least_starts=arguments.least_starts,
+    )
+    targets = tuple(arguments.ids) or (client.overview().cell,)
+    step = StepRequest(act=Act(action="canary", targets=targets, canary=tried), on_fail="rollback")
+    return Request(steps=(step,), reason=reason)
 
 
 def queue_change(was: QueueSpec, arguments: argparse.Namespace) -> QueueChange:

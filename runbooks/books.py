@@ -23,6 +23,7 @@ from sqlalchemy import (
     Table,
     UniqueConstraint,
     insert,
+    inspect,
     select,
     update,
 )
@@ -184,6 +185,10 @@ class Words(msgspec.Struct, frozen=True, kw_only=True):
 
 def create(connection: Connection) -> None:
     METADATA.create_all(connection)
+
+
+def exist(connection: Connection) -> bool:
+    return inspect(connection).has_table(PROPOSAL.name)
 
 
 def number_of(proposal_id: str) -> int:

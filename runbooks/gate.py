@@ -620,18 +620,27 @@ class Gate:
 
     def proposal(self, proposal_id: str) -> Proposal:
         """As it stands now. Raises NotFoundError."""
-        return self._engine.recorded(
-            lambda connection: self._standing.proposal(connection, books.found(connection, proposal_id))
-        )
+
+        def read(connection: Connection) -> Proposal:
+            if not self._any(connection):
+                raise books.unknown(proposal_id)
+            return self._standing.proposal(connection, books.found(connection, proposal_id))
+
+        return self._engine.recorded(read)
 
     def proposals(self, states: Sequence[str] = (), limit: int = 200) -> tuple[Proposal, ...]:
         """Those in these states, or all, newest first."""
         wanted = tuple(states) or tuple(set(life.EDGES.values()))
-        return self._engine.recorded(
-            lambda connection: tuple(
-                self._standing.proposal(connection, row) for row in books.in_states(connection, wanted, limit)
-            )
-        )
+
+        def read(connection: Connection) -> tuple[Proposal, ...]:
+            rows = books.in_states(connection, wanted, limit) if self._any(connection) else []
+            return tuple(self._standing.proposal(connection, row) for row in rows)
+
+        return self._engine.recorded(read)
+
+    def _any(self, connection: Connection) -> bool:
+        """Whether there are books to read: a journal that could never be written by a gate has none."""
+        return self._ready or books.exist(connection)
 
     def reviews(self, limit: int = 200) -> tuple[Review, ...]:
         """Those that wait for a person, the oldest first, and then those that were closed, the newest first."""

@@ -83,6 +83,8 @@ STOPS_WORK: frozenset[ActionName] = frozenset(
 )
 OF_CELL: frozenset[ActionName] = frozenset(("set_policy", "set_autoscaling", "canary"))
 """What acts on the cell as a whole, and can be verified by it."""
+MOST_CHECKS = 16
+"""In one list."""
 MOST_LIMITS = {"max_nodes": 1_000, "max_gpus": 10_000, "max_workloads": 1_000}
 LEAST_DURATION_MS = 60_000
 AMOUNTS = ("max_moves", "add_nodes", "remove_nodes")
@@ -114,8 +116,9 @@ def lint_file(data: bytes, name: str) -> tuple[Problem, ...]:
     try:
         return lint(parse(data, name))
     except SpecError as error:
-        where, _, rest = error.problem.partition(": ") if not error.where else (error.where, "", error.problem)
-        text = rest.removeprefix(f"{where}: ")
+        # The place is in front of the problem, and behind it the field where there is one.
+        where = error.where.partition(": ")[0]
+        text = error.problem.removeprefix(f"{where}: ")
         return (Problem(where=where, rule="form", problem=text, remedy=error.remedy),)
 
 
@@ -143,7 +146,7 @@ class Linter:
             self._input(name, one)
         self._cycles()
         self._checks(("when",), self.front.when, "when")
-        for i, step in enumerate(self.front.steps):
+        for i, step in enumerate(self.front.steps[:MOST_STEPS]):
             self._step(i, step)
         self._limits()
         for name in self.front.inputs:
@@ -379,7 +382,9 @@ class Linter:
         """(check, what it is about as written, the check with each end of its value's range), of those that are well
         formed."""
         good = []
-        for i, line in enumerate(lines):
+        if len(lines) > MOST_CHECKS:
+            self._say(path, "checks", f"there are {len(lines):,}", f"Give at most {MOST_CHECKS}")
+        for i, line in enumerate(lines[:MOST_CHECKS]):
             made = self._check((*path, i), line, role)
             if made:
                 good.append((line.check, line.of, made))
@@ -642,10 +647,10 @@ class Linter:
             return
         ids = tuple(flat(target_values(step)))
         act = Act(action=action, targets=ids)
+        before = [tuple(Target(id=id_, state=state) for id_ in ids) for state in sorted(row.states)]
         why = [
-            inverse.why_not_inverse(act, tuple(Target(id=id_, state=state) for id_ in ids), tuple(acts))
-            for state in sorted(row.states)
-        ]
+            inverse.why_not_inverse(act, shown, tuple(acts)) for shown in before if inverse.inverse_of(act, shown)
+        ] or [f"{action} cannot be taken back"]
         if all(why):
             self._say(path, "wrong-rollback", why[-1], "Write `rollback: inverse`, or the acts that take the step back")
 

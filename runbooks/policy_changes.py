@@ -12,7 +12,7 @@ from runbooks.identity import Scope
 from runbooks.keys import public_key
 from runbooks.limits import PolicyLimits
 from runbooks.plan import TIERS
-from runbooks.policy import HOUR_MS, Need, Person, Policy, Rule
+from runbooks.policy import HOUR_MS, Need, Person, Policy, Rule, stricter
 from runbooks.policy_shown import Change
 
 CHANGE_EXPIRY_MS = 24 * HOUR_MS
@@ -61,6 +61,11 @@ def changes(old: Policy, new: Policy) -> tuple[Change, ...]:
         text = "one person may approve everything: no two-person rule" if new.mode == "solo" else "a two-person rule"
         found.append(Change(text=f"mode {old.mode} -> {new.mode}: {text}", loosens=new.mode == "solo"))
     _people(old, new, found)
+    was_needed, needed = change_need(old), change_need(new)
+    if was_needed != needed:
+        words = [one.words() for one in (was_needed, needed)]
+        text = f"the policy after it needs {words[1]}, where it was {words[0]}"
+        found.append(Change(text=text, loosens=stricter(was_needed, needed) != needed))
     _rules(old, new, found)
     _limits(old.limits, new.limits, found)
     was, now = {f.name: f for f in old.freezes}, {f.name: f for f in new.freezes}

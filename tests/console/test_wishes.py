@@ -113,7 +113,10 @@ LINES = {
     "set-scaling": "gpu --least 2 --most 40 --headroom 1 --priority -5", "set-targets": "gpu +2h=40 +6h=0",
     "set-autoscaling": "--preset ca scan_every=30s enabled=no expanders=price,priority predict_permille=900",
     "set-price": "gpu 12.5", "set-budget": "team --tenant ai --limit 500 --window 7d --then hold",
-    "remove-budget": "team", "approve-spending": "wl-000003",
+    "remove-budget": "team", "approve-spending": "wl-000003", "preempt": "wl-000000",
+    "move": "wl-000003 --to research/eval", "set-priority": "wl-000003 wl-000005 --to high", "scale-pool": "gpu 12",
+    "canary": "research/train --order fair --window 4h --worst-percent 120 --least-starts 5",
+    "notify": "ops --text 'the pool is short'", "open-review": "P-7 --text 'why twice?'",
 }  # fmt: skip
 MOVED = "wl-000000"
 """What makes room in a consolidation: that is what the plan names, not what starts."""

@@ -142,7 +142,7 @@ def fail_at(path: Path, failure: Failure, countdown: int) -> str:
             assert engine.state.digest() == digest, "the engine has done what could not be recorded"
             assert look(gate) == seen
             with pytest.raises(JournalError):
-                gate.propose(ME, PLAN)
+                gate.propose(ME, steps(("cordon", ("g1",))))
             assert engine.state.digest() == digest
             assert engine.overview().version == engine.version
         else:
@@ -181,10 +181,28 @@ def test_what_cannot_be_recorded_is_not_done(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", list(FAILURES))
 def test_a_gate_that_finds_it_unwritable_can_be_looked_at_and_goes_on_later(tmp_path: Path, name: str) -> None:
     """Also where a plan was under way when the last process ended."""
-    engine, gate = cell(tmp_path / "journal.db")
-    engine.fail, engine.countdown = FAILURES["locked"](engine).__enter__, 0
-    shown = gate.propose
+    path = tmp_path / "journal.db"
+    engine, gate = cell(path)
+    with contextlib.ExitStack() as stack:
+        engine.fail = lambda: stack.enter_context(locked(engine))
+        engine.countdown = TRANSACTIONS["after the first step"]
+        with pytest.raises(JournalError):
+            play(gate)
+        seen = look(gate)
+        assert seen[0][1] == "verifying"
     engine.close()
+    again = Engine.open(path)
+    with FAILURES[name](again):
+        gate = gate_of(again, WIDE, Clock(START))
+        assert look(gate) == seen
+        with pytest.raises(JournalError):
+            gate.propose(ME, steps(("cordon", ("g1",))))
+        assert look(gate) == seen
+    gate.tick()
+    bring_to_an_end(gate)
+    assert look(gate) == [("P-1", "verified", ("verified", "verified"))]
+    assert check_agreement(again, UNTOUCHED) == {"cordon": 1, "hold": 1}
+    again.close()
 
 
 def test_a_journal_that_never_had_a_gate_and_cannot_be_written_is_not_called_damaged(tmp_path: Path) -> None:
