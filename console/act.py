@@ -76,7 +76,7 @@ def _acknowledge(arguments: argparse.Namespace, receipt: Receipt, what: str) -> 
     print(f"{what}, journalled as version {receipt.version:,}", file=sys.stderr)
 
 
-def act(arguments: argparse.Namespace) -> None:
+def act(arguments: argparse.Namespace) -> int:
     """Propose, show the plan and its effect, ask, and do exactly what was shown. Where the policy wants the votes of
     others it stays proposed, and nothing is done."""
     from console.wishes import wanted
@@ -86,11 +86,11 @@ def act(arguments: argparse.Namespace) -> None:
         if arguments.dry_run:
             shown = client.preview(request)
             write_json(shown) if arguments.json else write_lines(proposal_lines(shown))
-            return
+            return 0
         proposal = client.propose(request)
         _tell(proposal_lines(proposal))
         outcome = carry_out(arguments, client, proposal)
-    told(arguments, outcome)
+    return told(arguments, outcome)
 
 
 def carry_out(arguments: argparse.Namespace, client: Client, proposal: Proposal) -> Outcome:

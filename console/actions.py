@@ -33,11 +33,13 @@ ScreenName = Literal[
     "runbooks",
     "runbook",
     "audit",
+    "record",
 ]
 TargetKind = Literal["", "workload", "node", "queue", "proposal", "runbook"]
 SCREENS: tuple[ScreenName, ...] = (
     "overview", "queues", "workloads", "nodes", "events", "whatif", "workload", "node", "pools", "orders",
     "recommendations", "forecast", "proposals", "proposal", "runbooks", "runbook", "audit",
+    "record",
 )  # fmt: skip
 LISTS: tuple[ScreenName, ...] = ("queues", "workloads", "nodes", "pools", "orders")
 
@@ -127,6 +129,13 @@ def _needs_state(verb: str, *states: str) -> Why:
     return why_not
 
 
+def _rejectable(context: Context) -> str:
+    """A recommendation always; a proposal before it is executed."""
+    if context.screen not in ("proposals", "proposal"):
+        return ""
+    return _needs_state("rejected", "awaiting", "approved")(context)
+
+
 def _unverified(context: Context) -> str:
     """The last step of what is paused was not seen to have worked."""
     if any(target.state == "paused" and target.unverified for target in context.targets):
@@ -175,15 +184,16 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("runbooks", "Runbooks", ("0",), commands=("runbooks",), shell="muster runbook list"),
     Action("audit", "Audit", commands=("audit",), argument="words", shell="muster audit show"),
+    Action("record", "Record of the audit", commands=("record",), argument="id", shell="muster audit show --seq N"),
     Action("proposal", "Proposal by id", commands=("proposal",), argument="id", shell="muster show ID"),
     Action("runbook", "Runbook by id", commands=("runbook",), argument="id", shell="muster runbook show ID"),
     Action(
-        "run", "Run it", ("A",), ("runbook",), shell="muster runbook run ID --input NAME=VALUE", commands=("run",),
-        argument="flags", footer=True, changes=True,
+        "run", "Run it", ("A",), ("runbooks", "runbook"), shell="muster runbook run ID --input NAME=VALUE",
+        commands=("run",), argument="flags", footer=True, changes=True,
     ),
     Action(
         "approve", "Approve", ("A",), _PROPOSALS, shell="muster approve ID", commands=("approve",), argument="id",
-        footer=True, changes=True, targets="proposal", why_not=_needs_state("approved", "awaiting"),
+        footer=True, changes=True, fleeting=True, targets="proposal", why_not=_needs_state("approved", "awaiting"),
     ),
     Action(
         "execute", "Execute", ("E",), _PROPOSALS, shell="muster execute ID", commands=("execute",), argument="id",
@@ -230,7 +240,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         "reject", "Reject", ("N",), ("recommendations", *_PROPOSALS), shell="muster reject ID", commands=("reject",),
-        argument="id", footer=True, changes=True,
+        argument="id", footer=True, changes=True, fleeting=True, why_not=_rejectable,
     ),
     Action("rehearse", "What if", ("w",), _TRIED, footer=True),
     Action("take_out", "Take out edit", ("x",), ("whatif",), footer=True),
@@ -287,7 +297,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         "hold_queue", "Hold queue", ("P",), _QUEUES, "T1", "queue", "muster hold-queue {ids}", ("hold-queue",), "ids",
-        True, _needs_state("held", "open"),
+        True, _needs_state("held", "open", "draining"),
     ),
     Action(
         "open_queue", "Open queue", ("O",), _QUEUES, "T1", "queue", "muster open-queue {ids}", ("open-queue",), "ids",
@@ -379,7 +389,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "copy", "Copy id", ("y",),
         ("workloads", "nodes", "queues", "workload", "node", "events", "recommendations", *_PROPOSALS, "runbooks",
-         "runbook", "audit"),
+         "runbook", "audit", "record"),
     ),
     Action("refresh", "Refresh", ("r", "f5")),
     Action("theme", "Light or dark", ("t",), commands=("theme",)),

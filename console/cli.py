@@ -71,14 +71,7 @@ ACTIONS = {
     "approve-spending": ("WORKLOAD", "let workloads start whatever is left of budgets that ask for approval"),
     "consolidate": ("", "move running workloads so that others start or nodes come free"),
     "notify": ("CHANNEL", "tell channels of the policy something"),
-    "open-review": ("ID", "have a proposal, or anything else with an id, looked at by others"),
-    "preempt": ("WORKLOAD", "stop running workloads so that others take their place; they wait again"),
-    "move": ("WORKLOAD", "waiting workloads go to another queue"),
-    "set-priority": ("WORKLOAD", "give workloads another priority class"),
-    "scale-pool": ("POOL", "order or give back nodes until a pool has so many"),
-    "canary": ("QUEUE", "try another order on queues, or another policy, and measure it"),
-    "notify": ("CHANNEL", "tell channels of the approval policy something"),
-    "open-review": ("ABOUT", "have a person look at something"),
+    "open-review": ("ABOUT", "have a proposal, or anything else with an id, looked at by others"),
 }
 KINDS = ("workloads", "nodes", "queues", "reservations", "pools", "orders")
 POLICIES = ("fcfs", "easy", "easy-sjbf", "conservative")
@@ -153,6 +146,7 @@ def parser() -> argparse.ArgumentParser:
     _audit_commands(commands)
     _advice_commands(commands)
     _change_commands(commands)
+    _policy_commands(commands)
     _engine_commands(commands)
     return root
 
@@ -261,6 +255,9 @@ def _change_commands(commands: Any) -> None:
         "--dry-run", action="store_true", help="say when it would start and what it costs; submit nothing"
     )
     _reach(submit, sub=True)
+    table = _command(commands, "actions", "console.action_table:run", "what can be done to a cell, how risky it is")
+    table.add_argument("--markdown", action="store_true", help="as a table for documents")
+    _json(table)
     for name, (_, text) in ACTIONS.items():
         runs = "console.fragmentation:consolidate" if name == "consolidate" else "console.act:act"
         runs = "console.proposals:resume" if name == "resume" else runs
@@ -293,7 +290,7 @@ def _proposal_commands(commands: Any) -> None:
     _reach(listed, sub=True)
     deeds: dict[str, tuple[str, tuple[str, ...]]] = {
         "show": ("all of a proposal that a voter must see", ()),
-        "approve": ("vote yes to exactly the plan that is shown; the last yes needed carries it out", ("digest", "comment")),
+        "approve": ("vote yes to exactly the plan shown; the last yes needed carries it out", ("digest", "comment")),
         "reject": ("vote no: that ends it", ("reason!",)),
         "abstain": ("say that you looked and do not vote", ("comment",)),
         "execute": ("carry out what is approved, or go on with what was interrupted", ()),
@@ -339,6 +336,86 @@ def _asking(target: argparse.ArgumentParser, *, sub: bool = False) -> None:
     ):
         target.add_argument(flag, action="store_true", default=silent if sub else False, help=told)
     _reach(target, sub=True, json=silent if sub else False)
+
+
+def _policy_commands(commands: Any) -> None:
+    """Who may do what, who they are, and when nothing runs."""
+    kinds = _group(commands, "policy", "who may do what, and how many must agree")
+    shown = _command(kinds, "show", "console.policy:show", "the policy in force, and those that wait for votes")
+    shown.add_argument("--file", action="store_true", help="as a file, to write the next one from")
+    _reach(shown, sub=True)
+    for name, text in (
+        ("check", "whether a file may be a policy, and what it would change"),
+        ("propose", "put the policy of a file to the vote"),
+    ):
+        given = _command(kinds, name, f"console.policy:{name}", text)
+        given.add_argument("file", metavar="FILE")
+        _reach(given, sub=True)
+    use = _command(kinds, "use", "console.policy:use", "put a built-in policy to the vote, for the people there are")
+    use.add_argument("name", choices=("team", "solo"))
+    yes = _command(kinds, "approve", "console.policy:approve", "vote for a new policy, after seeing what it changes")
+    _reach(_command(kinds, "reject", "console.policy:reject", "vote against a new policy: one no ends it"), sub=True)
+    kinds.choices["reject"].add_argument("id", metavar="ID", help="such as policy-3")
+    yes.add_argument("id", metavar="ID", help="such as policy-3")
+    for voting in (use, yes):
+        voting.add_argument(
+            "--digest", metavar="HEX", help="how its digest begins, where nobody can be asked to type it"
+        )
+        _reach(voting, sub=True)
+
+    people = _group(commands, "operator", "the people that the policy names, and their keys")
+    _reach(_command(people, "list", "console.policy:operators", "who they are and what they may do"), sub=True)
+    added = _command(people, "add", "console.policy:add_operator", "put a policy to the vote that names one more")
+    removed = _command(people, "remove", "console.policy:remove_operator", "put one to the vote without somebody")
+    for person in (added, removed):
+        person.add_argument("id", metavar="NAME", help="a short name that stays theirs, such as alice")
+        person.add_argument("--print", action="store_true", help="write the file instead of putting it to the vote")
+        person.set_defaults(digest="")
+        _reach(person, sub=True)
+    added.add_argument("--name", default="", help="as it is shown")
+    added.add_argument("--account", action="append", default=[], metavar="unix:UID", help="OS account; may be repeated")
+    added.add_argument("--role", action="append", default=[], choices=("operator", "approver", "admin", "auditor"))
+    added.add_argument(
+        "--key", dest="key_files", action="append", default=[], metavar="KEY|FILE", help="public key, or its file"
+    )
+    keys = _group(people, "key", "keys to sign with")
+    made = _command(keys, "new", "console.policy:new_key", "make a key under a passphrase")
+    made.add_argument("path", nargs="?", metavar="FILE", help="where to keep it (default key.pem beside the settings)")
+    listed = _command(keys, "list", "console.policy:keys", "the keys that could sign here")
+    for one in (made, listed):
+        _reach(one, sub=True)
+    _reach(_command(commands, "whoami", "console.policy:whoami", "as whom the engine knows you"), sub=True)
+    _freeze_commands(commands)
+
+
+def _freeze_commands(commands: Any) -> None:
+    freeze = _command(commands, "freeze", "console.policy:freeze", "let no plans run during a window")
+    freeze.add_argument("name", metavar="NAME", help="what to call it")
+    freeze.add_argument("--for", dest="lasting", metavar="TIME", help="from now on for so long, such as 4h")
+    freeze.add_argument("--from", dest="since", metavar="MOMENT", help="such as 2026-12-20T18:00+01:00")
+    freeze.add_argument("--until", metavar="MOMENT", help="its end")
+    freeze.add_argument(
+        "--weekly", action="append", default=[], metavar="WINDOW",
+        help="instead: such as 'fri 16:00 - mon 08:00' or 'daily 22:00 - 06:00'",
+    )  # fmt: skip
+    freeze.add_argument("--zone", default="UTC", help="time zone of --weekly, such as Europe/Berlin")
+    freeze.add_argument("--tier", choices=("T0", "T1", "T2", "T3"), default="T1", help="the lowest it stops (T1)")
+    for part in ("pool", "queue", "tenant"):
+        freeze.add_argument(
+            f"--{part}", action="append", default=[], metavar="NAME", help=f"only what touches this {part}"
+        )
+    freeze.add_argument("--reason", default="", help="shown with it")
+    thaw = _command(commands, "thaw", "console.policy:thaw", "end a freeze that was set by hand")
+    thaw.add_argument("name", metavar="NAME")
+    listed = _command(commands, "freezes", "console.policy:freezes", "when plans do not run")
+    for one in (freeze, thaw, listed):
+        _reach(one, sub=True)
+
+
+def _group(commands: Any, name: str, text: str) -> Any:
+    """Commands of two words."""
+    made = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+    return made.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
 
 def _where_arguments(submit: argparse.ArgumentParser) -> None:
@@ -399,36 +476,16 @@ def action_arguments(target: argparse.ArgumentParser, name: str) -> None:
         target.add_argument("pool", metavar=metavar)
         target.add_argument("nodes", type=_count, metavar="NODES")
     elif name == "canary":
-        target.add_argument("ids", nargs="*", metavar=metavar)
+        target.add_argument("ids", nargs="*", metavar=metavar, help="none with --policy")
         tried = target.add_mutually_exclusive_group(required=True)
         tried.add_argument("--order", choices=ORDERS, help="of these queues")
         tried.add_argument("--policy", choices=POLICIES, help="of the whole cell")
-        target.add_argument("--window", required=True, metavar="TIME", help="of the cell, after which it is judged")
+        target.add_argument("--window", default="1h", metavar="TIME", help="of the cell, after which it is judged (1h)")
         target.add_argument("--worst-percent", type=_count, default=110, metavar="N", help="waits in percent (110)")
         target.add_argument("--least-starts", type=_count, default=20, metavar="N", help="that a verdict needs (20)")
     elif name in ("notify", "open-review"):
         target.add_argument("ids", nargs="+" if name == "notify" else 1, metavar=metavar)
         target.add_argument("--text", required=True, help="one line")
-    elif name in ("move", "set-priority"):
-        target.add_argument("ids", nargs="+", metavar=metavar)
-        what = "QUEUE" if name == "move" else "CLASS"
-        target.add_argument("--to", required=True, metavar=what, help=f"the {what.lower()} they get")
-    elif name == "scale-pool":
-        target.add_argument("pool", metavar=metavar)
-        target.add_argument("nodes", type=_count, metavar="NODES", help="how many it shall have")
-    elif name == "canary":
-        target.add_argument("ids", nargs="*", metavar=metavar, help="none with --to-policy: the cell as a whole")
-        which = target.add_mutually_exclusive_group(required=True)
-        which.add_argument("--order", choices=("best_effort", "strict_fifo", "fair"), help="within the queues")
-        which.add_argument("--to-policy", choices=POLICIES, help="of the cell")
-        target.add_argument("--window", default="1h", metavar="TIME", help="cell time after which is measured (1h)")
-        target.add_argument("--worst", type=_ratio, default=1.1, metavar="X", help="wait p95 above which it goes back")
-        target.add_argument(
-            "--least-starts", type=_positive, default=20, metavar="N", help="below: nothing is concluded"
-        )
-    elif name in ("notify", "open-review"):
-        target.add_argument("ids", nargs="+" if name == "notify" else 1, metavar=metavar)
-        target.add_argument("--text", required=True, metavar="TEXT", help="one line")
     elif name == "set-scaling":
         target.add_argument("pool", metavar=metavar)
         for field, told in (

@@ -289,8 +289,8 @@ class Client(Protocol):
         """Say that it was looked at, and what was found."""
         ...
 
-    def whoami(self) -> Caller:
-        """As whom the engine knows whoever asks."""
+    def whoami(self, proved: bool = False) -> Caller:
+        """As whom the engine knows whoever asks: by their account; `proved`: in the name they act in, signed."""
         ...
 
     def policy(self) -> PolicyView:

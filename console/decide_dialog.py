@@ -18,6 +18,7 @@ from textual.widgets import Input
 from console import dialogs
 from console.details import Section, text_line
 from console.dialogs import PREFIX, Dialog, PromptInput
+from console.proposal_text import hanging
 from console.screens.lines import OneLine, part
 from console.screens.sections import SectionsView
 from console.text import printable, wrap
@@ -210,3 +211,73 @@ class PassphraseDialog(Dialog):
         event.stop()
         self.value = event.value
         self.dismiss(True)
+
+
+class InputsDialog(Dialog):
+    """One line for each thing that is asked for; Enter goes to the next, behind the last one it is done."""
+
+    DEFAULT_CSS = """
+    InputsDialog Horizontal { height: 1; }
+    InputsDialog Input { border: none; height: 1; padding: 0; background: $panel; width: 1fr; }
+    InputsDialog Input:focus { border: none; background: $cursor; background-tint: $panel 0%; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", show=False, priority=True),
+        Binding("up", "app.focus_previous", show=False),
+        Binding("down", "app.focus_next", show=False),
+    ]
+
+    def __init__(self, title: str, asked: Sequence[tuple[str, str]]) -> None:
+        """`asked`: (name, what it is)."""
+        super().__init__()
+        self._title = title
+        self._asked = asked
+        self._body = SectionsView()
+        self._body.can_focus = False
+        self._signs = [OneLine("key") for _ in asked]
+        self._inputs = [PromptInput(max_length=500) for _ in asked]
+        self._hint = OneLine("top")
+
+    @property
+    def values(self) -> dict[str, str]:
+        """What was written; what was left empty is not in it."""
+        given = zip(self._asked, self._inputs, strict=True)
+        return {name: text for (name, _), line in given if (text := line.value.strip())}
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield self._body
+            for sign, line in zip(self._signs, self._inputs, strict=True):
+                with Horizontal():
+                    yield sign
+                    yield line
+            yield self._hint
+
+    def on_mount(self) -> None:
+        width = min(20, max(len(name) for name, _ in self._asked)) + 2
+        for (name, _), sign, line in zip(self._asked, self._signs, self._inputs, strict=True):
+            sign.styles.width = width
+            sign.show([part(f" {name}"[:width], "key")])
+            line.cursor_blink = False
+        self._inputs[0].focus()
+        self._hint.show(
+            [part(" esc ", "key"), part("leave it ", "strong"), part(" ↵ ", "key"),
+             part("next; behind the last: try it on a fork", "off")]
+        )  # fmt: skip
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._draw)
+
+    def _draw(self) -> None:
+        width = self._body.text_width
+        lines = [line for name, what in self._asked for line in hanging(f"{name}  ", printable(what), width, "accent")]
+        self._body.show([Section(printable(self._title), tuple(lines), "empty: as the runbook says")])
+
+    @on(Input.Submitted)
+    def _written(self, event: Input.Submitted) -> None:
+        event.stop()
+        at = self._inputs.index(event.input)  # type: ignore[arg-type]
+        if at + 1 < len(self._inputs):
+            self._inputs[at + 1].focus()
+        else:
+            self.dismiss(True)

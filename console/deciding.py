@@ -5,11 +5,11 @@ Each deed is about the bytes that were on the screen: the digest goes with it, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from console.details import Line, Section, text_line
+from console.details import Section, text_line
 from console.dialogs import one_key
 from console.feed import in_thread
 from console.proposal_text import hanging, plan_sections, screen_digest, state_word, touched
@@ -20,9 +20,9 @@ from runbooks.plan import Outcome, Plan, Proposal, Request, StepRequest
 if TYPE_CHECKING:
     from console.app import MusterApp
     from console.decide_dialog import Ending
-    from console.identity import Caller
     from runbooks.identity import Signed
     from runbooks.keys import DecisionKind
+    from runbooks.policy_shown import Caller
 
 LEAST_REASON = 3
 """Letters of a reason to reject or to take back."""
@@ -40,7 +40,8 @@ async def approve(app: MusterApp, proposal: Proposal, width: int) -> str:
     tell. Raises MusterError."""
     ending: Ending = "key" if one_key(proposal) else "digest"
     least = LEAST_REASON if proposal.wants_reason else None
-    said = await _asked(app, proposal, "approve", ending, least, _voting(proposal))
+    signing = "your vote is signed with your own key" if proposal.signed else ""
+    said = await _asked(app, proposal, "approve", ending, least, signing)
     if said is None:
         return f"{proposal.id}: you have not voted"
     signed = await _signature(app, proposal, "vote", width) if proposal.signed else None
@@ -80,8 +81,8 @@ async def go_on(app: MusterApp, proposal: Proposal) -> str:
 async def accept(app: MusterApp, proposal: Proposal) -> str:
     """Go on although the last step could not be verified."""
     last = next((each for each in reversed(proposal.standing) if each.state in ("failed", "inconclusive")), None)
-    found = [text_line(line, "bad") for line in (last.verified if last else ())]
-    if await _asked(app, proposal, "accept it as it is and go on", "digest", None, found) is None:
+    found = last.verified if last else ()
+    if await _asked(app, proposal, "accept it as it is and go on", "digest", None, *found) is None:
         return f"{proposal.id}: it stays paused"
     return told(await in_thread(lambda: app.client().resume(proposal.id, accept=True)), proposal.title)
 
@@ -97,9 +98,8 @@ async def say_go(app: MusterApp, proposal: Proposal) -> str:
 
 
 async def roll_back(app: MusterApp, proposal: Proposal) -> str:
-    back = [line for line in hanging("back  ", printable(proposal.inverse), 90)]
     ending: Ending = "key" if one_key(proposal) else "digest"
-    said = await _asked(app, proposal, "roll it back", ending, LEAST_REASON, back)
+    said = await _asked(app, proposal, "roll it back", ending, LEAST_REASON, proposal.inverse)
     if said is None:
         return f"{proposal.id}: nothing was taken back"
     return told(await in_thread(lambda: app.client().rollback(proposal.id, said)), f"{proposal.title}, taken back")
@@ -113,7 +113,7 @@ async def withdraw(app: MusterApp, proposal: Proposal) -> str:
     return f"{done.id} is {state_word(done.state)}"
 
 
-async def ask_again(app: MusterApp, proposal: Proposal, caller: Caller | None) -> str:
+async def ask_again(app: MusterApp, proposal: Proposal) -> str:
     """Show what it would do now, and put that to the vote: the author's as a new revision, anybody else's as a new
     proposal. Nobody has voted on either."""
     from console.dialogs import ConfirmDialog, others_needed
@@ -122,17 +122,19 @@ async def ask_again(app: MusterApp, proposal: Proposal, caller: Caller | None) -
     fresh = await in_thread(lambda: app.client().preview(request))
     if not await app.push_screen_wait(ConfirmDialog(fresh, "", app.clock, asks_only=True)):
         return f"{proposal.id}: nothing was proposed"
-    mine = caller is not None and caller.subject == proposal.plan.author.subject
-    made = await in_thread(
-        lambda: app.client().revise(proposal.id, request) if mine else app.client().propose(request)
-    )
+
+    def propose() -> Proposal:
+        client = app.client()
+        mine = client.whoami().subject == proposal.plan.author.subject
+        return client.revise(proposal.id, request) if mine else client.propose(request)
+
+    made = await in_thread(propose)
     return f"{made.id} is put to the vote: {others_needed(made)}" if made.needs else f"{made.id} is proposed"
 
 
 async def break_glass(app: MusterApp, proposal: Proposal, width: int) -> str:
     """Never by one key: a reason, then the digest; signed where votes are."""
-    warning = [line for text in WARNING for line in hanging("", text, 90, "", "bad")]
-    said = await _asked(app, proposal, "BREAK THE GLASS", "digest", LEAST_GLASS, warning, alarm=True)
+    said = await _asked(app, proposal, "BREAK THE GLASS", "digest", LEAST_GLASS, *WARNING, alarm=True)
     if said is None:
         return f"{proposal.id}: the glass is whole, nothing was done"
     signed = await _signature(app, proposal, "breakglass", width) if proposal.signed else None
@@ -146,32 +148,27 @@ async def _asked(
     deed: str,
     ending: Ending,
     least_reason: int | None = None,
-    more: Sequence[Line] = (),
-    *,
+    *told: str,
     alarm: bool = False,
 ) -> str | None:
-    """The reason that was given, empty where none was asked for; None: no."""
+    """The reason that was given, empty where none was asked for; None: no. `told` is said above what it is about."""
     from console.decide_dialog import DecideDialog
 
     def sections(width: int) -> list[Section]:
         what = hanging("touches  ", ", ".join(touched(proposal.plan)), width, "dim")
-        lines = [text_line(step) for step in proposal.steps[:4]]
+        tone = "bad" if alarm else "warn"
+        lines = [line for text in told if text for line in hanging("", printable(text), width, "", tone)]
+        lines += [line for step in proposal.steps[:4] for line in hanging("· ", printable(step), width)[:2]]
         if len(proposal.steps) > 4:
             lines.append(text_line(f"and {len(proposal.steps) - 4:,} more", "dim"))
         head = f"{proposal.id} {proposal.tier}, plan {printable(proposal.digest)[:12]}"
         title = deed[0].upper() + deed[1:]
-        return [Section(printable(f"{title}: {proposal.title}"), (*more, *lines, *what), head)]
+        return [Section(printable(f"{title}: {proposal.title}"), (*lines, *what), head)]
 
     dialog = DecideDialog(
         sections, deed, ending, digest=proposal.digest, least_reason=least_reason, alarm=alarm, clock=app.clock
     )
     return dialog.reason if await app.push_screen_wait(dialog) else None
-
-
-def _voting(proposal: Proposal) -> list[Line]:
-    if not proposal.signed:
-        return []
-    return [text_line("your vote is signed with your own key", "dim")]
 
 
 async def _signature(app: MusterApp, proposal: Proposal, kind: DecisionKind, width: int) -> Signed:

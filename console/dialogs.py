@@ -65,9 +65,11 @@ class ConfirmDialog(Dialog):
         clock: Callable[[], float] = time.monotonic,
         *,
         asks_only: bool = False,
+        above: Callable[[int], Sequence[Line]] | None = None,
     ) -> None:
-        """`asks_only`: a yes puts it to the vote, whoever may approve it."""
+        """`asks_only`: a yes puts it to the vote, whoever may approve it. `above`: lines before the plan."""
         super().__init__()
+        self._above = above
         self._asks_only = asks_only
         self._proposal = proposal
         self._shell = shell
@@ -101,9 +103,14 @@ class ConfirmDialog(Dialog):
         self._body.focus()
 
     def on_resize(self) -> None:
-        self.call_after_refresh(
-            lambda: self._body.show(proposal_sections(self._proposal, self._shell, self._body.text_width))
-        )
+        self.call_after_refresh(self._show_plan)
+
+    def _show_plan(self) -> None:
+        width = self._body.text_width
+        sections = proposal_sections(self._proposal, self._shell, width)
+        if self._above is not None:
+            sections.insert(0, Section("The run", tuple(self._above(width))))
+        self._body.show(sections)
 
     def on_key(self, event: events.Key) -> None:
         """The only way to yes."""

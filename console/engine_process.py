@@ -41,6 +41,7 @@ from recommender.telemetry import Telemetry, clock_of
 from runbooks.anchors import Anchor
 from runbooks.audit import Audit, signer_at
 from runbooks.gate import Gate, wall_ms
+from runbooks.shelf import Shelf
 
 KEEP_ALIVE_S = 75
 """Longer than a screen is left alone between two questions, so that connections are rarely made anew."""
@@ -78,6 +79,8 @@ class Served:
     """File of the key that signs the audit, made if there is none; None leaves it unsigned."""
     anchors: tuple[Anchor, ...] = ()
     """Where checkpoints of the audit are remembered."""
+    runbooks: tuple[Path, ...] = ()
+    """Folders with runbooks besides those that are built in."""
     feed: Callable[[Engine], Feed] | None = None
     """What is submitted or commanded as cell time passes, given the engine as it was opened."""
 
@@ -122,9 +125,10 @@ def serve(served: Served) -> None:
         )
         audit = _audit(engine, served)
         after.callback(audit.close)
+        gate = Gate(engine, audit=audit)
         client = LocalClient(
             loop,
-            Gate(engine, audit=audit),
+            gate,
             advisor,
             served.read_only,
             name=served.name,
@@ -132,6 +136,7 @@ def serve(served: Served) -> None:
             insights=insights,
             forecasts=forecasts,
             recommender=recommender,
+            shelf=Shelf(engine, gate, served.runbooks),
         )
         loop.start()
         after.callback(loop.stop)

@@ -316,7 +316,7 @@ class LocalClient:
         self._refuse_if_read_only()
         self._loop.call(lambda _: self._gate.close_review(self._actor, review, comment))
 
-    def whoami(self) -> Caller:
+    def whoami(self, proved: bool = False) -> Caller:
         return self._loop.call(lambda _: policy_view.caller_of(self._gate.policies, self._actor))
 
     def policy(self) -> PolicyView:

@@ -191,6 +191,12 @@ def _audit(connect: Connect, _log: EventLog, argument: str) -> Pane:
     return AuditPane(connect, argument)
 
 
+def _record(connect: Connect, _log: EventLog, argument: str) -> Pane:
+    from console.screens.audit import RecordPane
+
+    return RecordPane(connect, argument)
+
+
 _PAGES: dict[str, Callable[[Connect, EventLog, str], Pane]] = {
     "workloads": _workloads,
     "queues": _queues,
@@ -208,4 +214,5 @@ _PAGES: dict[str, Callable[[Connect, EventLog, str], Pane]] = {
     "runbooks": _runbooks,
     "runbook": _runbook,
     "audit": _audit,
+    "record": _record,
 }

@@ -1,5 +1,5 @@
-"""A plan of several steps as a file: strict YAML into a request. What cannot be asked for cannot be written: tiers, votes
-and expiry are not in it.
+"""A plan of several steps as a file: strict YAML into a request. What cannot be asked for cannot be written: tiers,
+votes and expiry are not in it.
 
     reason: rack 4 gets new power
     limits: {nodes: 2}
@@ -39,8 +39,8 @@ _PART = re.compile(r"\.([^.\[\]]+)|\[([0-9]+)\]")
 
 
 def read_plan(name: str, reason: str = "", *, when_asked: bool = False) -> Request:
-    """The request of a file; `-` is standard input. What is given besides wins over what the file says. Raises SpecError
-    naming file, line and field."""
+    """The request of a file; `-` is standard input. What is given besides wins over what the file says. Raises
+    SpecError naming file, line and field."""
     document = read(_bytes(name), "standard input" if name == "-" else name)
     request = plan_of(document)
     start = "asked" if when_asked else request.start

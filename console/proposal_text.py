@@ -64,10 +64,10 @@ LIST_HEADINGS = (
     Heading("title", "TITLE", most=48),
     Heading("author", "AUTHOR", most=16),
     Heading("votes", "VOTES", most=7),
-    Heading("expires", "EXPIRES IN", right=True, most=10),
+    Heading("expires", "EXPIRES", right=True, most=10),
     Heading("note", "NOTE", most=200),
 )
-NARROW_TITLE, NARROW_AUTHOR = 20, 10
+NARROW_TITLE, NARROW_AUTHOR = 19, 8
 
 
 def headings(width: int) -> tuple[Heading, ...]:
@@ -165,8 +165,8 @@ def plan_sections(proposal: Proposal, width: int) -> list[Section]:
     """What is voted on, from the typed plan alone: what, before and after, tier and limits, evidence, the way back."""
     return [
         _what(proposal, width),
-        *_conditions(proposal, width),
         *_before_and_after(proposal, width),
+        *_conditions(proposal, width),
         _tier(proposal, width),
         _evidence(proposal, width),
         _way_back(proposal, width),
@@ -371,7 +371,7 @@ def why_not_mine(proposal: Proposal, me: str) -> str:
     return ""
 
 
-_VERDICTS = {"approve": ("✓", "ok", "yes"), "reject": ("✗", "bad", "no"), "abstain": ("·", "dim", "abstains")}
+_VERDICTS = {"approve": ("✓", "ok", "yes"), "reject": ("✗", "bad", "no"), "abstain": ("·", "dim", "neither")}
 
 
 def _vote(vote: VoteLine, width: int) -> list[Line]:
@@ -447,7 +447,7 @@ def _three(shown: str, now: str, new: str, room: int) -> list[Line]:
     cells = [wrap(text, room) for text in (shown, now, new)]
     height = max(map(len, cells))
     rows = zip(*(cell + [""] * (height - len(cell)) for cell in cells), strict=True)
-    return [_columns(*row, room, "") for row in rows]
+    return [_columns(shown, now, new, room, "") for shown, now, new in rows]
 
 
 def _columns(shown: str, now: str, new: str, room: int, tone: str) -> Line:
@@ -468,9 +468,10 @@ def _columns(shown: str, now: str, new: str, room: int, tone: str) -> Line:
 
 def word_sections(proposal: Proposal, width: int) -> list[Section]:
     """Reason and comments, framed: they decide nothing and nobody has checked them."""
-    written = [("gives as reason", name_of(proposal.plan.author.subject), proposal.reason)] if proposal.reason else []
-    written += [(f"says to their {vote.verdict}", name_of(vote.subject), vote.comment) for vote in proposal.votes
-                if vote.comment]  # fmt: skip
+    written = [("gives as the reason", name_of(proposal.plan.author.subject), proposal.reason)]
+    written += [(f"writes, voting {_VERDICTS[vote.verdict][2]}", name_of(vote.subject), vote.comment)
+                for vote in proposal.votes]  # fmt: skip
+    written = [each for each in written if each[2]]
     if not written:
         return []
     lines: list[Line] = []

@@ -262,8 +262,9 @@ class RemoteClient:
         nothing: Any = None
         self._change("/v1/close-review", nothing, {"review": review, "comment": comment})
 
-    def whoami(self) -> Caller:
-        known = self._get("/v1/whoami", Caller)
+    def whoami(self, proved: bool = False) -> Caller:
+        headers = self._in_whose_name("/v1/whoami", b"", "GET") if proved else {}
+        known = self._read("GET", "/v1/whoami", Caller, headers=headers)
         return msgspec.structs.replace(known, asked_ns=time.monotonic_ns())
 
     def policy(self) -> PolicyView:
@@ -353,12 +354,12 @@ class RemoteClient:
         content = _encoded(body)
         return self._last("POST", path, kind, content=content, headers=self._in_whose_name(path, content))
 
-    def _in_whose_name(self, path: str, content: bytes) -> dict[str, str]:
+    def _in_whose_name(self, path: str, content: bytes, method: str = "POST") -> dict[str, str]:
         if self._identity is None or not self._identity.person or path.startswith("/v1/agents/"):
             return {}
         if self._caller is None:
             self._caller = self.whoami()
-        return self._identity.headers(self._caller, "POST", path, content)
+        return self._identity.headers(self._caller, method, path, content)
 
     def _last(self, method: str, path: str, kind: type[T], **request: Any) -> T:
         try:

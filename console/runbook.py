@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -10,7 +11,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from console.act import approved_or_refused, proposal_lines
-from console.attach import connect
+from console.attach import connect, identity_of
 from console.plain import facts, table
 from console.show import write_json, write_lines
 from console.text import printable
@@ -167,7 +168,7 @@ def run_lines(made: RunbookRun) -> list[str]:
         *_section(
             "inputs", (f"{one.name} = {', '.join(map(printable, one.values))}  ({one.source})" for one in made.inputs)
         ),
-        *_section(f"applies now: {applies}", (f"{_mark(f.verdict)} {printable(f.found)}" for f in made.when)),
+        *_section(f"does it apply now? {applies}", (f"{_mark(f.verdict)} {f.found}" for f in made.when)),
         "",
     ]
     if made.proposal is None:
@@ -195,7 +196,15 @@ def approve(arguments: argparse.Namespace) -> None:
             for text in view_lines(view):
                 print(text, file=sys.stderr)
             approved_or_refused(arguments)
-        line = client.approve_runbook(RunbookVote(id=view.line.id, sha256=sha256, comment=arguments.comment))
+        signed = None
+        if view.line.signed:
+            shown = hashlib.sha256("\n".join(view_lines(view)).encode()).hexdigest()
+            signed = identity_of(arguments).sign(
+                client.whoami(), kind="vote", proposal=f"runbook:{view.line.id}", revision=view.line.version,
+                digest=sha256, verdict="approve", screen=shown,
+            )  # fmt: skip
+        vote = RunbookVote(id=view.line.id, sha256=sha256, comment=arguments.comment, signed=signed)
+        line = client.approve_runbook(vote)
     _decided(arguments, line)
 
 

@@ -57,6 +57,8 @@ class Settings:
     """File, readable by you alone, that holds the passphrase of the key file; empty: it is asked for."""
     audit_key: str = ""
     """File of the key that signs the audit of an engine started from here; empty: one for the cell beside this file."""
+    runbooks: tuple[str, ...] = ()
+    """Folders with runbooks of an engine started from here, besides those that are built in; absolute paths."""
     audit_anchors: str = ""
     """Where checkpoints of the audit are remembered, as "syslog, file:/mnt/other/muster.notes"."""
     socket_group: str = ""
@@ -184,6 +186,8 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 def _parsed(text: str, kind: type) -> Any:
     """Environment text as the key's type; text that does not fit is left for `_checked` to refuse."""
+    if kind is tuple:
+        return [part for part in text.split(os.pathsep) if part]
     if kind is bool:
         return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}.get(text.lower(), text)
     if kind in (float, int):
@@ -205,8 +209,16 @@ def _checked(key: str, value: Any, where: str) -> Any:
     kind = types[key]
     if kind is float and type(value) is int:
         value = float(value)
+    if kind is tuple and type(value) is list and all(isinstance(part, str) for part in value):
+        value = tuple(value)
     if type(value) is not kind:
-        wanted = {bool: "true or false", float: "a number", int: "a whole number", str: "text"}[kind]
+        wanted = {
+            bool: "true or false",
+            float: "a number",
+            int: "a whole number",
+            str: "text",
+            tuple: "a list of texts",
+        }[kind]
         raise SpecError(where, f"'{key}' is {value!r}", f"Give {wanted}")
     if isinstance(value, float):
         check_speed(value, where)

@@ -200,6 +200,7 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
         "keep": _retention(settings),
         "audit_key": audit_key_path(settings, name, paths),
         "anchors": anchors_of(settings.audit_anchors),
+        "runbooks": folders_of(settings),
     }
     if arguments.demo:
         from console import demo
@@ -220,6 +221,15 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
     check_speed(settings.speed, "--speed")
     now_ms = time.time_ns() // 1_000_000
     return Served(**shared, speed=settings.speed, start_ms=now_ms, keep_up=settings.speed == 1, cell=cell)
+
+
+def folders_of(settings: Settings) -> tuple[Path, ...]:
+    """Folders with runbooks. Raises SpecError for one that would mean another folder in another process."""
+    folders = tuple(Path(folder).expanduser() for folder in settings.runbooks)
+    for folder in folders:
+        if not folder.is_absolute():
+            raise SpecError("runbooks", f"{str(folder)[:80]!a} is no absolute path", "Begin it with / or ~")
+    return folders
 
 
 def _retention(settings: Settings) -> Retention:

@@ -16,7 +16,7 @@ from engine.errors import MusterError, NotFoundError, SpecError
 from engine.query import COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from textual.events import Key
     from textual.timer import Timer
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from engine.model import WorkloadSpec
     from engine.query import Kind
 
+ONE = ("workload", "node", "proposal", "runbook", "record")
+"""Pages of one thing, whose id stands behind their name."""
+NARROWED = ("forecast", "proposals", "audit")
+"""Pages that may be narrowed down by what stands behind their name."""
 READ_FIRST = ("approve", "break_glass")
 """What is done with a proposal once its page was read to the end of the plan."""
 DECISIONS = (
@@ -87,7 +91,7 @@ class Steering:
             "eta": lambda: self._on_page("ask_eta"),
             "act_on": self.act_on,
             "reject": self.reject_chosen,
-            "run": lambda: self._on_page("compose_run"),
+            "run": self.run_chosen,
             "verify": lambda: self._on_page("verify"),
         }
         self._deeds |= {name: partial(self.decide, name) for name in DECISIONS}
@@ -125,7 +129,7 @@ class Steering:
         """Ask the engine now, also when the next try to reach it would come later."""
         self._app.feed.retry_now()
         if self._app.navigator.current is not None:
-            self._app.navigator.current.reload()
+            self._app.navigator.current.look_again()
 
     def copy(self) -> None:
         pane = self._app.navigator.current
@@ -237,24 +241,50 @@ class Steering:
             self._app.say(f"read {proposal_id} to its end, then {key_label(self._app.actions[deed].keys[0])}")
             return
 
-        async def do() -> None:
+        async def decided() -> str:
             from console import deciding
 
+            do = getattr(deciding, deed)
+            if not on_its_page:
+                found = await in_thread(lambda: self._app.client().proposal(proposal_id))
+                return cast("str", await do(self._app, found))
+            pane = cast("ProposalPane", current)
+            shown = pane.chosen()
+            assert shown is not None, "its id is known"
+            if deed not in READ_FIRST:
+                return cast("str", await do(self._app, shown))
+            pane.refuse_unread()
+            return cast("str", await do(self._app, shown, pane.plan_width))
+
+        self._told(decided)
+
+    # --- runbooks
+
+    def run_chosen(self) -> None:
+        """Ask for the inputs of the runbook that is chosen, one a line, then go on as if they had been typed."""
+        from console.running import ask_inputs
+
+        target = next(iter(self._app.context().targets), None)
+        if target is not None:
+            self._told(lambda: ask_inputs(self._app, target.id))
+
+    def _run_typed(self, line: str) -> None:
+        """Raises SpecError."""
+        from console.runbook_text import request_words
+        from console.running import run
+
+        try:
+            name, inputs = request_words(line)
+        except ValueError as error:
+            raise SpecError("", str(error), "Write :run ID node=n1") from None
+        self._told(lambda: run(self._app, name, inputs))
+
+    def _told(self, deed: Callable[[], Awaitable[str]]) -> None:
+        """Do it beside the page and tell what came of it."""
+
+        async def do() -> None:
             try:
-                if on_its_page:
-                    pane = cast("ProposalPane", current)
-                    kept = pane.detail
-                    assert kept is not None, "its id is known"
-                    if deed in READ_FIRST:
-                        pane.refuse_unread()
-                        told = await getattr(deciding, deed)(self._app, kept.proposal, pane.plan_width)
-                    elif deed == "ask_again":
-                        told = await deciding.ask_again(self._app, kept.proposal, kept.caller)
-                    else:
-                        told = await getattr(deciding, deed)(self._app, kept.proposal)
-                else:
-                    found = await in_thread(lambda: self._app.client().proposal(proposal_id))
-                    told = await getattr(deciding, deed)(self._app, found)
+                told = await deed()
             except MusterError as error:
                 self._app.report(error)
             else:
@@ -270,16 +300,14 @@ class Steering:
         command = parse_command(line, list(self._app.actions.values()))
         action, argument = command.action, command.argument
         if action.id == "run":
-            self._run_runbook(argument)
+            self._run_typed(argument)
         elif action.argument == "flags":
             self._propose(action, argument)
         elif action.mutates:
             self._act(action, tuple(argument.split()))
         elif action.id == "open":
             self._app.run_worker(self._open_any(argument), exclusive=True, group="open")
-        elif action.id in ("workload", "node", "proposal", "runbook"):
-            self._app.navigator.drill(action.id, argument)
-        elif action.id in ("forecast", "proposals", "audit") and argument:
+        elif action.id in ONE or (action.id in NARROWED and argument):
             self._app.navigator.drill(cast("ScreenName", action.id), argument)
         elif action.id in DECISIONS and action.id != "reject":
             self._decide_on(argument, action.id)

@@ -16,7 +16,18 @@ from console.moments import Now, clock_of, moment_ms
 from engine.errors import MusterError, SpecError
 from engine.measures import duration_ms, shown
 from engine.model import BurstSpec, QueueSpec, ReservationSpec
-from runbooks.plan import Act, ActionName, Canary, Note, Proposal, QueueChange, Request, RequestChange, StepRequest, asks
+from runbooks.plan import (
+    Act,
+    ActionName,
+    Canary,
+    Note,
+    Proposal,
+    QueueChange,
+    Request,
+    RequestChange,
+    StepRequest,
+    asks,
+)
 
 if TYPE_CHECKING:
     from console.actions import Action
@@ -89,14 +100,6 @@ def wanted(client: Client, name: str, arguments: argparse.Namespace, reason: str
             return asks(action, ("autoscaler",), reason, scaling=settings_change(arguments))
         case "set_policy":
             return asks(action, (arguments.policy,), reason)
-        case "move" | "set_priority":
-            return client.propose(asks(action, tuple(arguments.ids), reason, to=arguments.to))
-        case "scale_pool":
-            return client.propose(asks(action, (arguments.pool,), reason, nodes=arguments.nodes))
-        case "canary":
-            return client.propose(canary(client, arguments, reason))
-        case "notify" | "open_review":
-            return client.propose(asks(action, tuple(arguments.ids), reason, note=Note(text=arguments.text)))
         case "consolidate":
             from console.fragmentation import moves_of, request_of
 
@@ -108,21 +111,9 @@ def wanted(client: Client, name: str, arguments: argparse.Namespace, reason: str
         case "notify" | "open_review":
             return asks(action, tuple(arguments.ids), reason, note=Note(text=arguments.text))
         case "canary":
-            ids = tuple(arguments.ids) if arguments.order else (*arguments.ids, client.overview().cell)
-            return asks(action, ids, reason, canary=canary(arguments))
+            return canary(client, arguments, reason)
         case _:
             return asks(action, tuple(arguments.ids), reason)
-
-
-def canary(arguments: argparse.Namespace) -> Canary:
-    """Raises SpecError naming the flag."""
-    return Canary(
-        order=arguments.order,
-        policy=arguments.to_policy,
-        window_ms=_duration(arguments.window, "--window"),
-        worst_permille=round(arguments.worst * 1000),
-        least_starts=arguments.least_starts,
-    )
 
 
 async def finish(app: MusterApp, action: Action, ask: Callable[[], Proposal], shell: str) -> str:

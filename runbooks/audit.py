@@ -99,15 +99,20 @@ _KEPT = "(SELECT coalesce(max(last), 0) FROM audit_segment)"
 _TRIGGERS = tuple(
     f"CREATE TRIGGER IF NOT EXISTS {table}_keeps_{when.split()[0].lower()} BEFORE {when} "
     f"BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END"
-    for table, whens in (
-        ("audit_record", ("UPDATE ON audit_record", f"DELETE ON audit_record WHEN OLD.seq > {_KEPT}")),
-        ("audit_checkpoint", ("UPDATE ON audit_checkpoint", f"DELETE ON audit_checkpoint WHEN OLD.size >= {_KEPT}")),
-        ("audit_private", ("UPDATE ON audit_private",)),
-        ("audit_key", ("UPDATE ON audit_key", "DELETE ON audit_key")),
-        ("audit_segment", ("UPDATE ON audit_segment", "DELETE ON audit_segment")),
-        ("audit_log", ("UPDATE ON audit_log", "DELETE ON audit_log")),
+    for table, key, delete_when in (
+        ("audit_record", "seq", f"OLD.seq > {_KEPT}"),
+        ("audit_checkpoint", "size", f"OLD.size >= {_KEPT}"),
+        ("audit_private", "ref", "false"),
+        ("audit_key", "seq", "true"),
+        ("audit_segment", "last", "true"),
+        ("audit_log", "id", "true"),
     )
-    for when in whens
+    for when in (
+        f"UPDATE ON {table}",
+        f"DELETE ON {table} WHEN {delete_when}",
+        # `INSERT OR REPLACE` deletes without asking the trigger for that.
+        f"INSERT ON {table} WHEN EXISTS (SELECT 1 FROM {table} WHERE {key} = NEW.{key})",
+    )
 )
 
 _NEWEST = select(record_table.c.seq, record_table.c.hash).order_by(record_table.c.seq.desc()).limit(1)

@@ -7,6 +7,7 @@ quantity and a given one, and times from now (`runbooks.acts`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from engine.control import Engine
 
 MOST_NEAR = 3
+WHOLE = re.compile(r"-?[0-9]{1,18}")
 MOST_CHECKS = 16
 """Before, or after, one step, once each object of a list has its own."""
 Value = str | int | tuple[str, ...]
@@ -168,7 +170,7 @@ class Inputs:
 
     def _one(self, name: str, spec: Input, text: str) -> str | int:
         value: str | int = text
-        if spec.type == "int" and text.lstrip("-").isascii() and text.lstrip("-").isdigit() and len(text) < 19:
+        if spec.type == "int" and WHOLE.fullmatch(text):
             value = int(text)
         why = why_not_value(spec, value)
         if why:
@@ -274,9 +276,8 @@ class Inputs:
     def _some(what: str, value: Value) -> Value:
         """Raises RefusedError for what is empty: it must not come to mean anything else."""
         if not value:
-            raise RefusedError(
-                f"there are no {what}" if what.endswith("s") else f"the {what} is not known", "Look at it"
-            )
+            known = f"there are no {what}" if isinstance(value, tuple) else f"the {what} is not known"
+            raise RefusedError(known, "Nothing to act on")
         return value
 
     def has_no_targets(self, step: StepLine) -> bool:

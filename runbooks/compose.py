@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from engine.errors import RefusedError, SpecError
+from engine.model import MAX_QUANTITY, check_id
 from runbooks import blast, catalog, inverse, readings, simulation, wording
 from runbooks.books import Words
-from runbooks.checks import evaluate
+from runbooks.checks import Check, check_well_formed, evaluate, vacuous
 from runbooks.identity import Scope
 from runbooks.plan import TIERS, Blast, Limits, Request, Simulated, Step, StepRequest, Tier
 
@@ -22,7 +24,8 @@ MAX_STEPS = 32
 MAX_CHECKS = 16
 """Before, and after, one step."""
 MAX_REASON = 500
-MAX_STEP_ID = 64
+MAX_EVIDENCE = 64
+SHA256 = re.compile("[0-9a-f]{64}")
 
 
 class Composed(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,10 +94,37 @@ def check_request(request: Request) -> None:
     readings.check_text(request.reason, "reason", MAX_REASON)
     readings.check_text(request.requester, "requester", readings.MAX_PERSON)
     for i, step in enumerate(request.steps):
-        readings.check_text(step.id, f"steps[{i}].id", MAX_STEP_ID)
+        if step.id:
+            # It is shown before what the step does, so it must not be able to say anything itself.
+            check_id(step.id, f"steps[{i}].id")
         for field in ("pre", "verify"):
-            if len(getattr(step, field)) > MAX_CHECKS:
+            checks = getattr(step, field)
+            if len(checks) > MAX_CHECKS:
                 raise SpecError(f"steps[{i}].{field}", "has too many checks", f"Give at most {MAX_CHECKS}")
+            for k, check in enumerate(checks):
+                check_check(check, f"steps[{i}].{field}[{k}]")
+    if len(request.evidence) > MAX_EVIDENCE:
+        raise SpecError("evidence", f"{len(request.evidence):,} are given", f"Give at most {MAX_EVIDENCE}")
+    for i, one in enumerate(request.evidence):
+        check_id(one.id, f"evidence[{i}].id")
+        if SHA256.fullmatch(one.sha256) is None:
+            raise SpecError(f"evidence[{i}].sha256", "is not a SHA-256 in hex", "Give 64 digits, a-f in lower case")
+    for field in request.limits.__struct_fields__:
+        most = getattr(request.limits, field)
+        if most is not None and not 0 <= most <= MAX_QUANTITY:
+            raise SpecError(f"limits.{field}", f"{most} is out of range", f"Give 0 to {MAX_QUANTITY}")
+
+
+def check_check(check: Check, where: str) -> None:
+    """Raises SpecError for a check that could not be looked at when its time has come, or that cannot fail."""
+    check_well_formed(check, where)
+    if check.of:
+        check_id(check.of, f"{where}.of")
+    if isinstance(check.value, int) and abs(check.value) > MAX_QUANTITY:
+        raise SpecError(f"{where}.value", f"{check.value} is out of range", f"Give at most {MAX_QUANTITY}")
+    says_nothing = vacuous(check)
+    if says_nothing:
+        raise SpecError(where, f"is {says_nothing}", "Ask something that may be otherwise")
 
 
 def resolve(source: Engine, asked: StepRequest, number: int) -> tuple[Step, list[str], list[str]]:

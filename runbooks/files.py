@@ -45,11 +45,21 @@ def file_of(path: Path, built_in: bool = False) -> File:
     source = BUILT_IN if built_in else str(path)
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(handle, "rb") as file:
+        try:
             about = os.fstat(handle)
-            if not stat.S_ISREG(about.st_mode):
-                return File(path.name, source, "", b"", "is no regular file")
-            account = "" if built_in else f"unix:{about.st_uid}"
-            return File(path.name, source, account, file.read(MOST_BYTES + 1), "")
+            regular = stat.S_ISREG(about.st_mode)
+            data = _bytes(handle) if regular else b""
+        finally:
+            os.close(handle)
     except OSError as error:
         return File(path.name, source, "", b"", f"cannot be read ({error.strerror})")
+    account = "" if built_in else f"unix:{about.st_uid}"
+    return File(path.name, source, account, data, "" if regular else "is no regular file")
+
+
+def _bytes(handle: int) -> bytes:
+    """At most one byte more than a runbook may have."""
+    found = b""
+    while len(found) <= MOST_BYTES and (part := os.read(handle, MOST_BYTES + 1 - len(found))):
+        found += part
+    return found

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from engine.errors import SpecError
+from runbooks.amounts import utc
 from runbooks.identity import Scope
 from runbooks.plan import TIERS, Tier
 
@@ -63,6 +64,15 @@ def holds(spec: FreezeSpec, at_ms: int, tier: Tier, touched: Scope) -> bool:
     except SpecError:
         return True
     return any(_holds_weekly(window, zone, at_ms) for window in windows)
+
+
+def freeze_words(spec: FreezeSpec) -> str:
+    """As in "T2 and above on pools h100, fri 16:00 - mon 08:00 (Europe/Berlin)"."""
+    tiers = "everything" if spec.tier == "T0" else spec.tier if spec.tier == "T3" else f"{spec.tier} and above"
+    where = "" if spec.scope == Scope() else f" on {spec.scope.words()}"
+    if spec.from_ms is not None and spec.until_ms is not None:
+        return f"{tiers}{where}, {utc(spec.from_ms)} - {utc(spec.until_ms)}"
+    return f"{tiers}{where}, {' and '.join(spec.weekly)} ({spec.zone})"
 
 
 def check_freeze(spec: FreezeSpec, where: str = "freeze") -> None:

@@ -212,6 +212,7 @@ class Gate:
         why_not = policy.may(in_force, actor, "propose", plan.tier, composed.scope, owner=self.policies.owner)
         if why_not:
             rules = (why_not, *rules)
+        rules = (*rules, *unknown_channels(in_force, plan))
         if rules:
             note = "; ".join(rules)
             row = books.move(
@@ -736,6 +737,30 @@ def origin_of(actor: Actor, request: Request, runbook: RunbookRef | None) -> Ori
     return "person" if runbook is None else "runbook"
 
 
+def requester_of(in_force: Policy, requester: str) -> str:
+    """The subject for whom it is written. Raises SpecError for somebody whom a policy that names people does not know:
+    they do not count as a voter, so it must be clear who they are."""
+    named = f"person:{requester}"
+    if any(person.subject == named for person in in_force.people):
+        return named
+    known = {person.subject for person in in_force.people} | {service.subject for service in in_force.services}
+    known |= {account for person in in_force.people for account in person.accounts}
+    if not requester or not in_force.people or requester in known:
+        return requester
+    raise SpecError("requester", f"{requester!a} is nobody in the policy", "Give a person of it, or leave it out")
+
+
+def unknown_channels(in_force: policy.Policy, plan: Plan) -> tuple[str, ...]:
+    """Why its messages could not go out: they go to channels that the policy names, and nowhere else."""
+    known = {name for name, _ in in_force.channels}
+    named = {id_: None for step in plan.steps if step.act.action == "notify" for id_ in step.act.targets}
+    return tuple(
+        f"the policy names no channel {id_} (it names {', '.join(sorted(known)) or 'none'})"
+        for id_ in named
+        if id_ not in known
+    )
+
+
 def plan_of(
     row: Row,
     actor: Actor,
@@ -753,7 +778,7 @@ def plan_of(
         proposal=row.id,
         revision=row.revision,
         author=Party(subject=actor.subject, kind=actor.kind, account=actor.account, signed=actor.signed),
-        requester=request.requester,
+        requester=requester_of(in_force, request.requester),
         origin=origin,
         reason=reason,
         steps=composed.steps,

@@ -85,6 +85,11 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             return True
         return any(set(a).intersection(b) for a, b in zip(mine, theirs, strict=True))
 
+    def words(self) -> str:
+        """As in "pools h100; tenants prod"; "the cell" for all of it."""
+        parts = zip(("pools", "queues", "tenants"), self._parts(), strict=True)
+        return "; ".join(f"{what} {', '.join(names)}" for what, names in parts if names) or "the cell"
+
     def _parts(self) -> tuple[tuple[str, ...], ...]:
         return (self.pools, self.queues, self.tenants)
 

@@ -21,6 +21,7 @@ from runbooks.keys import DecisionKind, decision_bytes, public_key, verify
 from runbooks.plan import Party
 from runbooks.policy import BUILT_IN, TEAM, Policy, Tally, Vote, holders, may, tally
 from runbooks.policy_changes import CHANGE_EXPIRY_MS, bindings, change_need, changes, check_successor
+from runbooks.policy_edit import text_of
 from runbooks.policy_file import check_policy, read_policy
 from runbooks.policy_shown import Candidate, PolicyChange, PolicyVote
 from runbooks.policy_tables import BOUND, CANDIDATE, CELL, CHANGE_VOTE, FREEZE, METADATA, NONCE, VERSION
@@ -213,7 +214,8 @@ class Policies:
 
     def propose(self, actor: Actor, change: PolicyChange) -> Candidate:
         """Put another policy to the vote. Raises SpecError for one that may not be, and RefusedError."""
-        return self._propose(actor, self.read(change.text, change.built_in), _bytes(change.text), change.signed)
+        new = self.read(change.text, change.built_in)
+        return self._propose(actor, new, _bytes(change.text or text_of(new)), change.signed)
 
     def read(self, text: str, built_in: str = "") -> Policy:
         """The policy of a file; or the rules and limits of a built-in one, for the people, services, freezes and
@@ -327,10 +329,13 @@ class Policies:
         now_ms = self.clock()
         return tuple(self._shown(connection, row) for row in rows if not _expired(row.at_ms, now_ms))
 
-    def text(self, connection: Connection) -> bytes:
-        """The file of the policy in force as it was handed in; empty for one that is built in."""
+    def text(self, connection: Connection) -> str:
+        """The file of the policy in force as it was handed in; of one that is built in, a file that says the same."""
         newest = select(VERSION.c.text).order_by(VERSION.c.seq.desc()).limit(1)
-        return bytes(self._prepared(connection).execute(newest).scalar() or b"")
+        kept = self._prepared(connection).execute(newest).scalar()
+        if kept is not None:
+            return bytes(kept).decode("utf-8", "replace")
+        return text_of(msgspec.structs.replace(self._default, version=max(1, self._default.version)))
 
     def _put_in_force(
         self, connection: Connection, row: Any, old: Policy, new: Policy, who: Actor, now_ms: int
@@ -386,13 +391,13 @@ class Policies:
         return tally(now, votes, author, "", change_need(now), owner=self.owner)
 
     def _shown(self, connection: Connection, row: Any) -> Candidate:
-        now = self.current(connection)
         new = self._new(row)
         based_on = self.get(connection, row.based_on)
+        waits = row.state == "awaiting"
+        now = self.current(connection) if waits else based_on
         need = change_need(now)
         votes = self._votes(connection, row.number)
         counted = self._tally(now, row, votes)
-        waits = row.state == "awaiting"
         return Candidate(
             id=f"policy-{row.number}",
             revision=new.version,

@@ -312,8 +312,13 @@ def may(
             return f"{named(actor)} is neither an admin nor an operator on call"
     if held.intersection(wanted):
         return ""
-    known = " in this part of the cell" if person_of(policy, actor) is not None and scope != WHOLE else ""
-    return f"{named(actor)} is not {_either(wanted)}{known}"
+    person = person_of(policy, actor)
+    known = " in this part of the cell" if person is not None and scope != WHOLE else ""
+    shared = [each.id for each in holders(policy, actor.account)] if person is None and actor.kind == "human" else []
+    whose = f": it is shared by {', '.join(shared)}, so say who you are with --as" if len(shared) > 1 else ""
+    if actor.kind == "human":
+        wanted = tuple(role for role in wanted if role != "drafter")
+    return f"{named(actor)} is not {_either(wanted)}{known}{whose}"
 
 
 def named(actor: Actor) -> str:

@@ -8,7 +8,6 @@ import msgspec
 
 from engine.errors import SpecError
 from runbooks.amounts import span
-from runbooks.identity import Scope
 from runbooks.keys import public_key
 from runbooks.limits import PolicyLimits
 from runbooks.plan import TIERS
@@ -110,21 +109,15 @@ def _people(old: Policy, new: Policy, found: list[Change]) -> None:
 def _rights(person: Person | None) -> set[str]:
     if person is None:
         return set()
-    scoped = {f"{role} of {scope_words(grant.scope)}" for grant in person.scoped for role in grant.roles}
+    scoped = {f"{role} of {grant.scope.words()}" for grant in person.scoped for role in grant.roles}
     keys = {f"key {public_key(line).fingerprint[:19]}…" for line in person.keys}
     return {*person.roles, *scoped, *person.accounts, *keys, *(("on call",) if person.on_call else ())}
 
 
-def scope_words(scope: Scope) -> str:
-    """As in "pools h100; tenants prod"."""
-    parts = msgspec.structs.asdict(scope)
-    return "; ".join(f"{what} {', '.join(names)}" for what, names in parts.items() if names) or "the cell"
-
-
 def _rules(old: Policy, new: Policy, found: list[Change]) -> None:
     for tier in TIERS:
-        was = {scope_words(rule.scope): rule for rule in old.rules if rule.tier == tier}
-        now = {scope_words(rule.scope): rule for rule in new.rules if rule.tier == tier}
+        was = {rule.scope.words(): rule for rule in old.rules if rule.tier == tier}
+        now = {rule.scope.words(): rule for rule in new.rules if rule.tier == tier}
         for where in sorted(was.keys() | now.keys()):
             before, after = was.get(where), now.get(where)
             of = tier if where == "the cell" else f"{tier} on {where}"

@@ -472,6 +472,11 @@ def _check_count(given: Any, most: int, where: str) -> None:
         raise SpecError(where, f"has {len(given):,}", f"At most {most}")
 
 
+def listing(names: list[str]) -> str:
+    """As in "alice, bob and carol"."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
 def notes(policy: Policy) -> tuple[str, ...]:
     """What whoever puts it in force should know, though it is allowed."""
     found: list[str] = []
@@ -495,7 +500,7 @@ def notes(policy: Policy) -> tuple[str, ...]:
             found.append(f"{person.id} has neither an account nor a key and can do nothing.")
     shared = {a for p in policy.people for a in p.accounts if sum(a in q.accounts for q in policy.people) > 1}
     for account in sorted(shared):
-        who = " and ".join(p.id for p in policy.people if account in p.accounts)
+        who = listing([p.id for p in policy.people if account in p.accounts])
         found.append(f"{account} is shared by {who}: each must say who they are (--as) and sign.")
     if sum("admin" in p.roles for p in policy.people) == 1:
         found.append("There is one admin: should their key be lost, see docs/approval.md.")

@@ -123,4 +123,4 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
     """What putting another policy in force needs."""
     candidates: tuple[Candidate, ...]
     text: str
-    """The file it came from; empty for one that is built in."""
+    """The file it came from; of one that is built in, a file that says the same."""

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, select
 
 from engine.money import usd
-from runbooks.amounts import span, utc
+from runbooks.amounts import span
 from runbooks.freezes import Freeze, FreezeSpec, holds
 from runbooks.identity import OWNER, WHOLE, Actor, Scope
 from runbooks.limits import PolicyLimits
 from runbooks.plan import TIERS
 from runbooks.policy import Need, Person, Policy, fingerprints, holders, need, roles
-from runbooks.policy_changes import change_need, changes, scope_words
-from runbooks.policy_file import notes
+from runbooks.policy_changes import change_need, changes
+from runbooks.policy_file import listing, notes
 from runbooks.policy_shown import Caller, PolicyCheck, PolicyView
 from runbooks.policy_tables import VERSION
 
@@ -33,7 +33,7 @@ def two_people(policy: Policy, owner: str = OWNER) -> str:
             "nothing of T2 or T3 can be approved, because nobody else can vote. Name people, or use solo."
         )
     shared = [
-        f"{' and '.join(person.id for person in mine)} share {account}"
+        f"{listing([person.id for person in mine])} share {account}"
         for account in sorted({account for person in policy.people for account in person.accounts})
         if len(mine := holders(policy, account)) > 1
     ]
@@ -117,7 +117,7 @@ def _view(policies: Policies, connection: Connection) -> PolicyView:
         notes=notes(policy),
         change_need=need_of_change(policy, policies.owner),
         candidates=policies.candidates(connection),
-        text=policies.text(connection).decode("utf-8", "replace"),
+        text=policies.text(connection),
     )
 
 
@@ -129,15 +129,6 @@ def freeze_lines(policies: Policies, connection: Connection, now_ms: int) -> lis
         Freeze(spec=spec, by=by, holds=holds(spec, now_ms, "T3", spec.scope))
         for spec, by in (*((spec, "") for spec in policy.freezes), *mine)
     ]
-
-
-def freeze_words(spec: FreezeSpec) -> str:
-    """As in "T2 and above on pools h100, fri 16:00 - mon 08:00 (Europe/Berlin)"."""
-    tiers = "everything" if spec.tier == "T0" else spec.tier if spec.tier == "T3" else f"{spec.tier} and above"
-    where = "" if spec.scope == WHOLE else f" on {scope_words(spec.scope)}"
-    if spec.from_ms is not None and spec.until_ms is not None:
-        return f"{tiers}{where}, {utc(spec.from_ms)} - {utc(spec.until_ms)}"
-    return f"{tiers}{where}, {' and '.join(spec.weekly)} ({spec.zone})"
 
 
 def limits_words(limits: PolicyLimits) -> tuple[tuple[str, str], ...]:
@@ -179,12 +170,12 @@ def _rules_words(policy: Policy) -> list[tuple[str, str]]:
     for rule in policy.rules:
         if rule.scope != WHOLE:
             needs = need_words(need(policy, rule.tier, "person", rule.scope))
-            found.append((f"{rule.tier} on {scope_words(rule.scope)}", needs))
+            found.append((f"{rule.tier} on {rule.scope.words()}", needs))
     return found
 
 
 def _person_words(person: Person) -> tuple[str, ...]:
-    scoped = [f"{'+'.join(grant.roles)} of {scope_words(grant.scope)}" for grant in person.scoped]
+    scoped = [f"{'+'.join(grant.roles)} of {grant.scope.words()}" for grant in person.scoped]
     keys = sorted(fingerprints_of(person))
     return (
         person.id,

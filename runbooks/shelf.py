@@ -330,6 +330,7 @@ class Shelf:
             source=read.file.source,
             sha256=read.sha256,
             problems=len(read.problems),
+            signed=self._need(self._policies.current(connection)).signed,
         )
 
     @staticmethod

@@ -39,6 +39,8 @@ class RunbookLine(msgspec.Struct, frozen=True, kw_only=True):
     """"built in", or the path of the file."""
     sha256: str
     problems: int = 0
+    signed: bool = False
+    """A vote on it must be signed."""
 
 
 class InputLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +82,7 @@ class RunbookRun(msgspec.Struct, frozen=True, kw_only=True):
     when: tuple[Finding, ...]
     applies: bool
     inputs: tuple[Chosen, ...]
-    skipped: tuple[str, ...]
+    skipped: tuple[str, ...] = ()
     """Steps that have nothing to act on."""
     dry_run: bool
     proposal: Proposal | None = None

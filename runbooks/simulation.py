@@ -35,12 +35,14 @@ class Trial:
         self._special: list[Effect] = []
         self._moved: set[str] = set()
         self._lost: dict[str, list[tuple[Action, Target]]] = {}
+        self._acted = False
 
     def do(self, row: Action, act: Act, touched: list[Target]) -> None:
         """Raises RefusedError when the engine refuses it there. `touched` are the targets and what it stops besides."""
         fork = self.fork
         if row.command is None:
             return
+        self._acted = True
         excess, spent = over(fork, act), spending(fork, row, act)
         fragments = fragmented(fork.overview()) if act.moves else ""
         fork.command(catalog.command(act))
@@ -57,7 +59,9 @@ class Trial:
             self._lost.setdefault(LOSERS.get(row.name, "Requeued"), []).extend(stops)
 
     def effects(self) -> tuple[Effect, ...]:
-        """What all of it has changed."""
+        """What all of it has changed; nothing where nothing was done to the cell."""
+        if not self._acted:
+            return ()
         effects = compare(self._before, self.fork.overview()) + self._special
         for label, stops in self._lost.items():
             by_id = {target.id: (row, target) for row, target in stops}

@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 USAGE, CHAIN, CHECKPOINT, TRUNCATED, SIGNATURE = 2, 3, 4, 5, 6
 FIRST_LINK = bytes(32)
@@ -111,12 +111,20 @@ def _utf16(text: str) -> bytes:
     return text.encode("utf-16-be")
 
 
+_in_order: set[tuple[str, ...]] = set()
+"""Keys of objects that are known to be in order: few kinds of them make up a log."""
+
+
 def _strict_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key twice")
-    if (names := list(found)) != sorted(names) and names != sorted(names, key=_utf16):
-        raise ValueError("keys out of order")
+    names = tuple(found)
+    if names not in _in_order or len(names) != len(pairs):
+        if len(names) != len(pairs):
+            raise ValueError("a key twice")
+        if names != tuple(sorted(names, key=_utf16)):
+            raise ValueError("keys out of order")
+        if len(_in_order) < 1_000:
+            _in_order.add(names)
     return found
 
 
@@ -127,6 +135,33 @@ def _no_float(text: str) -> Any:
 _decoder = json.JSONDecoder(object_pairs_hook=_strict_object, parse_float=_no_float, parse_constant=_no_float)
 _scan: Callable[[str, int], tuple[Any, int]] = _decoder.scan_once  # type: ignore[attr-defined]
 """`raw_decode` without a second look for blanks: that takes as long as the reading."""
+_in_order: set[tuple[str, ...]] = set()
+"""Keys of objects that are known to be in order: few kinds of them make up a log."""
+
+
+def _strict_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    names = tuple(found)
+    if names not in _in_order or len(names) != len(pairs):
+        if len(names) != len(pairs):
+            raise ValueError("a key twice")
+        if names != tuple(sorted(names, key=_utf16)):
+            raise ValueError("keys out of order")
+        if len(_in_order) < 1_000:
+            _in_order.add(names)
+    return found
+
+
+def _no_float(text: str) -> Any:
+    raise ValueError(f"the number {text[:20]}")
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_strict_object, parse_float=_no_float, parse_constant=_no_float)
+_scan: Callable[[str, int], tuple[Any, int]] = _decoder.scan_once  # type: ignore[attr-defined]
+"""`raw_decode` without a second look for blanks: that takes as long as the reading."""
+_scan_plain: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder(
+    parse_float=_no_float, parse_constant=_no_float
+).scan_once  # type: ignore[attr-defined]
 
 
 def parse(body: bytes) -> dict[str, Any]:
@@ -352,13 +387,14 @@ def signed_by(note: Note, key: str) -> bool:
 # -- what is read -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     seq: int
     body: bytes
     hash: bytes
     copies: tuple[Any, ...] = ()
     """What the database says besides of type, subject, proposal and time."""
+    found: dict[str, Any] | None = None
+    """What the body says, where it was parsed already."""
 
 
 @dataclass
@@ -412,7 +448,6 @@ def open_database(path: Path, since: int) -> Source:
     ways = ("mode=ro",) if path.with_name(path.name + "-wal").exists() else ("mode=ro", "mode=ro&immutable=1")
     for way in ways:
         database = sqlite3.connect(f"{path.absolute().as_uri()}?{way}", uri=True, isolation_level=None, timeout=5)
-        database.text_factory = lambda raw: raw.decode("utf-8", "replace")
         try:
             database.execute("BEGIN")
             return _of_database(path, database, since)
@@ -496,13 +531,13 @@ def _rows(database: sqlite3.Connection, after: int) -> Iterator[Record | Note | 
             (after,),
         )
         waiting = notes.fetchone()
-        for seq, body, hash_, *copies in records:
+        for seq, body, hash_, type_, subject, proposal, at_ms in records:
             while waiting is not None and waiting[0] < seq:
                 yield _note(*waiting)
                 waiting = notes.fetchone()
             if type(body) is not bytes or type(hash_) is not bytes:
                 raise Bad(CHAIN, seq, f"record {seq} is not stored as bytes")
-            yield Record(seq, body, hash_, tuple(copies))
+            yield Record(seq, body, hash_, (type_, subject, proposal, at_ms))
         while waiting is not None:
             yield _note(*waiting)
             waiting = notes.fetchone()
@@ -568,9 +603,6 @@ def _strict_object_any_order(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-_RECORD_LINE = re.compile(rb'\{"hash":"([0-9a-f]{64})","record":(\{.*\})\}\n', re.DOTALL)
-
-
 def _lines(file: IO[bytes], kept: dict[str, tuple[bytes, str]]) -> Iterator[Record | Note | list[bytes]]:
     """The lines of a bundle after the first; private texts go into `kept`. Raises Bad."""
     seq, number = None, 1
@@ -578,10 +610,10 @@ def _lines(file: IO[bytes], kept: dict[str, tuple[bytes, str]]) -> Iterator[Reco
         number += 1
         where = f"line {number}" if seq is None else f"line {number}, after record {seq},"
         try:
-            if exact := _RECORD_LINE.fullmatch(line):
-                body, hash_ = exact[2], bytes.fromhex(exact[1].decode())
-                seq = int(parse(body)["seq"])
-                yield Record(seq, body, hash_)
+            if line.startswith(b'{"hash":"') and line[73:84] == b'","record":' and line.endswith(b"}}\n"):
+                record = parse(line[84:-2])
+                seq = int(record["seq"])
+                yield Record(seq, line[84:-2], bytes.fromhex(line[9:73].decode()), (), record)
                 continue
             found = _line(line)
             if "record" in found:
@@ -760,15 +792,16 @@ class _Reading:
         follows = link(self.hash, record.body) == record.hash
         if not self.broken:
             content = self._content(record)
-            if follows:
-                self._take(record, content)
-            else:
+            if not follows:
                 self.broken = record.seq
+            elif content["private"] or content["type"].startswith("audit."):
+                self._take(record, content)
         elif record.seq == self.broken + 1:
             self.replaced = follows
         self.hash = report.hash = record.hash
         self.tree.push(leaf_of(record.hash))
-        self._remember()
+        if self.wanted:
+            self._remember()
         report.last = record.seq
         report.records += 1
 
@@ -776,7 +809,7 @@ class _Reading:
         """What the record says. Raises Bad if it is not what it is kept as."""
         seq = record.seq
         try:
-            found = parse(record.body)
+            found = parse(record.body) if record.found is None else record.found
             said = (found["type"], found["actor"]["subject"], found["proposal"], found["at_ms"])
         except (ValueError, KeyError, TypeError) as error:
             raise Bad(CHAIN, seq, f"record {seq} is not in the form of one: {_plain(str(error))}") from None

@@ -10,6 +10,7 @@ from engine.scaling_report import PoolSize
 from runbooks import sizes
 from runbooks.amounts import amount, hours, listed, size, span, workloads
 from runbooks.catalog import Action, find, loses_work, loss_ms, lost
+from runbooks.inverse import inverse_of
 from runbooks.plan import Act, RequestChange, Target
 from runbooks.specs import differences, kept
 
@@ -54,7 +55,25 @@ def inverse(act: Act, targets: tuple[Target, ...]) -> str:
     """How the plan can be taken back, in a sentence."""
     action = find(act.action)
     them = act.targets[0] if len(act.targets) == 1 else f"the same {len(act.targets)} {action.kind}s"
-    return action.inverse.format(them=them, was=instead(act, targets))
+    said = action.inverse.format(them=them, was=instead(act, targets))
+    if action.name == "set_scaling" and not inverse_of(act, targets):
+        return f"Cannot be undone: {them} did not grow by itself, and cannot be made so again"
+    if action.kind not in ("node", "queue") or action.name == "set_quota" or said.startswith("Cannot"):
+        return said
+    return by_state(act, targets, said)
+
+
+def by_state(act: Act, targets: tuple[Target, ...], said: str) -> str:
+    """The way back where it goes by the state that was shown: `said`, unless that differs from target to target."""
+    back = inverse_of(act, targets)
+    if len(back) == 1 and back[0].targets == act.targets and said.startswith(find(back[0].action).verb):
+        return said
+    rest = said.partition("; ")[2] if act.action in ("drain", "drain_queue") else ""
+    if any(one.action in ("drain", "drain_queue") for one in back):
+        rest = "what runs there by then is stopped"
+    named = " and ".join(f"{find(one.action).verb.lower()} {listed(one.targets)}" for one in back)
+    named = named[:1].upper() + named[1:] if named else "Nothing to undo: out of use as before"
+    return f"{named}; {rest}" if rest else named
 
 
 def instead(act: Act, targets: tuple[Target, ...]) -> str:

@@ -97,6 +97,10 @@ class Pane(Vertical):
     def reload(self) -> None:
         """Ask again. Called only while the pane is in view."""
 
+    def look_again(self) -> None:
+        """Ask again because a person wants it."""
+        self.reload()
+
     def land(self) -> None:
         """Take the focus."""
         first = next((widget for widget in self.query("*") if widget.can_focus), None)

@@ -1,5 +1,5 @@
-"""One proposal: the page on which it is approved. The plan first, from the typed plan alone; then who has voted, how far
-it is, what has changed since; and what people wrote, framed.
+"""One proposal: the page on which it is approved. The plan first, from the typed plan alone; then who has voted, how
+far it is, what has changed since; and what people wrote, framed.
 
 A vote for it is taken once the end of the plan has been on the screen.
 """
@@ -29,7 +29,7 @@ from runbooks.plan import Proposal
 if TYPE_CHECKING:
     from console.app import MusterApp
     from console.client import Client
-    from console.identity import Caller
+    from runbooks.policy_shown import Caller
 
 ASK_S = 2.0
 """How often it is asked anew what nothing else tells: votes change no state of the cell."""
@@ -51,7 +51,7 @@ class ProposalPane(DetailPane[Kept]):
 
     def __init__(self, connect: Connect, proposal_id: str) -> None:
         super().__init__(connect)
-        self._id = proposal_id
+        self._proposal_id = proposal_id
         self._clock: Callable[[], float] = lambda: 0.0
         self._plan_lines = 0
         self._plan_width = 0
@@ -66,7 +66,7 @@ class ProposalPane(DetailPane[Kept]):
 
     @property
     def crumb(self) -> str:
-        return cut(printable(self._id), 32)
+        return cut(printable(self._proposal_id), 32)
 
     @property
     def note(self) -> str:
@@ -97,7 +97,13 @@ class ProposalPane(DetailPane[Kept]):
         return self._plan_width
 
     def refuse_unread(self) -> None:
-        """Raises RefusedError while the end of the plan was not on the screen."""
+        """Raises RefusedError while the end of the plan was not on the screen, and when what is shown is not what the
+        digest is of: a vote would be on something else."""
+        shown = self.detail.proposal if self.detail is not None else None
+        if shown is not None and shown.plan.digest() != shown.digest:
+            raise RefusedError(
+                "the plan that is shown does not have the digest that is shown", "Run muster audit verify"
+            )
         if not self.seen_to_the_end:
             raise RefusedError("the end of the plan was not on the screen yet", "Read on to it (pgdn, G), then vote")
 
@@ -111,7 +117,7 @@ class ProposalPane(DetailPane[Kept]):
     # --- what is shown
 
     def ask(self, client: Client) -> Kept:
-        shown, caller = client.proposal(self._id), client.whoami()
+        shown, caller = client.proposal(self._proposal_id), client.whoami()
         fresh = None
         if shown.stale:
             before = self.detail

@@ -19,7 +19,7 @@ from runbooks.plan import Proposal
 
 if TYPE_CHECKING:
     from console.app import MusterApp
-    from console.identity import Caller
+    from runbooks.policy_shown import Caller
 
 ASK_S = 2.0
 """How often it is asked anew what nothing else tells: votes change no state of the cell."""

@@ -12,6 +12,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterator
 
+import audit_bench
 import cost_bench
 import demand_bench
 import engine_bench
@@ -48,6 +49,7 @@ BENCHES: dict[str, Callable[[], Iterator[Row]]] = {
     "start_estimate": twin_bench.start_estimate,
     "cost": cost_bench.cost,
     "demand": demand_bench.demand,
+    "audit": audit_bench.audit,
     "query": engine_bench.query,
     "heartbeats": heartbeats_bench.heartbeats,
     "replay": engine_bench.replay_kth,

@@ -12,7 +12,7 @@ import msgspec
 from console.client import Health, RuntimeEstimate, refuse_read_only
 from engine.commands import AnyCommand, Receipt
 from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackLine, ShowbackRequest, TenantGoodput
-from engine.errors import MusterError, NotFoundError, RefusedError, UnreachableError
+from engine.errors import MusterError, NotFoundError, RefusedError, SpecError, UnreachableError
 from engine.model import QueueSpec
 from engine.outlook import Ask, Figure, Interval, Outlook, RunStatus, ScoreReport, Start, StartFigure, Unit
 from engine.query import (
@@ -56,11 +56,15 @@ from recommender.quotes import Quantiles, Quote, QuoteOption, QuoteRequest, RunT
 from recommender.recommendations import Recommendation, Recommendations, Simulated, Track
 from recommender.sizes import Need, SizedKind, SizingReport, SizingRequest
 from recommender.suggest import Benefit, Evidence, Suggestion
+from runbooks.audit_pages import AuditPage, AuditPart, AuditQuery, AuditRange, AuditState
 from runbooks.freezes import Freeze, FreezeSpec
 from runbooks.identity import Signed
 from runbooks.plan import Act, Blast, Effect, Outcome, Party, Plan, Proposal, Request, Review, Step, Tier
 from runbooks.plan import Simulated as Fork
 from runbooks.policy import Verdict
+from runbooks.policy_shown import Caller
+from runbooks.shown import Chosen, RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote
+from tests.console import fake_gate
 
 NOW_MS = 1_772_366_400_000
 """2026-03-01 12:00:00 UTC."""
@@ -118,6 +122,9 @@ class FakeClient:
         self.proposed: list[Act] = []
         self.reasons: list[str] = []
         self.kept: dict[str, Proposal] = {}
+        self.me = "person:bob"
+        self.audit_records = 30
+        self.runs_asked: list[RunbookAsk] = []
         self.deeds: list[tuple[str, str]] = []
         """(what was done besides approving, to which proposal)"""
         self.kept_reviews: tuple[Review, ...] = ()
@@ -954,6 +961,72 @@ class FakeClient:
     def thaw(self, name: str) -> None:
         self._answer()
         self.kept_freezes = tuple(kept for kept in self.kept_freezes if kept.spec.name != name)
+
+    def stage(self, number: int = 1, **changes: Any) -> Proposal:
+        """Put a made-up proposal there (see `fake_gate.proposal`)."""
+        made = fake_gate.proposal(number, text=self._text, **changes)
+        self.kept[made.id] = made
+        return made
+
+    def whoami(self) -> Caller:
+        self._answer()
+        return Caller(
+            subject=self.me, kind="human", account="unix:1002", roles=("viewer", "operator", "approver"),
+            cell_id="cell", now_ms=self.now_ms, keys={self.me: ("SHA256:abc",)},
+        )  # fmt: skip
+
+    def runbooks(self) -> tuple[RunbookLine, ...]:
+        self._answer()
+        return fake_gate.shelf(self._text)
+
+    def runbook(self, runbook_id: str) -> RunbookView:
+        found = next((line for line in self.runbooks() if line.id == runbook_id), None)
+        if found is None:
+            raise NotFoundError(f"there is no runbook '{runbook_id}'")
+        return fake_gate.book(found, self._text)
+
+    def run_runbook(self, ask: RunbookAsk) -> RunbookRun:
+        line = self.runbook(ask.id).line
+        if "node" not in ask.inputs:
+            raise SpecError("node", "is missing", "Give --input node=ID")
+        self.runs_asked.append(ask)
+        made = fake_gate.proposal(7, text=self._text) if ask.dry_run else self.stage(7)
+        chosen = (Chosen(name="node", values=(ask.inputs["node"],), source="given"),)
+        return RunbookRun(
+            line=line, when=(fake_gate.finding(),), applies=True, inputs=chosen, skipped=(), dry_run=ask.dry_run,
+            proposal=made,
+        )  # fmt: skip
+
+    def approve_runbook(self, vote: RunbookVote) -> RunbookLine:
+        line = self.runbook(vote.id).line
+        if vote.sha256 != line.sha256:
+            raise RefusedError("the SHA-256 given is not that of the file", "Look at it again")
+        return msgspec.structs.replace(line, status="approved", note=f"by {self.me}")
+
+    def retire_runbook(self, vote: RunbookVote) -> RunbookLine:
+        return msgspec.structs.replace(self.runbook(vote.id).line, status="retired", note=f"by {self.me}")
+
+    def audit_state(self) -> AuditState:
+        self._answer()
+        return AuditState(
+            log="fake", last=self.audit_records, sealed=0, checkpoint="note", covered=self.audit_records - 2,
+            words="able baker charlie delta echo fox golf hotel india juliet kilo lima", key="fake+1+abc",
+            key_file="", anchors=("log",), error="",
+        )  # fmt: skip
+
+    def audit_page(self, query: AuditQuery) -> AuditPage:
+        self._answer()
+        every = fake_gate.records(self.audit_records, self._text)
+        found = [
+            row for row in every
+            if (not query.seq or row.seq == query.seq) and (not query.proposal or row.proposal == query.proposal)
+            and (not query.actor or row.subject == query.actor) and row.type.startswith(query.type)
+        ]  # fmt: skip
+        rows = [row for row in found if not query.before or row.seq < query.before][-query.limit :]
+        return AuditPage(rows=tuple(rows), matched=len(found), last=self.audit_records, sealed=0)
+
+    def audit_part(self, wanted: AuditRange) -> AuditPart:
+        raise RefusedError("you may not export: alice is not an auditor or an admin", "Ask one who may")
 
     def _outcome(self, proposal_id: str, deed: str, state: str) -> Outcome:
         shown = self._moved(proposal_id, state)

@@ -271,9 +271,9 @@ async def test_typing_the_digest_approves_exactly_that_plan() -> None:
         row = here(pilot).table.cursor_row
         dialog = await cancel_first(pilot)
         wrong = "f" if dialog._proposal.digest[0] != "f" else "e"
-        await press(pilot, wrong, *dialog._proposal.digest[:3])
+        await press(pilot, wrong, *dialog._proposal.digest[:5])
         assert client.approved == []
-        await press(pilot, dialog._proposal.digest[3])
+        await press(pilot, dialog._proposal.digest[5])
         await until(pilot, lambda: client.approved == ["P-1"])
         await until(pilot, lambda: "done" in notes(pilot))
         assert row is not None
@@ -324,7 +324,7 @@ async def test_an_engine_lost_behind_an_open_dialog_changes_nothing() -> None:
     async with console(client) as pilot:
         dialog = await cancel_first(pilot)
         client.down = True
-        await press(pilot, *dialog._proposal.digest[:4])
+        await press(pilot, *dialog._proposal.digest[: dialogs.PREFIX])
         await until(pilot, lambda: "not connected" in notes(pilot) or "does not answer" in notes(pilot))
         assert client.approved == []
 
@@ -393,11 +393,11 @@ async def test_read_only_has_no_actions_at_all() -> None:
 
 
 async def test_help_lists_every_action_of_the_page() -> None:
-    async with console(FakeClient(100), size=(120, 120)) as pilot:
+    async with console(FakeClient(100), size=(120, 170)) as pilot:
         await press(pilot, "question_mark")
         assert isinstance(pilot.app.screen, HelpDialog)
         await pilot.pause()
-        text = "\n".join(pilot.app.screen._body.render_line(y).text for y in range(120))
+        text = "\n".join(pilot.app.screen._body.render_line(y).text for y in range(170))
         for action in pilot.app.actions.values():  # type: ignore[attr-defined]
             assert action.title in text, action.id
         await press(pilot, "escape")

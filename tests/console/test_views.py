@@ -7,7 +7,7 @@ import pytest
 from rich.cells import cell_len
 
 from console import cli
-from console.actions import ACTIONS, Context, Target, actions, complete_command, footer, parse_command
+from console.actions import ACTIONS, SCREENS, Context, Target, actions, complete_command, footer, parse_command
 from console.details import Section, graph, node_columns, overview_columns, shrink, workload_columns
 from console.plain import workload_lines
 from console.query import FilterError
@@ -265,10 +265,11 @@ def test_events_newest_first_and_filtered() -> None:
 
 def test_every_row_of_the_registry_is_whole() -> None:
     ids = [action.id for action in ACTIONS]
-    keys = [key for action in ACTIONS for key in action.keys]
     commands = [command for action in ACTIONS for command in action.commands]
     assert len(set(ids)) == len(ids)
-    assert len(set(keys)) == len(keys)
+    for screen in SCREENS:
+        keys = [key for action in ACTIONS if screen in action.screens for key in action.keys]
+        assert len(set(keys)) == len(keys), f"one key, one meaning on {screen}"
     assert len(set(commands)) == len(commands)
     for action in ACTIONS:
         assert action.title
@@ -292,7 +293,7 @@ def test_the_registry_offers_what_the_catalogue_has_at_its_least_tier() -> None:
 
 def test_an_action_is_possible_in_the_screen_exactly_where_the_catalogue_says() -> None:
     for action in actions(read_only=False):
-        if action.targets:
+        if action.targets and action.mutates:
             row, screen = CATALOG[action.id], action.screens[0]
             for state in {state for other in CATALOG.values() if other.kind == row.kind for state in other.states}:
                 reason = action.disabled_reason(Context(screen, action.targets, (Target("x", state),)))

@@ -201,7 +201,7 @@ def random_kills(path: Path, rounds: int) -> Counter[str]:
 
 def some_time(told: Path, rng: random.Random) -> None:
     """Until it works, and then for any time at all."""
-    moment = rng.uniform(0.0, 0.2)
+    moment = rng.uniform(0.0, 0.4)
     while not told.exists():
         time.sleep(0.002)
     time.sleep(moment)  # the random moment itself, not a wait for something

@@ -47,6 +47,7 @@ class Log:
     engine: Engine
     audit: Audit
     clock: Clock
+    closed: bool = False
 
     def add(self, type_: str = "exec.step", count: int = 1, **fields: object) -> int:
         """Append that many records, a second apart; returns the number of the last."""
@@ -85,8 +86,10 @@ class Log:
             asked = AuditRange(**{**wanted, "last": found.last, "after": found.after})  # type: ignore[arg-type]
 
     def close(self) -> None:
-        self.audit.close()
-        self.engine.close()
+        if not self.closed:
+            self.closed = True
+            self.audit.close()
+            self.engine.close()
 
 
 def open_log(path: Path | None, key: CheckpointSigner | None = None, anchors: tuple[Anchor, ...] = ()) -> Log:

@@ -1,0 +1,197 @@
+"""The audit: every record, newest first, how the log stands, and whether it checks. Enter shows one record whole."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from textual import on
+from textual.app import ComposeResult
+
+from console.audit_text import HEADINGS, at, parse_words, record_columns, row_of, state_spans, told
+from console.details import Section
+from console.feed import in_thread
+from console.screens.lines import OneLine, part
+from console.screens.pane import Connect, DetailPane, Pane
+from console.table import WindowTable
+from console.text import printable
+from console.views import Span, Window
+from engine.errors import MusterError, NotFoundError
+from runbooks.audit_pages import MOST_ROWS, AuditQuery, AuditRange, AuditRow, AuditState
+
+if TYPE_CHECKING:
+    from console.client import Client
+
+ASK_S = 2.0
+"""How often it is asked anew what nothing else tells: records change no state of the cell."""
+
+
+class AuditPane(Pane):
+    NAME = "audit"
+
+    def __init__(self, connect: Connect, words: str = "") -> None:
+        super().__init__(connect)
+        self._filter = " ".join(words.split())
+        self._query = parse_words(self._filter)
+        self._window: Window | None = None
+        self._kept: list[AuditRow] = []
+        """Newest first: what was read of the present question from the top on."""
+        self._state: AuditState | None = None
+        self._verifying = False
+        self._head, self._words, self._found = OneLine(""), OneLine(""), OneLine("")
+        self.table = WindowTable()
+
+    def compose(self) -> ComposeResult:
+        yield self._head
+        yield self._words
+        yield self._found
+        yield self.table
+
+    def on_mount(self) -> None:
+        self._found.show([part("  v checks every record and checkpoint", "dim")])
+        self.filter(self._filter)
+        self.set_interval(ASK_S, self._tick)
+
+    @property
+    def filter_text(self) -> str:
+        return self._filter
+
+    @property
+    def note(self) -> str:
+        if self._window is None:
+            return ""
+        count = f"{self._window.matched:,} of {self._window.total:,}" if self._filter else f"{self._window.total:,}"
+        return "  ·  ".join([count, *([f"/{printable(self._filter)}"] if self._filter else []), "newest first"])
+
+    @property
+    def copyable(self) -> str:
+        row = self.table.cursor_row
+        return row.id if row else ""
+
+    def reload(self) -> None:
+        self.table.reload()
+
+    def filter(self, text: str) -> None:
+        """Show other records. Raises FilterError and stays as it is when the filter cannot be read."""
+        self._query = parse_words(text)
+        self._filter = " ".join(text.split())
+        self.table.empty = f"no record matches {self._filter}" if self._filter else "no records yet"
+        self.table.show(HEADINGS, partial(self._rows, self._query))
+
+    def clear_one(self) -> bool:
+        if self._filter:
+            self.filter("")
+            return True
+        return False
+
+    def _tick(self) -> None:
+        if self.display and self.is_attached:
+            self.table.reload()
+
+    def _rows(self, query: AuditQuery, offset: int, limit: int) -> Window:
+        """Called on a thread, one at a time. Pages are asked for by record, not by place: so they are read in order."""
+        client = self.connect()
+        page = client.audit_page(at(query, 0, min(MOST_ROWS, max(limit, 1))))
+        kept = list(reversed(page.rows))
+        if offset and self._kept and kept and self._kept[0].seq <= kept[0].seq:
+            # What is read far down stays where it is while new records come at the top.
+            kept = self._kept
+        while len(kept) < min(offset + limit, page.matched):
+            more = client.audit_page(at(query, kept[-1].seq, MOST_ROWS)).rows
+            if not more:
+                break
+            kept = [*kept, *reversed(more)]
+        self._kept = kept
+        self._state = client.audit_state()
+        rows = [row_of(record) for record in kept[offset : offset + limit]]
+        return Window(offset, rows, page.matched, page.last - page.sealed, page.last, 0)
+
+    @on(WindowTable.Loaded)
+    def _loaded(self, event: WindowTable.Loaded) -> None:
+        self._window = event.window
+        if self._state is not None:
+            head, words = state_spans(self._state)
+            self._head.show(_parts(head))
+            self._words.show(_parts(words))
+        self.post_message(self.Changed())
+
+    @on(WindowTable.LoadFailed)
+    def _load_failed(self, event: WindowTable.LoadFailed) -> None:
+        self.post_message(self.Failed(event.error))
+
+    @on(WindowTable.RowChosen)
+    def _chosen(self, event: WindowTable.RowChosen) -> None:
+        self.post_message(self.Follow(f"record {event.row.id}"))
+
+    async def verify(self) -> None:
+        """Read the whole log and check it here, beside the engine. Raises MusterError."""
+        if self._verifying:
+            return
+        self._verifying = True
+        try:
+            with TemporaryDirectory(prefix="muster-audit-") as folder:
+                path = Path(folder) / "export.jsonl"
+                await self._fetch(path)
+                self._found.show([part("  checking …", "accent")])
+                self._found.show(_parts(await in_thread(partial(_checked, path))))
+        except MusterError:
+            self._found.show([part("  it could not be read, so it was not checked", "warn")])
+            raise
+        finally:
+            self._verifying = False
+
+    async def _fetch(self, path: Path) -> None:
+        client, wanted, count = self.connect(), AuditRange(private=False), 0
+        with path.open("w", encoding="utf-8", newline="") as file:
+            while True:
+                got = await in_thread(partial(client.audit_part, wanted))
+                file.write(got.lines)
+                count += got.lines.count('{"hash":"')
+                self._found.show([part(f"  reading: {count:,} of {got.last:,} records …", "accent")])
+                if not got.after:
+                    return
+                wanted = AuditRange(private=False, last=got.last, after=got.after)
+
+
+def _checked(path: Path) -> list[Span]:
+    """Called on a thread."""
+    from runbooks.verify import Trust, verify
+
+    code, reports = verify([path], Trust())
+    return told(reports, code)
+
+
+def _parts(spans: list[Span]) -> list[tuple[str, str, str]]:
+    return [part(text, tone) for text, tone in spans]
+
+
+class RecordPane(DetailPane[AuditRow]):
+    NAME = "record"
+
+    def __init__(self, connect: Connect, number: str) -> None:
+        super().__init__(connect)
+        self._number = number
+
+    @property
+    def crumb(self) -> str:
+        return f"record {printable(self._number)[:12]}"
+
+    @property
+    def copyable(self) -> str:
+        return self.detail.hash if self.detail else ""
+
+    def ask(self, client: Client) -> AuditRow:
+        number = self._number.replace(",", "")
+        found = client.audit_page(AuditQuery(seq=int(number))).rows if _is_number(number) else ()
+        if not found:
+            raise NotFoundError(f"there is no record '{printable(self._number)[:40]}'", "See :audit")
+        return found[0]
+
+    def columns(self, detail: AuditRow, width: int) -> tuple[list[Section], list[Section]]:
+        return record_columns(detail, width)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and 0 < len(text) < 16 and int(text) > 0

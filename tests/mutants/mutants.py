@@ -1,0 +1,137 @@
+"""Mutants: faults that an attacker would like, each made by hand in one place of the code that trust rests on.
+
+`old` occurs exactly once in the file, else the suite fails: whoever changes such a line says here what its absence would
+be. Where two defences stand behind each other, a mutant of one must be killed by what the other does not show.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    file: str
+    """In runbooks/, without its ending."""
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    """Files of tests/runbooks most likely to kill it, without test_ and their ending."""
+
+
+def never(condition: str) -> tuple[str, str]:
+    """The `if` that starts so is never taken."""
+    keyword, _, rest = condition.strip().partition(" ")
+    assert keyword in ("if", "elif"), condition
+    return condition, condition.replace(f"{keyword} {rest}", f"{keyword} False and {rest}")
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    # -- votes
+    Mutant(
+        "a vote on another digest counts", "gate",
+        *never('if digest != row.digest:\n            return RefusedError(\n                f"the digest given is not that of'),
+        ("gate",),
+    ),
+    Mutant("what does not count is taken as a vote", "gate", *never("if why_not:\n            return RefusedError(f\"your vote"), ("gate_rules",)),
+    Mutant("a yes need not say why", "gate", *never('if verdict == "approve" and need.reason and not comment.strip():'), ("gate_rules",)),
+    Mutant(
+        "votes on another revision count", "standing",
+        "(VOTE.c.number == row.number) & (VOTE.c.revision == row.revision) & (VOTE.c.digest == row.digest)",
+        "VOTE.c.number == row.number", ("gate_rules",),
+    ),
+    Mutant(
+        "votes are counted, not people", "policy", "            counted[subject] = vote",
+        "            counted[f'{subject}#{len(counted)}'] = vote", ("policy",),
+    ),
+    Mutant("one key is several votes", "policy", "return a.key == b.key", "return False", ("policy",)),
+    Mutant("one unsigned account is several votes", "policy", "return a.account == b.account or TCP in (a.account, b.account)", "return False", ("policy",)),
+    Mutant("the author votes", "policy", *never("if subject == subject_of(policy, author.subject, author.account):"), ("policy",)),
+    Mutant("whoever asked for it votes", "policy", *never("if requester and subject == subject_of(policy, requester, requester):"), ("policy",)),
+    Mutant("a service votes", "policy", *never('if vote.kind != "human":\n        return not_human(vote.kind)\n    if vote.verdict'), ("policy",)),
+    Mutant("a role that was taken away still votes", "policy", "    missing = [role for role in need.roles if role not in held]", "    missing: list[Role] = []", ("policy",)),
+    Mutant("a key that was taken away still signs", "policy", *never("if vote.key and vote.key not in fingerprints(policy, subject):"), ("policy",)),
+    Mutant("an unsigned vote counts", "policy", *never("if need.signed and not vote.key:"), ("policy",)),
+    Mutant("two from one account are two without their keys", "policy", *never("if shares_account(policy, vote.account, author, requester) and not (vote.key and author.signed):"), ("policy",)),
+    Mutant("a machine's draft is for its requester to approve", "policy", *never('if machine and policy.mode != "solo":'), ("policy",)),
+    Mutant("a policy goes below the floors", "policy", 'return (SOLO_FLOORS if policy.mode == "solo" else FLOORS)[tier]', "return SOLO_FLOORS[tier]", ("policy",)),
+    Mutant(
+        "the policy of the plan is forgotten", "standing",
+        "return policy.stricter(found, policy.need(was, plan.tier, plan.origin, scope, author=plan.author.kind))",
+        "return found", ("gate_rules",),
+    ),
+    Mutant("a machine passes for a person", "gate", *never('if actor.kind != "human":\n        return "model"'), ("gate_rules",)),
+    # -- signatures
+    Mutant("a signature is not checked", "keys", " and key.verifies(signature, message)", "", ("keys",)),
+    Mutant("a signature holds for another plan", "keys", '"digest": digest,', '"digest": "",', ("keys",)),
+    Mutant("an old signature holds", "keys", *never("if abs(now_ms - signed.at_ms) > WINDOW_MS:"), ("keys",)),
+    Mutant("a nonce is used twice", "policies", *never("if connection.execute(select(NONCE.c.nonce).where(NONCE.c.nonce == signed.nonce)).first() is not None:"), ("policies",)),
+    Mutant(
+        "anybody's key signs for anybody", "policies", "map(public_key, person.keys)",
+        "(public_key(line) for one in self.current(connection).people for line in one.keys)", ("policies",),
+    ),
+    # -- from approved to done
+    Mutant("what has expired is voted on", "gate", *never("if row.state in life.OPEN and now_ms >= row.expires_ms:"), ("gate",)),
+    Mutant("what has expired is executed", "executor", *never("if now_ms >= row.expires_ms:"), ("gate_rules",)),
+    Mutant("a clock that is set back revives", "gate", *never("if now_ms < self._latest_ms - CLOCK_TOLERANCE_MS:"), ("gate",)),
+    Mutant("nothing is looked at again before the first step", "executor", *never("if differences:\n            raise self._stale("), ("staleness",)),
+    Mutant("nothing is looked at again before later steps", "executor", *never("if differences:\n                why ="), ("gate_rules",)),
+    Mutant("a tier that has risen does not matter", "executor", *never("if tier > step.tier:"), ("gate_rules",)),
+    Mutant("votes that no longer count begin a plan", "executor", *never("if not row.breakglass and self._standing.tally(connection, row, plan).missing:\n                self._say"), ("gate_rules",)),
+    Mutant("votes that no longer count carry a plan on", "executor", *never("elif not row.breakglass and self._standing.tally(connection, row, plan).missing:"), ("gate_rules",)),
+    Mutant("freezes and limits do not stop a claim", "executor", *never("if why_not is not None:\n                self._say(connection, row, actor, \"exec.refused\""), ("gate_rules",)),
+    Mutant("freezes and limits do not stop a later step", "executor", *never("elif (refused := self._why_not_now(connection, row, plan, now_ms)) is not None:"), ("gate_rules",)),
+    Mutant("anybody executes", "gate", *never("if not by_vote:"), ("gate_rules",)),
+    Mutant("a step need not be told to go", "executor", *never('if step.confirm != "none" and not'), ("gate_rules", "crash")),
+    Mutant("what is paused is not looked at again", "executor", *never('if verdict != "success":\n                raise RefusedError('), ("gate_rules",)),
+    Mutant("a step that cannot be verified is well", "executor", *never('if "failure" in verdicts:'), ("gate_rules",)),
+    # -- once
+    Mutant("who is second moves it all the same", "books", " & (PROPOSAL.c.serial == row.serial) & (PROPOSAL.c.state == row.state)", "", ("race",)),
+    Mutant("who is second is not told", "books", ".rowcount != 1:", ".rowcount > 1:", ("race",)),
+    Mutant("a step is done again", "executor", *never("if connection.execute(select(EFFECT.c.key).where(EFFECT.c.key == key)).first() is not None:\n        raise"), ("gate_rules",)),
+    Mutant("an effect has another key each time", "executor", 'key = f"{row.digest}:{row.revision}:{number}"\n        refuse', 'key = f"{row.digest}:{row.revision}:{number}:{row.serial}"\n        refuse', ("crash", "race")),
+    Mutant("the effect and its record are two transactions", "executor", "self._engine.command(catalog.command(act), audit=entry, beside=beside)", "self._engine.command(catalog.command(act), audit=entry); self._engine.record(beside)", ("unwritable", "crash")),
+    Mutant("a way back is taken twice", "executor", *never("if self._has_effect(key):\n            return"), ("crash",)),
+    Mutant("after a crash everything goes on by itself", "executor", 'row.tier <= "T1" and self._now() - row.since_ms < RESUME_WITHIN_MS', "True", ("crash",)),
+    Mutant("what was left under way is forgotten", "gate", "            self._executor.recover(started=True)\n", "            pass\n", ("crash",)),
+    Mutant("a record that cannot be written does not matter", "audit", "        connection.execute(_INSERT, {", "        with contextlib.suppress(Exception): connection.execute(_INSERT, {", ("unwritable", "audit")),
+    Mutant("an edge too many", "life", '    ("approved", "claimed"): "executing",\n', '    ("approved", "claimed"): "executing",\n    ("awaiting", "claimed"): "executing",\n', ("gate_rules",)),
+    Mutant("a message is sent as often as it is written", "outbox", "where(OUTBOX.c.key == key)).first() is None:", "where(OUTBOX.c.key == key)).first() is not True:", ("gate_rules",)),
+    # -- limits
+    Mutant("limits are of each plan alone", "limits", "if more > 0 and have + more > most * factor:", "if more > 0 and more > most * factor:", ("policy",)),
+    Mutant("what is approved does not count against limits", "standing", '(*life.LIVE, "approved")', "tuple(life.LIVE)", ("gate_rules",)),
+    Mutant("the tighter limits of the plan's policy are forgotten", "standing", "most = limits.tighter(most, self._policies.get(connection, plan.policy_digest).limits)", "pass", ("gate_rules",)),
+    Mutant("a freeze stops its own tier alone", "freezes", "if TIERS.index(tier) < TIERS.index(spec.tier)", "if TIERS.index(tier) != TIERS.index(spec.tier)", ("policy",)),
+    Mutant("a freeze of a zone that is gone does not hold", "freezes", "    except SpecError:\n        return True", "    except SpecError:\n        return False", ("policy",)),
+    # -- break-glass
+    Mutant("the glass is broken again before the review", "gate", *never("if any(self._is_same(in_force, actor, subject) for subject in"), ("gate_rules",)),
+    Mutant("anybody breaks the glass", "gate", *never('if why_not:\n            return RefusedError(f"you may not break the glass'), ("gate_rules",)),
+    Mutant("the glass is broken for another digest", "gate", *never('if digest != row.digest:\n            return RefusedError(f"the digest given'), ("gate_rules",)),
+    Mutant("one closes the review of oneself", "gate", *never('if not why_not and kept["forced"] and self._is_same('), ("gate_rules",)),
+    # -- plans
+    Mutant("a stored plan is not hashed again", "books", 'if plan_digest(kept["plan"]) != row.digest or kept["digest"] != row.digest:', 'if kept["digest"] != row.digest:', ("gate_rules",)),
+    Mutant("others revise a proposal", "gate", *never("if row.author != actor.subject:\n                raise RefusedError(f\"{row.id} is {row.author}'s"), ("gate_rules",)),
+    Mutant("others withdraw a proposal", "gate", *never('if why_not:\n                    raise RefusedError(f"you may not withdraw'), ("gate_rules",)),
+    Mutant("the first step's tier is that of the plan", "compose", "highest = max(step.tier for step in steps)", "highest = steps[0].tier", ("gate_rules",)),
+    Mutant("many small steps are milder than one large", "compose", *never("if large and not alone:"), ("gate_rules",)),
+    Mutant("a way back may be anything", "compose", *never("if wrong:\n            raise SpecError(f\"steps[{number}].rollback\""), ("gate_rules",)),
+    Mutant("a plan's own limits are forgotten", "compose", "    refuse_beyond(request.limits, whole)\n", "", ("gate_rules",)),
+    Mutant("preconditions are not looked at", "compose", "    refuse_unmet(source, asked, number)\n", "", ("gate_rules",)),
+    Mutant("a way back may leave targets as they are", "inverse", *never("if left:"), ("inverse",)),
+    Mutant("a way back may give something else", "inverse", *never("if wanted[id_] != deeds:"), ("inverse",)),
+    # -- policies
+    Mutant("a new policy comes into force with the first vote", "policies", "            elif not counted.missing:\n", "            else:\n", ("policies",)),
+    Mutant("a new policy for an older one is taken", "policies", *never("if row.based_on != now.digest():"), ("policies",)),
+    # -- the audit
+    Mutant("a record does not hold the hash of the one before", "verify", 'hashlib.sha256(b"\\x02" + before + body)', 'hashlib.sha256(b"\\x02" + body)', ("verify",)),
+    Mutant("the signature of a checkpoint is not checked", "verify", *never("if not signed_by(note, key):\n            what ="), ("verify",)),
+    Mutant("the root of a checkpoint is not checked", "verify", *never("if not root_fits:"), ("verify",)),
+    Mutant("records can be changed", "audit", "for trigger in _TRIGGERS:", "for trigger in ():", ("audit",)),
+    # -- files
+    Mutant("YAML with aliases", "strict_yaml", *never("if isinstance(event, yaml.AliasEvent):"), ("strict_yaml",)),
+    Mutant("YAML with tags", "strict_yaml", *never('if getattr(event, "tag", None) is not None:'), ("strict_yaml",)),
+    Mutant("YAML with a key twice", "strict_yaml", *never("if key in found:"), ("strict_yaml",)),
+    Mutant("YAML with what nobody sees", "strict_yaml", *never("if hidden:\n            _refuse(name, number"), ("strict_yaml",)),
+    Mutant("YAML as deep as it likes", "strict_yaml", *never("if len(path) >= MOST_DEPTH and"), ("strict_yaml",)),
+)  # fmt: skip

@@ -1,0 +1,607 @@
+"""The audit log's writer: records that are there exactly if what they tell of is, and what is kept of them."""
+
+from __future__ import annotations
+
+import functools
+import random
+import socket
+import sqlite3
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from effort import examples
+from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError
+
+from engine.commands import AddQueues
+from engine.control import Engine
+from engine.errors import JournalBusy, JournalError, MusterError, NotFoundError, RefusedError, SpecError
+from engine.model import QueueSpec
+from runbooks import segments, verify
+from runbooks.anchors import FileAnchor, SyslogAnchor, anchors_of
+from runbooks.audit import CHECKPOINT_EVERY, CHECKPOINT_EVERY_MS, MOST_BYTES, Audit, signer_at
+from runbooks.audit_pages import AuditProofOf, AuditQuery, AuditRange
+from runbooks.audit_reading import AuditReader, page, part, proof
+from runbooks.checkpoints import CheckpointSigner, next_key
+from runbooks.verify import CHAIN, SIGNATURE, Trust
+from tests.support.audit_logs import ALICE, BOB, START_MS, Log, make_log, open_log, signer, tampered
+from tests.support.cells import small_cell
+
+
+@pytest.fixture(params=["file", "memory"])
+def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Log]:
+    opened = open_log(tmp_path / "journal.db" if request.param == "file" else None, signer())
+    yield opened
+    opened.close()
+
+
+def rows(log: Log, **query: Any) -> list[Any]:
+    return list(log.engine.recorded(lambda connection: page(connection, AuditQuery(**query))).rows)
+
+
+def code_of(path: Path, **known: Any) -> int:
+    return verify.verify([path], Trust(**known))[0]
+
+
+# -- records ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_says_who_did_what_to_which_plan(log: Log) -> None:
+    log.add("exec.step", proposal="P-3", revision=2, step="s1", plan_digest="aa", policy_digest="bb", data={"n": 1})
+    row = rows(log, proposal="P-3")[0]
+    assert (row.seq, row.type, row.subject, row.key, row.signed) == (2, "exec.step", "person:alice", "ab12", True)
+    assert (row.proposal, row.revision, row.step, row.plan, row.policy) == ("P-3", 2, "s1", "aa", "bb")
+    assert row.data == {"n": 1}
+
+
+def test_what_is_undone_leaves_no_record_and_no_gap(log: Log) -> None:
+    def fail(connection: Connection) -> None:
+        assert log.audit.append(connection, "exec.step", ALICE) == 2
+        raise RefusedError("no", "")
+
+    with pytest.raises(RefusedError):
+        log.engine.record(fail)
+    assert log.add() == 2
+    assert [row.seq for row in rows(log)] == [1, 2]
+    log.checkpoint()
+
+
+def test_a_turn_and_its_record_happen_together_or_not_at_all(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "journal.db")
+    log.engine.close()
+    engine = Engine.open(tmp_path / "cell.db", cell=small_cell())
+    audit = Audit(engine, lambda: START_MS)
+    add = AddQueues(queues=(QueueSpec(name="night"),))
+
+    def beside(connection: Connection) -> None:
+        audit.append(connection, "exec.effect", ALICE)
+        raise RefusedError("no", "")
+
+    version = engine.version
+    with pytest.raises(RefusedError):
+        engine.command(add, beside=beside)
+    assert engine.version == version
+    assert engine.recorded(lambda connection: audit.head(connection)[0]) == 1
+    engine.command(add, beside=lambda connection: audit.append(connection, "exec.effect", ALICE) and None)
+    assert engine.recorded(lambda connection: audit.head(connection)[0]) == 2
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE audit_record SET type = 'x'", "DELETE FROM audit_record", "UPDATE audit_checkpoint SET note = ''",
+        "DELETE FROM audit_checkpoint", "UPDATE audit_private SET text = ''", "UPDATE audit_key SET key = ''",
+        "DELETE FROM audit_key", "UPDATE audit_log SET log = ''", "DELETE FROM audit_log",
+        "INSERT OR REPLACE INTO audit_record SELECT * FROM audit_record WHERE seq = 1",
+    ],
+)  # fmt: skip
+def test_the_tables_only_grow(log: Log, statement: str) -> None:
+    log.add_private("because")
+    log.checkpoint()
+
+    def change(connection: Connection) -> None:
+        connection.exec_driver_sql(statement)
+
+    with pytest.raises((IntegrityError, JournalError), match="append-only"):
+        log.engine.record(change)
+
+
+@pytest.mark.parametrize(
+    "data", [{"x": 1.5}, {"x": float("nan")}, {"x": 2**60}, {"x": b"bytes"}, {"x": "\ud800"}, {1: 2}, {"x": {1, 2}}]
+)
+def test_what_cannot_be_written_in_one_way_only_is_refused(log: Log, data: Any) -> None:
+    with pytest.raises(SpecError):
+        log.add(data=data)
+    assert log.add() == 2
+
+
+def test_deep_data_is_refused(log: Log) -> None:
+    deep: Any = 1
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(SpecError, match="levels"):
+        log.add(data={"x": deep})
+
+
+@pytest.mark.parametrize(
+    "type_", ["", "exec", "Exec.step", "exec.step.more", "exec. step", "exec.\n", "x" * 200 + ".y"]
+)
+def test_a_type_is_two_words(log: Log, type_: str) -> None:
+    with pytest.raises(SpecError, match="type"):
+        log.add(type_)
+
+
+def test_what_is_too_long_is_told_by_its_hash(log: Log) -> None:
+    """A plan of a thousand targets must not fail for its length; what it says is in the plan, whose digest is told."""
+    log.add(data={"small": "kept", "long": ["n" * 100] * 1_000})
+    data = rows(log)[-1].data
+    assert data["small"] == "kept"
+    assert data["long"]["omitted_bytes"] > MOST_BYTES
+    assert len(data["long"]["sha256"]) == 64
+    with pytest.raises(SpecError, match="bytes"):
+        log.add(proposal="P" * MOST_BYTES)
+
+
+def test_the_log_has_a_name_that_stays(tmp_path: Path) -> None:
+    engine = Engine.open(tmp_path / "journal.db")
+    name = Audit(engine, lambda: START_MS).log_id
+    assert len(name) == 16
+    engine.close()
+    engine = Engine.open(tmp_path / "journal.db")
+    assert Audit(engine, lambda: START_MS, log_id="other").log_id == name
+    engine.close()
+    with pytest.raises(SpecError, match="log_id"):
+        Audit(Engine.open(None), lambda: START_MS, log_id="with space")
+
+
+def test_where_nothing_can_be_written_nothing_is_appended_and_all_can_be_read(tmp_path: Path) -> None:
+    make_log(tmp_path / "journal.db", signer()).close()
+    with sqlite3.connect(tmp_path / "journal.db", isolation_level=None) as other:
+        log = open_log(tmp_path / "journal.db", signer())
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(JournalBusy):
+            log.add()
+        assert len(rows(log)) == 33
+        other.execute("ROLLBACK")
+    other.close()
+    assert log.add() == 34
+    log.close()
+    assert code_of(tmp_path / "journal.db") == 0
+
+
+# -- texts kept apart -------------------------------------------------------------------------------------------------
+
+
+def test_a_text_is_kept_apart_until_it_is_erased(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    log = open_log(path, signer())
+    sealed = log.add_private("Miss Marple of room 7 asked for it")
+    log.checkpoint()
+    assert rows(log, proposal="P-1")[0].private[0].text == "Miss Marple of room 7 asked for it"
+    assert log.engine.record(lambda connection: log.audit.reveal(connection, sealed.ref)) is not None
+    log.engine.record(lambda connection: log.audit.redact(connection, BOB, sealed.ref, "she asked us to"))
+    assert log.audit.scrub()
+    assert rows(log, proposal="P-1")[0].private[0].text is None
+    assert rows(log)[-1].data == {"ref": sealed.ref, "reason": "she asked us to"}
+    for file in tmp_path.iterdir():
+        assert b"Marple" not in file.read_bytes(), file
+    log.close()
+    code, reports = verify.verify([path], Trust())
+    assert (code, reports[0].erased, reports[0].private) == (0, 1, 0)
+
+
+def test_what_is_erased_is_erased_once_and_for_a_reason(log: Log) -> None:
+    sealed = log.add_private("secret")
+    for reason in ("", "  ", "two\nlines", "x" * 501):
+        with pytest.raises(SpecError, match="reason"):
+            log.engine.record(lambda connection, reason=reason: log.audit.redact(connection, BOB, sealed.ref, reason))
+    log.engine.record(lambda connection: log.audit.redact(connection, BOB, sealed.ref, "why"))
+    with pytest.raises(NotFoundError):
+        log.engine.record(lambda connection: log.audit.redact(connection, BOB, sealed.ref, "why"))
+
+
+def test_equal_texts_cannot_be_told_from_their_commitments(log: Log) -> None:
+    one, two = log.add_private("yes"), log.add_private("yes")
+    assert one.mac != two.mac
+    assert one.ref != two.ref
+
+
+@pytest.mark.parametrize("text", ["x" * 70_000, "\ud800"])
+def test_a_text_has_bounds(log: Log, text: str) -> None:
+    with pytest.raises(SpecError, match="text"):
+        log.add_private(text)
+
+
+# -- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def covered(log: Log) -> list[int]:
+    def sizes(connection: Connection) -> list[int]:
+        return list(connection.exec_driver_sql("SELECT size FROM audit_checkpoint ORDER BY size").scalars())
+
+    found: list[int] = log.engine.recorded(sizes)
+    return found
+
+
+def test_a_checkpoint_comes_with_records_with_time_or_at_once(log: Log) -> None:
+    log.add(count=10)
+    log.audit.after()
+    assert covered(log) == []
+    log.clock.now_ms = START_MS + CHECKPOINT_EVERY_MS
+    log.audit.after()
+    assert covered(log) == [11]
+    log.audit.after(at_once=True)
+    assert covered(log) == [11], "nothing is new"
+    log.engine.record(
+        lambda connection: [log.audit.append(connection, "exec.step", ALICE) for _ in range(CHECKPOINT_EVERY)]
+    )
+    log.audit.after()
+    assert covered(log) == [11, 11 + CHECKPOINT_EVERY]
+    log.add()
+    log.audit.after(at_once=True)
+    assert covered(log)[-1] == 12 + CHECKPOINT_EVERY
+
+
+def test_a_clock_that_falls_back_delays_no_checkpoint(log: Log) -> None:
+    log.add()
+    log.clock.now_ms = START_MS - 3_600_000
+    log.audit.after()
+    assert covered(log) == [2]
+
+
+def test_a_restart_goes_on_where_the_log_ended(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    for _ in range(3):
+        log = open_log(path, signer())
+        log.add(count=7)
+        log.close()
+    code, reports = verify.verify([path], Trust())
+    assert (code, reports[0].last, reports[0].checkpoints) == (0, 22, 3)
+
+
+# -- keys -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_file_is_made_once_and_for_one(tmp_path: Path) -> None:
+    path = tmp_path / "config" / "cell.key"
+    made = CheckpointSigner.of(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert CheckpointSigner.of(path).public == made.public
+    assert [file.name for file in path.parent.iterdir()] == ["cell.key"]
+    path.chmod(0o640)
+    with pytest.raises(MusterError, match="open to others"):
+        CheckpointSigner.of(path)
+
+
+@pytest.mark.parametrize("content", ["", "muster-audit-key ", "muster-audit-key AAAA", "x" * 1_000, "ssh-ed25519 AAAA"])
+def test_what_is_no_key_is_not_replaced(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "cell.key"
+    path.write_text(content)
+    path.chmod(0o600)
+    with pytest.raises(MusterError, match="is not a key"):
+        CheckpointSigner.of(path)
+    assert path.read_text() == content
+
+
+def test_a_rotation_that_was_cut_short_ends_with_the_key_in_force(tmp_path: Path) -> None:
+    path, key_file = tmp_path / "journal.db", tmp_path / "keys" / "cell.key"
+    log = make_log(path, CheckpointSigner.of(key_file))
+    old = CheckpointSigner.of(key_file)
+    log.audit.rotate_file(ALICE)
+    new = CheckpointSigner.of(key_file)
+    assert new.public != old.public
+    log.add()
+    # Killed before the new key was put in the place of the old one: both files are there.
+    key_file.rename(next_key(key_file))
+    old.keep(key_file)
+    assert signer_at(log.engine, key_file).public == new.public
+    assert not next_key(key_file).exists()
+    # Killed before the log knew of it: the old key stays.
+    CheckpointSigner.new().keep(next_key(key_file))
+    assert signer_at(log.engine, key_file).public == new.public
+    assert not next_key(key_file).exists()
+    log.close()
+    assert code_of(path) == 0
+
+
+# -- anchors ----------------------------------------------------------------------------------------------------------
+
+
+def test_checkpoints_are_remembered_outside(tmp_path: Path) -> None:
+    notes = tmp_path / "other" / "muster.notes"
+    notes.parent.mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as syslog:
+        syslog.bind(str(tmp_path / "log"))
+        anchors = (FileAnchor(notes), SyslogAnchor(str(tmp_path / "log")))
+        log = open_log(tmp_path / "journal.db", signer(), anchors)
+        for _ in range(3):
+            log.add(count=4)
+            log.checkpoint()
+        log.close()
+        lines = b"".join(syslog.recv(4_096) + b"\n" for _ in range(3)).decode()
+    for text in (notes.read_text(), lines):
+        known = tuple(verify.read_notes(text))
+        assert [note.size for note in known] == [5, 9, 13]
+        code, reports = verify.verify([tmp_path / "journal.db"], Trust(notes=known))
+        assert (code, reports[0].compared) == (0, 3)
+
+
+def test_an_anchor_that_fails_is_told_and_breaks_nothing(tmp_path: Path) -> None:
+    log = open_log(None, signer(), (FileAnchor(tmp_path / "nowhere" / "notes"), SyslogAnchor(str(tmp_path / "no"))))
+    log.add()
+    log.audit.after(at_once=True)
+    log.audit.close()
+    assert "nowhere" in log.audit.error
+    assert "syslog" in log.audit.error
+    assert covered(log) == [2]
+
+
+def test_a_link_in_the_place_of_an_anchor_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "notes").symlink_to(tmp_path / "elsewhere")
+    log = open_log(None, signer(), (FileAnchor(tmp_path / "notes"),))
+    log.add()
+    log.close()
+    assert log.audit.error
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_anchors_are_listed_in_the_settings() -> None:
+    assert [anchor.name for anchor in anchors_of("file:/mnt/other/muster.notes, syslog")] == [
+        "/mnt/other/muster.notes", "syslog",
+    ]  # fmt: skip
+    assert anchors_of("") == ()
+    for text in ("http://example.org", "file:relative", "git", "file:"):
+        with pytest.raises(SpecError, match="audit_anchors"):
+            anchors_of(text)
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def test_records_are_found_by_what_they_say(log: Log) -> None:
+    log.add("vote.approve", proposal="P-1")
+    log.add("vote.reject", proposal="P-2")
+    log.add_private("x")
+    assert [row.seq for row in rows(log, proposal="P-1")] == [2, 4]
+    assert [row.seq for row in rows(log, type="vote")] == [2, 3, 4]
+    assert [row.seq for row in rows(log, type="vote.reject")] == [3]
+    assert [row.seq for row in rows(log, type="v%")] == []
+    assert [row.seq for row in rows(log, actor="person:bob")] == [4]
+    assert [row.seq for row in rows(log, since_ms=START_MS + 2_000)] == [3, 4]
+    assert [row.seq for row in rows(log, seq=3)] == [3]
+
+
+def test_pages_go_back_in_time(log: Log) -> None:
+    log.add(count=9)
+    newest = log.engine.recorded(lambda connection: page(connection, AuditQuery(limit=4)))
+    assert ([row.seq for row in newest.rows], newest.matched, newest.last) == ([7, 8, 9, 10], 10, 10)
+    assert [row.seq for row in rows(log, limit=4, before=7)] == [3, 4, 5, 6]
+    for limit in (0, 1_001):
+        with pytest.raises(SpecError, match="limit"):
+            rows(log, limit=limit)
+
+
+def test_what_is_shown_is_what_the_record_says(tmp_path: Path) -> None:
+    make_log(tmp_path / "journal.db", signer()).close()
+    tampered(tmp_path / "journal.db", lambda db: db.execute("UPDATE audit_record SET subject = 'person:mallory'"))
+    log = open_log(tmp_path / "journal.db", signer())
+    assert {row.subject for row in rows(log, actor="person:mallory")} == {"person:alice", "system"}
+    log.close()
+
+
+def test_an_export_of_what_is_not_there_is_refused(log: Log) -> None:
+    log.add(count=3)
+    for wanted in ({"first": 0}, {"first": 5}, {"last": 9}, {"first": 3, "last": 2}):
+        with pytest.raises(RefusedError):
+            log.export(**wanted)
+    with pytest.raises(SpecError):
+        log.export(first=2, last=3, after=9)
+
+
+# -- segments ---------------------------------------------------------------------------------------------------------
+
+
+def seal(log: Log, before_ms: int) -> segments.AuditSealed | None:
+    """As the engine's process does."""
+    read: Callable[[Callable[[Connection], Any]], Any] = log.engine.recorded
+    wanted = read(lambda connection: segments.due(connection, before_ms))
+    if wanted is None:
+        return None
+    assert log.engine.path is not None
+    sealed = segments.write(
+        lambda more: read(lambda connection: part(connection, more, "test")), wanted, log.engine.path, "test"
+    )
+    log.engine.record(lambda connection: segments.enter(connection, log.audit, ALICE, sealed))
+    while log.engine.record(segments.drop):
+        pass
+    log.checkpoint()
+    return sealed
+
+
+@pytest.fixture
+def sealed(tmp_path: Path) -> Iterator[Log]:
+    """Records 1 to 20 in one segment, 21 to 30 in another."""
+    log = make_log(tmp_path / "journal.db", signer())
+    first, second = seal(log, START_MS + 20_000), seal(log, START_MS + 30_000)
+    assert first is not None
+    assert second is not None
+    assert [(one.first, one.last) for one in (first, second)] == [(1, 20), (21, 30)]
+    log.add(count=5)
+    log.checkpoint()
+    yield log
+    log.close()
+
+
+def test_a_log_goes_on_from_what_was_sealed(sealed: Log, tmp_path: Path) -> None:
+    assert seal(sealed, START_MS) is None
+    assert [row.seq for row in rows(sealed)] == list(range(31, 41))
+    sealed.close()
+    code, reports = verify.verify([tmp_path / "journal.db"], Trust())
+    assert code == 0
+    assert [(report.first, report.last, report.records) for report in reports] == [
+        (1, 20, 20), (21, 30, 10), (31, 40, 10),
+    ]  # fmt: skip
+    later = open_log(tmp_path / "journal.db", signer())
+    assert later.add() == 41
+    later.close()
+    assert code_of(tmp_path / "journal.db") == 0
+
+
+def test_segments_are_checked_without_the_journal(sealed: Log, tmp_path: Path) -> None:
+    sealed.close()
+    files = sorted((tmp_path / "audit").iterdir())
+    key = signer().verifier_key("muster-audit/test")
+    assert verify.verify(files, Trust(keys=(key,)))[0] == 0
+    assert verify.verify(files[1:], Trust())[0] == 0
+
+
+def test_a_segment_that_is_not_there_is_told_and_the_rest_is_checked(sealed: Log, tmp_path: Path) -> None:
+    sealed.close()
+    for file in (tmp_path / "audit").iterdir():
+        file.unlink()
+    code, reports = verify.verify([tmp_path / "journal.db"], Trust())
+    assert (code, reports[0].first) == (0, 31)
+    assert sum("which is not here" in line for line in verify.as_text(reports[0])) == 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [('"n":1', '"n":2'), ('{"checkpoint":', '{"note":'), ('"tool":"test"', '"tool":"tent"')]
+)
+def test_a_segment_that_was_changed_is_named(sealed: Log, tmp_path: Path, old: str, new: str) -> None:
+    sealed.close()
+    file = sorted((tmp_path / "audit").iterdir())[0]
+    text = file.read_text()
+    file.write_text(text.replace(old, new, 1))
+    code, reports = verify.verify([tmp_path / "journal.db"], Trust())
+    assert code
+    assert [report.name for report in reports if report.problems] == [str(file)]
+
+
+def test_a_segment_cannot_be_exchanged_for_another_that_verifies(sealed: Log, tmp_path: Path) -> None:
+    sealed.close()
+    one, two = sorted((tmp_path / "audit").iterdir())
+    one.write_bytes(two.read_bytes())
+    assert code_of(tmp_path / "journal.db") == CHAIN
+
+
+def test_a_sealing_that_was_interrupted_is_ended_by_the_next(tmp_path: Path) -> None:
+    log = make_log(tmp_path / "journal.db", signer())
+    assert log.engine.path is not None
+    wanted = AuditRange(first=1, last=20, private=False)
+    done = segments.write(
+        lambda more: log.engine.recorded(lambda connection: part(connection, more, "test")),
+        wanted, log.engine.path, "test",
+    )  # fmt: skip
+    log.engine.record(lambda connection: segments.enter(connection, log.audit, ALICE, done))
+    assert code_of(tmp_path / "journal.db") == 0
+    with pytest.raises(JournalError, match="meanwhile"):
+        log.engine.record(lambda connection: segments.enter(connection, log.audit, ALICE, done))
+    while log.engine.record(segments.drop):
+        pass
+    assert rows(log)[0].seq == 21
+    log.close()
+    assert code_of(tmp_path / "journal.db") == 0
+
+
+def test_nothing_is_sealed_of_a_log_that_does_not_verify(tmp_path: Path) -> None:
+    make_log(tmp_path / "journal.db", signer()).close()
+    tampered(
+        tmp_path / "journal.db",
+        lambda db: db.execute(
+            "UPDATE audit_record SET body = CAST(replace(CAST(body AS TEXT), 'alice', 'mallory') AS BLOB) WHERE seq = 5"
+        ),
+    )
+    log = open_log(tmp_path / "journal.db", signer())
+    with pytest.raises(JournalError, match="record 5"):
+        seal(log, START_MS + 20_000)
+    assert not list((tmp_path / "audit").iterdir())
+    assert len(rows(log)) == 33
+    log.close()
+
+
+def test_texts_stay_where_they_can_be_erased_when_records_are_sealed(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "journal.db", signer())
+    kept = log.add_private("Miss Marple")
+    log.add(count=3)
+    log.checkpoint()
+    assert seal(log, START_MS + 60_000) is not None
+    assert b"Marple" not in next((tmp_path / "audit").iterdir()).read_bytes()
+    assert log.engine.record(lambda connection: log.audit.reveal(connection, kept.ref)) == "Miss Marple"
+    log.engine.record(lambda connection: log.audit.redact(connection, BOB, kept.ref, "asked"))
+    log.close()
+    assert code_of(tmp_path / "journal.db") == 0
+
+
+def test_proofs_reach_over_what_was_sealed(sealed: Log, tmp_path: Path) -> None:
+    def check(wanted: AuditProofOf) -> int:
+        text = sealed.engine.recorded(lambda connection: proof(connection, wanted, tmp_path)).text
+        (tmp_path / "proof.json").write_text(text)
+        return code_of(tmp_path / "proof.json")
+
+    newest = covered(sealed)[-1]
+    for seq in range(31, newest + 1):
+        assert check(AuditProofOf(seq=seq)) == 0
+    assert check(AuditProofOf(old=30)) == 0
+    with pytest.raises(RefusedError, match="sealed"):
+        check(AuditProofOf(seq=3))
+    with pytest.raises(RefusedError, match="sealed"):
+        sealed.export(first=1)
+    assert sealed.export(first=31)
+    with pytest.raises(NotFoundError, match="no checkpoint of 7"):
+        check(AuditProofOf(old=7))
+    sealed.close()
+
+
+# -- all of it together -----------------------------------------------------------------------------------------------
+
+
+def append_and_fail(audit: Audit, connection: Connection) -> float:
+    return audit.append(connection, "exec.step", ALICE) / 0
+
+
+@pytest.mark.parametrize("seed", range(examples(10)))
+def test_whatever_happens_the_log_verifies(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    path = tmp_path / "journal.db"
+    log = open_log(path, signer())
+    texts: list[str] = []
+    key = 1
+    for _ in range(60):
+        step = rng.choice(("add", "add", "add", "private", "undo", "checkpoint", "redact", "restart", "rotate", "seal"))
+        if step == "add":
+            log.add(count=rng.randint(1, 5))
+        elif step == "private":
+            texts.append(log.add_private(f"text {rng.random()}").ref)
+        elif step == "undo":
+            with pytest.raises(ZeroDivisionError):
+                log.engine.record(functools.partial(append_and_fail, log.audit))
+        elif step == "checkpoint":
+            log.checkpoint()
+        elif step == "redact" and texts:
+            ref = texts.pop(rng.randrange(len(texts)))
+            log.engine.record(functools.partial(log.audit.redact, actor=BOB, ref=ref, reason="asked"))
+        elif step == "restart":
+            now_ms = log.clock.now_ms
+            log.close()
+            log = open_log(path, signer(key))
+            log.clock.now_ms = now_ms
+        elif step == "rotate":
+            key += 1
+            log.audit.rotate(signer(key), ALICE)
+        elif step == "seal":
+            seal(log, log.clock.now_ms - rng.randint(0, 20_000))
+    log.close()
+    code, reports = verify.verify([path], Trust(keys=(signer().verifier_key("muster-audit/test"),) if key < 2 else ()))
+    assert (code, [report.problems for report in reports if report.problems]) == (0, [])
+    reader = AuditReader(path, lambda ask: ask)
+    assert reader.read(lambda connection: page(connection, AuditQuery())).last == reports[-1].last
+
+
+def test_a_key_that_was_taken_over_by_nobody_is_named_by_its_record(tmp_path: Path) -> None:
+    make_log(tmp_path / "journal.db", signer()).close()
+    open_log(tmp_path / "journal.db", signer(7)).close()
+    assert code_of(tmp_path / "journal.db") == SIGNATURE

@@ -1,0 +1,29 @@
+"""The list of mutants does not rot: each is of a line that is there. `make mutants` runs them."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def mutants(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "mutants"))
+    import mutants as module
+
+    monkeypatch.delitem(sys.modules, "mutants")
+    return list(module.MUTANTS)
+
+
+def test_each_mutant_is_of_one_place_and_can_be_read(mutants: list) -> None:  # type: ignore[type-arg]
+    assert len({mutant.name for mutant in mutants}) == len(mutants) >= 25
+    for mutant in mutants:
+        text = (ROOT / "runbooks" / f"{mutant.file}.py").read_text(encoding="utf-8")
+        assert text.count(mutant.old) == 1, f"'{mutant.name}' is of {mutant.old!r} in {mutant.file}.py"
+        assert mutant.new != mutant.old
+        ast.parse(text.replace(mutant.old, mutant.new))
