@@ -104,9 +104,9 @@ def carry_out(arguments: argparse.Namespace, client: Client, proposal: Proposal)
             f"They run: muster approve {proposal.id}; it expires in {duration(max(0, left_ms))}",
         )
     try:
-        reason = why_yes(proposal, arguments.reason)
         if not arguments.yes:
             ask_for_yes(proposal, "Add --yes to approve the plan shown")
+        reason = why_yes(proposal, arguments.reason)
         signed = signature(arguments, client, proposal, "vote", "approve") if proposal.signed else None
     except BaseException:
         with suppress(MusterError):
@@ -129,7 +129,7 @@ def why_yes(proposal: Proposal, given: str) -> str:
     if given.strip() or not proposal.wants_reason:
         return given
     if not at_terminal():
-        raise RefusedError(f"{proposal.id} is {proposal.tier}: a yes must say why", "Give the reason as well")
+        raise RefusedError(f"{proposal.id} is {proposal.tier}: a yes must say why", "Give --reason, or --comment with a vote")
     print("Why? ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip()
 
@@ -188,8 +188,9 @@ def proposal_lines(proposal: Proposal) -> list[str]:
         f"  {printable(effect.label):<{width}}  {printable(effect.before)} -> {printable(effect.after)}"
         for effect in proposal.effects
     ]
+    kept = f"{proposal.id}, digest {proposal.digest[:12]}" if proposal.revision else "not proposed"
     return [
-        f"{printable(proposal.title)}  [{proposal.tier}, {proposal.id}, digest {proposal.digest[:12]}]",
+        f"{printable(proposal.title)}  [{proposal.tier}, {kept}]",
         *steps,
         *(f"  {proposal.tier} because {printable(why)}" for why in proposal.why_tier),
         *([f"effect, simulated at version {proposal.version:,}:", *effects] if effects else []),
@@ -207,7 +208,8 @@ def outcome_lines(outcome: Outcome) -> list[str]:
     else:
         waits = f": {printable(outcome.waits_for)}" if outcome.waits_for else ""
         first = f"{outcome.proposal} is {state}{waits}"
-    return [first, *(f"  {printable(line)}" for line in outcome.verified[:SHOWN_STEPS])]
+    found = () if outcome.state == "rolled_back" else outcome.verified[:SHOWN_STEPS]
+    return [first, *(f"  {printable(line)}" for line in found)]
 
 
 def approved_or_refused(arguments: argparse.Namespace) -> None:

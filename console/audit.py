@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -82,9 +83,14 @@ def _since(text: str) -> int:
 
 
 def page_lines(page: AuditPage) -> Iterator[str]:
-    """One line a record, and one for each text that is kept apart."""
+    """A line for each day, record, and text that is kept apart."""
+    day = ""
     for row in page.rows:
-        yield cut(f"{row.seq:>7} {utc(row.at_ms)[:-4]} {printable(row.type):<20} {_about(row)}", WIDTH)
+        when = utc(row.at_ms)
+        if when[:10] != day:
+            day = when[:10]
+            yield f"{day} UTC"
+        yield cut(f"{row.seq:>7} {when[11:19]} {printable(row.type):<18} {_about(row)}", WIDTH)
         for private in row.private:
             told = "erased" if private.text is None else f'"{printable(private.text)}"'
             yield cut(f"        {printable(private.ref)}: {told}", WIDTH)
@@ -92,9 +98,13 @@ def page_lines(page: AuditPage) -> Iterator[str]:
 
 def _about(row: AuditRow) -> str:
     """Who, which proposal and step, and what else the record says."""
-    words = [printable(row.subject), printable(row.proposal), printable(row.step)]
-    words += [f"{printable(name)}={printable(_short(value))}" for name, value in row.data.items()]
-    return " ".join(word for word in words if word)
+    words = [row.subject, row.proposal, row.step]
+    told = {name: value for name, value in row.data.items() if value not in ("", [], None)}
+    if "to" in told:
+        # A proposal that went along an edge: where to is enough, the line before says where from.
+        told.pop("from", None)
+    words += [f"{name}={_short(value)}" for name, value in told.items()]
+    return " ".join(printable(word) for word in words if word)
 
 
 def _short(value: object) -> str:
@@ -132,7 +142,8 @@ def note_lines(state: AuditState) -> Iterator[str]:
     """The newest checkpoint and where it is remembered."""
     if state.checkpoint:
         signed = "not signed" if state.key == verifier.UNSIGNED else "signed"
-        yield f"checkpoint of {state.covered:,} records, {signed}: {state.words}"
+        yield f"checkpoint of {verifier.counted(state.covered, 'record')}, {signed}:"
+        yield f"  {state.words}"
     else:
         yield "no checkpoint yet"
     yield f"remembered outside at: {', '.join(map(printable, state.anchors)) or 'nowhere (see audit_anchors)'}"
@@ -169,7 +180,8 @@ def verify(arguments: argparse.Namespace) -> int:
         write_lines(printable(line) for line in verifier.as_text(report))
     for count, found in compared:
         agree = "agrees with the audit" if not found else "does NOT agree with the audit"
-        write_lines([f"  the engine's journal has {count:,} executed acts and {agree}"])
+        acts = verifier.counted(count, "executed act")
+        write_lines([f"  the engine's journal has {acts} and {agree}"])
         write_lines(f"  BAD: {printable(difference.what)}" for difference in found)
     if code == 0:
         known = arguments.keys or arguments.against or arguments.words
@@ -222,24 +234,27 @@ def export(arguments: argparse.Namespace) -> None:
     wanted = AuditRange(first=first, last=last, private=not arguments.redact)
     with contextlib.ExitStack() as after:
         client = after.enter_context(closing(connect(arguments)))
-        if arguments.format == "jsonl":
-            count = _write_jsonl(_created(arguments.out, after), export_lines(client, wanted))
-        elif arguments.out == "-":
+        if arguments.format == "csv" and arguments.out == "-":
             raise SpecError("--out", "is missing", "CSV is two files: the records, and FILE.proof to check them by")
+        parts = export_lines(client, wanted)
+        # Nothing is made before the engine has agreed.
+        parts = chain((next(parts),), parts)
+        out = _created(arguments.out, after)
+        if arguments.format == "jsonl":
+            count = _write_jsonl(out, parts)
         else:
-            proof = _created(f"{arguments.out}.proof", after)
-            count = _write_csv(_created(arguments.out, after), proof, export_lines(client, wanted))
-    print(f"{count:,} records exported", file=sys.stderr)
+            count = _write_csv(out, _created(f"{arguments.out}.proof", after), parts)
+    print(f"{verifier.counted(count, 'record')} exported", file=sys.stderr)
 
 
 def _range(text: str) -> tuple[int, int]:
     """(first, last) of `A:B`, `A:` or nothing."""
     first, colon, last = text.partition(":")
     try:
-        found = int(first or 1), int(last or 0)
+        found = int(first or 0), int(last or 0)
     except ValueError:
-        found = 0, 0
-    if (text and not colon) or found[0] < 1 or found[1] < 0:
+        found = -1, -1
+    if (text and not colon) or found[0] < 0 or found[1] < 0:
         raise SpecError("--range", f"{text[:40]!a} is no range", "Give the first and the last record, as 1:500")
     return found
 
@@ -249,9 +264,7 @@ def export_lines(client: Client, wanted: AuditRange) -> Iterator[str]:
     part = client.audit_part(wanted)
     yield part.lines
     while part.after:
-        part = client.audit_part(
-            AuditRange(first=wanted.first, last=part.last, private=wanted.private, after=part.after)
-        )
+        part = client.audit_part(AuditRange(first=part.first, last=part.last, private=wanted.private, after=part.after))
         yield part.lines
 
 

@@ -22,6 +22,8 @@ from runbooks.audit_pages import (
 )
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from engine.control import Engine
     from engine.loop import EngineLoop
     from runbooks.gate import Gate
@@ -54,8 +56,13 @@ class Auditing:
         if wanted.after:
             return
         audit = self._gate.audit
-        data = {"first": wanted.first, "last": wanted.last, "private": wanted.private}
-        engine.record(lambda connection: audit.append(connection, "audit.exported", actor, data=data))
+
+        def write(connection: Connection) -> None:
+            first, last = reading.bounds(connection, wanted)
+            data = {"first": first, "last": last if wanted.last else 0, "private": wanted.private}
+            audit.append(connection, "audit.exported", actor, data=data)
+
+        engine.record(write)
         audit.after(at_once=True)
 
     def proof(self, wanted: AuditProofOf) -> AuditProof:

@@ -619,6 +619,7 @@ def _engine_commands(commands: Any) -> None:
     serve.add_argument("--data", metavar="DIR", help="folder of journal and socket (default: the cell's state folder)")
     serve.add_argument("--socket", metavar="PATH", help="Unix socket to serve on (default: in the data folder)")
     serve.add_argument("--listen", metavar="HOST:PORT", help="serve TCP too; this machine only")
+    serve.add_argument("--approval", choices=("team", "solo"), help="who approves in a cell that was given no policy")
     serve.add_argument("--demo", action="store_true", help="a generated AI cluster with live load")
     serve.add_argument("--nodes", type=_positive, metavar="N", help="with --demo: how many nodes")
     _scenario(serve)

@@ -75,6 +75,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """Version of Muster that serves."""
     history_error: str = ""
     """Why no history is kept at present; empty while all is well."""
+    approval: str = ""
+    """"team"; or "solo": one person approves everything, and no two-person rule holds. Empty: nobody can tell now."""
     audit_error: str = ""
     """What is wrong with the audit or what stands beside it, and what that keeps from being done; empty while all is
     well."""

@@ -33,7 +33,6 @@ class DecideDialog(Dialog):
     DEFAULT_CSS = """
     DecideDialog > Vertical { border: round $warning; }
     DecideDialog.-alarm > Vertical { border: heavy $error; }
-    DecideDialog SectionsView { max-height: 16; }
     DecideDialog Horizontal { height: 1; margin-top: 1; }
     DecideDialog Input { border: none; height: 1; padding: 0; background: $panel; width: 1fr; }
     DecideDialog Input:focus { border: none; background: $panel; background-tint: $panel 0%; }
@@ -91,6 +90,7 @@ class DecideDialog(Dialog):
             self._body.focus()
 
     def on_resize(self) -> None:
+        self.leave_room(self._body, 3)
         self.call_after_refresh(lambda: self._body.show(self._sections(self._body.text_width)))
 
     @property
@@ -200,6 +200,7 @@ class PassphraseDialog(Dialog):
         self._input.focus()
 
     def on_resize(self) -> None:
+        self.leave_room(self._body, 1)
         self.call_after_refresh(self._draw)
 
     def _draw(self) -> None:
@@ -217,6 +218,7 @@ class InputsDialog(Dialog):
     """One line for each thing that is asked for; Enter goes to the next, behind the last one it is done."""
 
     DEFAULT_CSS = """
+    InputsDialog Vertical { overflow-y: auto; }
     InputsDialog Horizontal { height: 1; }
     InputsDialog Input { border: none; height: 1; padding: 0; background: $panel; width: 1fr; }
     InputsDialog Input:focus { border: none; background: $cursor; background-tint: $panel 0%; }
@@ -266,6 +268,7 @@ class InputsDialog(Dialog):
         )  # fmt: skip
 
     def on_resize(self) -> None:
+        self.leave_room(self._body, len(self._asked) + 1)
         self.call_after_refresh(self._draw)
 
     def _draw(self) -> None:

@@ -48,6 +48,10 @@ class Dialog(ModalScreen[bool]):
     def action_leave(self) -> None:
         self.dismiss(False)
 
+    def leave_room(self, body: SectionsView, lines: int) -> None:
+        """Have the body scroll before it pushes what is asked below it, so many lines, out of the frame."""
+        body.styles.max_height = max(1, self.size.height * 92 // 100 - 2 - lines)
+
 
 class ConfirmDialog(Dialog):
     """Shows a proposal and asks. True only after `y` (T0, T1) or the first characters of the digest (T2, T3). Where the
@@ -103,6 +107,7 @@ class ConfirmDialog(Dialog):
         self._body.focus()
 
     def on_resize(self) -> None:
+        self.leave_room(self._body, 1)
         self.call_after_refresh(self._show_plan)
 
     def _show_plan(self) -> None:

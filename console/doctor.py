@@ -146,6 +146,10 @@ def _engine(arguments: argparse.Namespace, settings: Settings) -> Finding:
     found = f"'{health.name}', process {health.pid}, version {health.version:,}, answered in {took * 1000:.0f} ms"
     if health.journal_error:
         return Finding("engine", "fail", health.journal_error, "Nothing new is accepted until this is mended")
+    if health.audit_error:
+        return Finding(
+            "engine", "fail", health.audit_error, "What runs goes on; see its disk"
+        )
     if health.history_error:
         return Finding("engine", "warn", health.history_error, "The cell goes on; see its disk")
     if health.software != VERSION:

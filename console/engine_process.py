@@ -20,6 +20,8 @@ from console.advisor import Advisor
 from console.agents import AgentFaces
 from console.archive import Archive
 from console.collector import Collector, kept_by
+from console.courier import Courier
+from console.doorkeeper import Doorkeeper
 from console.forecasts import Forecasts
 from console.history_findings import HistoryFindings
 from console.insights import Insights
@@ -28,9 +30,10 @@ from console.policy_faces import PolicyFaces
 from console.recommendations import Recommender
 from console.server import Watch, build_app
 from console.sockets import account_at, bind_tcp, bind_unix, private_folder
+from console.version import VERSION
 from engine.commands import Define
 from engine.control import Engine
-from engine.errors import MusterError
+from engine.errors import JournalError, MusterError
 from engine.loop import EngineLoop, Feed
 from engine.model import CellSpec
 from engine.records import Records
@@ -41,6 +44,9 @@ from recommender.telemetry import Telemetry, clock_of
 from runbooks.anchors import Anchor
 from runbooks.audit import Audit, signer_at
 from runbooks.gate import Gate, wall_ms
+from runbooks.identity import SYSTEM
+from runbooks.policies import Policies
+from runbooks.policy import SOLO, TEAM
 from runbooks.shelf import Shelf
 
 KEEP_ALIVE_S = 75
@@ -81,6 +87,9 @@ class Served:
     """Where checkpoints of the audit are remembered."""
     runbooks: tuple[Path, ...] = ()
     """Folders with runbooks besides those that are built in."""
+    solo: bool = False
+    """The approval policy of a cell that was given none is that of one person, who may approve everything; else that of
+    a team."""
     feed: Callable[[Engine], Feed] | None = None
     """What is submitted or commanded as cell time passes, given the engine as it was opened."""
 
@@ -92,6 +101,7 @@ def serve(served: Served) -> None:
     """
     if served.journal is not None:
         private_folder(served.journal.parent)
+    os.umask(0o077)  # whoever may connect may not read the journal for that
     engine = Engine.open(
         served.journal, seed=served.seed, use_snapshot=served.use_snapshot, forecaster=CapacityForecaster()
     )
@@ -125,7 +135,10 @@ def serve(served: Served) -> None:
         )
         audit = _audit(engine, served)
         after.callback(audit.close)
-        gate = Gate(engine, audit=audit)
+        policies = Policies(engine, audit, wall_ms, default=SOLO if served.solo else TEAM)
+        gate = Gate(engine, policies, audit)
+        _say_begun(engine, gate, served)
+        doorkeeper, courier = Doorkeeper(loop, gate), Courier(loop, gate)
         client = LocalClient(
             loop,
             gate,
@@ -137,6 +150,7 @@ def serve(served: Served) -> None:
             forecasts=forecasts,
             recommender=recommender,
             shelf=Shelf(engine, gate, served.runbooks),
+            doorkeeper=doorkeeper,
         )
         loop.start()
         after.callback(loop.stop)
@@ -145,6 +159,9 @@ def serve(served: Served) -> None:
         after.callback(collector.stop)
         recommender.start()
         after.callback(recommender.stop)
+        for helper in (doorkeeper, courier):
+            helper.start()
+            after.callback(helper.stop)
         asyncio.run(run_server(client, loop, sockets, on_ready=lambda: _say_ready(served)))
         print("muster engine stops", file=sys.stderr, flush=True)
 
@@ -229,6 +246,19 @@ def _go_on(engine: Engine, served: Served) -> None:
         print("the journal has a cell already: the cell file is not read again", file=sys.stderr, flush=True)
     if served.keep_up:
         engine.advance(served.start_ms)
+
+
+def _say_begun(engine: Engine, gate: Gate, served: Served) -> None:
+    """On record: who served the cell from when on, and by which approval policy where it was given none."""
+    default = SOLO if served.solo else TEAM
+    data = {"software": VERSION, "default_policy": default.name, "read_only": served.read_only}
+    # Where nothing can be recorded the cell can still be looked at, and says so.
+    with contextlib.suppress(JournalError):
+        engine.record(
+            lambda connection: gate.audit.append(
+                connection, "engine.opened", SYSTEM, policy_digest=default.digest(), data=data
+            )
+        )
 
 
 def _stop_on_signals() -> asyncio.Event:

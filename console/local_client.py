@@ -25,6 +25,7 @@ from runbooks.shelf import Shelf
 if TYPE_CHECKING:
     from console.advisor import Advisor
     from console.client import RuntimeEstimate
+    from console.doorkeeper import Doorkeeper
     from console.identity import Claim
     from engine.commands import AnyCommand, Receipt
     from engine.control import Engine
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
     )
     from runbooks.freezes import Freeze, FreezeSpec
     from runbooks.gate import Gate
-    from runbooks.identity import Signed
+    from runbooks.identity import AuthRefused, Signed
     from runbooks.plan import Outcome, Proposal, Request, Review
     from runbooks.policy import Deed, Verdict
     from runbooks.policy_shown import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote
@@ -94,12 +95,14 @@ class LocalClient:
         archive: Archive | None = None,
         insights: Insights | None = None,
         shelf: Shelf | None = None,
+        doorkeeper: Doorkeeper | None = None,
     ) -> None:
         self.read_only = read_only
         self._loop = loop
         self._gate = gate
         self._shelf = shelf or Shelf(loop.engine, gate)
         self._advisor = advisor
+        self._doorkeeper = doorkeeper
         self._recommender = recommender or Recommender(loop, advisor)
         self._forecasts = forecasts or Forecasts(loop)
         self._archive = archive or Archive(loop)
@@ -116,6 +119,10 @@ class LocalClient:
         other._actor = actor
         other._who = actor.subject if actor.subject != OWNER else self._who
         return other
+
+    def refused(self, account: str, error: AuthRefused) -> None:
+        """Record a claim that cannot even be read."""
+        self._loop.call(lambda _: self._gate.policies.refused(Actor(subject=account, account=account), error))
 
     def glanced(self, account: str) -> Actor | None:
         """The same for a request that claims nothing, where it can be said at once."""
@@ -140,7 +147,8 @@ class LocalClient:
                 journal_error=engine.journal_error,
                 software=VERSION,
                 history_error=self._archive.error,
-                audit_error=self._gate.audit.error,
+                audit_error=(self._doorkeeper.error if self._doorkeeper else "") or self._gate.audit.error,
+                approval=self._gate.mode(),
             )
 
         return self._loop.call(read)

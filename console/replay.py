@@ -113,15 +113,20 @@ class LiveReplay:
         from engine.commands import SetPolicy
         from engine.control import Engine
         from engine.loop import EngineLoop
-        from runbooks.gate import Gate
+        from runbooks.audit import Audit
+        from runbooks.gate import Gate, wall_ms
+        from runbooks.policies import Policies
+        from runbooks.policy import SOLO
 
         engine = Engine.open(None, cell=self._plan.cell)
         engine.command(SetPolicy(policy=self._policy))
         if self._plan.jobs:
             engine.advance(self._plan.jobs[0].arrival_ms)
         self._loop = EngineLoop(engine, speed=self._speed, feed=traces.workloads(self._plan))
+        audit = Audit(engine, wall_ms)
+        gate = Gate(engine, Policies(engine, audit, wall_ms, default=SOLO), audit)
         self._loop.start()
-        return LocalClient(self._loop, Gate(engine), Advisor(self._loop), name="replay")
+        return LocalClient(self._loop, gate, Advisor(self._loop), name="replay")
 
     def close(self) -> None:
         if self._loop is not None:

@@ -14,7 +14,7 @@ from console.act import approved_or_refused, proposal_lines
 from console.attach import connect, identity_of
 from console.plain import facts, table
 from console.show import write_json, write_lines
-from console.text import printable
+from console.text import cut, printable
 from engine.errors import RefusedError, SpecError
 from runbooks.shown import RunbookAsk, RunbookVote
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from runbooks.shown import Problem, RunbookLine, RunbookRun, RunbookView
 
 WIDTH = 78
+MOST_TITLE = 43
+"""Characters of a title in the list, so that a line of it fits a terminal."""
 FAULTY = 2
 """Exit code of a lint that found something."""
 GUTTER = "  | "
@@ -38,8 +40,11 @@ def list_lines(lines: tuple[RunbookLine, ...]) -> list[str]:
     """One line each; below it why one cannot be used as it is."""
     if not lines:
         return ["no runbooks"]
-    rows = [[printable(line.id), str(line.version or "–"), line.status, printable(line.title)] for line in lines]
-    told = table(("RUNBOOK", "VERSION", "STATUS", "TITLE"), rows, (False, True, False, False))
+    rows = [
+        [printable(line.id), str(line.version or "–"), line.status, cut(printable(line.title), MOST_TITLE)]
+        for line in lines
+    ]
+    told = table(("RUNBOOK", "VER", "STATUS", "TITLE"), rows, (False, True, False, False))
     notes = [
         f"{printable(line.id)}: {printable(line.note)}" for line in lines if line.status in ("faulty", "changed")
     ]  # fmt: skip

@@ -54,7 +54,7 @@ from recommender.sizes import SizingRequest
 from runbooks import plan
 from runbooks.admission import check_admitted
 from runbooks.freezes import FreezeSpec
-from runbooks.identity import AuthRefused, Signed
+from runbooks.identity import Actor, AuthRefused, Signed
 from runbooks.policy import Verdict
 from runbooks.shown import RunbookAsk, RunbookVote
 
@@ -549,22 +549,33 @@ class Naming:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        request = Request(scope, receive)
-        content = b""
         try:
-            if SIGNED in request.headers:
-                content = await body(request)
-                receive = _again(content)
-            path = scope["raw_path"].decode("latin-1")
-            claim = claim_of(account_of(scope["client"]), request.headers, scope["method"], path, content)
-            actor = None if claim.person or claim.signed else self._client.glanced(claim.account)
-            if actor is None:
-                actor = await run_in_threadpool(self._client.identified, claim)
+            actor, receive = await self._named(Request(scope, receive), receive)
         except MusterError as error:
             await refusal(error)(scope, receive, send)
             return
+        except ClientDisconnect:
+            return
         CALLER.set(actor)
         await self._app(scope, receive, send)
+
+    async def _named(self, request: Request, receive: Receive) -> tuple[Actor, Receive]:
+        """Who it is, and from where its body can be read. Raises AuthRefused, on record, and TooLarge."""
+        content = b""
+        if SIGNED in request.headers:
+            content = await body(request)
+            receive = _again(content)
+        account = account_of(request.scope["client"])
+        try:
+            path = request.scope["raw_path"].decode("latin-1")
+            claim = claim_of(account, request.headers, request.method, path, content)
+        except AuthRefused as error:
+            await run_in_threadpool(self._client.refused, account, error)
+            raise
+        plain = None if claim.person or claim.signed else self._client.glanced(account)
+        if plain is not None:
+            return plain, receive
+        return await run_in_threadpool(self._client.identified, claim), receive
 
 
 def _again(content: bytes) -> Receive:

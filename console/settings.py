@@ -18,6 +18,7 @@ ENVIRONMENT = "MUSTER_"
 MAX_SOCKET_BYTES = 100
 """Longest path a Unix socket is bound to. The kernel's limit is 107 bytes on Linux and 103 on macOS."""
 
+APPROVALS = ("team", "solo")
 DURATIONS = ("keep_minutes", "keep_fives", "keep_hours")
 """Settings that are times such as "2d"."""
 
@@ -55,6 +56,9 @@ class Settings:
     """What you sign with: the path of a key file, or `agent`; empty: your ssh-agent, then key.pem beside this file."""
     key_passphrase_file: str = ""
     """File, readable by you alone, that holds the passphrase of the key file; empty: it is asked for."""
+    approval: str = "team"
+    """Approval policy of a cell that was given none, where an engine is started from here: "team", or "solo" for one
+    person."""
     audit_key: str = ""
     """File of the key that signs the audit of an engine started from here; empty: one for the cell beside this file."""
     runbooks: tuple[str, ...] = ()
@@ -222,6 +226,8 @@ def _checked(key: str, value: Any, where: str) -> Any:
         raise SpecError(where, f"'{key}' is {value!r}", f"Give {wanted}")
     if isinstance(value, float):
         check_speed(value, where)
+    if key == "approval" and value not in APPROVALS:
+        raise SpecError(where, f"'{key}' is {value[:40]!a}", f"Give {' or '.join(APPROVALS)}")
     if key in DURATIONS:
         from engine.measures import duration_ms
 

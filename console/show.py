@@ -45,7 +45,15 @@ WINDOW = 10_000
 def overview(arguments: argparse.Namespace) -> None:
     with closing(connect(arguments)) as client:
         view = client.overview()
-    write_json(view) if arguments.json else write_lines(overview_lines(view))
+        health = client.health()
+    if arguments.json:
+        write_json(view)
+        return
+    write_lines(overview_lines(view))
+    if health.approval == "solo":
+        write_lines(["approval  solo: one person approves everything, no two-person rule holds"])
+    if health.audit_error:
+        write_lines([f"audit     {printable(health.audit_error)}"])
 
 
 def get(arguments: argparse.Namespace) -> None:

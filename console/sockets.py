@@ -73,8 +73,11 @@ def _group_id(group: str) -> int:
 
 
 def _open_to(path: Path, group: str, group_id: int) -> None:
-    """Lets a group connect: 0660 for the socket, 0710 for its folder, so that nothing else in it is shown."""
+    """Lets a group connect: 0660 for the socket, 0710 for its folder. What else is in there stays its owner's alone."""
     try:
+        for file in path.parent.iterdir():
+            if file.is_file() and not file.is_symlink():
+                file.chmod(file.stat().st_mode & 0o700)
         os.chown(path.parent, -1, group_id)
         path.parent.chmod(0o710)
         os.chown(path, -1, group_id)

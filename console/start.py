@@ -198,6 +198,7 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
         "seed": arguments.seed,
         "use_snapshot": not arguments.ignore_snapshot,
         "keep": _retention(settings),
+        "solo": bool(arguments.demo) or settings.approval == "solo",
         "audit_key": audit_key_path(settings, name, paths),
         "anchors": anchors_of(settings.audit_anchors),
         "runbooks": folders_of(settings),

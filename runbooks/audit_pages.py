@@ -92,7 +92,8 @@ class AuditState(msgspec.Struct, frozen=True, kw_only=True):
 class AuditRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which records to export."""
 
-    first: int = 1
+    first: int = 0
+    """0: the oldest that is not sealed."""
     last: int = 0
     """0: the newest of which there is a checkpoint."""
     private: bool = True
@@ -105,10 +106,10 @@ class AuditPart(msgspec.Struct, frozen=True, kw_only=True):
     """Some lines of an export, to be written one part after the other."""
 
     lines: str
+    first: int
     last: int
-    """To be asked for in the next part."""
     after: int
-    """Likewise; 0: that was all."""
+    """To be asked for, with the two before, in the next part; 0: that was all."""
 
 
 class AuditProofOf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

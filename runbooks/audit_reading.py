@@ -196,10 +196,10 @@ def part(connection: Connection, wanted: AuditRange, tool: str) -> AuditPart:
         if size > PART_BYTES:
             break
     if after < last:
-        return AuditPart(lines=b"".join(lines).decode(), last=last, after=after)
+        return AuditPart(lines=b"".join(lines).decode(), first=first, last=last, after=after)
     lines += _tail(connection, last)
     lines.append(_line({"end": {"records": last - first + 1}}))
-    return AuditPart(lines=b"".join(lines).decode(), last=last, after=0)
+    return AuditPart(lines=b"".join(lines).decode(), first=first, last=last, after=0)
 
 
 def bounds(connection: Connection, wanted: AuditRange) -> tuple[int, int]:
@@ -207,14 +207,15 @@ def bounds(connection: Connection, wanted: AuditRange) -> tuple[int, int]:
     newest = connection.execute(select(func.max(record_table.c.seq))).scalar() or 0
     last = wanted.last or connection.execute(select(func.max(checkpoint_table.c.size))).scalar() or newest
     sealed = last_sealed(connection)
-    if wanted.first <= sealed:
+    first = wanted.first or sealed + 1
+    if first <= sealed:
         raise RefusedError(
             f"the records up to {sealed} were sealed: they are in files of their own",
             f"Export from {sealed + 1} on, and take those files with it (`muster audit show` names them)",
         )
-    if not 1 <= wanted.first <= last <= newest:
-        raise RefusedError(f"there are no records {wanted.first} to {last}", f"The audit has {sealed + 1} to {newest}")
-    return wanted.first, last
+    if not 1 <= first <= last <= newest:
+        raise RefusedError(f"there are no records {first} to {last}", f"The audit has {sealed + 1} to {newest}")
+    return first, last
 
 
 def _line(value: object) -> bytes:

@@ -6,6 +6,7 @@ state only by `move`: along an edge of `runbooks.life`, if nobody moved it meanw
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,6 +36,8 @@ from runbooks.identity import Actor
 from runbooks.plan import Difference, Plan, Sealed, StepStanding, plan_digest
 
 METADATA = MetaData()
+_ID = re.compile("P-([1-9][0-9]{0,10})")
+"""One way to write each: what is read out on the phone is what is signed."""
 
 PROPOSAL = Table(
     "proposal",
@@ -193,10 +196,10 @@ def exist(connection: Connection) -> bool:
 
 def number_of(proposal_id: str) -> int:
     """Raises NotFoundError for what is not the id of a proposal."""
-    digits = proposal_id.removeprefix("P-") if isinstance(proposal_id, str) else ""
-    if not (proposal_id.startswith("P-") and digits.isascii() and digits.isdigit() and len(digits) < 12):
+    found = _ID.fullmatch(proposal_id) if isinstance(proposal_id, str) else None
+    if found is None:
         raise unknown(proposal_id)
-    return int(digits)
+    return int(found[1])
 
 
 def unknown(proposal_id: str) -> NotFoundError:
@@ -222,7 +225,8 @@ def plan_of(connection: Connection, row: Row) -> tuple[Plan, Words, bytes]:
     plan is no longer the one whose digest was shown."""
     where = (REVISION.c.number == row.number) & (REVISION.c.revision == row.revision)
     kept = connection.execute(select(REVISION).where(where)).mappings().one()
-    if plan_digest(kept["plan"]) != row.digest or kept["digest"] != row.digest:
+    unchanged = isinstance(kept["plan"], bytes) and plan_digest(kept["plan"]) == row.digest == kept["digest"]
+    if not unchanged:
         raise RefusedError(
             f"the stored plan of {row.id} is not the one whose digest was shown",
             "Somebody changed the database: run muster audit verify, and propose it again",

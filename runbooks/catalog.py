@@ -78,7 +78,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     """Targets at a time."""
     states: frozenset[str]
     """States of a target in which the action makes sense: what must hold before it is done. Not used for policies."""
-    otherwise: str
+    otherwise: str = "Nothing needs doing"
     """What a person can do when a target is in another state."""
     inverse: str
     """How it is taken back; `{them}` stands for the targets, `{was}` for what is in force instead."""
@@ -270,7 +270,6 @@ ROWS: tuple[Action, ...] = (
         tier="T1",
         raised="work has to go; >10% of the cell's",
         states=frozenset(("open", "held", "draining")),
-        otherwise="Nothing needs doing",
         inverse="Set quota of {them} back to {was}",
         command=as_commands.change_queue,
         done=lambda act, before, now: act.queue is not None and now.queue == act.queue.to,
@@ -299,7 +298,6 @@ ROWS: tuple[Action, ...] = (
         verb="Take back",
         tier="T1",
         states=frozenset(("made",)),
-        otherwise="Nothing needs doing",
         inverse="Reserve {was}; others may have taken the nodes by then",
         command=lambda act: Unreserve(names=act.targets),
         done=effects.becomes("not made"),
@@ -312,7 +310,6 @@ ROWS: tuple[Action, ...] = (
         tier="T1",
         raised="work has to give way",
         states=frozenset(),
-        otherwise="Nothing needs doing",
         inverse="Set policy to {was}",
         command=as_commands.set_policy,
         done=lambda act, before, now: now.state == now.id,
@@ -325,7 +322,6 @@ ROWS: tuple[Action, ...] = (
         verb="Set price of",
         tier="T1",
         states=frozenset(("priced",)),
-        otherwise="Nothing needs doing",
         inverse="Set price of {them} back to {was}; what was charged meanwhile stays charged",
         command=as_commands.set_price,
         done=lambda act, before, now: (
@@ -341,7 +337,6 @@ ROWS: tuple[Action, ...] = (
         verb="Set",
         tier="T1",
         states=frozenset(("set", "not set")),
-        otherwise="Nothing needs doing",
         inverse="Set {them} back to what it was ({was}); if that is none, remove it",
         command=as_commands.set_budget,
         done=lambda act, before, now: act.money is not None and now.budget == act.money.budget,
@@ -355,7 +350,6 @@ ROWS: tuple[Action, ...] = (
         verb="Remove",
         tier="T1",
         states=frozenset(("set",)),
-        otherwise="Nothing needs doing",
         inverse="Set {them} to {was} again",
         command=lambda act: RemoveBudgets(names=act.targets),
         done=effects.becomes("not set"),
@@ -380,7 +374,6 @@ ROWS: tuple[Action, ...] = (
         tier="T1",
         raised=">10% of a pool may go; it may more than double",
         states=frozenset(("growing", "fixed")),
-        otherwise="Nothing needs doing",
         inverse="Set scaling of {them} back to {was}; nodes that were given back by then are ordered anew",
         command=as_commands.set_scaling,
         done=effects.scaled,
@@ -409,7 +402,6 @@ ROWS: tuple[Action, ...] = (
         verb="Set the",
         tier="T1",
         states=frozenset(("set",)),
-        otherwise="Nothing needs doing",
         inverse="Set autoscaling back to {was}",
         command=as_commands.set_autoscaling,
         done=effects.set_autoscaling,
@@ -513,7 +505,6 @@ ROWS: tuple[Action, ...] = (
         raised="work has to give way",
         fields=("canary",),
         states=frozenset(("open", "held", "draining", *POLICIES)),
-        otherwise="Nothing needs doing",
         inverse="Set {them} back to {was}",
         command=as_commands.canary,
         done=effects.tried,
@@ -597,6 +588,16 @@ def why_not(action: Action, target: Target) -> str:
     if action.kind == "policy":
         return f"{target.id} is in force already" if target.id == target.state else ""
     return "" if target.state in action.states else f"{target.id} is {target.state}"
+
+
+def needless(act: Act, now: Target) -> bool:
+    """Whether a target is as the act would make it already, or beyond it: work that has ended, a node that is down."""
+    row = find(act.action)
+    if row.kind == "workload" and now.state not in LIVE:
+        return True
+    if row.kind == "node" and now.state not in ("ready", "cordoned", "draining"):
+        return True
+    return row.done(act, now, now)
 
 
 def verdict(act: Act, before: Target, now: Target, *, in_time: bool) -> Verdict:

@@ -10,7 +10,7 @@ import msgspec
 
 from engine.errors import RefusedError, SpecError
 from engine.model import MAX_QUANTITY, check_id
-from runbooks import blast, catalog, inverse, readings, simulation, wording
+from runbooks import blast, catalog, inverse, readings, risk, simulation, wording
 from runbooks.books import Words
 from runbooks.checks import Check, check_well_formed, evaluate, vacuous
 from runbooks.identity import Scope
@@ -190,18 +190,23 @@ def refuse_beyond(limits: Limits, planned: Blast) -> None:
         raise RefusedError(f"its steps together exceed its own limits: {', '.join(found)}", "Take out some targets")
 
 
-def tier_of_all(steps: list[Step], whole: Blast, overview: Overview) -> tuple[Tier, tuple[str, ...]]:
-    """The highest tier of the steps, and one more where only their sum takes a large share of a pool: many small steps
-    are not milder than one large."""
+def tier_of_all(steps: Sequence[Step], whole: Blast, overview: Overview) -> tuple[Tier, tuple[str, ...]]:
+    """The highest tier of the steps, and one more where only their sum takes a large share of a pool, or stops a large
+    share of the work: many small steps are not milder than one large."""
     highest = max(step.tier for step in steps)
     pools = readings.pool_nodes(overview)
+    found: list[str] = []
     for pool, count in whole.nodes:
         large = count > 1 and count * 1000 > catalog.LARGE_SHARE_PERMILLE * pools.get(pool, 0)
         alone = any(dict(step.blast.nodes).get(pool, 0) == count for step in steps)
         if large and not alone:
-            tier = TIERS[min(TIERS.index(highest) + 1, len(TIERS) - 1)]
-            return tier, (f"its steps together take {count:,} of {pools.get(pool, 0):,} nodes of {pool}",)
-    return highest, ()
+            found.append(f"its steps together take {count:,} of {pools.get(pool, 0):,} nodes of {pool}")
+    running = readings.bound(overview)
+    large = whole.workloads > risk.MANY and whole.workloads * 1000 > catalog.LARGE_SHARE_PERMILLE * running
+    if large and all(step.blast.workloads < whole.workloads for step in steps):
+        found.append(f"its steps together stop {whole.workloads:,} of {running:,} workloads")
+    raised = TIERS[min(TIERS.index(highest) + bool(found), len(TIERS) - 1)]
+    return raised, tuple(found)
 
 
 def title_of(steps: list[Step]) -> str:

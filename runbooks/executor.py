@@ -17,7 +17,7 @@ from sqlalchemy import Connection, insert, select
 from engine.errors import JournalError, MusterError, NotFoundError, RefusedError
 from engine.events import AuditEntry
 from runbooks import books, canary, catalog, life, policy, readings, wording
-from runbooks.amounts import utc
+from runbooks.amounts import listed, span, utc
 from runbooks.audit import Audit
 from runbooks.books import CONFIRMATION, EFFECT, REVIEW, Row
 from runbooks.checks import Verdict, evaluate
@@ -146,7 +146,9 @@ class Executor:
             )  # fmt: skip
         moved: list[Row] = []
 
-        def beside(connection: Connection, changed: tuple[str, ...] = step.act.targets) -> None:
+        changed = tuple(dict.fromkeys((*step.act.targets, *(target.id for target in step.stops))))
+
+        def beside(connection: Connection) -> None:
             moved.append(self._write_effect(connection, actor, row, plan, number, changed, now_ms))
 
         try:
@@ -154,7 +156,9 @@ class Executor:
         except JournalError:
             raise
         except MusterError as error:
-            self._fail(actor, row, step, error)
+            failed = self._fail(row, step, error)
+            if step.on_fail == "rollback" and number > 0:
+                self._take_back(SYSTEM, failed, plan, f"step {step.id} was refused")
             raise
         return moved[-1]
 
@@ -233,18 +237,17 @@ class Executor:
                     )
                 )  # fmt: skip
 
-    def _fail(self, actor: Actor, row: Row, step: Step, error: MusterError) -> None:
+    def _fail(self, row: Row, step: Step, error: MusterError) -> Row:
         """The engine refused the step: nothing of it has happened."""
         now_ms = self._now()
         event: life.Event = "failed" if row.cursor == 0 or step.on_fail != "pause" else "paused"
 
-        def write(connection: Connection) -> None:
-            books.move(
+        return self._engine.record(
+            lambda connection: books.move(
                 connection, self._audit, row, event, SYSTEM, now_ms, data={"step": step.id, "why": error.problem[:500]},
                 note=f"step {step.id}: {error.problem}",
-            )  # fmt: skip
-
-        self._engine.record(write)
+            )
+        )  # fmt: skip
 
     # -- reading back -------------------------------------------------------------------------------------------------
 
@@ -295,7 +298,11 @@ class Executor:
         lines: list[str] = []
         verdicts: list[Verdict] = []
         if action.command is not None:
-            after = {target.id: target for target in readings.read(self._engine, action, step.act, executed=True)}
+            try:
+                found = readings.read(self._engine, action, step.act, executed=True)
+            except NotFoundError as gone:
+                return "failure", (f"NOT verified: {gone.problem}",)
+            after = {target.id: target for target in found}
             for before in step.shown:
                 lines.append(wording.check(step.act, before, after[before.id], in_time=in_time))
                 verdicts.append(catalog.verdict(step.act, before, after[before.id], in_time=in_time))
@@ -379,11 +386,9 @@ class Executor:
             raise RefusedError(
                 f"{row.id} waits for no word on step {step_id[:40]!a}", "muster show says what it waits for"
             )
-        deed: policy.Deed = "vote" if step.confirm == "approver" else "execute"
 
         def write(connection: Connection) -> str:
-            in_force = self._policies.current(connection)
-            why_not = policy.may(in_force, actor, deed, plan.tier, scope_of(plan.steps), owner=self._policies.owner)
+            why_not = self._why_no_word(connection, actor, plan, step, now_ms)
             if why_not:
                 self._say(connection, row, actor, "command.refused", {"deed": "confirm", "why": why_not}, step=step.id)
                 return why_not
@@ -400,6 +405,23 @@ class Executor:
         if why_not:
             raise RefusedError(f"you may not say go to step {step.id}: {why_not}", f"Ask an {step.confirm}")
         return self.resume(actor, proposal_id, accept=False)
+
+    def _why_no_word(self, connection: Connection, actor: Actor, plan: Plan, step: Step, now_ms: int) -> str:
+        """Why somebody may not say go to a step. An approver's word is another's than the author's, as a vote is."""
+        in_force, scope = self._policies.current(connection), scope_of(plan.steps)
+        if step.confirm == "operator":
+            return policy.may(in_force, actor, "execute", plan.tier, scope, owner=self._policies.owner)
+        need = policy.Need(
+            approvals=1, roles=("approver",), expiry_ms=0, window_ms=0, self_ok=in_force.mode == "solo"
+        )  # fmt: skip
+        word = policy.Vote(
+            subject=actor.subject, kind=actor.kind, account=actor.account, key=actor.key, verdict="approve",
+            at_ms=now_ms,
+        )  # fmt: skip
+        why_not = policy.why_not_counted(
+            in_force, word, plan.author, plan.requester, need, scope, owner=self._policies.owner
+        )
+        return f"your word does not count: it {why_not}" if why_not else ""
 
     def _confirmed(self, connection: Connection, row: Row, number: int) -> bool:
         where = (
@@ -426,6 +448,10 @@ class Executor:
             raise RefusedError(f"nothing of {row.id} was done", "There is nothing to take back")
         if not any(plan.steps[number].rollback for number in done):
             raise RefusedError(f"{row.id} cannot be taken back", "Its actions have no inverse; see muster show")
+        for number in reversed(done):
+            for part, act in enumerate(plan.steps[number].rollback):
+                if not self._has_effect(f"{row.digest}:{row.revision}:{number}:back:{part}"):
+                    self._as_needed(plan, plan.steps[number], act)
         row = self._take_back(actor, row, plan, reason)
         self._audit.after(at_once=True)
         return self._outcome(row, plan)
@@ -456,7 +482,7 @@ class Executor:
                 continue
             for part, act in enumerate(step.rollback):
                 try:
-                    self._undo_one(actor, row, step, number, part, act)
+                    self._undo_one(actor, row, plan, number, part, act)
                 except JournalError:
                     raise
                 except MusterError as error:
@@ -468,17 +494,14 @@ class Executor:
             )
         )
 
-    def _undo_one(self, actor: Actor, row: Row, step: Step, number: int, part: int, act: Act) -> None:
+    def _undo_one(self, actor: Actor, row: Row, plan: Plan, number: int, part: int, act: Act) -> None:
         """One inverse act, once. What is as it was already needs nothing."""
         now_ms = self._now()
+        step = plan.steps[number]
         key = f"{row.digest}:{row.revision}:{number}:back:{part}"
         if self._has_effect(key):
             return
-        action = catalog.find(act.action)
-        targets = self._still_there(action, act)
-        needed = tuple(target.id for target in targets if not catalog.why_not(action, target))
-        act = msgspec.structs.replace(act, targets=needed) if action.kind in ("workload", "node") else act
-        nothing = action.kind in ("workload", "node", "queue", "reservation", "budget") and not needed
+        act, nothing = self._as_needed(plan, step, act)
 
         def beside(connection: Connection) -> None:
             refuse_second(connection, key, row)
@@ -501,6 +524,31 @@ class Executor:
             self._engine.record(beside)
         else:
             self._act(actor, row, act, key, now_ms, beside)
+
+    def _as_needed(self, plan: Plan, step: Step, act: Act) -> tuple[Act, bool]:
+        """An act of the way back without what has gone, or is as it was; and whether nothing is left of it. Raises
+        RefusedError where it would disrupt more than was voted on: it was mild when it was shown, and work has come to
+        where it leads since."""
+        action = catalog.find(act.action)
+        targets = self._still_there(action, act)
+        left = tuple(target for target in targets if not catalog.needless(act, target))
+        if action.kind in ("workload", "node", "queue", "reservation", "budget") and not left:
+            return act, True
+        if action.kind in ("workload", "node"):
+            readings.refuse_inapplicable(action, left)
+            act = msgspec.structs.replace(act, targets=tuple(target.id for target in left))
+            targets = left
+        overview = self._engine.overview()
+        tier, why = catalog.tier_and_why(action, act, targets, readings.pool_nodes(overview), readings.bound(overview))
+        stops = (*targets, *readings.read_work(self._engine, action, targets).values())
+        if tier > plan.tier and any(catalog.loses_work(action, target) for target in stops):
+            told = f": {'; '.join(why)}" if why else ""
+            raise RefusedError(
+                f"{act.action} {listed(act.targets)}, the way back of step {step.id}, is {tier} now, and the plan was "
+                f"approved as {plan.tier}{told}",
+                f"Propose it for itself: {act.action}",
+            )
+        return act, False
 
     def _still_there(self, action: catalog.Action, act: Act) -> tuple[Target, ...]:
         """The targets that exist: what has gone meanwhile needs no way back."""
@@ -614,6 +662,12 @@ class Executor:
         if window and not (row.breakglass and in_force.break_glass.through_freezes):
             return RefusedError(
                 f"{row.id} is in the freeze '{window}'", "Execute it when that is over, or break the glass"
+            )
+        most_ms = plan.limits.duration_ms
+        if most_ms is not None and row.executed_ms and now_ms > row.executed_ms + most_ms:
+            return RefusedError(
+                f"{row.id} was to be done within {span(most_ms)} and began at {utc(row.executed_ms)}",
+                "Roll it back, or propose what is left of it",
             )
         rules = self._standing.broken_rules(connection, row, plan, now_ms)
         if rules:

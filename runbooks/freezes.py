@@ -10,10 +10,13 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from engine.errors import SpecError
+from engine.spec import check_id
 from runbooks.amounts import utc
 from runbooks.identity import Scope
 from runbooks.plan import TIERS, Tier
 
+MOST_REASON = 200
+MOST_WINDOWS = 50
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _TIME = r"([01][0-9]|2[0-3]):([0-5][0-9])"
 _WEEKLY = re.compile(rf"({'|'.join(DAYS)}) {_TIME} - ({'|'.join(DAYS)}) (?:{_TIME}|(24):(00))")
@@ -76,7 +79,14 @@ def freeze_words(spec: FreezeSpec) -> str:
 
 
 def check_freeze(spec: FreezeSpec, where: str = "freeze") -> None:
-    """Raises SpecError for a window that nobody could read."""
+    """Raises SpecError for a window that nobody could read, and for names that are none."""
+    check_id(spec.name, f"{where}.name")
+    for name in (*spec.scope.pools, *spec.scope.queues, *spec.scope.tenants):
+        check_id(name, f"{where}.scope")
+    if len(spec.reason) > MOST_REASON or not spec.reason.isprintable():
+        raise SpecError(f"{where}.reason", f"is not one line of at most {MOST_REASON} characters", "Write it plainly")
+    if len(spec.weekly) > MOST_WINDOWS:
+        raise SpecError(f"{where}.weekly", f"has {len(spec.weekly)} windows", f"At most {MOST_WINDOWS}")
     once = spec.from_ms is not None or spec.until_ms is not None
     if once == bool(spec.weekly):
         raise SpecError(where, "must be either weekly or from one moment until another", "Give one of the two")

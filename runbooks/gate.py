@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import msgspec
 from sqlalchemy import Connection, func, insert, select, update
 
-from engine.errors import JournalError, RefusedError, SpecError
+from engine.errors import JournalError, MusterError, RefusedError, SpecError
 from runbooks import books, life, policy, readings
 from runbooks.amounts import utc
 from runbooks.audit import Audit
@@ -353,11 +353,13 @@ class Gate:
             actor = self.policies.proved(connection, actor, signed, "vote", row, verdict, now_ms)
         except RefusedError as error:
             return error, actor
+        in_force, scope = self.policies.current(connection), scope_of(plan.steps)
+        # By whatever name they come: one person has one vote.
+        actor = msgspec.structs.replace(actor, subject=policy.subject_of(in_force, actor.subject, actor.account))
         need = self._standing.need(connection, plan)
         vote = Vote(
             subject=actor.subject, kind=actor.kind, account=actor.account, key=actor.key, verdict=verdict, at_ms=now_ms
         )
-        in_force, scope = self.policies.current(connection), scope_of(plan.steps)
         if verdict == "abstain":
             no_voter = policy.may(in_force, actor, "vote", plan.tier, scope, owner=self.policies.owner)
             why_not = f"may not be given: {no_voter}" if no_voter else ""
@@ -612,7 +614,12 @@ class Gate:
             return books.in_states(connection, ("verifying",))
 
         for row in self._engine.record(write):
-            self._executor.look_again(row.id)
+            try:
+                self._executor.look_again(row.id)
+            except JournalError:
+                raise
+            except MusterError:
+                continue  # It was said on record where it was met; the others must not wait for it.
         self._executor.recover()
         self.outbox.deliver()
         self.audit.after()
@@ -650,6 +657,17 @@ class Gate:
         return self._engine.recorded(
             lambda connection: tuple(review_of(values) for values in connection.execute(query).mappings())
         )
+
+    def mode(self) -> str:
+        """ "team" or "solo", as the policy in force has it; empty while nothing can be read."""
+        try:
+            return self._engine.recorded(self.policies.current).mode
+        except MusterError:
+            return ""
+
+    def channels(self) -> dict[str, str]:
+        """Where the channels of the policy in force lead."""
+        return dict(self._engine.recorded(self.policies.current).channels)
 
     def freezes(self) -> tuple[Freeze, ...]:
         """Those of the policy, and those that were set by hand; each with whether it stops plans now."""

@@ -249,8 +249,8 @@ def read_queues(engine: Engine, act: Act, executed: bool) -> dict[str, Target]:
         work: tuple[str, ...] = ()
         if act.action == "drain_queue":
             work = bound_work(engine, queue.leaves)
-        elif act.queue is not None and act.queue.over != "keep" and not executed:
-            work = evicted(engine, act)
+        elif act.queue is not None and not executed:
+            work = tuple(dict.fromkeys((*evicted(engine, act), *displaced(engine, act, executed))))
         elif act.canary is not None and name == act.targets[0]:
             work = displaced(engine, act, executed)
         found[name] = Target(id=name, state=queue.mode, work=work, queue=queue.spec)

@@ -11,22 +11,23 @@ import contextlib
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
-from sqlalchemy import BigInteger, Column, Connection, Integer, LargeBinary, MetaData, String, Table, insert, select
+from sqlalchemy import Connection, insert
 
 from engine.errors import JournalError, NotFoundError, RefusedError, SpecError
 from runbooks import policy
 from runbooks.amounts import utc
+from runbooks.approvals import METADATA, VOTE, Deed, authors, kept, missing, need, newest_version
 from runbooks.compile import compile_runbook
 from runbooks.confusable import skeleton
 from runbooks.files import LIBRARY, MOST_FILES, File, files_of
 from runbooks.gate import wall_ms
 from runbooks.identity import Actor, AuthRefused
 from runbooks.lint import lint_file
-from runbooks.plan import Party, RunbookRef, Tier
-from runbooks.policy import Need, Policy, Vote
+from runbooks.plan import RunbookRef
+from runbooks.policy import Vote
 from runbooks.readings import MAX_COMMENT, check_text
 from runbooks.runbook import Runbook, parse
 from runbooks.shown import Problem, RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote, Status
@@ -37,23 +38,8 @@ if TYPE_CHECKING:
     from engine.control import Engine
     from runbooks.gate import Gate
 
-APPROVAL_TIER: Tier = "T2"
-"""A runbook may hold steps of any tier: each run is voted on besides. Its text is approved like a T2 plan."""
-
-Deed = Literal["approve", "retire"]
 VERDICTS: dict[Deed, policy.Verdict] = {"approve": "approve", "retire": "reject"}
 """How a signature over the deed calls it."""
-METADATA = MetaData()
-VOTE = Table(
-    "runbook_vote", METADATA,
-    Column("id", Integer, primary_key=True, autoincrement=True),
-    Column("runbook", String, nullable=False, index=True), Column("version", Integer, nullable=False),
-    Column("sha256", String, nullable=False, index=True), Column("deed", String, nullable=False),
-    Column("owner", String, nullable=False), Column("file_account", String, nullable=False),
-    Column("vote", LargeBinary, nullable=False), Column("at_ms", BigInteger, nullable=False),
-)  # fmt: skip
-"""`deed`: approve, or retire, which ends what was approved for good. `owner` and `file_account` are those of the file
-when the vote was given: a file that changes hands later has the authors of both moments."""
 
 
 class Read(NamedTuple):
@@ -113,7 +99,7 @@ class Shelf:
         read = self._find(id_)
 
         def look(connection: Connection) -> RunbookView:
-            votes = tuple(self._told(vote, deed) for vote, deed, _ in self._votes(connection, read.sha256))
+            votes = tuple(self._told(one.vote, one.deed) for one in kept(connection, read.sha256))
             return view_of(self._line(connection, read), read.runbook, read.problems, votes, read.file.data)
 
         return self._engine.recorded(look)
@@ -158,15 +144,6 @@ class Shelf:
             rollback=rollback_of(proposal.plan),
             checks=verifications_of(proposal.plan),
         )
-
-    def why_not_usable(self, connection: Connection, ref: RunbookRef) -> str:
-        """Why a plan made from this version may not go on; empty when it may: it is approved and not retired. The file
-        itself need not be there any more: the plan holds all that it said."""
-        votes = self._votes(connection, ref.sha256)
-        if any(deed == "retire" for _, deed, _ in votes):
-            return f"runbook {ref.id} version {ref.version} was retired"
-        missing, _ = self._missing(connection, votes)
-        return f"runbook {ref.id} version {ref.version} is not approved any more" if missing else ""
 
     # -- deciding ---------------------------------------------------------------------------------------------------
 
@@ -237,12 +214,12 @@ class Shelf:
         why_not = policy.may(in_force, actor, "runbook", owner=self._policies.owner)
         if why_not:
             return RefusedError(f"you may not {deed} a runbook: {why_not}", "Ask an approver"), actor
-        votes = self._votes(connection, read.sha256)
-        if any(kept == "retire" for _, kept, _ in votes):
+        votes = kept(connection, read.sha256)
+        if any(one.deed == "retire" for one in votes):
             return RefusedError(f"{read.id} version {version} was retired", "Raise its version"), actor
         if deed == "retire":
             return None, actor
-        above = self._newest_approved(connection, read)
+        above = newest_version(connection, read.id, read.sha256)
         if version <= above:
             text = f"{read.id} version {above} was approved with other bytes"
             return RefusedError(text, f"Raise its version above {above}"), actor
@@ -250,72 +227,37 @@ class Shelf:
                     at_ms=now_ms)  # fmt: skip
         for author, requester in authors(in_force, owner_of(read), read.file.account):
             why_not = policy.why_not_counted(
-                in_force, vote, author, requester, self._need(in_force), owner=self._policies.owner
+                in_force, vote, author, requester, need(in_force), owner=self._policies.owner
             )
             if why_not:
                 return RefusedError(f"your vote on {read.id} does not count: it {why_not}", "Ask an approver"), actor
-        if any(kept == "approve" and other.subject == actor.subject for other, kept, _ in votes):
+        if any(one.deed == "approve" and one.vote.subject == actor.subject for one in votes):
             return RefusedError(f"{actor.subject} has approved it already", "One vote each"), actor
         return None, actor
 
     # -- standing ---------------------------------------------------------------------------------------------------
 
-    def _need(self, in_force: Policy) -> Need:
-        return policy.need(in_force, APPROVAL_TIER, "person")
-
-    def _missing(self, connection: Connection, votes: list[tuple[Vote, str, tuple[str, str]]]) -> tuple[int, str]:
-        """Votes that are still missing by the policy, the roles and the keys of now, and of whom."""
-        in_force = self._policies.current(connection)
-        needed = self._need(in_force)
-        yes = [vote for vote, deed, _ in votes if deed == "approve"]
-        found = policy.tally(in_force, yes, Party(subject="", kind="system", account=""), "", needed,
-                             owner=self._policies.owner)  # fmt: skip
-        short = found.missing, found.wanted
-        for owner, account in {of for _, deed, of in votes if deed == "approve"}:
-            for author, requester in authors(in_force, owner, account):
-                found = policy.tally(in_force, yes, author, requester, needed, owner=self._policies.owner)
-                short = max(short, (found.missing, found.wanted))
-        return short
-
     def _status(self, connection: Connection, read: Read) -> tuple[Status, str]:
         if read.problems:
             first = read.problems[0]
             return "faulty", f"{first.where}: {first.problem}"
-        votes = self._votes(connection, read.sha256)
-        retired = next((vote for vote, deed, _ in votes if deed == "retire"), None)
+        votes = kept(connection, read.sha256)
+        retired = next((one.vote for one in votes if one.deed == "retire"), None)
         if retired is not None:
             return "retired", f"by {retired.subject} on {utc(retired.at_ms)}"
-        missing, wanted = self._missing(connection, votes)
-        if not missing:
-            newer = self._newest_approved(connection, read)
+        owner = (owner_of(read), read.file.account)
+        short, wanted = missing(self._policies, self._policies.current(connection), votes, (owner,))
+        if not short:
+            newer = newest_version(connection, read.id, read.sha256)
             if newer > version_of(read):
                 return "retired", f"version {newer} took its place"
-            names = ", ".join(dict.fromkeys(vote.subject for vote, deed, _ in votes if deed == "approve"))
+            names = ", ".join(dict.fromkeys(one.vote.subject for one in votes if one.deed == "approve"))
             return "approved", f"by {names}"
-        lacking = f"needs {missing} more vote{'s' if missing > 1 else ''}: {wanted}"
-        before = self._newest_approved(connection, read)
+        lacking = f"needs {short} more vote{'s' if short > 1 else ''}: {wanted}"
+        before = newest_version(connection, read.id, read.sha256)
         if before:
             return "changed", f"version {before} was approved, this is another file; {lacking}"
         return "draft", lacking
-
-    def _newest_approved(self, connection: Connection, read: Read) -> int:
-        """The highest version of this id that was approved with other bytes; 0 for none. That it was retired since, or
-        that who approved it has left, does not make its number free."""
-        if not self._ready:
-            return 0
-        where = (VOTE.c.runbook == read.id) & (VOTE.c.sha256 != read.sha256) & (VOTE.c.deed == "approve")
-        rows = connection.execute(select(VOTE.c.version).where(where)).scalars()
-        return max(rows, default=0)
-
-    def _votes(self, connection: Connection, sha256: str) -> list[tuple[Vote, str, tuple[str, str]]]:
-        """(vote, deed, (owner, account of the file)), oldest first."""
-        if not self._ready:
-            return []
-        rows = connection.execute(select(VOTE).where(VOTE.c.sha256 == sha256).order_by(VOTE.c.id)).mappings()
-        return [
-            (msgspec.json.decode(row["vote"], type=Vote), row["deed"], (row["owner"], row["file_account"]))
-            for row in rows
-        ]
 
     def _line(self, connection: Connection, read: Read) -> RunbookLine:
         status, note = self._status(connection, read)
@@ -330,7 +272,7 @@ class Shelf:
             source=read.file.source,
             sha256=read.sha256,
             problems=len(read.problems),
-            signed=self._need(self._policies.current(connection)).signed,
+            signed=need(self._policies.current(connection)).signed,
         )
 
     @staticmethod
@@ -390,19 +332,6 @@ class Shelf:
                 runbook = None
             self._known[key] = runbook, problems
         return Read(file, sha256, *self._known[key])
-
-
-def authors(in_force: Policy, owner: str, account: str) -> list[tuple[Party, str]]:
-    """(author, requester) as whom a file's owner and the OS account it belongs to count: neither may approve it."""
-    found = []
-    subject = owner if owner.startswith("person:") else f"person:{owner}"
-    if any(person.subject == subject for person in in_force.people):
-        found.append((Party(subject=subject, kind="system", account=""), ""))
-    elif owner.startswith("unix:"):
-        found.append((Party(subject=owner, kind="human", account=owner), ""))
-    if account:
-        found.append((Party(subject=account, kind="human", account=account), ""))
-    return found
 
 
 def version_of(read: Read) -> int:

@@ -135,33 +135,6 @@ def _no_float(text: str) -> Any:
 _decoder = json.JSONDecoder(object_pairs_hook=_strict_object, parse_float=_no_float, parse_constant=_no_float)
 _scan: Callable[[str, int], tuple[Any, int]] = _decoder.scan_once  # type: ignore[attr-defined]
 """`raw_decode` without a second look for blanks: that takes as long as the reading."""
-_in_order: set[tuple[str, ...]] = set()
-"""Keys of objects that are known to be in order: few kinds of them make up a log."""
-
-
-def _strict_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    names = tuple(found)
-    if names not in _in_order or len(names) != len(pairs):
-        if len(names) != len(pairs):
-            raise ValueError("a key twice")
-        if names != tuple(sorted(names, key=_utf16)):
-            raise ValueError("keys out of order")
-        if len(_in_order) < 1_000:
-            _in_order.add(names)
-    return found
-
-
-def _no_float(text: str) -> Any:
-    raise ValueError(f"the number {text[:20]}")
-
-
-_decoder = json.JSONDecoder(object_pairs_hook=_strict_object, parse_float=_no_float, parse_constant=_no_float)
-_scan: Callable[[str, int], tuple[Any, int]] = _decoder.scan_once  # type: ignore[attr-defined]
-"""`raw_decode` without a second look for blanks: that takes as long as the reading."""
-_scan_plain: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder(
-    parse_float=_no_float, parse_constant=_no_float
-).scan_once  # type: ignore[attr-defined]
 
 
 def parse(body: bytes) -> dict[str, Any]:
@@ -494,7 +467,7 @@ def _of_database(path: Path, database: sqlite3.Connection, since: int) -> Source
         keys=[(seq, str(key)) for seq, key in database.execute(
             "SELECT seq, key FROM audit_key WHERE seq <= ? ORDER BY seq", (size,))],
         events=_rows(database, size), private=_private_in(database), all_private=True,
-        segments=[(first, last, str(file), str(sha256)) for first, last, file, sha256, _ in segments],
+        segments=[(first, last, str(file), str(sha256)) for first, last, file, sha256, _ in segments if since == 1],
         frontiers=_Frontiers(database), close=database.close,
     )  # fmt: skip
 
@@ -690,6 +663,11 @@ class Report:
     sealed: list[dict[str, Any]] = field(default_factory=list)
     keys: list[tuple[int, str]] = field(default_factory=list)
     problems: list[Bad] = field(default_factory=list)
+    roots: dict[int, bytes] = field(default_factory=dict)
+    """By size, of what was remembered."""
+    proof: bool = False
+    whole: bool = False
+    """It was read to the end of the log as it is now."""
     compared: int = 0
     """Remembered checkpoints that were compared."""
     words: list[str] = field(default_factory=list)
@@ -733,6 +711,11 @@ def check(source: Source, trust: Trust = Trust(), until: int = 0) -> Report:
     return report
 
 
+def key_for(keys: Sequence[tuple[int, str]], size: int) -> str:
+    """The key that signs a checkpoint of that size. A change of key is signed by the key before."""
+    return next((key for seq, key in reversed(keys) if seq < size), keys[0][1] if keys else UNSIGNED)
+
+
 class _Reading:
     """One file, read from its first event to its last."""
 
@@ -750,8 +733,6 @@ class _Reading:
         self.new_key: tuple[int, str, str] | None = None
         """(record, key, key before) of a change of key that no checkpoint has confirmed yet."""
         self.wanted = {note.size for note in trust.notes if note.origin == f"muster-audit/{source.log}"}
-        self.roots: dict[int, bytes] = {}
-        """By size, of what was remembered."""
         self.gone: dict[str, int] = {}
         """Private text that is not there -> the first record that has it."""
         self.redacted: set[str] = set()
@@ -778,7 +759,7 @@ class _Reading:
             raise Bad(TRUNCATED, lost, f"record {lost} and all after it, up to {self.source.last}, are missing")
         self._confirm(report.last + 1)
         self._texts(done)
-        self._compare()
+        report.whole = not done and not self.source.last
 
     # -- records --
 
@@ -894,8 +875,7 @@ class _Reading:
 
     def _key_for(self, size: int) -> str:
         """The key that signs a checkpoint of that size. A change of key is signed by the key before."""
-        keys = self.report.keys
-        return next((key for seq, key in reversed(keys) if seq < size), keys[0][1] if keys else UNSIGNED)
+        return key_for(self.report.keys, size)
 
     def _checkpoint(self, note: Note) -> None:
         report, size = self.report, note.size
@@ -951,39 +931,12 @@ class _Reading:
 
     def _remember(self) -> None:
         if self.tree.size in self.wanted:
-            self.roots[self.tree.size] = self.tree.root()
-
-    def _compare(self) -> None:
-        report = self.report
-        for note in sorted(self.trust.notes, key=lambda note: note.size):
-            if note.origin != f"muster-audit/{report.log}":
-                raise Bad(CHECKPOINT, None, f"the remembered checkpoint is of another log: {note.origin}")
-            if note.size > self.tree.size and not self.until and not self.source.last:
-                lost = report.last + 1
-                raise Bad(
-                    TRUNCATED, lost,
-                    f"record {lost} and all after it are missing: a remembered checkpoint is of {note.size} records",
-                )  # fmt: skip
-            root = self.roots.get(note.size)
-            if root is None:
-                continue
-            if root != note.root:
-                raise Bad(
-                    CHECKPOINT, None,
-                    f"the remembered checkpoint of {note.size} records does not fit: the log forked at or before it",
-                )  # fmt: skip
-            if note.signatures and self.trust.signatures and not signed_by(note, self._key_for(note.size)):
-                raise Bad(SIGNATURE, None, f"the remembered checkpoint of {note.size} records has another signature")
-            report.compared += 1
-        if self.trust.notes and not report.compared:
-            raise Bad(CHECKPOINT, None, "none of the remembered checkpoints is of records that were read")
-        if self.trust.keys and not any(key in self.trust.keys for _, key in report.keys):
-            raise Bad(SIGNATURE, None, "the log was never signed by the key given")
+            self.report.roots[self.tree.size] = self.tree.root()
 
 
 def check_proof(path: Path, trust: Trust) -> Report:
     """A proof that a record is in the log, or that one checkpoint goes on from another."""
-    report = Report(name=str(path))
+    report = Report(name=str(path), looked=trust.signatures, proof=True)
     try:
         with open(path, "rb") as file:
             proof = _line(file.read(MOST_LINE))
@@ -1027,7 +980,7 @@ def _trusted(report: Report, note: Note, trust: Trust) -> None:
     """The checkpoint of a proof."""
     if note.origin != f"muster-audit/{report.log}":
         raise Bad(CHECKPOINT, None, f"the checkpoint is of another log: {note.origin}")
-    key = next((key for seq, key in reversed(report.keys) if seq < note.size), report.keys[0][1])
+    key = key_for(report.keys, note.size)
     if key != UNSIGNED and trust.signatures:
         if not signed_by(note, key):
             raise Bad(SIGNATURE, None, f"the checkpoint of {note.size} records is not signed by the key of the log")
@@ -1057,27 +1010,58 @@ def verify(
     reports = [_check_file(path, trust, since, until) for path in paths]
     for report, path in zip(list(reports), paths, strict=True):
         for segment in report.sealed:
-            file = path.parent / segment["file"]
-            given = next((other for other in reports if other.name == str(file)), None)
-            found = given or (
-                _check_file(file, Trust(keys=trust.keys, signatures=trust.signatures)) if file.exists() else None
-            )
-            segment["read"] = found is not None
-            if found is None:
-                continue
-            if given is None:
-                reports.append(found)
-            if not found.problems and _sha256(file) != segment["sha256"]:
-                found.problems.append(Bad(CHAIN, segment["first"], "the file is not the one that was sealed"))
+            _check_segment(segment, path.parent / segment["file"], trust, reports)
     reports.sort(key=lambda report: (report.log, report.first, report.last))
     for one, two in pairwise(reports):
         if one.log == two.log and two.first == one.last + 1 and not one.problems and one.hash != two.start:
             two.problems.insert(0, Bad(CHAIN, two.first, f"record {two.first} does not follow from {one.name}"))
-    if spoken:
-        said = " ".join(spoken.lower().split())
-        if not any(said in report.words for report in reports):
-            reports[-1].problems.append(Bad(CHECKPOINT, None, "no checkpoint has these words"))
+    if not any(report.problems for report in reports):
+        _compare(reports, trust, spoken)
     return next((report.code for report in reports if report.problems), 0), reports
+
+
+def _check_segment(segment: dict[str, Any], file: Path, trust: Trust, reports: list[Report]) -> None:
+    """A file that a database names, if it is there, whether it was given or not."""
+    found = next((report for report in reports if report.name == str(file)), None)
+    segment["read"] = found is not None or file.exists()
+    if not segment["read"]:
+        return
+    if found is None:
+        found = _check_file(file, trust)
+        reports.append(found)
+    if not found.problems and _sha256(file) != segment["sha256"]:
+        found.problems.append(Bad(CHAIN, segment["first"], "the file is not the one that was sealed"))
+
+
+def _compare(reports: list[Report], trust: Trust, spoken: str) -> None:
+    """What was read, all of it together, against what is known from elsewhere. The last file is told what is wrong."""
+    told = reports[-1].problems
+    read = [report for report in reports if not report.proof]
+    for note in sorted(trust.notes, key=lambda note: note.size):
+        ours = [report for report in read if note.origin == f"muster-audit/{report.log}"]
+        if read and not ours:
+            told.append(Bad(CHECKPOINT, None, f"the remembered checkpoint is of another log: {note.origin}"))
+        lost = max((report.last for report in ours if report.whole), default=note.size) + 1
+        if note.size >= lost:
+            what = f"record {lost} and all after it are missing: a remembered checkpoint is of {note.size} records"
+            told.append(Bad(TRUNCATED, lost, what))
+        for report in ours:
+            if (root := report.roots.get(note.size)) is None:
+                continue
+            report.compared += 1
+            if root != note.root:
+                what = f"the remembered checkpoint of {note.size} records does not fit: the log forked at or before it"
+                told.append(Bad(CHECKPOINT, None, what))
+            elif note.signatures and trust.signatures and not signed_by(note, key_for(report.keys, note.size)):
+                what = f"the remembered checkpoint of {note.size} records has another signature"
+                told.append(Bad(SIGNATURE, None, what))
+    if trust.notes and read and not told and not any(report.compared for report in read):
+        told.append(Bad(CHECKPOINT, None, "none of the remembered checkpoints is of records that were read"))
+    if trust.keys and not any(key in trust.keys for report in reports for _, key in report.keys):
+        told.append(Bad(SIGNATURE, None, "the log was never signed by the key given"))
+    said = " ".join(spoken.lower().split())
+    if said and not any(said in report.words for report in reports):
+        told.append(Bad(CHECKPOINT, None, "no checkpoint has these words"))
 
 
 def _check_file(path: Path, trust: Trust, since: int = 1, until: int = 0) -> Report:
@@ -1116,18 +1100,21 @@ def as_data(report: Report) -> dict[str, Any]:
 def as_text(report: Report) -> Iterator[str]:
     """A report for people."""
     if report.records:
-        yield f"{report.name}: log {report.log}, records {report.first:,} to {report.last:,}"
+        which = (
+            f"records {report.first:,} to {report.last:,}" if report.last > report.first else f"record {report.last:,}"
+        )
+        yield f"{report.name}: log {report.log}, {which}"
     else:
         yield f"{report.name}: no records were read"
     newest = report.newest
     if newest is not None:
-        how = "signed" if report.signed == report.checkpoints else f"of which {report.signed:,} signed"
+        how = "signed" if report.signed == report.checkpoints else f"{report.signed:,} of them signed"
         how = how if report.signed else "none signed: who can write the file can write it all anew"
-        how = how if report.looked else "and their signatures were not checked"
-        yield f"  {report.checkpoints:,} checkpoints, {how}; the newest is of {newest.size:,} records:"
+        how = how if report.looked else "their signatures were not checked"
+        yield f"  {counted(report.checkpoints, 'checkpoint')}, {how}; the newest is of {newest.size:,} records:"
         yield f"  {words(newest.text)}"
-    if (rest := report.last - (newest.size if newest else report.first - 1)) > 0:
-        yield f"  {rest:,} records after the newest checkpoint: nothing shows yet whether that is all"
+    if report.records and (rest := report.last - (newest.size if newest else report.first - 1)) > 0:
+        yield f"  {counted(rest, 'record')} after the newest checkpoint: nothing shows yet whether that is all"
     if report.private or report.erased or report.absent:
         told = f"{report.private:,} as they were, {report.erased:,} erased"
         yield f"  texts kept apart: {told}" + (f", {report.absent:,} not in this file" if report.absent else "")
@@ -1136,6 +1123,10 @@ def as_text(report: Report) -> Iterator[str]:
             yield f"  records {segment['first']:,} to {segment['last']:,} are in {segment['file']}, which is not here"
     for bad in report.problems:
         yield f"  BAD: {bad.what}"
+
+
+def counted(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def arguments() -> argparse.ArgumentParser:

@@ -143,16 +143,16 @@ class AuditPane(Pane):
             self._verifying = False
 
     async def _fetch(self, path: Path) -> None:
-        client, wanted, count = self.connect(), AuditRange(private=False), 0
+        from console.audit import export_lines
+
+        client, count = self.connect(), 0
+        every = (await in_thread(client.audit_state)).last
+        parts = export_lines(client, AuditRange(private=False))
         with path.open("w", encoding="utf-8", newline="") as file:
-            while True:
-                got = await in_thread(partial(client.audit_part, wanted))
-                file.write(got.lines)
-                count += got.lines.count('{"hash":"')
-                self._found.show([part(f"  reading: {count:,} of {got.last:,} records …", "accent")])
-                if not got.after:
-                    return
-                wanted = AuditRange(private=False, last=got.last, after=got.after)
+            while (lines := await in_thread(partial(next, parts, None))) is not None:
+                file.write(lines)
+                count += lines.count('{"hash":"')
+                self._found.show([part(f"  reading: {count:,} of {every:,} records …", "accent")])
 
 
 def _checked(path: Path) -> list[Span]:

@@ -85,7 +85,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
     with open(bundle, "w", encoding="utf-8") as file:
         after = 0
         while True:
-            asked = AuditRange(after=after)
+            asked = AuditRange(first=1, after=after)
             found = engine.recorded(lambda connection, asked=asked: part(connection, asked, "bench"))
             file.write(found.lines)
             if not found.after:

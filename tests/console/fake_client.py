@@ -62,9 +62,9 @@ from runbooks.identity import Signed
 from runbooks.plan import Act, Blast, Effect, Outcome, Party, Plan, Proposal, Request, Review, Step, Tier
 from runbooks.plan import Simulated as Fork
 from runbooks.policy import Verdict
-from runbooks.policy_shown import Caller
+from runbooks.policy_shown import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote
 from runbooks.shown import Chosen, RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote
-from tests.console import fake_gate
+from tests.console import fake_gate, fake_policy
 
 NOW_MS = 1_772_366_400_000
 """2026-03-01 12:00:00 UTC."""
@@ -968,12 +968,30 @@ class FakeClient:
         self.kept[made.id] = made
         return made
 
-    def whoami(self) -> Caller:
+    def whoami(self, proved: bool = False) -> Caller:
         self._answer()
         return Caller(
             subject=self.me, kind="human", account="unix:1002", roles=("viewer", "operator", "approver"),
             cell_id="cell", now_ms=self.now_ms, keys={self.me: ("SHA256:abc",)},
         )  # fmt: skip
+
+    def policy(self) -> PolicyView:
+        self._answer()
+        return fake_policy.view(self._text, self.kept_freezes)
+
+    def check_policy(self, text: str) -> PolicyCheck:
+        self._answer()
+        return PolicyCheck(
+            version=2, digest="cd" * 32, mode="team", changes=(), notes=(), two_people="", roles=("viewer",), need=""
+        )
+
+    def propose_policy(self, change: PolicyChange) -> Candidate:
+        self._answer()
+        return self.policy().candidates[0]
+
+    def vote_policy(self, vote: PolicyVote) -> Candidate:
+        self._answer()
+        return msgspec.structs.replace(self.policy().candidates[0], state="in_force", needs=0)
 
     def runbooks(self) -> tuple[RunbookLine, ...]:
         self._answer()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -251,7 +252,7 @@ def test_an_action_shows_its_plan_and_does_nothing_unless_approved(
     assert "cancel first (running, 32 GPU" in err
     assert "--yes" in err
     assert shell("cancel", "first", "--dry-run", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["plan"]["targets"] == ["first"]
+    assert json.loads(capsys.readouterr().out)["plan"]["steps"][0]["act"]["targets"] == ["first"]
     assert shell("get", "workloads", "first", "--json") == 0
     assert json.loads(capsys.readouterr().out)["state"] == "running"
 
@@ -261,30 +262,38 @@ def test_an_approved_action_is_done_and_its_ids_are_the_output(
 ) -> None:
     assert shell("cancel", "first", "--yes", "--reason", "a test") == 0
     assert capsys.readouterr().out == "first\n"
-    assert shell("drain", "g0", "g1", "--yes", "--json") == 0
+    assert shell("drain", "g0", "g1", "--yes", "--reason", "a test", "--json") == 0
     assert json.loads(capsys.readouterr().out)["changed"]
     assert shell("cancel", "first", "--yes") == 4
     assert shell("cancel", "nothing", "--yes") == 3
 
 
-@pytest.mark.parametrize(("typed", "code"), [(b"y\n", 0), (b"n\n", 4), (b"\n", 4), (b"\x04", 4)])
-def test_on_a_terminal_it_asks_and_only_yes_is_yes(loop: EngineLoop, typed: bytes, code: int) -> None:
+@pytest.mark.parametrize(
+    ("action", "typed", "code"),
+    [
+        ("cordon", b"y\n", 0), ("cordon", b"n\n", 4), ("cordon", b"\n", 4), ("cordon", b"\x04", 4),
+        ("cancel", b"DIGEST\n", 0), ("cancel", b"y\n", 4), ("cancel", b"\n", 4), ("cancel", b"\x04", 4),
+    ],
+)  # fmt: skip
+def test_on_a_terminal_it_asks_and_only_yes_is_yes(loop: EngineLoop, action: str, typed: bytes, code: int) -> None:
     with served_on_unix(loop) as path:
         client = RemoteClient(str(path))
         client.command(Submit(workloads=(gpu_job("first"),)))
-        command = [sys.executable, "-m", "console.cli", "hold" if code else "cancel", "first", "--connect", str(path)]
-        if code:
-            command[3] = "requeue"
+        target, was, then = ("c0", "ready", "cordoned") if action == "cordon" else ("first", "running", "cancelled")
         ours, theirs = pty.openpty()
+        command = [sys.executable, "-m", "console.cli", action, target, "--reason", "a test", "--connect", str(path)]
         process = subprocess.Popen(command, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs)
         os.close(theirs)
         said = b""
-        while b"[y/N]" not in said:
+        while not (asked := re.search(rb"\[y/N\] |Type ([0-9a-f]{6}) to do it: ", said)):
             said += os.read(ours, 4096)
-        os.write(ours, typed)
+        assert (asked[1] is None) == (action == "cordon"), "what disrupts is not confirmed by one key"
+        os.write(ours, typed.replace(b"DIGEST", asked[1] or b""))
         assert process.wait(20) == code
         os.close(ours)
-        assert client.workload("first").state == ("running" if code else "cancelled")
+        found = client.node(target).state if action == "cordon" else client.workload(target).state
+        assert found == (was if code else then)
+        assert client.proposals()[0].state == ("cancelled" if code else "verified")
         client.close()
 
 

@@ -1,4 +1,5 @@
-"""The examples of docs/shell.md are run, in order, against a demo engine; what else the documents show is read."""
+"""The examples of docs/shell.md, runbooks.md and approval.md are run, in order, against a demo engine; what else the
+documents show is read."""
 
 from __future__ import annotations
 
@@ -22,11 +23,16 @@ from console.sockets import probe
 from engine.commands import Define
 from engine.control import Engine
 from engine.scores import SCORES
+from runbooks.policy_file import read_policy
 from tests.support.served import socket_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCKS = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "docs" / "shell.md").read_text(), re.MULTILINE | re.DOTALL)
+BLOCKS = [
+    block
+    for name in ("shell.md", "runbooks.md", "approval.md")
+    for block in re.findall(r"^```sh\n(.*?)^```$", (ROOT / "docs" / name).read_text(), re.MULTILINE | re.DOTALL)
+]
 
 
 @pytest.fixture
@@ -102,6 +108,13 @@ def test_every_cell_file_that_is_shown_can_be_read(tmp_path: Path) -> None:
         cell = cell_of(read_document(str(path)))
         if cell.pools:
             Engine.open(None).command(Define(cell=cell))
+
+
+def test_every_approval_policy_that_is_shown_may_be_one() -> None:
+    shown = blocks("policy")
+    assert shown
+    for text in shown:
+        assert read_policy(text.encode(), "policy").people
 
 
 def test_the_table_of_scores_names_all_there_are() -> None:

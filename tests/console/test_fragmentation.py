@@ -128,7 +128,7 @@ def test_a_dry_run_shows_plan_and_effect_and_does_nothing(
     assert "ratio 20.00 of benefit to cost, by shares of the cell" in lines
     # What is left lies in halves still, and one task in five is of 8 GPU.
     assert "GPU fragmentation 20.0% -> 20.0%" in lines
-    assert any(line.startswith("Move workload h3 [T2, P-1-") for line in lines)
+    assert any(line.startswith("Move workload h3 [T2, not proposed]") for line in lines)
     assert state_of(loop, "big") == "queued"
 
 
@@ -147,7 +147,7 @@ def test_as_json_it_is_shown_and_done_only_with_yes(
     assert shell("consolidate", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert [move["id"] for move in shown["consolidation"]["found"]["moves"]] == ["h3"]
-    assert shown["proposal"]["plan"]["moves"] == [{"id": "h3", "was": ["g3"], "to": ["g0"]}]
+    assert shown["proposal"]["plan"]["steps"][0]["act"]["moves"] == [{"id": "h3", "was": ["g3"], "to": ["g0"]}]
     assert state_of(loop, "big") == "queued"
     assert shell("consolidate", "--free-nodes", "1", "--pool", "gpu", "--max-moves", "1", "--json", "--yes") == 0
     done = json.loads(capsys.readouterr().out)

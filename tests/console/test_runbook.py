@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+import runbooks.lint
 from console.cli import run
 from console.remote_client import RemoteClient
 from console.runbook import harmless, list_lines, view_lines
@@ -18,7 +20,10 @@ from console.start import folders_of
 from engine.commands import Submit
 from engine.errors import SpecError
 from engine.loop import EngineLoop
+from runbooks.checks import MEANINGS
 from runbooks.files import LIBRARY
+from runbooks.parameters import PARAMETERS
+from runbooks.runbook import HEADINGS, INPUT_TYPES
 from runbooks.shown import RunbookLine, RunbookView
 from tests.support.runbook_texts import SOUND, but
 from tests.support.served import gpu_job, running_loop, served_on_unix
@@ -26,6 +31,8 @@ from tests.support.served import gpu_job, running_loop, served_on_unix
 Shell = Callable[..., int]
 Capture = pytest.CaptureFixture[str]
 ID = "drain-failing-node"
+RULES = set(re.findall(r'"([a-z]+(?:-[a-z]+)+)"', (Path(runbooks.lint.__file__)).read_text()))
+"""Of the linter, as far as they have a hyphen."""
 
 
 @pytest.fixture
@@ -100,7 +107,7 @@ def test_a_hostile_file_reaches_no_terminal(tmp_path: Path, capsys: Capture) -> 
 def test_list_and_show(shell: Shell, capsys: Capture) -> None:
     assert shell("runbook", "list") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["RUNBOOK", "VERSION", "STATUS", "TITLE"]
+    assert lines[0].split() == ["RUNBOOK", "VER", "STATUS", "TITLE"]
     assert len(lines) == 1 + len(list(LIBRARY.glob("*.md")))
     assert max(map(len, lines)) <= 80
     assert shell("runbook", "show", ID) == 0
@@ -142,7 +149,8 @@ def test_a_run_that_does_not_apply_says_so(shell: Shell, capsys: Capture) -> Non
     ("arguments", "code", "says"),
     [
         (("--input", "node=g9"), 3, "Did you mean g0, g1, g2?"), (("--input", "node=*"), 2, "pattern"),
-        ((), 2, "is not given"), (("--input", "host=g1"), 2, "Did you mean node"), (("--input", "node"), 2, "NAME=VALUE"),
+        ((), 2, "is not given"),
+        (("--input", "host=g1"), 2, "no such input"), (("--input", "node"), 2, "NAME=VALUE"),
         (("--input", "node=g1", "--input", "node=g2"), 2, "given twice"),
     ],
 )  # fmt: skip
@@ -187,6 +195,14 @@ def test_prose_is_framed_and_its_links_are_dead() -> None:
     assert "  | Approved 2/2" in told
     assert "x: n" in list_lines((line,))[-1]
     assert harmless("https://a") == "https[:]//a"
+
+
+def test_the_manual_names_all_that_may_be_written() -> None:
+    manual = (Path(__file__).parents[2] / "docs" / "runbooks.md").read_text()
+    names = {*MEANINGS, *PARAMETERS, *INPUT_TYPES, *RULES, *HEADINGS, "schema", "limits"}
+    names |= {parameter for known in PARAMETERS.values() for parameter in known}
+    names |= {label for meaning in MEANINGS.values() for label in meaning.labels if meaning.of != "workload"}
+    assert sorted(name for name in names if f"`{name}`" not in manual and f"## {name}" not in manual) == []
 
 
 def test_folders_of_the_settings_are_absolute(tmp_path: Path) -> None:

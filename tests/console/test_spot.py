@@ -95,7 +95,9 @@ def test_a_drill_gives_notice_only_when_it_is_approved(
     assert "Interrupt node g1  [T3" in shown
     assert "requeues a" in shown
     assert loop.call(lambda engine: engine.node("g1").state) == "ready"
-    assert shell("interrupt", "g1", "--yes") == 0
+    assert shell("interrupt", "g1", "--yes") == 4, "what cannot be undone is not done without a reason"
+    assert "must say why" in capsys.readouterr().err
+    assert shell("interrupt", "g1", "--yes", "--reason", "a drill") == 0
     assert "g1 is draining, with 1 workload until its end" in capsys.readouterr().err
     assert shell("interrupt", "g1", "--yes") == 4, "it has had its notice"
     assert shell("interrupt", "g0", "--yes") == 3, "it is gone"

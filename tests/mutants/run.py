@@ -8,7 +8,6 @@ code 1. Names, or parts of them, select mutants: `run.py limits`.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import re
 import shutil
@@ -35,7 +34,8 @@ def copy(folder: Path) -> None:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, target, ignore=shutil.ignore_patterns("__pycache__"))
+            # That the mutants are of lines that are there is not what is asked here.
+            shutil.copytree(ROOT / name, target, ignore=shutil.ignore_patterns("__pycache__", "test_mutants.py"))
         else:
             shutil.copy(ROOT / name, target)
 
@@ -89,8 +89,7 @@ def main() -> int:
         for number in range(AT_A_TIME):
             copies.put(path := Path(folder, str(number)))
             copy(path)
-        sound = failure(path, existing(tuple(dict.fromkeys(name for m in chosen for name in m.tests)), path))
-        if sound:
+        if sound := failure(path, ["tests/runbooks"]):
             print(f"without any mutant {sound} fails: mend that first", file=sys.stderr)
             return 2
 
@@ -104,8 +103,8 @@ def main() -> int:
 
         survivors = 0
         print(f"{'MUTANT':<56}{'IN':<12}{'S':>5}  KILLED BY")
-        with ThreadPoolExecutor(AT_A_TIME) as pool, contextlib.closing(pool.map(run, chosen)) as results:
-            for mutant, killed_by, seconds in results:
+        with ThreadPoolExecutor(AT_A_TIME) as pool:
+            for mutant, killed_by, seconds in pool.map(run, chosen):
                 survivors += not killed_by
                 print(f"{mutant.name:<56}{mutant.file:<12}{seconds:>5.1f}  {killed_by or 'NOBODY'}", flush=True)
     print(f"{len(chosen) - survivors} of {len(chosen)} killed in {time.monotonic() - begun:.0f} s")

@@ -177,7 +177,7 @@ def random_kills(path: Path, rounds: int) -> Counter[str]:
         at_ms = START + seed * 15 * MINUTE
         told = path.with_name(f"told-{seed}")
         run_and_kill(worker.work, str(path), seed, at_ms, str(told), after=lambda told=told: some_time(told, rng))  # type: ignore[misc]
-        acknowledged = [line.split() for line in told.read_text().splitlines()[1:-1]]
+        acknowledged = [line.split() for line in told.read_text().split("\n")[1:-1]]
         final |= {name: state for name, state in acknowledged if state in ("rolled_back", "cancelled")}
         before = left(path)
         seen.update(f"killed while {state}" for _, state, _ in before.values() if state in life.LIVE)
@@ -200,9 +200,9 @@ def random_kills(path: Path, rounds: int) -> Counter[str]:
 
 
 def some_time(told: Path, rng: random.Random) -> None:
-    """Until it works, and then for any time at all."""
-    moment = rng.uniform(0.0, 0.4)
-    while not told.exists():
+    """Until it has begun, or has acknowledged one thing or two, and then for any time at all."""
+    lines, moment = rng.choice((0, 1, 2, 3)), rng.uniform(0.0, 0.2)
+    while not told.exists() or told.read_bytes().count(b"\n") < lines:
         time.sleep(0.002)
     time.sleep(moment)  # the random moment itself, not a wait for something
 

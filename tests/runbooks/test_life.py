@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection
 
 from engine.control import Engine
-from engine.errors import RefusedError
+from engine.errors import NotFoundError, RefusedError
 from runbooks import books, life
 from runbooks.audit import Audit
 from runbooks.identity import SYSTEM
@@ -56,9 +56,9 @@ def test_what_is_over_stays_over() -> None:
 
 
 def test_every_state_is_reached_and_every_event_is_used() -> None:
-    assert {to for to in life.EDGES.values()} | {"drafted"} == set(STATES)
+    assert set(life.EDGES.values()) | {"drafted"} == set(STATES)
     assert {event for _, event in life.EDGES} == set(EVENTS) == set(life.DEEDS)
-    assert UNDER_VOTE | life.OPEN | life.LIVE | life.ENDED == set(STATES)
+    assert set(STATES) == UNDER_VOTE | life.OPEN | life.LIVE | life.ENDED
 
 
 @pytest.fixture(scope="module")
@@ -113,11 +113,10 @@ def test_who_is_second_finds_it_moved(engine: Engine, audit: Audit) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "1", "P-", "P--1", "P-1 ", " P-1", "p-1", "P-1.0", "P-١", "P-1e3", "P-999999999999", "P-01", "P-0", None, 1]
+    "text",
+    ["", "1", "P-", "P--1", "P-1 ", " P-1", "p-1", "P-1.0", "P-١", "P-1e3", "P-999999999999", "P-01", "P-0", None, 1],
 )
 def test_only_the_id_of_a_proposal_finds_it(engine: Engine, text: object) -> None:
-    from engine.errors import NotFoundError
-
     engine.record(lambda connection: made(connection, "awaiting"))
     with pytest.raises(NotFoundError):
         engine.record(lambda connection: books.found(connection, text))  # type: ignore[arg-type]

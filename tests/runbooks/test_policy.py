@@ -210,7 +210,7 @@ needs = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(needs, needs, needs)
 def test_the_stricter_of_two_is_one_order_whichever_comes_first(a: Need, b: Need, c: Need) -> None:
     assert stricter(a, a) == a
@@ -233,7 +233,7 @@ votes = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(votes, max_size=5),
     st.sampled_from(PARTIES),

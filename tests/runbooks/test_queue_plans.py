@@ -61,7 +61,7 @@ def test_eviction_names_who_goes_and_what_it_costs_before_it_happens(over_shared
     wanted = proposal.plan.steps[0].act
     assert wanted.queue is not None
     outcome = over_shared.approve(proposal.id, proposal.digest)
-    assert outcome.changed == ("a",)
+    assert outcome.changed == ("a", "a1")
     assert outcome.verified == ("verified: a has borrowing limit gpu 0 GPU",)
     assert shared.state_of("a1") == "queued"
     [entry] = shared.executed

@@ -11,6 +11,7 @@ from sqlalchemy import select
 
 from engine.control import Engine
 from engine.errors import NotFoundError, RefusedError, SpecError
+from runbooks.approvals import why_not_usable
 from runbooks.audit import record_table
 from runbooks.gate import Gate
 from runbooks.identity import Actor
@@ -216,13 +217,13 @@ def test_what_is_retired_is_not_used_any_more(place: Place) -> None:
     line = place.write(SOUND.encode())
     place.approve("cat")
     ref = RunbookRef(id=ID, version=1, sha256=line.sha256)
-    assert place.engine.record(lambda c: place.shelf.why_not_usable(c, ref)) == ""
+    assert place.engine.record(lambda c: why_not_usable(c, place.gate.policies, ref)) == ""
     with pytest.raises(SpecError, match="reason"):
         place.shelf.retire(place.team["dan"].actor, RunbookVote(id=ID))
     with pytest.raises(RefusedError, match="you may not retire"):
         place.shelf.retire(place.team["ann"].actor, RunbookVote(id=ID, comment="old"))
     assert place.shelf.retire(place.team["dan"].actor, RunbookVote(id=ID, comment="old")).status == "retired"
-    assert "was retired" in place.engine.record(lambda c: place.shelf.why_not_usable(c, ref))
+    assert "was retired" in place.engine.record(lambda c: why_not_usable(c, place.gate.policies, ref))
     with pytest.raises(RefusedError, match="not approved"):
         place.run()
     with pytest.raises(RefusedError, match="was retired"):

@@ -83,7 +83,7 @@ class Log:
             lines += found.lines
             if not found.after:
                 return lines
-            asked = AuditRange(**{**wanted, "last": found.last, "after": found.after})  # type: ignore[arg-type]
+            asked = AuditRange(**{**wanted, "first": found.first, "last": found.last, "after": found.after})  # type: ignore[arg-type]
 
     def close(self) -> None:
         if not self.closed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -28,6 +29,8 @@ ROLES: dict[str, tuple[Role, ...]] = {
     "eve": (), "sue": ("admin",), "tom": ("admin",), "pat": ("operator",),
 }  # fmt: skip
 """Who is what; pat is on call besides."""
+NUMBERS = itertools.count()
+"""For nonces: no two signatures have the same."""
 
 
 def private_key(seed: str) -> Ed25519PrivateKey:
@@ -95,14 +98,10 @@ class Member(Person):
         super().__init__(gate, actor)
         self.name = name
         self.key = key or name
-        self._nonces = 0
 
-    def sign(
-        self, proposal: Proposal, verdict: str = "approve", kind: DecisionKind = "vote", **fields: Any
-    ) -> Signed:
+    def sign(self, proposal: Proposal, verdict: str = "approve", kind: DecisionKind = "vote", **fields: Any) -> Signed:
         """Over a decision on a proposal as it is shown; `fields` that are not so make a forgery."""
-        self._nonces += 1
-        nonce = hashlib.sha256(f"{self.name}{self.key}{self.actor.account}{self._nonces}".encode()).hexdigest()
+        nonce = hashlib.sha256(str(next(NUMBERS)).encode()).hexdigest()
         cell = self.gate._engine.record(self.gate.policies.cell)
         said: dict[str, Any] = {
             "kind": kind, "subject": f"person:{self.name}", "nonce": nonce, "at_ms": self.gate._now(),
