@@ -8,7 +8,7 @@ PACKAGES = console recommender runbooks engine
 # Without cached bytecode the console starts two to three times slower.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-thorough test-long bench picture format lint types imports check lock clean
+.PHONY: run test test-thorough test-long mutants bench picture format lint types imports check lock clean
 
 run: $(STAMP)  ## the console on a live demo cluster
 	@$(BIN)/muster --demo
@@ -21,6 +21,9 @@ test-thorough: $(STAMP)  ## all but the ones marked slow
 
 test-long: $(STAMP)  ## every test, also the ones that take minutes
 	TESTS_THOROUGH=1 $(BIN)/python -m pytest -m "slow or not slow" -n auto --dist loadfile
+
+mutants: $(STAMP)  ## does a test fail for each fault in the code that trust rests on
+	$(BIN)/python tests/mutants/run.py
 
 bench: $(STAMP)  ## the budgets of the house, measured
 	$(BIN)/python tests/bench/run.py --json bench-results.json

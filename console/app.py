@@ -73,11 +73,10 @@ class MusterApp(App[None]):
         start: ScreenName = "overview",
         log: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
-        settings: Settings | None = None,
+        identity: Identity | None = None,
     ) -> None:
         super().__init__()
-        self.settings = settings or Settings()
-        self._identity: Identity | None = None
+        self._identity = identity
         self.title = title
         self.read_only = read_only
         self.actions = {action.id: action for action in actions.actions(read_only=read_only)}
@@ -280,11 +279,13 @@ class MusterApp(App[None]):
     @property
     def identity(self) -> Identity:
         """What signs in this person's name, once something is to be signed; a passphrase is asked for here."""
+        from console.deciding import ask_passphrase
+
         if self._identity is None:
-            from console.deciding import ask_passphrase
             from console.identity import Identity
 
-            self._identity = Identity(self.settings, ask_passphrase(self))
+            self._identity = Identity(Settings())
+        self._identity.ask_by(ask_passphrase(self))
         return self._identity
 
     @on(OneLine.Pressed)
@@ -330,10 +331,10 @@ def run(
     title: str = "muster",
     start: ScreenName = "overview",
     log: Path | None = None,
-    settings: Settings | None = None,
+    identity: Identity | None = None,
 ) -> int:
     """Show the console until the person leaves. The factory is called on a thread, after the first paint and again
     after every loss. Returns an exit code."""
-    app = MusterApp(client_factory, read_only=read_only, title=title, start=start, log=log, settings=settings)
+    app = MusterApp(client_factory, read_only=read_only, title=title, start=start, log=log, identity=identity)
     app.run()
     return app.return_code or 0

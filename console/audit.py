@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from console.attach import connect, settings_of
-from console.settings import cell_paths
+from console.settings import audit_key_path, cell_paths
 from console.show import write_json, write_lines
 from console.text import cut, printable, read_value
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
@@ -159,6 +159,8 @@ def verify(arguments: argparse.Namespace) -> int:
     with contextlib.ExitStack() as after:
         files = [Path(file) for file in arguments.files] or [_log_of_cell(arguments, after)]
         try:
+            if not arguments.files:
+                _know_own_note(arguments, files[0])
             code, reports = verifier.run(files, arguments)
         except verifier.Bad as bad:
             print(f"muster: {printable(bad.what)}", file=sys.stderr)
@@ -184,8 +186,9 @@ def verify(arguments: argparse.Namespace) -> int:
         write_lines([f"  the engine's journal has {acts} and {agree}"])
         write_lines(f"  BAD: {printable(difference.what)}" for difference in found)
     if code == 0:
-        known = arguments.keys or arguments.against or arguments.words
-        write_lines(["ok" if known else OWN_WORD])
+        known = arguments.keys or arguments.words
+        where = f"ok, and as remembered in {printable(str(arguments.against))}"
+        write_lines([where if arguments.against else "ok" if known else OWN_WORD])
     return code
 
 
@@ -209,6 +212,20 @@ def _log_of_cell(arguments: argparse.Namespace, after: contextlib.ExitStack) -> 
         # Its own exit code would say something else of the log.
         raise MusterError(error.problem, error.remedy) from error
     return path
+
+
+def _know_own_note(arguments: argparse.Namespace, journal: Path) -> None:
+    """The last checkpoint that this machine's engine signed is known, where nothing else is said to be."""
+    from runbooks.checkpoints import remembered_at
+
+    settings = settings_of(arguments)
+    if settings.connect or arguments.against or arguments.since > 1 or arguments.until:
+        return
+    source = verifier.open_source(journal)
+    source.close()
+    note = remembered_at(audit_key_path(settings, settings.cell, cell_paths(settings)), source.log)
+    if note.exists():
+        arguments.against = note
 
 
 def _compare(files: list[Path], code: int) -> list[tuple[int, tuple[Any, ...]]]:

@@ -149,7 +149,7 @@ def serve(served: Served) -> None:
             insights=insights,
             forecasts=forecasts,
             recommender=recommender,
-            shelf=Shelf(engine, gate, served.runbooks),
+            shelf=Shelf(engine, gate, served.runbooks, call=loop.call),
             doorkeeper=doorkeeper,
         )
         loop.start()

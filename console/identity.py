@@ -106,6 +106,10 @@ class Identity:
             self._key = open_key(path, lambda: self._passphrase(path))
         self._ask = _cannot_ask
 
+    def ask_by(self, ask: Callable[[str], str]) -> None:
+        """How a passphrase is asked for from now on: the console has the terminal to itself, and a dialog."""
+        self._ask = ask
+
     def headers(self, caller: Caller, method: str, path: str, body: bytes) -> dict[str, str]:
         """For a request in the name of `person`; none where no name was given, or the account says it already."""
         if self.person in ("", caller.subject):

@@ -100,7 +100,7 @@ class LocalClient:
         self.read_only = read_only
         self._loop = loop
         self._gate = gate
-        self._shelf = shelf or Shelf(loop.engine, gate)
+        self._shelf = shelf or Shelf(loop.engine, gate, call=loop.call)
         self._advisor = advisor
         self._doorkeeper = doorkeeper
         self._recommender = recommender or Recommender(loop, advisor)
@@ -366,23 +366,23 @@ class LocalClient:
         return outcome
 
     def runbooks(self) -> tuple[RunbookLine, ...]:
-        return self._loop.call(lambda _: self._shelf.lines())
+        return self._shelf.lines()
 
     def runbook(self, runbook_id: str) -> RunbookView:
-        return self._loop.call(lambda _: self._shelf.view(runbook_id))
+        return self._shelf.view(runbook_id)
 
     def run_runbook(self, ask: RunbookAsk) -> RunbookRun:
         if not ask.dry_run:
             self._refuse_if_read_only()
-        return self._loop.call(lambda _: self._shelf.run(self._actor, ask))
+        return self._shelf.run(self._actor, ask)
 
     def approve_runbook(self, vote: RunbookVote) -> RunbookLine:
         self._refuse_if_read_only()
-        return self._loop.call(lambda _: self._shelf.approve(self._actor, vote))
+        return self._shelf.approve(self._actor, vote)
 
     def retire_runbook(self, vote: RunbookVote) -> RunbookLine:
         self._refuse_if_read_only()
-        return self._loop.call(lambda _: self._shelf.retire(self._actor, vote))
+        return self._shelf.retire(self._actor, vote)
 
     def audit_state(self) -> AuditState:
         return self._auditing.state()

@@ -39,17 +39,22 @@ JOURNAL_FILES = ("journal.db", "journal.db-wal", "journal.db-shm")
 
 
 def open_console(arguments: argparse.Namespace) -> int:
-    """Paints first; the engine is found or started on a worker thread after that."""
+    """Paints first; the engine is found or started on a worker thread after that. A passphrase that every request needs
+    is asked for before, as long as the terminal is a terminal."""
     if not arguments.demo and (arguments.fresh or arguments.nodes or arguments.scenario):
         raise SpecError("--fresh, --nodes and --scenario", "belong to the demo", "Add --demo")
     refuse_without_terminal()
     settings = settings_of(arguments)
     if arguments.speed is not None:
         check_speed(arguments.speed, "--speed")
-    connect, title, folder = _connector(arguments, settings)
+    from console.identity import Identity
+
+    identity = Identity(settings)
+    identity.unlock()
+    connect, title, folder = _connector(arguments, settings, identity)
     from console.app import run
 
-    status = run(connect, read_only=settings.readonly, title=title, log=folder / "console.log", settings=settings)
+    status = run(connect, read_only=settings.readonly, title=title, log=folder / "console.log", identity=identity)
     if not settings.connect:
         _tell_what_goes_on(folder / "engine.pid", title)
     return status
@@ -119,13 +124,10 @@ def stop_running(paths: CellPaths) -> int:
     raise UnreachableError(f"engine process {pid} did not stop within {STOP_S:g} s", f"See {paths.log}")
 
 
-def _connector(arguments: argparse.Namespace, settings: Settings) -> tuple[Callable[[], Client], str, Path]:
-    """What the console calls to get its client, the title to show before that, and the folder for its log. A passphrase
-    is asked for now, as long as the terminal is a terminal."""
-    from console.identity import Identity
-
-    identity = Identity(settings)
-    identity.unlock()
+def _connector(
+    arguments: argparse.Namespace, settings: Settings, identity: Identity
+) -> tuple[Callable[[], Client], str, Path]:
+    """What the console calls to get its client, the title to show before that, and the folder for its log."""
     if settings.connect:
         return lambda: _remote(settings.connect, settings, identity), settings.connect, cells_folder(settings)
     cell = _cell_name(arguments, settings)

@@ -27,13 +27,22 @@ _UNSAFE = re.compile(
 )
 
 
+_MARKS = (
+    "\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0951-\u0957\u0e31\u0e34-\u0e3a\u0e47-\u0e4e"
+    "\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f"
+)
+_FLOOD = re.compile(f"([{_MARKS}]{{3}})[{_MARKS}]+")
+"""Marks above and below one letter beyond three: more of them reach into the lines around it."""
+
+
 def printable(text: str) -> str:
-    """The text with whitespace controls as spaces and everything that could act on a terminal as U+FFFD."""
+    """The text with whitespace controls as spaces and everything that could act on a terminal as U+FFFD; and of the
+    marks on one letter three."""
     if len(text) > LONGEST:
         text = text[:LONGEST]
     if text.isascii() and text.isprintable():
         return text
-    return _UNSAFE.sub("\ufffd", _SPACES.sub(" ", text))
+    return _FLOOD.sub(r"\1", _UNSAFE.sub("\ufffd", _SPACES.sub(" ", text)))
 
 
 def cut(text: str, width: int) -> str:

@@ -108,8 +108,8 @@ def _given_back(state: State, command: cmd.ScalePool, pool: int, surplus: int, n
 
 
 def _leaving(state: State, pool: int) -> list[int]:
-    """Nodes that may go, in the order in which they do: those that boot for nobody in particular; then empty ones, those
-    out of use before others, and the newest first."""
+    """Nodes that may go, in the order in which they do: those that boot for nobody in particular, then empty ones; of
+    these those out of use first, and the newest first."""
     c = state.capacity
     mine = (view(c.pool) == pool) & (view(c.doomed) < 0) & (view(c.booking) == OPEN)
     booting = np.flatnonzero(mine & (view(c.state) == NodeState.BOOTING))[::-1].tolist()

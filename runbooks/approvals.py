@@ -39,30 +39,38 @@ NOBODY = Party(subject="", kind="system", account="")
 class Kept(NamedTuple):
     """A vote on a runbook."""
 
+    runbook: str
+    version: int
+    sha256: str
     vote: Vote
     deed: Deed
     owner: str
     account: str
 
 
-def kept(connection: Connection, sha256: str) -> list[Kept]:
-    """Votes on these bytes, oldest first; none before anybody has voted on anything."""
-    if not inspect(connection).has_table(VOTE.name):
-        return []
-    rows = connection.execute(select(VOTE).where(VOTE.c.sha256 == sha256).order_by(VOTE.c.id)).mappings()
-    return [
-        Kept(msgspec.json.decode(row["vote"], type=Vote), row["deed"], row["owner"], row["file_account"])
-        for row in rows
-    ]
+class Votes:
+    """All that were given in this cell, oldest first."""
 
+    def __init__(self, connection: Connection) -> None:
+        """None before anybody has voted on anything."""
+        self.all: list[Kept] = []
+        if inspect(connection).has_table(VOTE.name):
+            self.all = [
+                Kept(
+                    row["runbook"], row["version"], row["sha256"], msgspec.json.decode(row["vote"], type=Vote),
+                    row["deed"], row["owner"], row["file_account"],
+                )
+                for row in connection.execute(select(VOTE).order_by(VOTE.c.id)).mappings()
+            ]  # fmt: skip
 
-def newest_version(connection: Connection, id_: str, sha256: str) -> int:
-    """The highest version of this id that other bytes were approved as; 0 for none. That it was retired since, or that
-    who approved it has left, does not make its number free."""
-    if not inspect(connection).has_table(VOTE.name):
-        return 0
-    where = (VOTE.c.runbook == id_) & (VOTE.c.sha256 != sha256) & (VOTE.c.deed == "approve")
-    return max(connection.execute(select(VOTE.c.version).where(where)).scalars(), default=0)
+    def on(self, sha256: str) -> list[Kept]:
+        return [one for one in self.all if one.sha256 == sha256]
+
+    def newest_version(self, runbook: str, sha256: str) -> int:
+        """The highest version of this id that other bytes were approved as; 0 for none. That it was retired since, or
+        that who approved it has left, does not make its number free."""
+        others = (one for one in self.all if one.runbook == runbook and one.sha256 != sha256)
+        return max((one.version for one in others if one.deed == "approve"), default=0)
 
 
 def need(in_force: Policy) -> Need:
@@ -98,7 +106,7 @@ def authors(in_force: Policy, owner: str, account: str) -> list[tuple[Party, str
 def why_not_usable(connection: Connection, policies: Policies, ref: RunbookRef) -> str:
     """Why a plan made from this version may not go on; empty when it may: it is approved and not retired. The file
     itself need not be there any more: the plan holds all that it said."""
-    votes = kept(connection, ref.sha256)
+    votes = Votes(connection).on(ref.sha256)
     if any(one.deed == "retire" for one in votes):
         return f"runbook {ref.id} version {ref.version} was retired"
     short, _ = missing(policies, policies.current(connection), votes, ())

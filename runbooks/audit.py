@@ -35,10 +35,10 @@ from sqlalchemy import (
 
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
 from runbooks.anchors import Anchor, Publisher
-from runbooks.checkpoints import CheckpointSigner, checkpoint_text, next_key, origin_of
+from runbooks.checkpoints import CheckpointSigner, checkpoint_text, next_key, origin_of, remember, remembered
 from runbooks.identity import SYSTEM, Actor
 from runbooks.plan import Sealed
-from runbooks.verify import FIRST_LINK, UNSIGNED, Frontier, canonical, leaf_of, link, read_note
+from runbooks.verify import FIRST_LINK, UNSIGNED, Frontier, Note, canonical, leaf_of, link, read_note
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -53,6 +53,7 @@ MOST_BYTES = 64 * 1024
 MOST_REASON = 500
 MOST_TEXT = 64 * 1024
 """Characters of a text kept apart."""
+_LOOK = "Nothing is signed until that is explained: run `muster audit verify`"
 _LOG_ID = re.compile(r"[a-z0-9.-]{1,64}")
 _TYPE = re.compile(r"[a-z]{1,30}\.[a-z_-]{1,60}")
 NOTHING: Mapping[str, object] = {}
@@ -154,6 +155,8 @@ class Audit:
         self._key_error = key_error
         """Why the key that should sign is not here."""
         self._error = ""
+        self._last: Note | None = None
+        """The last checkpoint that was signed, as remembered outside the database."""
         self._new = 1
         """Records since the last checkpoint, at most: those of a transaction that failed count too."""
         self._ready = False
@@ -174,6 +177,7 @@ class Audit:
             return
         self._ready = True
         self._error = ""
+        self._last = remembered(self._signer.path, self.log_id) if self._signer is not None else None
         self._checked_ms = self._clock()
 
     def _prepare(self, connection: Connection) -> None:
@@ -299,25 +303,40 @@ class Audit:
             return
         try:
             note = self._engine.record(lambda connection: self._checkpoint(connection, self._signer))
-        except MusterError as error:
+            self._new, self._checked_ms, self._error = 0, now_ms, ""
+            self._publish(note)
+        except (MusterError, ValueError, TypeError) as error:
+            # The others are of tables that somebody has put something else in.
             self._error = str(error)
+
+    def _publish(self, note: str) -> None:
+        if not note:
             return
-        self._new, self._checked_ms, self._error = 0, now_ms, ""
-        if note:
-            self._anchors.publish(note)
+        self._last = read_note(note)
+        self._anchors.publish(note)
+        try:
+            remember(self._signer.path if self._signer is not None else None, self.log_id, note)
+        except OSError as error:
+            raise MusterError(
+                f"the audit's newest checkpoint is not remembered: {error}", "Check the folder"
+            ) from error
 
     def _checkpoint(self, connection: Connection, signer: CheckpointSigner | None) -> str:
         """Sign what there is now; returns the note, empty if nothing is new."""
         if signer is None and connection.execute(_NEWEST_KEY).scalar() != UNSIGNED:
             raise MusterError("the audit is signed, and its key is not here", "Give the key file it was signed with")
         newest = connection.execute(_NEWEST_CHECKPOINT).first()
+        last = read_note(newest.note) if newest is not None else None
+        self._refuse_forged(last)
         before, frontier = "", Frontier()
-        if newest is not None:
-            before = read_note(newest.note).text
+        if newest is not None and last is not None:
+            before = last.text
             frontier = Frontier.of(newest.size, newest.frontier)
+            if frontier.root() != last.root:
+                raise MusterError("what the audit's newest checkpoint goes on from was changed", _LOOK)
         for seq, hash_ in connection.execute(_HASHES_AFTER, {"seq": frontier.size}):
             if seq != frontier.size + 1:
-                raise MusterError(f"record {frontier.size + 1} is missing from the audit", "See `muster audit verify`")
+                raise MusterError(f"record {frontier.size + 1} is missing from the audit", _LOOK)
             frontier.push(leaf_of(hash_))
         if newest is not None and frontier.size == newest.size:
             return ""
@@ -327,6 +346,15 @@ class Audit:
         values = {"size": frontier.size, "note": note, "frontier": b"".join(frontier.nodes)}
         connection.execute(insert(checkpoint_table), values)
         return note
+
+    def _refuse_forged(self, newest: Note | None) -> None:
+        """Nothing is signed that does not go on from what was signed last: whoever can write the database alone would
+        have a past of his own signed. Raises MusterError."""
+        last = self._last
+        if last is None:
+            return
+        if newest is None or newest.size < last.size or (newest.size == last.size and newest.text != last.text):
+            raise MusterError(f"the audit does not go on from the checkpoint of {last.size} records", _LOOK)
 
     def rotate(self, signer: CheckpointSigner, actor: Actor) -> None:
         """Sign with another key from now on. That is a record, and the last checkpoint of the key before is over it.
@@ -340,8 +368,8 @@ class Audit:
             return self._checkpoint(connection, self._signer)
 
         note = self._engine.record(change)
+        self._publish(note)
         self._signer = signer
-        self._anchors.publish(note)
 
     def rotate_file(self, actor: Actor) -> None:
         """The same, with a new key in the place of the key file. Raises MusterError."""

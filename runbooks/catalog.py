@@ -219,7 +219,7 @@ ROWS: tuple[Action, ...] = (
         tier="T3",
         states=frozenset(("ready", "cordoned")),
         otherwise="Only ready or cordoned nodes can be interrupted; one that drains may have had its notice",
-        inverse="Cannot be undone: after the notice {them} is gone; order or add others",
+        inverse="Cannot be undone: gone after the notice are {them}; order or add others",
         command=lambda act: Interrupt(ids=act.targets),
         done=effects.becomes("draining"),
         verified="is draining to its end",

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.errors import MusterError
-from runbooks.verify import hash_of
+from runbooks.verify import Note, hash_of, read_note
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -124,6 +124,31 @@ class CheckpointSigner:
 
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+
+
+def remembered_at(key_file: Path, log_id: str) -> Path:
+    """Where an engine remembers the last checkpoint it signed: beside the key, so not where the log is."""
+    return key_file.with_name(f"{key_file.name}.{log_id}.note")
+
+
+def remembered(key_file: Path | None, log_id: str) -> Note | None:
+    """The last checkpoint that was signed with that key, as far as it is remembered."""
+    if key_file is None:
+        return None
+    try:
+        return read_note(remembered_at(key_file, log_id).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def remember(key_file: Path | None, log_id: str, note: str) -> None:
+    """Raises OSError."""
+    if key_file is None:
+        return
+    path = remembered_at(key_file, log_id)
+    fresh = path.with_name(path.name + ".new")
+    fresh.write_text(note, encoding="utf-8")
+    fresh.replace(path)
 
 
 def next_key(path: Path) -> Path:

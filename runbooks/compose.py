@@ -157,7 +157,8 @@ def resolve(source: Engine, asked: StepRequest, number: int) -> tuple[Step, list
         pre=asked.pre,
         verify=asked.verify,
         rollback=rollback,
-        on_fail=asked.on_fail,
+        # What is only tried is taken back when it fails, whoever asks for it.
+        on_fail="rollback" if act.canary is not None else asked.on_fail,
         confirm=asked.confirm,
         timeout_ms=max(catalog.timeout_ms(act), *(check.within_ms for check in asked.verify), 0),
     )

@@ -18,6 +18,7 @@ from engine.errors import JournalError, MusterError, NotFoundError, RefusedError
 from engine.events import AuditEntry
 from runbooks import books, canary, catalog, life, policy, readings, wording
 from runbooks.amounts import listed, span, utc
+from runbooks.approvals import why_not_usable
 from runbooks.audit import Audit
 from runbooks.books import CONFIRMATION, EFFECT, REVIEW, Row
 from runbooks.checks import Verdict, evaluate
@@ -157,8 +158,8 @@ class Executor:
             raise
         except MusterError as error:
             failed = self._fail(row, step, error)
-            if step.on_fail == "rollback" and number > 0:
-                self._take_back(SYSTEM, failed, plan, f"step {step.id} was refused")
+            if failed.state == "rolling_back":
+                self._undo(SYSTEM, failed, plan)
             raise
         return moved[-1]
 
@@ -238,16 +239,21 @@ class Executor:
                 )  # fmt: skip
 
     def _fail(self, row: Row, step: Step, error: MusterError) -> Row:
-        """The engine refused the step: nothing of it has happened."""
+        """The engine refused the step: nothing of it has happened. A way back that follows is begun with that, so that
+        no end of the process comes between."""
         now_ms = self._now()
         event: life.Event = "failed" if row.cursor == 0 or step.on_fail != "pause" else "paused"
 
-        return self._engine.record(
-            lambda connection: books.move(
+        def write(connection: Connection) -> Row:
+            failed = books.move(
                 connection, self._audit, row, event, SYSTEM, now_ms, data={"step": step.id, "why": error.problem[:500]},
                 note=f"step {step.id}: {error.problem}",
-            )
-        )  # fmt: skip
+            )  # fmt: skip
+            if step.on_fail == "rollback" and row.cursor > 0:
+                return self._begin_back(connection, SYSTEM, failed, f"step {step.id} was refused", now_ms)
+            return failed
+
+        return self._engine.record(write)
 
     # -- reading back -------------------------------------------------------------------------------------------------
 
@@ -284,12 +290,13 @@ class Executor:
                 return books.move(connection, self._audit, row, event, SYSTEM, now_ms, data={"step": step.id})
             event = "paused" if step.on_fail == "pause" else "failed"
             note = f"step {step.id} could not be verified: {'; '.join(lines)}"
-            return books.move(connection, self._audit, row, event, SYSTEM, now_ms, data=data, note=note)
+            failed = books.move(connection, self._audit, row, event, SYSTEM, now_ms, data=data, note=note)
+            if step.on_fail == "rollback":
+                return self._begin_back(connection, SYSTEM, failed, f"step {step.id} could not be verified", now_ms)
+            return failed
 
         row = self._engine.record(write)
-        if verdict == "failure" and step.on_fail == "rollback":
-            row = self._take_back(SYSTEM, row, plan, f"step {step.id} could not be verified")
-        return row
+        return self._undo(SYSTEM, row, plan) if row.state == "rolling_back" else row
 
     def _read_back(self, row: Row, step: Step, now_ms: int) -> tuple[Verdict, tuple[str, ...]]:
         """The verdict on a step that is done, and what was read."""
@@ -452,22 +459,15 @@ class Executor:
             for part, act in enumerate(plan.steps[number].rollback):
                 if not self._has_effect(f"{row.digest}:{row.revision}:{number}:back:{part}"):
                     self._as_needed(plan, plan.steps[number], act)
-        row = self._take_back(actor, row, plan, reason)
+        now_ms = self._now()
+        row = self._engine.record(lambda connection: self._begin_back(connection, actor, row, reason, now_ms))
+        row = self._undo(actor, row, plan)
         self._audit.after(at_once=True)
         return self._outcome(row, plan)
 
-    def _take_back(self, actor: Actor, row: Row, plan: Plan, reason: str) -> Row:
-        now_ms = self._now()
-
-        def begin(connection: Connection) -> Row:
-            sealed = (self._audit.seal(connection, reason),) if reason else ()
-            return books.move(
-                connection, self._audit, row, "taken_back", actor, now_ms,
-                private=sealed, note="",
-            )  # fmt: skip
-
-        row = self._engine.record(begin)
-        return self._undo(actor, row, plan)
+    def _begin_back(self, connection: Connection, actor: Actor, row: Row, reason: str, now_ms: int) -> Row:
+        sealed = (self._audit.seal(connection, reason),) if reason else ()
+        return books.move(connection, self._audit, row, "taken_back", actor, now_ms, private=sealed, note="")
 
     def _undo(self, actor: Actor, row: Row, plan: Plan) -> Row:
         """Every inverse of every step that was done and is not taken back yet."""
@@ -669,6 +669,10 @@ class Executor:
                 f"{row.id} was to be done within {span(most_ms)} and began at {utc(row.executed_ms)}",
                 "Roll it back, or propose what is left of it",
             )
+        if plan.runbook is not None:
+            unusable = why_not_usable(connection, self._policies, plan.runbook)
+            if unusable:
+                return RefusedError(f"{row.id} may not go on: {unusable}", "Propose it from what is approved now")
         rules = self._standing.broken_rules(connection, row, plan, now_ms)
         if rules:
             return RefusedError(

@@ -137,6 +137,8 @@ class Linter:
         self.runbook = runbook
         self.front = runbook.front
         self.found: list[tuple[int, Problem]] = []
+        self._states: dict[tuple[str, str], frozenset[str]] = {}
+        """(check of a state, what it is of) -> the states that the steps so far leave it in."""
         self.used: set[str] = set()
         """Inputs that something refers to."""
 
@@ -498,6 +500,10 @@ class Linter:
         if i == 0:
             before += self._checks_again(self.front.when)
         self._verifications(path, action, step, before, after)
+        row = catalog.CATALOG.get(action)
+        if row is not None and row.kind in STATE_CHECK and action in AFTER:
+            for of in flat(target_values(step)):
+                self._states[STATE_CHECK[row.kind], of] = frozenset(AFTER[action])
         self._rollback((*path, "rollback"), action, step)
         if step.on_fail == "rollback" and step.rollback == "cannot":
             self._say((*path, "on_fail"), "on-fail", "there is no way back to take", "Write pause or abort")
@@ -583,11 +589,12 @@ class Linter:
         at = self._place_of(path, step, name, of)
         allowed = checks.allowed(made[0])
         before = frozenset(x for state in row.states for x in (("ahead", "active") if state == "made" else (state,)))
+        before = before & self._states.get((name, of), before)
         if before and checks.within(before, allowed):
             self._say(
                 at,
                 "vacuous-check",
-                f"{checks.words(made[0])}: {action} applies to nothing else",
+                f"{checks.words(made[0])}: that holds before {action} as well",
                 "Verify what it changes",
             )
         after = AFTER.get(action)

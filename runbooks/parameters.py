@@ -24,6 +24,7 @@ Type = InputType | Literal["text", "object"]
 MOST_NODES = 100_000
 MOST_GPUS = 1_000_000
 MOST_TEXT = 500
+MOST_ID = 128
 MOST_DURATION_MS = 30 * 24 * 3_600_000
 MOST_LITERALS = 50
 """Ids written out in a list."""
@@ -193,6 +194,8 @@ def why_not_id(text: str) -> str:
     if not text.isascii():
         odd = next(char for char in text if not char.isascii())
         return f"holds U+{ord(odd):04X}, which only looks like another letter or cannot be seen"
+    if len(text) > MOST_ID:
+        return "is longer than any id"
     if PATTERN.search(text):
         return "is a pattern or an expression, not an id"
     return "could mean more than one object" if text.lower() in ANYTHING else ""

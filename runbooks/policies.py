@@ -433,14 +433,18 @@ class Policies:
     # -- freezes by hand ----------------------------------------------------------------------------------------------
 
     def freezes(self, connection: Connection) -> tuple[FreezeSpec, ...]:
-        """Those that were set by hand and are not ended."""
+        """Those that were set by hand, are not ended and not over."""
         return tuple(spec for spec, _ in self.freezes_by(connection))
 
     def freezes_by(self, connection: Connection) -> tuple[tuple[FreezeSpec, str], ...]:
         """The same, each with the subject that set it."""
         query = select(FREEZE.c.body, FREEZE.c.by).where(FREEZE.c.ended_ms == 0).order_by(FREEZE.c.id)
-        rows = self._prepared(connection).execute(query)
-        return tuple((msgspec.json.decode(row.body, type=FreezeSpec), row.by) for row in rows)
+        now_ms = self.clock()
+        rows = [
+            (msgspec.json.decode(row.body, type=FreezeSpec), row.by)
+            for row in self._prepared(connection).execute(query)
+        ]
+        return tuple((spec, by) for spec, by in rows if spec.until_ms is None or now_ms < spec.until_ms)
 
     def freeze(self, actor: Actor, spec: FreezeSpec) -> None:
         """Stop plans from now on. Raises SpecError, and RefusedError for a name that is taken."""

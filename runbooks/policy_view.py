@@ -9,7 +9,7 @@ from sqlalchemy import Connection, select
 
 from engine.money import usd
 from runbooks.amounts import span
-from runbooks.freezes import Freeze, FreezeSpec, holds
+from runbooks.freezes import Freeze, holds
 from runbooks.identity import OWNER, WHOLE, Actor, Scope
 from runbooks.limits import PolicyLimits
 from runbooks.plan import TIERS
@@ -41,6 +41,13 @@ def two_people(policy: Policy, owner: str = OWNER) -> str:
         return (
             f"{'; '.join(shared)}: one OS account cannot give a true two-person rule. Votes from it count as two only "
             "when both are signed, each with its own key; but who has the account can watch a passphrase being typed."
+        )
+    keyed = [person.id for person in policy.people if not person.accounts]
+    if keyed:
+        have = "has" if len(keyed) == 1 else "have"
+        return (
+            f"{listing(keyed)} {have} no OS account on this machine and can be told from others by keys alone: "
+            "two votes are of two people as far as nobody has two keys."
         )
     return (
         f"Each person has an OS account of their own. Who has {owner}, which owns the engine, or is root on its "
@@ -124,10 +131,9 @@ def _view(policies: Policies, connection: Connection) -> PolicyView:
 def freeze_lines(policies: Policies, connection: Connection, now_ms: int) -> list[Freeze]:
     """The policy's freezes, and those set by hand that are not over."""
     policy = policies.current(connection)
-    mine = [(spec, by) for spec, by in policies.freezes_by(connection) if not _over(spec, now_ms)]
     return [
         Freeze(spec=spec, by=by, holds=holds(spec, now_ms, "T3", spec.scope))
-        for spec, by in (*((spec, "") for spec in policy.freezes), *mine)
+        for spec, by in (*((spec, "") for spec in policy.freezes), *policies.freezes_by(connection))
     ]
 
 
@@ -203,7 +209,3 @@ def _channel_words(target: str) -> str:
 
 def _percent(permille: int) -> str:
     return f"{permille / 10:g} %"
-
-
-def _over(spec: FreezeSpec, now_ms: int) -> bool:
-    return spec.until_ms is not None and spec.until_ms <= now_ms

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from sqlalchemy import Connection, insert
@@ -19,7 +19,7 @@ from sqlalchemy import Connection, insert
 from engine.errors import JournalError, NotFoundError, RefusedError, SpecError
 from runbooks import policy
 from runbooks.amounts import utc
-from runbooks.approvals import METADATA, VOTE, Deed, authors, kept, missing, need, newest_version
+from runbooks.approvals import METADATA, VOTE, Deed, Votes, authors, missing, need
 from runbooks.compile import compile_runbook
 from runbooks.confusable import skeleton
 from runbooks.files import LIBRARY, MOST_FILES, File, files_of
@@ -27,7 +27,7 @@ from runbooks.gate import wall_ms
 from runbooks.identity import Actor, AuthRefused
 from runbooks.lint import lint_file
 from runbooks.plan import RunbookRef
-from runbooks.policy import Vote
+from runbooks.policy import Policy, Vote
 from runbooks.readings import MAX_COMMENT, check_text
 from runbooks.runbook import Runbook, parse
 from runbooks.shown import Problem, RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote, Status
@@ -37,6 +37,15 @@ from runbooks.values import near
 if TYPE_CHECKING:
     from engine.control import Engine
     from runbooks.gate import Gate
+
+T = TypeVar("T")
+
+
+class Call(Protocol):
+    """How something is asked of the engine, on its thread."""
+
+    def __call__(self, ask: Callable[[Engine], T]) -> T: ...
+
 
 VERDICTS: dict[Deed, policy.Verdict] = {"approve": "approve", "retire": "reject"}
 """How a signature over the deed calls it."""
@@ -67,14 +76,22 @@ class Shelf:
     """Of one engine. `gate` is what runs are proposed to; its policies and its audit are the shelf's too."""
 
     def __init__(
-        self, engine: Engine, gate: Gate, folders: tuple[Path, ...] = (), clock: Callable[[], int] = wall_ms
+        self,
+        engine: Engine,
+        gate: Gate,
+        folders: tuple[Path, ...] = (),
+        clock: Callable[[], int] = wall_ms,
+        call: Call | None = None,
     ) -> None:
+        """`call` runs something on the engine's thread; None: where it is asked. Files are read and checked before
+        that, on the asker's own."""
         self._engine = engine
         self._gate = gate
         self._audit = gate.audit
         self._policies = gate.policies
         self._clock = clock
         self._folders = folders
+        self._call = call or (lambda ask: ask(engine))
         self._known: dict[tuple[str, str], tuple[Runbook | None, tuple[Problem, ...]]] = {}
         """(name, SHA-256) -> what it says: files change seldom and are looked at often."""
         self._ready = False
@@ -91,18 +108,24 @@ class Shelf:
     def lines(self) -> tuple[RunbookLine, ...]:
         """Every file, those with problems too."""
         found = self._read_all()
-        self._open()
-        return self._engine.recorded(lambda connection: tuple(self._line(connection, read) for read in found))
+
+        def look(connection: Connection) -> tuple[RunbookLine, ...]:
+            votes, in_force = Votes(connection), self._policies.current(connection)
+            return tuple(self._line(votes, in_force, read) for read in found)
+
+        return self._call(lambda engine: engine.recorded(look))
 
     def view(self, id_: str) -> RunbookView:
         """Raises NotFoundError with what may have been meant."""
         read = self._find(id_)
 
         def look(connection: Connection) -> RunbookView:
-            votes = tuple(self._told(one.vote, one.deed) for one in kept(connection, read.sha256))
-            return view_of(self._line(connection, read), read.runbook, read.problems, votes, read.file.data)
+            votes = Votes(connection)
+            line = self._line(votes, self._policies.current(connection), read)
+            told = tuple(self._told(one.vote, one.deed) for one in votes.on(read.sha256))
+            return view_of(line, read.runbook, read.problems, told, read.file.data)
 
-        return self._engine.recorded(look)
+        return self._call(lambda engine: engine.recorded(look))
 
     def run(self, actor: Actor, ask: RunbookAsk) -> RunbookRun:
         """Compile it for the cell as it is, and show what it would do; unless it is a dry run, propose that.
@@ -110,11 +133,15 @@ class Shelf:
         Raises SpecError and NotFoundError for inputs, and RefusedError for a runbook that is not approved or does not
         apply now, unless it is a dry run, which tells what it can.
         """
-        read, dry_run = self._find(ask.id), ask.dry_run
+        read = self._find(ask.id)
         if ask.sha256 and ask.sha256 != read.sha256:
             raise RefusedError(f"{ask.id} is not the file any more that was shown", "Look at it again")
         runbook = self._sound(read)
-        line = self._engine.recorded(lambda connection: self._line(connection, read))
+        return self._call(lambda _: self._run(actor, ask, read, runbook))
+
+    def _run(self, actor: Actor, ask: RunbookAsk, read: Read, runbook: Runbook) -> RunbookRun:
+        dry_run = ask.dry_run
+        line = self._engine.recorded(lambda connection: self._line_of(connection, read))
         if not dry_run and line.status != "approved":
             raise RefusedError(
                 f"{ask.id} version {line.version} is not approved for use: {line.note}",
@@ -153,7 +180,7 @@ class Shelf:
         read = self._find(vote.id)
         check_text(vote.comment, "comment", MAX_COMMENT)
         self._sound(read)
-        return self._decide(actor, read, "approve", vote)
+        return self._call(lambda _: self._decide(actor, read, "approve", vote))
 
     def retire(self, actor: Actor, vote: RunbookVote) -> RunbookLine:
         """End what was approved, for good: these bytes are never approved again. Raises RefusedError, on record."""
@@ -161,7 +188,7 @@ class Shelf:
         check_text(vote.comment, "comment", MAX_COMMENT)
         if not vote.comment.strip():
             raise SpecError("reason", "is empty", "Say why it must not be used any more")
-        return self._decide(actor, read, "retire", vote)
+        return self._call(lambda _: self._decide(actor, read, "retire", vote))
 
     def _decide(self, actor: Actor, read: Read, deed: Deed, given: RunbookVote) -> RunbookLine:
         now_ms = self._clock()
@@ -188,7 +215,7 @@ class Shelf:
                 self._audit.append(connection, "runbook.retired", who, data=about, private=private)
                 return None
             self._audit.append(connection, "runbook.vote", who, data={**about, "key": who.key}, private=private)
-            if self._status(connection, read)[0] == "approved":
+            if self._line_of(connection, read).status == "approved":
                 self._audit.append(connection, "runbook.approved", who, data=about)
             return None
 
@@ -196,7 +223,7 @@ class Shelf:
         if refused is not None:
             raise refused
         self._audit.after(at_once=True)
-        return self._engine.recorded(lambda connection: self._line(connection, read))
+        return self._engine.recorded(lambda connection: self._line_of(connection, read))
 
     def _why_not(
         self, connection: Connection, actor: Actor, read: Read, deed: Deed, given: RunbookVote, now_ms: int
@@ -214,12 +241,13 @@ class Shelf:
         why_not = policy.may(in_force, actor, "runbook", owner=self._policies.owner)
         if why_not:
             return RefusedError(f"you may not {deed} a runbook: {why_not}", "Ask an approver"), actor
-        votes = kept(connection, read.sha256)
+        all_votes = Votes(connection)
+        votes = all_votes.on(read.sha256)
         if any(one.deed == "retire" for one in votes):
             return RefusedError(f"{read.id} version {version} was retired", "Raise its version"), actor
         if deed == "retire":
             return None, actor
-        above = newest_version(connection, read.id, read.sha256)
+        above = all_votes.newest_version(read.id, read.sha256)
         if version <= above:
             text = f"{read.id} version {above} was approved with other bytes"
             return RefusedError(text, f"Raise its version above {above}"), actor
@@ -237,30 +265,33 @@ class Shelf:
 
     # -- standing ---------------------------------------------------------------------------------------------------
 
-    def _status(self, connection: Connection, read: Read) -> tuple[Status, str]:
+    def _status(self, all_votes: Votes, in_force: Policy, read: Read) -> tuple[Status, str]:
         if read.problems:
             first = read.problems[0]
             return "faulty", f"{first.where}: {first.problem}"
-        votes = kept(connection, read.sha256)
+        votes = all_votes.on(read.sha256)
         retired = next((one.vote for one in votes if one.deed == "retire"), None)
         if retired is not None:
             return "retired", f"by {retired.subject} on {utc(retired.at_ms)}"
         owner = (owner_of(read), read.file.account)
-        short, wanted = missing(self._policies, self._policies.current(connection), votes, (owner,))
+        short, wanted = missing(self._policies, in_force, votes, (owner,))
         if not short:
-            newer = newest_version(connection, read.id, read.sha256)
+            newer = all_votes.newest_version(read.id, read.sha256)
             if newer > version_of(read):
                 return "retired", f"version {newer} took its place"
             names = ", ".join(dict.fromkeys(one.vote.subject for one in votes if one.deed == "approve"))
             return "approved", f"by {names}"
         lacking = f"needs {short} more vote{'s' if short > 1 else ''}: {wanted}"
-        before = newest_version(connection, read.id, read.sha256)
+        before = all_votes.newest_version(read.id, read.sha256)
         if before:
             return "changed", f"version {before} was approved, this is another file; {lacking}"
         return "draft", lacking
 
-    def _line(self, connection: Connection, read: Read) -> RunbookLine:
-        status, note = self._status(connection, read)
+    def _line_of(self, connection: Connection, read: Read) -> RunbookLine:
+        return self._line(Votes(connection), self._policies.current(connection), read)
+
+    def _line(self, votes: Votes, in_force: Policy, read: Read) -> RunbookLine:
+        status, note = self._status(votes, in_force, read)
         front = read.runbook.front if read.runbook is not None else None
         return RunbookLine(
             id=read.id,
@@ -272,7 +303,7 @@ class Shelf:
             source=read.file.source,
             sha256=read.sha256,
             problems=len(read.problems),
-            signed=need(self._policies.current(connection)).signed,
+            signed=need(in_force).signed,
         )
 
     @staticmethod

@@ -168,7 +168,7 @@ def canary_steps(act: Act, targets: tuple[Target, ...]) -> list[str]:
         return []
     judged = (
         f"then for {span(canary.window_ms)}: taken back if the p95 of waits is above "
-        f"{canary.worst_permille / 10:,.12g}% of what it was, by {canary.least_starts:,} starts or more"
+        f"{canary.worst_permille / 10:,.12g}% of what it was, or fewer than {canary.least_starts:,} start"
     )
     if canary.policy is not None:
         return [f"{targets[0].id}: policy {targets[0].state} -> {canary.policy}, {judged}"]

@@ -16,6 +16,7 @@ import audit_bench
 import cost_bench
 import demand_bench
 import engine_bench
+import gate_bench
 import heartbeats_bench
 import pack_bench
 import paint_bench
@@ -53,6 +54,7 @@ BENCHES: dict[str, Callable[[], Iterator[Row]]] = {
     "query": engine_bench.query,
     "heartbeats": heartbeats_bench.heartbeats,
     "replay": engine_bench.replay_kth,
+    "gate": gate_bench.gate,
     "first_paint": paint_bench.first_paint,
 }
 ON_REQUEST: dict[str, Callable[[], Iterator[Row]]] = {"peers": peers_bench.peers}

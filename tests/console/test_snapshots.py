@@ -13,6 +13,7 @@ from textual.pilot import Pilot
 
 from console.app import MusterApp
 from console.screens.pane import DetailPane
+from tests.console import fake_gate
 from tests.console.fake_client import FakeClient
 from tests.console.test_app import line, until
 
@@ -107,6 +108,44 @@ def test_recommendations(snap_compare: Shot, size: tuple[int, int], hostile: boo
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_forecast(snap_compare: Shot, size: tuple[int, int]) -> None:
     assert snap_compare(app("overview"), terminal_size=size, run_before=after("forecast queue:batch", title="forecast"))
+
+
+GATE_PAGES = ("proposals", "proposal P-1", "proposal P-2", "runbooks", "runbook half-done", "audit", "record 7")
+
+
+def gate_app(*, hostile: bool, light: bool = False) -> MusterApp:
+    """Proposals that wait, are stale, stand still and are over; its clock stands still too."""
+    client = FakeClient(100, hostile=hostile)
+    text = client._text
+    client.stage(1, tier="T3", votes=fake_gate.voted(text), notes=True)
+    client.stage(2, state="stale", votes=fake_gate.voted(text)[:1], stale=fake_gate.changed_since(text),
+                 note=text(4, "node-00001 was shown as ready and is down now"))  # fmt: skip
+    client.stage(3, state="paused", standing=fake_gate.halfway(text), note="step drain could not be verified")
+    client.stage(4, state="verified", standing=fake_gate.halfway(text))
+    console = MusterApp(lambda: client, start="overview", title="demo", clock=lambda: 0.0)
+    console.theme = "muster-light" if light else "muster-dark"
+    return console
+
+
+@pytest.mark.parametrize("command", GATE_PAGES)
+@pytest.mark.parametrize(
+    "size", [SIZES[0], pytest.param(SIZES[1], marks=pytest.mark.thorough)], ids=["(80, 24)", "(140, 40)"]
+)
+def test_pages_of_the_gate(snap_compare: Shot, size: tuple[int, int], command: str) -> None:
+    """Hostile where there is least room, plain where all of a page is seen."""
+    steps = after(command, title=command.split()[-1])
+    assert snap_compare(gate_app(hostile=size == SIZES[0]), terminal_size=size, run_before=steps)
+
+
+@pytest.mark.parametrize("key", ["A", "N", "B"])
+def test_decisions(snap_compare: Shot, key: str) -> None:
+    async def run(pilot: Pilot[None]) -> None:
+        await after("proposal P-1", title="P-1", keys=("G",))(pilot)
+        await pilot.press(key)
+        await until(pilot, lambda: len(pilot.app.screen_stack) > 1)
+        await pilot.pause(0.1)
+
+    assert snap_compare(gate_app(hostile=False, light=key == "N"), terminal_size=(80, 24), run_before=run)
 
 
 def test_light_and_read_only(snap_compare: Shot) -> None:

@@ -38,6 +38,8 @@ from tests.console.fake_client import HOSTILE
         ("\ud800", "�"),
         ("[@click=app.quit]x[/]", "[@click=app.quit]x[/]"),
         ("日本", "日本"),
+        ("e\u0301", "e\u0301"),
+        ("z" + "\u0335" * 90 + "!", "z" + "\u0335" * 3 + "!"),
     ],
 )
 def test_printable(raw: str, safe: str) -> None:

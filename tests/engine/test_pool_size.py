@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from engine import commands as cmd
 from engine.control import Engine
 from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.model import ReservationSpec
+from engine.preemption import bound_rows
+from tests.engine.test_scale_down_properties import random_cell, random_work
 from tests.support.growing_cells import HOUR, MINUTE, cell, job, started, there
 from tests.support.invariants import check_state
 
@@ -135,3 +139,39 @@ def test_it_is_journalled(tmp_path) -> None:
         again = Engine.open(path, use_snapshot=use_snapshot)
         assert again.state.digest() == digest
         again.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_happens_no_work_loses_its_place_and_the_books_balance(seed: int, tmp_path) -> None:
+    rng = random.Random(seed)
+    path = tmp_path / "cell.db"
+    engine = Engine.open(path, cell=random_cell(rng))
+    accepted = 0
+    for step in range(40):
+        if rng.random() < 0.5:
+            ask(engine, cmd.Submit(workloads=(random_work(rng, f"w{step}"),)))
+        name = rng.choice(sorted(engine.state.capacity.row_of) or ["none"])
+        ask(engine, rng.choice((cmd.Cordon, cmd.Drain, cmd.Uncordon, cmd.FailNodes))(ids=(name,)))
+        pool, nodes = rng.choice(("p", "g")), rng.randint(0, 14)
+        bound = {row: w.attempts[row] for w in (engine.state.workloads,) for row in bound_rows(engine.state).tolist()}
+        if ask(engine, cmd.ScalePool(pool=pool, nodes=nodes)):
+            accepted += 1
+            w = engine.state.workloads
+            assert {row: w.attempts[row] for row in bound_rows(engine.state).tolist()}.items() >= bound.items()
+            found = next(size for size in engine.scaling().pools if size.pool == pool)
+            assert found.ready + found.booting + found.other + found.ordered <= nodes
+            assert nodes in dict(found.set_for).values()
+        check_state(engine.state)
+        engine.advance(engine.now_ms + rng.choice((1000, MINUTE, 10 * MINUTE)))
+        check_state(engine.state)
+    assert accepted > 5
+    digest = engine.state.digest()
+    engine.close()
+    again = Engine.open(path, use_snapshot=False)
+    assert again.state.digest() == digest
+    again.close()
+
+
+def ask(engine: Engine, command: cmd.AnyCommand) -> bool:
+    """Whether it was accepted."""
+    return isinstance(engine.commands([command])[0], cmd.Receipt)

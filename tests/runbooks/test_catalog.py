@@ -209,7 +209,7 @@ def situations(draw: st.DrawFn) -> tuple[str, list[Target]]:
     return row.name, targets
 
 
-@settings(max_examples=examples(300), deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 @given(situations(), st.integers(0, 40), st.integers(0, 40))
 def test_a_tier_only_rises(situation: tuple[str, list[Target]], nodes: int, running: int) -> None:
     """Above the action's own, and with every target more; and it says why."""

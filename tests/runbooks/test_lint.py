@@ -233,6 +233,16 @@ def test_a_state_is_verified_as_the_action_makes_it() -> None:
     assert rules(back) == []
 
 
+def test_what_an_earlier_step_did_is_no_news() -> None:
+    """A drain is not verified by the cordon before it."""
+    cordoned = CHECK.replace("node_workloads", "node_state").replace("value: 0", "value: cordoned")
+    cordon = STEP.replace("action: drain", "action: cordon").replace(CHECK, cordoned).replace("id: drain", "id: cordon")
+    assert rules(but((STEP, cordon + STEP))) == []
+    lazy = cordoned.replace('"=="', '"!="').replace("cordoned", "ready")
+    assert rules(but((STEP, STEP.replace(CHECK, lazy)))) == [], "alone it tells something"
+    assert rules(but((STEP, cordon + STEP.replace(CHECK, lazy)))) == ["vacuous-check"]
+
+
 def test_a_written_way_back_is_accepted_when_it_is_one() -> None:
     back = 'rollback: [{action: uncordon, with: {nodes: "${inputs.node}"}}]'
     assert rules(but(("rollback: inverse", back))) == []

@@ -203,6 +203,15 @@ def test_a_key_stays_its_persons_for_good(cell: Cell) -> None:
     cell.propose(DAVE, text_of(*STAFF, version=3))
 
 
+def test_an_admin_who_lost_a_key_proposes_the_next_from_their_own_account(cell: Cell) -> None:
+    dave = msgspec.structs.replace(DAVE, keys=(key_of("dave", 1).public.line,))
+    made = cell.policies.propose(actor(DAVE), PolicyChange(text=text_of(ALICE, BOB, CAROL, dave, ERIN, version=2)))
+    assert cell.vote(ERIN, made).state == "in_force"
+    assert {cell.newest("key.revoked")["key"], cell.newest("key.enrolled")["key"]} == {
+        key_of("dave", number).public.fingerprint for number in (0, 1)
+    }
+
+
 @pytest.mark.parametrize("version", [0, 1])
 def test_versions_count_up(cell: Cell, version: int) -> None:
     with pytest.raises(SpecError, match="version"):
@@ -413,6 +422,16 @@ def test_who_acts_may_freeze_and_only_an_admin_or_the_setter_thaws(cell: Cell) -
         cell.policies.freeze(actor(BOB), FreezeSpec(name="w", from_ms=1, until_ms=2))
 
 
+def test_freezes_that_are_over_leave_room_for_others(cell: Cell) -> None:
+    for number in range(100):
+        cell.policies.freeze(actor(ALICE), FreezeSpec(name=f"f{number}", from_ms=1, until_ms=NOW_MS + HOUR))
+    with pytest.raises(RefusedError, match="100 freezes"):
+        cell.policies.freeze(actor(ALICE), FreezeSpec(name="one-more", from_ms=1, until_ms=NOW_MS + HOUR))
+    cell.clock.now_ms += HOUR
+    cell.policies.freeze(actor(ALICE), FreezeSpec(name="f1", from_ms=1, until_ms=NOW_MS + 2 * HOUR))
+    assert [spec.name for spec in cell.engine.record(cell.policies.freezes)] == ["f1"]
+
+
 def test_a_freeze_of_the_policy_is_not_thawed_by_hand() -> None:
     cell = Cell()
     cell.settle(*STAFF, more="freezes: [{name: weekend, weekly: [fri 16:00 - mon 08:00]}]")
@@ -429,6 +448,7 @@ def test_the_product_says_what_its_two_person_rule_is_worth() -> None:
     assert "no two-person rule holds" in two_people(SOLO)
     assert "nothing of T2 or T3 can be approved" in two_people(TEAM)
     assert "cannot give a true two-person rule" in two_people(team(ALICE, person("ann", "approver", uid=2001), DAVE))
+    assert "dave has no OS account" in two_people(team(ALICE, person("dave", "admin")))
     assert "root" in two_people(team())
 
 

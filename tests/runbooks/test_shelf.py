@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -48,12 +49,12 @@ class Place:
     def line(self, id_: str = ID) -> RunbookLine:
         return next(line for line in self.shelf.lines() if line.id == id_ and line.source != "built in")
 
-    def approve(self, who: str, *, sha256: str = "", signed: bool = True, **other: object) -> RunbookLine:
+    def approve(self, who: str, *, sha256: str = "", signed: bool = True, **forged: object) -> RunbookLine:
         line = self.line()
-        member = self.team[who]
-        about = About(str(other.pop("about", f"runbook:{ID}")), line.version, line.sha256)
-        signature = member.sign(about, **other) if signed else None  # type: ignore[arg-type]
-        return self.shelf.approve(member.actor, RunbookVote(id=ID, sha256=sha256 or line.sha256, signed=signature))
+        about: Any = About(f"runbook:{ID}", line.version, line.sha256)
+        signature = self.team[who].sign(about, forged=forged) if signed else None
+        vote = RunbookVote(id=ID, sha256=sha256 or line.sha256, signed=signature)
+        return self.shelf.approve(self.team[who].actor, vote)
 
     def run(self, who: str = "ann", *, dry_run: bool = False, sha256: str = "") -> object:
         ask = RunbookAsk(id=ID, inputs={"node": self.node}, dry_run=dry_run, sha256=sha256)
@@ -174,7 +175,7 @@ def test_machines_do_not_approve(place: Place) -> None:
 @pytest.mark.parametrize(
     "forged",
     [
-        {"digest": "0" * 64}, {"revision": 2}, {"about": "runbook:other"}, {"about": "P-1"},
+        {"digest": "0" * 64}, {"revision": 2}, {"proposal": "runbook:other"}, {"proposal": "P-1"},
         {"verdict": "reject"}, {"kind": "breakglass"}, {"cell": "another"}, {"at_ms": NOW_MS - 10**7},
         {"subject": "person:dan"},
     ],
@@ -229,6 +230,26 @@ def test_what_is_retired_is_not_used_any_more(place: Place) -> None:
     with pytest.raises(RefusedError, match="was retired"):
         place.approve("cat")
     assert place.records()[-2:] == ["runbook.retired", "runbook.refused"]
+
+
+def test_what_is_retired_after_the_vote_is_not_carried_out(place: Place) -> None:
+    place.write(SOUND.encode())
+    place.approve("cat")
+    place.run()
+    (proposal,) = place.gate.proposals()
+    place.shelf.retire(place.team["dan"].actor, RunbookVote(id=ID, comment="found to be wrong"))
+    with pytest.raises(RefusedError, match="runbook drain-one version 1 was retired"):
+        place.team["cat"].yes(proposal)
+    assert place.engine.node(place.node).state == "ready"
+
+
+def test_a_built_in_one_needs_a_vote_that_counts(place: Place) -> None:
+    line = place.shelf.lines()[0]
+    with pytest.raises(RefusedError, match="is not signed"):
+        place.shelf.approve(place.team["cat"].actor, RunbookVote(id=line.id, sha256=line.sha256))
+    signed = place.team["cat"].sign(About(f"runbook:{line.id}", line.version, line.sha256))  # type: ignore[arg-type]
+    vote = RunbookVote(id=line.id, sha256=line.sha256, signed=signed)
+    assert place.shelf.approve(place.team["cat"].actor, vote).status == "approved"
 
 
 def test_files_with_problems_are_listed_and_hold_nothing_up(place: Place, tmp_path: Path) -> None:

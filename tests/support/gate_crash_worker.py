@@ -23,6 +23,7 @@ from engine.control import Engine
 from engine.errors import MusterError
 from runbooks import life
 from runbooks.audit import record_table
+from runbooks.checks import Check
 from runbooks.gate import Gate
 from runbooks.limits import ByTier, PolicyLimits
 from runbooks.plan import Act, Note, Outcome, Proposal, Request, StepRequest
@@ -154,12 +155,17 @@ def recover_until(path: str, boundary: int) -> list[str]:
 MILD = steps(("cordon", ("g0",)), ("open_review", ("g0",)), ("hold", ("big0",)), ("notify", ("chat",)))
 HARSH = steps(("requeue", ("r0",)), ("cordon", ("g2",)), ("hold", ("big1",)))
 ASKED = steps(("hold", ("big2",)), ("hold_queue", ("a",)), confirm="operator")
+FAILS = steps(
+    ("cordon", ("g4",)), ("hold", ("big3",)), on_fail="rollback",
+    verify=(Check(check="workload_state", of="big3", op="==", value="queued"),),
+)  # fmt: skip
+"""The second step does what the check after it does not want."""
 UNWANTED = steps(("cordon", ("g3",)))
 
 
 def play(gate: Gate) -> None:
     """Every edge that a step leads along: mild and harsh plans, one that waits for a word at each step, one that is
-    taken back, one that is rejected, one withdrawn."""
+    taken back, one that fails, one that is rejected, one withdrawn."""
     mild = approve(gate, MILD)
     harsh = gate.propose(ME, HARSH)
     assert (gate.proposal(mild.proposal).tier, harsh.tier) == ("T1", "T2")
@@ -170,6 +176,7 @@ def play(gate: Gate) -> None:
         gate.confirm(ME, shown.id, "1")
         gate.confirm(ME, shown.id, "2")
     gate.rollback(ME, mild.proposal, "no longer needed")
+    approve(gate, FAILS)
     unwanted = gate.propose(ME, UNWANTED)
     gate.vote(ME, unwanted.id, unwanted.digest, "reject", "not now")
     gate.cancel(ME, gate.propose(ME, UNWANTED).id)

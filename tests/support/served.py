@@ -17,6 +17,7 @@ from console.sockets import bind_unix
 from engine.control import Engine
 from engine.loop import EngineLoop
 from engine.model import WorkloadSpec
+from runbooks.gate import Gate
 from tests.support.cells import small_cell, workload
 from tests.support.gates import gate_of
 
@@ -42,9 +43,11 @@ def running_loop(path: Path | None = None) -> Iterator[EngineLoop]:
 
 
 @contextmanager
-def serving(loop: EngineLoop, bound: socket.socket, *, read_only: bool = False) -> Iterator[None]:
-    """The control plane of `loop` on a bound socket, on a thread of its own."""
-    client = LocalClient(loop, gate_of(loop.engine), Advisor(loop), read_only, name="lab")
+def serving(
+    loop: EngineLoop, bound: socket.socket, *, read_only: bool = False, gate: Gate | None = None
+) -> Iterator[None]:
+    """The control plane of `loop` on a bound socket, on a thread of its own. Without a gate: one for a single person."""
+    client = LocalClient(loop, gate or gate_of(loop.engine), Advisor(loop), read_only, name="lab")
     ready = threading.Event()
     aio = asyncio.new_event_loop()
     stop = asyncio.Event()
@@ -71,9 +74,9 @@ def socket_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def served_on_unix(loop: EngineLoop, *, read_only: bool = False) -> Iterator[Path]:
+def served_on_unix(loop: EngineLoop, *, read_only: bool = False, gate: Gate | None = None) -> Iterator[Path]:
     """The path of a Unix socket that serves `loop`."""
     with socket_folder() as folder:
         path = folder / "engine.sock"
-        with serving(loop, bind_unix(path), read_only=read_only):
+        with serving(loop, bind_unix(path), read_only=read_only, gate=gate):
             yield path

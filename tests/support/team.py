@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -99,16 +99,23 @@ class Member(Person):
         self.name = name
         self.key = key or name
 
-    def sign(self, proposal: Proposal, verdict: str = "approve", kind: DecisionKind = "vote", **fields: Any) -> Signed:
-        """Over a decision on a proposal as it is shown; `fields` that are not so make a forgery."""
+    def sign(
+        self,
+        shown: Proposal,
+        verdict: str = "approve",
+        kind: DecisionKind = "vote",
+        *,
+        forged: Mapping[str, Any] | None = None,
+    ) -> Signed:
+        """Over a decision on a proposal as it is shown; what of `forged` is not so makes a forgery."""
         nonce = hashlib.sha256(str(next(NUMBERS)).encode()).hexdigest()
         cell = self.gate._engine.record(self.gate.policies.cell)
         said: dict[str, Any] = {
             "kind": kind, "subject": f"person:{self.name}", "nonce": nonce, "at_ms": self.gate._now(),
-            "proposal": proposal.id, "revision": proposal.revision, "digest": proposal.digest, "verdict": verdict,
+            "proposal": shown.id, "revision": shown.revision, "digest": shown.digest, "verdict": verdict,
             "screen": "", "cell": cell,
         }  # fmt: skip
-        said |= fields
+        said |= forged or {}
         signature = private_key(self.key).sign(decision_bytes(**said))
         return Signed(
             subject=said["subject"], nonce=said["nonce"], at_ms=said["at_ms"],

@@ -1,0 +1,119 @@
+"""There is one way to the engine: who may command it at all, and who may make a command that changes what is there, is
+listed here. A new one is a decision, not an accident."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine import commands
+from runbooks.admission import ADMITTED
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMANDS = {
+    name for name, kind in vars(commands).items()
+    if isinstance(kind, type) and issubclass(kind, commands.Command) and kind is not commands.Command
+}  # fmt: skip
+MUTATING = COMMANDS - {kind.__name__ for kind in ADMITTED}
+CALLERS = {
+    "runbooks/executor.py": "steps of approved plans",
+    "runbooks/admission.py": "submissions and definitions, by role and on record",
+    "console/engine_process.py": "a new cell is defined by whoever starts it",
+    "console/replay.py": "a trace's own engine, in this process alone",
+    "engine/control.py": "`command` is `commands` of one; a new cell",
+    "engine/loop.py": "the load of a simulated cell",
+    "engine/agents.py": "agents of nodes begin and end to be waited for",
+    "engine/counterfactual.py": "a fork", "engine/rehearsal.py": "a fork",
+    "runbooks/simulation.py": "a fork", "engine/edits.py": "a fork", "engine/consolidation.py": "a fork",
+}  # fmt: skip
+MAKERS = {
+    "runbooks/catalog.py": "what actions come to", "runbooks/as_commands.py": "what actions come to",
+    "runbooks/canary.py": "what trying another setting comes to, and taking it back",
+    "engine/agents.py": "agents of nodes", "console/replay.py": "a trace's own engine",
+    "engine/edits.py": "a fork", "engine/rehearsal.py": "a fork", "engine/counterfactual.py": "a fork",
+    "engine/edit_check.py": "a fork",
+    "engine/ahead.py": "a fork", "engine/what_if.py": "a fork", "engine/probe.py": "a fork",
+    "engine/consolidation.py": "a fork",
+}  # fmt: skip
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    for package in ("console", "engine", "recommender", "runbooks"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            name = str(path.relative_to(ROOT))
+            if not name.startswith("engine/traces/"):  # load and benchmarks that have an engine of their own
+                yield name, ast.parse(path.read_text())
+
+
+def command_calls(tree: ast.AST) -> Iterator[str]:
+    """Calls of a method `command` or `commands` of something that is, by its name, an engine or a fork of one."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _METHODS:
+            yield ast.unparse(node.func.value)
+
+
+_METHODS = ("command", "commands")
+CLIENTS = {
+    "client",
+    "self._client",
+    "app.client()",
+    "self._app.client()",
+    "row",
+    "action",
+    "find(act.action)",
+    "catalog",
+}
+"""What is not an engine: the `command` of clients is `runbooks.admission`'s, that of the catalogue only makes one."""
+
+
+def makes(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            module = ast.unparse(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+            if name in MUTATING and module in ("", "cmd", "commands") and name in imported(tree, module):
+                yield name
+
+
+def imported(tree: ast.AST, module: str) -> set[str]:
+    """Names that are engine.commands' in this file."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "engine.commands" and not module:
+            found |= {alias.asname or alias.name for alias in node.names}
+        if module and isinstance(node, ast.ImportFrom) and node.module == "engine":
+            found |= COMMANDS
+    return found
+
+
+def test_who_commands_an_engine_is_known() -> None:
+    callers = {
+        name for name, tree in sources() if any(each not in CLIENTS for each in command_calls(tree))
+    }  # fmt: skip
+    assert callers - CALLERS.keys() == set(), "a new way to the engine: it must be the gate's, or be listed with why"
+
+
+def test_who_makes_a_command_that_changes_what_is_there_is_known() -> None:
+    makers = {name: sorted(set(makes(tree))) for name, tree in sources()}
+    found = {name: made for name, made in makers.items() if made and name not in MAKERS}
+    assert found == {}, "actions are for the catalogue to make, or the file is listed with why"
+
+
+@pytest.mark.parametrize("face", ["console", "recommender"])
+def test_no_face_holds_the_executor(face: str) -> None:
+    for name, tree in sources():
+        if name.startswith(f"{face}/"):
+            modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+            assert "runbooks.executor" not in modules, name
+
+
+def test_the_search_finds_what_it_looks_for() -> None:
+    bad = ast.parse(
+        "from engine.commands import Drain\nfrom engine import commands as cmd\n"
+        "engine.command(Drain(ids=('a',)))\nself._engine.commands([cmd.Cancel(ids=())])\nclient.command(x)\n"
+    )
+    assert [each for each in command_calls(bad) if each not in CLIENTS] == ["engine", "self._engine"]
+    assert sorted(makes(bad)) == ["Cancel", "Drain"]
