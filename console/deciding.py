@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from runbooks.keys import DecisionKind
     from runbooks.policy_shown import Caller
 
+DIRECT_WIDTH = 80
+"""At which the text of a direct action's plan is hashed for a signature."""
 LEAST_REASON = 3
 """Letters of a reason to reject or to take back."""
 LEAST_GLASS = 10
@@ -45,6 +47,19 @@ async def approve(app: MusterApp, proposal: Proposal, width: int) -> str:
     if said is None:
         return f"{proposal.id}: you have not voted"
     signed = await _signature(app, proposal, "vote", width) if proposal.signed else None
+    outcome = await in_thread(lambda: app.client().approve(proposal.id, proposal.digest, said, signed))
+    return told(outcome, proposal.title)
+
+
+async def approve_own(app: MusterApp, proposal: Proposal) -> str:
+    """Of who asked for it and has just confirmed it: with the reason and the signature that the policy may want of that
+    too. Gives what to tell. Raises MusterError."""
+    said: str | None = ""
+    if proposal.wants_reason:
+        said = await _asked(app, proposal, "carry it out", "reason", LEAST_REASON)
+    if said is None:
+        return f"{proposal.id}: nothing was done. It waits for your vote, or withdraw it: :proposals"
+    signed = await _signature(app, proposal, "vote", DIRECT_WIDTH) if proposal.signed else None
     outcome = await in_thread(lambda: app.client().approve(proposal.id, proposal.digest, said, signed))
     return told(outcome, proposal.title)
 
@@ -249,7 +264,10 @@ def told(outcome: Outcome, title: str) -> str:
     """What a deed has led to, for the person who did it."""
     if outcome.waits_for:
         return f"{outcome.proposal}: your word is kept. It waits for {outcome.waits_for}"
-    if outcome.state in ("verified", "rolled_back"):
+    if outcome.state == "rolled_back":
+        # What was read back tells of the effect, not of its undoing.
+        return f"{title}: done"
+    if outcome.state == "verified":
         return "\n".join([f"{title}: done", *outcome.verified[:5]])
     return "\n".join([f"{title}: {state_word(outcome.state)}", *outcome.verified[:5]])
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -24,9 +25,7 @@ from engine.errors import RefusedError, SpecError
 from runbooks.identity import TCP, Actor, AuthRefused, Signed
 
 if TYPE_CHECKING:
-    from console.client import Client
     from runbooks.keys import DecisionKind, SigningKey
-    from runbooks.plan import Proposal
     from runbooks.policy_shown import Caller
 
 AS, SIGNED = "muster-as", "muster-signed"
@@ -96,9 +95,7 @@ class Identity:
 
     def unlock(self) -> None:
         """Opens the key file of somebody who acts in a name, so that nothing has to be asked for later."""
-        from runbooks.ssh_agent import agent_path
-
-        by_agent = self._settings.key == AGENT or (not self._settings.key and agent_path())
+        by_agent = self._settings.key == AGENT or (not self._settings.key and os.environ.get("SSH_AUTH_SOCK"))
         if self.person and not by_agent and key_path(self._settings).exists():
             from runbooks.key_files import open_key
 
@@ -116,13 +113,6 @@ class Identity:
             return {}
         signed = self.sign(caller, kind="author", digest=request_digest(method, path, body))
         return {AS: self.person, SIGNED: base64.b64encode(msgspec.json.encode(signed)).decode()}
-
-    def vote(self, client: Client, proposal: Proposal, verdict: str, kind: DecisionKind = "vote") -> Signed:
-        """A signature over a vote on exactly the plan that `proposal` shows."""
-        return self.sign(
-            client.whoami(), kind=kind, proposal=proposal.id, revision=proposal.revision, digest=proposal.digest,
-            verdict=verdict,
-        )  # fmt: skip
 
     def sign(
         self,
@@ -201,8 +191,6 @@ def key_path(settings: Settings) -> Path:
     """The file of one's private key: as set, or beside the settings file."""
     if settings.key and settings.key != AGENT:
         return Path(settings.key).expanduser()
-    import os
-
     return config_file(os.environ).parent / KEY_FILE
 
 

@@ -43,6 +43,7 @@ ORIGINS = {
 ONE_ACCOUNT = (
     "came from the OS account of the author: there are two keys, but who has the account may have both of them"
 )
+NO_TWO = "its author may give it too: by this policy no two-person rule holds"
 SHOWN_STATES = (*life.OPEN, *life.LIVE, "stale", "failed", "rollback_failed")
 """Those that somebody may still have to do with."""
 
@@ -352,6 +353,8 @@ def vote_section(proposal: Proposal, width: int, me: str = "", keys: str = "") -
     if proposal.needs:
         more = f"{proposal.needs} more vote{'s' if proposal.needs != 1 else ''} of {printable(proposal.need)}"
         lines += hanging("needs  ", more, width, "warn")
+    if proposal.needs and proposal.self_approvable and proposal.tier in ("T2", "T3"):
+        lines += hanging("       ", NO_TWO, width, "", "warn")
     why_not = why_not_mine(proposal, me)
     if why_not:
         lines += hanging("you    ", why_not, width, "dim", "warn")

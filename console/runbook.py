@@ -41,7 +41,7 @@ def list_lines(lines: tuple[RunbookLine, ...]) -> list[str]:
     if not lines:
         return ["no runbooks"]
     rows = [
-        [printable(line.id), str(line.version or "–"), line.status, cut(printable(line.title), MOST_TITLE)]
+        [printable(line.id), str(line.version or "–"), line.status, cut(harmless(line.title), MOST_TITLE)]
         for line in lines
     ]
     told = table(("RUNBOOK", "VER", "STATUS", "TITLE"), rows, (False, True, False, False))
@@ -63,9 +63,9 @@ def view_lines(view: RunbookView) -> list[str]:
         *facts(
             [
                 ("runbook", f"{printable(line.id)} version {line.version}"),
-                ("title", printable(line.title)),
+                ("title", harmless(line.title)),
                 ("status", f"{line.status}: {printable(line.note)}"),
-                ("owner", printable(line.owner)),
+                ("owner", harmless(line.owner)),
                 ("file", printable(line.source)),
                 ("sha256", line.sha256),
                 ("limits", printable(view.limits)),
@@ -90,7 +90,7 @@ def _inputs(view: RunbookView) -> Iterator[str]:
 
 
 def _section(title: str, lines: Iterable[str]) -> list[str]:
-    told = [part for text in lines for part in _wrapped(printable(text), "  ")]
+    told = [part for text in lines for part in _wrapped(harmless(text), "  ")]
     return ["", f"{title}:", *told] if told else []
 
 

@@ -119,7 +119,7 @@ def wanted(client: Client, name: str, arguments: argparse.Namespace, reason: str
 async def finish(app: MusterApp, action: Action, ask: Callable[[], Proposal], shell: str) -> str:
     """Have the engine's plan confirmed and done; or put to the vote, where the policy wants others than who asks. What
     was not wanted is withdrawn. Gives what to tell the person in the end. Raises MusterError."""
-    from console.deciding import put_to_vote, told
+    from console.deciding import approve_own, put_to_vote
     from console.dialogs import ConfirmDialog
     from console.feed import in_thread
 
@@ -132,8 +132,7 @@ async def finish(app: MusterApp, action: Action, ask: Callable[[], Proposal], sh
         return f"{action.title}: nothing was changed"
     if not dialog.alone:
         return put_to_vote(proposal)
-    outcome = await in_thread(lambda: app.client().approve(proposal.id, proposal.digest))
-    return told(outcome, proposal.title)
+    return await approve_own(app, proposal)
 
 
 def canary(client: Client, arguments: argparse.Namespace, reason: str) -> Request:

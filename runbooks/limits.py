@@ -38,7 +38,6 @@ class PolicyLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     cost_microusd_hour: int | None = None
     """By how much the cell may come to cost more per hour; None: no limit."""
     proposals_per_author_hour: int = 120
-    open_per_author: int = 40
 
 
 SOLO_LIMITS = PolicyLimits(
@@ -49,7 +48,6 @@ SOLO_LIMITS = PolicyLimits(
     gpus_least=64,
     workloads_per_hour=5_000,
     proposals_per_author_hour=1_000,
-    open_per_author=200,
 )
 
 
@@ -112,7 +110,7 @@ def tighter(a: PolicyLimits, b: PolicyLimits) -> PolicyLimits:
     executions = ByTier(**{tier: min(a.executions_per_hour.of(tier), b.executions_per_hour.of(tier)) for tier in TIERS})
     names = (
         "nodes_permille", "nodes_least", "gpus_permille", "gpus_least", "workloads_per_hour",
-        "proposals_per_author_hour", "open_per_author",
+        "proposals_per_author_hour",
     )  # fmt: skip
     return PolicyLimits(
         executions_per_hour=executions,

@@ -109,7 +109,6 @@ class _Limits(msgspec.Struct, forbid_unknown_fields=True):
     workloads_per_hour: int | None = None
     cost_usd_hour: str | int | None = None
     proposals_per_author_hour: int | None = None
-    open_per_author: int | None = None
 
 
 class _Freeze(msgspec.Struct, forbid_unknown_fields=True, rename={"from_": "from"}):
@@ -363,7 +362,7 @@ def _check_rule(policy: Policy, rule: Rule, where: str) -> None:
 
 _MOST: Mapping[str, tuple[int, int]] = {
     "nodes_permille": (0, 500), "nodes_least": (0, 1_000), "gpus_permille": (0, 500), "gpus_least": (0, 10_000),
-    "workloads_per_hour": (0, 1_000_000), "proposals_per_author_hour": (1, 100_000), "open_per_author": (1, 10_000),
+    "workloads_per_hour": (0, 1_000_000), "proposals_per_author_hour": (1, 100_000),
 }  # fmt: skip
 """Least and most that a limit may be: so large that it is none, it may not."""
 

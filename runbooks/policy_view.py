@@ -145,7 +145,7 @@ def limits_words(limits: PolicyLimits) -> tuple[tuple[str, str], ...]:
         ("nodes out of use", f"{_percent(limits.nodes_permille)} of each pool, at least {limits.nodes_least:,}"),
         ("GPUs disturbed", f"{_percent(limits.gpus_permille)} of the cell, at least {limits.gpus_least:,}"),
         ("workloads stopped", f"{limits.workloads_per_hour:,}"),
-        ("proposals", f"{limits.proposals_per_author_hour:,} of one author, {limits.open_per_author:,} open at a time"),
+        ("proposals", f"{limits.proposals_per_author_hour:,} of one author"),
     ]
     if limits.cost_microusd_hour is not None:
         rows.append(("more cost", f"{usd(limits.cost_microusd_hour)} per hour"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
@@ -22,7 +23,7 @@ from runbooks.amounts import utc
 from runbooks.approvals import METADATA, VOTE, Deed, Votes, authors, missing, need
 from runbooks.compile import compile_runbook
 from runbooks.confusable import skeleton
-from runbooks.files import LIBRARY, MOST_FILES, File, files_of
+from runbooks.files import LIBRARY, File, files_of
 from runbooks.gate import wall_ms
 from runbooks.identity import Actor, AuthRefused
 from runbooks.lint import lint_file
@@ -92,8 +93,6 @@ class Shelf:
         self._clock = clock
         self._folders = folders
         self._call = call or (lambda ask: ask(engine))
-        self._known: dict[tuple[str, str], tuple[Runbook | None, tuple[Problem, ...]]] = {}
-        """(name, SHA-256) -> what it says: files change seldom and are looked at often."""
         self._ready = False
 
     def _open(self) -> None:
@@ -352,17 +351,17 @@ class Shelf:
         if file.unreadable:
             return Read(file, "", None, (Problem(where=file.source, rule="unreadable", problem=file.unreadable,
                                                  remedy="Mend or remove the file"),))  # fmt: skip
-        key = (file.name, sha256)
-        if key not in self._known:
-            if len(self._known) > 2 * MOST_FILES:
-                self._known.clear()
-            problems = lint_file(file.data, file.name)
-            try:
-                runbook: Runbook | None = parse(file.data, file.name)
-            except SpecError:
-                runbook = None
-            self._known[key] = runbook, problems
-        return Read(file, sha256, *self._known[key])
+        return Read(file, sha256, *said(file.data, file.name))
+
+
+@lru_cache(maxsize=256)
+def said(data: bytes, name: str) -> tuple[Runbook | None, tuple[Problem, ...]]:
+    """What a file says, and its problems: files change seldom and are looked at often."""
+    problems = lint_file(data, name)
+    try:
+        return parse(data, name), problems
+    except SpecError:
+        return None, problems
 
 
 def version_of(read: Read) -> int:

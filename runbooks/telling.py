@@ -44,7 +44,8 @@ def input_line(name: str, one: Input) -> InputLine:
             f"{field} {value}" for field in ("pool", "zone", "queue", "tenant") if (value := getattr(one.select, field))
         )
         what = f"{one.select.nodes} nodes" if one.select.nodes else f"{one.select.workloads} workloads"
-        bounds.append(f"else {what} of {', '.join(by)}")
+        first = f", {one.select.sort} first" if one.select.workloads else ""
+        bounds.append(f"else {what} of {', '.join(by)}{first}")
     elif one.default is not None:
         bounds.append(f"default {one.default}")
     elif not one.required:

@@ -792,6 +792,8 @@ class _Reading:
         try:
             found = parse(record.body) if record.found is None else record.found
             said = (found["type"], found["actor"]["subject"], found["proposal"], found["at_ms"])
+            if type(said[0]) is not str or type(found["private"]) is not list or type(found["data"]) is not dict:
+                raise TypeError("a field of another type")
         except (ValueError, KeyError, TypeError) as error:
             raise Bad(CHAIN, seq, f"record {seq} is not in the form of one: {_plain(str(error))}") from None
         if found["seq"] != seq:
@@ -1039,8 +1041,6 @@ def _compare(reports: list[Report], trust: Trust, spoken: str) -> None:
     read = [report for report in reports if not report.proof]
     for note in sorted(trust.notes, key=lambda note: note.size):
         ours = [report for report in read if note.origin == f"muster-audit/{report.log}"]
-        if read and not ours:
-            told.append(Bad(CHECKPOINT, None, f"the remembered checkpoint is of another log: {note.origin}"))
         lost = max((report.last for report in ours if report.whole), default=note.size) + 1
         if note.size >= lost:
             what = f"record {lost} and all after it are missing: a remembered checkpoint is of {note.size} records"
@@ -1056,7 +1056,8 @@ def _compare(reports: list[Report], trust: Trust, spoken: str) -> None:
                 what = f"the remembered checkpoint of {note.size} records has another signature"
                 told.append(Bad(SIGNATURE, None, what))
     if trust.notes and read and not told and not any(report.compared for report in read):
-        told.append(Bad(CHECKPOINT, None, "none of the remembered checkpoints is of records that were read"))
+        # Several logs may be remembered in one place.
+        told.append(Bad(CHECKPOINT, None, "none of the remembered checkpoints is of this log and of what was read"))
     if trust.keys and not any(key in trust.keys for report in reports for _, key in report.keys):
         told.append(Bad(SIGNATURE, None, "the log was never signed by the key given"))
     said = " ".join(spoken.lower().split())

@@ -24,8 +24,13 @@ if TYPE_CHECKING:
 ASK_S = 2.0
 """How often it is asked anew what nothing else tells: votes change no state of the cell."""
 DRAW_S = 1.0
-MOST_OPEN, MOST_OVER = 200, 50
-"""Proposals that are listed: under way, and over."""
+SHARE = 20
+"""An answer that took so long is asked for again after so many times that: the engine answers between its turns."""
+OVER_S = 30.0
+"""How often those that are over are asked for."""
+MOST_OPEN, MOST_OVER = 64, 8
+"""Proposals that are listed: under way, and of each state in which they are over."""
+OVER = tuple(sorted(life.ENDED - set(SHOWN_STATES)))
 
 
 class ProposalsPane(Pane):
@@ -38,7 +43,8 @@ class ProposalsPane(Pane):
         self._window: Window | None = None
         self._found: tuple[Proposal, ...] = ()
         self._caller: Caller | None = None
-        self._asked_at = float("-inf")
+        self._over: tuple[Proposal, ...] = ()
+        self._asked_at = self._over_at = self._ask_after = float("-inf")
         self._clock: Callable[[], float] = lambda: 0.0
         self.table = WindowTable()
 
@@ -77,7 +83,10 @@ class ProposalsPane(Pane):
         return next((each for each in self._found if row is not None and each.id == row.id), None)
 
     def reload(self) -> None:
-        self._asked_at = float("-inf")
+        self.table.reload()
+
+    def look_again(self) -> None:
+        self._ask_after = self._over_at = float("-inf")
         self.table.reload()
 
     def filter(self, text: str) -> None:
@@ -99,16 +108,27 @@ class ProposalsPane(Pane):
     def _rows(self, offset: int, limit: int) -> Window:
         """Called on a thread. What is listed is asked for now and then; the time left is told each time."""
         now = self._clock()
-        if now - self._asked_at >= ASK_S or self._caller is None:
-            client = self.connect()
-            under_way = client.proposals(SHOWN_STATES, MOST_OPEN)
-            over = client.proposals(tuple(sorted(life.ENDED - set(SHOWN_STATES))), MOST_OVER)
-            self._found, self._caller, self._asked_at = (*under_way, *over), client.whoami(), now
+        if now >= self._ask_after or self._caller is None:
+            self._ask(now)
+        assert self._caller is not None, "it was asked"
         wall_ms = self._caller.now_ms + round((now - self._asked_at) * 1000)
         rows = list_rows(self._found, wall_ms, self._caller.subject)
         words = self._filter.lower().split()
         kept = [row for row in rows if all(any(word in text.lower() for text, _ in row.cells) for word in words)]
         return Window(offset, kept[offset : offset + limit], len(kept), len(rows), 0, wall_ms)
+
+    def _ask(self, now: float) -> None:
+        """Those that are over in small portions, and seldom."""
+        client = self.connect()
+        under_way = client.proposals(SHOWN_STATES, MOST_OPEN)
+        gone = {each.id for each in self._found if each.state in SHOWN_STATES} - {each.id for each in under_way}
+        if gone or now - self._over_at >= OVER_S:
+            self._over, self._over_at = (
+                tuple(each for state in OVER for each in client.proposals((state,), MOST_OVER)),
+                now,
+            )
+        self._found, self._caller, self._asked_at = (*under_way, *self._over), client.whoami(), self._clock()
+        self._ask_after = self._asked_at + max(ASK_S, SHARE * (self._asked_at - now))
 
     @on(WindowTable.Loaded)
     def _loaded(self, event: WindowTable.Loaded) -> None:

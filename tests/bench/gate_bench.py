@@ -32,7 +32,7 @@ WIDE = msgspec.structs.replace(
     SOLO,
     limits=PolicyLimits(
         executions_per_hour=ByTier(T0=MANY, T1=MANY, T2=MANY, T3=MANY), nodes_least=MANY, gpus_least=MANY,
-        workloads_per_hour=MANY, proposals_per_author_hour=MANY, open_per_author=MANY,
+        workloads_per_hour=MANY, proposals_per_author_hour=MANY,
     ),
 )  # fmt: skip
 """One person, as often as they like."""

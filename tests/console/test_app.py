@@ -373,7 +373,7 @@ async def test_queues_are_held_by_a_key_and_only_while_they_are_open() -> None:
         await until(pilot, lambda: client.state_of("research/train") == "held")
         await until(pilot, lambda: here(pilot).targets[0].state == "held")
         await press(pilot, "P")
-        assert "only open ones can be held" in notes(pilot)
+        assert "only open or draining ones can be held" in notes(pilot)
 
 
 async def test_read_only_has_no_actions_at_all() -> None:

@@ -29,7 +29,9 @@ from recommender.history import HistoryRequest, RunBatch, SampleBatch, SampleRow
 from recommender.metrics import RunRecord
 from recommender.quotes import Quantiles, QuoteRequest
 from recommender.sizes import SizingRequest
-from runbooks.plan import MoneyChange, QueueChange, asks
+from runbooks.freezes import FreezeSpec
+from runbooks.plan import Act, MoneyChange, QueueChange, Request, StepRequest, asks
+from runbooks.shown import RunbookAsk, RunbookVote
 from tests.support.elastic_cells import pool, work
 from tests.support.gates import gate_of
 from tests.support.served import HOUR_MS, gpu_job, running_loop, served_on_unix, socket_folder
@@ -327,11 +329,69 @@ def test_an_action_is_proposed_shown_and_done_once(client: Client) -> None:
     assert client.workload("a").state == "running"
     with pytest.raises(RefusedError):
         client.approve(proposal.id, "0" * 64)
-    outcome = client.approve(proposal.id, proposal.digest)
-    assert outcome.changed == ("a",)
+    with pytest.raises(RefusedError, match="must say why"):
+        client.approve(proposal.id, proposal.digest)
+    outcome = client.approve(proposal.id, proposal.digest, "seen and wanted")
+    assert (outcome.changed, outcome.state) == (("a",), "verified")
     assert client.workload("a").state == "cancelled"
     with pytest.raises(RefusedError, match="executed"):
-        client.approve(proposal.id, proposal.digest)
+        client.approve(proposal.id, proposal.digest, "seen and wanted")
+
+
+def test_a_preview_shows_what_a_proposal_would_and_keeps_nothing(connect: Connect) -> None:
+    wanted = asks("drain", ("g0",), "a test")
+    shown = connect(read_only=True).preview(wanted)
+    assert (shown.state, shown.revision, connect().proposals()) == ("simulated", 0, ())
+    kept = connect().propose(wanted)
+    assert (kept.title, kept.steps, kept.effects, kept.tier) == (shown.title, shown.steps, shown.effects, shown.tier)
+    with pytest.raises(NotFoundError, match="g9"):
+        connect().preview(asks("drain", ("g9",)))
+
+
+def test_the_life_of_a_proposal_is_the_same_for_both(client: Client) -> None:
+    steps = tuple(
+        StepRequest(id=name, act=Act(action="cordon", targets=(node,)), confirm=confirm)
+        for name, node, confirm in (("one", "g0", "none"), ("two", "g1", "operator"))
+    )
+    shown = client.propose(Request(steps=steps[:1], start="asked"))
+    shown = client.revise(shown.id, Request(steps=steps, start="asked"))
+    assert (shown.revision, shown.state, len(shown.plan.steps)) == (2, "awaiting", 2)
+    assert client.vote(shown.id, shown.digest, "abstain", "not mine").needs == 1
+    assert client.vote(shown.id, shown.digest, "approve").state == "approved"
+    assert client.execute(shown.id).state == "paused"
+    assert client.confirm(shown.id, "two").state == "verified"
+    assert [each.state for each in client.proposal(shown.id).standing] == ["verified", "verified"]
+    assert client.rollback(shown.id, "enough").state == "rolled_back"
+    assert {client.node("g0").state, client.node("g1").state} == {"ready"}
+    for deed in (lambda: client.pause(shown.id), lambda: client.resume(shown.id), lambda: client.cancel(shown.id)):
+        with pytest.raises(RefusedError):
+            deed()
+    other = client.propose(asks("cordon", ("g0",)))
+    assert client.cancel(other.id, "not needed").state == "cancelled"
+    third = client.propose(asks("cordon", ("g0",)))
+    assert client.vote(third.id, third.digest, "reject", "not today").state == "rejected"
+    assert [each.id for each in client.proposals(("rejected", "cancelled"))] == [third.id, other.id]
+
+
+def test_the_glass_freezes_and_reviews_are_the_same_for_both(client: Client) -> None:
+    shown = client.propose(asks("drain", ("g0",)))
+    with pytest.raises(RefusedError, match="reason"):
+        client.break_glass(shown.id, shown.digest, "")
+    client.freeze(FreezeSpec(name="nights", weekly=("daily 22:00 - 06:00",)))
+    assert [each.spec.name for each in client.freezes()] == ["nights"]
+    client.thaw("nights")
+    assert client.freezes() == ()
+    assert client.break_glass(shown.id, shown.digest, "the rack is on fire").state == "verified"
+    [review] = client.reviews()
+    assert (review.forced, review.proposal) == (True, shown.id)
+    with pytest.raises(RefusedError, match="yourself"):
+        client.close_review(review.id, "it was right to do so")
+    with pytest.raises(NotFoundError):
+        client.thaw("nights")
+
+
+def test_health_says_who_approves(client: Client) -> None:
+    assert (client.health().approval, client.health().audit_error) == ("solo", "")
 
 
 def test_read_only_refuses_every_change_and_shows_everything(connect: Connect) -> None:
@@ -343,6 +403,18 @@ def test_read_only_refuses_every_change_and_shows_everything(connect: Connect) -
         lambda: submit(client, "b"),
         lambda: client.propose(asks("cancel", ("a",))),
         lambda: client.approve("P-1-abcdef", "0" * 64),
+        lambda: client.revise("P-1", asks("cancel", ("a",))),
+        lambda: client.vote("P-1", "0" * 64, "reject"),
+        lambda: client.execute("P-1"),
+        lambda: client.pause("P-1"),
+        lambda: client.resume("P-1"),
+        lambda: client.confirm("P-1", "1"),
+        lambda: client.rollback("P-1"),
+        lambda: client.cancel("P-1"),
+        lambda: client.break_glass("P-1", "0" * 64, "a test of it"),
+        lambda: client.close_review(1, "seen and understood"),
+        lambda: client.freeze(FreezeSpec(name="x", weekly=("daily 22:00 - 06:00",))),
+        lambda: client.thaw("x"),
     ):
         with pytest.raises(RefusedError, match="read-only"):
             change()
@@ -608,3 +680,26 @@ def test_a_read_only_client_brings_nothing_in(connect: Connect) -> None:
     with pytest.raises(RefusedError, match="read-only"):
         client.import_runs(RunBatch(runs=()))
     assert client.history(HistoryRequest()).series == ()
+
+
+def test_runbooks_are_looked_at_by_all_and_changed_by_none_who_only_reads(connect: Connect) -> None:
+    client, reader = connect(), connect(True)
+    lines = client.runbooks()
+    assert reader.runbooks() == lines
+    assert reader.runbook(lines[0].id).line == lines[0]
+    submit(client, "first")
+    node = client.workload("first").placement[0].node
+    ask = RunbookAsk(id="drain-failing-node", inputs={"node": node})
+    tried = reader.run_runbook(ask)
+    assert tried.applies
+    assert tried.proposal is not None
+    assert tried.proposal.state == "simulated"
+    with pytest.raises(RefusedError, match="read-only"):
+        reader.run_runbook(msgspec.structs.replace(ask, dry_run=False))
+    for decide in (reader.approve_runbook, reader.retire_runbook):
+        with pytest.raises(RefusedError, match="read-only"):
+            decide(RunbookVote(id=lines[0].id, sha256=lines[0].sha256, comment="x"))
+    with pytest.raises(RefusedError, match="not approved"):
+        client.run_runbook(msgspec.structs.replace(ask, dry_run=False))
+    with pytest.raises(NotFoundError):
+        client.runbook("nothing/../like it")

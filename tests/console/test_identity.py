@@ -217,6 +217,11 @@ def test_a_forged_request_is_refused_and_on_record(
     assert loop.call(lambda engine: engine.recorded(lambda c: c.execute(kept).scalars().first())) == "auth.refused"
 
 
+def test_one_persons_signature_under_anothers_name_is_refused(http: httpx.Client) -> None:
+    given = headers(http, "bob", "/v1/thaw", b"{}") | {AS: "alice"}
+    assert "another than 'person:alice'" in refused(http.post("/v1/thaw", content=b"{}", headers=given))
+
+
 @pytest.mark.parametrize("text", ["", "x", "e30=", "!!!!", "A" * 5_000, base64.b64encode(b'{"subject":1}').decode()])
 def test_a_header_that_cannot_be_read_is_refused(http: httpx.Client, text: str) -> None:
     answer = http.post("/v1/thaw", content=b"{}", headers={SIGNED: text})

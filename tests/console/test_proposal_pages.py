@@ -439,6 +439,28 @@ async def test_who_may_not_approve_alone_is_told_before_being_asked(monkeypatch:
 
 
 @pytest.mark.thorough
+async def test_where_a_yes_must_say_why_a_direct_action_asks_for_that_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = FakeClient(20)
+    preview, comments = client.preview, []
+    approve = client.approve
+    monkeypatch.setattr(client, "preview", lambda ask: msgspec.structs.replace(preview(ask), wants_reason=True))
+
+    def kept(proposal_id: str, digest: str, comment: str = "", signed: Any = None) -> Any:
+        comments.append(comment)
+        return approve(proposal_id, digest, comment, signed)
+
+    monkeypatch.setattr(client, "approve", kept)
+    async with shown(client, "cordon node-00000") as pilot:
+        await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmDialog))
+        await pilot.pause()
+        dialog = await decide(pilot, "y")
+        assert comments == []
+        dialog._input.value = "it smokes"
+        await press(pilot, "enter")
+        await until(pilot, lambda: comments == ["it smokes"])
+
+
+@pytest.mark.thorough
 async def test_read_only_sees_everything_and_can_do_nothing() -> None:
     client = FakeClient(20, read_only=True)
     client.stage(1)
@@ -594,6 +616,9 @@ def test_votes_say_what_does_not_count_and_what_one_account_means() -> None:
     assert "there are two keys, but who has the account may have both" in lines
     assert "needs  2 more votes of approver" in lines
     assert "you    no key" in lines
+    solo = "\n".join(text_of([vote_section(proposal(self_approvable=True), 100, ALICE)]))
+    assert "no two-person rule holds" in solo
+    assert "wrote this plan" not in solo
     asked_for = proposal()
     asked_for = msgspec.structs.replace(asked_for, plan=msgspec.structs.replace(asked_for.plan, requester="person:bob"))
     assert "asked for this plan" in "\n".join(text_of([vote_section(asked_for, 100, "person:bob")]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -19,9 +20,11 @@ from sqlalchemy import func, select
 from console.cli import run
 from console.doorkeeper import NOTHING_RUNS, Doorkeeper
 from console.identity import Identity
+from console.launch import ensure_engine
 from console.plan_file import plan_of
 from console.remote_client import RemoteClient
-from console.settings import Settings
+from console.settings import Settings, paths_in
+from console.sockets import probe
 from engine.commands import AddQueues, Cancel, Drain, Submit
 from engine.errors import JournalError, MusterError, RefusedError, SpecError
 from engine.loop import EngineLoop
@@ -31,13 +34,13 @@ from runbooks.audit import record_table
 from runbooks.books import EFFECT, OUTBOX
 from runbooks.freezes import FreezeSpec
 from runbooks.gate import Gate
-from runbooks.identity import OWNER, Actor
+from runbooks.identity import OWNER, Actor, Signed
 from runbooks.plan import Act, Proposal, Request, StepRequest, asks
 from runbooks.policy import SOLO, Policy, Service
 from runbooks.strict_yaml import read
 from tests.support.gates import gate_of
 from tests.support.people import key_of, person, team
-from tests.support.served import gpu_job, running_loop, served_on_unix
+from tests.support.served import gpu_job, running_loop, served_on_unix, socket_folder
 
 HOUR_MS = 3_600_000
 ME = person("me", "operator", "approver", uid=os.getuid())
@@ -64,6 +67,12 @@ class Held(Identity):
     def __init__(self, name: str, number: int = 0) -> None:
         super().__init__(Settings(operator=name))
         self._key = key_of(name, number)
+
+    def vote(self, client: Any, shown: Proposal, verdict: str, kind: Any = "vote") -> Signed:
+        return self.sign(
+            client.whoami(), kind=kind, proposal=shown.id, revision=shown.revision, digest=shown.digest,
+            verdict=verdict,
+        )  # fmt: skip
 
 
 class Lab:
@@ -591,3 +600,51 @@ def test_an_old_way_in_is_still_shut(lab: Lab) -> None:
     for command in (Cancel(ids=("a",)), Drain(ids=("g0",))):
         with pytest.raises(RefusedError, match="propose it"):
             lab.client().command(command)
+
+
+# -- a process that is killed -----------------------------------------------------------------------------------------
+
+
+def test_an_engine_killed_between_vote_and_execution_forgets_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MUSTER_CONFIG", str(tmp_path / "none.toml"))
+    with socket_folder() as folder:
+        paths = paths_in(folder / "lab")
+        (folder / "cell.yaml").write_text(
+            "pools: [{name: p, nodes: 2, capacity: {cpu: 8}}]\nqueues: [{name: q}]\n"
+            "priority_classes: [{name: normal, value: 1}]\n"
+        )
+        serve = ["--cell-file", str(folder / "cell.yaml"), "--data", str(paths.folder), "--approval", "solo"]
+
+        def killed() -> None:
+            peer = probe(paths.socket)
+            assert peer is not None
+            os.kill(peer.pid, signal.SIGKILL)
+            deadline = time.monotonic() + 20
+            while probe(paths.socket) is not None:
+                assert time.monotonic() < deadline
+
+        def shell(*arguments: str) -> int:
+            return run([*arguments, "--connect", str(paths.socket)])
+
+        ensure_engine(paths, serve)
+        assert shell("propose", "cordon", "p-0001", "--when-asked") == 0
+        with closing(RemoteClient(str(paths.socket))) as client:
+            shown = client.proposal("P-1")
+            client.vote(shown.id, shown.digest, "approve", "seen and wanted")
+            assert client.health().approval == "solo"
+        killed()
+        ensure_engine(paths, serve)
+        with closing(RemoteClient(str(paths.socket))) as client:
+            again = client.proposal("P-1")
+            assert (again.state, again.digest, len(again.votes)) == ("approved", shown.digest, 1)
+            assert client.node("p-0001").state == "ready"
+            with pytest.raises(RefusedError, match="is approved"):
+                client.vote(again.id, again.digest, "approve")
+        assert shell("execute", "P-1") == 0
+        assert shell("execute", "P-1") == 4
+        with closing(RemoteClient(str(paths.socket))) as client:
+            assert (client.node("p-0001").state, client.proposal("P-1").state) == ("cordoned", "verified")
+        killed()
+    capsys.readouterr()

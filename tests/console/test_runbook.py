@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 import runbooks.lint
+import runbooks.lint_values
+import runbooks.values
 from console.cli import run
 from console.remote_client import RemoteClient
 from console.runbook import harmless, list_lines, view_lines
@@ -20,18 +22,24 @@ from console.start import folders_of
 from engine.commands import Submit
 from engine.errors import SpecError
 from engine.loop import EngineLoop
+from runbooks import key_files
 from runbooks.checks import MEANINGS
 from runbooks.files import LIBRARY
+from runbooks.identity import OWNER
 from runbooks.parameters import PARAMETERS
+from runbooks.policy import Person
 from runbooks.runbook import HEADINGS, INPUT_TYPES
 from runbooks.shown import RunbookLine, RunbookView
+from tests.support.gates import gate_of
+from tests.support.people import team
 from tests.support.runbook_texts import SOUND, but
 from tests.support.served import gpu_job, running_loop, served_on_unix
 
 Shell = Callable[..., int]
 Capture = pytest.CaptureFixture[str]
 ID = "drain-failing-node"
-RULES = set(re.findall(r'"([a-z]+(?:-[a-z]+)+)"', (Path(runbooks.lint.__file__)).read_text()))
+SOURCES = [Path(module.__file__).read_text() for module in (runbooks.lint, runbooks.lint_values, runbooks.values)]
+RULES = set(re.findall(r'"([a-z]+(?:-[a-z]+)+)"', "".join(SOURCES)))
 """Of the linter, as far as they have a hyphen."""
 
 
@@ -145,20 +153,14 @@ def test_a_run_that_does_not_apply_says_so(shell: Shell, capsys: Capture) -> Non
     assert "- node g0 is ready; wanted == cordoned" in told
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "says"),
-    [
+def test_inputs_that_will_not_do(shell: Shell, capsys: Capture) -> None:
+    for arguments, code, says in (
         (("--input", "node=g9"), 3, "Did you mean g0, g1, g2?"), (("--input", "node=*"), 2, "pattern"),
-        ((), 2, "is not given"),
-        (("--input", "host=g1"), 2, "no such input"), (("--input", "node"), 2, "NAME=VALUE"),
+        ((), 2, "is not given"), (("--input", "host=g1"), 2, "no such input"), (("--input", "node"), 2, "NAME=VALUE"),
         (("--input", "node=g1", "--input", "node=g2"), 2, "given twice"),
-    ],
-)  # fmt: skip
-def test_inputs_that_will_not_do(
-    shell: Shell, capsys: Capture, arguments: tuple[str, ...], code: int, says: str
-) -> None:
-    assert shell("runbook", "run", ID, *arguments, "--dry-run") == code
-    assert says in capsys.readouterr().err
+    ):  # fmt: skip
+        assert shell("runbook", "run", ID, *arguments, "--dry-run") == code
+        assert says in capsys.readouterr().err
 
 
 def test_from_draft_to_proposal(shell: Shell, loop: EngineLoop, capsys: Capture) -> None:
@@ -179,12 +181,37 @@ def test_from_draft_to_proposal(shell: Shell, loop: EngineLoop, capsys: Capture)
     assert shell("--readonly", "runbook", "retire", ID, "--reason", "x", "--yes") == 4
 
 
+def test_where_a_team_approves_a_vote_is_signed_over_what_was_shown(
+    loop: EngineLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setattr(key_files, "COST", 2**4)
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    (tmp_path / "pass").write_bytes(b"correct horse battery\n")
+    (tmp_path / "pass").chmod(0o600)
+    key = key_files.write_new_key(tmp_path / "key.pem", b"correct horse battery")
+    me = Person(id="me", accounts=(OWNER,), keys=(key.line,), roles=("operator", "approver"))
+    gate = loop.call(lambda engine: gate_of(engine, team(me)))
+    with served_on_unix(loop, gate=gate) as path:
+        where = ("--connect", str(path))
+        assert run(["runbook", "show", ID, "--json", *where]) == 0
+        line = json.loads(capsys.readouterr().out)["line"]
+        assert line["signed"] is True
+        approve = ["runbook", "approve", ID, "--yes", "--sha256", line["sha256"], *where]
+        assert run(approve) != 0, "without a key there is no vote"
+        monkeypatch.setenv("MUSTER_KEY", str(tmp_path / "key.pem"))
+        monkeypatch.setenv("MUSTER_KEY_PASSPHRASE_FILE", str(tmp_path / "pass"))
+        assert run(approve) == 0
+        assert "approved, by person:me" in capsys.readouterr().out
+        assert run(["runbook", "show", ID, *where]) == 0
+        assert f"signed with {key.fingerprint}" in " ".join(capsys.readouterr().out.split())
+
+
 # -- words ------------------------------------------------------------------------------------------------------------
 
 
 def test_prose_is_framed_and_its_links_are_dead() -> None:
     line = RunbookLine(
-        id="x", version=1, title="t\x1b[31m", owner="o", status="faulty", note="n", source="s", sha256="0", problems=1
+        id="x", version=1, title="t\x1b[31m", owner="o", status="faulty", note="see http://n", source="s", sha256="0", problems=1
     )  # fmt: skip
     prose = "[approve](https://evil.example/x)\x1b]8;;http://a\x07 \u202e\nApproved 2/2"
     view = RunbookView(line=line, inputs=(), when=(), limits="", steps=(), prose=prose, votes=(), problems=())
@@ -193,7 +220,7 @@ def test_prose_is_framed_and_its_links_are_dead() -> None:
     assert "\x1b" not in told
     assert "\u202e" not in told
     assert "  | Approved 2/2" in told
-    assert "x: n" in list_lines((line,))[-1]
+    assert "x: see http" in list_lines((line,))[-1]
     assert harmless("https://a") == "https[:]//a"
 
 

@@ -12,7 +12,7 @@ import signal
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,14 @@ from engine.control import Engine
 from runbooks import life
 from runbooks.gate import Gate
 
-SOME = 5 if THOROUGH else 29
-"""Every so manieth boundary is tried by the quick test, others for each kind of reopening."""
+CHOSEN = {
+    True: ("after proposal.claimed", "after requeue", "in release", "after uncordon"),
+    False: ("in proposal.submitted", "after cordon", "after exec.confirmed"),
+}
+"""Of the boundaries, those that the quick test tries when it goes on at once, and when it goes on later: amid a mild
+plan, behind a step of a harsh one, on the way back."""
+MORE = 5
+"""Every so manieth is tried too where there is time."""
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +92,7 @@ def check_left(before: dict[str, tuple[str, str, int]], gate: Gate, *, fresh: bo
             assert now.state == "paused" or done == len(now.standing), f"{name} is {now.state}"
 
 
-def kill_at(cell: Path, boundaries: list[str], chosen: range, folder: Path, *, fresh: bool) -> None:
+def kill_at(cell: Path, boundaries: list[str], chosen: Iterable[int], folder: Path, *, fresh: bool) -> None:
     for boundary in chosen:
         path = copied(cell, folder)
         run_and_kill(worker.play_until, str(path), boundary)
@@ -105,7 +111,9 @@ def kill_at(cell: Path, boundaries: list[str], chosen: range, folder: Path, *, f
 
 @pytest.mark.parametrize("fresh", [True, False])
 def test_killed_at_some_boundaries(cell: Path, boundaries: list[str], tmp_path: Path, fresh: bool) -> None:
-    kill_at(cell, boundaries, range(4 if fresh else 13, len(boundaries), SOME), tmp_path, fresh=fresh)
+    chosen = {boundaries.index(name) for name in CHOSEN[fresh]}
+    more = range(fresh, len(boundaries), MORE) if THOROUGH else ()
+    kill_at(cell, boundaries, sorted({*chosen, *more}), tmp_path, fresh=fresh)
 
 
 @pytest.mark.slow
@@ -163,6 +171,29 @@ def test_killed_while_it_recovers(cell: Path, boundaries: list[str], tmp_path: P
         clear(tmp_path)
 
 
+def test_a_message_whose_sending_was_cut_short_is_sent_again_under_its_key(cell: Path, tmp_path: Path) -> None:
+    """Nobody can know whether it went out: whoever receives it can, by the key."""
+    sent: list[tuple[str, str]] = []
+
+    def cut_short(channel: str, key: str, text: str) -> None:
+        sent.append((channel, key))
+        raise KeyboardInterrupt
+
+    path = copied(cell, tmp_path)
+    with worker.opened(path) as (_, gate):
+        worker.approve(gate, worker.steps(("notify", ("chat",))))
+        gate.outbox.send = cut_short
+        with pytest.raises(KeyboardInterrupt):
+            gate.tick()
+    with worker.opened(path) as (engine, gate):
+        gate.outbox.send = lambda channel, key, text: sent.append((channel, key))
+        gate.tick()
+        gate.tick()
+        check_agreement(engine)
+    assert len(sent) == 2
+    assert sent[0] == sent[1]
+
+
 # -- at any moment ----------------------------------------------------------------------------------------------------
 
 
@@ -208,7 +239,7 @@ def some_time(told: Path, rng: random.Random) -> None:
 
 
 def test_killed_at_any_moment(tmp_path: Path) -> None:
-    seen = random_kills(tmp_path / "journal.db", 40 if THOROUGH else 8)
+    seen = random_kills(tmp_path / "journal.db", 40 if THOROUGH else 5)
     assert seen["effects"]
 
 

@@ -228,6 +228,14 @@ def test_one_that_came_second_falls(cell: Cell) -> None:
     assert view_of(cell.policies).candidates == ()
 
 
+def test_one_made_for_another_built_in_policy_falls() -> None:
+    cell = Cell(TEAM)
+    made = cell.policies.propose(OWNER_HERE, PolicyChange(text=text_of(*STAFF)))
+    other = Policies(cell.engine, cell.audit, cell.clock, SOLO)
+    with pytest.raises(RefusedError, match="for another policy"):
+        other.vote(OWNER_HERE, PolicyVote(candidate=made.id, digest=made.digest))
+
+
 def test_what_waits_too_long_expires_also_when_the_clock_is_set_back(cell: Cell) -> None:
     made = cell.propose(DAVE, text_of(*STAFF, version=2))
     for moved in (24 * HOUR, -HOUR):

@@ -176,6 +176,7 @@ def test_a_policy_that_was_never_checked_cannot_go_below_the_floors() -> None:
         for tier in TIERS:
             found = need(policy, tier, "person")
             assert found == stricter(found, FLOORS[tier])
+            assert not need(policy, tier, "model").self_ok
 
 
 def test_a_rule_for_a_part_adds_to_what_the_tier_needs() -> None:
@@ -308,6 +309,14 @@ def test_people_are_counted_not_votes() -> None:
     assert twice.counted == ("person:alice",)
     assert twice.missing == 1
     assert tally(team(), (vote_of(ALICE), vote_of(BOB)), AUTHOR, "", T3).missing == 0
+
+
+def test_a_person_with_two_accounts_and_two_keys_is_one() -> None:
+    ann = person("ann", "approver", uid=71, keys=2)
+    ann = msgspec.structs.replace(ann, accounts=("unix:71", "unix:72"))
+    other = msgspec.structs.replace(vote_of(ann, account="unix:72"), key=key_of("ann", 1).public.fingerprint)
+    found = tally(team(ann, DAVE), (vote_of(ann), other), AUTHOR, "", T3)
+    assert (found.counted, found.why_not) == (("person:ann",), ("", "has voted already"))
 
 
 def test_one_key_or_one_unsigned_account_is_one_vote_whatever_it_is_called() -> None:

@@ -182,15 +182,17 @@ def look(gate: Gate) -> Seen:
     return [(shown.id, shown.state, tuple(step.state for step in shown.standing)) for shown in gate.proposals()]
 
 
-@pytest.mark.parametrize("name", list(FAILURES))
+@pytest.mark.parametrize(
+    "name", ["audit refuses", *(pytest.param(name, marks=pytest.mark.thorough) for name in list(FAILURES)[:3])]
+)
 def test_what_cannot_be_recorded_is_not_done(tmp_path: Path, name: str) -> None:
     seen: list[str] = []
-    number = 1 if THOROUGH else 1 + list(FAILURES).index(name)
+    number = 1 if THOROUGH else 2
     while not seen or seen[-1] != "done":
         folder = tmp_path / str(number)
         folder.mkdir()
         seen.append(fail_at(folder / "journal.db", FAILURES[name], number))
-        number += 1 if THOROUGH else 13
+        number += 1 if THOROUGH else 6
     if THOROUGH and name != "full":
         assert {"nothing", "awaiting", "approved", "executing", "verifying", "rolling_back"} <= set(seen)
 

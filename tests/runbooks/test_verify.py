@@ -236,6 +236,26 @@ def test_what_was_done_is_named(journal: Path, what: str) -> None:
     assert first_bad(tampered(journal, tamper)) == (code, record), checked(journal)[1].problems
 
 
+FIELDS_OF_ANOTHER_TYPE = (
+    ("type", 7), ("type", None), ("seq", "14"), ("seq", [14]), ("log", 1), ("actor", "x"), ("actor", []), ("data", 1),
+    ("data", []), ("private", {}), ("private", [1]), ("private", [{"ref": [1], "mac": 2}]), ("private", [{"ref": "x"}]),
+    ("at_ms", "x"), ("proposal", {}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), FIELDS_OF_ANOTHER_TYPE)
+def test_a_writer_that_means_harm_does_not_make_it_fail(journal: Path, name: str, value: Any) -> None:
+    """Records in the form of none, under hashes that fit."""
+
+    def change(database: sqlite3.Connection) -> None:
+        (body,) = database.execute("SELECT body FROM audit_record WHERE seq = 14").fetchone()
+        body = verify.canonical(json.loads(body) | {name: value})
+        database.execute("UPDATE audit_record SET body = ? WHERE seq = 14", (body,))
+        rewrite(database, 14, changed=False)
+
+    assert first_bad(tampered(journal, change)) == (CHAIN, 14)
+
+
 # -- what is known from elsewhere -------------------------------------------------------------------------------------
 
 
@@ -308,8 +328,10 @@ def test_notes_are_read_as_anchors_keep_them(journal: Path, tmp_path: Path) -> N
 
 
 def test_a_note_of_another_log_says_nothing_of_this_one(journal: Path) -> None:
-    text = checkpoint_text("other", 10, bytes(32), "", 1)
-    assert first_bad(journal, notes=(verify.read_note(text),))[0] == CHECKPOINT
+    other = verify.read_note(checkpoint_text("other", 10, bytes(32), "", 1))
+    assert first_bad(journal, notes=(other,))[0] == CHECKPOINT
+    ours = verify.read_note(newest_note(journal))
+    assert first_bad(journal, notes=(other, ours)) == (0, None), "a place may be shared"
 
 
 def test_a_part_is_read_between_checkpoints(journal: Path) -> None:

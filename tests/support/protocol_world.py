@@ -137,8 +137,8 @@ class World:
         self.known: dict[str, Known] = {}
         self.by_digest: dict[str, Known] = {}
         self.signatures: list[tuple[str, Signed]] = []
-        self.freezes: dict[str, tuple[str, int]] = {}
-        """Name -> lowest tier, until when."""
+        self.freezes: dict[str, tuple[str, int, int]] = {}
+        """Name -> lowest tier, from when, until when."""
         self.begun: list[tuple[int, str, bool]] = []
         """(wall ms, tier, with broken glass) of every first effect."""
         self.latest_ms = self.clock.now_ms
@@ -179,7 +179,8 @@ class World:
         every = list(self.known.values())
         if not every:
             return None
-        return self.rng.choice(every[-6:] if self.rng.random() < 0.85 else every)
+        alive = [known for known in every if not (known.dead or known.tampered)]
+        return self.rng.choice(alive[-4:] if alive and self.rng.random() < 0.8 else every)
 
     def who(self) -> Member:
         """A person, who may come from another's account, or without being known there."""
@@ -216,7 +217,7 @@ class World:
         return tuple(found)
 
     def frozen(self, tier: str) -> bool:
-        return any(tier >= least and self.latest_ms < until for least, until in self.freezes.values())
+        return any(tier >= least and since <= self.latest_ms < until for least, since, until in self.freezes.values())
 
     def counts(self, known: Known) -> int:
         """People whose yes counts by the rules of now."""
@@ -436,7 +437,7 @@ class World:
         name = self.signed_name(member, forged) if signed is not None else self.unsigned_name(actor)
         assert name, told
         assert digest == shown.digest, told
-        assert not (known.dead or known.tampered), (*told, known.dead)
+        assert (known.dead, known.tampered) == ("", False), told
         assert self.latest_ms < known.expires_ms or known.window_ms, told
         if signed is not None:
             self.signatures.append((member.name, signed))
@@ -570,7 +571,7 @@ class World:
         assert kind != "vote", told
         assert signed is not None or shown.tier < "T2", told
         assert self.has(name, "admin") or (name == "pat" and self.has(name, "operator")), told
-        assert not (known.dead or known.tampered or known.begun), told
+        assert (known.dead, known.tampered, known.begun) == ("", False, False), told
         assert self.latest_ms < known.expires_ms, told
         assert digest == shown.digest, told
         assert reason == "the house is on fire", told
@@ -618,7 +619,7 @@ class World:
         except MusterError:
             return False
         assert self.has(self.unsigned_name(actor), "operator", "approver", "admin")
-        self.freezes[name] = (tier, until)
+        self.freezes[name] = (tier, self.latest_ms - 1, until)
         return True
 
     def thaw(self) -> bool:
@@ -657,7 +658,7 @@ class World:
         return True
 
     def time_passes(self) -> bool:
-        by = self.rng.choices(TIMES, weights=(4, 4, 8, 4, 2, 1, 4, 1))[0]
+        by = self.rng.choices(TIMES, weights=(8, 8, 16, 4, 2, 2, 8, 1))[0]
         self.clock.now_ms += by
         if self.clock.now_ms < self.latest_ms - 1_000:
             self.latest_ms = self.clock.now_ms
@@ -730,13 +731,13 @@ FITTING = {
 QUIET = frozenset(("other_policy", "cell_changes", "tamper", "restart", "time_passes"))
 """During which the journal does not fail: they are no calls of the gate, or are retried at once."""
 OPERATIONS: dict[str, tuple[int, Callable[[World], bool]]] = {
-    "propose": (10, World.propose), "revise": (3, World.revise), "vote": (14, World.vote),
+    "propose": (12, World.propose), "revise": (3, World.revise), "vote": (14, World.vote),
     "approve": (14, World.approve), "honest": (7, World.honest), "execute": (8, World.execute),
-    "pause": (4, World.pause), "resume": (5, World.resume), "accept": (3, World.accept),
+    "pause": (2, World.pause), "resume": (5, World.resume), "accept": (2, World.accept),
     "confirm": (4, World.confirm), "rollback": (5, World.rollback), "cancel": (2, World.cancel),
     "break_glass": (4, World.break_glass), "close_review": (2, World.close_review), "freeze": (1, World.freeze),
-    "thaw": (2, World.thaw), "other_policy": (2, World.other_policy), "time_passes": (4, World.time_passes),
-    "tick": (4, World.tick), "restart": (1, World.restart), "cell_changes": (5, World.cell_changes),
+    "thaw": (2, World.thaw), "other_policy": (1, World.other_policy), "time_passes": (4, World.time_passes),
+    "tick": (4, World.tick), "restart": (1, World.restart), "cell_changes": (4, World.cell_changes),
     "tamper": (1, World.tamper),
 }  # fmt: skip
 """Name -> (how often, what)."""
