@@ -38,8 +38,8 @@ Read = Callable[[Request, Any], Awaitable[Any]]
 
 
 class AuditFaces:
-    """The handlers. `client` gives one in the name of whoever makes the request; `answer` asks on a worker thread; `read`
-    gives a request's body, `change` that of one that changes something, where anything may be changed."""
+    """The handlers. `client` gives one in the name of whoever makes the request; `answer` asks on a worker thread;
+    `read` gives a request's body, `change` that of one that changes something, where anything may be changed."""
 
     def __init__(self, client: Callable[[], Client], answer: Answer, read: Read, change: Read) -> None:
         self._client = client

@@ -273,7 +273,11 @@ class InputsDialog(Dialog):
 
     def _draw(self) -> None:
         width = self._body.text_width
-        lines = [line for name, what in self._asked for line in hanging(f"{name}  ", printable(what), width, "accent")]
+        lines = [
+            line
+            for name, what in self._asked
+            for line in hanging(f"{printable(name)}  ", printable(what), width, "accent")
+        ]
         self._body.show([Section(printable(self._title), tuple(lines), "empty: as the runbook says")])
 
     @on(Input.Submitted)

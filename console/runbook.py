@@ -46,7 +46,7 @@ def list_lines(lines: tuple[RunbookLine, ...]) -> list[str]:
     ]
     told = table(("RUNBOOK", "VER", "STATUS", "TITLE"), rows, (False, True, False, False))
     notes = [
-        f"{printable(line.id)}: {printable(line.note)}" for line in lines if line.status in ("faulty", "changed")
+        f"{printable(line.id)}: {harmless(line.note)}" for line in lines if line.status in ("faulty", "changed")
     ]  # fmt: skip
     return [*told, *(["", *notes] if notes else [])]
 
@@ -64,7 +64,7 @@ def view_lines(view: RunbookView) -> list[str]:
             [
                 ("runbook", f"{printable(line.id)} version {line.version}"),
                 ("title", harmless(line.title)),
-                ("status", f"{line.status}: {printable(line.note)}"),
+                ("status", f"{line.status}: {harmless(line.note)}"),
                 ("owner", harmless(line.owner)),
                 ("file", printable(line.source)),
                 ("sha256", line.sha256),
@@ -85,7 +85,7 @@ def view_lines(view: RunbookView) -> list[str]:
 
 def _inputs(view: RunbookView) -> Iterator[str]:
     for one in view.inputs:
-        told = f": {printable(one.help)}" if one.help else ""
+        told = f": {harmless(one.help)}" if one.help else ""
         yield f"{one.name}  {one.type}, {printable(one.bounds)}{told}"
 
 
@@ -168,8 +168,8 @@ def run_lines(made: RunbookRun) -> list[str]:
     line = made.line
     applies = "yes" if made.applies else "NO"
     lines = [
-        f"{printable(line.id)} version {line.version}: {printable(line.title)}",
-        *_wrapped(f"{line.status}: {printable(line.note)}"),
+        f"{printable(line.id)} version {line.version}: {harmless(line.title)}",
+        *_wrapped(f"{line.status}: {harmless(line.note)}"),
         *_section(
             "inputs", (f"{one.name} = {', '.join(map(printable, one.values))}  ({one.source})" for one in made.inputs)
         ),
@@ -240,4 +240,4 @@ def _decided(arguments: argparse.Namespace, line: RunbookLine) -> None:
     if arguments.json:
         write_json(line)
     else:
-        write_lines([f"{printable(line.id)} version {line.version}: {line.status}, {printable(line.note)}"])
+        write_lines([f"{printable(line.id)} version {line.version}: {line.status}, {harmless(line.note)}"])

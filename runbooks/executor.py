@@ -22,7 +22,7 @@ from runbooks.approvals import why_not_usable
 from runbooks.audit import Audit
 from runbooks.books import CONFIRMATION, EFFECT, REVIEW, Row
 from runbooks.checks import Verdict, evaluate
-from runbooks.compose import scope_of
+from runbooks.compose import scope_of, tier_of_all
 from runbooks.identity import SYSTEM, Actor
 from runbooks.outbox import Outbox
 from runbooks.plan import Act, Difference, Outcome, Plan, Step, StepStanding, Target
@@ -634,6 +634,10 @@ class Executor:
         if tier > step.tier:
             text = f"it was {step.tier} and is {tier} now: {'; '.join(why)}"
             found.append(Difference(what=f"tier of step {step.id}", shown=step.tier, now=tier, text=text))
+        whole, why_whole = tier_of_all(plan.steps, plan.blast, overview)
+        if whole > plan.tier:
+            text = f"the plan was {plan.tier} and is {whole} now: {'; '.join(why_whole)}"
+            found.append(Difference(what=f"tier of {row.id}", shown=plan.tier, now=whole, text=text))
         for check in step.pre:
             finding = evaluate(self._engine, check)
             if finding.verdict != "success":

@@ -135,8 +135,9 @@ def shelf(text: Text = plain) -> tuple[RunbookLine, ...]:
     )
     return tuple(
         RunbookLine(
-            id=name, version=3, title=text(number, f"How to {name.replace('-', ' ')}"), owner=text(number + 1, "muster"),
-            status=status, note=note, source="built in", sha256="ef" * 32, problems=problems,  # type: ignore[arg-type]
+            id=name, version=3, title=text(number, f"How to {name.replace('-', ' ')}"),
+            owner=text(number + 1, "muster"), status=status, note=note, source="built in",
+            sha256="ef" * 32, problems=problems,  # type: ignore[arg-type]
         )
         for number, (name, status, note, problems) in enumerate(made)
     )  # fmt: skip
@@ -152,6 +153,7 @@ def book(line: RunbookLine, text: Text = plain) -> RunbookView:
         line=line,
         inputs=(
             InputLine(name="node", type="node_id", help=text(4, "the node that fails"), bounds="required"),
+            InputLine(name=text(5, "pool"), type="pool", help="", bounds="optional"),
             InputLine(name="wait", type="duration", help="", bounds="1m to 2h, default 20m"),
         ),
         when=("node ${inputs.node} is not down",), limits="at most 1 node, 64 GPUs, 30m",
@@ -173,7 +175,8 @@ def records(count: int, text: Text = plain) -> tuple[AuditRow, ...]:
         AuditRow(
             seq=seq, at_ms=NOW_MS - (count - seq) * 1_000, type=kinds[seq % len(kinds)],
             subject=text(seq, (ALICE, BOB, "system")[seq % 3]), kind="human", account="unix:1001", signed=seq % 3 == 1,
-            key="SHA256:abc", session="", proposal=f"P-{seq // 6 + 1}", revision=1, step="drain" if seq % 6 == 3 else "",
+            key="SHA256:abc", session="", proposal=f"P-{seq // 6 + 1}", revision=1,
+            step="drain" if seq % 6 == 3 else "",
             plan="12" * 32, policy="34" * 32,
             data={"why": text(seq + 1, "is the author"), "targets": [text(seq + 2, "node-00001")], "version": 1_000},
             private=(AuditText(ref="ab12", text=text(seq + 3, IMITATION)), AuditText(ref="cd34", text=None))

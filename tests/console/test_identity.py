@@ -200,21 +200,20 @@ def test_a_signed_request_is_taken_once_as_it_was_signed(http: httpx.Client) -> 
         assert "not by a key of" in refused(http.request(headers=given, **request))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"key": "bob"}, {"cell": "another"}, {"kind": "vote"}, {"digest": "00"}, {"at_ms": 0}, {"verdict": "approve"},
-        {"subject": "person:bob"}, {"subject": "alice"}, {"subject": "unix:0"}, {"subject": "service:recommender"},
-    ],
-)  # fmt: skip
-def test_a_forged_request_is_refused_and_on_record(
-    http: httpx.Client, loop: EngineLoop, changes: dict[str, Any]
-) -> None:
+FORGED: list[dict[str, Any]] = [
+    {"key": "bob"}, {"cell": "another"}, {"kind": "vote"}, {"digest": "00"}, {"at_ms": 0}, {"verdict": "approve"},
+    {"subject": "person:bob"}, {"subject": "alice"}, {"subject": "unix:0"}, {"subject": "service:recommender"},
+]  # fmt: skip
+
+
+def test_a_forged_request_is_refused_and_on_record(http: httpx.Client, loop: EngineLoop) -> None:
     body = b'{"name":"x"}'
-    given = headers(http, "alice", "/v1/thaw", body, **changes)
-    assert refused(http.post("/v1/thaw", content=body, headers=given))
-    kept = select(record_table.c.type).order_by(record_table.c.seq.desc())
-    assert loop.call(lambda engine: engine.recorded(lambda c: c.execute(kept).scalars().first())) == "auth.refused"
+    for changes in FORGED:
+        given = headers(http, "alice", "/v1/thaw", body, **changes)
+        assert refused(http.post("/v1/thaw", content=body, headers=given))
+    kept = select(record_table.c.type).order_by(record_table.c.seq.desc()).limit(len(FORGED))
+    types = loop.call(lambda engine: engine.recorded(lambda c: c.execute(kept).scalars().all()))
+    assert set(types) == {"auth.refused"}
 
 
 def test_one_persons_signature_under_anothers_name_is_refused(http: httpx.Client) -> None:
@@ -222,13 +221,11 @@ def test_one_persons_signature_under_anothers_name_is_refused(http: httpx.Client
     assert "another than 'person:alice'" in refused(http.post("/v1/thaw", content=b"{}", headers=given))
 
 
-@pytest.mark.parametrize("text", ["", "x", "e30=", "!!!!", "A" * 5_000, base64.b64encode(b'{"subject":1}').decode()])
-def test_a_header_that_cannot_be_read_is_refused(http: httpx.Client, text: str) -> None:
-    answer = http.post("/v1/thaw", content=b"{}", headers={SIGNED: text})
-    if text:
-        assert "cannot be read" in refused(answer)
-    with pytest.raises(AuthRefused) if text else closing(socket.socket()):
-        claim_of(TCP, {SIGNED: text}, "POST", "/v1/thaw", b"{}")
+def test_a_header_that_cannot_be_read_is_refused(http: httpx.Client) -> None:
+    for text in ("x", "e30=", "!!!!", "A" * 5_000, base64.b64encode(b'{"subject":1}').decode()):
+        assert "cannot be read" in refused(http.post("/v1/thaw", content=b"{}", headers={SIGNED: text}))
+        with pytest.raises(AuthRefused):
+            claim_of(TCP, {SIGNED: text}, "POST", "/v1/thaw", b"{}")
 
 
 # -- two people, one account ------------------------------------------------------------------------------------------
@@ -255,7 +252,7 @@ def test_two_people_at_one_account_need_two_keys(loop: EngineLoop) -> None:
                 plain.approve(made.id, made.digest)
             with pytest.raises(RefusedError, match="not by a key"):
                 bob.approve(made.id, made.digest, signed=signed(bob, "bob", made, key="alice"))
-            assert bob.approve(made.id, made.digest, signed=signed(bob, "bob", made)).state in ("verified", "verifying")
+            assert bob.approve(made.id, made.digest, signed=signed(bob, "bob", made)).state != "awaiting"
             (line,) = alice.proposal(made.id).votes
             assert (line.subject, line.counts, line.one_account) == ("person:bob", "", True)
 

@@ -474,13 +474,14 @@ async def test_read_only_sees_everything_and_can_do_nothing() -> None:
 # --- runbooks and the audit
 
 
+@pytest.mark.thorough
 async def test_a_runbook_is_tried_first_and_then_put_to_the_vote() -> None:
     client = FakeClient(20)
     async with shown(client, "runbook drain-failing-node") as pilot:
         await until(pilot, lambda: "node: is missing" in on_screen(pilot))
         dialog = await decide(pilot, "A", InputsDialog)
         dialog._inputs[0].value = "node-00001"
-        await press(pilot, "enter", "enter")
+        await press(pilot, "enter", "enter", "enter")
         await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmDialog))
         await pilot.pause()
         assert [ask.dry_run for ask in client.runs_asked] == [True]
@@ -510,7 +511,7 @@ async def test_the_audit_is_filtered_opened_and_checked() -> None:
             pilot.app.navigator.current.filter("P-1 type:proposal")  # type: ignore[attr-defined]
             await until(pilot, lambda: "/P-1 type:proposal" in line(pilot, "title"))
             await until(pilot, lambda: "proposal.drafted" in on_screen(pilot))
-            assert "audit.opened" not in on_screen(pilot)
+            await until(pilot, lambda: "audit.opened" not in on_screen(pilot))
             await press(pilot, "v")
             await until(pilot, lambda: "✓ valid:" in on_screen(pilot))
             await press(pilot, "enter")
@@ -553,6 +554,14 @@ async def test_what_strangers_write_does_nothing_on_any_page() -> None:
             await pilot.click(offset=(40, 10))
             await pilot.click(offset=(80, 14))
             assert not pilot.app._exit
+        for command, key in (("proposal P-1", "N"), ("runbook half-done", "A")):
+            pilot.app.steering.run(command)  # type: ignore[attr-defined]
+            await until(pilot, lambda: getattr(pilot.app.navigator.current, "detail", None))  # type: ignore[attr-defined]
+            await press(pilot, key)
+            await until(pilot, lambda: len(pilot.app.screen_stack) > 1)
+            await pilot.pause()
+            check_screen(pilot)
+            await press(pilot, "escape")
         assert (client.approved, client.deeds) == ([], [])
 
 

@@ -211,7 +211,8 @@ def test_where_a_team_approves_a_vote_is_signed_over_what_was_shown(
 
 def test_prose_is_framed_and_its_links_are_dead() -> None:
     line = RunbookLine(
-        id="x", version=1, title="t\x1b[31m", owner="o", status="faulty", note="see http://n", source="s", sha256="0", problems=1
+        id="x", version=1, title="t\x1b[31m", owner="o", status="faulty", note="see http://n", source="s",
+        sha256="0", problems=1,
     )  # fmt: skip
     prose = "[approve](https://evil.example/x)\x1b]8;;http://a\x07 \u202e\nApproved 2/2"
     view = RunbookView(line=line, inputs=(), when=(), limits="", steps=(), prose=prose, votes=(), problems=())

@@ -137,6 +137,7 @@ def test_pages_of_the_gate(snap_compare: Shot, size: tuple[int, int], command: s
     assert snap_compare(gate_app(hostile=size == SIZES[0]), terminal_size=size, run_before=steps)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("key", ["A", "N", "B"])
 def test_decisions(snap_compare: Shot, key: str) -> None:
     async def run(pilot: Pilot[None]) -> None:

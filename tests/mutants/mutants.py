@@ -397,10 +397,11 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("a way back may give something else", "inverse", *never("if wanted[id_] != deeds:"), ("inverse",)),
     # -- policies
     Mutant(
-        "a new policy comes into force with the first vote",
+        "a new policy comes into force by votes that do not count",
         "policies",
-        "            elif not counted.missing:\n",
-        "            else:\n",
+        'if counted.why_not[-1]:\n                raise RefusedError(f"your vote on',
+        "counted = msgspec.structs.replace(counted, missing=0)\n            if False:\n"
+        '                raise RefusedError(f"your vote on',
         ("policies",),
     ),
     Mutant(

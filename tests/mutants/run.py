@@ -106,11 +106,11 @@ def main() -> int:
                 copies.put(place)
 
         survivors = 0
-        print(f"{'MUTANT':<56}{'IN':<12}{'S':>5}  KILLED BY")
+        print(f"{'MUTANT':<60}{'IN':<12}{'S':>5}  KILLED BY")
         with ThreadPoolExecutor(AT_A_TIME) as pool:
             for mutant, killed_by, seconds in pool.map(run, chosen):
                 survivors += not killed_by
-                print(f"{mutant.name:<56}{mutant.file:<12}{seconds:>5.1f}  {killed_by or 'NOBODY'}", flush=True)
+                print(f"{mutant.name:<60}{mutant.file:<12}{seconds:>5.1f}  {killed_by or 'NOBODY'}", flush=True)
     print(f"{len(chosen) - survivors} of {len(chosen)} killed in {time.monotonic() - begun:.0f} s")
     return 1 if survivors else 0
 

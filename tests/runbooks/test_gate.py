@@ -338,7 +338,9 @@ def test_a_restart_forgets_no_proposal_and_gives_no_id_twice(watched: Watched, c
     assert again.approve(first.id, first.digest).verified == ("verified: w0 is held",)
 
 
-def test_open_proposals_are_bounded_and_the_oldest_of_the_same_author_gives_way(gate: Person) -> None:
+@pytest.mark.thorough
+def test_open_proposals_are_bounded_and_the_oldest_of_the_same_author_gives_way(watched: Watched, clock: Clock) -> None:
+    gate = Person(gate_of(watched, clock=clock))  # type: ignore[arg-type]
     bob = Person(gate.gate, Actor(subject="service:recommender", kind="service"))
     theirs = bob.propose("hold", ["w1"])
     made = [

@@ -9,8 +9,10 @@ import pytest
 from engine.commands import Cancel, Cordon, RemoveNodes, Requeue, SetPolicy, Submit, Uncordon
 from engine.control import Engine
 from engine.errors import RefusedError
+from runbooks.checks import Check
+from runbooks.plan import Act, Request, StepRequest
 from tests.support.gate_cells import HOUR, Clock, Watched, busy_engine, nodes_of, work
-from tests.support.gates import Person, gate_of
+from tests.support.gates import ME, Person, asked, gate_of
 
 
 @pytest.fixture
@@ -82,6 +84,46 @@ def test_a_tier_that_rose_makes_it_stale(clock: Clock) -> None:
     with pytest.raises(RefusedError, match="it was T1 and is T2 now"):
         gate.approve(proposal.id, proposal.digest)
     assert engine.node("n0").state == "ready"
+
+
+def test_steps_that_together_have_become_riskier_make_it_stale(clock: Clock) -> None:
+    engine = Engine.open(None, cell=nodes_of(40))
+    gate = Person(gate_of(engine, clock=clock))
+    steps = tuple(StepRequest(act=Act(action="cordon", targets=(f"n{i}",))) for i in range(3))
+    proposal = gate.gate.propose(ME, Request(steps=steps))
+    assert proposal.tier == "T1"
+    engine.command(RemoveNodes(ids=tuple(f"n{i}" for i in range(20, 40))))
+    with pytest.raises(RefusedError, match="the plan was T1 and is T2 now: its steps together take 3 of 20 nodes"):
+        gate.approve(proposal.id, proposal.digest)
+    assert engine.node("n0").state == "ready"
+
+
+def test_what_is_stale_says_what_was_shown_and_what_is_and_is_revised_from_there(
+    gate: Person, watched: Watched
+) -> None:
+    proposal = gate.propose("suspend", ["r0", "r1"])
+    watched.engine.command(Requeue(ids=("r0",)))
+    with pytest.raises(RefusedError, match="stale"):
+        gate.approve(proposal.id, proposal.digest)
+    shown = gate.gate.proposal(proposal.id)
+    assert (shown.state, shown.digest, len(shown.stale)) == ("stale", proposal.digest, 1)
+    [one] = shown.stale
+    assert (one.what, one.shown, one.now) == ("r0", "attempt 1", "attempt 2")
+    revised = gate.gate.revise(ME, proposal.id, asked("suspend", ["r0", "r1"]))
+    assert (revised.state, revised.revision, revised.stale, revised.votes) == ("awaiting", 2, (), ())
+    with pytest.raises(RefusedError, match="digest"):
+        gate.approve(proposal.id, proposal.digest)
+    assert gate.approve(revised.id, revised.digest).state == "verified"
+
+
+def test_a_precondition_that_no_longer_holds_makes_it_stale(gate: Person, watched: Watched) -> None:
+    waits = Check(check="cell_waiting", op=">=", value=2)
+    act = Act(action="hold", targets=("w0",))
+    proposal = gate.gate.propose(ME, Request(steps=(StepRequest(act=act, pre=(waits,)),)))
+    watched.engine.command(Cancel(ids=("w1",)))
+    with pytest.raises(RefusedError, match=r"stale.*1 workloads wait; wanted >= 2"):
+        gate.approve(proposal.id, proposal.digest)
+    assert watched.state_of("w0") == "queued"
 
 
 def test_unrelated_changes_do_not_make_it_stale(gate: Person, watched: Watched) -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from sqlalchemy import text
 
-from engine.commands import Cancel, Cordon, Drain, Hold, RemoveNodes, Submit, Uncordon
+from engine.commands import Cancel, Cordon, Drain, Hold, RemoveNodes, Submit
 from engine.control import Engine
 from engine.errors import JournalError, RefusedError, SpecError
 from runbooks.checks import Check
@@ -25,6 +25,12 @@ FAILS = Check(check="cell_waiting", op="==", value=99)
 
 def step(action: Any, target: str, **fields: Any) -> StepRequest:
     return StepRequest(act=Act(action=action, targets=(target,)), **fields)
+
+
+def asked_for(me: Person, held: str) -> tuple[str, str]:
+    """A proposal to release what is held: its id and digest."""
+    proposal = me.propose("release", [held])
+    return proposal.id, proposal.digest
 
 
 @pytest.fixture
@@ -153,7 +159,7 @@ def test_the_time_a_plan_may_take_is_kept(me: Person, watched: Watched, clock: C
     steps = (step("hold", "w0"), step("hold", "w1", confirm="operator"))
     proposal, _ = run(me, *steps, limits=Limits(duration_ms=10 * MINUTE))
     clock.now_ms += 10 * MINUTE + 1
-    assert "within 10 min" in me.gate.confirm(ME, proposal.id, "2").waits_for
+    assert "within 10m" in me.gate.confirm(ME, proposal.id, "2").waits_for
     assert watched.state_of("w1") == "queued"
     assert me.gate.rollback(ME, proposal.id).state == "rolled_back"
 
@@ -213,7 +219,8 @@ def test_one_plan_that_cannot_be_looked_at_does_not_keep_the_others_waiting(watc
     assert me.gate.proposal(good.id).state == "failed"
     with pytest.raises(RefusedError, match="not the one whose digest was shown"):
         me.gate.proposal(bad.id)
-    Person(gate_of(watched, clock=clock)).propose("hold", ["w0"]) if watched.state_of("w0") == "queued" else None
+    gate_of(watched, clock=clock)  # type: ignore[arg-type]
+    assert me.approve(*asked_for(me, "h0")).state == "verified", "the next start goes well too"
 
 
 def test_what_is_gone_when_it_is_to_be_verified_has_failed(watched: Watched, clock: Clock) -> None:
@@ -331,8 +338,8 @@ def test_steps_that_together_take_much_of_a_pool_are_as_risky_as_one_that_does(c
 def test_steps_that_together_stop_much_of_the_work_are_as_risky_as_one_that_does(clock: Clock) -> None:
     engine = Engine.open(None, cell=nodes_of(20))
     engine.command(Submit(workloads=tuple(work(f"x{i}") for i in range(20))))
-    me = Person(gate_of(engine, clock=clock))
-    many = me.gate.propose(ME, Request(steps=tuple(step("preempt", f"x{i}") for i in range(12))))
+    me = Member(team_gate(engine, clock), "ann")
+    many = me.gate.propose(me.actor, Request(steps=tuple(step("preempt", f"x{i}") for i in range(12))))
     once = me.propose("preempt", [f"x{i}" for i in range(12)])
     assert (many.tier, once.tier) == ("T3", "T3")
     assert many.why_tier == ("its steps together stop 12 of 20 workloads",)
@@ -363,4 +370,3 @@ def test_later_steps_see_what_the_ones_before_them_did(me: Person, watched: Watc
     assert (outcome.state, watched.state_of("w0")) == ("verified", "held")
     with pytest.raises(RefusedError, match="w1 is held"):
         me.gate.propose(ME, Request(steps=(step("hold", "w1"), step("hold", "w1"))))
-    watched.engine.command(Uncordon(ids=("n2",)))

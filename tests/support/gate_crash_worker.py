@@ -140,7 +140,7 @@ def play_until(path: str, boundary: int) -> list[str]:
     with opened(path, kind=Ending) as (engine, gate):
         engine.passed, engine.at = [], boundary
         play(gate)
-    return engine.passed
+    return list(engine.passed)
 
 
 def recover_until(path: str, boundary: int) -> list[str]:
@@ -149,7 +149,7 @@ def recover_until(path: str, boundary: int) -> list[str]:
     Ending.at = boundary
     with opened(path, kind=Ending) as (engine, gate):
         gate.tick()
-    return engine.passed
+    return list(engine.passed)
 
 
 MILD = steps(("cordon", ("g0",)), ("open_review", ("g0",)), ("hold", ("big0",)), ("notify", ("chat",)))
