@@ -157,6 +157,8 @@ class Audit:
         self._error = ""
         self._last: Note | None = None
         """The last checkpoint that was signed, as remembered outside the database."""
+        self.erased = 0
+        """Texts that were erased since it was opened: who remembers any must look again."""
         self._new = 1
         """Records since the last checkpoint, at most: those of a transaction that failed count too."""
         self._ready = False
@@ -280,6 +282,7 @@ class Audit:
             connection.execute(text("PRAGMA secure_delete = ON"))
         if connection.execute(delete(private_table).where(private_table.c.ref == ref)).rowcount != 1:
             raise NotFoundError(f"the audit keeps no text {ref[:40]!a}", "It was erased, or never there")
+        self.erased += 1
         return self.append(connection, "audit.redacted", actor, data={"ref": ref, "reason": reason})
 
     def scrub(self) -> bool:

@@ -662,7 +662,10 @@ class Executor:
     def _why_not_now(self, connection: Connection, row: Row, plan: Plan, now_ms: int) -> RefusedError | None:
         """Freezes and limits, which pass: what they are in the way of stays approved, or paused."""
         in_force = self._policies.current(connection)
-        window = policy.frozen(in_force, self._policies.freezes(connection), now_ms, plan.tier, scope_of(plan.steps))
+        by_hand, scope = self._policies.freezes(connection), scope_of(plan.steps)
+        window = policy.frozen(in_force, by_hand, now_ms, plan.tier, scope)
+        if not window and plan.policy_digest != in_force.digest():
+            window = policy.frozen(self._policies.get(connection, plan.policy_digest), (), now_ms, plan.tier, scope)
         if window and not (row.breakglass and in_force.break_glass.through_freezes):
             return RefusedError(
                 f"{row.id} is in the freeze '{window}'", "Execute it when that is over, or break the glass"

@@ -642,7 +642,7 @@ class Gate:
 
         def read(connection: Connection) -> tuple[Proposal, ...]:
             rows = books.in_states(connection, wanted, limit) if self._any(connection) else []
-            return tuple(self._standing.proposal(connection, row) for row in rows)
+            return tuple(self._standing.listed(connection, row) for row in rows)
 
         return self._engine.recorded(read)
 

@@ -14,12 +14,14 @@ from runbooks.books import PROPOSAL, VOTE, Row, Words
 from runbooks.limits import ByTier, Size, Usage
 from runbooks.plan import TIERS, Blast, Plan, Proposal, Sealed, VoteLine
 from runbooks.policies import Policies
-from runbooks.policy import Need, Tally, Vote
+from runbooks.policy import Need, Policy, Tally, Vote
 
 if TYPE_CHECKING:
     from engine.control import Engine
 
 HOUR_MS = 3_600_000
+MOST_REMEMBERED = 1_000
+"""Proposals that have ended, kept as they are shown."""
 
 
 class Standing:
@@ -29,10 +31,13 @@ class Standing:
         self._engine = engine
         self._audit = audit
         self._policies = policies
+        self._ended: dict[int, tuple[tuple[int, int], Proposal]] = {}
 
     def need(self, connection: Connection, plan: Plan) -> Need:
         """What the stricter of the policy in force and that of the plan asks for."""
-        in_force = self._policies.current(connection)
+        return self._need(connection, plan, self._policies.current(connection))
+
+    def _need(self, connection: Connection, plan: Plan, in_force: Policy) -> Need:
         scope = compose.scope_of(plan.steps)
         found = policy.need(in_force, plan.tier, plan.origin, scope, author=plan.author.kind)
         if plan.policy_digest == in_force.digest():
@@ -58,28 +63,23 @@ class Standing:
 
     def tally(self, connection: Connection, row: Row, plan: Plan) -> Tally:
         """How the votes add up by the roles and keys of now, not of when they were given."""
-        return policy.tally(
-            self._policies.current(connection),
-            self.votes(connection, row),
-            plan.author,
-            plan.requester,
-            self.need(connection, plan),
-            compose.scope_of(plan.steps),
-            owner=self._policies.owner,
-        )
+        in_force = self._policies.current(connection)
+        need = self._need(connection, plan, in_force)
+        return self._tally(in_force, self.votes(connection, row), plan, need)
 
-    def lines(self, connection: Connection, row: Row, plan: Plan, tally: Tally) -> tuple[VoteLine, ...]:
-        """The votes, each with why it does not count."""
-        return tuple(
-            VoteLine(
-                subject=vote.subject,
-                verdict=vote.verdict,
-                at_ms=vote.at_ms,
-                comment="" if sealed is None else self._audit.reveal(connection, sealed.ref) or "(erased)",
-                counts=why_not,
-                one_account=vote.account == plan.author.account and vote.subject != plan.author.subject,
-            )
-            for (vote, sealed), why_not in zip(self._votes(connection, row), tally.why_not, strict=True)
+    def _tally(self, in_force: Policy, votes: list[Vote], plan: Plan, need: Need) -> Tally:
+        scope = compose.scope_of(plan.steps)
+        owner = self._policies.owner
+        return policy.tally(in_force, votes, plan.author, plan.requester, need, scope, owner=owner)
+
+    def _line(self, connection: Connection, plan: Plan, vote: Vote, sealed: Sealed | None, why_not: str) -> VoteLine:
+        return VoteLine(
+            subject=vote.subject,
+            verdict=vote.verdict,
+            at_ms=vote.at_ms,
+            comment="" if sealed is None else self._audit.reveal(connection, sealed.ref) or "(erased)",
+            counts=why_not,
+            one_account=vote.account == plan.author.account and vote.subject != plan.author.subject,
         )
 
     # -- rules --------------------------------------------------------------------------------------------------------
@@ -141,6 +141,18 @@ class Standing:
 
     # -- words --------------------------------------------------------------------------------------------------------
 
+    def listed(self, connection: Connection, row: Row) -> Proposal:
+        """As `proposal`, for lists: what has ended is remembered, until it is changed or a text is erased."""
+        if row.state not in life.ENDED:
+            return self.proposal(connection, row)
+        stamp = (row.serial, self._audit.erased)
+        known = self._ended.get(row.number)
+        if known is None or known[0] != stamp:
+            if len(self._ended) >= MOST_REMEMBERED:
+                self._ended.clear()
+            known = self._ended[row.number] = (stamp, self.proposal(connection, row))
+        return known[1]
+
     def proposal(self, connection: Connection, row: Row) -> Proposal:
         """As it is shown. Raises RefusedError when the stored plan is not the one that was voted on."""
         plan, words, _ = books.plan_of(connection, row)
@@ -150,7 +162,9 @@ class Standing:
         return self.shown(connection, row, plan, words, reason)
 
     def shown(self, connection: Connection, row: Row, plan: Plan, words: Words, reason: str) -> Proposal:
-        need, tally = self.need(connection, plan), self.tally(connection, row, plan)
+        in_force = self._policies.current(connection)
+        need, votes = self._need(connection, plan, in_force), self._votes(connection, row)
+        tally = self._tally(in_force, [vote for vote, _ in votes], plan, need)
         kept = books.standing(connection, row)
         is_open = row.state in life.OPEN
         return Proposal(
@@ -175,7 +189,10 @@ class Standing:
             typed=need.typed,
             wants_reason=need.reason,
             why_tier=words.why_tier,
-            votes=self.lines(connection, row, plan, tally),
+            votes=tuple(
+                self._line(connection, plan, vote, sealed, why_not)
+                for (vote, sealed), why_not in zip(votes, tally.why_not, strict=True)
+            ),
             standing=tuple(kept[i] for i in sorted(kept)),
             stale=books.stale_of(row),
             note=row.note,

@@ -113,6 +113,8 @@ class Known:
     dead: str = ""
     glass: bool = False
     begun: bool = False
+    claimed: bool = False
+    """It was begun in time, and waits before its first step."""
     tampered: bool = False
 
     @property
@@ -162,6 +164,22 @@ class World:
         finally:
             self.engine.fails_in = -1
         self.check_effects(name)
+        self.note_claim()
+
+    def note_claim(self) -> None:
+        """Who is claimed without an effect waits for a word, or was interrupted: its window is kept by then."""
+        known = self.current
+        if known is None or known.begun or known.claimed:
+            return
+        number = int(known.shown.id.removeprefix("P-"))
+        of = select(PROPOSAL.c.executed_ms).where(PROPOSAL.c.number == number)
+        if self.engine.engine.record(lambda connection: connection.execute(of).scalar_one()):
+            assert not known.dead, known
+            assert self.latest_ms < known.window_ms, known
+            known.claimed = True
+
+    current: Known | None = None
+    """The proposal of the operation."""
 
     def attempt(self, call: Callable[[], Any]) -> Any:
         """What it gives; None when it is refused."""
@@ -180,7 +198,8 @@ class World:
         if not every:
             return None
         alive = [known for known in every if not (known.dead or known.tampered)]
-        return self.rng.choice(alive[-4:] if alive and self.rng.random() < 0.8 else every)
+        self.current = self.rng.choice(alive[-4:] if alive and self.rng.random() < 0.8 else every)
+        return self.current
 
     def who(self) -> Member:
         """A person, who may come from another's account, or without being known there."""
@@ -266,7 +285,7 @@ class World:
             assert not self.frozen(known.shown.tier), told
         if number == "0":
             assert not known.begun, told
-            assert self.latest_ms < known.window_ms, told
+            assert known.claimed or self.latest_ms < known.window_ms, told
             assert self.before == known.looked, (*told, self.before, known.looked)
             known.begun = True
             self.begun.append((self.latest_ms, known.shown.tier, known.glass))
@@ -663,7 +682,7 @@ class World:
         if self.clock.now_ms < self.latest_ms - 1_000:
             self.latest_ms = self.clock.now_ms
             for known in self.known.values():
-                if not known.begun:
+                if not (known.begun or known.claimed):
                     known.dead = known.dead or "the clock was set back"
         self.latest_ms = max(self.latest_ms, self.clock.now_ms)
         self.gate.tick()
