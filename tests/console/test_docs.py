@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCKS = [
     block
-    for name in ("shell.md", "runbooks.md", "approval.md", "audit.md")
+    for name in ("shell.md", "runbooks.md", "audit.md", "approval.md")
     for block in re.findall(r"^```sh\n(.*?)^```$", (ROOT / "docs" / name).read_text(), re.MULTILINE | re.DOTALL)
 ]
 
