@@ -129,7 +129,9 @@ def why_yes(proposal: Proposal, given: str) -> str:
     if given.strip() or not proposal.wants_reason:
         return given
     if not at_terminal():
-        raise RefusedError(f"{proposal.id} is {proposal.tier}: a yes must say why", "Give --reason, or --comment with a vote")
+        raise RefusedError(
+            f"{proposal.id} is {proposal.tier}: a yes must say why", "Give --reason, or --comment with a vote"
+        )
     print("Why? ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip()
 

@@ -656,8 +656,9 @@ class Engine:
         """A window onto workloads, nodes or queues."""
         return self.reader.page(query, self._clock_ms)
 
-    def overview(self) -> Overview:
-        return self.reader.overview(self.recent, self._clock_ms)
+    def overview(self, *, brief: bool = False) -> Overview:
+        """`brief`: without what takes long to find, `blocked` and `fragmentation_ppm`."""
+        return self.reader.overview(self.recent, self._clock_ms, brief=brief)
 
     def workload(self, workload_id: str) -> WorkloadDetail:
         return self.reader.workload(workload_id, self._clock_ms)

@@ -466,7 +466,7 @@ class Reader:
     def budgets(self, now_ms: int) -> BudgetReport:
         return costs.budgets(self._state, now_ms)
 
-    def overview(self, recent: Recent, now_ms: int) -> Overview:
+    def overview(self, recent: Recent, now_ms: int, *, brief: bool = False) -> Overview:
         state = self._state
         w = state.workloads
         capacity, used = totals(state)
@@ -482,7 +482,7 @@ class Reader:
             capacity=dict(zip(RESOURCES, capacity, strict=True)),
             used=dict(zip(RESOURCES, used, strict=True)),
             pools=self._pools(),
-            blocked=self._blocked(),
+            blocked=() if brief else self._blocked(),
             oldest_wait_ms=now_ms - w.submitted[oldest] if oldest >= 0 else 0,
             oldest_waiting=w.ids[oldest] if oldest >= 0 else "",
             wait_p50_ms=waits[len(waits) // 2] if waits else 0,
@@ -490,7 +490,7 @@ class Reader:
             started_last_hour=started,
             finished_last_hour=finished,
             history=tuple(recent.samples),
-            fragmentation_ppm=headline_ppm(state),
+            fragmentation_ppm=None if brief else headline_ppm(state),
             watched=state.failures.watched_count,
             suspect=state.failures.suspects,
             mass_suspicion=state.failures.is_mass(state.settings.health.mass_permille),

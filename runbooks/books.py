@@ -82,6 +82,7 @@ VOTE = Table(
     Column("subject", String, nullable=False),
     Column("account", String, nullable=False),
     Column("key", String, nullable=False, default=""),
+    Column("signed", LargeBinary, nullable=True),
     Column("verdict", String, nullable=False),
     Column("at_ms", BigInteger, nullable=False),
     Column("comment", LargeBinary, nullable=True),

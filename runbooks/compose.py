@@ -48,14 +48,14 @@ def compose(engine: Engine, request: Request) -> Composed:
     """
     check_request(request)
     trial = simulation.Trial(engine)
-    overview = engine.overview()
+    overview = engine.overview(brief=True)
     steps: list[Step] = []
     lines: list[str] = []
     why: list[str] = []
     names: set[str] = set()
     for i, asked in enumerate(request.steps):
-        source = engine if i == 0 else trial.fork
-        step, told, raised = resolve(source, asked, i)
+        source, seen = (engine, overview) if i == 0 else (trial.fork, trial.after)
+        step, told, raised = resolve(source, seen, asked, i)
         if step.id in names:
             raise SpecError(f"steps[{i}].id", f"'{step.id}' is there twice", "Give each step its own id")
         names.add(step.id)
@@ -127,8 +127,10 @@ def check_check(check: Check, where: str) -> None:
         raise SpecError(where, f"is {says_nothing}", "Ask something that may be otherwise")
 
 
-def resolve(source: Engine, asked: StepRequest, number: int) -> tuple[Step, list[str], list[str]]:
-    """One step as the cell is: the step, how it reads, and what raised its tier."""
+def resolve(
+    source: Engine, overview: Overview, asked: StepRequest, number: int
+) -> tuple[Step, list[str], list[str]]:
+    """One step as the cell is: the step, how it reads, and what raised its tier. `overview` is of `source`."""
     row = catalog.find(asked.act.action)
     ids = readings.members(source, row, readings.checked_targets(row, asked.act.targets))
     act = msgspec.structs.replace(asked.act, targets=ids)
@@ -144,7 +146,6 @@ def resolve(source: Engine, asked: StepRequest, number: int) -> tuple[Step, list
         if wrong:
             raise SpecError(f"steps[{number}].rollback", wrong, "Leave it out, or give the inverse of the step")
         rollback = asked.rollback
-    overview = source.overview()
     stops = tuple(work.values())
     tier, why = catalog.tier_and_why(row, act, shown, readings.pool_nodes(overview), readings.bound(overview))
     step = Step(

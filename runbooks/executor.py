@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 RESUME_WITHIN_MS = 120_000
 """After a crash: how old a mild plan may be to go on by itself."""
+GO_ON_WITHIN_MS = 24 * 3_600_000
+"""How long after it began what was paused may go on: votes are not for ever."""
 ROLLBACK_WITHIN_MS = 24 * 3_600_000
 """How long after it was executed the way back that was approved with a plan may be taken."""
 
@@ -538,7 +540,7 @@ class Executor:
             readings.refuse_inapplicable(action, left)
             act = msgspec.structs.replace(act, targets=tuple(target.id for target in left))
             targets = left
-        overview = self._engine.overview()
+        overview = self._engine.overview(brief=True)
         tier, why = catalog.tier_and_why(action, act, targets, readings.pool_nodes(overview), readings.bound(overview))
         stops = (*targets, *readings.read_work(self._engine, action, targets).values())
         if tier > plan.tier and any(catalog.loses_work(action, target) for target in stops):
@@ -629,7 +631,7 @@ class Executor:
             for old, new in zip(step.shown, now, strict=True)
             if (difference := readings.difference(action, old, new)) is not None
         ]
-        overview = self._engine.overview()
+        overview = self._engine.overview(brief=True)
         tier, why = catalog.tier_and_why(action, step.act, now, readings.pool_nodes(overview), readings.bound(overview))
         if tier > step.tier:
             text = f"it was {step.tier} and is {tier} now: {'; '.join(why)}"
@@ -669,6 +671,11 @@ class Executor:
         if window and not (row.breakglass and in_force.break_glass.through_freezes):
             return RefusedError(
                 f"{row.id} is in the freeze '{window}'", "Execute it when that is over, or break the glass"
+            )
+        if row.executed_ms and now_ms > row.executed_ms + GO_ON_WITHIN_MS:
+            return RefusedError(
+                f"{row.id} began at {utc(row.executed_ms)}, and nobody has let it go on since",
+                "Roll it back, or propose what is left of it",
             )
         most_ms = plan.limits.duration_ms
         if most_ms is not None and row.executed_ms and now_ms > row.executed_ms + most_ms:

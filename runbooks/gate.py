@@ -157,7 +157,6 @@ class Gate:
         in_force = self.policies.current(connection)
         if not keep:
             return self._shown_only(connection, actor, request, runbook, composed, now_ms)
-        self._make_room(connection, actor, request, now_ms)
         row = books.add(
             connection,
             {
@@ -171,7 +170,10 @@ class Gate:
             connection, "proposal.drafted", actor, proposal=row.id, revision=1, policy_digest=row.policy,
             data={"actions": [step.act.action for step in request.steps], "origin": row.origin},
         )  # fmt: skip
-        return self._submit(connection, row, actor, request, runbook, composed, now_ms)
+        shown = self._submit(connection, row, actor, request, runbook, composed, now_ms)
+        if shown.state == "awaiting":
+            self._make_room(connection, actor, request, now_ms, row.number)
+        return shown
 
     def _submit(
         self,
@@ -242,13 +244,11 @@ class Gate:
         row = msgspec.structs.replace(row, digest=plan.digest())
         return self._standing.shown(connection, row, plan, composed.words, request.reason)
 
-    def _make_room(self, connection: Connection, actor: Actor, request: Request, now_ms: int) -> None:
+    def _make_room(self, connection: Connection, actor: Actor, request: Request, now_ms: int, newest: int) -> None:
         """The same asked for again replaces what was asked for before; and a flood of one author its own oldest."""
-        query = (
-            select(PROPOSAL)
-            .where((PROPOSAL.c.author == actor.subject) & PROPOSAL.c.state.in_(tuple(life.OPEN)))
-            .order_by(PROPOSAL.c.number.desc())
-        )
+        others = (PROPOSAL.c.author == actor.subject) & (PROPOSAL.c.number != newest)
+        is_open = PROPOSAL.c.state.in_(tuple(life.OPEN))
+        query = select(PROPOSAL).where(others & is_open).order_by(PROPOSAL.c.number.desc())
         kept = 0
         asked = msgspec.json.encode(msgspec.structs.replace(request, reason=""), order="sorted")
         for row in [Row(**values) for values in connection.execute(query).mappings()]:
@@ -313,6 +313,7 @@ class Gate:
         values = {
             "number": row.number, "revision": row.revision, "digest": digest, "subject": actor.subject,
             "account": actor.account, "key": actor.key, "verdict": verdict, "at_ms": now_ms,
+            "signed": msgspec.json.encode(signed) if signed else None,
             "comment": msgspec.json.encode(sealed) if sealed else None,
         }  # fmt: skip
         if not connection.execute(update(VOTE).where(mine).values(**values)).rowcount:
@@ -373,7 +374,9 @@ class Gate:
         if verdict == "approve" and need.reason and not comment.strip():
             return RefusedError(f"{row.id} is {plan.tier}: a yes must say why", "Give a reason with the vote"), actor
         before = self._standing.votes(connection, row)
-        if any(kept.subject == actor.subject and kept.verdict == verdict for kept in before):
+        again = any(kept.subject == actor.subject and kept.verdict == verdict for kept in before)
+        # One that did not count for a while and does again may be all that was missing: saying so again counts it.
+        if again and (verdict != "approve" or self._standing.tally(connection, row, plan).missing):
             return RefusedError(f"{actor.subject} has voted so on {row.id} already", remedy), actor
         return None, actor
 

@@ -179,6 +179,22 @@ class Policies:
             verdict=verdict, now_ms=now_ms,
         )  # fmt: skip
 
+    def still_holds(self, connection: Connection, signed: Signed, key: str, about: About, verdict: str) -> bool:
+        """Whether a signature that was accepted and kept is over this decision, by that key. Who can write the database
+        cannot sign: a vote that was put there by hand does not hold. True for a key that is nobody's now: that is for
+        `policy.why_not_counted` to say."""
+        lines = (line for person in self.current(connection).people for line in person.keys)
+        enrolled = [found for line in lines if (found := public_key(line)).fingerprint == key]
+        message = decision_bytes(
+            kind="vote", subject=signed.subject, nonce=signed.nonce, at_ms=signed.at_ms, proposal=about.id,
+            revision=about.revision, digest=about.digest, verdict=verdict, screen=signed.screen,
+            cell=self.cell(connection),
+        )  # fmt: skip
+        try:
+            return not enrolled or bool(verify(enrolled, signed, message, signed.at_ms))
+        except AuthRefused:
+            return False
+
     def authenticated(
         self,
         connection: Connection,

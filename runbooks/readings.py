@@ -198,7 +198,7 @@ def read(engine: Engine, row: Action, act: Act, *, executed: bool = False) -> tu
     ids = act.targets
     match row.kind:
         case "policy":
-            return (Target(id=ids[0], state=engine.overview().policy, work=displaced(engine, act, executed)),)
+            return (Target(id=ids[0], state=engine.state.policy, work=displaced(engine, act, executed)),)
         case "channel" | "review":
             return tuple(Target(id=id_, state="known") for id_ in ids)
         case "canary" if act.canary is not None and act.canary.policy is not None:
@@ -223,7 +223,7 @@ def read(engine: Engine, row: Action, act: Act, *, executed: bool = False) -> tu
                 pool.name: Target(
                     id=pool.name, state="priced", price_microusd_hour=pool.price_microusd_hour, count=pool.nodes
                 )
-                for pool in engine.overview().pools
+                for pool in engine.overview(brief=True).pools
             }
         case "scaling":
             found = read_sizes(engine, row)
@@ -282,11 +282,15 @@ def displaced(engine: Engine, act: Act, executed: bool) -> tuple[str, ...]:
     find: one on which it is done, and one on which it is not."""
     if executed:
         return ()
-    done, left = engine.fork(), engine.fork()
+    done = engine.fork()
     done.command(catalog.command(act))
     done.settle()
+    gone = gave_way(engine, done)
+    if not gone.any():
+        return ()
+    left = engine.fork()
     left.settle()
-    rows = np.flatnonzero(gave_way(engine, done) & ~gave_way(engine, left)).tolist()
+    rows = np.flatnonzero(gone & ~gave_way(engine, left)).tolist()
     targets = set(act.targets)
     return tuple(id_ for row in rows if (id_ := engine.state.workloads.ids[row]) not in targets)
 
@@ -303,7 +307,7 @@ def gave_way(engine: Engine, fork: Engine) -> np.ndarray[Any, np.dtype[np.bool_]
 
 def read_cell(engine: Engine, act: Act, executed: bool) -> tuple[Target, ...]:
     """The cell, as what policies are tried on. Raises NotFoundError for another name."""
-    overview = engine.overview()
+    overview = engine.overview(brief=True)
     if act.targets != (overview.cell,):
         raise NotFoundError(
             f"'{act.targets[0]}' is not this cell", f"A policy is tried on the whole cell: name {overview.cell}"
@@ -390,7 +394,7 @@ def read_sizes(engine: Engine, row: Action) -> dict[str, Target]:
     report = engine.scaling()
     if row.name == "set_autoscaling":
         return {sizes.AUTOSCALER: Target(id=sizes.AUTOSCALER, state="set", autoscaling=report.settings)}
-    pools = {pool.name: pool for pool in engine.overview().pools}
+    pools = {pool.name: pool for pool in engine.overview(brief=True).pools}
     found = {}
     for size in report.pools:
         state = "fixed" if size.scaling is None else "growing"

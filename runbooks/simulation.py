@@ -30,7 +30,9 @@ class Trial:
     def __init__(self, engine: Engine) -> None:
         self.fork = engine.fork()
         self.fork.settle()
-        self._before = self.fork.overview()
+        self._before = self.fork.overview(brief=True)
+        self.after = self._before
+        """As the cell is with all done so far."""
         self._started = starts(self.fork)
         self._special: list[Effect] = []
         self._moved: set[str] = set()
@@ -47,6 +49,7 @@ class Trial:
         fragments = fragmented(fork.overview()) if act.moves else ""
         fork.command(catalog.command(act))
         fork.settle()
+        self.after = fork.overview(brief=True)
         if act.moves:
             self._moved.update(act.targets)
             self._note("GPU fragmentation", fragments, fragmented(fork.overview()))
@@ -62,7 +65,7 @@ class Trial:
         """What all of it has changed; nothing where nothing was done to the cell."""
         if not self._acted:
             return ()
-        effects = compare(self._before, self.fork.overview()) + self._special
+        effects = compare(self._before, self.after) + self._special
         for label, stops in self._lost.items():
             by_id = {target.id: (row, target) for row, target in stops}
             effects.append(Effect(label=label, before="none", after=workloads(len(by_id))))
@@ -77,7 +80,7 @@ class Trial:
 
     def dearer_microusd_hour(self) -> int:
         """By how much the cell costs more an hour."""
-        return max(0, self.fork.overview().cost_microusd_hour - self._before.cost_microusd_hour)
+        return max(0, self.after.cost_microusd_hour - self._before.cost_microusd_hour)
 
     def _note(self, label: str, before: str, after: str) -> None:
         self._special.append(Effect(label=label, before=before, after=after))

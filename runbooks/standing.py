@@ -3,7 +3,8 @@ reads."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from sqlalchemy import Connection, func, or_, select
@@ -11,6 +12,7 @@ from sqlalchemy import Connection, func, or_, select
 from runbooks import blast, books, compose, life, limits, policy
 from runbooks.audit import Audit
 from runbooks.books import PROPOSAL, VOTE, Row, Words
+from runbooks.identity import Signed
 from runbooks.limits import ByTier, Size, Usage
 from runbooks.plan import TIERS, Blast, Plan, Proposal, Sealed, VoteLine
 from runbooks.policies import Policies
@@ -54,12 +56,23 @@ class Standing:
         found: list[tuple[Vote, Sealed | None]] = []
         for values in connection.execute(select(VOTE).where(where).order_by(VOTE.c.id)).mappings():
             vote = Vote(
-                subject=values["subject"], kind="human", account=values["account"], key=values["key"],
-                verdict=values["verdict"], at_ms=values["at_ms"],
+                subject=values["subject"], kind="human", account=values["account"],
+                key=self._key(connection, row, values), verdict=values["verdict"], at_ms=values["at_ms"],
             )  # fmt: skip
             comment = values["comment"]
             found.append((vote, msgspec.json.decode(comment, type=Sealed) if comment else None))
         return found
+
+    def _key(self, connection: Connection, row: Row, values: Mapping[Any, Any]) -> str:
+        """The key that signed a vote, if the signature that is kept with it holds."""
+        key: str = values["key"]
+        if not key:
+            return ""
+        kept = values["signed"]
+        signed = msgspec.json.decode(kept, type=Signed) if kept else None
+        if signed is None or signed.subject != values["subject"]:
+            return ""
+        return key if self._policies.still_holds(connection, signed, key, row, values["verdict"]) else ""
 
     def tally(self, connection: Connection, row: Row, plan: Plan) -> Tally:
         """How the votes add up by the roles and keys of now, not of when they were given."""
@@ -124,7 +137,7 @@ class Standing:
         )
 
     def _size(self) -> Size:
-        overview = self._engine.overview()
+        overview = self._engine.overview(brief=True)
         return Size(
             nodes={pool.name: pool.nodes for pool in overview.pools},
             gpu_milli=overview.capacity.get("gpu_milli", 0),

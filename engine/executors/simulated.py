@@ -117,11 +117,27 @@ class SimulatedExecutor(Executor):
         for row in np.flatnonzero(states == WorkloadState.PLACED).tolist():
             self._answer(row, self.faults or Faults())
         running = np.flatnonzero(states == WorkloadState.RUNNING).astype(np.int32)
-        together = running[:0]
-        if len(running) >= LEAST_TOGETHER:
-            single = np.array([each.single for each in w.classes])[view(w.cls)[running]]
-            running, together = running[~single], running[single]
-        for row in running.tolist():
+        self._adopted: tuple[Column, Column, Column] | None = (
+            (running, np.asarray(w.attempts)[running], np.asarray(w.rated)[running]) if len(running) else None
+        )
+        """Row, attempt and `rated` of running work whose ends were not asked for yet. Drawing how long it all runs
+        takes longer than all else of a fork, and few forks live to see any of it end."""
+
+    def _reckon(self) -> None:
+        """Put on their way the ends of adopted work that still runs as it did: whatever was done to it since has put
+        another on its way, or none."""
+        if self._adopted is None:
+            return
+        rows, attempts, rated = self._adopted
+        self._adopted = None
+        w = self._state.workloads
+        same = (view(w.state)[rows] == WorkloadState.RUNNING) & (view(w.attempts)[rows] == attempts)
+        rows = rows[same & (view(w.rated)[rows] == rated)]
+        together = rows[:0]
+        if len(rows) >= LEAST_TOGETHER:
+            single = np.array([each.single for each in w.classes])[view(w.cls)[rows]]
+            rows, together = rows[~single], rows[single]
+        for row in rows.tolist():
             self._await_end(row)
         self._keep_together(together)
 
@@ -174,6 +190,7 @@ class SimulatedExecutor(Executor):
     # -- reports ------------------------------------------------------------------------------------------------------
 
     def next_report_ms(self) -> int | None:
+        self._reckon()
         while self._reports and not self._made(self._reports[0]):
             heappop(self._reports)
         while self._together:
@@ -202,6 +219,7 @@ class SimulatedExecutor(Executor):
         times, rows = array("q"), array("i")
         if self.faults is not None:
             return times, rows
+        self._reckon()
         if not self._reports or self._reports[0][0] > until_ms:
             taken = self._take_together(until_ms)
             if taken is not None:
@@ -252,6 +270,7 @@ class SimulatedExecutor(Executor):
         return times, rows
 
     def take_reports(self, until_ms: int) -> list[Report]:
+        self._reckon()
         self._part(until_ms)
         taken = []
         while self._reports and self._reports[0][0] <= until_ms:

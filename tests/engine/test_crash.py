@@ -76,6 +76,7 @@ def check_recovered(engine: Engine, submitted: set[str], cancelled: set[str], ve
     for name in cancelled:
         assert w.state[w.row_of[name]] == WorkloadState.CANCELLED, f"{name} was cancelled, and is not"
     assert list(w.history_what).count(SUBMITTED) == len(w.ids), "something was submitted twice"
+    engine.executor.next_report_ms()  # adopted work is reckoned when it is first asked for
     due = list(engine.executor._reports)
     for *_, together in engine.executor._together:
         due += zip(together.at, together.row, together.row, together.attempt, strict=True)

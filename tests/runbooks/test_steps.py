@@ -12,6 +12,7 @@ from engine.commands import Cancel, Cordon, Drain, Hold, RemoveNodes, Submit
 from engine.control import Engine
 from engine.errors import JournalError, RefusedError, SpecError
 from runbooks.checks import Check
+from runbooks.executor import GO_ON_WITHIN_MS
 from runbooks.freezes import FreezeSpec
 from runbooks.plan import Act, Limits, Outcome, Proposal, Request, StepRequest
 from tests.support.gate_cells import HOUR, MINUTE, START, Clock, Watched, busy_engine, nodes_of, work
@@ -103,6 +104,14 @@ def test_a_change_before_a_later_step_pauses_it_and_going_on_looks_again(me: Per
     shown = me.gate.proposal(proposal.id)
     assert [(one.what, one.shown, one.now) for one in shown.stale] == [("w1", "queued", "held")]
     assert len(watched.executed) == 1
+
+
+def test_what_began_long_ago_does_not_go_on(me: Person, watched: Watched, clock: Clock) -> None:
+    proposal, outcome = run(me, step("hold", "w0", confirm="operator"))
+    assert outcome.state == "paused"
+    clock.now_ms += GO_ON_WITHIN_MS + 1
+    assert "nobody has let it go on since" in me.gate.confirm(ME, proposal.id, "1").waits_for
+    assert watched.executed == []
 
 
 def test_the_first_step_waits_for_a_word_too_and_is_looked_at_when_it_is_given(me: Person, watched: Watched) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from sqlalchemy import delete, insert, select
 
 from engine.commands import Cancel
 from engine.errors import NotFoundError, RefusedError, SpecError
@@ -17,7 +18,7 @@ from runbooks.policy import Grant, Policy, Scope
 from tests.support.gate_cells import HOUR, MINUTE, Clock, Watched, busy_engine
 from tests.support.gates import asked
 from tests.support.records import records, types
-from tests.support.team import Member, account, changed, count, members, put_in_force, team, team_gate
+from tests.support.team import Member, account, changed, count, members, public_key, put_in_force, team, team_gate
 
 
 @pytest.fixture
@@ -301,7 +302,24 @@ def test_a_vote_that_falls_between_approval_and_execution_stops_it(
     assert watched.executed == []
     put_in_force(gate, msgspec.structs.replace(team(), version=3))
     assert watched.executed == [], "the role came back: that alone carries nothing out"
-    assert of["dan"].yes(proposal).state == "approved"
+    assert of["cat"].yes(proposal).state == "approved", "it counts again when it is said again"
+
+
+def test_a_signed_vote_that_was_written_into_the_database_by_hand_does_not_count(
+    of: dict[str, Member], cancel: Proposal, watched: Watched
+) -> None:
+    """Who can write the database has no key: a row with a signature that is another's, or none, is no vote."""
+    cat, gate = of["cat"], of["cat"].gate
+    cat.vote(cancel)
+    row = watched.engine.record(lambda c: dict(c.execute(select(VOTE)).mappings().one()))
+    for forged in (row["signed"], None):
+        values = row | {"id": None, "subject": "person:dan", "account": account("dan"), "signed": forged}
+        values["key"] = public_key("dan").fingerprint
+        watched.engine.record(lambda c, values=values: c.execute(insert(VOTE).values(**values)))
+        shown = gate.proposal(cancel.id)
+        assert (shown.needs, shown.votes[-1].counts) == (1, "is not signed with their own key")
+        watched.engine.record(lambda c: c.execute(delete(VOTE).where(VOTE.c.subject == "person:dan")))
+    assert of["dan"].yes(cancel).state == "verified"
 
 
 def two_for_t1() -> Policy:
