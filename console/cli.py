@@ -277,6 +277,9 @@ def _proposal_commands(commands: Any) -> None:
     told = "put an action, or a plan of several, to the vote; nothing is done"
     propose = _command(commands, "propose", "console.proposals:propose", told)
     propose.add_argument("-f", "--file", metavar="PLAN", help="YAML with several steps instead; - for standard input")
+    propose.add_argument(
+        "--again", metavar="PROPOSAL", type=proposal_id, help="what that one was, for the cell as it is now"
+    )
     _asking(propose)
     kinds = propose.add_subparsers(title="actions", metavar="ACTION", dest="action")
     for name, (_, text) in ACTIONS.items():
@@ -296,14 +299,14 @@ def _proposal_commands(commands: Any) -> None:
         "execute": ("carry out what is approved, or go on with what was interrupted", ()),
         "pause": ("have no further step done", ("reason",)),
         "confirm": ("say go to a step that waits for it", ("step",)),
-        "rollback": ("take back what was done, by the way back that was approved with it", ("reason!",)),
+        "rollback": ("take back what was done, by the way back that was approved with it", ("reason",)),
         "withdraw": ("take a proposal back before anything of it is done", ("reason",)),
         "revise": ("put another plan, or the same for the cell as it is now, under the same id", ("file",)),
         "break-glass": ("carry it out without the votes of others; somebody must review that", ("reason!", "digest")),
     }  # fmt: skip
     for name, (text, wants) in deeds.items():
         deed = _command(commands, name, f"console.proposals:{name.replace('-', '_')}", text)
-        deed.add_argument("id", metavar="PROPOSAL", help="such as P-3")
+        deed.add_argument("id", metavar="PROPOSAL", type=proposal_id, help="such as P-3; 3 will do")
         if "step" in wants:
             deed.add_argument("step", metavar="STEP", help="its id, as `muster show` has it")
         if "digest" in wants:
@@ -324,6 +327,12 @@ def _proposal_commands(commands: Any) -> None:
     close.add_argument("review", type=_positive, metavar="N")
     close.add_argument("--comment", required=True, metavar="TEXT", help="what was found, in 10 characters or more")
     _reach(close, sub=True)
+
+
+def proposal_id(text: str) -> str:
+    """As people type it: P-3, p-3 or 3."""
+    digits = text[2:] if text[:2] in ("P-", "p-") else text
+    return f"P-{digits}" if digits.isascii() and digits.isdigit() else text
 
 
 def _asking(target: argparse.ArgumentParser, *, sub: bool = False) -> None:

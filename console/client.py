@@ -77,6 +77,10 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """Why no history is kept at present; empty while all is well."""
     approval: str = ""
     """"team"; or "solo": one person approves everything, and no two-person rule holds. Empty: nobody can tell now."""
+    awaiting: int = 0
+    """Proposals that wait for votes."""
+    stuck: int = 0
+    """Plans that were begun and are paused, or could not be taken back."""
     audit_error: str = ""
     """What is wrong with the audit or what stands beside it, and what that keeps from being done; empty while all is
     well."""

@@ -39,9 +39,10 @@ def text_line(text: str, tone: str = "", link: str = "") -> Line:
 # --- overview
 
 
-def overview_columns(view: Overview, width: int) -> tuple[list[Section], list[Section]]:
-    """Left: is it fine, the fleet. Right: the work, and why it waits. `width` is that of one column."""
-    left = [Section("Now", tuple(findings(view, width))), fleet(view, width), pools(view.pools, width)]
+def overview_columns(view: Overview, width: int, awaiting: int = 0, stuck: int = 0) -> tuple[list[Section], list[Section]]:
+    """Left: is it fine, the fleet. Right: the work, and why it waits. `width` is that of one column; `awaiting`: proposals
+    that wait for votes; `stuck`: plans that were begun and do not go on."""
+    left = [Section("Now", tuple(findings(view, width) + proposed(awaiting, stuck, width))), fleet(view, width), pools(view.pools, width)]
     right = [work(view, width), blocked(view, width), trend(view, width)]
     return left, right
 
@@ -82,6 +83,18 @@ def findings(view: Overview, width: int) -> list[Line]:
         found.append(_finding("✗", "bad", f"{failed:,} failed", "workloads state:failed", width))
     if not found:
         found.append(Line((("● ", "ok"), ("all nodes up, nothing waits long", ""))))
+    return found
+
+
+def proposed(awaiting: int, stuck: int, width: int) -> list[Line]:
+    """What waits for people."""
+    found = []
+    if stuck:
+        text = f"{stuck:,} {_plural('plan', stuck)} begun, not done"
+        found.append(_finding("!", "bad", text, "proposals", width))
+    if awaiting:
+        text = f"{awaiting:,} {_plural('proposal', awaiting)} to vote on"
+        found.append(_finding("◌", "warn", text, "proposals", width))
     return found
 
 

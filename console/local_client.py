@@ -135,6 +135,7 @@ class LocalClient:
 
     def health(self) -> Health:
         def read(engine: Engine) -> Health:
+            awaiting, stuck = self._gate.pending()
             return Health(
                 name=self._name,
                 cell=engine.overview().cell,
@@ -149,6 +150,8 @@ class LocalClient:
                 history_error=self._archive.error,
                 audit_error=(self._doorkeeper.error if self._doorkeeper else "") or self._gate.audit.error,
                 approval=self._gate.mode(),
+                awaiting=awaiting,
+                stuck=stuck,
             )
 
         return self._loop.call(read)

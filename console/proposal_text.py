@@ -466,6 +466,22 @@ def _columns(shown: str, now: str, new: str, room: int, tone: str) -> Line:
     )
 
 
+_NEXT = {
+    "approved": "muster execute {id} carries it out", "executing": "muster show {id} says how far it is",
+    "verifying": "muster show {id} says how far it is", "paused": "Go on with muster resume {id}, or muster rollback {id}",
+    "verified": "muster rollback {id} takes it back", "rolling_back": "muster show {id} says how far it is",
+    "rollback_failed": "muster show {id} says what is left of it; try muster rollback {id} again",
+}  # fmt: skip
+
+
+def what_next(proposal: Proposal) -> str:
+    """The command that goes on from a state in which nobody votes any more."""
+    if proposal.state == "verified" and not any(step.rollback for step in proposal.plan.steps):
+        return "It cannot be taken back"
+    told = _NEXT.get(proposal.state, "The same for the cell as it is now: muster propose --again {id}")
+    return told.format(id=printable(proposal.id))
+
+
 # --- what people wrote
 
 

@@ -30,6 +30,7 @@ from console.proposal_text import (
     time_left,
     vote_section,
     votes_word,
+    what_next,
     word_sections,
 )
 from console.show import write_json, write_lines
@@ -83,6 +84,15 @@ def revise(arguments: argparse.Namespace) -> None:
 def _asked(arguments: argparse.Namespace, client: Client) -> Request:
     import msgspec
 
+    if arguments.again:
+        if arguments.file or arguments.action:
+            raise SpecError("propose", "--again takes neither an action nor a file", "Ask for one of them")
+        request = request_of(client.proposal(arguments.again))
+        return msgspec.structs.replace(
+            request,
+            reason=arguments.reason or request.reason,
+            start="asked" if arguments.when_asked else request.start,
+        )
     if arguments.file and arguments.action:
         raise SpecError("propose", "takes an action or a file, not both", "Put the action into the file")
     if arguments.file:
@@ -166,6 +176,8 @@ def show(arguments: argparse.Namespace) -> None:
         me = client.whoami()
         fresh = _fresh(client, proposal)
     write_lines(show_lines(proposal, me.now_ms, me.subject, fresh))
+    if proposal.state != "awaiting":
+        write_lines(["", what_next(proposal)])
 
 
 def show_lines(proposal: Proposal, now_ms: int, me: str, fresh: Fresh | None) -> list[str]:
@@ -241,8 +253,12 @@ def break_glass(arguments: argparse.Namespace) -> int:
 
 
 def _shown(arguments: argparse.Namespace, client: Client) -> Proposal:
-    """The proposal, after showing it beside what is the command's output."""
+    """The proposal, after showing it beside what is the command's output. Raises RefusedError where nothing is to be
+    decided any more."""
     proposal = client.proposal(arguments.id)
+    if proposal.state != "awaiting":
+        note = f": {printable(proposal.note)}" if proposal.note else ""
+        raise RefusedError(f"{proposal.id} is {state_word(proposal.state)}{note}", what_next(proposal))
     me = client.whoami()
     _say(show_lines(proposal, me.now_ms, me.subject, None))
     _say([""])

@@ -263,7 +263,13 @@ class RemoteClient:
         self._change("/v1/close-review", nothing, {"review": review, "comment": comment})
 
     def whoami(self, proved: bool = False) -> Caller:
-        headers = self._in_whose_name("/v1/whoami", b"", "GET") if proved else {}
+        if proved:
+            return self._known(self._in_whose_name("/v1/whoami", b"", "GET"))
+        known = self._known({})
+        person = self._identity.person if self._identity is not None else ""
+        return msgspec.structs.replace(known, subject=person) if person else known
+
+    def _known(self, headers: dict[str, str]) -> Caller:
         known = self._read("GET", "/v1/whoami", Caller, headers=headers)
         return msgspec.structs.replace(known, asked_ns=time.monotonic_ns())
 
@@ -358,7 +364,7 @@ class RemoteClient:
         if self._identity is None or not self._identity.person or path.startswith("/v1/agents/"):
             return {}
         if self._caller is None:
-            self._caller = self.whoami()
+            self._caller = self._known({})
         return self._identity.headers(self._caller, method, path, content)
 
     def _last(self, method: str, path: str, kind: type[T], **request: Any) -> T:

@@ -30,7 +30,7 @@ from engine.errors import NotFoundError, SpecError
 from engine.query import COLUMNS, DEFAULT_COLUMNS, Kind, Page, Query, Term
 
 if TYPE_CHECKING:
-    from console.client import Client
+    from console.client import Client, Health
     from engine.query import NodeDetail
 
 WHY = (
@@ -50,10 +50,21 @@ def overview(arguments: argparse.Namespace) -> None:
         write_json(view)
         return
     write_lines(overview_lines(view))
+    write_lines(pending_lines(health))
     if health.approval == "solo":
         write_lines(["approval  solo: one person approves everything, no two-person rule holds"])
     if health.audit_error:
         write_lines([f"audit     {printable(health.audit_error)}"])
+
+
+def pending_lines(health: Health) -> list[str]:
+    """What waits for people; nothing where nothing does."""
+    lines = []
+    if health.awaiting:
+        lines.append(f"votes     {_counted(health.awaiting, 'proposal')} waiting for votes: muster proposals")
+    if health.stuck:
+        lines.append(f"stuck     {_counted(health.stuck, 'plan')} begun and not done: muster proposals")
+    return lines
 
 
 def get(arguments: argparse.Namespace) -> None:
@@ -106,6 +117,10 @@ def which_engine(arguments: argparse.Namespace) -> list[str]:
     """The flags that named the engine of this command, for another command that shall reach the same."""
     named = ((f"--{flag}", getattr(arguments, flag)) for flag in ("cell", "connect"))
     return [word for flag, value in named if value for word in (flag, value)]
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def _get_one(arguments: argparse.Namespace) -> None:

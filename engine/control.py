@@ -616,6 +616,12 @@ class Engine:
         other.go_on_from(self)
         return other
 
+    def forget(self) -> None:
+        """Free at once the memory of a fork that is of no more use: its parts know each other, so it would stay until
+        somebody looks for such rings. Nothing can be asked of it any more."""
+        self.close()
+        self.__dict__.clear()
+
     def go_on_from(self, origin: Engine) -> None:
         """Take over the clock of an engine whose state this one has."""
         self._clock_ms = origin._clock_ms

@@ -389,10 +389,13 @@ SOURCES: dict[Kind, Callable[[State, Explainer, int], Source]] = {
 def free_gpu(state: State) -> Numbers:
     """Free milli-GPU of every node."""
     capacity = state.capacity
-    sums = np.concatenate(([0], np.cumsum(view(capacity.device_free), dtype=np.int64)))
     base = view(capacity.device_base)
-    ends = np.append(base[1:], len(capacity.device_free))
-    return np.asarray(sums[ends] - sums[base])
+    free = np.zeros(len(base), np.int64)
+    # What `reduceat` adds up ends where the next part begins, so nodes without devices are left out.
+    has = np.diff(base, append=len(capacity.device_free)) > 0
+    if has.any():
+        free[has] = np.add.reduceat(view(capacity.device_free), base[has], dtype=np.int64)
+    return free
 
 
 # -- filter and sort -----------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ work, a negative number for those of a class that kept as much; 0 for all where 
 served. The tenant counts only in queues that are fair to tenants; -1 elsewhere. It is STOPPED for work that no budget
 lets start."""
 STOPPED = -2
+Column = np.ndarray[Any, np.dtype[Any]]
 
 
 class Group:
@@ -135,6 +136,19 @@ class Pending:
         if group is None:
             group = self.groups[key] = Group()
         group.add(row)
+
+    def fill(self, rows: Column, priorities: Column, queues: Column, kinds: Column, tenants: Column) -> None:
+        """`add` of every row, in ascending order, where nothing waits yet."""
+        keys = np.stack([priorities, queues, kinds if self.by_class else np.zeros_like(kinds), tenants])
+        order = np.lexsort(keys)
+        rows, keys = rows[order], keys[:, order]
+        starts = np.flatnonzero(np.any(np.diff(keys, prepend=keys[:, :1] - 1), axis=0))
+        ends = np.append(starts[1:], len(rows))
+        # In the order of their first rows, as if they had been added one by one.
+        for i in np.argsort(rows[starts], kind="stable").tolist():
+            priority, queue, kind, tenant = keys[:, starts[i]].tolist()
+            group = self._groups[priority, queue, kind, tenant] = Group()
+            group.rows = rows[starts[i] : ends[i]].tolist()
 
     def discard(self, key: Key, row: int) -> None:
         group = self.groups[key]

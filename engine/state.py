@@ -132,9 +132,18 @@ class State(Table):
 
     def rebuild_pending(self) -> None:
         self.pending = Pending(by_class=self.policy != "fcfs")
-        for row, state in enumerate(self.workloads.state):
-            if state == WorkloadState.QUEUED:
+        w = self.workloads
+        rows = np.flatnonzero(view(w.state) == WorkloadState.QUEUED) if w.ids else np.zeros(0, np.int64)
+        if self.budgets.specs:
+            for row in rows.tolist():
                 self.pending.add(self.pending_key(row), row)
+        elif len(rows):
+            # As `pending_key` has them, all at once.
+            queues, kinds, kept = view(w.queue)[rows], view(w.cls)[rows].astype(np.int64), view(w.kept)[rows]
+            fair = np.array([spec.order == "fair" for spec in self.queues.specs])[queues]
+            kinds = np.where(kept != 0, -1 - (kept << 32 | kinds), kinds)
+            tenants = np.where(fair, view(w.tenant)[rows], NONE)
+            self.pending.fill(rows, view(w.priority)[rows], queues, kinds, tenants)
 
     # -- whole-state operations -------------------------------------------------------------------------------------
 

@@ -309,3 +309,39 @@ def in_states(connection: Connection, states: Sequence[str], limit: int = 1000) 
     """Newest first."""
     query = select(PROPOSAL).where(PROPOSAL.c.state.in_(list(states))).order_by(PROPOSAL.c.number.desc()).limit(limit)
     return [Row(**row) for row in connection.execute(query).mappings()]
+
+
+def count(connection: Connection, states: Sequence[str]) -> int:
+    where = PROPOSAL.c.state.in_(list(states))
+    return connection.execute(select(func.count()).select_from(PROPOSAL).where(where)).scalar_one()
+
+
+def effect_key(row: Row, number: int) -> str:
+    """The key under which a step's effect is kept."""
+    return f"{row.digest}:{row.revision}:{number}"
+
+
+def back_key(row: Row, number: int, part: int) -> str:
+    """The key under which the effect of one act of a step's way back is kept."""
+    return f"{effect_key(row, number)}:back:{part}"
+
+
+def has_effect(connection: Connection, key: str) -> bool:
+    return connection.execute(select(EFFECT.c.key).where(EFFECT.c.key == key)).first() is not None
+
+
+def refuse_second(connection: Connection, key: str, row: Row) -> None:
+    """Raises RefusedError when the effect was had already. The key is unique in the database too: this only says it in
+    words."""
+    if has_effect(connection, key):
+        raise RefusedError(f"this step of {row.id} was done already", "Look at the proposal again")
+
+
+def say(
+    connection: Connection, audit: Audit, row: Row, type_: str, actor: Actor, data: Mapping[str, Any], *, step: str = ""
+) -> None:
+    """One record about a proposal, besides that of its edges."""
+    audit.append(
+        connection, type_, actor, proposal=row.id, revision=row.revision, step=step, plan_digest=row.digest,
+        policy_digest=row.policy, data=data,
+    )  # fmt: skip

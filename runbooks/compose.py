@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -18,7 +19,6 @@ from runbooks.plan import TIERS, Blast, Limits, Request, Simulated, Step, StepRe
 
 if TYPE_CHECKING:
     from engine.control import Engine
-    from engine.query import Overview
 
 MAX_STEPS = 32
 MAX_CHECKS = 16
@@ -47,34 +47,33 @@ def compose(engine: Engine, request: Request) -> Composed:
     target that an action does not apply to, the checks that do not hold, and the limits of the request that it exceeds.
     """
     check_request(request)
-    trial = simulation.Trial(engine)
-    overview = engine.overview(brief=True)
     steps: list[Step] = []
     lines: list[str] = []
     why: list[str] = []
     names: set[str] = set()
-    for i, asked in enumerate(request.steps):
-        source, seen = (engine, overview) if i == 0 else (trial.fork, trial.after)
-        step, told, raised = resolve(source, seen, asked, i)
-        if step.id in names:
-            raise SpecError(f"steps[{i}].id", f"'{step.id}' is there twice", "Give each step its own id")
-        names.add(step.id)
-        steps.append(step)
-        lines += told if len(request.steps) == 1 else [f"{step.id}: {line}" for line in told]
-        why += raised
-        trial.do(catalog.find(step.act.action), step.act, [*step.shown, *step.stops])
-    effects = trial.effects()
+    with contextlib.closing(simulation.Trial(engine)) as trial:
+        for i, asked in enumerate(request.steps):
+            source = engine if i == 0 else trial.fork
+            step, told, raised = resolve(source, asked, i)
+            if step.id in names:
+                raise SpecError(f"steps[{i}].id", f"'{step.id}' is there twice", "Give each step its own id")
+            names.add(step.id)
+            steps.append(step)
+            lines += told if len(request.steps) == 1 else [f"{step.id}: {line}" for line in told]
+            why += raised
+            trial.do(catalog.find(step.act.action), step.act, [*step.shown, *step.stops])
+        effects, dearer_microusd_hour = trial.effects(), trial.dearer_microusd_hour()
     whole = blast.total(tuple(step.blast for step in steps))
     whole = msgspec.structs.replace(
-        whole, cost_microusd_hour=max(whole.cost_microusd_hour, trial.dearer_microusd_hour())
+        whole, cost_microusd_hour=max(whole.cost_microusd_hour, dearer_microusd_hour)
     )
     refuse_beyond(request.limits, whole)
-    tier, raised_whole = tier_of_all(steps, whole, overview)
+    tier, raised_whole = tier_of_all(steps, whole, engine)
     return Composed(
         steps=tuple(steps),
         tier=tier,
         blast=whole,
-        simulated=Simulated(version=overview.version, at_ms=overview.now_ms, effects=effects),
+        simulated=Simulated(version=engine.version, at_ms=engine.now_ms, effects=effects),
         words=Words(
             title=title_of(steps),
             steps=tuple(lines),
@@ -127,10 +126,8 @@ def check_check(check: Check, where: str) -> None:
         raise SpecError(where, f"is {says_nothing}", "Ask something that may be otherwise")
 
 
-def resolve(
-    source: Engine, overview: Overview, asked: StepRequest, number: int
-) -> tuple[Step, list[str], list[str]]:
-    """One step as the cell is: the step, how it reads, and what raised its tier. `overview` is of `source`."""
+def resolve(source: Engine, asked: StepRequest, number: int) -> tuple[Step, list[str], list[str]]:
+    """One step as the cell is: the step, how it reads, and what raised its tier."""
     row = catalog.find(asked.act.action)
     ids = readings.members(source, row, readings.checked_targets(row, asked.act.targets))
     act = msgspec.structs.replace(asked.act, targets=ids)
@@ -147,7 +144,7 @@ def resolve(
             raise SpecError(f"steps[{number}].rollback", wrong, "Leave it out, or give the inverse of the step")
         rollback = asked.rollback
     stops = tuple(work.values())
-    tier, why = catalog.tier_and_why(row, act, shown, readings.pool_nodes(overview), readings.bound(overview))
+    tier, why = catalog.tier_and_why(row, act, shown, readings.pool_nodes(source), readings.bound(source))
     step = Step(
         id=asked.id or str(number + 1),
         act=act,
@@ -192,18 +189,18 @@ def refuse_beyond(limits: Limits, planned: Blast) -> None:
         raise RefusedError(f"its steps together exceed its own limits: {', '.join(found)}", "Take out some targets")
 
 
-def tier_of_all(steps: Sequence[Step], whole: Blast, overview: Overview) -> tuple[Tier, tuple[str, ...]]:
+def tier_of_all(steps: Sequence[Step], whole: Blast, engine: Engine) -> tuple[Tier, tuple[str, ...]]:
     """The highest tier of the steps, and one more where only their sum takes a large share of a pool, or stops a large
     share of the work: many small steps are not milder than one large."""
     highest = max(step.tier for step in steps)
-    pools = readings.pool_nodes(overview)
+    pools = readings.pool_nodes(engine)
     found: list[str] = []
     for pool, count in whole.nodes:
         large = count > 1 and count * 1000 > catalog.LARGE_SHARE_PERMILLE * pools.get(pool, 0)
         alone = any(dict(step.blast.nodes).get(pool, 0) == count for step in steps)
         if large and not alone:
             found.append(f"its steps together take {count:,} of {pools.get(pool, 0):,} nodes of {pool}")
-    running = readings.bound(overview)
+    running = readings.bound(engine)
     large = whole.workloads > risk.MANY and whole.workloads * 1000 > catalog.LARGE_SHARE_PERMILLE * running
     if large and all(step.blast.workloads < whole.workloads for step in steps):
         found.append(f"its steps together stop {whole.workloads:,} of {running:,} workloads")

@@ -1,5 +1,6 @@
 """The executor: the only code that carries out plans. It claims what is approved, looks again before every step, does
-it in one transaction with its record, reads back what became of it, and takes it back where that is asked for.
+it in one transaction with its record, reads back what became of it, and takes it back where that is asked for
+(`runbooks.way_back`).
 
 Exactly once: a step's effect has a key, unique in the database, and is written in the transaction that journals what
 the engine did. A process that is killed has done the step with its record, or neither. What it was in the midst of is
@@ -17,27 +18,24 @@ from sqlalchemy import Connection, insert, select
 from engine.errors import JournalError, MusterError, NotFoundError, RefusedError
 from engine.events import AuditEntry
 from runbooks import books, canary, catalog, life, policy, readings, wording
-from runbooks.amounts import listed, span, utc
-from runbooks.approvals import why_not_usable
+from runbooks.amounts import utc
 from runbooks.audit import Audit
 from runbooks.books import CONFIRMATION, EFFECT, REVIEW, Row
 from runbooks.checks import Verdict, evaluate
-from runbooks.compose import scope_of, tier_of_all
+from runbooks.compose import scope_of
 from runbooks.identity import SYSTEM, Actor
 from runbooks.outbox import Outbox
-from runbooks.plan import Act, Difference, Outcome, Plan, Step, StepStanding, Target
+from runbooks.plan import Act, Difference, Outcome, Plan, Step, StepStanding
 from runbooks.policies import Policies
+from runbooks.revalidation import what_differs, why_not_now
 from runbooks.standing import Standing
+from runbooks.way_back import WayBack
 
 if TYPE_CHECKING:
     from engine.control import Engine
 
 RESUME_WITHIN_MS = 120_000
 """After a crash: how old a mild plan may be to go on by itself."""
-GO_ON_WITHIN_MS = 24 * 3_600_000
-"""How long after it began what was paused may go on: votes are not for ever."""
-ROLLBACK_WITHIN_MS = 24 * 3_600_000
-"""How long after it was executed the way back that was approved with a plan may be taken."""
 
 
 class Executor:
@@ -58,6 +56,7 @@ class Executor:
         self._standing = standing
         self._outbox = outbox
         self._now = now
+        self._way_back = WayBack(engine, audit, policies, outbox, now, self._act)
 
     # -- from approved to done ----------------------------------------------------------------------------------------
 
@@ -72,7 +71,7 @@ class Executor:
     def _claim(self, actor: Actor, row: Row, plan: Plan) -> Row:
         """From approved to executing, if everything that was approved still holds. Who is second finds it claimed."""
         now_ms = self._now()
-        differences = self._differences(row, plan, 0)
+        differences = what_differs(self._engine, row, plan, 0)
         if differences:
             raise self._stale(actor, row, differences, now_ms)
 
@@ -81,14 +80,14 @@ class Executor:
                 books.move(connection, self._audit, row, "expired", SYSTEM, now_ms)
                 return RefusedError(f"{row.id} expired at {utc(row.expires_ms)}", "Propose it again")
             if not row.breakglass and self._standing.tally(connection, row, plan).missing:
-                self._say(connection, row, actor, "exec.refused", {"why": "votes no longer count"})
+                books.say(connection, self._audit, row, "exec.refused", actor, {"why": "votes no longer count"})
                 books.move(connection, self._audit, row, "fell_short", SYSTEM, now_ms, expires_ms=plan.expires_ms)
                 return RefusedError(
                     f"{row.id} lacks a vote: one that was given no longer counts", "muster show says which and why"
                 )
-            why_not = self._why_not_now(connection, row, plan, now_ms)
+            why_not = why_not_now(connection, self._policies, self._standing, row, plan, now_ms)
             if why_not is not None:
-                self._say(connection, row, actor, "exec.refused", {"why": why_not.problem[:500]})
+                books.say(connection, self._audit, row, "exec.refused", actor, {"why": why_not.problem[:500]})
                 return why_not
             return books.move(connection, self._audit, row, "claimed", actor, now_ms, executed_ms=now_ms, cursor=0)
 
@@ -96,6 +95,19 @@ class Executor:
         if isinstance(claimed, RefusedError):
             raise claimed
         return claimed
+
+    def _stale(self, actor: Actor, row: Row, differences: tuple[Difference, ...], now_ms: int) -> RefusedError:
+        """Record it, and give what to raise."""
+        told_all = "; ".join(difference.text for difference in differences)
+        self._engine.record(
+            lambda connection: books.move(
+                connection, self._audit, row, "staled", actor, now_ms, data={"why": told_all[:2000]},
+                note=told_all, stale=msgspec.json.encode(differences),
+            )
+        )  # fmt: skip
+        return RefusedError(
+            f"{row.id} is stale, nothing was done: {told_all}", "Propose it again to see what it would do now"
+        )
 
     def _go_on(self, actor: Actor, row: Row, plan: Plan, *, looked: bool = False) -> Outcome:
         """Do one step after the other, as far as that goes now. `looked`: everything was looked at just now."""
@@ -114,7 +126,7 @@ class Executor:
         """Before a step that was not claimed just now: freezes, roles, limits, targets and preconditions once more. The
         row, paused, where something is in the way."""
         now_ms = self._now()
-        differences = self._differences(row, plan, row.cursor)
+        differences = what_differs(self._engine, row, plan, row.cursor)
 
         def write(connection: Connection) -> Row | None:
             why = ""
@@ -122,7 +134,7 @@ class Executor:
                 why = "; ".join(difference.text for difference in differences)
             elif not row.breakglass and self._standing.tally(connection, row, plan).missing:
                 why = "a vote that was given no longer counts"
-            elif (refused := self._why_not_now(connection, row, plan, now_ms)) is not None:
+            elif (refused := why_not_now(connection, self._policies, self._standing, row, plan, now_ms)) is not None:
                 why = refused.problem
             if not why:
                 return None
@@ -155,13 +167,13 @@ class Executor:
             moved.append(self._write_effect(connection, actor, row, plan, number, changed, now_ms))
 
         try:
-            self._act(actor, row, step.act, f"{row.digest}:{row.revision}:{number}", now_ms, beside)
+            self._act(actor, row, step.act, books.effect_key(row, number), now_ms, beside)
         except JournalError:
             raise
         except MusterError as error:
             failed = self._fail(row, step, error)
             if failed.state == "rolling_back":
-                self._undo(SYSTEM, failed, plan)
+                self._way_back.take(SYSTEM, failed, plan)
             raise
         return moved[-1]
 
@@ -201,8 +213,8 @@ class Executor:
         """Everything that is recorded of a step that is being done."""
         step = plan.steps[number]
         version = self._engine.version
-        key = f"{row.digest}:{row.revision}:{number}"
-        refuse_second(connection, key, row)
+        key = books.effect_key(row, number)
+        books.refuse_second(connection, key, row)
         connection.execute(
             insert(EFFECT).values(
                 key=key, number=row.number, revision=row.revision, step=number, back=False, action=step.act.action,
@@ -214,8 +226,8 @@ class Executor:
             id=step.id, state="done", at_ms=now_ms, version=version, cell_ms=self._engine.now_ms, changed=changed
         )
         books.set_standing(connection, row, number, standing)
-        self._say(
-            connection, row, actor, "exec.effect",
+        books.say(
+            connection, self._audit, row, "exec.effect", actor,
             {"key": key, "action": step.act.action, "targets": list(step.act.targets)[:100], "version": version},
             step=step.id,
         )  # fmt: skip
@@ -252,7 +264,7 @@ class Executor:
                 note=f"step {step.id}: {error.problem}",
             )  # fmt: skip
             if step.on_fail == "rollback" and row.cursor > 0:
-                return self._begin_back(connection, SYSTEM, failed, f"step {step.id} was refused", now_ms)
+                return self._way_back.begin(connection, SYSTEM, failed, f"step {step.id} was refused", now_ms)
             return failed
 
         return self._engine.record(write)
@@ -286,7 +298,7 @@ class Executor:
             if verdict == "inconclusive":
                 return row
             data = {"step": step.id, "found": [line[:200] for line in lines][:20]}
-            self._say(connection, row, actor, "exec.verify", {"verdict": verdict, **data}, step=step.id)
+            books.say(connection, self._audit, row, "exec.verify", actor, {"verdict": verdict, **data}, step=step.id)
             if verdict == "success":
                 event: life.Event = "verified" if last else "continued"
                 return books.move(connection, self._audit, row, event, SYSTEM, now_ms, data={"step": step.id})
@@ -294,11 +306,11 @@ class Executor:
             note = f"step {step.id} could not be verified: {'; '.join(lines)}"
             failed = books.move(connection, self._audit, row, event, SYSTEM, now_ms, data=data, note=note)
             if step.on_fail == "rollback":
-                return self._begin_back(connection, SYSTEM, failed, f"step {step.id} could not be verified", now_ms)
+                return self._way_back.begin(connection, SYSTEM, failed, f"step {step.id} could not be verified", now_ms)
             return failed
 
         row = self._engine.record(write)
-        return self._undo(SYSTEM, row, plan) if row.state == "rolling_back" else row
+        return self._way_back.take(SYSTEM, row, plan) if row.state == "rolling_back" else row
 
     def _read_back(self, row: Row, step: Step, now_ms: int) -> tuple[Verdict, tuple[str, ...]]:
         """The verdict on a step that is done, and what was read."""
@@ -375,8 +387,8 @@ class Executor:
 
         def write(connection: Connection) -> Row:
             if accept and row.cursor > 0:
-                self._say(
-                    connection, row, actor, "exec.accepted", {"step": plan.steps[row.cursor - 1].id},
+                books.say(
+                    connection, self._audit, row, "exec.accepted", actor, {"step": plan.steps[row.cursor - 1].id},
                     step=plan.steps[row.cursor - 1].id,
                 )  # fmt: skip
             resumed = books.move(connection, self._audit, row, "resumed", actor, now_ms, note="", stale=b"[]")
@@ -399,7 +411,15 @@ class Executor:
         def write(connection: Connection) -> str:
             why_not = self._why_no_word(connection, actor, plan, step, now_ms)
             if why_not:
-                self._say(connection, row, actor, "command.refused", {"deed": "confirm", "why": why_not}, step=step.id)
+                books.say(
+                    connection,
+                    self._audit,
+                    row,
+                    "command.refused",
+                    actor,
+                    {"deed": "confirm", "why": why_not},
+                    step=step.id,
+                )
                 return why_not
             if not self._confirmed(connection, row, row.cursor):
                 connection.execute(
@@ -407,7 +427,7 @@ class Executor:
                         number=row.number, revision=row.revision, step=row.cursor, subject=actor.subject, at_ms=now_ms
                     )
                 )
-                self._say(connection, row, actor, "exec.confirmed", {}, step=step.id)
+                books.say(connection, self._audit, row, "exec.confirmed", actor, {}, step=step.id)
             return ""
 
         why_not = self._engine.record(write)
@@ -440,146 +460,17 @@ class Executor:
         )
         return connection.execute(select(CONFIRMATION.c.subject).where(where)).first() is not None
 
-    # -- the way back -------------------------------------------------------------------------------------------------
-
     def roll_back(self, actor: Actor, proposal_id: str, reason: str) -> Outcome:
         """Take back what was done, the last step first. Raises RefusedError where nothing of it can be."""
         readings.check_text(reason, "reason", readings.MAX_COMMENT)
         row, plan = self._read(proposal_id)
         life.after(row.state, "taken_back", row.id)
-        if row.executed_ms + ROLLBACK_WITHIN_MS < self._now():
-            raise RefusedError(
-                f"{row.id} was executed at {utc(row.executed_ms)}: too long ago to take the way back approved with it",
-                "Propose what shall be done now",
-            )
-        done = [number for number in range(len(plan.steps)) if self._done(row, number)]
-        if not done:
-            raise RefusedError(f"nothing of {row.id} was done", "There is nothing to take back")
-        if not any(plan.steps[number].rollback for number in done):
-            raise RefusedError(f"{row.id} cannot be taken back", "Its actions have no inverse; see muster show")
-        for number in reversed(done):
-            for part, act in enumerate(plan.steps[number].rollback):
-                if not self._has_effect(f"{row.digest}:{row.revision}:{number}:back:{part}"):
-                    self._as_needed(plan, plan.steps[number], act)
+        self._way_back.check(row, plan)
         now_ms = self._now()
-        row = self._engine.record(lambda connection: self._begin_back(connection, actor, row, reason, now_ms))
-        row = self._undo(actor, row, plan)
+        row = self._engine.record(lambda connection: self._way_back.begin(connection, actor, row, reason, now_ms))
+        row = self._way_back.take(actor, row, plan)
         self._audit.after(at_once=True)
         return self._outcome(row, plan)
-
-    def _begin_back(self, connection: Connection, actor: Actor, row: Row, reason: str, now_ms: int) -> Row:
-        sealed = (self._audit.seal(connection, reason),) if reason else ()
-        return books.move(connection, self._audit, row, "taken_back", actor, now_ms, private=sealed, note="")
-
-    def _undo(self, actor: Actor, row: Row, plan: Plan) -> Row:
-        """Every inverse of every step that was done and is not taken back yet."""
-        now_ms = self._now()
-        kept: list[str] = []
-        for number in reversed(range(len(plan.steps))):
-            step = plan.steps[number]
-            if not self._done(row, number):
-                continue
-            if not step.rollback:
-                kept.append(step.id)
-                continue
-            for part, act in enumerate(step.rollback):
-                try:
-                    self._undo_one(actor, row, plan, number, part, act)
-                except JournalError:
-                    raise
-                except MusterError as error:
-                    return self._undo_failed(actor, row, step, error)
-        note = f"step {', '.join(kept)} cannot be taken back" if kept else ""
-        return self._engine.record(
-            lambda connection: books.move(
-                connection, self._audit, row, "rolled_back", actor, now_ms, data={"kept": kept}, note=note
-            )
-        )
-
-    def _undo_one(self, actor: Actor, row: Row, plan: Plan, number: int, part: int, act: Act) -> None:
-        """One inverse act, once. What is as it was already needs nothing."""
-        now_ms = self._now()
-        step = plan.steps[number]
-        key = f"{row.digest}:{row.revision}:{number}:back:{part}"
-        if self._has_effect(key):
-            return
-        act, nothing = self._as_needed(plan, step, act)
-
-        def beside(connection: Connection) -> None:
-            refuse_second(connection, key, row)
-            version = self._engine.version
-            connection.execute(
-                insert(EFFECT).values(
-                    key=key, number=row.number, revision=row.revision, step=number, back=True, action=act.action,
-                    at_ms=now_ms, version=version, changed=msgspec.json.encode(act.targets),
-                )
-            )  # fmt: skip
-            standing = books.standing(connection, row)[number]
-            books.set_standing(connection, row, number, msgspec.structs.replace(standing, state="rolled_back"))
-            self._say(
-                connection, row, actor, "exec.effect" if not nothing else "exec.needless",
-                {"key": key, "action": act.action, "targets": list(act.targets)[:100], "version": version},
-                step=step.id,
-            )  # fmt: skip
-
-        if nothing:
-            self._engine.record(beside)
-        else:
-            self._act(actor, row, act, key, now_ms, beside)
-
-    def _as_needed(self, plan: Plan, step: Step, act: Act) -> tuple[Act, bool]:
-        """An act of the way back without what has gone, or is as it was; and whether nothing is left of it. Raises
-        RefusedError where it would disrupt more than was voted on: it was mild when it was shown, and work has come to
-        where it leads since."""
-        action = catalog.find(act.action)
-        targets = self._still_there(action, act)
-        left = tuple(target for target in targets if not catalog.needless(act, target))
-        if action.kind in ("workload", "node", "queue", "reservation", "budget") and not left:
-            return act, True
-        if action.kind in ("workload", "node"):
-            readings.refuse_inapplicable(action, left)
-            act = msgspec.structs.replace(act, targets=tuple(target.id for target in left))
-            targets = left
-        overview = self._engine.overview(brief=True)
-        tier, why = catalog.tier_and_why(action, act, targets, readings.pool_nodes(overview), readings.bound(overview))
-        stops = (*targets, *readings.read_work(self._engine, action, targets).values())
-        if tier > plan.tier and any(catalog.loses_work(action, target) for target in stops):
-            told = f": {'; '.join(why)}" if why else ""
-            raise RefusedError(
-                f"{act.action} {listed(act.targets)}, the way back of step {step.id}, is {tier} now, and the plan was "
-                f"approved as {plan.tier}{told}",
-                f"Propose it for itself: {act.action}",
-            )
-        return act, False
-
-    def _still_there(self, action: catalog.Action, act: Act) -> tuple[Target, ...]:
-        """The targets that exist: what has gone meanwhile needs no way back."""
-        try:
-            return readings.read(self._engine, action, act)
-        except NotFoundError:
-            found: list[Target] = []
-            for id_ in act.targets:
-                try:
-                    found += readings.read(self._engine, action, msgspec.structs.replace(act, targets=(id_,)))
-                except NotFoundError:
-                    continue
-            return tuple(found)
-
-    def _undo_failed(self, actor: Actor, row: Row, step: Step, error: MusterError) -> Row:
-        now_ms = self._now()
-
-        def write(connection: Connection) -> Row:
-            for channel, _ in self._policies.current(connection).channels:
-                self._outbox.put(
-                    connection, f"{row.digest}:{row.serial}:rollback_failed:{channel}", row.number, channel,
-                    f"{row.id} could not be rolled back: step {step.id}: {error.problem}"[:500], now_ms,
-                )  # fmt: skip
-            return books.move(
-                connection, self._audit, row, "rollback_failed", actor, now_ms,
-                data={"step": step.id, "why": error.problem[:500]}, note=f"step {step.id}: {error.problem}",
-            )  # fmt: skip
-
-        return self._engine.record(write)
 
     # -- after a crash ------------------------------------------------------------------------------------------------
 
@@ -601,7 +492,7 @@ class Executor:
         plan = self._read(row.id)[1]
         goes_on = row.tier <= "T1" and self._now() - row.since_ms < RESUME_WITHIN_MS
         if row.state == "rolling_back":
-            self._undo(SYSTEM, row, plan)
+            self._way_back.take(SYSTEM, row, plan)
         elif row.state == "executing" and goes_on:
             self._go_on(SYSTEM, row, plan)
         elif row.state == "executing" or (not goes_on and row.cursor < len(plan.steps)):
@@ -615,85 +506,6 @@ class Executor:
             lambda connection: books.move(connection, self._audit, row, "paused", SYSTEM, now_ms, note=note)
         )
 
-    # -- looking again ------------------------------------------------------------------------------------------------
-
-    def _differences(self, row: Row, plan: Plan, number: int) -> tuple[Difference, ...]:
-        """How the targets of a step differ from what was shown, in what it depends on; its preconditions that no longer
-        hold; its tier, if that has risen."""
-        step = plan.steps[number]
-        action = catalog.find(step.act.action)
-        try:
-            now = readings.read(self._engine, action, step.act)
-        except (NotFoundError, RefusedError) as gone:
-            return (Difference(what=f"step {step.id}", shown="possible", now="not possible", text=gone.problem),)
-        found = [
-            difference
-            for old, new in zip(step.shown, now, strict=True)
-            if (difference := readings.difference(action, old, new)) is not None
-        ]
-        overview = self._engine.overview(brief=True)
-        tier, why = catalog.tier_and_why(action, step.act, now, readings.pool_nodes(overview), readings.bound(overview))
-        if tier > step.tier:
-            text = f"it was {step.tier} and is {tier} now: {'; '.join(why)}"
-            found.append(Difference(what=f"tier of step {step.id}", shown=step.tier, now=tier, text=text))
-        whole, why_whole = tier_of_all(plan.steps, plan.blast, overview)
-        if whole > plan.tier:
-            text = f"the plan was {plan.tier} and is {whole} now: {'; '.join(why_whole)}"
-            found.append(Difference(what=f"tier of {row.id}", shown=plan.tier, now=whole, text=text))
-        for check in step.pre:
-            finding = evaluate(self._engine, check)
-            if finding.verdict != "success":
-                found.append(
-                    Difference(what=f"precondition of {step.id}", shown="held", now="fails", text=finding.found)
-                )
-        return tuple(found)
-
-    def _stale(self, actor: Actor, row: Row, differences: tuple[Difference, ...], now_ms: int) -> RefusedError:
-        """Record it, and give what to raise."""
-        told_all = "; ".join(difference.text for difference in differences)
-        self._engine.record(
-            lambda connection: books.move(
-                connection, self._audit, row, "staled", actor, now_ms, data={"why": told_all[:2000]},
-                note=told_all, stale=msgspec.json.encode(differences),
-            )
-        )  # fmt: skip
-        return RefusedError(
-            f"{row.id} is stale, nothing was done: {told_all}", "Propose it again to see what it would do now"
-        )
-
-    def _why_not_now(self, connection: Connection, row: Row, plan: Plan, now_ms: int) -> RefusedError | None:
-        """Freezes and limits, which pass: what they are in the way of stays approved, or paused."""
-        in_force = self._policies.current(connection)
-        by_hand, scope = self._policies.freezes(connection), scope_of(plan.steps)
-        window = policy.frozen(in_force, by_hand, now_ms, plan.tier, scope)
-        if not window and plan.policy_digest != in_force.digest():
-            window = policy.frozen(self._policies.get(connection, plan.policy_digest), (), now_ms, plan.tier, scope)
-        if window and not (row.breakglass and in_force.break_glass.through_freezes):
-            return RefusedError(
-                f"{row.id} is in the freeze '{window}'", "Execute it when that is over, or break the glass"
-            )
-        if row.executed_ms and now_ms > row.executed_ms + GO_ON_WITHIN_MS:
-            return RefusedError(
-                f"{row.id} began at {utc(row.executed_ms)}, and nobody has let it go on since",
-                "Roll it back, or propose what is left of it",
-            )
-        most_ms = plan.limits.duration_ms
-        if most_ms is not None and row.executed_ms and now_ms > row.executed_ms + most_ms:
-            return RefusedError(
-                f"{row.id} was to be done within {span(most_ms)} and began at {utc(row.executed_ms)}",
-                "Roll it back, or propose what is left of it",
-            )
-        if plan.runbook is not None:
-            unusable = why_not_usable(connection, self._policies, plan.runbook)
-            if unusable:
-                return RefusedError(f"{row.id} may not go on: {unusable}", "Propose it from what is approved now")
-        rules = self._standing.broken_rules(connection, row, plan, now_ms)
-        if rules:
-            return RefusedError(
-                f"{row.id} would exceed what may be done in an hour: {'; '.join(rules)}", "Execute it later"
-            )
-        return None
-
     # -- ground -------------------------------------------------------------------------------------------------------
 
     def _read(self, proposal_id: str) -> tuple[Row, Plan]:
@@ -704,23 +516,6 @@ class Executor:
             return row, books.plan_of(connection, row)[0]
 
         return self._engine.record(read)
-
-    def _done(self, row: Row, number: int) -> bool:
-        return self._has_effect(f"{row.digest}:{row.revision}:{number}")
-
-    def _has_effect(self, key: str) -> bool:
-        return self._engine.record(
-            lambda connection: connection.execute(select(EFFECT.c.key).where(EFFECT.c.key == key)).first() is not None
-        )
-
-    def _say(
-        self, connection: Connection, row: Row, actor: Actor, type_: str, data: dict[str, Any], *, step: str = ""
-    ) -> None:
-        """One record about a proposal, besides that of its edges."""
-        self._audit.append(
-            connection, type_, actor, proposal=row.id, revision=row.revision, step=step, plan_digest=row.digest,
-            policy_digest=row.policy, data=data,
-        )  # fmt: skip
 
     def _outcome(self, row: Row, plan: Plan) -> Outcome:
         kept = self._engine.record(lambda connection: books.standing(connection, row))
@@ -740,10 +535,3 @@ class Executor:
             state=row.state,
             waits_for=waits.get(row.state, ""),
         )
-
-
-def refuse_second(connection: Connection, key: str, row: Row) -> None:
-    """Raises RefusedError when the effect was had already. The key is unique in the database too: this only says it in
-    words."""
-    if connection.execute(select(EFFECT.c.key).where(EFFECT.c.key == key)).first() is not None:
-        raise RefusedError(f"this step of {row.id} was done already", "Look at the proposal again")

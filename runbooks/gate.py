@@ -1,10 +1,10 @@
 """The gate: the only way an action reaches the engine. Propose shows what would happen; votes make it allowed; the
 executor makes it so, once.
 
-A proposal is resolved to explicit ids, simulated on a fork and bound to the digest of its plan. Votes name that digest.
-Who may vote, how many must, and how much may be touched in an hour is the approval policy's; how proposals live is
-`runbooks.life`'s; what is done with an approved one is `runbooks.executor`'s. Nothing is simulated on, or written to,
-the live engine until then.
+A proposal is resolved to explicit ids, simulated on a fork and bound to the digest of its plan. Votes name that digest
+(`runbooks.voting`). Who may vote, how many must, and how much may be touched in an hour is the approval policy's; how
+proposals live is `runbooks.life`'s; what is done with an approved one is `runbooks.executor`'s. Nothing is simulated
+on, or written to, the live engine until then.
 
 One thread at a time, like the engine. Everything is kept in the journal's database: a restart forgets nothing.
 """
@@ -13,17 +13,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, get_args
 
 import msgspec
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, func, insert, select
 
 from engine.errors import JournalError, MusterError, RefusedError, SpecError
 from runbooks import books, life, policy, readings
-from runbooks.amounts import utc
 from runbooks.audit import Audit
-from runbooks.books import PROPOSAL, REVIEW, REVISION, VOTE, Row
+from runbooks.books import PROPOSAL, REVISION, Row
+from runbooks.breakglass import BreakGlass
 from runbooks.compose import Composed, compose, scope_of
 from runbooks.executor import Executor
 from runbooks.freezes import Freeze, holds
@@ -31,8 +31,9 @@ from runbooks.identity import SYSTEM, Actor, Signed
 from runbooks.outbox import Outbox
 from runbooks.plan import Origin, Outcome, Party, Plan, Proposal, Request, Review, RunbookRef, Sealed, StepStanding
 from runbooks.policies import Policies
-from runbooks.policy import Policy, Vote
+from runbooks.policy import Policy, Verdict
 from runbooks.standing import Standing
+from runbooks.voting import Voting
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -46,9 +47,6 @@ CLOCK_TOLERANCE_MS = 1_000
 """A wall clock that falls back further than this expires what is open: it could otherwise revive a proposal."""
 LEAST_COMMENT = 10
 """Characters in which the review of a break-glass must say what was found."""
-GLASS_MS = 30 * 60_000
-"""How long after the glass was broken the plan may begin."""
-Verdict = Literal["approve", "reject", "abstain"]
 
 
 def wall_ms() -> int:
@@ -73,6 +71,8 @@ class Gate:
         self.policies = policies or Policies(engine, self.audit, clock)
         self.outbox = outbox or Outbox(engine, self.audit, clock)
         self._standing = Standing(engine, self.audit, self.policies)
+        self._voting = Voting(self.audit, self.policies, self._standing)
+        self._glass = BreakGlass(self.audit, self.policies, self._standing, self.outbox)
         self._executor = Executor(engine, self.audit, self.policies, self._standing, self.outbox, self._now)
         self._latest_ms = 0
         self._ready = False
@@ -280,128 +280,31 @@ class Gate:
             raise SpecError("verdict", f"is none of {', '.join(get_args(Verdict))}", "Give one of them")
         readings.check_text(comment, "comment", readings.MAX_COMMENT)
         row, refused = self._engine.record(
-            lambda connection: self._vote(connection, actor, proposal_id, digest, verdict, comment, signed, now_ms)
+            lambda connection: self._voting.take(
+                connection,
+                self._found(connection, proposal_id, now_ms),
+                actor,
+                digest,
+                verdict,
+                comment,
+                signed,
+                now_ms,
+            )
         )
         if refused is not None:
             raise refused
         self.audit.after(at_once=row.state == "approved")
         return self.proposal(proposal_id)
 
-    def _vote(
-        self,
-        connection: Connection,
-        actor: Actor,
-        proposal_id: str,
-        digest: str,
-        verdict: Verdict,
-        comment: str,
-        signed: Signed | None,
-        now_ms: int,
-    ) -> tuple[Row, RefusedError | None]:
-        """The proposal as it then is, and why the vote is refused. A refusal is recorded, so it is not raised here."""
-        row = self._expired(connection, books.found(connection, proposal_id), now_ms)
-        plan, _, _ = books.plan_of(connection, row)
-        why_not, actor = self._why_no_vote(connection, row, plan, actor, digest, verdict, comment, signed, now_ms)
-        if why_not is not None:
-            self.audit.append(
-                connection, "vote.refused", actor, proposal=row.id, revision=row.revision, plan_digest=row.digest,
-                policy_digest=row.policy, data={"verdict": verdict, "why": why_not.problem[:500]},
-            )  # fmt: skip
-            return row, why_not
-        sealed = self.audit.seal(connection, comment) if comment else None
-        mine = (VOTE.c.number == row.number) & (VOTE.c.revision == row.revision) & (VOTE.c.subject == actor.subject)
-        values = {
-            "number": row.number, "revision": row.revision, "digest": digest, "subject": actor.subject,
-            "account": actor.account, "key": actor.key, "verdict": verdict, "at_ms": now_ms,
-            "signed": msgspec.json.encode(signed) if signed else None,
-            "comment": msgspec.json.encode(sealed) if sealed else None,
-        }  # fmt: skip
-        if not connection.execute(update(VOTE).where(mine).values(**values)).rowcount:
-            connection.execute(insert(VOTE).values(**values))
-        self.audit.append(
-            connection, f"vote.{verdict}", actor, proposal=row.id, revision=row.revision, plan_digest=digest,
-            policy_digest=row.policy, data={"key": values["key"]}, private=(sealed,) if sealed else (),
-        )  # fmt: skip
-        if verdict == "reject":
-            return books.move(
-                connection, self.audit, row, "rejected", actor, now_ms, note=f"rejected by {actor.subject}"
-            ), None
-        if row.state == "awaiting" and not self._standing.tally(connection, row, plan).missing:
-            need = self._standing.need(connection, plan)
-            row = books.move(connection, self.audit, row, "approved", actor, now_ms, expires_ms=now_ms + need.window_ms)
-        return row, None
-
-    def _why_no_vote(
-        self,
-        connection: Connection,
-        row: Row,
-        plan: Plan,
-        actor: Actor,
-        digest: str,
-        verdict: Verdict,
-        comment: str,
-        signed: Signed | None,
-        now_ms: int,
-    ) -> tuple[RefusedError | None, Actor]:
-        """Why the vote does not count, and who it is by: a valid signature proves its subject."""
-        if row.state not in life.OPEN or (row.state == "approved" and verdict != "reject"):
-            return self._too_late(connection, row), actor
-        if digest != row.digest:
-            return RefusedError(
-                f"the digest given is not that of {row.id}", "Look at the proposal again and vote on what it shows"
-            ), actor
-        try:
-            actor = self.policies.proved(connection, actor, signed, "vote", row, verdict, now_ms)
-        except RefusedError as error:
-            return error, actor
-        in_force, scope = self.policies.current(connection), scope_of(plan.steps)
-        # By whatever name they come: one person has one vote.
-        actor = msgspec.structs.replace(actor, subject=policy.subject_of(in_force, actor.subject, actor.account))
-        need = self._standing.need(connection, plan)
-        vote = Vote(
-            subject=actor.subject, kind=actor.kind, account=actor.account, key=actor.key, verdict=verdict, at_ms=now_ms
-        )
-        if verdict == "abstain":
-            no_voter = policy.may(in_force, actor, "vote", plan.tier, scope, owner=self.policies.owner)
-            why_not = f"may not be given: {no_voter}" if no_voter else ""
-        else:
-            why_not = policy.why_not_counted(
-                in_force, vote, plan.author, plan.requester, need, scope, owner=self.policies.owner
-            )
-        remedy = f"muster show {row.id} says whose votes it needs"
-        if why_not:
-            return RefusedError(f"your vote on {row.id} does not count: it {why_not}", remedy), actor
-        if verdict == "approve" and need.reason and not comment.strip():
-            return RefusedError(f"{row.id} is {plan.tier}: a yes must say why", "Give a reason with the vote"), actor
-        before = self._standing.votes(connection, row)
-        again = any(kept.subject == actor.subject and kept.verdict == verdict for kept in before)
-        # One that did not count for a while and does again may be all that was missing: saying so again counts it.
-        if again and (verdict != "approve" or self._standing.tally(connection, row, plan).missing):
-            return RefusedError(f"{actor.subject} has voted so on {row.id} already", remedy), actor
-        return None, actor
-
-    def _too_late(self, connection: Connection, row: Row) -> RefusedError:
-        if row.executed_ms:
-            return RefusedError(
-                f"{row.id} was executed at {utc(row.executed_ms)}, approved by {self._approvers(connection, row)}",
-                "Propose it again if it is wanted once more",
-            )
-        if row.state == "expired":
-            return RefusedError(f"{row.id} expired at {utc(row.expires_ms)}", "Propose it again")
-        state = row.state.replace("_", " ")
-        why = f": {row.note}" if row.note else ""
-        return RefusedError(f"{row.id} is {state}{why}", life.WHAT_THEN.get(row.state, ""))
-
-    def _approvers(self, connection: Connection, row: Row) -> str:
-        votes = self._standing.votes(connection, row)
-        return ", ".join(vote.subject for vote in votes if vote.verdict == "approve") or "nobody"
-
     def approve(
         self, actor: Actor, proposal_id: str, digest: str, comment: str = "", signed: Signed | None = None
     ) -> Outcome:
         """Vote yes; and when that was the last vote needed, and the plan is to start then, carry it out and read back
         what it did. Errors as `vote` and `execute`."""
-        if not self._voted_already(actor, proposal_id, digest):
+        kept = self._engine.record(
+            lambda connection: self._voting.kept(connection, books.found(connection, proposal_id), actor, digest)
+        )
+        if not kept:
             self.vote(actor, proposal_id, digest, "approve", comment, signed)
         shown = self.proposal(proposal_id)
         if shown.state == "awaiting":
@@ -410,116 +313,22 @@ class Gate:
             return outcome_of(shown, "somebody to execute it")
         return self.execute(actor, proposal_id, by_vote=True)
 
-    def _voted_already(self, actor: Actor, proposal_id: str, digest: str) -> bool:
-        """A yes that is kept, of a plan that something kept from being carried out: going on needs no other."""
-
-        def read(connection: Connection) -> bool:
-            row = books.found(connection, proposal_id)
-            mine = (VOTE.c.subject == actor.subject) & (VOTE.c.verdict == "approve") & (VOTE.c.digest == digest)
-            where = (VOTE.c.number == row.number) & (VOTE.c.revision == row.revision) & mine
-            voted = connection.execute(select(VOTE.c.id).where(where)).first() is not None
-            return voted and digest == row.digest and row.state in ("approved", "executing")
-
-        return self._engine.record(read)
-
     def break_glass(
         self, actor: Actor, proposal_id: str, digest: str, reason: str, signed: Signed | None = None
     ) -> Outcome:
         """Carry out at once what others would have had to approve. It is simulated, limited, revalidated and recorded
-        like everything else, everybody who could have voted is told, and a review stays open until another person
-        closes it; until then the same person cannot do it again. Raises RefusedError."""
+        like everything else. Raises RefusedError."""
         now_ms = self._now()
         readings.check_text(reason, "reason", readings.MAX_COMMENT)
-
-        def write(connection: Connection) -> RefusedError | None:
-            row = self._expired(connection, books.found(connection, proposal_id), now_ms)
-            plan, words, _ = books.plan_of(connection, row)
-            why_not, who = self._why_no_glass(connection, row, plan, actor, digest, reason, signed, now_ms)
-            if why_not is not None:
-                self.audit.append(
-                    connection, "breakglass.refused", who, proposal=row.id, revision=row.revision,
-                    plan_digest=row.digest, policy_digest=row.policy, data={"why": why_not.problem[:500]},
-                )  # fmt: skip
-                return why_not
-            sealed = self.audit.seal(connection, reason)
-            self.audit.append(
-                connection, "breakglass.used", who, proposal=row.id, revision=row.revision, plan_digest=row.digest,
-                policy_digest=row.policy, private=(sealed,),
-            )  # fmt: skip
-            row = books.move(
-                connection, self.audit, row, "broke_glass", who, now_ms,
-                breakglass=True, expires_ms=now_ms + GLASS_MS, note=f"glass broken by {who.subject}",
-            )  # fmt: skip
-            self._open_review(connection, row, who, now_ms)
-            in_force = self.policies.current(connection)
-            for channel, _ in in_force.channels:
-                self.outbox.put(
-                    connection, f"{row.digest}:breakglass:{channel}", row.number, channel,
-                    f"{who.subject} broke the glass for {row.id}: {words.title}", now_ms,
-                )  # fmt: skip
-            return None
-
-        refused = self._engine.record(write)
+        refused = self._engine.record(
+            lambda connection: self._glass.use(
+                connection, self._found(connection, proposal_id, now_ms), actor, digest, reason, signed, now_ms
+            )
+        )
         if refused is not None:
             raise refused
         self.audit.after(at_once=True)
         return self.execute(actor, proposal_id, by_vote=True)
-
-    def _why_no_glass(
-        self,
-        connection: Connection,
-        row: Row,
-        plan: Plan,
-        actor: Actor,
-        digest: str,
-        reason: str,
-        signed: Signed | None,
-        now_ms: int,
-    ) -> tuple[RefusedError | None, Actor]:
-        """Why it may not be done, and who it is by: a valid signature proves its subject."""
-        if row.state != "awaiting":
-            return self._too_late(connection, row), actor
-        if digest != row.digest:
-            return RefusedError(f"the digest given is not that of {row.id}", "Look at the proposal again"), actor
-        try:
-            actor = self.policies.proved(connection, actor, signed, "breakglass", row, "approve", now_ms)
-        except RefusedError as error:
-            return error, actor
-        in_force = self.policies.current(connection)
-        why_not = policy.may(in_force, actor, "break_glass", plan.tier, scope_of(plan.steps), owner=self.policies.owner)
-        if why_not:
-            return RefusedError(f"you may not break the glass: {why_not}", "Ask an approver"), actor
-        if self._standing.need(connection, plan).signed and not actor.key:
-            remedy = "An account is not enough to do alone what others would have had to approve"
-            return RefusedError(f"breaking the glass for {row.id} must be signed with your own key", remedy), actor
-        least = in_force.break_glass.reason_least
-        if len("".join(reason.split())) < least:
-            return RefusedError("breaking the glass needs a reason", f"Give one of {least} characters or more"), actor
-        if plan.tier == "T3" and (plan.author.kind != "human" or plan.origin in policy.MACHINES):
-            remedy = "Propose it yourself"
-            return RefusedError("what a machine drafted and is hard to undo needs its votes", remedy), actor
-        unreviewed = select(REVIEW.c.subject).where(REVIEW.c.forced & (REVIEW.c.closed_ms == 0))
-        if any(self._is_same(in_force, actor, subject) for subject in connection.execute(unreviewed).scalars()):
-            remedy = "Have another person close its review"
-            return RefusedError("your last break-glass is not reviewed yet", remedy), actor
-        return None, actor
-
-    def _is_same(self, in_force: Policy, actor: Actor, subject: str) -> bool:
-        """Whether an actor is whom a subject names, by their account or by their name."""
-        mine = policy.subject_of(in_force, actor.subject, actor.account)
-        return mine == policy.subject_of(in_force, subject, subject)
-
-    def _open_review(self, connection: Connection, row: Row, actor: Actor, now_ms: int) -> None:
-        made = connection.execute(
-            insert(REVIEW).values(
-                number=row.number, about=row.id, subject=actor.subject, forced=True,
-                text=f"break-glass of {row.id}", opened_ms=now_ms,
-            )
-        )  # fmt: skip
-        self.audit.append(
-            connection, "review.opened", actor, proposal=row.id, revision=row.revision, plan_digest=row.digest,
-            data={"review": books.new_id(made), "forced": True},
-        )  # fmt: skip
 
     def close_review(self, actor: Actor, review: int, comment: str) -> None:
         """Say that it was looked at. For a person other than the one it is about. Raises RefusedError."""
@@ -527,27 +336,7 @@ class Gate:
         readings.check_text(comment, "comment", readings.MAX_COMMENT)
         if len(comment.strip()) < LEAST_COMMENT:
             raise SpecError("comment", "is too short", f"Say what was found, in {LEAST_COMMENT} characters or more")
-
-        def write(connection: Connection) -> None:
-            kept = connection.execute(select(REVIEW).where(REVIEW.c.id == review)).mappings().first()
-            if kept is None or kept["closed_ms"]:
-                raise RefusedError(f"there is no open review {review}", "See muster reviews")
-            in_force = self.policies.current(connection)
-            why_not = policy.may(in_force, actor, "review", owner=self.policies.owner)
-            if not why_not and kept["forced"] and self._is_same(in_force, actor, kept["subject"]):
-                why_not = "it is about what you did yourself"
-            if why_not:
-                raise RefusedError(f"you may not close review {review}: {why_not}", "Ask another approver")
-            connection.execute(
-                update(REVIEW).where(REVIEW.c.id == review).values(closed_ms=now_ms, closed_by=actor.subject)
-            )
-            sealed = self.audit.seal(connection, comment)
-            self.audit.append(
-                connection, "review.closed", actor, proposal=f"P-{kept['number']}" if kept["number"] else "",
-                data={"review": review}, private=(sealed,),
-            )  # fmt: skip
-
-        self._engine.record(write)
+        self._engine.record(lambda connection: self._glass.close_review(connection, actor, review, comment, now_ms))
 
     # -- doing --------------------------------------------------------------------------------------------------------
 
@@ -655,11 +444,7 @@ class Gate:
 
     def reviews(self, limit: int = 200) -> tuple[Review, ...]:
         """Those that wait for a person, the oldest first, and then those that were closed, the newest first."""
-        order = (REVIEW.c.closed_ms != 0, -REVIEW.c.closed_ms, REVIEW.c.id)
-        query = select(REVIEW).order_by(*order).limit(limit)
-        return self._engine.recorded(
-            lambda connection: tuple(review_of(values) for values in connection.execute(query).mappings())
-        )
+        return self._engine.recorded(lambda connection: self._glass.reviews(connection, limit))
 
     def mode(self) -> str:
         """ "team" or "solo", as the policy in force has it; empty while nothing can be read."""
@@ -667,6 +452,19 @@ class Gate:
             return self._engine.recorded(self.policies.current).mode
         except MusterError:
             return ""
+
+    def pending(self) -> tuple[int, int]:
+        """How many proposals wait for votes, and how many got stuck under way; zeros while nothing can be read."""
+
+        def read(connection: Connection) -> tuple[int, int]:
+            if not self._any(connection):
+                return 0, 0
+            return books.count(connection, ("awaiting",)), books.count(connection, ("paused", "rollback_failed"))
+
+        try:
+            return self._engine.recorded(read)
+        except MusterError:
+            return 0, 0
 
     def channels(self) -> dict[str, str]:
         """Where the channels of the policy in force lead."""
@@ -701,6 +499,9 @@ class Gate:
         for row in books.in_states(connection, tuple(life.OPEN)):
             books.move(connection, self.audit, row, "expired", SYSTEM, now_ms, note="the wall clock was set back")
 
+    def _found(self, connection: Connection, proposal_id: str, now_ms: int) -> Row:
+        return self._expired(connection, books.found(connection, proposal_id), now_ms)
+
     def _expired(self, connection: Connection, row: Row, now_ms: int) -> Row:
         if row.state in life.OPEN and now_ms >= row.expires_ms:
             return books.move(connection, self.audit, row, "expired", SYSTEM, now_ms)
@@ -723,7 +524,7 @@ class Gate:
         now_ms = self._now()
 
         def write(connection: Connection) -> str:
-            row = self._expired(connection, books.found(connection, proposal_id), now_ms)
+            row = self._found(connection, proposal_id, now_ms)
             plan, _, _ = books.plan_of(connection, row)
             in_force = self.policies.current(connection)
             why_not = policy.may(in_force, actor, deed, plan.tier, scope_of(plan.steps), owner=self.policies.owner)
@@ -737,15 +538,6 @@ class Gate:
         why_not = self._engine.record(write)
         if why_not:
             raise RefusedError(f"you may not {deed.replace('_', ' ')} {proposal_id}: {why_not}", "Ask one who may")
-
-
-def review_of(values: Mapping[Any, Any]) -> Review:
-    """A review as it is kept."""
-    return Review(
-        id=values["id"], about=values["about"], subject=values["subject"], forced=values["forced"],
-        text=values["text"], proposal=f"P-{values['number']}" if values["number"] else "",
-        opened_ms=values["opened_ms"], closed_ms=values["closed_ms"], closed_by=values["closed_by"],
-    )  # fmt: skip
 
 
 def origin_of(actor: Actor, request: Request, runbook: RunbookRef | None) -> Origin:

@@ -9,9 +9,10 @@ import msgspec
 import numpy as np
 
 from engine.columns import view
+from engine.commands import AnyCommand
 from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.model import RESOURCES, WorkloadState, check_id
-from engine.query import Overview, Query, Term, WorkloadDetail
+from engine.query import Query, Term, WorkloadDetail
 from runbooks import catalog, risk, sizes
 from runbooks.amounts import listed
 from runbooks.catalog import Action
@@ -219,11 +220,12 @@ def read(engine: Engine, row: Action, act: Act, *, executed: bool = False) -> tu
         case "node":
             found = read_nodes(engine, ids)
         case "pool":
+            nodes = pool_nodes(engine)
             found = {
                 pool.name: Target(
-                    id=pool.name, state="priced", price_microusd_hour=pool.price_microusd_hour, count=pool.nodes
+                    id=pool.name, state="priced", price_microusd_hour=pool.price_microusd_hour, count=nodes[pool.name]
                 )
-                for pool in engine.overview(brief=True).pools
+                for pool in engine.state.capacity.pools
             }
         case "scaling":
             found = read_sizes(engine, row)
@@ -274,7 +276,10 @@ def bound_work(engine: Engine, queues: tuple[str, ...]) -> tuple[str, ...]:
 
 def evicted(engine: Engine, act: Act) -> tuple[str, ...]:
     """Ids of the workloads that would lose their places to a change of a queue, as a fork finds."""
-    return engine.fork().command(catalog.command(act)).changed[len(act.targets) :]
+    fork = engine.fork()
+    found = fork.command(catalog.command(act)).changed[len(act.targets) :]
+    fork.forget()
+    return found
 
 
 def displaced(engine: Engine, act: Act, executed: bool) -> tuple[str, ...]:
@@ -282,17 +287,23 @@ def displaced(engine: Engine, act: Act, executed: bool) -> tuple[str, ...]:
     find: one on which it is done, and one on which it is not."""
     if executed:
         return ()
-    done = engine.fork()
-    done.command(catalog.command(act))
-    done.settle()
-    gone = gave_way(engine, done)
-    if not gone.any():
-        return ()
-    left = engine.fork()
-    left.settle()
-    rows = np.flatnonzero(gone & ~gave_way(engine, left)).tolist()
+    gone = gone_after(engine, catalog.command(act))
+    if gone.any():
+        gone &= ~gone_after(engine)
     targets = set(act.targets)
-    return tuple(id_ for row in rows if (id_ := engine.state.workloads.ids[row]) not in targets)
+    ids = engine.state.workloads.ids
+    return tuple(id_ for row in np.flatnonzero(gone).tolist() if (id_ := ids[row]) not in targets)
+
+
+def gone_after(engine: Engine, *commands: AnyCommand) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """`gave_way`, on a fork that did these and settled."""
+    fork = engine.fork()
+    for command in commands:
+        fork.command(command)
+    fork.settle()
+    found = gave_way(engine, fork)
+    fork.forget()
+    return found
 
 
 def gave_way(engine: Engine, fork: Engine) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -307,12 +318,12 @@ def gave_way(engine: Engine, fork: Engine) -> np.ndarray[Any, np.dtype[np.bool_]
 
 def read_cell(engine: Engine, act: Act, executed: bool) -> tuple[Target, ...]:
     """The cell, as what policies are tried on. Raises NotFoundError for another name."""
-    overview = engine.overview(brief=True)
-    if act.targets != (overview.cell,):
+    cell = engine.state.cell
+    if act.targets != (cell,):
         raise NotFoundError(
-            f"'{act.targets[0]}' is not this cell", f"A policy is tried on the whole cell: name {overview.cell}"
+            f"'{act.targets[0]}' is not this cell", f"A policy is tried on the whole cell: name {cell}"
         )
-    return (Target(id=overview.cell, state=overview.policy, work=displaced(engine, act, executed)),)
+    return (Target(id=cell, state=engine.state.policy, work=displaced(engine, act, executed)),)
 
 
 def read_reservation(engine: Engine, act: Act, name: str, absent_is_well: bool) -> Target:
@@ -421,10 +432,13 @@ def read_work(engine: Engine, row: Action, targets: tuple[Target, ...]) -> dict[
     return read_workloads(engine, tuple(dict.fromkeys(id_ for target in targets for id_ in target.work)))
 
 
-def pool_nodes(overview: Overview) -> dict[str, int]:
-    return {pool.name: pool.nodes for pool in overview.pools}
+def pool_nodes(engine: Engine) -> dict[str, int]:
+    """Pool -> nodes that it has."""
+    capacity = engine.state.capacity
+    return {pool.name: count for pool, count in zip(capacity.pools, capacity.pool_nodes, strict=True)}
 
 
-def bound(overview: Overview) -> int:
+def bound(engine: Engine) -> int:
     """Workloads that hold capacity."""
-    return sum(overview.states.get(state, 0) for state in catalog.BOUND)
+    counts = engine.state.workloads.state_counts
+    return sum(counts[WorkloadState[state.upper()]] for state in catalog.BOUND)

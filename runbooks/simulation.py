@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from engine.columns import view
+from engine.model import WorkloadState
 from engine.money import usd
-from engine.query import Overview, Query, Term
+from engine.query import Overview
 from runbooks import catalog
 from runbooks.amounts import amount, listed, whole, workloads
 from runbooks.catalog import Action
 from runbooks.plan import Act, Effect, Target
-from runbooks.readings import bound
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -38,6 +41,10 @@ class Trial:
         self._moved: set[str] = set()
         self._lost: dict[str, list[tuple[Action, Target]]] = {}
         self._acted = False
+
+    def close(self) -> None:
+        """The fork is not looked at again."""
+        self.fork.forget()
 
     def do(self, row: Action, act: Act, touched: list[Target]) -> None:
         """Raises RefusedError when the engine refuses it there. `touched` are the targets and what it stops besides."""
@@ -141,7 +148,7 @@ def in_state(overview: Overview, state: str) -> str:
 
 
 def running(overview: Overview) -> str:
-    return f"{bound(overview):,}"
+    return f"{sum(overview.states.get(state, 0) for state in catalog.BOUND):,}"
 
 
 def nodes_ready(overview: Overview) -> str:
@@ -170,13 +177,14 @@ def free(overview: Overview) -> str:
 
 def starts(fork: Engine) -> tuple[tuple[str, ...], int]:
     """Workloads given a place at the fork's present time: ids, at most SHOWN_STARTS of a kind, and how many in all."""
-    waits_for_executor = (Term("state", "=", "placed"),)
-    runs_already = (Term("state", "=", "running"), Term("started", ">=", fork.now_ms))
-    pages = [
-        fork.query(Query(kind="workloads", columns=("id",), where=where, limit=SHOWN_STARTS))
-        for where in (waits_for_executor, runs_already)
-    ]
-    return tuple(row[0] for page in pages for row in page.rows), sum(page.matched for page in pages)
+    w = fork.state.workloads
+    if not w.ids:
+        return (), 0
+    states = view(w.state)
+    waits_for_executor = np.flatnonzero(states == WorkloadState.PLACED)
+    runs_already = np.flatnonzero((states == WorkloadState.RUNNING) & (view(w.started) >= fork.now_ms))
+    both = (waits_for_executor, runs_already)
+    return tuple(w.ids[row] for rows in both for row in rows[:SHOWN_STARTS].tolist()), sum(map(len, both))
 
 
 def compare_starts(before: tuple[tuple[str, ...], int], after: tuple[tuple[str, ...], int]) -> list[Effect]:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sqlalchemy import Connection, func, or_, select
 
-from runbooks import blast, books, compose, life, limits, policy
+from engine.errors import RefusedError
+from runbooks import blast, books, compose, life, limits, policy, readings
+from runbooks.amounts import utc
 from runbooks.audit import Audit
 from runbooks.books import PROPOSAL, VOTE, Row, Words
 from runbooks.identity import Signed
@@ -95,6 +97,23 @@ class Standing:
             one_account=vote.account == plan.author.account and vote.subject != plan.author.subject,
         )
 
+    def too_late(self, connection: Connection, row: Row) -> RefusedError:
+        """Why nobody can vote on it any more: what has become of it."""
+        if row.executed_ms:
+            return RefusedError(
+                f"{row.id} was executed at {utc(row.executed_ms)}, approved by {self._approvers(connection, row)}",
+                "Propose it again if it is wanted once more",
+            )
+        if row.state == "expired":
+            return RefusedError(f"{row.id} expired at {utc(row.expires_ms)}", "Propose it again")
+        state = row.state.replace("_", " ")
+        why = f": {row.note}" if row.note else ""
+        return RefusedError(f"{row.id} is {state}{why}", life.WHAT_THEN.get(row.state, ""))
+
+    def _approvers(self, connection: Connection, row: Row) -> str:
+        votes = self.votes(connection, row)
+        return ", ".join(vote.subject for vote in votes if vote.verdict == "approve") or "nobody"
+
     # -- rules --------------------------------------------------------------------------------------------------------
 
     def broken_rules(
@@ -137,11 +156,7 @@ class Standing:
         )
 
     def _size(self) -> Size:
-        overview = self._engine.overview(brief=True)
-        return Size(
-            nodes={pool.name: pool.nodes for pool in overview.pools},
-            gpu_milli=overview.capacity.get("gpu_milli", 0),
-        )
+        return Size(nodes=readings.pool_nodes(self._engine), gpu_milli=self._engine.state.capacity.totals[2])
 
     def _proposed(self, connection: Connection, row: Row, now_ms: int) -> int:
         """By its author within the hour, without this one."""

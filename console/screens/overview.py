@@ -16,8 +16,13 @@ class OverviewPane(DetailPane[Overview]):
     NAME = "overview"
     ALWAYS_TWO = True
 
+    _pending = (0, 0)
+    """Proposals that wait for votes, and plans that got stuck."""
+
     def ask(self, client: Client) -> Overview:
+        health = client.health()
+        self._pending = health.awaiting, health.stuck
         return client.overview()
 
     def columns(self, detail: Overview, width: int) -> tuple[list[Section], list[Section]]:
-        return overview_columns(detail, width)
+        return overview_columns(detail, width, *self._pending)

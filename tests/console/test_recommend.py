@@ -54,7 +54,7 @@ def forget_two(loop: EngineLoop) -> None:
 
 def test_every_action_that_can_be_suggested_is_one_that_the_gate_and_the_shell_know() -> None:
     suggested = set(get_args(Action)) - {"notify"}
-    assert suggested == set(get_args(ActionName))
+    assert suggested <= set(get_args(ActionName))
     assert {action.replace("_", "-") for action in suggested} <= set(ACTIONS)
 
 

@@ -31,19 +31,19 @@ MUTANTS: tuple[Mutant, ...] = (
     # -- votes
     Mutant(
         "a vote on another digest counts",
-        "gate",
+        "voting",
         *never('if digest != row.digest:\n            return RefusedError(\n                f"the digest given is'),
         ("gate",),
     ),
     Mutant(
         "what does not count is taken as a vote",
-        "gate",
+        "voting",
         *never('if why_not:\n            return RefusedError(f"your vote'),
         ("gate_rules",),
     ),
     Mutant(
         "a yes need not say why",
-        "gate",
+        "voting",
         *never('if verdict == "approve" and need.reason and not comment.strip():'),
         ("gate_rules",),
     ),
@@ -178,12 +178,12 @@ MUTANTS: tuple[Mutant, ...] = (
         *never("if differences:\n                why ="),
         ("gate_rules",),
     ),
-    Mutant("a tier that has risen does not matter", "executor", *never("if tier > step.tier:"), ("gate_rules",)),
+    Mutant("a tier that has risen does not matter", "revalidation", *never("if tier > step.tier:"), ("gate_rules",)),
     Mutant(
         "votes that no longer count begin a plan",
         "executor",
         *never(
-            "if not row.breakglass and self._standing.tally(connection, row, plan).missing:\n                self._say"
+            "if not row.breakglass and self._standing.tally(connection, row, plan).missing:\n                books.say"
         ),
         ("gate_rules",),
     ),
@@ -196,13 +196,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "freezes and limits do not stop a claim",
         "executor",
-        *never('if why_not is not None:\n                self._say(connection, row, actor, "exec.refused"'),
+        *never('if why_not is not None:\n                books.say(connection, self._audit, row, "exec.refused"'),
         ("gate_rules",),
     ),
     Mutant(
         "freezes and limits do not stop a later step",
         "executor",
-        *never("elif (refused := self._why_not_now(connection, row, plan, now_ms)) is not None:"),
+        *never(
+            "elif (refused := why_not_now(connection, self._policies, self._standing, row, plan, now_ms)) is not None:"
+        ),
         ("gate_rules",),
     ),
     Mutant("anybody executes", "gate", *never("if not by_vote:"), ("gate_rules",)),
@@ -230,17 +232,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("who is second is not told", "books", ".rowcount != 1:", ".rowcount > 1:", ("race",)),
     Mutant(
         "a step is done again",
-        "executor",
-        *never(
-            "if connection.execute(select(EFFECT.c.key).where(EFFECT.c.key == key)).first() is not None:\n        raise"
-        ),
+        "books",
+        *never("if has_effect(connection, key):\n        raise"),
         ("gate_rules",),
     ),
     Mutant(
         "an effect has another key each time",
         "executor",
-        'key = f"{row.digest}:{row.revision}:{number}"\n        refuse',
-        'key = f"{row.digest}:{row.revision}:{number}:{row.serial}"\n        refuse',
+        "key = books.effect_key(row, number)\n        books.refuse",
+        'key = f"{books.effect_key(row, number)}:{row.serial}"\n        books.refuse',
         ("crash", "race"),
     ),
     Mutant(
@@ -251,7 +251,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ("unwritable", "crash"),
     ),
     Mutant(
-        "a way back is taken twice", "executor", *never("if self._has_effect(key):\n            return"), ("crash",)
+        "a way back is taken twice", "way_back", *never("if self._has_effect(key):\n            return"), ("crash",)
     ),
     Mutant(
         "after a crash everything goes on by itself",
@@ -327,25 +327,25 @@ MUTANTS: tuple[Mutant, ...] = (
     # -- break-glass
     Mutant(
         "the glass is broken again before the review",
-        "gate",
+        "breakglass",
         *never("if any(self._is_same(in_force, actor, subject) for subject in"),
         ("gate_rules",),
     ),
     Mutant(
         "anybody breaks the glass",
-        "gate",
+        "breakglass",
         *never('if why_not:\n            return RefusedError(f"you may not break the glass'),
         ("gate_rules",),
     ),
     Mutant(
         "the glass is broken for another digest",
-        "gate",
+        "breakglass",
         *never('if digest != row.digest:\n            return RefusedError(f"the digest given'),
         ("gate_rules",),
     ),
     Mutant(
         "one closes the review of oneself",
-        "gate",
+        "breakglass",
         *never('if not why_not and kept["forced"] and self._is_same('),
         ("gate_rules",),
     ),

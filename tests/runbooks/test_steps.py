@@ -12,9 +12,9 @@ from engine.commands import Cancel, Cordon, Drain, Hold, RemoveNodes, Submit
 from engine.control import Engine
 from engine.errors import JournalError, RefusedError, SpecError
 from runbooks.checks import Check
-from runbooks.executor import GO_ON_WITHIN_MS
 from runbooks.freezes import FreezeSpec
 from runbooks.plan import Act, Limits, Outcome, Proposal, Request, StepRequest
+from runbooks.revalidation import GO_ON_WITHIN_MS
 from tests.support.gate_cells import HOUR, MINUTE, START, Clock, Watched, busy_engine, nodes_of, work
 from tests.support.gates import ME, Person, gate_of
 from tests.support.records import effect_keys, records, types

@@ -1,0 +1,88 @@
+"""Looking again: whether what was approved still holds, before a plan begins and before each of its later steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
+
+from engine.errors import NotFoundError, RefusedError
+from runbooks import catalog, policy, readings
+from runbooks.amounts import span, utc
+from runbooks.approvals import why_not_usable
+from runbooks.books import Row
+from runbooks.checks import evaluate
+from runbooks.compose import scope_of, tier_of_all
+from runbooks.plan import Difference, Plan
+from runbooks.policies import Policies
+from runbooks.standing import Standing
+
+if TYPE_CHECKING:
+    from engine.control import Engine
+
+GO_ON_WITHIN_MS = 24 * 3_600_000
+"""How long after it began what was paused may go on: votes are not for ever."""
+
+
+def what_differs(engine: Engine, row: Row, plan: Plan, number: int) -> tuple[Difference, ...]:
+    """How the targets of a step differ from what was shown, in what it depends on; its preconditions that no longer
+    hold; its tier, if that has risen."""
+    step = plan.steps[number]
+    action = catalog.find(step.act.action)
+    try:
+        now = readings.read(engine, action, step.act)
+    except (NotFoundError, RefusedError) as gone:
+        return (Difference(what=f"step {step.id}", shown="possible", now="not possible", text=gone.problem),)
+    found = [
+        difference
+        for old, new in zip(step.shown, now, strict=True)
+        if (difference := readings.difference(action, old, new)) is not None
+    ]
+    pools, running = readings.pool_nodes(engine), readings.bound(engine)
+    tier, why = catalog.tier_and_why(action, step.act, now, pools, running)
+    if tier > step.tier:
+        text = f"it was {step.tier} and is {tier} now: {'; '.join(why)}"
+        found.append(Difference(what=f"tier of step {step.id}", shown=step.tier, now=tier, text=text))
+    whole, why_whole = tier_of_all(plan.steps, plan.blast, engine)
+    if whole > plan.tier:
+        text = f"the plan was {plan.tier} and is {whole} now: {'; '.join(why_whole)}"
+        found.append(Difference(what=f"tier of {row.id}", shown=plan.tier, now=whole, text=text))
+    for check in step.pre:
+        finding = evaluate(engine, check)
+        if finding.verdict != "success":
+            found.append(Difference(what=f"precondition of {step.id}", shown="held", now="fails", text=finding.found))
+    return tuple(found)
+
+
+def why_not_now(
+    connection: Connection, policies: Policies, standing: Standing, row: Row, plan: Plan, now_ms: int
+) -> RefusedError | None:
+    """Freezes and limits, which pass: what they are in the way of stays approved, or paused."""
+    in_force = policies.current(connection)
+    by_hand, scope = policies.freezes(connection), scope_of(plan.steps)
+    window = policy.frozen(in_force, by_hand, now_ms, plan.tier, scope)
+    if not window and plan.policy_digest != in_force.digest():
+        window = policy.frozen(policies.get(connection, plan.policy_digest), (), now_ms, plan.tier, scope)
+    if window and not (row.breakglass and in_force.break_glass.through_freezes):
+        return RefusedError(f"{row.id} is in the freeze '{window}'", "Execute it when that is over, or break the glass")
+    if row.executed_ms and now_ms > row.executed_ms + GO_ON_WITHIN_MS:
+        return RefusedError(
+            f"{row.id} began at {utc(row.executed_ms)}, and nobody has let it go on since",
+            "Roll it back, or propose what is left of it",
+        )
+    most_ms = plan.limits.duration_ms
+    if most_ms is not None and row.executed_ms and now_ms > row.executed_ms + most_ms:
+        return RefusedError(
+            f"{row.id} was to be done within {span(most_ms)} and began at {utc(row.executed_ms)}",
+            "Roll it back, or propose what is left of it",
+        )
+    if plan.runbook is not None:
+        unusable = why_not_usable(connection, policies, plan.runbook)
+        if unusable:
+            return RefusedError(f"{row.id} may not go on: {unusable}", "Propose it from what is approved now")
+    rules = standing.broken_rules(connection, row, plan, now_ms)
+    if rules:
+        return RefusedError(
+            f"{row.id} would exceed what may be done in an hour: {'; '.join(rules)}", "Execute it later"
+        )
+    return None

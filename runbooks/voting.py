@@ -1,0 +1,129 @@
+"""Votes on proposals: whose counts, and what the last one leads to. Who may vote is the approval policy's to say; votes
+name the digest of the plan that was shown."""
+
+from __future__ import annotations
+
+import msgspec
+from sqlalchemy import Connection, insert, select, update
+
+from engine.errors import RefusedError
+from runbooks import books, life, policy
+from runbooks.audit import Audit
+from runbooks.books import VOTE, Row
+from runbooks.compose import scope_of
+from runbooks.identity import Actor, Signed
+from runbooks.plan import Plan
+from runbooks.policies import Policies
+from runbooks.policy import Verdict, Vote
+from runbooks.standing import Standing
+
+
+class Voting:
+    """Takes votes, from inside a transaction."""
+
+    def __init__(self, audit: Audit, policies: Policies, standing: Standing) -> None:
+        self._audit = audit
+        self._policies = policies
+        self._standing = standing
+
+    def take(
+        self,
+        connection: Connection,
+        row: Row,
+        actor: Actor,
+        digest: str,
+        verdict: Verdict,
+        comment: str,
+        signed: Signed | None,
+        now_ms: int,
+    ) -> tuple[Row, RefusedError | None]:
+        """The proposal as it then is, and why the vote is refused. A refusal is recorded, so it is not raised here."""
+        plan, _, _ = books.plan_of(connection, row)
+        why_not, actor = self._why_not(connection, row, plan, actor, digest, verdict, comment, signed, now_ms)
+        if why_not is not None:
+            self._audit.append(
+                connection, "vote.refused", actor, proposal=row.id, revision=row.revision, plan_digest=row.digest,
+                policy_digest=row.policy, data={"verdict": verdict, "why": why_not.problem[:500]},
+            )  # fmt: skip
+            return row, why_not
+        sealed = self._audit.seal(connection, comment) if comment else None
+        mine = (VOTE.c.number == row.number) & (VOTE.c.revision == row.revision) & (VOTE.c.subject == actor.subject)
+        values = {
+            "number": row.number, "revision": row.revision, "digest": digest, "subject": actor.subject,
+            "account": actor.account, "key": actor.key, "verdict": verdict, "at_ms": now_ms,
+            "signed": msgspec.json.encode(signed) if signed else None,
+            "comment": msgspec.json.encode(sealed) if sealed else None,
+        }  # fmt: skip
+        if not connection.execute(update(VOTE).where(mine).values(**values)).rowcount:
+            connection.execute(insert(VOTE).values(**values))
+        self._audit.append(
+            connection, f"vote.{verdict}", actor, proposal=row.id, revision=row.revision, plan_digest=digest,
+            policy_digest=row.policy, data={"key": values["key"]}, private=(sealed,) if sealed else (),
+        )  # fmt: skip
+        if verdict == "reject":
+            return books.move(
+                connection, self._audit, row, "rejected", actor, now_ms, note=f"rejected by {actor.subject}"
+            ), None
+        if row.state == "awaiting" and not self._standing.tally(connection, row, plan).missing:
+            need = self._standing.need(connection, plan)
+            row = books.move(
+                connection, self._audit, row, "approved", actor, now_ms, expires_ms=now_ms + need.window_ms
+            )
+        return row, None
+
+    def _why_not(
+        self,
+        connection: Connection,
+        row: Row,
+        plan: Plan,
+        actor: Actor,
+        digest: str,
+        verdict: Verdict,
+        comment: str,
+        signed: Signed | None,
+        now_ms: int,
+    ) -> tuple[RefusedError | None, Actor]:
+        """Why the vote does not count, and who it is by: a valid signature proves its subject."""
+        if row.state not in life.OPEN or (row.state == "approved" and verdict != "reject"):
+            return self._standing.too_late(connection, row), actor
+        if digest != row.digest:
+            return RefusedError(
+                f"the digest given is not that of {row.id}", "Look at the proposal again and vote on what it shows"
+            ), actor
+        try:
+            actor = self._policies.proved(connection, actor, signed, "vote", row, verdict, now_ms)
+        except RefusedError as error:
+            return error, actor
+        in_force, scope = self._policies.current(connection), scope_of(plan.steps)
+        # By whatever name they come: one person has one vote.
+        actor = msgspec.structs.replace(actor, subject=policy.subject_of(in_force, actor.subject, actor.account))
+        need = self._standing.need(connection, plan)
+        vote = Vote(
+            subject=actor.subject, kind=actor.kind, account=actor.account, key=actor.key, verdict=verdict, at_ms=now_ms
+        )
+        if verdict == "abstain":
+            no_voter = policy.may(in_force, actor, "vote", plan.tier, scope, owner=self._policies.owner)
+            why_not = f"may not be given: {no_voter}" if no_voter else ""
+        else:
+            why_not = policy.why_not_counted(
+                in_force, vote, plan.author, plan.requester, need, scope, owner=self._policies.owner
+            )
+        remedy = f"muster show {row.id} says whose votes it needs"
+        if why_not:
+            return RefusedError(f"your vote on {row.id} does not count: it {why_not}", remedy), actor
+        if verdict == "approve" and need.reason and not comment.strip():
+            return RefusedError(f"{row.id} is {plan.tier}: a yes must say why", "Give a reason with the vote"), actor
+        before = self._standing.votes(connection, row)
+        again = any(kept.subject == actor.subject and kept.verdict == verdict for kept in before)
+        # One that did not count for a while and does again may be all that was missing: saying so again counts it.
+        if again and (verdict != "approve" or self._standing.tally(connection, row, plan).missing):
+            return RefusedError(f"{actor.subject} has voted so on {row.id} already", remedy), actor
+        return None, actor
+
+    def kept(self, connection: Connection, row: Row, actor: Actor, digest: str) -> bool:
+        """Whether there is a yes of theirs to a plan that something kept from being carried out: going on needs no
+        other."""
+        mine = (VOTE.c.subject == actor.subject) & (VOTE.c.verdict == "approve") & (VOTE.c.digest == digest)
+        where = (VOTE.c.number == row.number) & (VOTE.c.revision == row.revision) & mine
+        voted = connection.execute(select(VOTE.c.id).where(where)).first() is not None
+        return voted and digest == row.digest and row.state in ("approved", "executing")
