@@ -90,7 +90,8 @@ def act(arguments: argparse.Namespace) -> int:
         proposal = client.propose(request)
         _tell(proposal_lines(proposal))
         outcome = carry_out(arguments, client, proposal)
-    return told(arguments, outcome)
+        then = go_on(client, outcome)
+    return told(arguments, outcome, then)
 
 
 def carry_out(arguments: argparse.Namespace, client: Client, proposal: Proposal) -> Outcome:
@@ -169,14 +170,26 @@ def signature(
     )  # fmt: skip
 
 
-def told(arguments: argparse.Namespace, outcome: Outcome) -> int:
-    """What a deed has led to: ids to standard output, the rest beside it. The exit code: 4 where it was begun and
-    stopped short."""
+def go_on(client: Client, outcome: Outcome) -> str:
+    """The command that comes next; empty where none does, or where that cannot be told."""
+    from console.proposal_text import what_next
+
+    if outcome.state in ("awaiting", "rolled_back"):
+        return ""
+    try:
+        return what_next(client.proposal(outcome.proposal))
+    except MusterError:
+        return ""
+
+
+def told(arguments: argparse.Namespace, outcome: Outcome, then: str = "") -> int:
+    """What a deed has led to, and what comes `then`: ids to standard output, the rest beside it. The exit code: 4 where
+    it was begun and stopped short."""
     if arguments.json:
         write_json(outcome)
     else:
         write_lines(printable(target) for target in outcome.changed)
-        _tell(outcome_lines(outcome))
+        _tell([*outcome_lines(outcome), *([then] if then else [])])
     return STOPPED_SHORT if outcome.state in ("failed", "paused", "rollback_failed") else 0
 
 

@@ -140,7 +140,7 @@ async def ask_again(app: MusterApp, proposal: Proposal) -> str:
 
     def propose() -> Proposal:
         client = app.client()
-        mine = client.whoami().subject == proposal.plan.author.subject
+        mine = client.whoami().me == proposal.plan.author.subject
         return client.revise(proposal.id, request) if mine else client.propose(request)
 
     made = await in_thread(propose)
@@ -221,9 +221,9 @@ def keys_note(caller: Caller | None) -> str:
     if caller.shared_with:
         people = ", ".join(printable(each.removeprefix("person:")) for each in caller.shared_with)
         return f"your OS account is shared by {people}: say who you are with muster --as NAME, and sign"
-    if not caller.subject.startswith("person:"):
+    if not caller.me.startswith("person:"):
         return "the policy names no person with your account, so you cannot sign: start with muster --as NAME"
-    if not caller.keys.get(caller.subject):
+    if not caller.keys.get(caller.me):
         return "no key of yours is enrolled, and this vote must be signed: muster operator key new"
     return ""
 

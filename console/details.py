@@ -39,10 +39,16 @@ def text_line(text: str, tone: str = "", link: str = "") -> Line:
 # --- overview
 
 
-def overview_columns(view: Overview, width: int, awaiting: int = 0, stuck: int = 0) -> tuple[list[Section], list[Section]]:
-    """Left: is it fine, the fleet. Right: the work, and why it waits. `width` is that of one column; `awaiting`: proposals
-    that wait for votes; `stuck`: plans that were begun and do not go on."""
-    left = [Section("Now", tuple(findings(view, width) + proposed(awaiting, stuck, width))), fleet(view, width), pools(view.pools, width)]
+def overview_columns(
+    view: Overview, width: int, awaiting: int = 0, stuck: int = 0
+) -> tuple[list[Section], list[Section]]:
+    """Left: is it fine, the fleet. Right: the work, and why it waits. `width` is that of one column; `awaiting`:
+    proposals that wait for votes; `stuck`: plans that were begun and do not go on."""
+    left = [
+        Section("Now", tuple(findings(view, width) + proposed(awaiting, stuck, width))),
+        fleet(view, width),
+        pools(view.pools, width),
+    ]
     right = [work(view, width), blocked(view, width), trend(view, width)]
     return left, right
 

@@ -23,7 +23,7 @@ import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 
@@ -35,6 +35,7 @@ from runbooks.strict_yaml import MOST_BYTES, Document, read
 ACT = frozenset(Act.__struct_fields__)
 STEP = frozenset(StepRequest.__struct_fields__) - {"act"} | ACT
 TOP = frozenset(("steps", "reason", "requester", "limits", "evidence", "when_asked"))
+_WRONG_WORD = re.compile("Invalid enum value '(.*)'")
 _PART = re.compile(r"\.([^.\[\]]+)|\[([0-9]+)\]")
 
 
@@ -76,8 +77,20 @@ def plan_of(document: Document) -> Request:
         shown = tuple(part for part in path if part != "act")
         where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in shown).lstrip(".")
         raise SpecError(
-            f"{document.place(shown)}: {where}", problem[0].lower() + problem[1:], "Mend it there"
+            f"{document.place(shown)}: {where}", problem[0].lower() + problem[1:], _remedy(problem, shown)
         ) from None
+
+
+def _remedy(problem: str, at: tuple[str | int, ...]) -> str:
+    """For a word that is not one of a field's: the nearest that is."""
+    wrong = _WRONG_WORD.match(problem)
+    field = at[-1] if at else ""
+    types = {**get_type_hints(Act), **get_type_hints(StepRequest), **get_type_hints(Check)}
+    words = [word for word in get_args(types.get(str(field))) if isinstance(word, str)]
+    if wrong is None or not words:
+        return "Mend it there"
+    near = difflib.get_close_matches(wrong[1], words, n=1)
+    return f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(words)}"
 
 
 def _step(document: Document, at: tuple[str | int, ...], step: Any) -> Any:

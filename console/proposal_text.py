@@ -374,6 +374,16 @@ def why_not_mine(proposal: Proposal, me: str) -> str:
     return ""
 
 
+def waits_for_me(proposal: Proposal, me: str, roles: frozenset[str]) -> bool:
+    """Whether a vote of this person is one of those it waits for, as far as the plan tells."""
+    if proposal.state != "awaiting" or not proposal.needs or why_not_mine(proposal, me):
+        return False
+    if any(vote.subject == me for vote in proposal.votes):
+        return False
+    wanted = {"approver"} if proposal.tier in ("T2", "T3") else {"approver", "operator"}
+    return not wanted.isdisjoint(roles)
+
+
 _VERDICTS = {"approve": ("✓", "ok", "yes"), "reject": ("✗", "bad", "no"), "abstain": ("·", "dim", "neither")}
 
 
@@ -468,7 +478,9 @@ def _columns(shown: str, now: str, new: str, room: int, tone: str) -> Line:
 
 _NEXT = {
     "approved": "muster execute {id} carries it out", "executing": "muster show {id} says how far it is",
-    "verifying": "muster show {id} says how far it is", "paused": "Go on with muster resume {id}, or muster rollback {id}",
+    "verifying": "muster show {id} says how far it is",
+    "paused": "Go on with muster resume {id}, or muster rollback {id}",
+    "failed": "muster rollback {id} takes back what was done of it",
     "verified": "muster rollback {id} takes it back", "rolling_back": "muster show {id} says how far it is",
     "rollback_failed": "muster show {id} says what is left of it; try muster rollback {id} again",
 }  # fmt: skip
@@ -478,8 +490,20 @@ def what_next(proposal: Proposal) -> str:
     """The command that goes on from a state in which nobody votes any more."""
     if proposal.state == "verified" and not any(step.rollback for step in proposal.plan.steps):
         return "It cannot be taken back"
+    if proposal.state == "paused" and (word := _word_wanted(proposal)):
+        return word
     told = _NEXT.get(proposal.state, "The same for the cell as it is now: muster propose --again {id}")
     return told.format(id=printable(proposal.id))
+
+
+def _word_wanted(proposal: Proposal) -> str:
+    """How to say go to the step that waits for that; empty where it is something else that it waits for."""
+    if any(each.state in ("failed", "inconclusive") for each in proposal.standing):
+        return f"Although that was not verified: muster resume {proposal.id} --accept; or muster rollback {proposal.id}"
+    waiting = next((each.id for each in proposal.standing if each.state == "waiting"), "")
+    if any(step.id == waiting and step.confirm != "none" for step in proposal.plan.steps):
+        return f"Say go with muster confirm {proposal.id} {waiting}, or muster rollback {proposal.id}"
+    return ""
 
 
 # --- what people wrote

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, get_args
 
-from console.act import WIDTH, act, ask_for_yes, at_terminal, proposal_lines, signature, told, why_yes
+from console.act import WIDTH, act, ask_for_yes, at_terminal, go_on, proposal_lines, signature, told, why_yes
 from console.attach import connect
 from console.deciding import request_of
 from console.plain import table
@@ -30,7 +30,9 @@ from console.proposal_text import (
     time_left,
     vote_section,
     votes_word,
+    waits_for_me,
     what_next,
+    why_not_mine,
     word_sections,
 )
 from console.show import write_json, write_lines
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from console.details import Section
     from runbooks.plan import Outcome, Proposal, Request, Review
     from runbooks.policy import Verdict
+    from runbooks.policy_shown import Caller
 
 COLUMNS = 80
 """Of a terminal that a list must fit."""
@@ -127,15 +130,29 @@ def proposals(arguments: argparse.Namespace) -> None:
     with closing(connect(arguments)) as client:
         me = client.whoami()
         found = client.proposals(states, MOST_LISTED)
+        roles = _roles(client, me)
     if arguments.mine:
-        found = tuple(each for each in found if each.plan.author.subject == me.subject)
-    ordered = in_order(found, me.subject)
+        found = tuple(each for each in found if each.plan.author.subject == me.me)
+    ordered = in_order(found, me.me)
+    ordered.sort(key=lambda each: not waits_for_me(each, me.me, roles))
     if arguments.json:
         write_json(ordered)
         return
     write_lines(list_lines(ordered, me.now_ms))
+    mine = [printable(each.id) for each in ordered if waits_for_me(each, me.me, roles)]
+    if mine:
+        shown = ", ".join(mine[:5]) + (f" and {len(mine) - 5} more" if mine[5:] else "")
+        write_lines(["", f"waiting for your vote: {shown}; muster show {mine[0]}, then muster approve {mine[0]}"])
+    if not found and not arguments.all and not arguments.state:
+        _say(["what is over: muster proposals --all"])
     if len(found) == MOST_LISTED:
         _say([f"the newest {MOST_LISTED} are shown; choose with --state"])
+
+
+def _roles(client: Client, me: Caller) -> frozenset[str]:
+    """Of whoever asks: those of the person that they say they are, else those of their account."""
+    person = next((line for line in client.policy().people if f"person:{line[0]}" == me.me), None)
+    return frozenset(me.roles if person is None else person[1].replace(",", " ").split())
 
 
 def _states(arguments: argparse.Namespace) -> tuple[str, ...]:
@@ -175,7 +192,7 @@ def show(arguments: argparse.Namespace) -> None:
             return
         me = client.whoami()
         fresh = _fresh(client, proposal)
-    write_lines(show_lines(proposal, me.now_ms, me.subject, fresh))
+    write_lines(show_lines(proposal, me.now_ms, me.me, fresh))
     if proposal.state != "awaiting":
         write_lines(["", what_next(proposal)])
 
@@ -219,11 +236,15 @@ def approve(arguments: argparse.Namespace) -> int:
     """Shows the plan, has the yes confirmed, and votes on the digest of what was shown."""
     with closing(connect(arguments)) as client:
         proposal = _shown(arguments, client)
+        why_not = why_not_mine(proposal, client.whoami().me)
+        if why_not and not arguments.digest:
+            raise RefusedError(f"you {why_not}", f"Whose votes count: muster show {proposal.id}")
         _confirm(arguments, proposal)
         comment = why_yes(proposal, arguments.comment)
         signed = signature(arguments, client, proposal, "vote", "approve") if proposal.signed else None
         outcome = client.approve(proposal.id, proposal.digest, comment, signed)
-    return told(arguments, outcome)
+        then = go_on(client, outcome)
+    return told(arguments, outcome, then)
 
 
 def reject(arguments: argparse.Namespace) -> None:
@@ -256,11 +277,12 @@ def _shown(arguments: argparse.Namespace, client: Client) -> Proposal:
     """The proposal, after showing it beside what is the command's output. Raises RefusedError where nothing is to be
     decided any more."""
     proposal = client.proposal(arguments.id)
-    if proposal.state != "awaiting":
+    me = client.whoami()
+    if proposal.state != "awaiting" and not arguments.digest:
+        # With a digest the gate refuses, which puts it on record.
         note = f": {printable(proposal.note)}" if proposal.note else ""
         raise RefusedError(f"{proposal.id} is {state_word(proposal.state)}{note}", what_next(proposal))
-    me = client.whoami()
-    _say(show_lines(proposal, me.now_ms, me.subject, None))
+    _say(show_lines(proposal, me.now_ms, me.me, None))
     _say([""])
     return proposal
 
@@ -313,7 +335,8 @@ def rollback(arguments: argparse.Namespace) -> int:
 def _do(arguments: argparse.Namespace, deed: Callable[[Client], Outcome]) -> int:
     with closing(connect(arguments)) as client:
         outcome = deed(client)
-    return told(arguments, outcome)
+        then = go_on(client, outcome)
+    return told(arguments, outcome, then)
 
 
 def pause(arguments: argparse.Namespace) -> None:

@@ -263,11 +263,9 @@ class RemoteClient:
         self._change("/v1/close-review", nothing, {"review": review, "comment": comment})
 
     def whoami(self, proved: bool = False) -> Caller:
-        if proved:
-            return self._known(self._in_whose_name("/v1/whoami", b"", "GET"))
-        known = self._known({})
+        known = self._known(self._in_whose_name("/v1/whoami", b"", "GET") if proved else {})
         person = self._identity.person if self._identity is not None else ""
-        return msgspec.structs.replace(known, subject=person) if person else known
+        return msgspec.structs.replace(known, acts_as=person)
 
     def _known(self, headers: dict[str, str]) -> Caller:
         known = self._read("GET", "/v1/whoami", Caller, headers=headers)

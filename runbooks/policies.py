@@ -318,7 +318,7 @@ class Policies:
                 raise RefusedError(f"{who.subject} has voted on {candidate} already", "")
             counted = self._tally(now, row, (*before, vote))
             if counted.why_not[-1]:
-                raise RefusedError(f"your vote on {candidate} does not count: {counted.why_not[-1]}", counted.wanted)
+                raise RefusedError(f"your vote on {candidate} does not count: it {counted.why_not[-1]}", counted.wanted)
             connection.execute(
                 insert(CHANGE_VOTE).values(number=row.number, subject=who.subject, vote=msgspec.json.encode(vote))
             )

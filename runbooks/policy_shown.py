@@ -60,6 +60,13 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """Subject -> fingerprints of the keys that are enrolled."""
     asked_ns: int = 0
     """Monotonic clock of the asker when this was answered."""
+    acts_as: str = ""
+    """In whose name the asker acts, by their own word; empty: as `subject`."""
+
+    @property
+    def me(self) -> str:
+        """Whose view to show: what is theirs to do. Decides nothing."""
+        return self.acts_as or self.subject
 
 
 class PolicyChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -16,7 +16,7 @@ from runbooks.audit import Audit
 from runbooks.books import PROPOSAL, VOTE, Row, Words
 from runbooks.identity import Signed
 from runbooks.limits import ByTier, Size, Usage
-from runbooks.plan import TIERS, Blast, Plan, Proposal, Sealed, VoteLine
+from runbooks.plan import TIERS, Blast, Party, Plan, Proposal, Sealed, Simulated, VoteLine
 from runbooks.policies import Policies
 from runbooks.policy import Need, Policy, Tally, Vote
 
@@ -170,7 +170,14 @@ class Standing:
     # -- words --------------------------------------------------------------------------------------------------------
 
     def listed(self, connection: Connection, row: Row) -> Proposal:
-        """As `proposal`, for lists: what has ended is remembered, until it is changed or a text is erased."""
+        """As `proposal`, for lists: what has ended is remembered, until it is changed or a text is erased. One whose
+        stored plan was changed hides none of the others: it is shown without its plan."""
+        try:
+            return self._listed(connection, row)
+        except (RefusedError, msgspec.MsgspecError) as error:
+            return unreadable(row, error.problem if isinstance(error, RefusedError) else str(error))
+
+    def _listed(self, connection: Connection, row: Row) -> Proposal:
         if row.state not in life.ENDED:
             return self.proposal(connection, row)
         stamp = (row.serial, self._audit.erased)
@@ -226,3 +233,18 @@ class Standing:
             note=row.note,
             breakglass=row.breakglass,
         )
+
+
+def unreadable(row: Row, why: str) -> Proposal:
+    """A proposal whose plan cannot be shown: how it stands is all that is known. It can be neither voted on nor carried
+    out."""
+    plan = Plan(
+        proposal=row.id, revision=row.revision, author=Party(subject=row.author, kind="system", account=""),
+        steps=(), tier="T3", blast=Blast(), simulated=Simulated(version=0, at_ms=0, effects=()),
+        policy_digest=row.policy, expires_ms=row.expires_ms,
+    )  # fmt: skip
+    return Proposal(
+        id=row.id, plan=plan, digest=row.digest, tier="T3", title="cannot be read", steps=(), effects=(),
+        inverse="not known", version=0, expires_ms=row.expires_ms, revision=row.revision, state=row.state,
+        created_ms=row.created_ms, note=why, breakglass=row.breakglass,
+    )  # fmt: skip

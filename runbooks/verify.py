@@ -151,6 +151,58 @@ def parse(body: bytes) -> dict[str, Any]:
     return found
 
 
+class Said(NamedTuple):
+    """What of a record must fit what it is kept as."""
+
+    seq: Any
+    log: Any
+    copies: tuple[Any, Any, Any, Any]
+    """Type, subject, proposal and time."""
+    data: Any
+    private: Any
+
+
+_TEXT = r'"([ !#-\[\]-~]*)"'
+_NUMBER = r"(0|[1-9][0-9]{0,14})"
+_HEAD = re.compile(
+    rf'\{{"actor":\{{"account":{_TEXT},"key":{_TEXT},"kind":{_TEXT},"session":{_TEXT},"signed":(?:true|false),'
+    rf'"subject":{_TEXT}\}},"at_ms":{_NUMBER},"data":'
+).match
+_TAIL = re.compile(
+    rf',"log":{_TEXT},"plan":{_TEXT},"policy":{_TEXT},"private":\[\],"proposal":{_TEXT},"revision":{_NUMBER},'
+    rf'"seq":{_NUMBER},"step":{_TEXT},"type":{_TEXT},"v":{_NUMBER}\}}'
+).fullmatch
+
+
+def said(body: bytes) -> Said:
+    """What a record says. Raises ValueError as `parse`, and KeyError or TypeError for other fields."""
+    found = _plainly_said(body)
+    if found is None:
+        record = parse(body)
+        copies = (record["type"], record["actor"]["subject"], record["proposal"], record["at_ms"])
+        found = Said(record["seq"], record["log"], copies, record["data"], record["private"])
+    return found
+
+
+def _plainly_said(body: bytes) -> Said | None:
+    """The same of a record as nearly all are: its texts have nothing to decode, and only `data` has parts. Half the
+    work, as the rest needs no JSON reader; None for all others, and for what is no record."""
+    try:
+        text = body.decode()
+        head = _HEAD(text)
+        if head is None:
+            return None
+        data, end = _scan(text, head.end())
+        tail = _TAIL(text, end)
+    except (ValueError, StopIteration, RecursionError):
+        return None
+    if tail is None:
+        return None
+    log, _, _, proposal, _, seq, _, type_, _ = tail.groups()
+    subject, at_ms = head.group(5, 6)
+    return Said(int(seq), log, (type_, subject, proposal, int(at_ms)), data, [])
+
+
 def link(before: bytes, body: bytes) -> bytes:
     """Hash of a record."""
     return hashlib.sha256(b"\x02" + before + body).digest()
@@ -366,8 +418,8 @@ class Record(NamedTuple):
     hash: bytes
     copies: tuple[Any, ...] = ()
     """What the database says besides of type, subject, proposal and time."""
-    found: dict[str, Any] | None = None
-    """What the body says, where it was parsed already."""
+    said: Said | None = None
+    """What the body says, where it was read already."""
 
 
 @dataclass
@@ -584,9 +636,9 @@ def _lines(file: IO[bytes], kept: dict[str, tuple[bytes, str]]) -> Iterator[Reco
         where = f"line {number}" if seq is None else f"line {number}, after record {seq},"
         try:
             if line.startswith(b'{"hash":"') and line[73:84] == b'","record":' and line.endswith(b"}}\n"):
-                record = parse(line[84:-2])
-                seq = int(record["seq"])
-                yield Record(seq, line[84:-2], bytes.fromhex(line[9:73].decode()), (), record)
+                record = said(body := line[84:-2])
+                seq = int(record.seq)
+                yield Record(seq, body, bytes.fromhex(line[9:73].decode()), (), record)
                 continue
             found = _line(line)
             if "record" in found:
@@ -770,48 +822,49 @@ class _Reading:
             raise Bad(CHAIN, expected, f"record {expected} is missing: the next is {record.seq}")
         if self.new_key is not None and self.new_key[0] < record.seq:
             self._confirm(record.seq)
-        follows = link(self.hash, record.body) == record.hash
+        hash_ = record.hash
+        follows = link(self.hash, record.body) == hash_
         if not self.broken:
             content = self._content(record)
             if not follows:
                 self.broken = record.seq
-            elif content["private"] or content["type"].startswith("audit."):
+            elif content.private or content.copies[0].startswith("audit."):
                 self._take(record, content)
         elif record.seq == self.broken + 1:
             self.replaced = follows
-        self.hash = report.hash = record.hash
-        self.tree.push(leaf_of(record.hash))
+        self.hash = report.hash = hash_
+        self.tree.push(leaf_of(hash_))
         if self.wanted:
             self._remember()
         report.last = record.seq
         report.records += 1
 
-    def _content(self, record: Record) -> dict[str, Any]:
+    def _content(self, record: Record) -> Said:
         """What the record says. Raises Bad if it is not what it is kept as."""
         seq = record.seq
         try:
-            found = parse(record.body) if record.found is None else record.found
-            said = (found["type"], found["actor"]["subject"], found["proposal"], found["at_ms"])
-            if type(said[0]) is not str or type(found["private"]) is not list or type(found["data"]) is not dict:
+            found = said(record.body) if record.said is None else record.said
+            if type(found.copies[0]) is not str or type(found.private) is not list or type(found.data) is not dict:
                 raise TypeError("a field of another type")
         except (ValueError, KeyError, TypeError) as error:
             raise Bad(CHAIN, seq, f"record {seq} is not in the form of one: {_plain(str(error))}") from None
-        if found["seq"] != seq:
-            raise Bad(CHAIN, seq, f"record {seq} was swapped: it says of itself that it is {_plain(str(found['seq']))}")
-        if found["log"] != self.source.log:
-            raise Bad(CHAIN, seq, f"record {seq} is of another log: {_plain(str(found['log']))}")
-        if record.copies and record.copies != said:
+        if found.seq != seq:
+            raise Bad(CHAIN, seq, f"record {seq} was swapped: it says of itself that it is {_plain(str(found.seq))}")
+        if found.log != self.source.log:
+            raise Bad(CHAIN, seq, f"record {seq} is of another log: {_plain(str(found.log))}")
+        if record.copies and record.copies != found.copies:
             raise Bad(CHAIN, seq, f"record {seq} is filed under what it does not say (type, subject, proposal or time)")
         return found
 
-    def _take(self, record: Record, found: dict[str, Any]) -> None:
+    def _take(self, record: Record, found: Said) -> None:
         """Keys and texts of a record that is in order."""
         try:
-            if found["type"] in ("audit.opened", "audit.key"):
-                self._announced(record.seq, str(found["data"]["key"]))
-            elif found["type"] == "audit.redacted":
-                self.redacted.add(str(found["data"]["ref"]))
-            for private in found["private"]:
+            type_ = found.copies[0]
+            if type_ in ("audit.opened", "audit.key"):
+                self._announced(record.seq, str(found.data["key"]))
+            elif type_ == "audit.redacted":
+                self.redacted.add(str(found.data["ref"]))
+            for private in found.private:
                 self._private(record.seq, private["ref"], private["mac"])
         except (KeyError, TypeError) as error:
             raise Bad(CHAIN, record.seq, f"record {record.seq} lacks {_plain(str(error))}") from None

@@ -135,7 +135,7 @@ class ProposalPane(DetailPane[Kept]):
             return Fresh(None, f"{error.problem} (that is all that is known)")
 
     def columns(self, detail: Kept, width: int) -> tuple[list[Section], list[Section]]:
-        shown, me = detail.proposal, detail.caller.subject
+        shown, me = detail.proposal, detail.caller.me
         now_ms = detail.caller.now_ms + round((self._clock() - detail.at) * 1000)
         plan = [head_section(shown, now_ms, width), *plan_sections(shown, width)]
         self._plan_lines = sum(1 + len(section.lines) for section in plan) + len(plan) - 1

@@ -112,7 +112,7 @@ class ProposalsPane(Pane):
             self._ask(now)
         assert self._caller is not None, "it was asked"
         wall_ms = self._caller.now_ms + round((now - self._asked_at) * 1000)
-        rows = list_rows(self._found, wall_ms, self._caller.subject)
+        rows = list_rows(self._found, wall_ms, self._caller.me)
         words = self._filter.lower().split()
         kept = [row for row in rows if all(any(word in text.lower() for text, _ in row.cells) for word in words)]
         return Window(offset, kept[offset : offset + limit], len(kept), len(rows), 0, wall_ms)
