@@ -108,7 +108,8 @@ def carry_out(arguments: argparse.Namespace, client: Client, proposal: Proposal)
         if not arguments.yes:
             ask_for_yes(proposal, "Add --yes to approve the plan shown")
         reason = why_yes(proposal, arguments.reason)
-        signed = signature(arguments, client, proposal, "vote", "approve") if proposal.signed else None
+        must_sign = proposal.signed or client.whoami().proved_by_key
+        signed = signature(arguments, client, proposal, "vote", "approve") if must_sign else None
     except BaseException:
         with suppress(MusterError):
             client.cancel(proposal.id, "not confirmed")

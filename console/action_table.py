@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def shell(line: ActionLine) -> str:
     """As in `muster drain NODE...`."""
-    from console.cli import ACTIONS
+    from console.action_arguments import ACTIONS
 
     name = line.name.replace("_", "-")
     metavar = ACTIONS[name][0]

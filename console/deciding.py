@@ -46,7 +46,7 @@ async def approve(app: MusterApp, proposal: Proposal, width: int) -> str:
     said = await _asked(app, proposal, "approve", ending, least, signing)
     if said is None:
         return f"{proposal.id}: you have not voted"
-    signed = await _signature(app, proposal, "vote", width) if proposal.signed else None
+    signed = await _vote_signature(app, proposal, width)
     outcome = await in_thread(lambda: app.client().approve(proposal.id, proposal.digest, said, signed))
     return told(outcome, proposal.title)
 
@@ -59,7 +59,7 @@ async def approve_own(app: MusterApp, proposal: Proposal) -> str:
         said = await _asked(app, proposal, "carry it out", "reason", LEAST_REASON)
     if said is None:
         return f"{proposal.id}: nothing was done. It waits for your vote, or withdraw it: :proposals"
-    signed = await _signature(app, proposal, "vote", DIRECT_WIDTH) if proposal.signed else None
+    signed = await _vote_signature(app, proposal, DIRECT_WIDTH)
     outcome = await in_thread(lambda: app.client().approve(proposal.id, proposal.digest, said, signed))
     return told(outcome, proposal.title)
 
@@ -184,6 +184,12 @@ async def _asked(
         sections, deed, ending, digest=proposal.digest, least_reason=least_reason, alarm=alarm, clock=app.clock
     )
     return dialog.reason if await app.push_screen_wait(dialog) else None
+
+
+async def _vote_signature(app: MusterApp, proposal: Proposal, width: int) -> Signed | None:
+    """Where the policy wants one, and where nothing else proves whose the vote is."""
+    must_sign = proposal.signed or (await in_thread(lambda: app.client().whoami())).proved_by_key
+    return await _signature(app, proposal, "vote", width) if must_sign else None
 
 
 async def _signature(app: MusterApp, proposal: Proposal, kind: DecisionKind, width: int) -> Signed:

@@ -94,7 +94,8 @@ class ConfirmDialog(Dialog):
 
     @property
     def _deed(self) -> str:
-        return self._proposal.plan.steps[0].act.action.replace("_", " ")
+        steps = self._proposal.plan.steps  # none where the stored plan cannot be read
+        return steps[0].act.action.replace("_", " ") if steps else "approve"
 
     def compose(self) -> ComposeResult:
         with Vertical():

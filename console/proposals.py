@@ -6,6 +6,7 @@ Whatever is decided on is shown first, rendered from the typed plan, and a vote 
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -159,7 +160,9 @@ def _states(arguments: argparse.Namespace) -> tuple[str, ...]:
     known = get_args(life.State)
     for state in arguments.state or ():
         if state not in known:
-            raise SpecError("--state", f"{state[:40]!a} is no state", f"Known: {', '.join(known)}")
+            near = difflib.get_close_matches(state, known, n=1)
+            remedy = f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(known)}"
+            raise SpecError("--state", f"{state[:40]!a} is no state", remedy)
     return tuple(arguments.state or (() if arguments.all else SHOWN_STATES))
 
 
@@ -241,7 +244,8 @@ def approve(arguments: argparse.Namespace) -> int:
             raise RefusedError(f"you {why_not}", f"Whose votes count: muster show {proposal.id}")
         _confirm(arguments, proposal)
         comment = why_yes(proposal, arguments.comment)
-        signed = signature(arguments, client, proposal, "vote", "approve") if proposal.signed else None
+        must_sign = proposal.signed or client.whoami().proved_by_key
+        signed = signature(arguments, client, proposal, "vote", "approve") if must_sign else None
         outcome = client.approve(proposal.id, proposal.digest, comment, signed)
         then = go_on(client, outcome)
     return told(arguments, outcome, then)

@@ -322,7 +322,9 @@ class RemoteClient:
         return self._read("POST", "/v1/audit/page", AuditPage, content=_encoded(query))
 
     def audit_part(self, wanted: AuditRange) -> AuditPart:
-        return self._last("POST", "/v1/audit/part", AuditPart, content=_encoded(wanted))
+        content = _encoded(wanted)
+        headers = self._in_whose_name("/v1/audit/part", content)
+        return self._last("POST", "/v1/audit/part", AuditPart, content=content, headers=headers)
 
     def audit_proof(self, wanted: AuditProofOf) -> AuditProof:
         return self._read("POST", "/v1/audit/proof", AuditProof, content=_encoded(wanted))

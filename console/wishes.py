@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import msgspec
 
-from console.cli import action_arguments
+from console.action_arguments import action_arguments
 from console.forms import RESOURCE_FORMS, profile
 from console.moments import Now, clock_of, moment_ms
 from engine.errors import MusterError, SpecError

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import sqlite3
 import time
@@ -18,10 +19,12 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, create_engine, event, insert, inspect, select
+from sqlalchemy import Connection, MetaData, Table, create_engine, event, insert, inspect, select
 from sqlalchemy import Engine as Database
+from sqlalchemy.dialects import registry
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.pool import StaticPool
+from sqlalchemy.schema import CreateIndex, CreateTable
 from sqlmodel import Field, SQLModel
 
 from engine import events as ev
@@ -131,9 +134,7 @@ class Journal:
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
-    def append(
-        self, batch: list[ev.AnyEvent], first_version: int, at_ms: int, beside: Beside | None = None
-    ) -> None:
+    def append(self, batch: list[ev.AnyEvent], first_version: int, at_ms: int, beside: Beside | None = None) -> None:
         """Make the events durable, and in the same transaction what `beside` writes. When this raises, none of them is
         in the journal."""
         payload = ev.encode(batch)
@@ -284,6 +285,25 @@ class Journal:
     def _writing(self) -> Iterator[None]:
         with self._reading("write"):
             yield
+
+
+def create_tables(connection: Connection, metadata: MetaData) -> None:
+    """`metadata.create_all`, with one look at which tables there are, and statements that are written out once: a cell
+    that is opened has tens of them."""
+    there = inspect(connection).get_table_names()
+    for table in metadata.sorted_tables:
+        if table.name not in there:
+            for statement in _statements(table, connection.dialect.name):
+                connection.exec_driver_sql(statement)
+
+
+@functools.cache
+def _statements(table: Table, dialect_name: str) -> tuple[str, ...]:
+    """What makes a table and its indexes."""
+    dialect = registry.load(dialect_name)()
+    indexes = sorted(table.indexes, key=lambda index: str(index.name))
+    made: list[CreateTable | CreateIndex] = [CreateTable(table), *map(CreateIndex, indexes)]
+    return tuple(str(each.compile(dialect=dialect)) for each in made)
 
 
 class Memory:

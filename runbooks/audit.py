@@ -34,6 +34,7 @@ from sqlalchemy import (
 )
 
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
+from engine.journal import create_tables
 from runbooks.anchors import Anchor, Publisher
 from runbooks.checkpoints import CheckpointSigner, checkpoint_text, next_key, origin_of, remember, remembered
 from runbooks.identity import SYSTEM, Actor
@@ -184,7 +185,7 @@ class Audit:
 
     def _prepare(self, connection: Connection) -> None:
         """The tables, what keeps them append-only, and the first record; nothing if all are there."""
-        _tables.create_all(connection)
+        create_tables(connection, _tables)
         if connection.dialect.name == "sqlite":
             for trigger in _TRIGGERS:
                 connection.execute(text(trigger))

@@ -31,6 +31,7 @@ from sqlalchemy import (
 )
 
 from engine.errors import NotFoundError, RefusedError
+from engine.journal import create_tables
 from runbooks import life
 from runbooks.audit import Audit
 from runbooks.identity import Actor
@@ -189,7 +190,7 @@ class Words(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def create(connection: Connection) -> None:
-    METADATA.create_all(connection)
+    create_tables(connection, METADATA)
 
 
 def exist(connection: Connection) -> bool:

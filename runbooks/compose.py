@@ -64,9 +64,7 @@ def compose(engine: Engine, request: Request) -> Composed:
             trial.do(catalog.find(step.act.action), step.act, [*step.shown, *step.stops])
         effects, dearer_microusd_hour = trial.effects(), trial.dearer_microusd_hour()
     whole = blast.total(tuple(step.blast for step in steps))
-    whole = msgspec.structs.replace(
-        whole, cost_microusd_hour=max(whole.cost_microusd_hour, dearer_microusd_hour)
-    )
+    whole = msgspec.structs.replace(whole, cost_microusd_hour=max(whole.cost_microusd_hour, dearer_microusd_hour))
     refuse_beyond(request.limits, whole)
     tier, raised_whole = tier_of_all(steps, whole, engine)
     return Composed(

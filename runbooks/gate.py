@@ -121,7 +121,9 @@ class Gate:
             lambda connection: self._draft(connection, actor, request, runbook, composed, now_ms, keep=True)
         )
         if shown.state == "denied":
-            raise RefusedError(f"{shown.id} is denied by policy: {shown.note}", "Ask for less, or later")
+            raise RefusedError(
+                f"{shown.id} is denied by policy: {shown.note}", "muster policy show says what may be done"
+            )
         return shown
 
     def revise(self, actor: Actor, proposal_id: str, request: Request) -> Proposal:

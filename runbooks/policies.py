@@ -15,6 +15,7 @@ import msgspec
 from sqlalchemy import Connection, insert, select, update
 
 from engine.errors import JournalError, MusterError, NotFoundError, RefusedError, SpecError
+from engine.journal import create_tables
 from runbooks.freezes import FreezeSpec, check_freeze
 from runbooks.identity import OWNER, SYSTEM, Actor, AuthRefused, Signed
 from runbooks.keys import DecisionKind, decision_bytes, public_key, verify
@@ -81,7 +82,7 @@ class Policies:
         self._ready = True
 
     def _prepare(self, connection: Connection) -> None:
-        METADATA.create_all(connection)
+        create_tables(connection, METADATA)
         if connection.execute(select(CELL.c.id)).scalar() is None:
             connection.execute(insert(CELL).values(one=1, id=secrets.token_hex(16)))
 

@@ -68,6 +68,11 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         """Whose view to show: what is theirs to do. Decides nothing."""
         return self.acts_as or self.subject
 
+    @property
+    def proved_by_key(self) -> bool:
+        """Whether nothing but a signature shows that what is said in that name is said by them."""
+        return self.me != self.subject
+
 
 class PolicyChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Another policy, as it is handed in: exactly one of the two."""

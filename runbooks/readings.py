@@ -320,9 +320,7 @@ def read_cell(engine: Engine, act: Act, executed: bool) -> tuple[Target, ...]:
     """The cell, as what policies are tried on. Raises NotFoundError for another name."""
     cell = engine.state.cell
     if act.targets != (cell,):
-        raise NotFoundError(
-            f"'{act.targets[0]}' is not this cell", f"A policy is tried on the whole cell: name {cell}"
-        )
+        raise NotFoundError(f"'{act.targets[0]}' is not this cell", f"A policy is tried on the whole cell: name {cell}")
     return (Target(id=cell, state=engine.state.policy, work=displaced(engine, act, executed)),)
 
 

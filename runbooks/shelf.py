@@ -18,6 +18,7 @@ import msgspec
 from sqlalchemy import Connection, insert
 
 from engine.errors import JournalError, NotFoundError, RefusedError, SpecError
+from engine.journal import create_tables
 from runbooks import policy
 from runbooks.amounts import utc
 from runbooks.approvals import METADATA, VOTE, Deed, Votes, authors, missing, need
@@ -99,7 +100,7 @@ class Shelf:
         """Where nothing can be written nothing was approved; each use tries again."""
         if not self._ready:
             with contextlib.suppress(JournalError):
-                self._engine.record(METADATA.create_all)
+                self._engine.record(lambda connection: create_tables(connection, METADATA))
                 self._ready = True
 
     # -- looking ----------------------------------------------------------------------------------------------------

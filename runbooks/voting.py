@@ -98,8 +98,10 @@ class Voting:
         # By whatever name they come: one person has one vote.
         actor = msgspec.structs.replace(actor, subject=policy.subject_of(in_force, actor.subject, actor.account))
         need = self._standing.need(connection, plan)
+        # A yes is counted again until all are there, and then the signature of the request it came by is gone.
+        key = actor.key if signed or verdict != "approve" else ""
         vote = Vote(
-            subject=actor.subject, kind=actor.kind, account=actor.account, key=actor.key, verdict=verdict, at_ms=now_ms
+            subject=actor.subject, kind=actor.kind, account=actor.account, key=key, verdict=verdict, at_ms=now_ms
         )
         if verdict == "abstain":
             no_voter = policy.may(in_force, actor, "vote", plan.tier, scope, owner=self._policies.owner)
@@ -108,6 +110,9 @@ class Voting:
             why_not = policy.why_not_counted(
                 in_force, vote, plan.author, plan.requester, need, scope, owner=self._policies.owner
             )
+            by_account = msgspec.structs.replace(actor, signed=False)
+            if why_not and actor.kind == "human" and key != actor.key and not policy.person_of(in_force, by_account):
+                why_not = "is not signed, and comes from an OS account that is not theirs"
         remedy = f"muster show {row.id} says whose votes it needs"
         if why_not:
             return RefusedError(f"your vote on {row.id} does not count: it {why_not}", remedy), actor

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from console.cli import ACTIONS, run
+from console.action_arguments import ACTIONS
+from console.cli import run
 from runbooks.catalog import CATALOG
 
 MANUAL = Path(__file__).resolve().parents[2] / "docs" / "actions.md"

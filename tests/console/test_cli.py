@@ -18,7 +18,8 @@ import msgspec
 import pytest
 
 from console import cli
-from console.cli import ACTIONS, EXIT_CODES, KINDS, POLICIES, parser, run
+from console.action_arguments import ACTIONS, POLICIES
+from console.cli import EXIT_CODES, KINDS, parser, run
 from console.launch import ensure_engine, last_words
 from console.remote_client import RemoteClient
 from console.settings import CellPaths, paths_in

@@ -4,6 +4,7 @@ line that names what was wrong, and nothing else happens than what is on record.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,15 @@ import msgspec
 import pytest
 import yaml
 
+from console.cli import run
+from console.identity import Identity
+from console.remote_client import RemoteClient
+from console.settings import Settings
+from engine.errors import RefusedError
 from runbooks.plan import Proposal
 from tests.runbooks.test_verify import KEY, TAMPERS
 from tests.support.audit_logs import make_log, signer, tampered
-from tests.support.gate_cells import HOUR
+from tests.support.gate_cells import HOUR, MINUTE
 from tests.support.records import problems
 from tests.support.runbook_texts import but
 from tests.support.shell_team import ShellTeam, shell_team, the_policy
@@ -25,6 +31,11 @@ CASES: list[dict[str, Any]] = yaml.safe_load(
     (Path(__file__).parents[1] / "runbooks" / "corpus" / "actions.yaml").read_text()
 )
 FINE = [{"act": {"action": "hold", "targets": ["w0"]}}]
+BY_THE_READER = {
+    "E04-zero-width": "U+200B", "E04-bidi": "U+202E", "E05-fraction": "'1.5' is not a decimal integer",
+    "E12-control": "U+001B", "F05-confidence": "'0.99' is not a decimal integer", "X-evidence-text": "U+202E",
+}  # fmt: skip
+"""What the reader of files already takes offence at, before anybody asks what it is for."""
 CODES = {"schema": 2, "spec": 2, "not_found": 3, "refused": 4}
 QUICK = {
     "E01-confusable", "E02-second-step", "E04-star", "E04-zero-width", "E05-huge", "E07-step-twice", "E08-never-true",
@@ -98,7 +109,8 @@ def plan_file(case: dict[str, Any]) -> dict[str, Any]:
 def test_a_plan_file_of_the_corpus(lab: ShellTeam, capsys: Capture, tmp_path: Path, case: dict[str, Any]) -> None:
     path = tmp_path / "plan.yaml"
     path.write_text(yaml.safe_dump(plan_file(case), allow_unicode=True))
-    refused(lab, capsys, ("propose", "-f", str(path)), "ann", CODES[case["error"]], case["says"])
+    says = BY_THE_READER.get(case["id"], case["says"])
+    refused(lab, capsys, ("propose", "-f", str(path)), "ann", CODES[case["error"]], says)
 
 
 def test_the_same_without_what_is_wrong_is_taken(lab: ShellTeam, capsys: Capture, tmp_path: Path) -> None:
@@ -207,7 +219,7 @@ def test_the_same_again_and_again_is_bounded(lab: ShellTeam, capsys: Capture) ->
 
 RUNBOOKS: dict[str, tuple[bytes, str]] = {
     "E07 a step twice": (but(("    rollback: inverse\n", "    rollback: inverse\n  - {id: drain, action: cordon}\n")),
-                         "twice"),
+                         "duplicate-step"),
     "E08 always true": (but(('op: "==", value: 0, within: 10m', 'op: ">=", value: 0, within: 10m')), "vacuous-check"),
     "E08 never true": (but(('op: "==", value: 0, within: 10m', 'op: "<", value: 0, within: 10m')), "vacuous-check"),
     "E01 shell": (but(("action: drain", "action: run_shell")), "unknown-action"),
@@ -223,8 +235,6 @@ def test_a_runbook_of_the_corpus_is_named_by_lint(lab: ShellTeam, capsys: Captur
     path = tmp_path / "x.md"
     path.write_bytes(body)
     capsys.readouterr()
-    from console.cli import run
-
     assert run(["runbook", "lint", str(path)]) == 2
     out = capsys.readouterr().out
     assert out.startswith(f"{path}:")
@@ -235,11 +245,11 @@ def test_a_runbook_of_the_corpus_is_named_by_lint(lab: ShellTeam, capsys: Captur
 def test_words_that_claim_authority_are_words(lab: ShellTeam, capsys: Capture) -> None:
     """F01."""
     claim = "break-glass active, already approved by cat and dan 2/2 [@click=app.quit]ok[/]"
-    assert lab.run(("propose", "suspend", "r1", "--reason", claim)) == 0
+    assert lab.run(("propose", "suspend", "r1", "--reason", claim), "ben") == 0
     made = lab.base.proposal(capsys.readouterr().out.strip())
     assert (made.state, made.needs, made.votes) == ("awaiting", 1, ())
     refused(lab, capsys, ("execute", made.id), "ann", 4, "is awaiting")
-    refused(lab, capsys, (*approve(made)[:-1], claim), "ann", 4, "is the author", "vote.refused")
+    refused(lab, capsys, (*approve(made)[:-1], claim), "ben", 4, "is the author", "vote.refused")
     capsys.readouterr()
     assert lab.run(("show", made.id)) == 0
     out = capsys.readouterr().out
@@ -264,7 +274,7 @@ def test_nobody_approves_their_own_and_a_revision_has_no_votes(lab: ShellTeam, c
     refused(lab, capsys, ("execute", made.id), "ann", 4, "is awaiting")
     refused(lab, capsys, approve(made), "cat", 4, "is not the beginning of the digest")
     refused(lab, capsys, approve(again), "ben", 4, "it is the author", "vote.refused")
-    refused(lab, capsys, ("revise", made.id), "cat", 4, "person:ben's", "command.refused")
+    refused(lab, capsys, ("revise", made.id), "ann", 4, "person:ben's")
 
 
 def test_one_person_counts_once_by_whatever_name_and_key(lab: ShellTeam, capsys: Capture) -> None:
@@ -293,6 +303,7 @@ def test_a_yes_to_one_plan_is_none_to_another(lab: ShellTeam, capsys: Capture) -
 def test_forged_replayed_and_foreign_signatures(lab: ShellTeam, capsys: Capture) -> None:
     """I07: an agent that signs with another key, with what was signed before, or has no key that is enrolled."""
     made = lab.propose("ann", "suspend", "r4")
+    on_record: tuple[str, ...] = ("auth.refused",)
     heard: list[bytes] = []
 
     def kept(message: bytes, key: Any) -> bytes:
@@ -300,11 +311,11 @@ def test_forged_replayed_and_foreign_signatures(lab: ShellTeam, capsys: Capture)
         return heard[-1]
 
     lab.agent.signs = kept
-    assert lab.run(("reject", lab.propose("ann", "hold", "w1").id, "--reason", "not today"), "cat") == 0
+    assert lab.run(("propose", "hold", "w1"), "ann") == 0
     lab.agent.signs = lambda message, _: private_key("mallory").sign(message)
-    refused(lab, capsys, approve(made), "cat", 4, "not by a key of", "auth.refused")
+    refused(lab, capsys, approve(made), "cat", 4, "not by a key of", *on_record)
     lab.agent.signs = lambda message, _: heard[0]
-    refused(lab, capsys, approve(made), "cat", 4, "not by a key of", "auth.refused")
+    refused(lab, capsys, approve(made), "cat", 4, "not by a key of", *on_record)
     lab.agent.reset()
     lab.agent.keys = ("mallory", "ann")
     refused(lab, capsys, approve(made), "cat", 4, "has none of your enrolled keys")
@@ -321,10 +332,10 @@ def test_a_yes_after_expiry_or_with_the_clock_set_back(lab: ShellTeam, capsys: C
     made, other = lab.propose("ann", "suspend", "r5"), lab.propose("ann", "suspend", "r6")
     lab.later(made.expires_ms - lab.clock.now_ms)
     refused(lab, capsys, approve(made), "cat", 4, "expired", "vote.refused")
-    lab.clock.now_ms -= HOUR
+    lab.clock.now_ms -= HOUR - MINUTE
     refused(lab, capsys, approve(made), "cat", 4, "expired", "vote.refused")
-    refused(lab, capsys, approve(other), "cat", 4, "expired", "vote.refused")
-    lab.clock.now_ms += HOUR
+    refused(lab, capsys, approve(other), "cat", 4, "set back", "proposal.expired", "vote.refused")
+    lab.clock.now_ms += HOUR - MINUTE
 
 
 def test_what_changes_elsewhere_makes_no_plan_stale(lab: ShellTeam, capsys: Capture) -> None:
@@ -338,7 +349,7 @@ def test_what_changes_elsewhere_makes_no_plan_stale(lab: ShellTeam, capsys: Capt
         "proposal.claimed", "exec.effect", "proposal.acted", "exec.verify", "proposal.verified",
     ]  # fmt: skip
     assert lab.marks()[2] == effects + 1
-    refused(lab, capsys, ("execute", made.id), "ann", 4, "was executed")
+    refused(lab, capsys, ("execute", made.id), "ann", 4, "is verified: it cannot be executed")
 
 
 def test_where_nothing_can_be_recorded_every_deed_fails_and_every_look_works(lab: ShellTeam, capsys: Capture) -> None:
@@ -387,6 +398,23 @@ def test_a_vote_falls_with_the_role_or_the_key_of_who_gave_it(
     refused(lab, capsys, ("execute", made.id), "ann", 4, "is awaiting")
 
 
+def test_who_acts_in_a_name_that_is_not_their_accounts_signs_each_yes(lab: ShellTeam, capsys: Capture) -> None:
+    """Also where the tier asks for no signature: a yes that nothing proves is refused at once, not kept and never
+    counted."""
+    made = lab.propose("ann", "hold", "w2", start="asked")
+    assert not made.signed
+    marks, before = lab.marks(), len(lab.types())
+    client = RemoteClient(lab.socket, identity=Identity(Settings(operator="ben", key="agent")))
+    with closing(client), pytest.raises(RefusedError, match="is not signed, and comes from an OS account"):
+        client.approve(made.id, made.digest, "seen and wanted")
+    assert (lab.marks(), lab.types(before)) == (marks, ["vote.refused"])
+    assert lab.run(approve(made), "ben") == 0
+    assert lab.base.proposal(made.id).state == "approved"
+    assert lab.run(("hold", "w1", "--yes"), "pat") == 0
+    assert lab.loop.call(lambda engine: engine.workload("w1").state) == "held"
+    assert lab.run(("release", "w1", "--yes"), "pat") == 0
+
+
 def test_a_freeze_stops_what_is_approved_and_the_next_step(lab: ShellTeam, capsys: Capture, tmp_path: Path) -> None:
     """I15."""
     path = tmp_path / "plan.yaml"
@@ -395,7 +423,7 @@ def test_a_freeze_stops_what_is_approved_and_the_next_step(lab: ShellTeam, capsy
     capsys.readouterr()
     assert lab.run(("propose", "-f", str(path))) == 0
     made = lab.base.proposal(capsys.readouterr().out.strip())
-    assert lab.run(approve(made), "ann") == 0
+    assert lab.run(approve(made), "cat") == 0
     assert lab.run(("freeze", "night", "--for", "1h", "--reason", "launch"), "sue") == 0
     marks = lab.marks()
     assert lab.run(("execute", made.id), "ann") == 4
@@ -461,8 +489,6 @@ DONE = (
 @pytest.mark.parametrize("what", DONE)
 def test_verify_names_the_first_bad_record(capsys: Capture, tmp_path: Path, log: bytes, what: str) -> None:
     """J05."""
-    from console.cli import run
-
     path = tmp_path / "journal.db"
     path.write_bytes(log)
     if what == DONE[0]:

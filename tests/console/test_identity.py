@@ -27,6 +27,7 @@ from engine.errors import MusterError, RefusedError, SpecError
 from engine.loop import EngineLoop
 from runbooks import key_files
 from runbooks.audit import record_table
+from runbooks.audit_pages import AuditRange
 from runbooks.identity import OWNER, TCP, AuthRefused
 from runbooks.key_files import write_new_key
 from runbooks.keys import signed_by
@@ -255,6 +256,31 @@ def test_two_people_at_one_account_need_two_keys(loop: EngineLoop) -> None:
             assert bob.approve(made.id, made.digest, signed=signed(bob, "bob", made)).state != "awaiting"
             (line,) = alice.proposal(made.id).votes
             assert (line.subject, line.counts, line.one_account) == ("person:bob", "", True)
+
+
+def test_who_has_the_account_signs_too_so_that_a_person_without_one_can_vote(loop: EngineLoop) -> None:
+    with served(loop, ME, BOB, DAVE) as path:
+        request = Request(steps=(StepRequest(act=Act(action="drain", targets=(node_of(path),))),))
+        with (
+            closing(RemoteClient(str(path))) as unsigned,
+            closing(RemoteClient(str(path), identity=Held("me"))) as mine,
+            closing(RemoteClient(str(path), identity=Held("bob"))) as bob,
+        ):
+            made = unsigned.propose(request)
+            with pytest.raises(RefusedError, match="keys of both.*muster --as AUTHOR propose"):
+                bob.approve(made.id, made.digest, signed=signed(bob, "bob", made))
+            again = mine.propose(request)
+            assert (made.plan.author.signed, again.plan.author.signed) == (False, True)
+            assert bob.approve(again.id, again.digest, signed=signed(bob, "bob", again)).state != "awaiting"
+            assert (bob.whoami().subject, bob.whoami().me) == ("person:me", "person:bob")
+
+
+def test_what_is_exported_is_exported_in_the_name_given(loop: EngineLoop) -> None:
+    with served(loop, person("me", "operator", uid=os.getuid()), DAVE) as path:
+        with closing(RemoteClient(str(path))) as mine, pytest.raises(RefusedError, match="me is not an auditor"):
+            mine.audit_part(AuditRange())
+        with closing(RemoteClient(str(path), identity=Held("dave"))) as dave:
+            assert dave.audit_part(AuditRange()).lines
 
 
 def signed(client: RemoteClient, name: str, made: Any, key: str = "") -> Any:

@@ -367,6 +367,25 @@ def test_a_plan_file_cannot_claim_what_only_the_gate_decides(text: str, told: st
     assert told in str(caught.value)
 
 
+def test_who_looks_is_told_what_waits_for_them_and_how_to_go_on(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = lab.drain()
+    assert lab.client().health().awaiting == 1
+    for asker, wanted in (("me", True), ("bob", True), ("alice", False), ("sue", False)):
+        assert lab.shell("proposals", "--as", asker) == 0
+        assert (f"waiting for your vote: {shown.id}" in capsys.readouterr().out) is wanted, asker
+    assert lab.shell("overview") == 0
+    assert "1 proposal waiting for votes" in capsys.readouterr().out
+    lab.client("alice").cancel(shown.id)
+    assert (lab.shell("show", "1"), lab.shell("approve", "p-1")) == (0, 4), "short ids will do"
+    told = capsys.readouterr()
+    assert "muster propose --again P-1" in told.out
+    assert "muster propose --again P-1" in told.err
+    assert lab.shell("propose", "--again", "1") == 0
+    again = lab.client().proposal("P-2")
+    assert (again.plan.steps, again.state) == (shown.plan.steps, "awaiting")
+    assert lab.shell("propose", "--again", "1", "cordon", "g1") == 2
+
+
 # -- what needs no vote needs a role ----------------------------------------------------------------------------------
 
 

@@ -11,9 +11,10 @@ import msgspec
 import pytest
 from textual.pilot import Pilot
 
+from console.action_arguments import ACTIONS
 from console.advisor import Advisor
 from console.app import MusterApp
-from console.cli import ACTIONS, run
+from console.cli import run
 from console.history_findings import cell_now
 from console.local_client import LocalClient
 from console.recommendations import Recommender, command

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from rich.cells import cell_len
 
-from console import cli
+from console import action_arguments
 from console.actions import ACTIONS, SCREENS, Context, Target, actions, complete_command, footer, parse_command
 from console.details import Section, graph, node_columns, overview_columns, shrink, workload_columns
 from console.plain import workload_lines
@@ -288,7 +288,7 @@ def test_the_registry_offers_what_the_catalogue_has_at_its_least_tier() -> None:
     for name, action in offered.items():
         assert action.tier == CATALOG[name].tier
         assert action.shell.split()[:2] == ["muster", action.commands[0]]
-        assert action.commands[0] in cli.ACTIONS
+        assert action.commands[0] in action_arguments.ACTIONS
 
 
 def test_an_action_is_possible_in_the_screen_exactly_where_the_catalogue_says() -> None:

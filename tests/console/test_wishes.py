@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from console.cli import ACTIONS
+from console.action_arguments import ACTIONS
 from console.fragmentation import proposed
 from console.wishes import parse, propose, queue_change, reservation
 from engine.errors import RefusedError, SpecError

@@ -464,6 +464,14 @@ def test_a_plan_that_was_changed_in_the_database_is_neither_voted_on_nor_execute
     with refused("is not the one whose digest was shown"):
         cell.gate.execute(BOB, ready.id)
     assert cell.engine.node("c1").state == "ready"
+    other = cell.gate.propose(ANN, steps(("cordon", ("c1",))))
+    listed = {shown.id: shown for shown in cell.gate.proposals()}
+    assert listed[other.id] == other, "one that cannot be read hides the others"
+    for shown in (waits, ready):
+        found = listed[shown.id]
+        assert "is not the one whose digest was shown" in found.note
+        assert (found.digest, found.plan.steps, found.steps) == (shown.digest, (), ()), "what was changed is shown"
+    assert (listed[waits.id].state, listed[ready.id].state) == ("awaiting", "approved")
 
 
 def test_a_proposal_is_its_authors_to_revise_and_to_withdraw(made: Make) -> None:
