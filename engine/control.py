@@ -198,8 +198,8 @@ class Engine:
     def commands(
         self, commands: Sequence[AnyCommand], *, audit: ev.AuditEntry | None = None, beside: Beside | None = None
     ) -> list[Receipt | MusterError]:
-        """Several in one transaction. Each is accepted or refused on its own; an answer means it is durable. `audit` and
-        `beside` are written if one is accepted."""
+        """Several in one transaction. Each is accepted or refused on its own; an answer means it is durable. `audit`
+        and `beside` are written if one is accepted."""
         accepted: list[tuple[str, ...] | MusterError] = []
         with self._turn(undone_without_journal=beside is not None):
             for command in commands:

@@ -30,8 +30,6 @@ Typed = Literal["key", "digest"]
 DIGEST_TYPED = 6
 """Characters of the digest that are typed."""
 Verdict = Literal["approve", "reject", "abstain"]
-BREAKGLASS_MS = 30 * MINUTE_MS
-"""How long what broke the glass may take to begin."""
 MACHINES: tuple[Origin, ...] = ("recommender", "model")
 OWNER_ROLES: frozenset[Role] = frozenset(("viewer", "operator", "approver", "admin"))
 

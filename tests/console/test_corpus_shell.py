@@ -24,7 +24,7 @@ from tests.support.gate_cells import HOUR, MINUTE
 from tests.support.records import problems
 from tests.support.runbook_texts import but
 from tests.support.shell_team import ShellTeam, shell_team, the_policy
-from tests.support.team import changed, private_key, public_key
+from tests.support.team import changed, private_key
 
 Capture = pytest.CaptureFixture[str]
 CASES: list[dict[str, Any]] = yaml.safe_load(
@@ -37,12 +37,8 @@ BY_THE_READER = {
 }  # fmt: skip
 """What the reader of files already takes offence at, before anybody asks what it is for."""
 CODES = {"schema": 2, "spec": 2, "not_found": 3, "refused": 4}
-QUICK = {
-    "E01-confusable", "E02-second-step", "E04-star", "E04-zero-width", "E05-huge", "E07-step-twice", "E08-never-true",
-    "E10-curl", "E11-url", "E12-control", "F01-votes", "F02-tier-of-a-step", "F05-confidence", "F06-audit",
-    "X-limits-exceeded", "X-rollback-not-inverse",
-}  # fmt: skip
-"""One or two of each kind; the others run in the thorough tests."""
+QUICK = {"E02-second-step", "E04-star", "E08-never-true", "F02-tier-of-a-step", "F06-audit", "X-limits-exceeded"}
+"""One of each kind; the others run in the thorough tests."""
 thorough = pytest.mark.thorough
 
 
@@ -196,6 +192,7 @@ def test_an_action_of_the_corpus_as_words(lab: ShellTeam, capsys: Capture, what:
     assert (lab.marks(), lab.types(before)) == (marks, [])
 
 
+@thorough
 def test_a_channel_that_the_policy_does_not_name(lab: ShellTeam, capsys: Capture) -> None:
     """E11: kept as denied, with its reason."""
     kept = ("proposal.drafted", "proposal.simulated", "proposal.denied")
@@ -260,6 +257,7 @@ def test_words_that_claim_authority_are_words(lab: ShellTeam, capsys: Capture) -
 # -- I: whose yes to what ---------------------------------------------------------------------------------------------
 
 
+@thorough
 def test_nobody_approves_their_own_and_a_revision_has_no_votes(lab: ShellTeam, capsys: Capture) -> None:
     """I03."""
     made = lab.propose("ben", "suspend", "r0", start="asked")
@@ -291,6 +289,7 @@ def test_one_person_counts_once_by_whatever_name_and_key(lab: ShellTeam, capsys:
     assert lab.base.proposal(made.id).needs == 1
 
 
+@thorough
 def test_a_yes_to_one_plan_is_none_to_another(lab: ShellTeam, capsys: Capture) -> None:
     """I06."""
     one, other = lab.propose("ann", "suspend", "r2"), lab.propose("ann", "suspend", "r3")
@@ -320,9 +319,6 @@ def test_forged_replayed_and_foreign_signatures(lab: ShellTeam, capsys: Capture)
     lab.agent.keys = ("mallory", "ann")
     refused(lab, capsys, approve(made), "cat", 4, "has none of your enrolled keys")
     lab.agent.reset()
-    lab.policy(changed(the_policy(), "cat", keys=(public_key("mallory").line,)))
-    refused(lab, capsys, approve(made), "cat", 4, "has none of your enrolled keys")
-    lab.policy()
     refused(lab, capsys, approve(made), "", 4, "is nobody that the policy names")
     assert lab.base.proposal(made.id).votes == ()
 
@@ -333,11 +329,15 @@ def test_a_yes_after_expiry_or_with_the_clock_set_back(lab: ShellTeam, capsys: C
     lab.later(made.expires_ms - lab.clock.now_ms)
     refused(lab, capsys, approve(made), "cat", 4, "expired", "vote.refused")
     lab.clock.now_ms -= HOUR - MINUTE
-    refused(lab, capsys, approve(made), "cat", 4, "expired", "vote.refused")
-    refused(lab, capsys, approve(other), "cat", 4, "set back", "proposal.expired", "vote.refused")
+    for shown in (made, other):
+        marks = lab.marks()
+        assert lab.run(approve(shown), "cat") == 4
+        one_clear_line(capsys.readouterr().err, "expired")
+        assert (lab.base.proposal(shown.id).state, lab.marks()) == ("expired", marks)
     lab.clock.now_ms += HOUR - MINUTE
 
 
+@thorough
 def test_what_changes_elsewhere_makes_no_plan_stale(lab: ShellTeam, capsys: Capture) -> None:
     """I10."""
     made = lab.propose("ann", "cordon", "n0", start="asked")
@@ -352,6 +352,7 @@ def test_what_changes_elsewhere_makes_no_plan_stale(lab: ShellTeam, capsys: Capt
     refused(lab, capsys, ("execute", made.id), "ann", 4, "is verified: it cannot be executed")
 
 
+@thorough
 def test_where_nothing_can_be_recorded_every_deed_fails_and_every_look_works(lab: ShellTeam, capsys: Capture) -> None:
     """I13."""
     awaits = lab.propose("ann", "suspend", "r7")
@@ -415,6 +416,7 @@ def test_who_acts_in_a_name_that_is_not_their_accounts_signs_each_yes(lab: Shell
     assert lab.run(("release", "w1", "--yes"), "pat") == 0
 
 
+@thorough
 def test_a_freeze_stops_what_is_approved_and_the_next_step(lab: ShellTeam, capsys: Capture, tmp_path: Path) -> None:
     """I15."""
     path = tmp_path / "plan.yaml"
@@ -443,6 +445,7 @@ def test_a_freeze_stops_what_is_approved_and_the_next_step(lab: ShellTeam, capsy
     assert lab.base.proposal(made.id).state == "verified"
 
 
+@thorough
 def test_the_glass_breaks_for_few_with_a_reason_and_once(lab: ShellTeam, capsys: Capture) -> None:
     """I16."""
     one, two = lab.propose("ann", "suspend", "r9"), lab.propose("ann", "suspend", "r10")

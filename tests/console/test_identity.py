@@ -267,7 +267,7 @@ def test_who_has_the_account_signs_too_so_that_a_person_without_one_can_vote(loo
             closing(RemoteClient(str(path), identity=Held("bob"))) as bob,
         ):
             made = unsigned.propose(request)
-            with pytest.raises(RefusedError, match="keys of both.*muster --as AUTHOR propose"):
+            with pytest.raises(RefusedError, match=r"keys of both.*muster --as AUTHOR propose"):
                 bob.approve(made.id, made.digest, signed=signed(bob, "bob", made))
             again = mine.propose(request)
             assert (made.plan.author.signed, again.plan.author.signed) == (False, True)
