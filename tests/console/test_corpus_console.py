@@ -19,6 +19,8 @@ from tests.support.gate_cells import HOUR
 from tests.support.shell_team import ShellTeam, shell_team, the_policy
 from tests.support.team import changed, private_key
 
+pytestmark = pytest.mark.thorough
+
 CAT = Settings(operator="cat", key="agent")
 BEN = Settings(operator="ben", key="agent")
 SUE = Settings(operator="sue", key="agent")

@@ -26,6 +26,8 @@ from tests.support.runbook_texts import but
 from tests.support.shell_team import ShellTeam, shell_team, the_policy
 from tests.support.team import changed, private_key
 
+pytestmark = pytest.mark.thorough
+
 Capture = pytest.CaptureFixture[str]
 CASES: list[dict[str, Any]] = yaml.safe_load(
     (Path(__file__).parents[1] / "runbooks" / "corpus" / "actions.yaml").read_text()

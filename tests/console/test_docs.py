@@ -58,6 +58,7 @@ def environment() -> Iterator[dict[str, str]]:
         os.kill(peer.pid, signal.SIGKILL)
 
 
+@pytest.mark.thorough
 def test_every_example_works(environment: dict[str, str]) -> None:
     assert len(BLOCKS) >= 7
     for block in BLOCKS:

@@ -536,6 +536,7 @@ def test_words_of_the_audit_filter() -> None:
 PAGES = ("proposals", "proposal P-1", "proposal P-2", "runbooks", "runbook half-done", "audit", "record 7")
 
 
+@pytest.mark.thorough
 async def test_what_strangers_write_does_nothing_on_any_page() -> None:
     client = FakeClient(20, hostile=True)
     client.stage(1, tier="T3", votes=voted(client._text), notes=True, note=fake_gate.FLOOD)

@@ -448,7 +448,7 @@ def locked(lab: Lab, journal: Path, after: ExitStack) -> Callable[[], None]:
     return lambda: other.execute("ROLLBACK") and None
 
 
-@pytest.mark.parametrize("break_it", [read_only, full, locked])
+@pytest.mark.parametrize("break_it", [read_only, full, pytest.param(locked, marks=pytest.mark.thorough)])
 def test_where_nothing_can_be_recorded_nothing_is_done_and_all_can_be_looked_at(
     after: ExitStack, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     break_it: Callable[[Lab, Path, ExitStack], Callable[[], None]],
@@ -624,6 +624,7 @@ def test_an_old_way_in_is_still_shut(lab: Lab) -> None:
 # -- a process that is killed -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_an_engine_killed_between_vote_and_execution_forgets_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -705,6 +705,7 @@ def check_cases(seeds: range) -> None:
     assert wanted <= set(kinds), f"these cells no longer show everything: {sorted(set(kinds))}"
 
 
+@pytest.mark.thorough
 def test_what_is_stated_starts_it_and_the_primary_reason_is_true() -> None:
     check_cases(range(500))
 

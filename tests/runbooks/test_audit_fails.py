@@ -20,6 +20,8 @@ from tests.support.protocol_world import Failing
 from tests.support.records import records
 from tests.support.team import Member, members, team
 
+pytestmark = pytest.mark.thorough
+
 FULL = JournalError("the disk is full", "Make room")
 BROKEN = RuntimeError("no error of ours")
 

@@ -46,7 +46,7 @@ def running_loop(path: Path | None = None) -> Iterator[EngineLoop]:
 def serving(
     loop: EngineLoop, bound: socket.socket, *, read_only: bool = False, gate: Gate | None = None
 ) -> Iterator[None]:
-    """The control plane of `loop` on a bound socket, on a thread of its own. Without a gate: one for a single person."""
+    """The control plane of `loop` on a bound socket, on a thread of its own. Without a gate, one for one person."""
     client = LocalClient(loop, gate or gate_of(loop.engine), Advisor(loop), read_only, name="lab")
     ready = threading.Event()
     aio = asyncio.new_event_loop()
