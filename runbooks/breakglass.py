@@ -66,7 +66,7 @@ class BreakGlass:
         )  # fmt: skip
         self._open_review(connection, row, who, now_ms)
         in_force = self._policies.current(connection)
-        for channel, _ in in_force.channels:
+        for channel in in_force.paged():
             self._outbox.put(
                 connection, f"{row.digest}:breakglass:{channel}", row.number, channel,
                 f"{who.subject} broke the glass for {row.id}: {words.title}", now_ms,

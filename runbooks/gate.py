@@ -400,14 +400,21 @@ class Gate:
         """What time brings: expiry, verification of what takes long, messages that wait, and what a failure to record
         left under way. Called about once a second."""
         now_ms = self._now()
+        is_due = PROPOSAL.c.state.in_(tuple(life.OPEN)) & (PROPOSAL.c.expires_ms <= now_ms)
+        due = select(PROPOSAL).where(is_due)
 
-        def write(connection: Connection) -> list[Row]:
-            due = (PROPOSAL.c.state.in_(tuple(life.OPEN))) & (PROPOSAL.c.expires_ms <= now_ms)
-            for values in connection.execute(select(PROPOSAL).where(due)).mappings().all():
+        def look(connection: Connection) -> tuple[bool, list[Row]]:
+            return connection.execute(due).first() is not None, books.in_states(connection, ("verifying",))
+
+        def expire(connection: Connection) -> None:
+            for values in connection.execute(due).mappings().all():
                 self._expired(connection, Row(**values), now_ms)
-            return books.in_states(connection, ("verifying",))
 
-        for row in self._engine.record(write):
+        # Most seconds bring nothing, and then nothing is written.
+        anything, verifying = self._engine.recorded(look)
+        if anything:
+            self._engine.record(expire)
+        for row in verifying:
             try:
                 self._executor.look_again(row.id)
             except JournalError:

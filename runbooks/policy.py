@@ -112,7 +112,7 @@ class BreakGlass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Printable characters, blanks not counted."""
     through_freezes: bool = True
     channels: tuple[str, ...] = ()
-    """That are told of it at once."""
+    """That are told of it at once, and of a way back that failed; none: all of the policy's."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -139,8 +139,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """The bytes that are signed and hashed, as of a plan."""
         return msgspec.json.encode(self, order="sorted")
 
-    def breakglass_channels(self) -> tuple[str, ...]:
-        return self.break_glass.channels
+    def paged(self) -> tuple[str, ...]:
+        """Ids of the channels that are told what cannot wait: those named for break-glass, else all there are."""
+        return self.break_glass.channels or tuple(channel for channel, _ in self.channels)
 
     def digest(self) -> str:
         return hashlib.sha256(b"muster/policy/v1\n" + self.canonical()).hexdigest()

@@ -167,7 +167,7 @@ class WayBack:
         now_ms = self._now()
 
         def write(connection: Connection) -> Row:
-            for channel, _ in self._policies.current(connection).channels:
+            for channel in self._policies.current(connection).paged():
                 self._outbox.put(
                     connection, f"{row.digest}:{row.serial}:rollback_failed:{channel}", row.number, channel,
                     f"{row.id} could not be rolled back: step {step.id}: {error.problem}"[:500], now_ms,

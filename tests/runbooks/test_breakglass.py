@@ -55,6 +55,15 @@ def test_an_admin_and_who_is_on_call_may_and_it_leads_to_a_review(
     assert told == [f"person:{name} broke the glass for {proposal.id}: {proposal.title}"]
 
 
+def test_the_channels_named_for_it_are_told_and_no_others(watched: Watched, clock: Clock) -> None:
+    policy = team(channels=(("ops", "log:"), ("pager", "log:")))
+    paging = msgspec.structs.replace(policy.break_glass, channels=("pager",))
+    people = members(team_gate(watched, clock, msgspec.structs.replace(policy, break_glass=paging)))
+    break_it(people["sue"], people["ann"].propose("cancel", ["r0"]))
+    told = watched.engine.record(lambda c: c.execute(select(OUTBOX.c.channel)).scalars().all())
+    assert told == ["pager"]
+
+
 @pytest.mark.parametrize("name", ["ann", "ben", "cat", "eve"])
 def test_nobody_else_may(of: dict[str, Member], watched: Watched, name: str) -> None:
     proposal = of["ann"].propose("suspend", ["r0"])

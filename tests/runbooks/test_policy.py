@@ -515,7 +515,7 @@ def test_a_file_says_what_differs_from_the_built_in_policy() -> None:
     assert (policy.limits.executions_per_hour.T2, policy.limits.executions_per_hour.T3) == (5, 3)
     assert policy.limits.cost_microusd_hour == 100_000_000
     assert policy.freezes[1].from_ms == ms("2026-12-20T17:00Z")
-    assert policy.breakglass_channels() == ("ops",)
+    assert policy.paged() == ("ops",)
     assert policy.canonical() == rfc8785.dumps(msgspec.json.decode(policy.canonical()))
     assert policy.digest() != msgspec.structs.replace(policy, version=2).digest()
 
