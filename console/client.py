@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         AuditSealed,
         AuditState,
     )
+    from runbooks.draft import DraftAsk, Drafter, DraftRun, ModelStanding
     from runbooks.freezes import Freeze, FreezeSpec
     from runbooks.identity import Signed
     from runbooks.plan import Outcome, Proposal, Request, Review
@@ -345,6 +346,31 @@ class Client(Protocol):
 
     def retire_runbook(self, vote: RunbookVote) -> RunbookLine:
         """End the use of a version, for good; the comment says why."""
+        ...
+
+    def draft(self, ask: DraftAsk) -> DraftRun:
+        """Have it drafted what to do or say, by rule and, where that is asked for, by the configured model. Changes
+        nothing; follow it with `draft_run`."""
+        ...
+
+    def draft_run(self, draft_id: str, after: int = -1, wait_s: float = 0.0) -> DraftRun:
+        """As it stands; waits up to `wait_s` seconds for a serial above `after`."""
+        ...
+
+    def cancel_draft(self, draft_id: str) -> DraftRun:
+        """Have the model think no further. What the rules drafted stays."""
+        ...
+
+    def draft_runs(self) -> tuple[DraftRun, ...]:
+        """Those that are kept, newest first."""
+        ...
+
+    def propose_draft(self, draft_id: str, drafter: Drafter, reason: str = "") -> Proposal:
+        """Put one of the two to the vote, as an ordinary proposal whose requester is who asks."""
+        ...
+
+    def model(self) -> ModelStanding:
+        """Which model is configured, and whether it can be asked now."""
         ...
 
     def audit_state(self) -> AuditState:
