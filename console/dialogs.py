@@ -23,7 +23,7 @@ from console.proposal_text import TIERS, effect_lines, framed, hanging
 from console.query import FilterError, token_at
 from console.screens.lines import OneLine, part
 from console.screens.sections import SectionsView
-from console.text import cut, fit, printable, wrap
+from console.text import cut, fit, printable, visible, wrap
 from engine.errors import SpecError
 from engine.query import Column
 from runbooks.plan import Proposal
@@ -337,12 +337,15 @@ class SortDialog(Dialog):
 
 
 class PromptInput(Input):
-    """An input that takes one printable line, whatever is pasted."""
+    """An input of one line that hides nothing, whatever is typed, pasted or put there by completion."""
+
+    def validate_value(self, value: str) -> str:
+        return visible(value)
 
     def _on_paste(self, event: events.Paste) -> None:
         event.prevent_default()
         event.stop()
-        self.insert_text_at_cursor(cut(printable(event.text.strip()), 500))
+        self.insert_text_at_cursor(cut(visible(event.text.strip()), 500))
 
 
 class PromptBar(Vertical):

@@ -22,6 +22,8 @@ from console.archive import Archive
 from console.collector import Collector, kept_by
 from console.courier import Courier
 from console.doorkeeper import Doorkeeper
+from console.draft_faces import DraftFaces
+from console.drafting import Drafting
 from console.forecasts import Forecasts
 from console.history_findings import HistoryFindings
 from console.insights import Insights
@@ -139,6 +141,7 @@ def serve(served: Served) -> None:
         gate = Gate(engine, policies, audit)
         _say_begun(engine, gate, served)
         doorkeeper, courier = Doorkeeper(loop, gate), Courier(loop, gate)
+        drafting = Drafting(loop, gate, recommender)
         client = LocalClient(
             loop,
             gate,
@@ -151,9 +154,11 @@ def serve(served: Served) -> None:
             recommender=recommender,
             shelf=Shelf(engine, gate, served.runbooks, call=loop.call),
             doorkeeper=doorkeeper,
+            drafting=drafting,
         )
         loop.start()
         after.callback(loop.stop)
+        after.callback(drafting.close)
         collector = Collector(loop, telemetry)
         collector.start()
         after.callback(collector.stop)
@@ -176,7 +181,7 @@ async def run_server(
     """Serves on bound sockets until a signal comes or, where signals are not ours to take, `stop` is set."""
     watch = Watch(loop)
     agents = AgentFaces(loop, read_only=client.read_only)
-    more = (*agents.routes(), *PolicyFaces(client).routes())
+    more = (*agents.routes(), *PolicyFaces(client).routes(), *DraftFaces(client).routes())
     server = _Server(uvicorn.Config(build_app(client, watch, more), **_UVICORN))
     stopping = stop or _stop_on_signals()
     serving = asyncio.create_task(server.serve(sockets=sockets))

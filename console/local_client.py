@@ -12,6 +12,7 @@ import msgspec
 from console.archive import Archive
 from console.auditing import Auditing
 from console.client import Health, refuse_read_only
+from console.drafting import Drafting
 from console.forecasts import Forecasts
 from console.insights import Insights
 from console.quotes import Quotes
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
         AuditSealed,
         AuditState,
     )
+    from runbooks.draft import DraftAsk, Drafter, DraftRun, ModelStanding
     from runbooks.freezes import Freeze, FreezeSpec
     from runbooks.gate import Gate
     from runbooks.identity import AuthRefused, Signed
@@ -96,6 +98,7 @@ class LocalClient:
         insights: Insights | None = None,
         shelf: Shelf | None = None,
         doorkeeper: Doorkeeper | None = None,
+        drafting: Drafting | None = None,
     ) -> None:
         self.read_only = read_only
         self._loop = loop
@@ -104,6 +107,7 @@ class LocalClient:
         self._advisor = advisor
         self._doorkeeper = doorkeeper
         self._recommender = recommender or Recommender(loop, advisor)
+        self._drafting = drafting or Drafting(loop, gate, self._recommender)
         self._forecasts = forecasts or Forecasts(loop)
         self._archive = archive or Archive(loop)
         self._insights = insights or Insights(loop, self._archive)
@@ -386,6 +390,26 @@ class LocalClient:
     def retire_runbook(self, vote: RunbookVote) -> RunbookLine:
         self._refuse_if_read_only()
         return self._shelf.retire(self._actor, vote)
+
+    def draft(self, ask: DraftAsk) -> DraftRun:
+        self._recommender.give_way()
+        return self._drafting.begin(self._actor, ask)
+
+    def draft_run(self, draft_id: str, after: int = -1, wait_s: float = 0.0) -> DraftRun:
+        return self._drafting.run(draft_id, after, wait_s)
+
+    def cancel_draft(self, draft_id: str) -> DraftRun:
+        return self._drafting.cancel(draft_id)
+
+    def draft_runs(self) -> tuple[DraftRun, ...]:
+        return self._drafting.runs()
+
+    def propose_draft(self, draft_id: str, drafter: Drafter, reason: str = "") -> Proposal:
+        self._refuse_if_read_only()
+        return self._drafting.propose(self._actor, draft_id, drafter, reason)
+
+    def model(self) -> ModelStanding:
+        return self._drafting.standing()
 
     def audit_state(self) -> AuditState:
         return self._auditing.state()

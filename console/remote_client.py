@@ -40,6 +40,7 @@ from runbooks.audit_pages import (
     AuditSealed,
     AuditState,
 )
+from runbooks.draft import DraftAsk, Drafter, DraftRun, ModelStanding
 from runbooks.freezes import Freeze, FreezeSpec
 from runbooks.identity import Signed
 from runbooks.plan import Outcome, Proposal, Request, Review
@@ -310,6 +311,31 @@ class RemoteClient:
 
     def retire_runbook(self, vote: RunbookVote) -> RunbookLine:
         return self._change("/v1/runbook/retire", RunbookLine, vote)
+
+    def draft(self, ask: DraftAsk) -> DraftRun:
+        content = _encoded(ask)
+        # Who has a model asked spends money and lets facts out; who has the rules draft only looks.
+        headers = self._in_whose_name("/v1/drafts", content) if ask.model else {}
+        return self._last("POST", "/v1/drafts", DraftRun, content=content, headers=headers)
+
+    def draft_run(self, draft_id: str, after: int = -1, wait_s: float = 0.0) -> DraftRun:
+        wait_s = min(max(wait_s, 0.0), LONGEST_WAIT_S)
+        params = {"after": after, "wait_s": wait_s}
+        path = f"/v1/drafts/{quote(draft_id, safe='')}"
+        return self._read("GET", path, DraftRun, params=params, timeout=_patient(wait_s))
+
+    def cancel_draft(self, draft_id: str) -> DraftRun:
+        return self._last("DELETE", f"/v1/drafts/{quote(draft_id, safe='')}", DraftRun)
+
+    def draft_runs(self) -> tuple[DraftRun, ...]:
+        return self._get("/v1/drafts", tuple[DraftRun, ...])
+
+    def propose_draft(self, draft_id: str, drafter: Drafter, reason: str = "") -> Proposal:
+        body = {"drafter": drafter, "reason": reason}
+        return self._change(f"/v1/drafts/{quote(draft_id, safe='')}/propose", Proposal, body)
+
+    def model(self) -> ModelStanding:
+        return self._get("/v1/model", ModelStanding)
 
     def call_as_agent(self, what: str, body: object, kind: type[T]) -> T:
         """What an agent on a node says, and the answer (`console.agents`)."""

@@ -14,6 +14,7 @@
          /v1/sizing
     POST /v1/agents/...   (`console.agents`)
     GET  /v1/audit   POST /v1/audit/...   (`console.audit_faces`)
+         /v1/drafts  /v1/model            (`console.draft_faces`)
 
 An answer that is not 200 is `{"code", "problem", "remedy"}`; the codes are those of `engine.errors`. Who asks is told
 by the socket, or by a signature (`console.identity`); what they may do is the policy's to say (`runbooks.policy`).

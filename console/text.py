@@ -1,14 +1,16 @@
 """Text as it may reach a terminal, and quantities as people read and write them.
 
-`printable` is the one function every foreign string passes before it is drawn: job names, tenants and error texts are
-written by strangers, and Textual forwards raw control bytes to the terminal. `show` and `read_value` are the two
-directions of the same units.
+`printable` is the one function every foreign string passes before it is drawn: job names, tenants, error texts and what
+a model writes are the words of strangers, and Textual forwards raw control bytes to the terminal. `show` and
+`read_value` are the two directions of the same units.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from rich.cells import cell_len
 
@@ -16,33 +18,77 @@ NONE = "–"
 """How a value that does not apply is shown."""
 LONGEST = 4_096
 """No cell, sentence or dialog line is longer; what lies beyond is cut before it costs anything."""
+MOST_MARKS = 3
+"""Marks on one letter that are drawn: more of them reach into the lines around it."""
 
-_SPACES = re.compile(r"[\t\n\r\v\f]")
-_UNSAFE = re.compile(
-    "[\x00-\x1f\x7f-\x9f"  # C0, DEL, C1
-    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"  # soft hyphen, joiners, invisible letters
-    "\u200b-\u200f\u2028-\u202e\u2060-\u206f"  # zero width, line separators, bidi controls
-    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"  # fillers, variation selectors, byte order mark
-    "\ud800-\udfff\U000e0000-\U000e0fff]"  # lone surrogates, tags
+_FINE = re.compile(
+    "[ -~\xa1-\xac\xae-\u024f\u0400-\u0482\u048a-\u052f\u2010-\u2027\u2030-\u205e\u2190-\u2328\u232b-\u23ff"
+    "\u2500-\u27bf\u3041-\u3096\u30a1-\u30ff\u4e00-\u9fff\uac00-\ud7a3]*"
 )
-
-
-_MARKS = (
-    "\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0951-\u0957\u0e31\u0e34-\u0e3a\u0e47-\u0e4e"
-    "\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f"
+"""Letters and signs that need no second look: each stands for itself, in cells of its own."""
+_UNSEEN = re.compile(
+    "[\u034f\u115f-\u11ff\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\ufffc\ud7b0-\ud7ff"
+    "\ufdfa\ufdfb\ufdfd\U00012031\U0001242b\U000e0100-\U000e01ef]"
 )
-_FLOOD = re.compile(f"([{_MARKS}]{{3}})[{_MARKS}]+")
-"""Marks above and below one letter beyond three: more of them reach into the lines around it."""
+"""Drawn as nothing, into their neighbour, or far beyond their cell, though Unicode calls them letters or marks."""
+_LINK = re.compile(r"://|\b(?:www\.|mailto:)", re.IGNORECASE)
 
 
 def printable(text: str) -> str:
-    """The text with whitespace controls as spaces and everything that could act on a terminal as U+FFFD; and of the
-    marks on one letter three."""
+    """A foreign text as it may be drawn: `visible`, and its links such that no terminal makes them clickable
+    (`https[:]//`). What it returns it leaves as it is."""
+    text = visible(text)
+    if "://" in text or "www." in (lower := text.lower()) or "mailto:" in lower:
+        text = _LINK.sub(lambda link: f"{link[0][:-1]}[{link[0][-1]}]" if link[0] != "://" else "[:]//", text)
+    return text[:LONGEST]
+
+
+def visible(text: str) -> str:
+    """One line that hides nothing: what could act on a terminal, draws nothing or turns letters around as an escape
+    such as `\\x1b` or `\\u202e`, whitespace as spaces, and of the marks on one letter three. In NFC, at most `LONGEST`
+    characters. By itself only for a line that a person edits, where a link must stay what it is."""
     if len(text) > LONGEST:
         text = text[:LONGEST]
-    if text.isascii() and text.isprintable():
+    if (text.isascii() and text.isprintable()) or _FINE.fullmatch(text):
         return text
-    return _FLOOD.sub(r"\1", _UNSAFE.sub("\ufffd", _SPACES.sub(" ", text)))
+    return _escaped(text)[:LONGEST]
+
+
+@lru_cache(maxsize=512)
+def _escaped(text: str) -> str:
+    shown: list[str] = []
+    marks = -1  # there is no letter yet that could bear one
+    for char in unicodedata.normalize("NFC", _without_floods(text)):
+        category = unicodedata.category(char)
+        if category[0] == "C" or category in ("Zl", "Zp") or _UNSEEN.match(char):
+            shown.append(" " if char in "\t\n\r\v\f" else _escape(char))
+            marks = -1
+        elif category[0] == "M":
+            if marks < 0:  # it would lie on what stands before this text
+                shown.append(_escape(char))
+            elif marks < MOST_MARKS:
+                shown.append(char)
+                marks += 1
+        else:
+            shown.append(" " if category == "Zs" else char)
+            marks = -1 if category == "Zs" else 0
+    return "".join(shown)
+
+
+def _without_floods(text: str) -> str:
+    """To put marks in order takes the square of their number."""
+    kept: list[str] = []
+    marks = 0
+    for char in text:
+        marks = marks + 1 if unicodedata.combining(char) else 0
+        if marks <= 4 * MOST_MARKS:
+            kept.append(char)
+    return "".join(kept)
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def cut(text: str, width: int) -> str:

@@ -124,6 +124,7 @@ def tones(theme: Theme) -> dict[str, Style]:
         "": Style(color=theme.foreground),
         "strong": Style(color=theme.foreground, bold=True),
         "dim": Style(color=colours["dim"]),
+        "struck": Style(color=colours["dim"], strike=True),
         "faint": Style(color=colours["faint"]),
         "ok": Style(color=theme.success),
         "warn": Style(color=theme.warning),

@@ -27,6 +27,43 @@ and does not reach what is asked; it was made from part of what there is."""
 FactUnit = Literal["", "count", "gpu", "cpu", "mib", "seconds", "permille", "microusd", "microusd_hour", "time_ms"]
 """gpu and cpu in milli-units, time_ms as Unix milliseconds; "" for a word."""
 
+REASONS = frozenset(
+    [
+        "connection",
+        "deadline",
+        "content_type",
+        "response_too_large",
+        "encoding",
+        "redirect",
+        "auth",
+        "model_missing",
+        "envelope_shape",
+        "choices_count",
+        "message_shape",
+        "content_shape",
+        "finish_reason",
+        "refusal",
+        "unexpected_tool_call",
+        "content_not_json",
+        "content_too_large",
+        "schema",
+        "unknown_target",
+        "policy_denied",
+        "runbook_invalid",
+        "leak_detected",
+        "budget",
+        "rate_limited",
+        "circuit_open",
+        "no_key",
+        "not_configured",
+        "bad_endpoint",
+        "egress_denied",
+        "cancelled",
+        "worker",
+    ]
+)
+"""Why a model's draft was rejected; beside these http_NNN for the status of an answer, such as http_503."""
+
 MOST_QUESTION = 2_000
 MOST_STEPS = 8
 MOST_FACTS = 200
@@ -38,8 +75,7 @@ MOST_EXCERPT_BYTES = 64 * 2**20
 class DraftRejected(RefusedError):
     """A model's answer, or the way to it, that is of no use. The one error that leaves a model's drafter.
 
-    `reason` is a stable token such as `deadline`, `content_type`, `schema`, `unknown_target`, `budget`: what people and
-    records are told. `seen` is what is on record of the call (`runbooks.model_call.Spent`), None where there was none.
+    `reason` is a stable token, one of REASONS or http_NNN: what people and records are told. `seen` is what is on record of the call (`runbooks.model_call.Spent`), None where there was none.
     """
 
     def __init__(self, reason: str, problem: str, remedy: str = "", seen: object = None) -> None:
@@ -95,6 +131,8 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
     """
     subject: str
     """Its id; empty for the cell."""
+    tenant: str = ""
+    """Whose it is, where it is some tenant's: not everybody is told of everybody's."""
     value: int | str
     unit: FactUnit = ""
     text: str
@@ -315,6 +353,9 @@ class DraftRun(msgspec.Struct, frozen=True, kw_only=True):
     asked_ms: int
     """Cell time."""
     who: str = ""
+    notes: tuple[str, ...] = ()
+    """What of the request could not be used, and what was made of that: an id that is not there, a text that was cut.
+    """
     rule_state: RuleState = "drafting"
     rule: Draft | None = None
     rule_why: str = ""

@@ -41,7 +41,7 @@ async def test_main_pages(start: str) -> None:
     async with console(FakeClient(60, hostile=True), start) as pilot:
         await pilot.pause(0.05)
         text = check_screen(pilot)
-        assert "�" in text
+        assert r"\x1b" in text
         await pilot.press("right", "right", "right")
         check_screen(pilot)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+import unicodedata
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,16 +33,22 @@ from tests.console.fake_client import HOSTILE
     [
         ("plain", "plain"),
         ("line\nbreak\ttab", "line break tab"),
-        ("\x1b]52;c;eA==\x07", "�]52;c;eA==�"),
-        ("\x9b2J", "�2J"),
-        ("\x7f", "�"),
-        ("a\u202eb\u2066c", "a�b�c"),
-        ("a\u200bb\ufeff", "a�b�"),
-        ("\ud800", "�"),
+        ("\x1b]52;c;eA==\x07", r"\x1b]52;c;eA==\x07"),
+        ("\x9b2J", r"\x9b2J"),
+        ("\x7f", r"\x7f"),
+        ("a\u202eb\u2066c", r"a\u202eb\u2066c"),
+        ("a\u200bb\ufeff", r"a\u200bb\ufeff"),
+        ("\u2028\x85", r"\u2028\x85"),
+        ("\U000e0041\ufe0f\u3164\u115f\u2800", r"\U000e0041\ufe0f\u3164\u115f\u2800"),
+        ("\ud800\ue0b0\U0010ffff", r"\ud800\ue0b0\U0010ffff"),
+        ("a\xa0b\u3000c", "a b c"),
         ("[@click=app.quit]x[/]", "[@click=app.quit]x[/]"),
         ("日本", "日本"),
-        ("e\u0301", "e\u0301"),
+        ("e\u0301", "\xe9"),
         ("z" + "\u0335" * 90 + "!", "z" + "\u0335" * 3 + "!"),
+        ("\u0336struck x \u0336y", r"\u0336struck x \u0336y"),
+        ("नमस्ते", "नमस्ते"),
+        ("[x](https://e.x) WWW.e.x mailto:a@e.x", "[x](https[:]//e.x) WWW[.]e.x mailto[:]a@e.x"),
     ],
 )
 def test_printable(raw: str, safe: str) -> None:
@@ -50,7 +59,23 @@ def test_printable(raw: str, safe: str) -> None:
 def test_nothing_printable_can_act(raw: str) -> None:
     safe = printable(raw)
     assert not any(ord(char) < 32 or 0x7F <= ord(char) < 0xA0 or 0xD800 <= ord(char) < 0xE000 for char in safe)
+    assert not any(unicodedata.category(char) in ("Cf", "Cn", "Co", "Zl", "Zp") for char in safe)
     safe.encode()
+    assert unicodedata.is_normalized("NFC", safe)
+    assert printable(safe) == safe
+
+
+@pytest.mark.parametrize("flood", ["\u0301\u0316", "\u0301", "\u200b", "\U000e0041", "www.", "://"])
+def test_a_flood_takes_no_time(flood: str) -> None:
+    started = time.process_time()
+    for count in range(20):
+        assert len(printable("a" * count + flood * LONGEST)) <= LONGEST
+    assert time.process_time() - started < 1
+
+
+def test_a_mark_never_lies_on_what_stands_before_the_text() -> None:
+    for mark in ("\u0300", "\u0338", "\u20dd", "\u093f", "\u0489"):
+        assert printable(mark + "x").isascii()
 
 
 def test_a_million_characters_cost_nothing() -> None:
@@ -96,7 +121,7 @@ def test_quantities() -> None:
 def test_show_by_unit() -> None:
     assert show("gpu", 8_000) == "8"
     assert show("text", None) == "–"
-    assert show("text", "a\x1bb") == "a�b"
+    assert show("text", "a\x1bb") == r"a\x1bb"
 
 
 @pytest.mark.parametrize(

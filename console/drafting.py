@@ -1,0 +1,525 @@
+"""Drafts beside a live engine: who asked for what, the rules' answer and the model's, side by side, and what was
+proposed of them.
+
+Lives in the engine's process and only reads the engine; what takes long is done by a few threads of its own. A draft
+never proposes itself: `propose` does, when a person asks for that, and then it is an ordinary proposal.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from engine.errors import JournalError, MusterError, NotFoundError, RefusedError, SpecError
+from engine.model import HOUR_MS
+from engine.query import Kind, Query
+from runbooks.draft import (
+    MOST_EXCERPTS,
+    MOST_QUESTION,
+    Brief,
+    Draft,
+    DraftAsk,
+    Drafter,
+    DraftRejected,
+    DraftRun,
+    Excerpt,
+    Finding,
+    ModelStanding,
+    Observation,
+    Phase,
+    Record,
+    Sentence,
+    Span,
+    Thinking,
+)
+from runbooks.draft_books import DraftBooks
+from runbooks.identity import Actor
+from runbooks.life import ENDED
+from runbooks.readings import MAX_COMMENT, check_text
+
+if TYPE_CHECKING:
+    from runbooks.model_drafter import ModelDrafter
+
+    from console.recommendations import Recommender
+    from engine.control import Engine
+    from engine.loop import EngineLoop
+    from recommender.suggest import Suggestion
+    from runbooks.gate import Gate
+    from runbooks.plan import Proposal, Request
+
+MOST_KEPT = 50
+"""Requests that can still be read, the last ones."""
+MOST_AT_ONCE = 4
+"""Drafts that are being made, of each drafter; more wait for their turn."""
+SINCE_MS = 8 * HOUR_MS
+"""Of a hand-over or a summary that names no beginning."""
+MOST_TEXTS_OF = 8
+MOST_NAMES = 10_000
+"""Queues, or pools, among which a name is looked for."""
+MAX_ID = 300
+KEPT_TEXT = 200
+"""Characters of a text of strangers that stay with the request: fifty requests may each come with megabytes."""
+TELL_EVERY_S = 0.1
+"""Wall seconds between two reports of mere progress."""
+CLOSE_S = 4.0
+"""Longest wait, when the engine stops, for calls that were broken off to be settled."""
+
+RULES = Actor(subject="service:recommender", kind="service", account="system")
+"""In whose name drafts by rule are tried and proposed."""
+MODEL = Actor(subject="service:llm-drafter", kind="llm", account="system")
+AUTHORS: dict[Drafter, Actor] = {"rule": RULES, "model": MODEL}
+
+
+class Drafting:
+    """The drafts of one engine. Any thread may ask, but not the engine's own.
+
+    `recommender` is who knows the findings; `model` who asks the configured model, None: none is.
+    """
+
+    def __init__(
+        self, loop: EngineLoop, gate: Gate, recommender: Recommender, model: ModelDrafter | None = None
+    ) -> None:
+        self._loop = loop
+        self._gate = gate
+        self._recommender = recommender
+        self._model = model
+        self._books = DraftBooks(loop.engine)
+        self._runs: dict[str, DraftRun] = {}
+        self._stops: dict[str, threading.Event] = {}
+        """For each run whose model thinks: set to have it stop."""
+        self._begun_s: dict[str, float] = {}
+        self._count = -1
+        """Of the last request; -1: what the books say has not been read."""
+        self._changed = threading.Condition()
+        self._closed = False
+        self._by_rule = ThreadPoolExecutor(MOST_AT_ONCE, "draft-rule")
+        self._by_model = ThreadPoolExecutor(MOST_AT_ONCE, "draft-model")
+
+    # -- asking -------------------------------------------------------------------------------------------------------
+
+    def begin(self, actor: Actor, ask: DraftAsk) -> DraftRun:
+        """Have it drafted. What of the request is of no use is named in the run's notes, and the rules draft from the
+        rest. Raises RefusedError while too many are under way."""
+        ask, notes = tidied(ask)
+        now_ms = self._loop.call(lambda engine: engine.now_ms)
+        run_id = self._noted(actor, ask, notes, now_ms)
+        stop = self._stops.get(run_id)
+        briefed = _Once(lambda: self._brief(run_id, ask, now_ms))
+        self._by_rule.submit(self._draft_by_rule, run_id, briefed, actor)
+        if stop is not None:
+            self._by_model.submit(self._draft_by_model, run_id, briefed, actor, stop)
+        return self.run(run_id)
+
+    def _noted(self, actor: Actor, ask: DraftAsk, notes: tuple[str, ...], now_ms: int) -> str:
+        with self._changed:
+            if self._closed:
+                raise RefusedError("the engine stops", "Ask again when it is back")
+            under_way = sum(not run.over for run in self._runs.values())
+            if under_way >= MOST_KEPT:
+                raise RefusedError(f"{under_way} drafts are being made already", "Wait for one of them")
+            if self._count < 0:
+                self._count = self._loop.call(lambda _: self._books.newest())
+            self._count += 1
+            run_id = f"D-{self._count}"
+            deadline_ms = self._model.deadline_ms if self._model is not None else 0
+            if ask.model:
+                self._stops[run_id] = threading.Event()
+                self._begun_s[run_id] = time.monotonic()
+            self._runs[run_id] = DraftRun(
+                id=run_id,
+                serial=1,
+                ask=shortened(ask),
+                asked_ms=now_ms,
+                who=actor.subject,
+                notes=notes,
+                model_state="thinking" if ask.model else "off",
+                thinking=Thinking(deadline_ms=deadline_ms) if ask.model else None,
+            )
+            self._forget_old()
+            return run_id
+
+    def run(self, draft_id: str, after: int = -1, wait_s: float = 0.0) -> DraftRun:
+        """As soon as its serial is above `after`, it is over, or the time is up. Raises NotFoundError."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._closed or self._found(draft_id).serial > after or self._found(draft_id).over, wait_s
+            )
+            return self._timed(self._found(draft_id))
+
+    def runs(self) -> tuple[DraftRun, ...]:
+        """Newest first."""
+        with self._changed:
+            return tuple(self._timed(run) for run in reversed(self._runs.values()))
+
+    def cancel(self, draft_id: str) -> DraftRun:
+        """Have the model think no further; nothing happens when it does not. Raises NotFoundError."""
+        with self._changed:
+            self._found(draft_id)
+            stop = self._stops.pop(draft_id, None)
+            if stop is not None:
+                stop.set()
+                self._note(
+                    draft_id, model_state="cancelled", thinking=None, reason="cancelled",
+                    why="it was cancelled; the draft by rule stays",
+                )  # fmt: skip
+            return self._found(draft_id)
+
+    def standing(self) -> ModelStanding:
+        """Which model is configured, and whether it can be asked now."""
+        if self._model is None:
+            return ModelStanding(problem="no model is configured. Set model_url and model, see docs/drafts.md")
+        return self._model.standing()
+
+    def close(self) -> None:
+        """Break off what is under way, and wait a little until that is settled."""
+        with self._changed:
+            self._closed = True
+            for draft_id in list(self._stops):
+                self.cancel(draft_id)
+            self._changed.notify_all()
+        self._by_rule.shutdown(wait=False, cancel_futures=True)
+        ended = threading.Thread(target=self._by_model.shutdown, kwargs={"cancel_futures": True}, daemon=True)
+        ended.start()
+        ended.join(CLOSE_S)
+        if self._model is not None:
+            self._model.close()
+
+    # -- drafting, on threads of its own ------------------------------------------------------------------------------
+
+    def _draft_by_rule(self, run_id: str, briefed: _Once, actor: Actor) -> None:
+        try:
+            brief = briefed()
+            draft = self._ruled(brief, actor.subject)
+            self._kept(run_id, draft, actor)
+            draft = msgspec.structs.replace(draft, record=self._record(draft))
+        except MusterError as error:
+            self._tell(run_id, rule_state="failed", rule_why=str(error))
+        except Exception as error:
+            traceback.print_exc()
+            self._tell(run_id, rule_state="failed", rule_why=_defect(error))
+        else:
+            self._tell(run_id, rule_state="done", rule=draft)
+
+    def _ruled(self, brief: Brief, requester: str) -> Draft:
+        try:
+            from runbooks.drafter import RuleDrafter
+        except ImportError:
+            return no_rule(brief)
+        return RuleDrafter(self._loop.call, self._preview_by(RULES)).draft(brief, requester)
+
+    def _draft_by_model(self, run_id: str, briefed: _Once, actor: Actor, stop: threading.Event) -> None:
+        try:
+            if self._model is None:
+                raise DraftRejected("not_configured", "no model is configured", "Set model_url and model")
+            draft = self._model.draft(
+                briefed(), actor, run_id, preview=self._preview_by(MODEL), cancelled=stop,
+                tell=lambda phase, count: self._progress(run_id, phase, count),
+            )  # fmt: skip
+            self._kept(run_id, draft, actor)
+            draft = msgspec.structs.replace(draft, record=self._record(draft))
+        except DraftRejected as error:
+            self._model_over(run_id, model_state="rejected", reason=error.reason, why=str(error))
+        except MusterError as error:
+            self._model_over(run_id, model_state="rejected", reason="worker", why=str(error))
+        except Exception as error:
+            traceback.print_exc()
+            self._model_over(run_id, model_state="rejected", reason="worker", why=_defect(error))
+        else:
+            self._model_over(run_id, model_state="done", model=draft)
+
+    def _model_over(self, run_id: str, **changes: object) -> None:
+        """What came of it; nothing where it was cancelled meanwhile."""
+        with self._changed:
+            if self._stops.pop(run_id, None) is not None:
+                self._note(run_id, thinking=None, **changes)
+
+    def _preview_by(self, author: Actor) -> Callable[[Request], Proposal]:
+        return lambda request: self._loop.call(lambda _: self._gate.preview(author, request))
+
+    def _brief(self, run_id: str, ask: DraftAsk, now_ms: int) -> Brief:
+        """What both drafters are given. What cannot be found is noted, and left out."""
+        finding, runbook_text = None, ""
+        notes: list[str] = []
+        if ask.finding:
+            try:
+                finding = self._finding(ask.finding)
+            except NotFoundError as error:
+                notes.append(f"{error.problem}; the draft is made without it")
+        excerpts = list(ask.excerpts)
+        for workload_id in ask.texts_of:
+            try:
+                excerpts += self._texts_of(workload_id)
+            except NotFoundError as error:
+                notes.append(error.problem)
+        if notes:
+            was = self.run(run_id).notes
+            self._tell(run_id, notes=(*was, *notes))
+        name, version, at_ms = self._loop.call(
+            lambda engine: (engine.overview(brief=True).cell, engine.version, engine.now_ms)
+        )
+        return Brief(
+            task=ask.task,
+            question=ask.question,
+            finding=finding,
+            facts=(),
+            excerpts=tuple(excerpts),
+            runbook=ask.runbook,
+            runbook_text=runbook_text,
+            cell=name,
+            version=version,
+            now_ms=at_ms,
+            since_ms=ask.since_ms or now_ms - SINCE_MS,
+        )
+
+    def _texts_of(self, workload_id: str) -> list[Excerpt]:
+        return self._loop.call(lambda engine: texts_of(engine, workload_id))
+
+    def _finding(self, wanted: str) -> Finding:
+        """A recommendation, or an object of the cell as one. Raises NotFoundError."""
+        if wanted.upper().startswith("R-"):
+            return finding_of(self._recommender.recommendation(wanted).suggestion)
+        return self._loop.call(lambda engine: finding_about(engine, wanted))
+
+    # -- proposing ----------------------------------------------------------------------------------------------------
+
+    def propose(self, actor: Actor, draft_id: str, drafter: Drafter, reason: str = "") -> Proposal:
+        """Put one of the two to the vote: written by the drafter's service, for whoever asks. The same once more is
+        the same proposal, while that is open. Raises NotFoundError, RefusedError, SpecError."""
+        if drafter not in AUTHORS:
+            raise SpecError("drafter", f"{str(drafter)[:40]!a} drafts nothing", "Give rule or model")
+        check_text(reason, "reason", MAX_COMMENT)
+        run = self.run(draft_id)
+        draft = run.rule if drafter == "rule" else run.model
+        if draft is None or draft.request is None:
+            raise _nothing_to_propose(run, draft, drafter)
+        request = msgspec.structs.replace(
+            draft.request,
+            origin="model" if drafter == "model" else "recommender",
+            requester=actor.subject,
+            reason=_reason(reason.strip() or draft.request.reason, run.ask.finding),
+        )
+        number = int(draft_id.removeprefix("D-"))
+
+        def put(_: Engine) -> Proposal:
+            for by, proposal_id in self.run(draft_id).proposed:
+                if by == drafter and (there := self._gate.proposal(proposal_id)).state not in ENDED:
+                    return there
+            self._gate.refuse_unless(actor, "propose")
+            author = msgspec.structs.replace(AUTHORS[drafter], account=actor.account)
+            shown = self._gate.propose(author, request)
+            self._books.proposed(number, drafter, shown.id)
+            self._tell(draft_id, proposed=(*self.run(draft_id).proposed, (drafter, shown.id)))
+            return shown
+
+        return self._loop.call(put)
+
+    # -- what is remembered -------------------------------------------------------------------------------------------
+
+    def _kept(self, run_id: str, draft: Draft, actor: Actor) -> None:
+        """In the books. A draft is of use also where nothing can be written."""
+        number, at_ms = int(run_id.removeprefix("D-")), self._gate.policies.clock()
+        try:
+            self._loop.call(lambda _: self._books.keep(number, draft, actor.subject, at_ms))
+        except JournalError:
+            return
+
+    def _record(self, draft: Draft) -> Record | None:
+        try:
+            return self._loop.call(lambda _: self._books.record(draft.drafter, draft.kind))
+        except JournalError:
+            return None
+
+    def _progress(self, run_id: str, phase: Phase, count: int) -> None:
+        with self._changed:
+            run = self._runs.get(run_id)
+            if run is None or run.thinking is None or run_id not in self._stops:
+                return
+            elapsed_ms = self._elapsed_ms(run_id)
+            mere = run.thinking.phase == phase and elapsed_ms - run.thinking.elapsed_ms < TELL_EVERY_S * 1000
+            if not mere:
+                told = msgspec.structs.replace(run.thinking, phase=phase, elapsed_ms=elapsed_ms, bytes=count)
+                self._note(run_id, thinking=told)
+
+    def _elapsed_ms(self, run_id: str) -> int:
+        return int((time.monotonic() - self._begun_s.get(run_id, time.monotonic())) * 1000)
+
+    def _timed(self, run: DraftRun) -> DraftRun:
+        """With the time that has passed by now."""
+        if run.thinking is None:
+            return run
+        return msgspec.structs.replace(
+            run, thinking=msgspec.structs.replace(run.thinking, elapsed_ms=self._elapsed_ms(run.id))
+        )
+
+    def _tell(self, run_id: str, **changes: object) -> None:
+        with self._changed:
+            if run_id in self._runs:
+                self._note(run_id, **changes)
+
+    def _note(self, run_id: str, **changes: object) -> None:
+        run = msgspec.structs.replace(self._runs[run_id], **changes)
+        self._runs[run_id] = msgspec.structs.replace(run, serial=run.serial + 1, agreement=agreement(run))
+        self._changed.notify_all()
+
+    def _found(self, draft_id: str) -> DraftRun:
+        found = self._runs.get(draft_id)
+        if found is None:
+            raise NotFoundError(
+                f"there is no draft {ascii(draft_id)[:42]}", "It was forgotten, or the engine restarted; ask again"
+            )
+        return found
+
+    def _forget_old(self) -> None:
+        over = [run_id for run_id, run in self._runs.items() if run.over]
+        for run_id in over[: max(0, len(self._runs) - MOST_KEPT)]:
+            del self._runs[run_id]
+            self._begun_s.pop(run_id, None)
+
+
+class _Once:
+    """What several threads need and the first of them works out."""
+
+    def __init__(self, make: Callable[[], Brief]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._made: Brief | None = None
+
+    def __call__(self) -> Brief:
+        with self._lock:
+            if self._made is None:
+                self._made = self._make()
+            return self._made
+
+
+# -- what is asked ----------------------------------------------------------------------------------------------------
+
+
+def tidied(ask: DraftAsk) -> tuple[DraftAsk, tuple[str, ...]]:
+    """The request within its bounds, and what was left out of it."""
+    notes: list[str] = []
+    question = " ".join(ask.question.split())
+    if len(question) > MOST_QUESTION:
+        notes.append(f"the question has {len(question):,} characters; the first {MOST_QUESTION:,} are looked at")
+        question = question[:MOST_QUESTION]
+    if not question and not ask.finding and ask.task in ("act", "explain", "runbook") and not ask.runbook:
+        notes.append("nothing was asked; the draft is about what stands out in the cell")
+    excerpts, texts = ask.excerpts[:MOST_EXCERPTS], ask.texts_of[:MOST_TEXTS_OF]
+    if len(excerpts) < len(ask.excerpts) or len(texts) < len(ask.texts_of):
+        given = len(ask.excerpts) + len(ask.texts_of)
+        notes.append(f"{given} texts were given; the first {MOST_EXCERPTS} of each kind are looked at")
+    finding = ask.finding.strip()
+    if len(finding) > MAX_ID:
+        notes.append(f"the finding's id has {len(finding):,} characters: no id is that long")
+        finding = ""
+    since_ms = max(0, ask.since_ms)
+    ask = msgspec.structs.replace(
+        ask, question=question, finding=finding, excerpts=excerpts, texts_of=texts, since_ms=since_ms
+    )
+    return ask, tuple(notes)
+
+
+def shortened(ask: DraftAsk) -> DraftAsk:
+    """As it stays with the run."""
+    excerpts = tuple(
+        Excerpt(field=excerpt.field[:KEPT_TEXT], text=excerpt.text[:KEPT_TEXT]) for excerpt in ask.excerpts
+    )
+    return msgspec.structs.replace(ask, excerpts=excerpts)
+
+
+def finding_of(suggestion: Suggestion) -> Finding:
+    """What the recommender found, as the drafters know it."""
+    return Finding(
+        id=suggestion.id,
+        kind=suggestion.kind,
+        text=suggestion.finding,
+        about=suggestion.about or (suggestion.targets[0] if suggestion.targets else ""),
+        targets=suggestion.targets,
+        action=suggestion.action,
+        parameters=suggestion.parameters,
+        observed=tuple(
+            Observation(metric=seen.metric, window=seen.window, value=seen.value) for seen in suggestion.evidence
+        ),
+    )
+
+
+def finding_about(engine: Engine, wanted: str) -> Finding:
+    """An object that a person points at, as a finding of kind `about_queue`, `about_pool`, `about_node` or
+    `about_workload`, looked for in that order. Raises NotFoundError."""
+    for word in ("queue", "pool", "node", "workload"):
+        if _is_there(engine, word, wanted):
+            return Finding(
+                id=wanted, kind=f"about_{word}", text=f"{word} {wanted}, as it is now", about=wanted, targets=(wanted,)
+            )
+    raise NotFoundError(
+        f"there is no finding, queue, pool, node or workload {ascii(wanted)[:62]}", "See `muster recommend`"
+    )
+
+
+def _is_there(engine: Engine, word: str, name: str) -> bool:
+    if word in ("queue", "pool"):
+        kind: Kind = "queues" if word == "queue" else "pools"
+        return any(row[0] == name for row in engine.query(Query(kind=kind, columns=("name",), limit=MOST_NAMES)).rows)
+    try:
+        (engine.state.capacity if word == "node" else engine.state.workloads).row(name)
+    except NotFoundError:
+        return False
+    return True
+
+
+def texts_of(engine: Engine, workload_id: str) -> list[Excerpt]:
+    """What its owner calls a workload. Raises NotFoundError."""
+    found = engine.workload(workload_id)
+    labels = [Excerpt(field=f"workload {found.id}: label {key}", text=value) for key, value in found.tags.items()]
+    return [Excerpt(field=f"workload {found.id}: name", text=found.name), *labels]
+
+
+def agreement(run: DraftRun) -> str:
+    """How the two compare; empty where one lacks, or where nothing is to be done by either's task."""
+    if run.rule is None or run.model is None or run.ask.task != "act":
+        return ""
+    ours, theirs = _acts(run.rule), _acts(run.model)
+    if not ours or not theirs:
+        return "both do nothing" if ours == theirs else "the rules do nothing" if theirs else "the model does nothing"
+    if ours == theirs:
+        return "same action and target"
+    if {action for action, _ in ours} == {action for action, _ in theirs}:
+        return "same action, other target"
+    return "other action"
+
+
+def _acts(draft: Draft) -> set[tuple[str, tuple[str, ...]]]:
+    steps = draft.request.steps if draft.request is not None else ()
+    return {(step.act.action, tuple(sorted(step.act.targets))) for step in steps}
+
+
+def no_rule(brief: Brief) -> Draft:
+    """What the rules say where none fits."""
+    said = Sentence(spans=(Span(text="No rule fits what was asked, so nothing is drafted."),))
+    return Draft(drafter="rule", task=brief.task, title="No rule fits", summary=(said,), version=brief.version)
+
+
+def _reason(words: str, finding: str) -> str:
+    """The finding's id leads back to it: the recommender looks for it in reasons."""
+    if not finding.upper().startswith("R-") or finding in words:
+        return words[:MAX_COMMENT]
+    return f"{words[: MAX_COMMENT - len(finding) - 1]} {finding}".strip()
+
+
+def _nothing_to_propose(run: DraftRun, draft: Draft | None, drafter: Drafter) -> RefusedError:
+    whose = "by rule" if drafter == "rule" else "of the model"
+    if draft is not None:
+        return RefusedError(f"the draft {whose} of {run.id} has no step to propose", "See what it says instead")
+    if drafter == "model" and run.model_state == "off":
+        return RefusedError(f"no model was asked for {run.id}", "Ask with --llm")
+    why = run.why if drafter == "model" else run.rule_why
+    return RefusedError(f"{run.id} has no draft {whose}{': ' + why if why else ' yet'}", "Wait for it, or ask again")
+
+
+def _defect(error: Exception) -> str:
+    return f"it met a defect of Muster ({type(error).__name__}); the engine's log has the details"
