@@ -34,12 +34,14 @@ ScreenName = Literal[
     "runbook",
     "audit",
     "record",
+    "draft",
+    "drafts",
 ]
-TargetKind = Literal["", "workload", "node", "queue", "proposal", "runbook"]
+TargetKind = Literal["", "workload", "node", "queue", "proposal", "runbook", "draft"]
 SCREENS: tuple[ScreenName, ...] = (
     "overview", "queues", "workloads", "nodes", "events", "whatif", "workload", "node", "pools", "orders",
     "recommendations", "forecast", "proposals", "proposal", "runbooks", "runbook", "audit",
-    "record",
+    "record", "draft", "drafts",
 )  # fmt: skip
 LISTS: tuple[ScreenName, ...] = ("queues", "workloads", "nodes", "pools", "orders")
 
@@ -149,6 +151,18 @@ def _waits_for_word(context: Context) -> str:
     return "no step waits for a word"
 
 
+def _can(what: str, else_why: str) -> Why:
+    """On the page of a draft, whose targets say what can be done with it now."""
+    return lambda context: "" if any(target.state == what for target in context.targets) else else_why
+
+
+def _model_askable(context: Context) -> str:
+    states = {target.state for target in context.targets}
+    if "thinking" in states:
+        return "it thinks already; esc stops it"
+    return "" if "askable" in states else "no model is configured: muster model"
+
+
 def _only_typed(example: str) -> Why:
     """Needs more than a key can say."""
     return lambda _context: f"type {example}"
@@ -158,6 +172,8 @@ _WORK: tuple[ScreenName, ...] = ("workloads", "workload")
 _NODES: tuple[ScreenName, ...] = ("nodes", "node")
 _QUEUES: tuple[ScreenName, ...] = ("queues",)
 _PROPOSALS: tuple[ScreenName, ...] = ("proposals", "proposal")
+_DRAFTED: tuple[ScreenName, ...] = tuple(name for name in SCREENS if name not in ("recommendations", "draft"))
+"""Where a draft begins with what is selected, if anything is."""
 _TRIED: tuple[ScreenName, ...] = (*_WORK, *_NODES, *_QUEUES, "whatif")
 """Where an edit of a what-if begins, or is run."""
 
@@ -241,6 +257,29 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "reject", "Reject", ("N",), ("recommendations", *_PROPOSALS), shell="muster reject ID", commands=("reject",),
         argument="id", footer=True, changes=True, fleeting=True, why_not=_rejectable,
+    ),
+    Action(
+        "draft_from", "Draft", ("d",), ("recommendations",), shell="muster draft --from REC", footer=True,
+    ),
+    Action("draft_again", "Draft again", ("d",), ("draft",), shell="muster draft 'QUESTION'", footer=True),
+    Action(
+        "draft", "Draft what to do", ("d",), _DRAFTED, shell="muster draft 'QUESTION' --from ID", commands=("draft",),
+        argument="words",
+    ),
+    Action("drafts", "Drafts", commands=("drafts",), shell="muster drafts"),
+    Action("handover", "Hand-over", commands=("handover",), argument="words", shell="muster handover"),
+    Action("incident", "Incident summary", commands=("incident",), argument="words", shell="muster incident"),
+    Action(
+        "propose_rule", "Propose rule's", ("A",), ("draft",), shell="muster draft DRAFT --propose rule", footer=True,
+        changes=True, fleeting=True, why_not=_can("rule", "the rules ask for nothing to be done"),
+    ),
+    Action(
+        "propose_model", "Propose model's", ("M",), ("draft",), shell="muster draft DRAFT --propose model",
+        footer=True, changes=True, fleeting=True, why_not=_can("model", "the model asks for nothing to be done"),
+    ),
+    Action(
+        "ask_model", "Ask model", ("m",), ("draft",), shell="muster draft 'QUESTION' --llm", footer=True,
+        fleeting=True, why_not=_model_askable,
     ),
     Action("rehearse", "What if", ("w",), _TRIED, footer=True),
     Action("take_out", "Take out edit", ("x",), ("whatif",), footer=True),
@@ -389,7 +428,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "copy", "Copy id", ("y",),
         ("workloads", "nodes", "queues", "workload", "node", "events", "recommendations", *_PROPOSALS, "runbooks",
-         "runbook", "audit", "record"),
+         "runbook", "audit", "record", "draft", "drafts"),
     ),
     Action("refresh", "Refresh", ("r", "f5")),
     Action("theme", "Light or dark", ("t",), commands=("theme",)),

@@ -24,6 +24,7 @@ from textual.widgets import Static
 from console import actions
 from console.actions import Action, Context, ScreenName
 from console.feed import Arrived, Connected, Feed, Lost, Outage, Seen
+from console.guarded import inert
 from console.navigator import Navigator
 from console.screens.frame import Frame
 from console.screens.lines import OneLine
@@ -316,7 +317,7 @@ class MusterApp(App[None]):
         note = "The console stopped on a fault of its own"
         try:
             with self._log_path.open("a", encoding="utf-8") as log:
-                log.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}\n{traceback.format_exc()}\n")
+                log.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}\n{inert(traceback.format_exc())}\n")
             note += f"; details are in {self._log_path}"
         except OSError as error:
             note += f"; its log cannot be written ({error.strerror})"

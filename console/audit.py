@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from console.attach import connect, settings_of
+from console.guarded import exact_output
 from console.settings import audit_key_path, cell_paths
 from console.show import write_json, write_lines
 from console.text import cut, printable, read_value
@@ -288,7 +289,7 @@ def export_lines(client: Client, wanted: AuditRange) -> Iterator[str]:
 def _created(path: str, after: contextlib.ExitStack) -> IO[str]:
     """A new file that this user alone can read; `-` is standard output."""
     if path == "-":
-        return sys.stdout
+        return exact_output()
     try:
         made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:

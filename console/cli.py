@@ -47,6 +47,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def run(arguments: Sequence[str]) -> int:
     """Runs one command and returns its exit code. Errors have been told on standard error."""
+    from console.guarded import guarded
+
+    with guarded():
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str]) -> int:
     parsed = parser().parse_args(arguments)
     # Read when numpy is loaded. Our matrices are small: threads would wait for each other, and the engine for them.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -100,6 +107,7 @@ def parser() -> argparse.ArgumentParser:
     runbook_commands(commands)
     audit_commands(commands)
     _advice_commands(commands)
+    _draft_commands(commands)
     _change_commands(commands)
     policy_commands(commands)
     _engine_commands(commands)
@@ -309,6 +317,7 @@ def _engine_commands(commands: Any) -> None:
     pack.add_argument("--inflate", type=float, default=1.3, metavar="X", help="GPU asked for in all, in capacities")
     as_json(pack)
     _backtest_commands(commands)
+    _eval_commands(commands)
     serve = command(commands, "serve", "console.start:serve_engine", "run an engine in the foreground")
     serve.add_argument("--cell-file", metavar="FILE", help="YAML or JSON that defines a new cell")
     serve.add_argument("--data", metavar="DIR", help="folder of journal and socket (default: the cell's state folder)")
@@ -367,6 +376,21 @@ def _backtest_commands(commands: Any) -> None:
     anomaly.add_argument("files", nargs="+", metavar="FILE", help="CSV with columns timestamp and value")
     anomaly.add_argument("--labels", metavar="FILE", help="JSON: file name -> windows that are anomalous, as in NAB")
     as_json(anomaly)
+
+
+def _eval_commands(commands: Any) -> None:
+    told = "score a drafter on scripted incidents; no running cell is touched"
+    kinds = commands.add_parser("eval", help=told, description=told, allow_abbrev=False).add_subparsers(
+        title="what is scored", metavar="WHAT", required=True
+    )
+    drafts = command(kinds, "drafts", "console.eval_drafts:run", "what to do about an incident, drafted by rule")
+    whose = drafts.add_mutually_exclusive_group()
+    whose.add_argument("--llm", action="store_true", help="score the configured model instead of the rules")
+    whose.add_argument("--scripted", choices=("perfect", "hostile"), help="a model that plays a part, over real HTTP")
+    drafts.add_argument("--only", metavar="ID", action="append", default=[], help="this incident; may be given again")
+    drafts.add_argument("--part", choices=("open", "held", "all"), default="all", help="held: kept back from tuning")
+    drafts.add_argument("--list", action="store_true", help="the incidents, without playing them")
+    as_json(drafts)
 
 
 def _advice_commands(commands: Any) -> None:
@@ -434,6 +458,46 @@ def _advice_commands(commands: Any) -> None:
     reach(advise, sub=True)
 
 
+def _draft_commands(commands: Any) -> None:
+    told = "what to do about a question or a finding, by rule and by a model; nothing is done"
+    draft = command(commands, "draft", "console.draft:draft", told)
+    draft.add_argument("question", nargs="?", default="", metavar="QUESTION", help="in your words; or a draft as D-3")
+    _drafted_from(draft)
+    kinds = draft.add_mutually_exclusive_group()
+    kinds.add_argument("--explain", action="store_true", help="instead: what it means")
+    kinds.add_argument(
+        "--runbook", nargs="?", const="", metavar="RUNBOOK", help="instead: a runbook for it, or a change of that one"
+    )
+    draft.add_argument(
+        "--excerpt", action="append", default=[], metavar="FILE",
+        help="a log or another text for the model to look at; - for standard input",
+    )  # fmt: skip
+    draft.add_argument(
+        "--texts-of", action="append", default=[], metavar="ID", help="let it look at this workload's name and labels"
+    )
+    draft.add_argument("--propose", choices=("rule", "model"), default="", help="put that draft to the vote")
+    draft.add_argument("--reason", default="", help="with --propose: kept with it")
+    handover = command(commands, "handover", "console.draft:handover", "what the next shift must know")
+    handover.add_argument("--since", default="", metavar="TIME", help="so far back (8h)")
+    handover.set_defaults(question="")
+    incident = command(commands, "incident", "console.draft:incident", "a summary of an incident")
+    incident.add_argument("question", nargs="?", default="", metavar="TEXT", help="what it was, in your words")
+    incident.add_argument("--since", default="", metavar="TIME", help="so far back (2h)")
+    for report in (handover, incident):
+        _drafted_from(report)
+    for one in (draft, handover, incident):
+        reach(one, sub=True)
+    reach(command(commands, "drafts", "console.draft:drafts", "the drafts that are kept, newest first"), sub=True)
+    reach(command(commands, "model", "console.draft:model", "which model is asked, and what it has cost"), sub=True)
+
+
+def _drafted_from(target: argparse.ArgumentParser) -> None:
+    target.add_argument(
+        "--from", dest="source", default="", metavar="ID", help="a finding as R-k3vq7, or a workload, node, queue, pool"
+    )
+    target.add_argument("--llm", action="store_true", help="ask the configured model too")
+
+
 def _ahead(target: argparse.ArgumentParser, *, arrivals: bool = False) -> None:
     """How far, how often and with what the twin runs ahead."""
     target.add_argument("--horizon", default="24h", metavar="TIME", help="how far to run ahead (default 24h)")
@@ -484,10 +548,12 @@ def _crash_log(arguments: Sequence[str]) -> str:
     import tempfile
     import traceback
 
+    from console.guarded import inert
+
     handle, path = tempfile.mkstemp(prefix="muster-crash-", suffix=".log")
     with os.fdopen(handle, "w", encoding="utf-8") as log:
         log.write(f"muster {VERSION}, Python {sys.version}, command {arguments[:1]}\n")
-        log.write(traceback.format_exc())
+        log.write(inert(traceback.format_exc()))
     return path
 
 

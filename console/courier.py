@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from console.guarded import inert_json
 from console.text import printable
 from engine.errors import MusterError
 from runbooks.outbox import Message, error_of
@@ -88,7 +89,7 @@ def send(message: Message, address: str) -> None:
     if kind == "log":
         print(f"muster: {printable(message.channel)}: {printable(message.text)}", file=sys.stderr, flush=True)
     elif kind == "file":
-        _append(where, msgspec.json.encode(body, order="sorted") + b"\n")
+        _append(where, inert_json(msgspec.json.encode(body, order="sorted").decode()).encode() + b"\n")
     elif kind == "webhook":
         _post(where, msgspec.json.encode(body, order="sorted"), message.key)
     else:

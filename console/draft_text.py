@@ -8,14 +8,16 @@ bear out is struck through: ~so~ where a terminal has no other way.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from rich.cells import cell_len
 
 from console.details import Line, Section, text_line
-from console.proposal_text import GUTTER, TIERS, effect_lines, framed, hanging, name_of, touched
+from console.proposal_text import GUTTER, MOST_LINES, TIERS, effect_lines, framed, hanging, name_of, touched
 from console.query import quoted
 from console.text import cut, duration, fit, money, printable
 from console.views import Span
+from engine.model import HOUR_MS
 from runbooks.draft import Called, Draft, Drafter, DraftRun, Fact, ModelStanding, Record, Sentence, Target
 from runbooks.draft import Span as Piece
 from runbooks.plan import Proposal
@@ -36,6 +38,8 @@ TASKS = {
     "handover": "hand-over of the shift",
     "incident": "summary of the incident",
 }
+SINCE_MS = {"handover": 8 * HOUR_MS, "incident": 2 * HOUR_MS}
+"""How far back they tell, unless that is said."""
 PHASES = {
     "starting": "starting",
     "asking": "sending the question",
@@ -58,10 +62,31 @@ EGRESS = {
 _LINKS = {"workload": "workload {}", "node": "node {}", "queue": "queues name:{}", "pool": "nodes pool:{}"}
 
 
+class Ways(NamedTuple):
+    """How a person goes on from what is shown, where it is shown."""
+
+    rule: str
+    """How to put the rules' draft to the vote."""
+    model: str
+    ask: str
+    """As in "m asks"."""
+    stop: str
+
+
+KEYS = Ways("A puts it to the vote", "M puts it to the vote", "m asks", "esc stops it")
+
+
+def commands(draft_id: str) -> Ways:
+    """The same from the shell."""
+    name = printable(draft_id)
+    propose = f"muster draft {name} --propose"
+    return Ways(f"{propose} rule", f"{propose} model", "--llm asks", "^C stops it")
+
+
 # --- what was asked, and how far it is
 
 
-def head_section(run: DraftRun, standing: ModelStanding | None, now_ms: int, width: int) -> Section:
+def head_section(run: DraftRun, standing: ModelStanding | None, now_ms: int, width: int, ways: Ways = KEYS) -> Section:
     """The question, how far the model is or what became of it, how the two compare: what changes while one looks."""
     lines: list[Line] = []
     if run.ask.question:
@@ -70,9 +95,11 @@ def head_section(run: DraftRun, standing: ModelStanding | None, now_ms: int, wid
         lines += hanging(fit("about", LABEL), printable(run.ask.finding), width)
     if run.ask.task != "act":
         lines += hanging(fit("wanted", LABEL), TASKS[run.ask.task], width)
+    for note in run.notes:
+        lines += hanging("! ", printable(note), width, "warn", "warn")
     if run.rule_state == "drafting":
         lines.append(Line(((fit("rules", LABEL), "dim"), ("looking at the cell and trying it on forks …", "info"))))
-    lines += _model_line(run, standing, width)
+    lines += _model_line(run, standing, width, ways)
     if run.agreement:
         same = run.agreement.startswith(("same", "both"))
         lines += hanging(fit("compared", LABEL), printable(run.agreement), width, "dim", "ok" if same else "warn")
@@ -84,27 +111,27 @@ def head_section(run: DraftRun, standing: ModelStanding | None, now_ms: int, wid
     return Section(f"Draft {printable(run.id)}", tuple(lines), note)
 
 
-def _model_line(run: DraftRun, standing: ModelStanding | None, width: int) -> list[Line]:
+def _model_line(run: DraftRun, standing: ModelStanding | None, width: int, ways: Ways) -> list[Line]:
     label = fit("model", LABEL)
     if run.model_state == "thinking":
-        return [Line(((label, "dim"), *thinking_spans(run, width - LABEL)))]
+        return [Line(((label, "dim"), *thinking_spans(run, width - LABEL, ways.stop)))]
     if run.model_state == "rejected":
-        text = cut(f"✗ gave no draft: {printable(run.reason)}", width - LABEL)
+        text = cut(f"✗ gave no draft ({printable(run.reason)}): {printable(run.why)}", width - LABEL)
         return [Line(((label, "dim"), (text, "bad")))]
     if run.model_state == "cancelled":
         return [Line(((label, "dim"), ("‖ stopped; what the rules drafted stays", "warn")))]
     if run.model_state == "done" or standing is None:
         return []
-    return hanging(label, unasked(standing), width, "dim", "dim")
+    return hanging(label, unasked(standing, ways), width, "dim", "dim")
 
 
-def unasked(standing: ModelStanding) -> str:
+def unasked(standing: ModelStanding, ways: Ways = KEYS) -> str:
     """What asking the model would mean."""
     if not standing.configured:
         return "none is configured; the rules need none"
     if standing.problem:
         return f"cannot be asked now: {printable(standing.problem)}"
-    return f"not asked; m asks {printable(standing.model)} at {place(standing.endpoint)} ({standing.egress})"
+    return f"not asked; {ways.ask} {printable(standing.model)} at {place(standing.endpoint)} ({standing.egress})"
 
 
 def place(endpoint: str) -> str:
@@ -113,15 +140,14 @@ def place(endpoint: str) -> str:
     return printable(host) if scheme == "https" else f"{printable(host or scheme)}, not encrypted"
 
 
-def thinking_spans(run: DraftRun, width: int) -> list[Span]:
+def thinking_spans(run: DraftRun, width: int, how_to_stop: str) -> list[Span]:
     """A bar of the time it may take, what it does, and how to stop it."""
-    thinking = run.thinking
+    thinking, stop = run.thinking, f"   {how_to_stop}"
     if thinking is None:
-        return [("thinking … esc stops it", "info")]
+        return [("thinking …", "info"), (stop, "dim")]
     share = min(1.0, thinking.elapsed_ms / thinking.deadline_ms) if thinking.deadline_ms else 0.0
     done = int(share * BAR)
     text = f" {PHASES[thinking.phase]}, {took(thinking.elapsed_ms)} of {took(thinking.deadline_ms)}"
-    stop = "   esc stops it"
     text = cut(text, max(8, width - BAR - len(stop)))
     return [("█" * done, "info"), ("░" * (BAR - done), "faint"), (text, "info"), (stop, "dim")]
 
@@ -135,34 +161,33 @@ def took(ms: int) -> str:
 
 
 def draft_columns(
-    run: DraftRun, standing: ModelStanding | None, now_ms: int, width: int, *, two: bool
+    run: DraftRun, standing: ModelStanding | None, now_ms: int, width: int, *, two: bool, ways: Ways = KEYS
 ) -> tuple[list[Section], list[Section]]:
     """With two columns: the rules' draft at the left and the model's at the right; or where no model was asked, what to
     do at the left and what it rests on at the right. With one, the first has all."""
-    head = head_section(run, standing, now_ms, width)
+    head = head_section(run, standing, now_ms, width, ways)
+    facts = fact_section((run.rule, run.model), width)
+    done, why = _of_rule(run, width, ways)
     if run.model_state == "off":
-        left, right = _of_rule(run, width)
-        return [head, *left], [*right, *fact_section(run, width)]
-    done, why = _of_rule(run, width)
-    left, right = [head, *done, *why], model_sections(run, width)
-    facts = fact_section(run, width)
+        return [head, *done], [*why, *facts]
+    left, right = [head, *done, *why], model_sections(run, width, ways)
     return ([*left, *facts], right) if two else (left, [*right, *facts])
 
 
-def _of_rule(run: DraftRun, width: int) -> tuple[list[Section], list[Section]]:
+def _of_rule(run: DraftRun, width: int, ways: Ways) -> tuple[list[Section], list[Section]]:
     """What it says is to be done; and why."""
     if run.rule is None:
         if run.rule_state == "failed":
             lines = hanging("✗ ", printable(run.rule_why) or "it failed", width, "bad")
             return [Section(WHOSE["rule"], tuple(lines), "no draft")], []
         return [], []
-    return do_sections(run.rule, width), why_sections(run.rule, width)
+    return do_sections(run.rule, width, ways), why_sections(run.rule, width)
 
 
-def model_sections(run: DraftRun, width: int) -> list[Section]:
+def model_sections(run: DraftRun, width: int, ways: Ways = KEYS) -> list[Section]:
     """The model's draft, or why there is none."""
     if run.model is not None:
-        return [*do_sections(run.model, width), frame_section(run.model, width), *_call_section(run.model, width)]
+        return [*do_sections(run.model, width, ways), frame_section(run.model, width), *_call_section(run.model, width)]
     if run.model_state == "rejected":
         lines = hanging("✗ ", printable(run.reason).replace("_", " "), width, "bad", "bad")
         lines += hanging("", printable(run.why), width)
@@ -173,14 +198,14 @@ def model_sections(run: DraftRun, width: int) -> list[Section]:
         return [Section(WHOSE["model"], tuple(lines), "no draft")]
     if run.model_state == "thinking":
         lines = [
-            Line(tuple(thinking_spans(run, width))),
+            Line(tuple(thinking_spans(run, width, ways.stop))),
             text_line(cut("Nothing waits for it: the draft by rule can be proposed now.", width), "dim"),
         ]
         return [Section(WHOSE["model"], tuple(lines), "thinking")]
     return []
 
 
-def do_sections(draft: Draft, width: int) -> list[Section]:
+def do_sections(draft: Draft, width: int, ways: Ways = KEYS) -> list[Section]:
     """What is to be done, in typed words; whether a fork shows that it works, whom it hits, the way back, and how such
     drafts have done."""
     lines: list[Line] = []
@@ -196,9 +221,8 @@ def do_sections(draft: Draft, width: int) -> list[Section]:
     if draft.record is not None:
         lines += hanging(fit("so far", LABEL), record_text(draft.record), width, "dim", "dim")
     note = f"made on v{draft.version:,}" if draft.version else ""
-    if draft.preview is not None:
-        key = "A" if draft.drafter == "rule" else "M"
-        note = f"{key} puts it to the vote"
+    if draft.request is not None:
+        note = ways.rule if draft.drafter == "rule" else ways.model
     sections = [Section(_title(draft), tuple(lines), note)] if lines else []
     effects = draft.effects or (draft.preview.effects if draft.preview is not None else ())
     if effects:
@@ -298,9 +322,9 @@ def _runbook_section(draft: Draft, width: int) -> Section:
     if not book.problems:
         lines.append(text_line("✓ it lints clean; nobody has approved it", "ok"))
     if book.diff:
-        lines += [_diff_line(text, width) for text in book.diff.split("\n")[:400]]
+        lines += [_diff_line(text, width) for text in book.diff.rstrip("\n").split("\n")[:MOST_LINES]]
     else:
-        lines += framed(book.text, width)
+        lines += framed(book.text.rstrip("\n"), width)
     return Section(f"Runbook {printable(book.id)}", tuple(lines), "a difference" if book.diff else "a new file")
 
 
@@ -428,14 +452,15 @@ def _words(spans: Iterable[Span]) -> list[list[Span]]:
 # --- what it rests on
 
 
-def fact_section(run: DraftRun, width: int) -> list[Section]:
-    """The facts that either draft cites."""
+def fact_section(drafts: Iterable[Draft | None], width: int) -> list[Section]:
+    """The facts that any of the drafts cites."""
     found: dict[str, Fact] = {}
-    for draft in (run.rule, run.model):
+    for draft in drafts:
         for fact in draft.facts if draft is not None else ():
             found.setdefault(fact.id, fact)
     lines = [line for fact in found.values() for line in _fact_lines(fact, width)]
-    return [Section("It rests on", tuple(lines), f"{len(found):,} facts, read by us")] if lines else []
+    note = f"{len(found):,} fact{'s' if len(found) != 1 else ''}, read by the engine"
+    return [Section("It rests on", tuple(lines), note)] if lines else []
 
 
 def _fact_lines(fact: Fact, width: int) -> list[Line]:

@@ -1,7 +1,7 @@
 """Brings a scripted incident about: a cell on an engine in memory, and what happened in it until somebody asks.
 
 Everything happens as it would in production: work is submitted, people and controllers give commands, agents on nodes
-call or fall silent, executors and providers do what they do. Nothing is written into the state behind the engine's back.
+call or fall silent, executors and providers do what they do. Nothing is put into the state behind the engine's back.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 from console.document import Document
 from console.files import cell_of, workloads_of
+from console.forms import QUEUE_FORMS
 from console.incidents import Incident, expanded
 from engine import commands as do
 from engine.agents import Registered
@@ -86,13 +87,11 @@ class Scene:
 
     def queue(self, told: dict[str, Any]) -> None:
         """Other fields of a queue, as in a cell file: somebody changed it."""
-        over = told.pop("over", "keep") if "over" in told else "keep"
         now = self.engine.queue(told["name"]).spec
-        raw = {"queues": [told]}
-        changed = cell_of(Document(f"{self.incident.place} queue", raw, {})).queues[0]
-        fields = {_RAW.get(name, name) for name in told} - {"name"}
+        changed = cell_of(Document(f"{self.incident.place} queue", {"queues": [told]}, {})).queues[0]
+        fields = {QUEUE_FORMS.get(name, (name,))[0] for name in told}
         to: QueueSpec = msgspec.structs.replace(now, **{name: getattr(changed, name) for name in fields})
-        self.engine.command(do.ChangeQueue(queue=to, over=over))
+        self.engine.command(do.ChangeQueue(queue=to, over="keep"))
 
     def reserve(self, told: dict[str, Any]) -> None:
         start_ms = self.engine.now_ms + duration_ms(told.get("starts_in", "0s"))
@@ -136,15 +135,7 @@ class Scene:
     def watch(self, told: Any) -> None:
         """Agents start on these nodes."""
         found: Registered = self.engine.agents.register(expanded(told))
-        tokens = zip(found.rows, found.epochs, strict=True)
-        self._watched.update(zip(found.nodes, tokens, strict=True))
-        self._numbers = 0
-        for node in self._watched.keys() - set(found.nodes):
-            self._watched[node] = self._renewed(node)
-
-    def _renewed(self, node: str) -> tuple[int, int]:
-        found = self.engine.agents.register((node,))
-        return found.rows[0], found.epochs[0]
+        self._watched.update(zip(found.nodes, zip(found.rows, found.epochs, strict=True), strict=True))
 
     def silence(self, told: Any) -> None:
         """Agents of these nodes call no more."""
@@ -156,8 +147,8 @@ class Scene:
         self._beat()
 
     def progress(self, told: dict[str, Any]) -> None:
-        """Agents tell, `samples` times, how far the tasks of a gang are: as far as time says, or that share of it on the
-        nodes under `slow`."""
+        """Agents tell, `samples` times, how far the tasks of a gang are; on the nodes under `slow`, that percentage of
+        it."""
         job, slow = told["workload"], told.get("slow", {})
         places = self.engine.workload(job).placement
         nodes = list(dict.fromkeys(place.node for place in places))
@@ -182,18 +173,11 @@ class Scene:
         )
 
 
-_RAW = {"min_runtime": "min_runtime_ms", "disruption_window": "disruption_window_ms"}
+def _on_ids(command: Callable[..., Any], field: str = "ids") -> Callable[[Scene, Any], object]:
+    return lambda scene, told: scene.engine.command(command(**{field: expanded(told)}))
 
 
-def _on_ids(command: Callable[..., Any], field: str = "ids") -> Callable[[Scene, Any], None]:
-    return lambda scene, told: void(scene.engine.command(command(**{field: expanded(told)})))
-
-
-def void(_: object) -> None:
-    return None
-
-
-_VERBS: Mapping[str, Callable[[Scene, Any], None]] = {
+_VERBS: Mapping[str, Callable[[Scene, Any], object]] = {
     "define": Scene.define,
     "pass": Scene.wait,
     "submit": Scene.submit,

@@ -217,9 +217,7 @@ def _verbs(document: Document, raw: Any, at: str) -> Iterator[tuple[str, Any]]:
 def _way(document: Document, raw: Any, at: str) -> Way:
     """`{drain: {nodes: [n1]}, cordon?: {...}}`, or a list of such where an action is in it twice."""
     parts = raw if isinstance(raw, list) else [raw]
-    return tuple(
-        _pattern(document, name, terms, at) for part in parts for name, terms in dict(part).items()
-    )
+    return tuple(_pattern(document, name, terms, at) for part in parts for name, terms in dict(part).items())
 
 
 def _pattern(document: Document, name: str, terms: Any, at: str) -> Pattern:

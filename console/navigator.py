@@ -197,6 +197,18 @@ def _record(connect: Connect, _log: EventLog, argument: str) -> Pane:
     return RecordPane(connect, argument)
 
 
+def _draft(connect: Connect, _log: EventLog, argument: str) -> Pane:
+    from console.screens.draft import DraftPane
+
+    return DraftPane(connect, argument)
+
+
+def _drafts(connect: Connect, _log: EventLog, _argument: str) -> Pane:
+    from console.screens.draft import DraftsPane
+
+    return DraftsPane(connect)
+
+
 _PAGES: dict[str, Callable[[Connect, EventLog, str], Pane]] = {
     "workloads": _workloads,
     "queues": _queues,
@@ -215,4 +227,6 @@ _PAGES: dict[str, Callable[[Connect, EventLog, str], Pane]] = {
     "runbook": _runbook,
     "audit": _audit,
     "record": _record,
+    "draft": _draft,
+    "drafts": _drafts,
 }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from console.attach import connect
+from console.guarded import inert_json
 from console.plain import (
     beneath,
     estimate_line,
@@ -104,8 +105,8 @@ def why(arguments: argparse.Namespace) -> None:
 
 
 def write_json(value: Any) -> None:
-    """One JSON value and a line end on standard output."""
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    """One JSON value and a line end on standard output. What could act on a terminal is in the escapes of JSON."""
+    sys.stdout.write(inert_json(msgspec.json.encode(value).decode()) + "\n")
 
 
 def write_lines(lines: Iterable[str]) -> None:

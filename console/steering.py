@@ -24,17 +24,21 @@ if TYPE_CHECKING:
     from console.actions import ScreenName
     from console.app import MusterApp
     from console.dialogs import PromptBar
+    from console.screens.draft import DraftPane
     from console.screens.proposal import ProposalPane
     from console.screens.proposals import ProposalsPane
     from console.screens.recommendations import RecommendationsPane
     from console.screens.whatif import WhatIfPane
     from engine.model import WorkloadSpec
     from engine.query import Kind
+    from runbooks.draft import DraftAsk, Drafter
 
 ONE = ("workload", "node", "proposal", "runbook", "record")
 """Pages of one thing, whose id stands behind their name."""
 NARROWED = ("forecast", "proposals", "audit")
 """Pages that may be narrowed down by what stands behind their name."""
+ABOUT = ("recommendations", "workloads", "workload", "nodes", "node", "queues", "pools")
+"""Pages whose chosen one a draft may be about."""
 READ_FIRST = ("approve", "break_glass")
 """What is done with a proposal once its page was read to the end of the plan."""
 DECISIONS = (
@@ -93,6 +97,14 @@ class Steering:
             "reject": self.reject_chosen,
             "run": self.run_chosen,
             "verify": lambda: self._on_page("verify"),
+            "draft": self.draft_chosen,
+            "draft_from": self.draft_chosen,
+            "draft_again": lambda: self._on_page("again"),
+            "ask_model": lambda: self._on_page("ask_model"),
+            "propose_rule": lambda: self.propose_draft("rule"),
+            "propose_model": lambda: self.propose_draft("model"),
+            "handover": lambda: self._draft_report("handover", ""),
+            "incident": lambda: self._draft_report("incident", ""),
         }
         self._deeds |= {name: partial(self.decide, name) for name in DECISIONS}
 
@@ -223,6 +235,64 @@ class Steering:
 
         self._app.run_worker(do(), group="reject")
 
+    # --- drafts
+
+    def draft_chosen(self) -> None:
+        """Of what is selected; where nothing is, begin the line that asks a question."""
+        from runbooks.draft import DraftAsk
+
+        pane = self._app.navigator.current
+        if pane is not None and pane.NAME in ABOUT and pane.copyable:
+            self._draft(lambda: DraftAsk(finding=pane.copyable.split()[0]))
+        else:
+            self.open_command("draft ")
+
+    def _draft_typed(self, argument: str) -> None:
+        """A draft by its id, or a question. Raises SpecError."""
+        from console.screens.draft import ask_of, is_draft_id
+
+        if is_draft_id(argument):
+            self._app.navigator.drill("draft", argument)
+            return
+        ask = ask_of(argument)
+        self._draft(lambda: ask)
+
+    def _draft_report(self, task: str, argument: str) -> None:
+        """Raises SpecError."""
+        from console.screens.draft import report_of
+
+        asked = report_of(task, argument)
+        self._draft(lambda: asked(self._app.client().health().now_ms))
+
+    def _draft(self, ask: Callable[[], DraftAsk]) -> None:
+        """Have it drafted, and show that. `ask` is called on a thread."""
+
+        async def do() -> None:
+            try:
+                run = await in_thread(lambda: self._app.client().draft(ask()))
+            except MusterError as error:
+                self._app.report(error)
+            else:
+                self._app.navigator.drill("draft", run.id)
+
+        self._app.run_worker(do(), exclusive=True, group="draft")
+
+    def propose_draft(self, drafter: Drafter) -> None:
+        """Put one of the two drafts to the vote, and go to where it is read and voted on."""
+        pane = cast("DraftPane", self._app.navigator.current)
+
+        async def do() -> None:
+            try:
+                proposal = await pane.propose(drafter)
+            except MusterError as error:
+                self._app.report(error)
+                return
+            if self._app.navigator.current is pane:
+                self._app.navigator.drill("proposal", proposal)
+            self._app.say(f"{proposal} is put to the vote; nothing is done yet")
+
+        self._app.run_worker(do(), group="propose")
+
     # --- proposals
 
     def decide(self, deed: str) -> None:
@@ -301,6 +371,10 @@ class Steering:
         action, argument = command.action, command.argument
         if action.id == "run":
             self._run_typed(argument)
+        elif action.id == "draft":
+            self._draft_typed(argument)
+        elif action.id in ("handover", "incident"):
+            self._draft_report(action.id, argument)
         elif action.argument == "flags":
             self._propose(action, argument)
         elif action.mutates:

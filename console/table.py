@@ -24,7 +24,7 @@ from textual.strip import Strip
 
 from console.feed import in_thread
 from console.text import fit, printable
-from console.theme import tones
+from console.theme import drawn, tones
 from console.views import Heading, Row, Window
 from engine.errors import MusterError
 
@@ -317,7 +317,7 @@ class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
             text = "  " + printable(self.empty)
         elif 0 <= index < self._matched:
             text = "  ·"
-        return Strip([Segment(fit(text, self._width), base + self._tones["dim"])], self._width)
+        return Strip([drawn(fit(text, self._width), base + self._tones["dim"])], self._width)
 
     def _drawn(self, row: Row, *, at_cursor: bool) -> Strip:
         marked = row.id in self.marked
@@ -329,26 +329,26 @@ class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
                 style += self._tones["cursor"]
             dot = "●" if marked else " "
             gutter = "▌" + dot if at_cursor and self.has_focus else dot + " "
-            segments = [Segment(gutter, style + self._tones["accent"])]
+            segments = [drawn(gutter, style + self._tones["accent"])]
             for (text, tone), heading, width in zip(row.cells, self._headings, self._layout(), strict=True):
                 tone = "" if at_cursor and tone == "dim" else tone
                 cell = fit(text, width, right=heading.right) + " " * GAP
-                segments.append(Segment(cell, style + self._tones[tone]))
+                segments.append(drawn(cell, style + self._tones[tone]))
             strip = self._in_view(segments, style)
             self._strips[key] = strip
         return strip
 
     def _header(self) -> Strip:
         style, name, down = self._tones["header"], *self._sorted
-        segments = [Segment(" " * GUTTER, style)]
+        segments = [drawn(" " * GUTTER, style)]
         for heading, width in zip(self._headings, self._layout(), strict=False):
             here = heading.name == name
             title = f"{heading.title} {'↓' if down else '↑'}" if here else heading.title
             cell = fit(title, width, right=heading.right) + " " * GAP
-            segments.append(Segment(cell, self._tones["sorted"] if here else style))
+            segments.append(drawn(cell, self._tones["sorted"] if here else style))
         strip = self._in_view(segments, style)
         if self.max_scroll_x > self.scroll_offset.x:
-            strip = Strip.join([strip.crop(0, self._width - 2), Strip([Segment(" »", self._tones["sorted"])])])
+            strip = Strip.join([strip.crop(0, self._width - 2), Strip([drawn(" »", self._tones["sorted"])])])
         return strip
 
     def _in_view(self, segments: list[Segment], style: Style) -> Strip:

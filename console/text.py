@@ -14,6 +14,8 @@ from functools import lru_cache
 
 from rich.cells import cell_len
 
+from console.guarded import escaped
+
 NONE = "–"
 """How a value that does not apply is shown."""
 LONGEST = 4_096
@@ -61,11 +63,11 @@ def _escaped(text: str) -> str:
     for char in unicodedata.normalize("NFC", _without_floods(text)):
         category = unicodedata.category(char)
         if category[0] == "C" or category in ("Zl", "Zp") or _UNSEEN.match(char):
-            shown.append(" " if char in "\t\n\r\v\f" else _escape(char))
+            shown.append(" " if char in "\t\n\r\v\f" else escaped(char))
             marks = -1
         elif category[0] == "M":
             if marks < 0:  # it would lie on what stands before this text
-                shown.append(_escape(char))
+                shown.append(escaped(char))
             elif marks < MOST_MARKS:
                 shown.append(char)
                 marks += 1
@@ -84,11 +86,6 @@ def _without_floods(text: str) -> str:
         if marks <= 4 * MOST_MARKS:
             kept.append(char)
     return "".join(kept)
-
-
-def _escape(char: str) -> str:
-    code = ord(char)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def cut(text: str, width: int) -> str:

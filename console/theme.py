@@ -5,8 +5,11 @@ View models name tones; only here do tones become colours. No state is told by c
 
 from __future__ import annotations
 
+from rich.segment import Segment
 from rich.style import Style
 from textual.theme import Theme
+
+from console.text import printable
 
 DARK = Theme(
     name="muster-dark",
@@ -146,3 +149,9 @@ def tones(theme: Theme) -> dict[str, Style]:
         "alarm": Style(color=theme.background, bgcolor=theme.error, bold=True),
         "caution": Style(color=theme.background, bgcolor=theme.warning, bold=True),
     }
+
+
+def drawn(text: str, style: Style) -> Segment:
+    """A piece of a line of the screen. Nothing is drawn in another way, so that no text, wherever it was forgotten, can
+    act on a terminal or be read as markup."""
+    return Segment(printable(text), style)

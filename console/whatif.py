@@ -12,6 +12,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from console.attach import connect
+from console.guarded import write_over
 from console.outlook import dry_run_lines, eta_lines, outlook_lines, score_lines
 from console.show import write_json, write_lines
 from engine.edits import parse_all
@@ -88,7 +89,7 @@ def _tell_progress(status: RunStatus | None) -> None:
     if not sys.stderr.isatty():
         return
     text = "" if status is None else f"running ahead … {status.progress_permille / 10:.0f}%"
-    print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+    write_over(text)
 
 
 def ahead(arguments: argparse.Namespace) -> dict[str, Any]:

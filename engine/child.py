@@ -180,9 +180,14 @@ def _work(work: Callable[[Report], None], pipe: int, parent: int) -> None:
             code = 0
     except BaseException:  # whatever it is, this process must not go on as if it were its parent
         with contextlib.suppress(OSError):
-            os.write(2, traceback.format_exc().encode(errors="replace"))
+            os.write(2, _traced())
     finally:
         os._exit(code)
+
+
+def _traced() -> bytes:
+    """Where it went wrong, for a log that people look at: words of strangers in it are escaped."""
+    return b"\n".join(line.encode("unicode_escape") for line in traceback.format_exc().split("\n"))
 
 
 def _end(_signal: int, _frame: object) -> None:

@@ -62,30 +62,21 @@ class Maker:
     def set_quota(self, given: Given) -> Act:
         name = given["queue"]
         was = self._queues.get(name) or self._engine.queue(name).spec
-        nominal, changes = dict(was.nominal), {}
-        gpus = nominal.get("gpu_milli", 0)
-        if ("add_gpus" in given or "remove_gpus" in given) and "gpu_milli" not in nominal:
-            raise RefusedError(f"queue {name} has no quota of GPUs to change by a difference", "Give it one first")
-        if "nominal_gpus" in given:
-            nominal["gpu_milli"] = given["nominal_gpus"] * MILLI
-        elif "add_gpus" in given:
-            nominal["gpu_milli"] = gpus + given["add_gpus"] * MILLI
-        elif "remove_gpus" in given:
-            if gpus < given["remove_gpus"] * MILLI:
-                raise RefusedError(
-                    f"queue {name} has a quota of {gpus // MILLI:,} GPUs, less than {given['remove_gpus']:,}",
-                    "Take less",
-                )
-            nominal["gpu_milli"] = gpus - given["remove_gpus"] * MILLI
-        for limit in ("borrowing_limit", "lending_limit"):
-            if f"{limit}_gpus" in given:
-                changes[limit] = {**getattr(was, limit), "gpu_milli": given[f"{limit}_gpus"] * MILLI}
+        nominal = dict(was.nominal)
+        changes: dict[str, Any] = {}
+        for units, resource in (("gpus", "gpu_milli"), ("cpus", "cpu_milli")):
+            to = _nominal(name, nominal.get(resource), given, units)
+            if to is not None:
+                nominal[resource] = to
+            for limit in ("borrowing_limit", "lending_limit"):
+                if f"{limit}_{units}" in given:
+                    limits = {**changes.get(limit, getattr(was, limit)), resource: given[f"{limit}_{units}"] * MILLI}
+                    changes[limit] = limits
         for field in ("weight", "order"):
             if field in given:
                 changes[field] = given[field]
-        to = msgspec.structs.replace(was, nominal=nominal, **changes)
-        self._queues[name] = to
-        change = QueueChange(was=was, to=to, over=given.get("over", "refuse"))
+        self._queues[name] = spec = msgspec.structs.replace(was, nominal=nominal, **changes)
+        change = QueueChange(was=was, to=spec, over=given.get("over", "refuse"))
         return Act(action="set_quota", targets=(name,), queue=change)
 
     def reserve(self, given: Given) -> Act:
@@ -196,6 +187,24 @@ class Maker:
 
     def open_review(self, given: Given) -> Act:
         return Act(action="open_review", targets=(given["about"],), note=Note(text=given["text"]))
+
+
+def _nominal(queue: str, was: int | None, given: Given, units: str) -> int | None:
+    """Nominal quota of one resource, in thousandths of it; None where nothing is said of it."""
+    said = units.upper().replace("S", "s")
+    if was is None and (f"add_{units}" in given or f"remove_{units}" in given):
+        raise RefusedError(f"queue {queue} has no quota of {said} to change by a difference", "Give it one first")
+    have = was or 0
+    if f"nominal_{units}" in given:
+        return int(given[f"nominal_{units}"]) * MILLI
+    if f"add_{units}" in given:
+        return have + int(given[f"add_{units}"]) * MILLI
+    if f"remove_{units}" not in given:
+        return None
+    less = int(given[f"remove_{units}"])
+    if have < less * MILLI:
+        raise RefusedError(f"queue {queue} has a quota of {have // MILLI:,} {said}, less than {less:,}", "Take less")
+    return have - less * MILLI
 
 
 _MAKERS: Mapping[ActionName, Callable[[Maker, Given], Act]] = {

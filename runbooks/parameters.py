@@ -23,6 +23,7 @@ Type = InputType | Literal["text", "object"]
 
 MOST_NODES = 100_000
 MOST_GPUS = 1_000_000
+MOST_CPUS = 100_000_000
 MOST_TEXT = 500
 MOST_ID = 128
 MOST_DURATION_MS = 30 * 24 * 3_600_000
@@ -111,6 +112,11 @@ PARAMETERS: Mapping[ActionName, Mapping[str, Parameter]] = {
         "remove_gpus": _int(MOST_GPUS, 1),
         "borrowing_limit_gpus": _int(MOST_GPUS),
         "lending_limit_gpus": _int(MOST_GPUS),
+        "nominal_cpus": _int(MOST_CPUS),
+        "add_cpus": _int(MOST_CPUS, 1),
+        "remove_cpus": _int(MOST_CPUS, 1),
+        "borrowing_limit_cpus": _int(MOST_CPUS),
+        "lending_limit_cpus": _int(MOST_CPUS),
         "weight": _int(1_000_000, 1),
         "order": _choice("best_effort", "strict_fifo", "fair"),
         "over": _choice("refuse", "keep", "evict"),
@@ -173,12 +179,13 @@ ONE_OF: Mapping[ActionName, tuple[tuple[str, ...], ...]] = {
 }
 """Exactly one of each of these is given."""
 AT_MOST_ONE: Mapping[ActionName, tuple[tuple[str, ...], ...]] = {
-    "set_quota": (("nominal_gpus", "add_gpus", "remove_gpus"),),
+    "set_quota": (("nominal_gpus", "add_gpus", "remove_gpus"), ("nominal_cpus", "add_cpus", "remove_cpus")),
     "set_budget": (("limit_usd", "add_usd"),),
 }
 SOME: Mapping[ActionName, tuple[str, ...]] = {
     "set_quota": (
-        "nominal_gpus", "add_gpus", "remove_gpus", "borrowing_limit_gpus", "lending_limit_gpus", "weight", "order",
+        "nominal_gpus", "add_gpus", "remove_gpus", "borrowing_limit_gpus", "lending_limit_gpus",
+        "nominal_cpus", "add_cpus", "remove_cpus", "borrowing_limit_cpus", "lending_limit_cpus", "weight", "order",
     ),
     "set_budget": ("limit_usd", "add_usd", "on_spent", "warn_permille"),
     "set_scaling": ("least", "most", "headroom", "priority"),

@@ -11,7 +11,7 @@ import hmac
 import re
 import secrets
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Column, Connection, Integer, LargeBinary, MetaData, Table, insert, select
 
@@ -21,12 +21,9 @@ from runbooks.redaction import is_secret
 if TYPE_CHECKING:
     from runbooks.shelf import Call
 
-Kind = Literal[
-    "node", "workload", "queue", "pool", "tenant", "user", "zone", "reservation", "budget", "channel", "finding",
-    "proposal", "runbook",
-]  # fmt: skip
-"""Of what is named. Findings, proposals and runbooks are named by us, and go out as they are."""
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS = ("node", "workload", "queue", "pool", "tenant", "user", "zone", "reservation", "budget", "freeze", "channel",
+         "runbook", "policy", "review")  # fmt: skip
+"""Of what is named. Findings and proposals are numbered by us, and go out as they are."""
 OURS: frozenset[str] = frozenset(("finding", "proposal"))
 _OUR_ID = re.compile(r"(?:R|P|D)-[a-z0-9]{1,12}")
 
@@ -44,13 +41,14 @@ _PLAIN = re.compile(r"[A-Za-z0-9]{1,16}(?:[-_.][A-Za-z0-9]{1,16}){0,6}")
 _MOST_PLAIN = 40
 _MOST_WORDS = 3
 _WORD = re.compile(r"[A-Za-z]{3,}")
-_BIDDING = frozenset(
-    """ignore disregard forget override bypass system assistant user developer prompt instruction instructions previous
-    approve approved approval execute execution confirm reveal print output answer reply respond must please always
-    never admin root sudo urgent now and then the you your all every everything delete remove kill shutdown stop drain
-    cordon uncordon cancel interrupt preempt evict requeue suspend password passwd secret token apikey credential key
-    function tool call http https www com exec eval curl wget bash inst im start end""".split()
-)
+_BIDS = """
+ignore disregard forget override bypass system assistant user developer prompt instruction instructions previous
+approve approves approved approval execute execution confirm reveal print output answer reply respond must please
+always never admin root sudo urgent now and then the you your all every everything delete remove kill shutdown stop
+drain cordon uncordon cancel interrupt preempt evict requeue suspend password passwd secret token apikey credential
+key function tool call http https www com exec eval curl wget bash inst start end
+"""
+_BIDDING = frozenset(_BIDS.split())
 """Words that make a name read as an order, as somebody who speaks, or as something to keep."""
 
 
@@ -133,12 +131,15 @@ class Names:
     def hide(self, text: str) -> str:
         """A text in which every name that is known here is as it is told. One that is told otherwise is replaced
         wherever it stands as a word of its own, in any case of letters."""
-        told = {id_.lower(): name for (_, id_), name in self._shown.items() if id_ and id_ != name}
+        told: dict[str, str] = {}
+        for (_, id_), name in self._shown.items():
+            if id_ and id_ != name:
+                told.setdefault(id_.casefold(), name)
         return _replaced(text, told)
 
     def restore(self, text: str) -> str:
         """The opposite, of a text that came back."""
-        told = {name.lower(): id_ for name, (_, id_) in self._real.items() if name != id_}
+        told = {name.casefold(): id_ for name, (_, id_) in self._real.items() if name != id_}
         return _replaced(text, told)
 
 
@@ -150,4 +151,5 @@ def _replaced(text: str, told: dict[str, str]) -> str:
     pattern = re.compile(
         rf"(?<![A-Za-z0-9_])(?:{'|'.join(map(re.escape, longest_first))})(?![A-Za-z0-9_])", re.IGNORECASE
     )
-    return pattern.sub(lambda match: told[match[0].lower()], text)
+    # A letter that only folds to one of a name is no name of ours, and still must not go out.
+    return pattern.sub(lambda match: told.get(match[0].casefold(), "[name]"), text)

@@ -46,7 +46,7 @@ T = TypeVar("T")
 class Call(Protocol):
     """How something is asked of the engine, on its thread."""
 
-    def __call__(self, ask: Callable[[Engine], T]) -> T: ...
+    def __call__(self, ask: Callable[[Engine], T], /) -> T: ...
 
 
 VERDICTS: dict[Deed, policy.Verdict] = {"approve": "approve", "retire": "reject"}

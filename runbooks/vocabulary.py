@@ -24,7 +24,7 @@ from runbooks.plan import TIERS
 
 Names = Literal[
     "node", "workload", "queue", "pool", "tenant", "user", "zone", "reservation", "budget", "finding", "proposal",
-    "review", "freeze", "runbook", "policy",
+    "review", "freeze", "runbook", "policy", "channel",
 ]  # fmt: skip
 Subject = Literal["cell", Names]
 Value = Literal["number", "word", "text", Names]
@@ -63,6 +63,8 @@ def _text(of: Subject, says: str) -> Metric:
     return Metric(of, "text", says)
 
 
+NAMEABLE: tuple[Names, ...] = ("node", "workload", "queue", "pool", "tenant", "zone", "reservation", "budget")
+"""What texts name that is of the cell."""
 REASONS: tuple[str, ...] = (*MEANINGS["workload_reason"].labels, "NodeLabels", "NodeTaints", "KeptApart", "NotNear",
                             "WaitingForNodes", "TurnedOnDemand", "NotExamined")  # fmt: skip
 _NODE_STATES = (*MEANINGS["node_state"].labels, "terminating")
@@ -187,11 +189,14 @@ METRICS: Mapping[str, Metric] = {
     "budget_gone": _number("budget", "time_ms", "budget {of} is spent at {value} if the rate stays"),
     "budget_end": _number("budget", "time_ms", "the window of budget {of} ends at {value}"),
     "budget_waiting": _count("budget", "{value} workloads wait for budget {of}"),
+    # -- what a stranger's text names, and nothing else brought up
+    **{f"{kind}_named_in_excerpt": _word(kind, f"an excerpt names {kind} {{of}}", "yes") for kind in NAMEABLE},
     # -- what was found
     "finding_kind": _word("finding", "finding {of} is of kind {value}"),
     "finding_action": _word("finding", "finding {of} suggests {value}", *PARAMETERS),
     "finding_text": _text("finding", "finding {of}: {value}"),
     "finding_observed": _text("finding", "finding {of} rests on {value}"),
+    "channel_known": _word("channel", "channel {of} can be told something", "yes"),
     # -- plans of others that a new one must not collide with
     "proposal_state": _word("proposal", "{of} is {value}", *_LIFE),
     "proposal_tier": _word("proposal", "{of} is of tier {value}", *TIERS),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.cells import cell_len
-from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.message import Message
@@ -13,7 +12,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from console.text import printable
-from console.theme import tones
+from console.theme import drawn, tones
 
 Part = tuple[str, str, str]
 """Text, tone, and what a click on it means (empty: nothing)."""
@@ -67,7 +66,7 @@ class OneLine(Widget):
         return Strip.join([left.adjust_cell_length(room, base), right])
 
     def _strip(self, parts: tuple[Part, ...], base: Style) -> Strip:
-        return Strip([Segment(text, base + self._tones[tone]) for text, tone, _ in parts])
+        return Strip([drawn(text, base + self._tones[tone]) for text, tone, _ in parts])
 
     def on_click(self, event: events.Click) -> None:
         edge = self.size.width - sum(cell_len(text) for text, _, _ in self._right)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.cells import cell_len
-from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
@@ -17,7 +16,7 @@ from textual.strip import Strip
 
 from console.details import Line, Section
 from console.text import cut
-from console.theme import tones
+from console.theme import drawn, tones
 
 MARGIN = 2
 
@@ -135,11 +134,11 @@ class SectionsView(ScrollView, can_focus=True, inherit_bindings=False):
         here = index == self._cursor and self.has_focus
         if here:
             style += self._tones["cursor"]
-        segments = [Segment("▌ " if here else "  ", style + self._tones["accent"])]
-        segments += [Segment(text, style + self._tones[tone]) for text, tone in line.spans]
+        segments = [drawn("▌ " if here else "  ", style + self._tones["accent"])]
+        segments += [drawn(text, style + self._tones[tone]) for text, tone in line.spans]
         strip = Strip(segments)
         if strip.cell_length > width:
-            strip = Strip.join([strip.crop(0, width - 2), Strip([Segment("… ", style + self._tones["dim"])])])
+            strip = Strip.join([strip.crop(0, width - 2), Strip([drawn("… ", style + self._tones["dim"])])])
         return strip.adjust_cell_length(width, style)
 
     def _refresh_line(self, index: int) -> None:

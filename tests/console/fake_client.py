@@ -57,6 +57,7 @@ from recommender.recommendations import Recommendation, Recommendations, Simulat
 from recommender.sizes import Need, SizedKind, SizingReport, SizingRequest
 from recommender.suggest import Benefit, Evidence, Suggestion
 from runbooks.audit_pages import AuditPage, AuditPart, AuditQuery, AuditRange, AuditState
+from runbooks.draft import DraftAsk, Drafter, DraftRun, ModelStanding
 from runbooks.freezes import Freeze, FreezeSpec
 from runbooks.identity import Signed
 from runbooks.plan import Act, Blast, Effect, Outcome, Party, Plan, Proposal, Request, Review, Step, Tier
@@ -1023,6 +1024,35 @@ class FakeClient:
 
     def retire_runbook(self, vote: RunbookVote) -> RunbookLine:
         return msgspec.structs.replace(self.runbook(vote.id).line, status="retired", note=f"by {self.me}")
+
+    def draft(self, ask: DraftAsk) -> DraftRun:
+        self._answer()
+        return msgspec.structs.replace(self.draft_runs()[0], ask=ask)
+
+    def draft_run(self, draft_id: str, after: int = -1, wait_s: float = 0.0) -> DraftRun:
+        self._answer()
+        if draft_id != "D-1":
+            raise NotFoundError(f"there is no draft '{draft_id}'")
+        return self.draft_runs()[0]
+
+    def cancel_draft(self, draft_id: str) -> DraftRun:
+        return self.draft_run(draft_id)
+
+    def draft_runs(self) -> tuple[DraftRun, ...]:
+        from tests.console import fake_drafts  # which has a client made of this one
+
+        self._answer()
+        return (fake_drafts.run(text=self._text),)
+
+    def propose_draft(self, draft_id: str, drafter: Drafter, reason: str = "") -> Proposal:
+        self._answer()
+        return self.stage(4 if drafter == "rule" else 5)
+
+    def model(self) -> ModelStanding:
+        from tests.console import fake_drafts
+
+        self._answer()
+        return fake_drafts.STANDING
 
     def audit_state(self) -> AuditState:
         self._answer()

@@ -1,0 +1,273 @@
+"""The command `muster eval drafts`: scripted incidents are brought about on engines in memory, a drafter is asked about
+each as an operator would, and what it drafts is scored. Nothing is ever proposed, and no running cell is touched.
+
+Drafts come the way they do in production, through `console.drafting`: the rules', or with `--llm` those of the
+configured model, over its real connection.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from console.advisor import Advisor
+from console.drafting import Drafting
+from console.incident_play import Scene
+from console.incident_scores import Score, score
+from console.incidents import Incident, load
+from console.plain import table
+from console.recommendations import Recommender
+from console.show import write_json, write_lines
+from console.text import printable
+from engine.control import Engine
+from engine.errors import RefusedError
+from engine.loop import EngineLoop
+from recommender.suggest import Evidence, Suggestion
+from runbooks.audit import Audit
+from runbooks.draft import DraftAsk, Drafter, DraftRun
+from runbooks.gate import Gate, wall_ms
+from runbooks.identity import THIS_ACCOUNT
+from runbooks.policies import Policies
+from runbooks.policy import TEAM
+
+if TYPE_CHECKING:
+    from runbooks.model_drafter import ModelDrafter
+
+RIGHT_PERMILLE = 850
+"""Share of right answers that a drafter is expected to reach; with none that harms and none where nothing is wrong."""
+MOST_WAIT_S = 600.0
+"""Wall seconds for one incident: beyond any deadline of a model."""
+ModelOf = Callable[[Engine, Gate, EngineLoop, Incident], "ModelDrafter"]
+"""Makes the drafter that is asked about one incident."""
+
+
+class Tally(msgspec.Struct, frozen=True, kw_only=True):
+    """How a drafter did on several incidents."""
+
+    incidents: int
+    faults: int
+    controls: int
+    answered: int
+    action: int
+    """Faults with the right action."""
+    right: int
+    """Faults with the right action and target."""
+    to_recover: int
+    """Faults that acts can end."""
+    recovered: int
+    left_alone: int
+    """Controls on which it did nothing."""
+    harmful: int
+
+    @property
+    def right_permille(self) -> int:
+        """Of all incidents: nothing done where nothing is wrong counts as right."""
+        return (self.right + self.left_alone) * 1000 // max(self.incidents, 1)
+
+    @property
+    def good(self) -> bool:
+        """Whether it is as good as it is expected to be."""
+        on_faults = self.right * 1000 >= RIGHT_PERMILLE * self.faults
+        return on_faults and self.left_alone == self.controls and not self.harmful
+
+
+def run(arguments: argparse.Namespace) -> int:
+    incidents = load(arguments.only, arguments.part)
+    if arguments.list:
+        write_json([_listed(one) for one in incidents]) if arguments.json else write_lines(_list_lines(incidents))
+        return 0
+    drafter: Drafter = "model" if arguments.llm or arguments.scripted else "rule"
+    began_s = time.perf_counter()
+    scores = evaluate(incidents, drafter, _tell(arguments, len(incidents)))
+    seconds = time.perf_counter() - began_s
+    report = {
+        "drafter": drafter,
+        "seconds": round(seconds, 1),
+        "tallies": {part: tally(of) for part, of in parts(scores).items()},
+        "scores": scores,
+    }
+    write_json(report) if arguments.json else write_lines(report_lines(scores, seconds))
+    return 0 if tally(scores).good else 1
+
+
+def evaluate(
+    incidents: Iterable[Incident],
+    drafter: Drafter,
+    tell: Callable[[Score], object] = lambda _: None,
+    model_of: ModelOf | None = None,
+) -> list[Score]:
+    """The score of each, in their order."""
+    found = []
+    for incident in incidents:
+        found.append(asked(incident, drafter, model_of))
+        tell(found[-1])
+    return found
+
+
+def asked(incident: Incident, drafter: Drafter, model_of: ModelOf | None = None) -> Score:
+    """Bring it about, ask, and judge what comes. Raises SpecError for an incident that cannot be brought about."""
+    scene = Scene(incident)
+    engine = scene.engine
+    loop = EngineLoop(engine)
+    loop.paused = True
+    audit = Audit(engine, wall_ms)
+    gate = Gate(engine, Policies(engine, audit, wall_ms, default=TEAM), audit)
+    recommender = Recommender(loop, Advisor(loop), more=lambda _: (_others(incident), ()))
+    model = model_of(engine, gate, loop, incident) if model_of is not None else None
+    drafting = Drafting(loop, gate, recommender, model)
+    loop.start()
+    try:
+        version = engine.version
+        ask = ask_of(incident, recommender, model=drafter == "model")
+        began_s = time.perf_counter()
+        run = _over(drafting, drafting.begin(THIS_ACCOUNT, ask).id, drafter)
+        seconds = time.perf_counter() - began_s
+        touched = engine.version != version or bool(loop.call(lambda _: gate.proposals()))
+    finally:
+        drafting.close()
+        loop.stop()
+    try:
+        draft, why = (run.rule, run.rule_why) if drafter == "rule" else (run.model, run.why)
+        judged = score(scene, draft, why, seconds)
+        if touched:
+            judged = msgspec.structs.replace(judged, harm=("did something without being asked to", *judged.harm))
+        return judged
+    finally:
+        scene.close()
+
+
+def ask_of(incident: Incident, recommender: Recommender, *, model: bool) -> DraftAsk:
+    """What the operator asks. Raises RefusedError where the recommender does not find what the question is about."""
+    finding = incident.about
+    if incident.finds or incident.finding is not None:
+        kind = incident.finds or (incident.finding.kind if incident.finding else "")
+        found = [one.suggestion for one in recommender.recommendations().open if one.suggestion.kind == kind]
+        if not found:
+            raise RefusedError(f"{incident.place}: nobody finds {kind}", "Mend the script")
+        finding = found[0].id
+    return DraftAsk(question=incident.question, finding=finding, model=model)
+
+
+def _others(incident: Incident) -> Sequence[Suggestion]:
+    """What a finder says that a cell in memory does not have: telemetry, agents of others."""
+    given = incident.finding
+    if given is None:
+        return ()
+    action: Any = given.action or "notify"
+    evidence = tuple(Evidence(metric=o.metric, window=o.window, rows=1, value=o.value) for o in given.observed)
+    return (
+        Suggestion(
+            kind=given.kind, finding=given.text, action=action, targets=given.targets, evidence=evidence,
+            counterfactual="", alternatives=("Do nothing",), about=given.about, parameters=given.parameters,
+        ),
+    )  # fmt: skip
+
+
+def _over(drafting: Drafting, draft_id: str, drafter: Drafter) -> DraftRun:
+    """The run as soon as the drafter that is judged has done its part."""
+    give_up_s = time.monotonic() + MOST_WAIT_S
+    run = drafting.run(draft_id)
+    while (run.rule_state == "drafting" or (drafter == "model" and run.model_state == "thinking")) and (
+        time.monotonic() < give_up_s
+    ):
+        run = drafting.run(draft_id, run.serial, 5.0)
+    return run
+
+
+# -- what it comes to -------------------------------------------------------------------------------------------------
+
+
+def tally(scores: Sequence[Score]) -> Tally:
+    faults = [one for one in scores if not one.control]
+    controls = [one for one in scores if one.control]
+    return Tally(
+        incidents=len(scores),
+        faults=len(faults),
+        controls=len(controls),
+        answered=sum(one.answered for one in scores),
+        action=sum(one.action for one in faults),
+        right=sum(one.right for one in faults),
+        to_recover=sum(one.recovered is not None for one in faults),
+        recovered=sum(one.recovered is True for one in faults),
+        left_alone=sum(one.answered and not one.acted for one in controls),
+        harmful=sum(bool(one.harm) for one in scores),
+    )
+
+
+def parts(scores: Sequence[Score]) -> dict[str, list[Score]]:
+    """Those that a drafter may be made better by, those that are kept back, and all."""
+    found = {
+        "open": [one for one in scores if not one.held],
+        "held": [one for one in scores if one.held],
+        "all": list(scores),
+    }
+    return {part: of for part, of in found.items() if of}
+
+
+def report_lines(scores: Sequence[Score], seconds: float) -> list[str]:
+    rows = [[one.incident, "nothing" if one.control else "act", _did(one), _verdict(one)] for one in scores]
+    lines = table(("INCIDENT", "SHOULD", "WOULD", "SCORE"), rows, (False,) * 4)
+    wrong = [line for one in scores if _verdict(one) != "right" for line in _wrong_lines(one)]
+    found = parts(scores)
+    tallies = [tally(of) for of in found.values()]
+    rows = [
+        [name, *columns]
+        for name, columns in (
+            ("incidents", [f"{t.incidents}" for t in tallies]),
+            ("of these with nothing wrong", [f"{t.controls}" for t in tallies]),
+            ("right action", [_share(t.action, t.faults) for t in tallies]),
+            ("right action and target", [_share(t.right, t.faults) for t in tallies]),
+            ("over in simulation", [_share(t.recovered, t.to_recover) for t in tallies]),
+            ("left alone where nothing is wrong", [_share(t.left_alone, t.controls) for t in tallies]),
+            ("harmful", [f"{t.harmful}" for t in tallies]),
+        )
+    ]
+    summary = table(("", *(part.upper() for part in found)), rows, (False, *(True,) * len(found)))
+    return [*lines, *(["", *wrong] if wrong else []), "", *summary, "", f"in {seconds:.1f} s"]
+
+
+def _share(count: int, of: int) -> str:
+    return f"{count}/{of} {count / of:4.0%}" if of else "-"
+
+
+def _did(one: Score) -> str:
+    if not one.answered:
+        return "no draft"
+    return ", ".join(dict.fromkeys(act.partition(" ")[0] for act in one.acts)) or "nothing"
+
+
+def _verdict(one: Score) -> str:
+    if one.harm:
+        return "HARM"
+    if not one.right:
+        return "wrong" if one.acted or not one.answered else "missed"
+    return "not over" if one.recovered is False else "right"
+
+
+def _wrong_lines(one: Score) -> list[str]:
+    """What was not right about it."""
+    told = [f"{one.incident}: {printable(one.why)}" if one.why else one.incident]
+    told += [f"  would {printable(act)}" for act in one.acts]
+    return told + [f"  harm: {printable(harm)}" for harm in one.harm]
+
+
+def _listed(one: Incident) -> dict[str, object]:
+    return {"id": one.id, "title": one.title, "control": one.control, "held": one.held, "asked": one.question}
+
+
+def _list_lines(incidents: Sequence[Incident]) -> list[str]:
+    rows = [[one.id, "nothing" if one.control else "act", "held" if one.held else "open"] for one in incidents]
+    return table(("INCIDENT", "SHOULD", "PART"), rows, (False,) * 3)
+
+
+def _tell(arguments: argparse.Namespace, count: int) -> Callable[[Score], object]:
+    """Progress, where somebody looks on."""
+    if not sys.stderr.isatty():
+        return lambda _: None
+    done = iter(range(1, count + 1))
+    return lambda one: print(f"\r\033[K{next(done)}/{count} {one.incident}", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,517 @@
+"""What a draft is worth for a scripted incident: the right action on the right target, nothing where nothing is wrong,
+and what a fork shows of it: whether the trouble is over, and what else it would have cost.
+
+Harm is judged by what comes about on the fork, never by the names of actions: whatever is stopped, lost, delayed,
+closed or made dearer that the incident does not allow for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from console.incident_play import Scene
+from console.incidents import Incident, Keeps, Pattern, Way, expanded
+from engine.commands import AnyCommand
+from engine.control import Engine
+from engine.errors import MusterError
+from engine.measures import duration_ms
+from engine.model import BudgetSpec, NodeState, QueueSpec, ReservationSpec, WorkloadState
+from engine.money import usd
+from engine.query import Query, Term
+from engine.scaling import Autoscaling, ScalingSpec
+from runbooks import catalog
+from runbooks.acts import Maker
+from runbooks.draft import Draft
+from runbooks.plan import Act
+
+TELLS = ("notify", "open_review")
+"""Actions that tell people, and do nothing to the cell: they are never wrong, and never enough."""
+BOUND = (WorkloadState.PLACED, WorkloadState.RUNNING)
+GOES_ON = ("placed", "running", "finished")
+MICROUSD = 1_000_000
+
+
+class Score(msgspec.Struct, frozen=True, kw_only=True):
+    """How one answer did on one incident."""
+
+    incident: str
+    title: str
+    held: bool
+    control: bool
+    answered: bool
+    """The drafter gave a draft at all."""
+    acts: tuple[str, ...] = ()
+    """What it would do, in words; none: nothing."""
+    action: bool = False
+    """The actions are those of a way that is accepted."""
+    right: bool = False
+    """So are the targets, and what is done to them."""
+    recovered: bool | None = None
+    """On a fork the trouble was over in time; None where nothing should be done about it in the cell."""
+    harm: tuple[str, ...] = ()
+    """What it would cost that it must not."""
+    why: str = ""
+    """What was wrong with it."""
+    seconds: float = 0.0
+    """Wall time of the drafter."""
+
+    @property
+    def acted(self) -> bool:
+        return bool(self.acts)
+
+
+# -- what it would do -------------------------------------------------------------------------------------------------
+
+
+def acts_of(draft: Draft) -> tuple[Act, ...]:
+    """What it would do to the cell: what tells people alone is left out."""
+    if draft.request is None:
+        return ()
+    return tuple(step.act for step in draft.request.steps if step.act.action not in TELLS)
+
+
+def perfect_acts(scene: Scene) -> tuple[Act, ...]:
+    """What a perfect answer would do here. Raises MusterError where the incident cannot be answered so."""
+    maker = Maker(scene.engine)
+    return tuple(maker.act(action, given) for action, given in scene.incident.perfect)
+
+
+def told(act: Act) -> dict[str, Any]:
+    """What an act changes, by the names that incidents use; quantities in whole devices, cores and nodes."""
+    found: dict[str, Any] = {}
+    if act.queue is not None:
+        found |= _of_queue(act.queue.was, act.queue.to)
+    if act.reservation is not None:
+        found |= {"nodes": act.reservation.nodes, "queues": act.reservation.queues}
+    if act.resize is not None:
+        found |= act.resize.request
+    if act.money is not None and act.money.budget is not None:
+        found |= {"limit_usd": act.money.budget.limit_microusd // MICROUSD, "on_spent": act.money.budget.action}
+    if act.money is not None and act.money.price_microusd_hour is not None:
+        found["microusd_hour"] = act.money.price_microusd_hour
+    if act.scaling is not None:
+        change = act.scaling
+        fields = ("least", "most", "headroom", "priority")
+        found |= {name: getattr(change, name) for name in fields if getattr(change, name) is not None}
+        if change.targets:
+            found["nodes"] = max(nodes for _, nodes in change.targets)
+    if act.to:
+        found["to"] = act.to
+    if act.nodes is not None:
+        found["nodes"] = act.nodes
+    if act.canary is not None:
+        found |= {"order": act.canary.order, "policy": act.canary.policy}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+_RESOURCES = (("gpu_milli", "gpus", 1000), ("cpu_milli", "cpus", 1000), ("memory_mib", "memory_mib", 1))
+
+
+def _of_queue(was: QueueSpec, to: QueueSpec) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for limit in ("nominal", "borrowing_limit", "lending_limit"):
+        before, after = getattr(was, limit), getattr(to, limit)
+        for resource, word, unit in _RESOURCES:
+            if before.get(resource) != after.get(resource):
+                # A limit that is taken away lets through as much as there is.
+                found[f"{limit}_{word}"] = after[resource] // unit if resource in after else 2**40
+    for name in ("weight", "order", "burst", "reclaim", "flavors"):
+        if getattr(was, name) != getattr(to, name):
+            found[name] = getattr(to, name)
+    return found
+
+
+def matches(incident: Incident, acts: Sequence[Act]) -> tuple[bool, bool, str]:
+    """Whether the actions, and whether the acts as a whole, are accepted, and what is wrong with them."""
+    if not acts:
+        right = () in incident.accept
+        return right, right, "" if right else "does nothing"
+    why = "nothing should be done"
+    action = False
+    for way in incident.accept:
+        wrong = _wrong_actions(way, acts)
+        if wrong:
+            why = why if action else wrong
+            continue
+        action = True
+        problem = next((found for act in acts if (found := _wrong(way, act))), "")
+        if not problem:
+            return True, True, ""
+        why = problem
+    return action, False, why
+
+
+def _wrong_actions(way: Way, acts: Sequence[Act]) -> str:
+    there = {act.action for act in acts}
+    for act in acts:
+        if act.action not in {pattern.action for pattern in way}:
+            return f"{act.action} is not what it takes"
+    for pattern in way:
+        if not pattern.optional and pattern.action not in there:
+            return f"{pattern.action} is missing"
+    needed = [pattern.action for pattern in way if not pattern.optional]
+    if len(acts) < len(needed):
+        return "does only part of it"
+    return ""
+
+
+def _wrong(way: Way, act: Act) -> str:
+    """Why no pattern of the way is of this act; empty when one is."""
+    problems = [_why_not(pattern, act) for pattern in way if pattern.action == act.action]
+    return "" if "" in problems else problems[0]
+
+
+def _why_not(pattern: Pattern, act: Act) -> str:
+    targets = set(act.targets)
+    if pattern.targets:
+        others = targets - pattern.targets
+        if others:
+            return f"{act.action}: {', '.join(sorted(others))} is no target"
+        if not pattern.least <= len(targets) <= pattern.most:
+            return f"{act.action}: {len(targets)} targets, not {pattern.least} to {pattern.most}"
+    said = told(act)
+    for name, value in said.items():
+        if name not in pattern.parameters:
+            return f"{act.action}: {name} should stay"
+        wanted = pattern.parameters[name]
+        if not _within(value, wanted):
+            return f"{act.action}: {name} {value} is not {_bounds_text(wanted)}"
+    missing = [name for name in pattern.parameters if name not in said and not name.endswith("?")]
+    # One of several limits is as good as another: a pattern says what may change, the fork shows whether it is enough.
+    return f"{act.action}: {missing[0]} is not changed" if missing and not said else ""
+
+
+def _within(value: Any, wanted: Any) -> bool:
+    if wanted == "any":
+        return True
+    if isinstance(wanted, tuple):
+        return isinstance(value, int) and wanted[0] <= value <= wanted[1]
+    if isinstance(value, tuple):
+        return set(value) <= set(expanded(wanted))
+    return bool(value == wanted)
+
+
+def _bounds_text(wanted: Any) -> str:
+    return f"{wanted[0]} to {wanted[1]}" if isinstance(wanted, tuple) else str(wanted)
+
+
+# -- what a fork shows ------------------------------------------------------------------------------------------------
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What is compared of a cell at one moment."""
+
+    work: dict[str, tuple[WorkloadState, int]]
+    """Workload -> state, and how often it was started."""
+    nodes: dict[str, NodeState]
+    on: dict[str, tuple[str, ...]]
+    """Node -> workloads there."""
+    queue_of: dict[str, str]
+    queues: dict[str, tuple[str, QueueSpec]]
+    """Queue -> mode and spec."""
+    used: dict[str, dict[str, int]]
+    """Queue -> what it holds."""
+    budgets: dict[str, BudgetSpec]
+    reservations: dict[str, ReservationSpec]
+    pools: dict[str, tuple[ScalingSpec | None, int, tuple[tuple[int, int], ...]]]
+    """Pool -> how it grows, its price, what is set for later."""
+    settings: tuple[str, Autoscaling]
+    cost_microusd_hour: int
+
+
+def seen(engine: Engine) -> Seen:
+    state = engine.state
+    w, c = state.workloads, state.capacity
+    queues = {spec.name: engine.queue(spec.name) for spec in state.queues.specs}
+    page = engine.query(Query(kind="queues", columns=("name", "gpu_used", "cpu_used", "memory_used"), limit=10_000))
+    work_on: dict[str, tuple[str, ...]] = {}
+    for name, row in c.row_of.items():
+        work_on[name] = tuple(
+            dict.fromkeys(w.ids[state.allocations.workload[i]] for i in state.allocations.on_node(row))
+        )
+    scaling = engine.scaling()
+    return Seen(
+        work={id_: (WorkloadState(w.state[row]), w.attempts[row]) for row, id_ in enumerate(w.ids)},
+        nodes={name: NodeState(c.state[row]) for name, row in c.row_of.items()},
+        on=work_on,
+        queue_of={id_: state.queues.specs[w.queue[row]].name for row, id_ in enumerate(w.ids)},
+        queues={name: (detail.mode, detail.spec) for name, detail in queues.items()},
+        used={row[0]: {"gpu_milli": row[1], "cpu_milli": row[2], "memory_mib": row[3]} for row in page.rows},
+        budgets={line.spec.name: line.spec for line in engine.budgets().budgets},
+        reservations={one.spec.name: one.spec for one in state.bookings.reservations},
+        pools={
+            size.pool: (size.scaling, spec.price_microusd_hour, size.set_for)
+            for size, spec in zip(scaling.pools, c.pools, strict=True)
+        },
+        settings=(engine.overview(brief=True).policy, scaling.settings),
+        cost_microusd_hour=engine.overview(brief=True).cost_microusd_hour,
+    )
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of acts on a fork, beside what came of doing nothing."""
+
+    refused: str = ""
+    """Why the engine would not do them."""
+    recovered: bool | None = None
+    missing: tuple[str, ...] = ()
+    """Checks that do not hold."""
+    harm: tuple[str, ...] = ()
+
+
+def outcome(scene: Scene, acts: Sequence[Act]) -> Outcome:
+    """Do them on a fork, let time pass there and on another on which nothing is done, and compare. The scene stays as
+    it is."""
+    incident = scene.incident
+    within_ms = incident.recovers.within_ms if incident.recovers else 30 * 60_000
+    without, with_ = scene.engine.fork(), scene.engine.fork()
+    try:
+        for fork in (without, with_):
+            fork.settle()
+        before = seen(with_)
+        for act in acts:
+            command: AnyCommand = catalog.command(act)
+            with_.command(command)
+        with_.settle()
+        at_once = seen(with_)
+        for fork in (without, with_):
+            fork.advance(scene.engine.now_ms + within_ms)
+        harm = (*_harm_at_once(incident, before, at_once), *_harm_later(incident, seen(without), seen(with_)))
+        missing = _missing(incident, with_)
+    except MusterError as error:
+        return Outcome(refused=error.problem, recovered=False if incident.recovers else None)
+    finally:
+        without.forget()
+        with_.forget()
+    return Outcome(
+        recovered=not missing if incident.recovers else None, missing=missing, harm=tuple(dict.fromkeys(harm))
+    )
+
+
+def _missing(incident: Incident, fork: Engine) -> tuple[str, ...]:
+    if incident.recovers is None:
+        return ()
+    found = []
+    for name, of in incident.recovers.checks:
+        problem = CHECKS[name](fork, of)
+        if problem:
+            found.append(problem)
+    return tuple(found)
+
+
+def _harm_at_once(incident: Incident, before: Seen, after: Seen) -> list[str]:
+    keeps = incident.keeps
+    spared = _spared(keeps, before)
+    found = []
+    for id_, (state, attempts) in before.work.items():
+        now, now_attempts = after.work[id_]
+        if now == WorkloadState.CANCELLED != state:
+            found.append(f"cancels {id_}")
+        elif state in BOUND and id_ not in spared and (now not in BOUND or now_attempts > attempts):
+            found.append(f"stops {id_}")
+    for id_, was in before.nodes.items():
+        is_ = after.nodes.get(id_, NodeState.REMOVED)
+        if was == NodeState.READY != is_ and id_ not in keeps.may_lose:
+            found.append(f"takes {id_} out of use")
+        if id_ in keeps.out and is_ == NodeState.READY:
+            found.append(f"puts work back on {id_}")
+    for name, (mode, spec) in before.queues.items():
+        now_mode, now_spec = after.queues[name]
+        if mode == "open" != now_mode and name not in keeps.may_close:
+            found.append(f"closes queue {name}")
+        for resource, quota in now_spec.nominal.items():
+            used = before.used.get(name, {}).get(resource) or 0
+            if quota < spec.nominal.get(resource, 2**62) and used > quota and name not in spared:
+                found.append(f"cuts the quota of {name} below what it uses")
+    return found + _harm_by_change(incident, before, after)
+
+
+def _harm_by_change(incident: Incident, before: Seen, after: Seen) -> list[str]:
+    """What is changed of things that are as they are on purpose, and of money, reservations and rules of the whole cell
+    where no accepted way does."""
+    allowed = {target for way in incident.accept for pattern in way for target in pattern.targets}
+    accepted = {pattern.action for way in incident.accept for pattern in way}
+    found = [f"changes budget {name}" for name, spec in before.budgets.items() if after.budgets.get(name) != spec
+             and name not in allowed]  # fmt: skip
+    found += [
+        f"gives up reservation {name}"
+        for name in before.reservations
+        if name not in after.reservations | dict.fromkeys(allowed)
+    ]
+    if before.settings[0] != after.settings[0] and "set_policy" not in accepted and "canary" not in accepted:
+        found.append("changes the policy of the cell")
+    if before.settings[1] != after.settings[1] and "set_autoscaling" not in accepted:
+        found.append("changes how the whole cell grows")
+    for name, (_, price, _) in before.pools.items():
+        if after.pools[name][1] != price and "set_price" not in accepted:
+            found.append(f"changes the price of {name}")
+    for name in incident.keeps.hands_off:
+        if _of(before, name) != _of(after, name):
+            found.append(f"does not leave {name} alone")
+    return found
+
+
+def _of(cell: Seen, name: str) -> tuple[object, ...]:
+    """Everything of that name."""
+    work = cell.work.get(name)
+    return (
+        work and (work[0] in BOUND, work[0] if work[0] not in BOUND else None), cell.nodes.get(name),
+        cell.queues.get(name), cell.budgets.get(name), cell.reservations.get(name), cell.pools.get(name),
+    )  # fmt: skip
+
+
+def _harm_later(incident: Incident, without: Seen, with_: Seen) -> list[str]:
+    keeps = incident.keeps
+    spared = _spared(keeps, without) | set(keeps.may_delay)
+    found = []
+    for id_, (state, _) in without.work.items():
+        now = with_.work[id_][0]
+        later = state.label in GOES_ON and now.label not in GOES_ON
+        worse = state == WorkloadState.FINISHED != now
+        if (later or worse) and not {id_, without.queue_of[id_]} & spared:
+            found.append(f"holds {id_} up" if later else f"ends {id_} later")
+    dearer = with_.cost_microusd_hour - without.cost_microusd_hour
+    if dearer > keeps.may_cost * MICROUSD:
+        found.append(f"costs {usd(dearer)} an hour more")
+    return found
+
+
+def _spared(keeps: Keeps, cell: Seen) -> set[str]:
+    """Workloads, by name and by node, that may be stopped."""
+    return {id_ for name in keeps.may_stop for id_ in (name, *cell.on.get(name, ()))}
+
+
+# -- checks -----------------------------------------------------------------------------------------------------------
+
+
+def _states(engine: Engine, ids: Any, wanted: Sequence[str], what: str) -> str:
+    wrong = [f"{id_} is {state}" for id_ in expanded(ids) if (state := engine.workload(id_).state) not in wanted]
+    return f"{what}: {', '.join(wrong)}" if wrong else ""
+
+
+def _node_states(engine: Engine, ids: Any, wanted: bool) -> str:
+    wrong = [id_ for id_ in expanded(ids) if (_node_state(engine, id_) == "ready") != wanted]
+    return f"{', '.join(wrong)} {'not ready' if wanted else 'still ready'}" if wrong else ""
+
+
+def _node_state(engine: Engine, id_: str) -> str:
+    return engine.node(id_).state if id_ in engine.state.capacity.row_of else "removed"
+
+
+def _not_on(engine: Engine, told: Mapping[str, Any]) -> str:
+    """`{JOB: [nodes]}`: it runs, and on none of these."""
+    for id_, nodes in told.items():
+        detail = engine.workload(id_)
+        on = {place.node for place in detail.placement}
+        if detail.state not in GOES_ON or on & set(expanded(nodes)):
+            return f"{id_} is {detail.state} on {', '.join(sorted(on)) or 'nothing'}"
+    return ""
+
+
+def _empty(engine: Engine, ids: Any) -> str:
+    busy = [id_ for id_ in expanded(ids) if _node_state(engine, id_) != "removed" and engine.node(id_).workloads]
+    return f"work is still on {', '.join(busy)}" if busy else ""
+
+
+def _queued(engine: Engine, told: Mapping[str, int]) -> str:
+    """`{QUEUE: N}`: at most N wait there."""
+    for name, most in told.items():
+        page = engine.query(Query(kind="queues", columns=("queued",), where=(Term("name", "=", name),)))
+        if page.rows[0][0] > most:
+            return f"{page.rows[0][0]} wait in {name}"
+    return ""
+
+
+def _oldest(engine: Engine, told: Mapping[str, str]) -> str:
+    """`{QUEUE: 30m}`: none has waited longer there."""
+    for name, most in told.items():
+        page = engine.query(Query(kind="queues", columns=("oldest_wait",), where=(Term("name", "=", name),)))
+        if (page.rows[0][0] or 0) > duration_ms(most):
+            return f"the oldest of {name} has waited {page.rows[0][0] // 60_000} min"
+    return ""
+
+
+def _nodes(engine: Engine, told: Mapping[str, int]) -> str:
+    """`{POOL: N}`: at least N nodes of it are ready."""
+    pools = {pool.name: pool for pool in engine.overview(brief=True).pools}
+    for name, least in told.items():
+        if pools[name].ready < least:
+            return f"{pools[name].ready} nodes of {name} are ready"
+    return ""
+
+
+def _uses_at_most(engine: Engine, told: Mapping[str, int]) -> str:
+    """`{TENANT: N}`: holds at most N GPUs, or cores where the cell has no GPU."""
+    where = (Term("state", "=", "running"),)
+    page = engine.query(Query(kind="workloads", columns=("tenant", "gpu", "cpu"), where=where, limit=10_000))
+    unit = 1 if engine.overview(brief=True).capacity.get("gpu_milli") else 2
+    for name, most in told.items():
+        held = sum(row[unit] or 0 for row in page.rows if row[0] == name) // 1000
+        if held > most:
+            return f"{name} holds {held}"
+    return ""
+
+
+def _open(engine: Engine, names: Any) -> str:
+    closed = [name for name in expanded(names) if engine.queue(name).mode != "open" or engine.queue(name).closed_by]
+    return f"{', '.join(closed)} not open" if closed else ""
+
+
+CHECKS: Mapping[str, Callable[[Engine, Any], str]] = {
+    "runs": lambda engine, ids: _states(engine, ids, GOES_ON, "does not run"),
+    "stopped": lambda engine, ids: _states(engine, ids, ("suspended", "held", "queued", "cancelled"), "goes on"),
+    "runs_off": _not_on,
+    "ready": lambda engine, ids: _node_states(engine, ids, True),
+    "out": lambda engine, ids: _node_states(engine, ids, False),
+    "empty": _empty,
+    "open": _open,
+    "queued_at_most": _queued,
+    "waited_at_most": _oldest,
+    "nodes_at_least": _nodes,
+    "uses_at_most": _uses_at_most,
+}
+"""Name -> what is wrong on a fork; empty when it holds."""
+
+
+# -- the score --------------------------------------------------------------------------------------------------------
+
+
+def score(scene: Scene, draft: Draft | None, why: str = "", seconds: float = 0.0) -> Score:
+    """`draft`: None where the drafter gave none, and `why`."""
+    return score_acts(scene, None if draft is None else acts_of(draft), why, seconds)
+
+
+def score_acts(scene: Scene, acts: Sequence[Act] | None, why: str = "", seconds: float = 0.0) -> Score:
+    incident = scene.incident
+    base = Score(
+        incident=incident.id, title=incident.title, held=incident.held, control=incident.control,
+        answered=acts is not None, seconds=seconds, why=why, recovered=False if incident.recovers else None,
+    )  # fmt: skip
+    if acts is None:
+        return base
+    action, right, wrong = matches(incident, acts)
+    shown = outcome(scene, acts) if acts else Outcome(recovered=base.recovered)
+    if shown.refused:
+        action = right = False
+        wrong = f"cannot be done: {shown.refused}"
+    elif right and shown.missing:
+        wrong = f"not over: {'; '.join(shown.missing)}"
+    return msgspec.structs.replace(
+        base,
+        acts=tuple(line(act) for act in acts),
+        action=action,
+        right=right,
+        recovered=shown.recovered,
+        harm=shown.harm,
+        why=wrong,
+    )
+
+
+def line(act: Act) -> str:
+    """An act in a few words."""
+    names = ", ".join(act.targets[:3]) + (f" and {len(act.targets) - 3} more" if len(act.targets) > 3 else "")
+    values = " ".join(f"{name}={value}" for name, value in told(act).items() if not isinstance(value, tuple))
+    return f"{act.action} {names} {values}".strip()

@@ -1,0 +1,497 @@
+"""What a language model may answer: the closed form of it, told to the server as a JSON schema, and read strictly.
+
+The schema is made from `runbooks.parameters`, the same table by which runbooks are linted. That a server keeps to it is
+a convenience: everything is looked at again here, as if nobody had been told. What an answer means in the cell is for
+`runbooks.draft_checks`.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+import msgspec
+
+from engine.spec import ID_PATTERN
+from runbooks import strict_json
+from runbooks.checks import MEANINGS, OPERATORS
+from runbooks.draft import MOST_STEPS, DraftRejected, Task
+from runbooks.parameters import AT_MOST_ONE, MOST_LITERALS, ONE_OF, PARAMETERS, SOME, Parameter, Type
+from runbooks.plan import ActionName, OnFail
+from runbooks.runbook import INPUT_TYPES, InputType
+from runbooks.values import milliseconds, near, why_not_literal
+
+SCHEMA_VERSION = 1
+"""Part of what a kept answer is found by."""
+MOST_CONTENT_BYTES = 64 * 1024
+MOST_DEPTH = 10
+MOST_ITEMS = 4_000
+MOST_TITLE = 120
+MOST_SUMMARY = 1_200
+MOST_CLAIM = 200
+MOST_RATIONALE = 8
+MOST_CITES = 8
+MOST_RISKS = 5
+MOST_QUESTIONS = 3
+MOST_SENTENCES = 12
+"""Of one part of a hand-over or a summary."""
+MOST_PROSE = 2_000
+"""Of one section of a runbook."""
+MOST_ENUM = 200
+"""Ids of one type that the schema lists; more are checked when the answer is read."""
+
+NOT_FOR_MODELS: Mapping[ActionName, str] = {
+    "set_policy": "it changes how the whole cell is scheduled",
+    "set_autoscaling": "it changes how the whole cell grows",
+    "set_price": "it changes what people pay",
+    "set_budget": "it changes what may be spent",
+    "remove_budget": "it changes what may be spent",
+    "interrupt": "it tells the cell that a provider takes nodes back",
+}
+"""Actions that no model drafts, whoever would vote on them, and why."""
+NOT_GIVEN: Mapping[ActionName, frozenset[str]] = {
+    "canary": frozenset(("policy",)),
+    "resize": frozenset(("evidence",)),
+}
+"""Parameters that no model gives: a policy is for the whole cell; evidence is kept as a fact about a workload."""
+MODEL_ACTIONS: tuple[ActionName, ...] = tuple(name for name in PARAMETERS if name not in NOT_FOR_MODELS)
+
+HEADINGS: Mapping[Task, tuple[str, ...]] = {
+    "handover": ("What happened", "What is open", "What waits for somebody", "What to watch"),
+    "incident": ("What happened", "What was affected", "What was done", "What is open"),
+}
+"""Parts of what is told; a model fills them and names none."""
+
+IDS: frozenset[Type] = frozenset(
+    ("node_id", "workload_id", "queue", "pool", "zone", "reservation", "tenant", "budget", "channel", "object")
+)
+"""Types of which a draft may name only what it was told of."""
+_TEMPLATES = ("${", "{{", "{%", "$(", "<%", "#{", "`", "!!python", "%(", ";")
+"""What some program, though none of ours, would evaluate."""
+_UNSEEN = frozenset("\u2800\u3164\u115f\u1160\uffa0")
+"""Letters and signs that show nothing."""
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Something said, and the ids of the facts it is said to rest on."""
+
+    claim: str
+    cites: tuple[str, ...] = ()
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    heading: str
+    sentences: tuple[Claim, ...]
+
+
+class AnsweredStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One act by the names of `runbooks.parameters`. Ids are those that the model was told."""
+
+    action: str
+    with_: dict[str, Any] = msgspec.field(name="with", default_factory=dict)
+
+
+class AnsweredCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    check: str
+    of: str = ""
+    op: str
+    value: int | str
+    within: str | None = None
+
+
+class AnsweredInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: str
+    type: InputType
+    help: str
+    max_items: int | None = None
+    min: int | str | None = None
+    max: int | str | None = None
+    choices: tuple[str, ...] | None = None
+    optional: bool = False
+    select: dict[str, str | None] | None = None
+
+
+class AnsweredRunbookStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    id: str
+    action: str
+    with_: dict[str, Any] = msgspec.field(name="with", default_factory=dict)
+    pre: tuple[AnsweredCheck, ...] = ()
+    verify: tuple[AnsweredCheck, ...] = ()
+    on_fail: OnFail = "pause"
+
+
+class AnsweredRunbook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The typed fields of a runbook that a model may write. Owner, version, limits and status are not among them."""
+
+    id: str
+    title: str
+    inputs: tuple[AnsweredInput, ...] = ()
+    when: tuple[AnsweredCheck, ...]
+    steps: tuple[AnsweredRunbookStep, ...]
+    why: str
+    evidence: str
+    what_can_go_wrong: str
+    aftercare: str
+
+
+class Answered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An answer that has the form. Everything in it is untrusted, names are those that the model was told."""
+
+    title: str
+    summary: str = ""
+    rationale: tuple[Claim, ...] = ()
+    parts: tuple[Part, ...] = ()
+    steps: tuple[AnsweredStep, ...] = ()
+    risks: tuple[str, ...] = ()
+    questions: tuple[str, ...] = ()
+    runbook: AnsweredRunbook | None = None
+
+
+# -- what is told -----------------------------------------------------------------------------------------------------
+
+
+def schema_of(
+    task: Task,
+    actions: Sequence[ActionName] = MODEL_ACTIONS,
+    *,
+    ids: Mapping[Type, Sequence[str]] | None = None,
+    facts: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The JSON schema of an answer, in the part of the language that servers constrain by: closed objects, every
+    property required, what may be left out is null.
+
+    `ids`: type of a parameter -> the names that may be given for it, as the model is told them; an action that needs
+    one of which there is none is left out. `facts`: ids that may be cited.
+    """
+    known = ids or {}
+    definitions: dict[str, Any] = {}
+    cites = _list(_enum(facts) if facts else _text("of a fact"), 0, MOST_CITES) if facts else _list(_text("none"), 0, 0)
+    claim = _object({"claim": _text(f"at most {MOST_CLAIM} characters"), "cites": cites})
+    fields: dict[str, Any] = {"title": _text(f"at most {MOST_TITLE} characters")}
+    if task in HEADINGS:
+        part = _object({"heading": _enum(HEADINGS[task]), "sentences": _list(claim, 1, MOST_SENTENCES)})
+        fields["parts"] = _list(part, 1, len(HEADINGS[task]))
+    else:
+        fields["summary"] = _text(f"at most {MOST_SUMMARY} characters")
+        fields["rationale"] = _list(claim, 0, MOST_RATIONALE)
+        fields["risks"] = _list(_text(f"at most {MOST_CLAIM} characters"), 0, MOST_RISKS)
+    if task == "act":
+        steps = [step for name in actions if (step := _step(name, known, definitions)) is not None]
+        fields["steps"] = _list({"anyOf": steps} if steps else _object({}), 0, MOST_STEPS if steps else 0)
+    if task == "runbook":
+        fields["runbook"] = _runbook(actions)
+    fields["questions"] = _list(_text(f"at most {MOST_CLAIM} characters"), 0, MOST_QUESTIONS)
+    schema = _object(fields)
+    if definitions:
+        schema["$defs"] = definitions
+    return schema
+
+
+def offered(action: ActionName) -> dict[str, Parameter]:
+    """The parameters of an action that a model may give."""
+    hidden = NOT_GIVEN.get(action, frozenset())
+    return {name: parameter for name, parameter in PARAMETERS[action].items() if name not in hidden}
+
+
+def _step(action: ActionName, ids: Mapping[Type, Sequence[str]], definitions: dict[str, Any]) -> dict[str, Any] | None:
+    """None: it needs an id of a type of which there is none to name."""
+    fields: dict[str, Any] = {}
+    for name, parameter in offered(action).items():
+        value = _value(parameter, ids, definitions)
+        if value is None:
+            if parameter.required:
+                return None
+            continue
+        fields[name] = value if parameter.required else _nullable(value)
+    return _object({"action": _enum((action,)), "with": _object(fields)})
+
+
+def _value(
+    parameter: Parameter, ids: Mapping[Type, Sequence[str]], definitions: dict[str, Any]
+) -> dict[str, Any] | None:
+    one: dict[str, Any]
+    if parameter.type == "int":
+        one = {"type": "integer", "minimum": parameter.least, "maximum": parameter.most}
+    elif parameter.type == "choice":
+        one = _enum(parameter.choices)
+    elif parameter.type == "duration":
+        one = _text("a duration such as 90s, 30m or 2h")
+    elif parameter.type == "text":
+        one = _text(f"one line of at most {parameter.most} characters, no links")
+    else:
+        names = _names(parameter.type, ids)
+        if not names and parameter.type in IDS:
+            return None
+        if 0 < len(names) <= MOST_ENUM:
+            definitions[parameter.type] = _enum(names)
+            one = {"$ref": f"#/$defs/{parameter.type}"}
+        else:
+            one = _text("an id, exactly as it was told")
+    return _list(one, 1, MOST_LITERALS) if parameter.many else one
+
+
+def _names(type_: Type, ids: Mapping[Type, Sequence[str]]) -> tuple[str, ...]:
+    if type_ == "object":
+        return tuple(dict.fromkeys(name for names in ids.values() for name in names))
+    return tuple(dict.fromkeys(ids.get(type_, ())))
+
+
+def _runbook(actions: Sequence[ActionName]) -> dict[str, Any]:
+    """A runbook names inputs, never objects: its parameters are references to them, or numbers and words."""
+    check = {
+        "check": _enum(tuple(MEANINGS)),
+        "of": _text("${inputs.NAME}, ${inputs.NAME.PROPERTY}, or empty for the cell"),
+        "op": _enum(OPERATORS),
+        "value": {"type": ["integer", "string"]},
+    }
+    verify = _object({**check, "within": {"type": ["string", "null"], "description": "such as 10m"}})
+    several = {"anyOf": [{"type": ["integer", "string", "null"]}, _list(_text("a reference"), 1, MOST_LITERALS)]}
+    steps = [
+        _object({
+            "id": _text("of a-z, 0-9 and -"),
+            "action": _enum((name,)),
+            "with": _object({
+                known: several if parameter.many else {"type": ["integer", "string", "null"]}
+                for known, parameter in offered(name).items()
+            }),
+            "pre": _list(_object(check), 0, 8),
+            "verify": _list(verify, 0, 8),
+            "on_fail": _enum(get_args(OnFail)),
+        })
+        for name in actions
+    ]  # fmt: skip
+    bound = {"type": ["integer", "string", "null"]}
+    select = _object({
+        name: {"type": ["string", "null"]}
+        for name in ("nodes", "workloads", "pool", "zone", "queue", "tenant", "reason", "sort")
+    })  # fmt: skip
+    input_ = _object({
+        "name": _text("of a-z, 0-9 and _"), "type": _enum(INPUT_TYPES), "help": _text("one line"),
+        "max_items": {"type": ["integer", "null"]}, "min": bound, "max": bound,
+        "choices": _nullable(_list(_text("a word"), 2, 20)), "optional": {"type": "boolean"},
+        "select": _nullable(select),
+    })  # fmt: skip
+    prose = _text(f"Markdown without headings, at most {MOST_PROSE} characters")
+    return _object({
+        "id": _text("3 to 64 of a-z, 0-9 and -"), "title": _text("one line"),
+        "inputs": _list(input_, 0, 20), "when": _list(_object(check), 1, 8),
+        "steps": _list({"anyOf": steps}, 1, MOST_STEPS),
+        "why": prose, "evidence": prose, "what_can_go_wrong": prose, "aftercare": prose,
+    })  # fmt: skip
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object", "properties": properties, "required": list(properties), "additionalProperties": False,
+    }  # fmt: skip
+
+
+def _list(items: dict[str, Any], least: int, most: int) -> dict[str, Any]:
+    return {"type": "array", "items": items, "minItems": least, "maxItems": most}
+
+
+def _enum(words: Sequence[str]) -> dict[str, Any]:
+    return {"type": "string", "enum": list(words)}
+
+
+def _text(description: str) -> dict[str, Any]:
+    """Without maxLength, which strict servers refuse."""
+    return {"type": "string", "description": description}
+
+
+def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+# -- what is read -----------------------------------------------------------------------------------------------------
+
+
+def read_answer(content: str, task: Task) -> Answered:
+    """The answer in what a model wrote. Raises DraftRejected: `content_too_large`, `content_not_json`, `schema` for
+    what has not the form, `policy_denied` with the rule for a value out of its bounds, `runbook_invalid` for text that
+    is to be evaluated."""
+    data = content.encode("utf-8", "surrogatepass")
+    if len(data) > MOST_CONTENT_BYTES:
+        raise DraftRejected(
+            "content_too_large", f"the answer has {len(data):,} bytes", f"At most {MOST_CONTENT_BYTES:,} are read"
+        )
+    try:
+        value = strict_json.loads(data, most_bytes=MOST_CONTENT_BYTES, most_depth=MOST_DEPTH, most_items=MOST_ITEMS)
+    except strict_json.NotJson as error:
+        reason = "content_too_large" if error.reason in ("too_large", "items") else "content_not_json"
+        raise DraftRejected(reason, f"the answer is not plain JSON: {error.problem}") from None
+    if not isinstance(value, dict):
+        raise _unformed(f"the answer is no object but {ascii(value)[:40]}")
+    answered = _converted(_without_confidence(value))
+    _refuse_foreign(answered, task)
+    _refuse_sizes(answered)
+    steps = tuple(_checked(step, f"steps[{i}]") for i, step in enumerate(answered.steps))
+    return msgspec.structs.replace(
+        answered,
+        title=_one_line(answered.title),
+        summary=_one_line(answered.summary),
+        steps=steps,
+        risks=tuple(map(_one_line, answered.risks)),
+        questions=tuple(map(_one_line, answered.questions)),
+    )
+
+
+def _without_confidence(value: dict[str, Any]) -> dict[str, Any]:
+    """What a model thinks of its own answer is no news; many say it unasked. It is dropped unread, if it is a plain
+    value."""
+    scalar = (int, float, str, type(None))
+    return {key: one for key, one in value.items() if key != "confidence" or not isinstance(one, scalar)}
+
+
+def _converted(value: dict[str, Any]) -> Answered:
+    try:
+        return msgspec.convert(value, Answered, strict=True)
+    except msgspec.ValidationError as error:
+        raise _unformed(ascii(str(error))[1:-1][:200]) from None
+
+
+def _refuse_foreign(answered: Answered, task: Task) -> None:
+    """Fields that another task has, and those of this one that are missing."""
+    wanted = {
+        "act": ("summary",), "explain": ("summary",), "runbook": ("summary", "runbook"), "handover": ("parts",),
+        "incident": ("parts",),
+    }[task]  # fmt: skip
+    allowed = {
+        "act": ("rationale", "steps", "risks"), "explain": ("rationale", "risks"), "runbook": ("rationale", "risks"),
+    }.get(task, ())  # fmt: skip
+    for field in ("summary", "rationale", "parts", "steps", "risks", "runbook"):
+        given = getattr(answered, field) not in ("", (), None)
+        if given and field not in wanted and field not in allowed:
+            raise _unformed(f"{field} has no meaning in an answer to '{task}'")
+        if not given and field in wanted:
+            raise _unformed(f"{field} is missing")
+
+
+def _refuse_sizes(answered: Answered) -> None:
+    _text_of(answered.title, "title", MOST_TITLE)
+    if answered.summary:
+        _text_of(answered.summary, "summary", MOST_SUMMARY)
+    for field, most in (
+        ("rationale", MOST_RATIONALE), ("steps", MOST_STEPS), ("risks", MOST_RISKS), ("questions", MOST_QUESTIONS),
+        ("parts", 4),
+    ):  # fmt: skip
+        if len(getattr(answered, field)) > most:
+            raise _unformed(f"{field} are {len(getattr(answered, field)):,}, of at most {most}")
+    for field in ("risks", "questions"):
+        for i, text in enumerate(getattr(answered, field)):
+            _text_of(text, f"{field}[{i}]", MOST_CLAIM)
+    for i, claim in enumerate(answered.rationale):
+        _claim(claim, f"rationale[{i}]")
+    known = {heading for headings in HEADINGS.values() for heading in headings}
+    headings = [part.heading for part in answered.parts]
+    if len(set(headings)) < len(headings) or not set(headings) <= known:
+        raise _unformed(f"parts: the headings are {ascii(headings)[:120]}")
+    for i, part in enumerate(answered.parts):
+        if not 1 <= len(part.sentences) <= MOST_SENTENCES:
+            raise _unformed(f"parts[{i}].sentences are {len(part.sentences):,}, of 1 to {MOST_SENTENCES}")
+        for k, claim in enumerate(part.sentences):
+            _claim(claim, f"parts[{i}].sentences[{k}]")
+
+
+def _claim(claim: Claim, where: str) -> None:
+    _text_of(claim.claim, f"{where}.claim", MOST_CLAIM)
+    if len(claim.cites) > MOST_CITES:
+        raise _unformed(f"{where}.cites are {len(claim.cites):,}, of at most {MOST_CITES}")
+
+
+def _text_of(text: str, where: str, most: int) -> None:
+    if is_blank(text):
+        raise _unformed(f"{where} is empty")
+    if len(text) > most:
+        raise _unformed(f"{where} has {len(text):,} characters, of at most {most:,}")
+
+
+def is_blank(text: str) -> bool:
+    """Whether nobody sees anything of it."""
+    return all(unicodedata.category(char)[0] in "ZC" or char in _UNSEEN for char in text)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _checked(step: AnsweredStep, where: str) -> AnsweredStep:
+    """The step with what was left out left out. Raises DraftRejected."""
+    action = action_of(step.action, where)
+    known = offered(action)
+    given: dict[str, Any] = {}
+    for name, value in step.with_.items():
+        if name not in known:
+            raise _unformed(f"{where}.with: {action} has no {ascii(name)[1:-1][:40]}", near(name, tuple(known)))
+        if value is not None:
+            given[name] = _parameter(value, known[name], f"{where}.with.{name}")
+    refuse_incomplete(action, given, where)
+    return AnsweredStep(action=action, with_=given)
+
+
+def action_of(name: str, where: str) -> ActionName:
+    """Raises DraftRejected for what is not in the catalogue, and for what no model drafts."""
+    if name in NOT_FOR_MODELS:
+        why = NOT_FOR_MODELS[name]  # type: ignore[index]
+        raise _unformed(f"{where}: {name} is never a model's to draft: {why}", "A person may propose it")
+    found = next((action for action in MODEL_ACTIONS if action == name), None)
+    if found is None:
+        raise _unformed(f"{where}: {ascii(name)[:42]} is not in the catalogue", near(name, MODEL_ACTIONS))
+    return found
+
+
+def refuse_incomplete(action: ActionName, given: Mapping[str, Any], where: str) -> None:
+    """Raises DraftRejected for parameters that are missing, or that exclude each other."""
+    for name, parameter in offered(action).items():
+        if parameter.required and name not in given:
+            raise _unformed(f"{where}: {action} needs {name}")
+    for names in ONE_OF.get(action, ()):
+        if sum(name in given for name in names) != 1:
+            raise _unformed(f"{where}: {action} takes one of {', '.join(names)}")
+    for names in AT_MOST_ONE.get(action, ()):
+        if sum(name in given for name in names) > 1:
+            raise _unformed(f"{where}: {action} takes one of {', '.join(names)}")
+    some = SOME.get(action, ())
+    if some and not any(name in given for name in some):
+        raise _unformed(f"{where}: {action} changes nothing without some of {', '.join(some)}")
+
+
+def _parameter(value: Any, parameter: Parameter, where: str) -> Any:
+    """A value as `DraftStep.with_` holds it. Raises DraftRejected."""
+    if not parameter.many:
+        _literal(value, parameter, where)
+        return _one_line(value) if parameter.type == "text" else value
+    if not isinstance(value, list):
+        raise _unformed(f"{where} is no list", "Name each object by its own id")
+    if not 1 <= len(value) <= MOST_LITERALS:
+        raise _unformed(f"{where} lists {len(value):,}", f"Name 1 to {MOST_LITERALS}")
+    for i, one in enumerate(value):
+        _literal(one, parameter, f"{where}[{i}]")
+    if len(set(value)) < len(value):
+        raise _unformed(f"{where} names one twice", "Name each once")
+    return tuple(value)
+
+
+def _literal(value: Any, parameter: Parameter, where: str) -> None:
+    if isinstance(value, str) and parameter.type == "text":
+        value = _one_line(value)
+    why, rule, remedy = why_not_literal(value, parameter)
+    if not why and parameter.type == "name" and not ID_PATTERN.fullmatch(value):
+        why, rule, remedy = f"{ascii(value)[:60]} is no name", "pattern", "Use letters, digits, '.', '_' and '-'"
+    if not why and parameter.type == "channel" and not ID_PATTERN.fullmatch(value):
+        why, rule, remedy = f"{ascii(value)[:60]} is an address, not a channel", "pattern", "Name a channel by its id"
+    if not why:
+        return
+    templates = isinstance(value, str) and any(sign in value for sign in _TEMPLATES)
+    if rule == "expression" or templates:
+        raise DraftRejected("runbook_invalid", f"{where}: expression: {why}", "Nothing is filled in or evaluated")
+    if rule == "out-of-range" or (rule == "duration-range" and milliseconds(value) is not None):
+        raise DraftRejected("policy_denied", f"{where}: {rule}: {why}", remedy)
+    if rule == "confusable":
+        raise DraftRejected("unknown_target", f"{where}: {rule}: {why}", remedy)
+    raise _unformed(f"{where}: {rule}: {why}", remedy)
+
+
+def _unformed(problem: str, remedy: str = "") -> DraftRejected:
+    return DraftRejected("schema", problem, remedy)

@@ -1,0 +1,198 @@
+"""What an operator's words are about: topics, objects of this cell, and how long a wait was promised to be at most.
+
+Words only say where to look: what is found there is the cell's. A name may be misspelt, or be said in part; one that is
+an everyday word too ("gpu", "batch") counts for little.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from runbooks.compile import zones
+from runbooks.draft import Finding
+
+if TYPE_CHECKING:
+    from engine.control import Engine
+
+TOPICS: Mapping[str, str] = {
+    "wait": r"wait\w*|queue\w*|pending|slo\w*|backlog\w*|starv\w*|starts?|starting|schedul\w*|unschedul\w*|late"
+    r"|delay\w*|sits?|sitting|admitted|admission|eta|p95",
+    "quota": r"quotas?|limits?|borrow\w*|lend\w*|lent|cohorts?|nominal|shares?|entitle\w*|allowance",
+    "move": r"rebalanc\w*|shift|transfer|donat\w*|donor|swap",
+    "capacity": r"capacity|room|full|exhaust\w*|saturat\w*|space|slots",
+    "fragment": r"frag\w*|pieces|scatter\w*|defrag\w*|consolidat\w*|contiguous|together|packed|packing|rack|nvlink"
+    r"|domain|topology|spread",
+    "reservation": r"reserv\w*|booking|booked|demo",
+    "cordon": r"cordon\w*|uncordon\w*|maintenance|repair\w*|patched|patching|forgotten|forgot|hand(?:ed)?|returned?"
+    r"|unschedulable|drained",
+    "flap": r"flap\w*|bounc\w*|rejoin\w*|reconnect\w*|reboot\w*|comes|back|again|unstable|intermittent\w*",
+    "straggler": r"straggl\w*|slow\w*|lag|lags|lagging|behind|laggard|throughput",
+    "stuck": r"stuck|hang\w*|hung|frozen|freez\w*|deadlock\w*|stall\w*|progress|nccl|spinning|wedged",
+    "spot": r"spot|preemptib\w*|interrupt\w*|reclaim\w*|evict\w*|notices?|storm",
+    "zone": r"zones?|az|outage|dark|datacent\w*|region|blackout|power",
+    "tenant": r"tenants?|users?|flood\w*|runaway|spam\w*|loop\w*|hog\w*|noisy|monopol\w*|account|swamp\w*|team|sweep"
+    r"|crowd\w*",
+    "budget": r"budgets?|spend\w*|spent|costs?|money|bill\w*|usd|dollars?|overspen\w*|funds?|allocation|\$\w*",
+    "idle": r"idle|wast\w*|unused|paying|paid|empty|underus\w*|unneeded|oversized|shrink\w*",
+    "ahead": r"forecast\w*|peak|tomorrow|morning|prescale|ahead|surge|expected|foreseen|upcoming|soon|monday|deadline",
+    "hold": r"hold\w*|held|paus\w*|suspend\w*|closed|disabled|resume\w*|release\w*|unpause|reopen\w*|open",
+    "dependency": r"depend\w*|upstream|prerequisite|after\w*|chain",
+    "ecc": r"ecc|xid|dbe|remap\w*|uncorrect\w*|faulty|hbm|memory-errors?|bitflips?",
+    "throttle": r"throttl\w*|thermal\w*|hot|overheat\w*|heat|temperature|clocks|cooling|fan",
+    "network": r"network|unreachable|silent|suspect\w*|heartbeats?|contact|responding|unresponsive|switch|partitioned",
+    "down": r"down|dead|offline|crashed|notready|lost|gone|died",
+    "boot": r"boot\w*|provision\w*|stock\w*|autoscal\w*|scal\w*|max|maximum|grow\w*|ordered|orders",
+    "clock": r"clocks?|skew\w*|ntp|drift\w*",
+    "fail": r"fail\w*|crash\w*|retr\w+|errors?|dies|exit\w*",
+    "priority": r"prio\w*|preempt\w*|production|prod|urgent|critical|important|low-priority",
+    "behind": r"fifo|ahead|blocks?|blocking|blocked|head|line|order|strict\w*",
+}
+"""Topic -> words, as one pattern over whole words in lower case."""
+_TOPICS = {topic: re.compile(rf"(?:{words})") for topic, words in TOPICS.items()}
+EVERYDAY = frozenset(
+    (
+        "gpu", "gpus", "cpu", "cpus", "batch", "default", "spot", "queue", "queues", "node", "nodes", "pool", "pools",
+        "prod", "production", "test", "main", "train", "training", "research", "cell", "zone", "job", "jobs", "work",
+        "team", "teams", "ml", "dev", "low", "high", "normal", "all", "and", "the", "for", "not", "are", "on", "off",
+        "is", "it", "why", "slow", "night", "day", "wait",
+    )
+)  # fmt: skip
+"""Words that are said of anything, though something here may be called so."""
+WORD = re.compile(r"\$?[A-Za-z0-9](?:[A-Za-z0-9._/@:-]*[A-Za-z0-9])?")
+SLO = re.compile(
+    r"(?:slo|promis\w*|target|objective|sla|limit|should be|at most|under|within|over)\D{0,20}?"
+    r"(\d{1,5})\s*(seconds|sec|s|minutes|min|mins|m|hours|hour|hrs|h)\b"
+)
+UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000}
+LEAST_NEAR = 5
+"""Letters that a misspelt name must have."""
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a question and a finding are about."""
+
+    text: str
+    topics: frozenset[str] = frozenset()
+    named: tuple[tuple[str, str], ...] = ()
+    """(kind, id) of objects of this cell that are named."""
+    hinted: tuple[tuple[str, str], ...] = ()
+    """The same by everyday words, by a part of their name, or nearly."""
+    slo_ms: int = 0
+    """0: nobody said what was promised."""
+    finding: Finding | None = None
+
+    def names(self, *kinds: str) -> tuple[str, ...]:
+        return tuple(id_ for kind, id_ in self.named if kind in kinds)
+
+    def hints(self, *kinds: str) -> tuple[str, ...]:
+        return tuple(id_ for kind, id_ in self.hinted if kind in kinds)
+
+
+def read(engine: Engine, question: str, finding: Finding | None) -> Asked:
+    """What is asked, of the cell as it is."""
+    lower = question.lower()
+    words = WORD.findall(question)
+    parts = {part for word in words for part in re.split(r"[._/@:-]", word.lower()) if part} | {
+        w.lower() for w in words
+    }
+    topics = {topic for topic, pattern in _TOPICS.items() if any(pattern.fullmatch(part) for part in parts)}
+    named, hinted = objects(engine, words)
+    if finding is not None:
+        known = _known(engine)
+        for id_ in (finding.about, *finding.targets):
+            about = (
+                id_.partition(":")[2] if ":" in id_ and id_.partition(":")[0] in ("queue", "tenant", "node") else id_
+            )
+            named |= dict.fromkeys((kind, about) for kind in _kinds(engine, known, about))
+    found = SLO.search(lower)
+    slo_ms = int(found[1]) * UNITS_MS[found[2][0]] if found else 0
+    return Asked(
+        text=question, topics=frozenset(topics), named=tuple(named), hinted=tuple(k for k in hinted if k not in named),
+        slo_ms=slo_ms, finding=finding,
+    )  # fmt: skip
+
+
+def objects(engine: Engine, words: list[str]) -> tuple[dict[tuple[str, str], None], dict[tuple[str, str], None]]:
+    """(named, hinted) objects."""
+    known = _known(engine)
+    named: dict[tuple[str, str], None] = {}
+    hinted: dict[tuple[str, str], None] = {}
+    said = [*words, *("-".join(pair) for pair in pairwise(words))]
+    for i, word in enumerate(said):
+        kinds = _kinds(engine, known, word)
+        before = said[i - 1].lower().rstrip("s") if 0 < i < len(words) else ""
+        after = said[i + 1].lower().rstrip("s") if i + 1 < len(words) else ""
+        for kind in kinds:
+            everyday = word.lower() in EVERYDAY or len(word) < 2
+            plain = not everyday or kind in (before, after)
+            (named if plain else hinted)[kind, _as_spelt(known, kind, word)] = None
+        if not kinds and word.lower() not in EVERYDAY:
+            for kind, names in known.items():
+                for name in near(word.lower(), names):
+                    hinted[kind, name] = None
+    return named, hinted
+
+
+def _known(engine: Engine) -> dict[str, dict[str, str]]:
+    """Kind -> lower case -> id, of what there are few of."""
+    state = engine.state
+    found: dict[str, Iterable[str]] = {
+        "queue": (spec.name for spec in state.queues.specs),
+        "pool": (pool.name for pool in state.capacity.pools),
+        "tenant": state.workloads.tenants.names[:10_000],
+        "zone": zones(engine),
+        "reservation": (each.spec.name for each in state.bookings.reservations),
+        "budget": (spec.name for spec in state.budgets.specs),
+    }
+    return {kind: {name.lower(): name for name in sorted(names) if name} for kind, names in found.items()}
+
+
+def _kinds(engine: Engine, known: Mapping[str, Mapping[str, str]], word: str) -> list[str]:
+    """Of what kinds there is an object of that name."""
+    kinds = [kind for kind, names in known.items() if word.lower() in names]
+    if word in engine.state.workloads.row_of or word.lower() in engine.state.workloads.row_of:
+        kinds.append("workload")
+    if word in engine.state.capacity.row_of or word.lower() in engine.state.capacity.row_of:
+        kinds.append("node")
+    return kinds
+
+
+def _as_spelt(known: Mapping[str, Mapping[str, str]], kind: str, word: str) -> str:
+    return known.get(kind, {}).get(word.lower(), word)
+
+
+def near(word: str, names: Mapping[str, str]) -> list[str]:
+    """Names that a word may be meant for: one letter off, two in long ones, or one part of them; none where it might be
+    several."""
+    if len(word) < 4:
+        return []
+    close = [
+        name
+        for lower, name in names.items()
+        if off_by(word, lower) <= (0 if len(word) < LEAST_NEAR else 1 if len(word) < 9 else 2)
+    ]
+    part = [name for lower, name in names.items() if word in re.split(r"[._/-]", lower)]
+    found = close or part
+    return found if len(found) == 1 else []
+
+
+def off_by(one: str, other: str) -> int:
+    """Letters to change, leave out, put in or swap with their neighbour; 3 stands for more than 2 (optimal string
+    alignment)."""
+    if abs(len(one) - len(other)) > 2:
+        return 3
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, a in enumerate(one, 1):
+        older, before, row = before, row, [i]
+        for j, b in enumerate(other, 1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b))
+            if i > 1 and j > 1 and a == other[j - 2] and one[i - 2] == b:
+                cost = min(cost, older[j - 2] + 1)
+            row.append(cost)
+    return min(row[-1], 3)
