@@ -8,7 +8,7 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from console.attach import connect
-from console.show import write_json, write_lines
+from console.show import tell_lines, write_json, write_lines
 from console.text import duration, printable
 from engine.errors import MusterError, RefusedError, SpecError
 from runbooks.policy import DIGEST_TYPED
@@ -73,7 +73,7 @@ def _acknowledge(arguments: argparse.Namespace, receipt: Receipt, what: str) -> 
         write_json(receipt)
         return
     write_lines(printable(name) for name in receipt.changed)
-    print(f"{what}, journalled as version {receipt.version:,}", file=sys.stderr)
+    print(f"{printable(what)}, journalled as version {receipt.version:,}", file=sys.stderr)
 
 
 def act(arguments: argparse.Namespace) -> int:
@@ -88,7 +88,7 @@ def act(arguments: argparse.Namespace) -> int:
             write_json(shown) if arguments.json else write_lines(proposal_lines(shown))
             return 0
         proposal = client.propose(request)
-        _tell(proposal_lines(proposal))
+        tell_lines(proposal_lines(proposal))
         outcome = carry_out(arguments, client, proposal)
         then = go_on(client, outcome)
     return told(arguments, outcome, then)
@@ -149,7 +149,8 @@ def ask_for_yes(proposal: Proposal, else_do: str) -> None:
             raise RefusedError("not approved, nothing was done")
         return
     wanted = proposal.digest[:DIGEST_TYPED]
-    print(f"This is {proposal.tier}. Type {wanted} to do it: ", end="", file=sys.stderr, flush=True)
+    question = f"This is {proposal.tier}. Type {wanted} to do it: "
+    print(printable(question), end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() != wanted:
         raise RefusedError("not approved, nothing was done")
 
@@ -190,7 +191,7 @@ def told(arguments: argparse.Namespace, outcome: Outcome, then: str = "") -> int
         write_json(outcome)
     else:
         write_lines(printable(target) for target in outcome.changed)
-        _tell([*outcome_lines(outcome), *([then] if then else [])])
+        tell_lines([*outcome_lines(outcome), *([then] if then else [])])
     return STOPPED_SHORT if outcome.state in ("failed", "paused", "rollback_failed") else 0
 
 
@@ -237,11 +238,6 @@ def approved_or_refused(arguments: argparse.Namespace) -> None:
     print("Do it? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise RefusedError("not approved, nothing was done")
-
-
-def _tell(lines: list[str]) -> None:
-    for line in lines:
-        print(line, file=sys.stderr)
 
 
 def _asked_for(arguments: argparse.Namespace) -> Document:

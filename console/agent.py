@@ -84,4 +84,4 @@ def _beat(client: RemoteClient, known: RegisterAnswer, number: int) -> BeatAnswe
 
 
 def _say(text: str) -> None:
-    print(f"muster agent: {text}", file=sys.stderr, flush=True)
+    print(f"muster agent: {printable(text)}", file=sys.stderr, flush=True)

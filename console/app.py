@@ -127,8 +127,9 @@ class MusterApp(App[None]):
             # What was hidden has lost the focus.
             self.call_after_refresh(self.navigator.current.land)
         base.set_class(small, "-small")
-        size = f"{event.size.width}x{event.size.height}"
-        base.query_one("#small", Static).update(f"{size} is too small\n{LEAST_WIDTH}x{LEAST_HEIGHT} at least")
+        base.query_one("#small", Static).update(
+            f"{event.size.width:d}x{event.size.height:d} is too small\n{LEAST_WIDTH}x{LEAST_HEIGHT} at least"
+        )
         self._draw_top()
 
     # --- the line to the engine
@@ -321,7 +322,7 @@ class MusterApp(App[None]):
             note += f"; details are in {self._log_path}"
         except OSError as error:
             note += f"; its log cannot be written ({error.strerror})"
-        self._exit_renderables.append(Text(note + ". The engine is not affected."))
+        self._exit_renderables.append(Text(printable(note + ". The engine is not affected.")))
         self._close_messages_no_wait()
 
 

@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any
 from console.attach import connect, settings_of
 from console.guarded import exact_output
 from console.settings import audit_key_path, cell_paths
-from console.show import write_json, write_lines
+from console.show import tell_lines, write_json, write_lines
 from console.text import cut, printable, read_value
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
 from engine.measures import duration_ms
@@ -63,8 +63,7 @@ def show(arguments: argparse.Namespace) -> None:
         write_lines(record_lines(page.rows[0]))
         return
     write_lines(page_lines(page))
-    for line in state_lines(state, page):
-        print(line, file=sys.stderr)
+    tell_lines(state_lines(state, page))
 
 
 def _since(text: str) -> int:
@@ -373,7 +372,7 @@ def seal(arguments: argparse.Namespace) -> None:
         write_json(sealed)
     elif sealed.last:
         write_lines([f"records {sealed.first:,} to {sealed.last:,} are in {printable(sealed.file)} beside the journal"])
-        print(f"SHA-256 {sealed.sha256}; keep the file as long as you must", file=sys.stderr)
+        print(f"SHA-256 {printable(sealed.sha256)}; keep the file as long as you must", file=sys.stderr)
     else:
         write_lines([f"no checkpoint is over records that are all of before {told}: nothing was sealed"])
 
@@ -398,8 +397,7 @@ def anchor(arguments: argparse.Namespace) -> None:
         write_json(state)
         return
     write_lines([state.checkpoint.rstrip("\n")] if arguments.note else [state.words])
-    for line in note_lines(state):
-        print(line, file=sys.stderr)
+    tell_lines(note_lines(state))
 
 
 def key(arguments: argparse.Namespace) -> None:
@@ -424,6 +422,6 @@ def _agree(arguments: argparse.Namespace, question: str) -> None:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise RefusedError("nobody can be asked here, so nothing was done", "Add --yes")
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    print(f"{printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise RefusedError("nothing was done", "")

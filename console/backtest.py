@@ -35,6 +35,6 @@ def runtime(arguments: argparse.Namespace) -> None:
         titles = ("METHOD", "PINBALL P50", "PINBALL P90", "COVERAGE P90", "WITHIN 2X", "JOBS")
         write_lines(table(titles, rows, (False, True, True, True, True, True)))
     if problems.count:
-        print(f"muster: {problems.count} lines could not be read", file=sys.stderr)
+        print(f"muster: {problems.count:,} lines could not be read", file=sys.stderr)
         for problem in problems.first[:3]:
             print(f"  {printable(str(problem))}", file=sys.stderr)

@@ -97,10 +97,10 @@ def tell(series: Sequence[backtest_anomaly.Series], problems: Problems, unlabell
     """On standard error: what was mended or left out."""
     for each in series:
         for what in each.mended:
-            print(f"muster: {printable(each.name)}: {what}", file=sys.stderr)
+            print(f"muster: {printable(each.name)}: {printable(what)}", file=sys.stderr)
     for name in unlabelled:
         print(f"muster: {printable(name)} has no labels and is not scored", file=sys.stderr)
     if problems.count:
-        print(f"muster: {problems.count} rows could not be read", file=sys.stderr)
+        print(f"muster: {problems.count:,} rows could not be read", file=sys.stderr)
         for problem in problems.first[:3]:
             print(f"  {printable(str(problem))}", file=sys.stderr)

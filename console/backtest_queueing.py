@@ -42,6 +42,6 @@ def queueing(arguments: argparse.Namespace) -> None:
             *facts([("jobs", f"{len(plan.jobs):,}"), *left_out]),
         ])  # fmt: skip
     if plan.problems.count:
-        print(f"muster: {plan.problems.count} lines could not be read", file=sys.stderr)
+        print(f"muster: {plan.problems.count:,} lines could not be read", file=sys.stderr)
         for problem in plan.problems.first[:3]:
             print(f"  {printable(str(problem))}", file=sys.stderr)

@@ -126,8 +126,8 @@ def _figure(value: float | None, places: int = 1) -> str:
 def _mended(told: Sequence[tuple[str, Sequence[str]]], problems: Problems) -> None:
     for name, mended in told:
         for what in mended:
-            print(f"muster: {printable(name)}: {what}", file=sys.stderr)
+            print(f"muster: {printable(name)}: {printable(what)}", file=sys.stderr)
     if problems.count:
-        print(f"muster: {problems.count} rows could not be used", file=sys.stderr)
+        print(f"muster: {problems.count:,} rows could not be used", file=sys.stderr)
         for problem in problems.first[:3]:
             print(f"  {printable(str(problem))}", file=sys.stderr)

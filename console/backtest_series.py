@@ -51,9 +51,9 @@ def demand(arguments: argparse.Namespace) -> None:
         write_lines(lines(geometric_means(list(scores.values()))))
     for series in read:
         for what in series.mended:
-            print(f"muster: {printable(series.name)}: {what}", file=sys.stderr)
+            print(f"muster: {printable(series.name)}: {printable(what)}", file=sys.stderr)
     if problems.count:
-        print(f"muster: {problems.count} rows could not be used", file=sys.stderr)
+        print(f"muster: {problems.count:,} rows could not be used", file=sys.stderr)
         for problem in problems.first[:3]:
             print(f"  {printable(str(problem))}", file=sys.stderr)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from console.plain import facts, table
 from console.show import write_json, write_lines
-from console.text import wrap
+from console.text import printable, wrap
 from engine.control import Engine
 from engine.errors import MusterError
 from engine.traces.gke import SCENARIOS, Phase, Scenario, Training, cell, phases
@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> None:
     nodes = arguments.nodes or scenario.nodes
     load = phases(arguments.scenario, nodes, arguments.seed, arguments.training)
     where = "with a journal on disk" if arguments.durable else "in memory"
-    print(f"running {len(load)} phases on {nodes:,} nodes, {where}", file=sys.stderr)
+    print(f"running {len(load)} phases on {nodes:,} nodes, {printable(where)}", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as folder:
         journal = Path(folder) / "journal.db" if arguments.durable else None
         result, read_back_s = bench(nodes, load, journal, arguments.seed)

@@ -11,6 +11,7 @@ import msgspec
 
 from console.plain import facts, table
 from console.show import write_json, write_lines
+from console.text import printable
 from engine.errors import SpecError
 from engine.traces.demand import (
     BEST_KNOWN,
@@ -40,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
         print("no --data: generating demand of an AI cell", file=sys.stderr)
     loads = generated(arguments.seed) if arguments.data is None else read(arguments.data)
     played = _to_play(loads, arguments.series)
-    print(f"foretelling {len(loads)} series, then playing {played.name}", file=sys.stderr)
+    print(f"foretelling {len(loads)} series, then playing {printable(played.name)}", file=sys.stderr)
     scores = [score(load, lead) for lead in LEADS for load in loads]
     permille = chosen_quantile(scores)
     runs = [play(played, sizing, boot_ms, arguments.seed) for boot_ms in BOOTS_MS for sizing in sizings(permille)]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from console.text import printable
 from engine import gauges
 from engine.errors import MusterError
 from engine.gauges import CPU, GPU, Ended, Gauges, Look
@@ -97,7 +98,7 @@ class Collector:
         """Into the engine's log, once for each new text."""
         if text != self._said:
             self._said = text
-            print(f"muster: {text}", file=sys.stderr, flush=True)
+            print(f"muster: {printable(text)}", file=sys.stderr, flush=True)
 
     def collect(self) -> int:
         """One look. Returns how many samples were kept. Raises RecordsError while the disk fails."""

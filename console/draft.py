@@ -31,7 +31,7 @@ from console.draft_text import (
 from console.guarded import write_over
 from console.plain import facts
 from console.proposals import section_lines
-from console.show import write_json, write_lines
+from console.show import tell_lines, write_json, write_lines
 from console.text import printable
 from engine.errors import SpecError
 from engine.measures import duration_ms
@@ -100,7 +100,6 @@ def model(arguments: argparse.Namespace) -> None:
 def asked(arguments: argparse.Namespace) -> DraftAsk:
     """Raises SpecError for a text that cannot be read. What else is of no use the engine names in its answer, and
     drafts from the rest."""
-    question = arguments.question.strip()
     task: Task = "explain" if arguments.explain else "runbook" if arguments.runbook is not None else "act"
     if len(arguments.excerpt) > MOST_EXCERPTS:
         raise SpecError("--excerpt", f"is given {len(arguments.excerpt)} times, {MOST_EXCERPTS} are the most")
@@ -108,9 +107,14 @@ def asked(arguments: argparse.Namespace) -> DraftAsk:
     if (excerpts or arguments.texts_of) and not arguments.llm:
         print("the rules read no texts: --excerpt and --texts-of are for --llm", file=sys.stderr)
     return DraftAsk(
-        task=task, question=question, finding=arguments.source, model=arguments.llm, excerpts=excerpts,
-        texts_of=tuple(arguments.texts_of), runbook=arguments.runbook or "",
+        task=task, question=_typed(arguments.question), finding=_typed(arguments.source), model=arguments.llm,
+        excerpts=excerpts, texts_of=tuple(map(_typed, arguments.texts_of)), runbook=_typed(arguments.runbook or ""),
     )  # fmt: skip
+
+
+def _typed(text: str) -> str:
+    """What was typed, with a question mark for each byte that is not UTF-8."""
+    return text.strip().encode("utf-8", "replace").decode()
 
 
 def excerpt_of(name: str) -> Excerpt:
@@ -134,7 +138,7 @@ def excerpt_of(name: str) -> Excerpt:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise SpecError(where, f"is not UTF-8 text (byte {error.start:,})", "Convert it, such as with iconv") from None
-    return Excerpt(field="standard input" if name == "-" else f"file {Path(name).name}", text=text)
+    return Excerpt(field="standard input" if name == "-" else f"file {_typed(Path(name).name)}", text=text)
 
 
 def _reported(arguments: argparse.Namespace, task: Task) -> int:
@@ -146,7 +150,8 @@ def _reported(arguments: argparse.Namespace, task: Task) -> int:
         except ValueError as error:
             raise SpecError("--since", str(error), "Write for example --since 4h") from None
     arguments.propose = ""
-    ask = DraftAsk(task=task, question=arguments.question.strip(), finding=arguments.source, model=arguments.llm)
+    question, about = _typed(arguments.question), _typed(arguments.source)
+    ask = DraftAsk(task=task, question=question, finding=about, model=arguments.llm)
     return _drafted(arguments, ask, back_ms)
 
 
@@ -243,8 +248,7 @@ def _propose(arguments: argparse.Namespace, client: Client, draft_id: str) -> No
     if arguments.json:
         write_json(made)
         return
-    for line in proposal_lines(made):
-        print(line, file=sys.stderr)
+    tell_lines(proposal_lines(made))
     write_lines([printable(made.id)])
     needs = f"needs {votes(made.needs)} of {printable(made.need)}" if made.needs else "needs no more votes"
-    print(f"{printable(made.id)} {needs}; nothing is done yet: muster approve {printable(made.id)}", file=sys.stderr)
+    tell_lines([f"{printable(made.id)} {needs}; nothing is done yet: muster approve {printable(made.id)}"])

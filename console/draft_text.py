@@ -73,7 +73,7 @@ class Ways(NamedTuple):
     stop: str
 
 
-KEYS = Ways("A puts it to the vote", "M puts it to the vote", "m asks", "esc stops it")
+KEYS = Ways("A proposes it", "M proposes it", "m asks", "esc stops it")
 
 
 def commands(draft_id: str) -> Ways:
@@ -376,7 +376,7 @@ def frame_section(draft: Draft, width: int) -> Section:
     lines = [Line(((GUTTER, "accent"), *line.spans)) for line in inside]
     note = "decides nothing"
     if wrong:
-        note = f"decides nothing; {len(wrong):,} of it struck through"
+        note = f"decides nothing; {len(wrong):,} piece{'s' if len(wrong) != 1 else ''} struck"
     return Section(UNVERIFIED, tuple(lines or [text_line("it wrote nothing", "dim")]), note)
 
 

@@ -7,6 +7,7 @@ never proposes itself: `propose` does, when a person asks for that, and then it 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import traceback
@@ -34,24 +35,25 @@ from runbooks.draft import (
     Observation,
     Phase,
     Record,
-    Sentence,
-    Span,
     Thinking,
 )
 from runbooks.draft_books import DraftBooks
+from runbooks.facts import gather
 from runbooks.identity import Actor
 from runbooks.life import ENDED
+from runbooks.model_drafter import MODEL, ModelDrafter, Setup
+from runbooks.policy import may
 from runbooks.readings import MAX_COMMENT, check_text
 
 if TYPE_CHECKING:
-    from runbooks.model_drafter import ModelDrafter
-
     from console.recommendations import Recommender
     from engine.control import Engine
     from engine.loop import EngineLoop
     from recommender.suggest import Suggestion
+    from runbooks.drafter import Preview
     from runbooks.gate import Gate
-    from runbooks.plan import Proposal, Request
+    from runbooks.plan import Proposal, Request, RunbookRef
+    from runbooks.shelf import Shelf
 
 MOST_KEPT = 50
 """Requests that can still be read, the last ones."""
@@ -72,23 +74,29 @@ CLOSE_S = 4.0
 
 RULES = Actor(subject="service:recommender", kind="service", account="system")
 """In whose name drafts by rule are tried and proposed."""
-MODEL = Actor(subject="service:llm-drafter", kind="llm", account="system")
 AUTHORS: dict[Drafter, Actor] = {"rule": RULES, "model": MODEL}
 
 
 class Drafting:
     """The drafts of one engine. Any thread may ask, but not the engine's own.
 
-    `recommender` is who knows the findings; `model` who asks the configured model, None: none is.
+    `recommender` is who knows the findings, `shelf` the runbooks; `model` who asks a model, None: none is
+    configured.
     """
 
     def __init__(
-        self, loop: EngineLoop, gate: Gate, recommender: Recommender, model: ModelDrafter | None = None
+        self,
+        loop: EngineLoop,
+        gate: Gate,
+        recommender: Recommender,
+        shelf: Shelf,
+        model: ModelDrafter | None = None,
     ) -> None:
         self._loop = loop
         self._gate = gate
         self._recommender = recommender
-        self._model = model
+        self._shelf = shelf
+        self._model = model or ModelDrafter(Setup(), str, call=loop.call, audit=gate.audit, wall_ms=gate.policies.clock)
         self._books = DraftBooks(loop.engine)
         self._runs: dict[str, DraftRun] = {}
         self._stops: dict[str, threading.Event] = {}
@@ -100,6 +108,12 @@ class Drafting:
         self._closed = False
         self._by_rule = ThreadPoolExecutor(MOST_AT_ONCE, "draft-rule")
         self._by_model = ThreadPoolExecutor(MOST_AT_ONCE, "draft-model")
+
+    def open(self) -> None:
+        """Put in order what another process left, and be ready to ask. For once the engine runs."""
+        with contextlib.suppress(JournalError):
+            self._model.open()
+        self._model.warm()
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
@@ -127,7 +141,6 @@ class Drafting:
                 self._count = self._loop.call(lambda _: self._books.newest())
             self._count += 1
             run_id = f"D-{self._count}"
-            deadline_ms = self._model.deadline_ms if self._model is not None else 0
             if ask.model:
                 self._stops[run_id] = threading.Event()
                 self._begun_s[run_id] = time.monotonic()
@@ -139,7 +152,7 @@ class Drafting:
                 who=actor.subject,
                 notes=notes,
                 model_state="thinking" if ask.model else "off",
-                thinking=Thinking(deadline_ms=deadline_ms) if ask.model else None,
+                thinking=Thinking(deadline_ms=self._model.deadline_ms) if ask.model else None,
             )
             self._forget_old()
             return run_id
@@ -172,9 +185,11 @@ class Drafting:
 
     def standing(self) -> ModelStanding:
         """Which model is configured, and whether it can be asked now."""
-        if self._model is None:
-            return ModelStanding(problem="no model is configured. Set model_url and model, see docs/drafts.md")
-        return self._model.standing()
+        try:
+            record = self._loop.call(lambda _: self._books.record("model"))
+        except JournalError:
+            record = None
+        return msgspec.structs.replace(self._model.standing(), record=record)
 
     def close(self) -> None:
         """Break off what is under way, and wait a little until that is settled."""
@@ -187,8 +202,7 @@ class Drafting:
         ended = threading.Thread(target=self._by_model.shutdown, kwargs={"cancel_futures": True}, daemon=True)
         ended.start()
         ended.join(CLOSE_S)
-        if self._model is not None:
-            self._model.close()
+        self._model.close()
 
     # -- drafting, on threads of its own ------------------------------------------------------------------------------
 
@@ -207,20 +221,22 @@ class Drafting:
             self._tell(run_id, rule_state="done", rule=draft)
 
     def _ruled(self, brief: Brief, requester: str) -> Draft:
-        try:
-            from runbooks.drafter import RuleDrafter
-        except ImportError:
-            return no_rule(brief)
+        from runbooks.drafter import RuleDrafter
+
         return RuleDrafter(self._loop.call, self._preview_by(RULES)).draft(brief, requester)
 
     def _draft_by_model(self, run_id: str, briefed: _Once, actor: Actor, stop: threading.Event) -> None:
         try:
-            if self._model is None:
-                raise DraftRejected("not_configured", "no model is configured", "Set model_url and model")
             draft = self._model.draft(
-                briefed(), actor, run_id, preview=self._preview_by(MODEL), cancelled=stop,
+                self.run(run_id).ask.task,
+                lambda: self._with_facts(briefed()),
+                actor,
+                run_id,
+                preview=self._preview_by(MODEL),
+                cancelled=stop,
                 tell=lambda phase, count: self._progress(run_id, phase, count),
-            )  # fmt: skip
+                refused=self._why_not_asked(actor),
+            )
             self._kept(run_id, draft, actor)
             draft = msgspec.structs.replace(draft, record=self._record(draft))
         except DraftRejected as error:
@@ -239,8 +255,21 @@ class Drafting:
             if self._stops.pop(run_id, None) is not None:
                 self._note(run_id, thinking=None, **changes)
 
-    def _preview_by(self, author: Actor) -> Callable[[Request], Proposal]:
-        return lambda request: self._loop.call(lambda _: self._gate.preview(author, request))
+    def _preview_by(self, author: Actor) -> Preview:
+        def preview(request: Request, runbook: RunbookRef | None = None) -> Proposal:
+            return self._loop.call(lambda _: self._gate.preview(author, request, runbook=runbook))
+
+        return preview
+
+    def _why_not_asked(self, actor: Actor) -> str:
+        """Why somebody may not have a model asked, which costs money and lets facts out; empty where they may."""
+
+        def read(engine: Engine) -> str:
+            policies = self._gate.policies
+            return may(engine.recorded(policies.current), actor, "propose", owner=policies.owner)
+
+        why_not = self._loop.call(read)
+        return f"you may not have a model asked: {why_not}" if why_not else ""
 
     def _brief(self, run_id: str, ask: DraftAsk, now_ms: int) -> Brief:
         """What both drafters are given. What cannot be found is noted, and left out."""
@@ -251,6 +280,11 @@ class Drafting:
                 finding = self._finding(ask.finding)
             except NotFoundError as error:
                 notes.append(f"{error.problem}; the draft is made without it")
+        if ask.runbook:
+            try:
+                runbook_text = self._shelf.text(ask.runbook)
+            except NotFoundError as error:
+                notes.append(f"{error.problem}; a new one is drafted")
         excerpts = list(ask.excerpts)
         for workload_id in ask.texts_of:
             try:
@@ -258,24 +292,37 @@ class Drafting:
             except NotFoundError as error:
                 notes.append(error.problem)
         if notes:
-            was = self.run(run_id).notes
-            self._tell(run_id, notes=(*was, *notes))
+            self._tell(run_id, notes=(*self.run(run_id).notes, *notes))
         name, version, at_ms = self._loop.call(
             lambda engine: (engine.overview(brief=True).cell, engine.version, engine.now_ms)
         )
-        return Brief(
+        brief = Brief(
             task=ask.task,
             question=ask.question,
             finding=finding,
-            facts=(),
             excerpts=tuple(excerpts),
-            runbook=ask.runbook,
+            runbook=ask.runbook if runbook_text else "",
             runbook_text=runbook_text,
             cell=name,
             version=version,
             now_ms=at_ms,
-            since_ms=ask.since_ms or now_ms - SINCE_MS,
+            since_ms=ask.since_ms or max(0, now_ms - SINCE_MS),
         )
+        return brief if ask.task == "act" else self._with_facts(brief)
+
+    def _with_facts(self, brief: Brief) -> Brief:
+        """With what bears on it. The rules look into the cell themselves, so that they need not wait for this."""
+        if brief.facts:
+            return brief
+        found = gather(
+            self._loop.call,
+            question=brief.question,
+            finding=brief.finding,
+            findings=[finding_of(each.suggestion) for each in self._recommender.recommendations().open],
+            channels=tuple(self._loop.call(lambda _: self._gate.channels())),
+            excerpts=brief.excerpts,
+        )
+        return msgspec.structs.replace(brief, facts=found.facts, version=found.version, now_ms=found.now_ms)
 
     def _texts_of(self, workload_id: str) -> list[Excerpt]:
         return self._loop.call(lambda engine: texts_of(engine, workload_id))
@@ -310,9 +357,11 @@ class Drafting:
             for by, proposal_id in self.run(draft_id).proposed:
                 if by == drafter and (there := self._gate.proposal(proposal_id)).state not in ENDED:
                     return there
-            self._gate.refuse_unless(actor, "propose")
-            author = msgspec.structs.replace(AUTHORS[drafter], account=actor.account)
-            shown = self._gate.propose(author, request)
+            # Where whoever asks has signed for it, nobody can take a colleague on the same account for them.
+            author = msgspec.structs.replace(
+                AUTHORS[drafter], account=actor.account, signed=actor.signed, key=actor.key
+            )
+            shown = self._gate.propose(author, request, asker=actor)
             self._books.proposed(number, drafter, shown.id)
             self._tell(draft_id, proposed=(*self.run(draft_id).proposed, (drafter, shown.id)))
             return shown
@@ -496,12 +545,6 @@ def agreement(run: DraftRun) -> str:
 def _acts(draft: Draft) -> set[tuple[str, tuple[str, ...]]]:
     steps = draft.request.steps if draft.request is not None else ()
     return {(step.act.action, tuple(sorted(step.act.targets))) for step in steps}
-
-
-def no_rule(brief: Brief) -> Draft:
-    """What the rules say where none fits."""
-    said = Sentence(spans=(Span(text="No rule fits what was asked, so nothing is drafted."),))
-    return Draft(drafter="rule", task=brief.task, title="No rule fits", summary=(said,), version=brief.version)
 
 
 def _reason(words: str, finding: str) -> str:

@@ -28,10 +28,13 @@ from console.forecasts import Forecasts
 from console.history_findings import HistoryFindings
 from console.insights import Insights
 from console.local_client import LocalClient
+from console.model_setup import key_source, setup_of
 from console.policy_faces import PolicyFaces
 from console.recommendations import Recommender
 from console.server import Watch, build_app
+from console.settings import Settings
 from console.sockets import account_at, bind_tcp, bind_unix, private_folder
+from console.text import printable
 from console.version import VERSION
 from engine.commands import Define
 from engine.control import Engine
@@ -47,6 +50,7 @@ from runbooks.anchors import Anchor
 from runbooks.audit import Audit, signer_at
 from runbooks.gate import Gate, wall_ms
 from runbooks.identity import SYSTEM
+from runbooks.model_drafter import ModelDrafter
 from runbooks.policies import Policies
 from runbooks.policy import SOLO, TEAM
 from runbooks.shelf import Shelf
@@ -92,6 +96,8 @@ class Served:
     solo: bool = False
     """The approval policy of a cell that was given none is that of one person, who may approve everything; else that of
     a team."""
+    settings: Settings = field(default_factory=Settings)
+    """Of whoever started it: which model may be asked for drafts."""
     feed: Callable[[Engine], Feed] | None = None
     """What is submitted or commanded as cell time passes, given the engine as it was opened."""
 
@@ -141,7 +147,11 @@ def serve(served: Served) -> None:
         gate = Gate(engine, policies, audit)
         _say_begun(engine, gate, served)
         doorkeeper, courier = Doorkeeper(loop, gate), Courier(loop, gate)
-        drafting = Drafting(loop, gate, recommender)
+        setup = setup_of(served.settings)
+        key = key_source(setup.endpoint, served.settings.model_key_file)
+        model = ModelDrafter(setup, key, call=loop.call, audit=audit, wall_ms=wall_ms)
+        shelf = Shelf(engine, gate, served.runbooks, call=loop.call)
+        drafting = Drafting(loop, gate, recommender, shelf, model)
         client = LocalClient(
             loop,
             gate,
@@ -152,13 +162,14 @@ def serve(served: Served) -> None:
             insights=insights,
             forecasts=forecasts,
             recommender=recommender,
-            shelf=Shelf(engine, gate, served.runbooks, call=loop.call),
+            shelf=shelf,
             doorkeeper=doorkeeper,
             drafting=drafting,
         )
         loop.start()
         after.callback(loop.stop)
         after.callback(drafting.close)
+        drafting.open()
         collector = Collector(loop, telemetry)
         collector.start()
         after.callback(collector.stop)
@@ -235,7 +246,7 @@ def _audit(engine: Engine, served: Served) -> Audit:
     try:
         return Audit(engine, wall_ms, signer=signer_at(engine, served.audit_key), anchors=served.anchors)
     except MusterError as error:
-        print(f"muster: {error}", file=sys.stderr, flush=True)
+        print(f"muster: {printable(str(error))}", file=sys.stderr, flush=True)
         return Audit(engine, wall_ms, anchors=served.anchors, key_error=str(error))
 
 
@@ -294,4 +305,5 @@ def _write_pid(path: Path | None, after: contextlib.ExitStack) -> None:
 def _say_ready(served: Served) -> None:
     where = " and ".join(str(at) for at in (served.unix_socket, served.listen) if at)
     mode = ", read-only" if served.read_only else ""
-    print(f"muster engine '{served.name}' ready on {where}, process {os.getpid()}{mode}", file=sys.stderr, flush=True)
+    text = f"muster engine '{served.name}' ready on {where}, process {os.getpid()}{mode}"
+    print(printable(text), file=sys.stderr, flush=True)

@@ -17,6 +17,7 @@ import msgspec
 
 from console.advisor import Advisor
 from console.drafting import Drafting
+from console.guarded import write_over
 from console.incident_play import Scene
 from console.incident_scores import Score, score
 from console.incidents import Incident, load
@@ -270,4 +271,4 @@ def _tell(arguments: argparse.Namespace, count: int) -> Callable[[Score], object
     if not sys.stderr.isatty():
         return lambda _: None
     done = iter(range(1, count + 1))
-    return lambda one: print(f"\r\033[K{next(done)}/{count} {one.incident}", end="", file=sys.stderr, flush=True)
+    return lambda one: write_over(f"{next(done)}/{count} {one.incident}")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from contextlib import closing
 from typing import TYPE_CHECKING
 
 from console.attach import connect
 from console.plain import quantity, table
-from console.show import write_json, write_lines
+from console.show import tell_lines, write_json, write_lines
 from console.text import NONE, duration, printable
 from engine.errors import RefusedError, SpecError
 from engine.query import ConsolidationRequest
@@ -121,8 +120,7 @@ def consolidate(arguments: argparse.Namespace) -> None:
     if arguments.json:
         write_json({"consolidation": answer, "outcome": outcome})
         return
-    for line in outcome_lines(outcome):
-        print(line, file=sys.stderr)
+    tell_lines(outcome_lines(outcome))
 
 
 def request_of(arguments: argparse.Namespace) -> ConsolidationRequest:

@@ -32,7 +32,9 @@ def inert_json(text: str) -> str:
     """JSON that says the same, with what could act on a terminal or hide in the escapes of JSON."""
     if text.isascii() and "\x7f" not in text:
         return text
-    return _ACTS.sub(lambda found: found[0] if found[0] == "\r" else json.dumps(found[0])[1:-1], text)
+    return _ACTS.sub(
+        lambda found: f"\\u{ord(found[0]):04x}" if found[0] < "\U00010000" else json.dumps(found[0])[1:-1], text
+    )
 
 
 def escaped(char: str) -> str:

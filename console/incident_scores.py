@@ -21,7 +21,7 @@ from engine.measures import duration_ms
 from engine.model import BudgetSpec, NodeState, QueueSpec, ReservationSpec, WorkloadState
 from engine.money import usd
 from engine.query import Query, Term
-from engine.scaling import Autoscaling, ScalingSpec
+from engine.scaling import PRESETS, Autoscaling, ScalingSpec
 from runbooks import catalog
 from runbooks.acts import Maker
 from runbooks.draft import Draft
@@ -94,6 +94,10 @@ def told(act: Act) -> dict[str, Any]:
         found["microusd_hour"] = act.money.price_microusd_hour
     if act.scaling is not None:
         change = act.scaling
+        settings = (
+            {**msgspec.to_builtins(PRESETS[change.preset]), **change.settings} if change.preset else change.settings
+        )
+        found |= {"enabled": settings["enabled"]} if "enabled" in settings else {}
         fields = ("least", "most", "headroom", "priority")
         found |= {name: getattr(change, name) for name in fields if getattr(change, name) is not None}
         if change.targets:
@@ -455,6 +459,12 @@ def _uses_at_most(engine: Engine, told: Mapping[str, int]) -> str:
     return ""
 
 
+def _costs(engine: Engine, most: int) -> str:
+    """At most so many USD an hour, for all nodes."""
+    cost = engine.overview(brief=True).cost_microusd_hour
+    return f"it costs {usd(cost)} an hour" if cost > most * MICROUSD else ""
+
+
 def _open(engine: Engine, names: Any) -> str:
     closed = [name for name in expanded(names) if engine.queue(name).mode != "open" or engine.queue(name).closed_by]
     return f"{', '.join(closed)} not open" if closed else ""
@@ -472,6 +482,7 @@ CHECKS: Mapping[str, Callable[[Engine, Any], str]] = {
     "waited_at_most": _oldest,
     "nodes_at_least": _nodes,
     "uses_at_most": _uses_at_most,
+    "costs_at_most": _costs,
 }
 """Name -> what is wrong on a fork; empty when it holds."""
 

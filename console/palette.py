@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
+from rich.text import Text
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 from console.actions import Action, key_label
+from console.text import printable
 
 if TYPE_CHECKING:
     from console.app import MusterApp
@@ -33,18 +35,24 @@ class ActionProvider(Provider):
 
     async def discover(self) -> Hits:
         for action, hint in self._rows:
-            yield DiscoveryHit(action.title, partial(self._later, action), help=hint)
+            yield DiscoveryHit(_shown(action.title, hint), partial(self._later, action), action.title)
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
         for action, hint in self._rows:
             score = matcher.match(action.title)
             if score > 0:
-                yield Hit(score, matcher.highlight(action.title), partial(self._later, action), help=hint)
+                yield Hit(score, _shown(action.title, hint), partial(self._later, action), action.title)
 
     def _later(self, action: Action) -> None:
         """When the palette is gone: an action acts on the page beneath."""
         self.app.call_after_refresh(self._run, action)
+
+
+def _shown(title: str, hint: str) -> Text:
+    """Two lines. As plain strings the palette would read markup in them."""
+    shown = Text(printable(title))
+    return shown.append("\n" + printable(hint), "dim") if hint else shown
 
 
 def _hint(action: Action, reason: str) -> str:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from console.act import at_terminal
 from console.attach import connect, identity_of, settings_of
+from console.guarded import exact_output
 from console.plain import facts, table
-from console.show import write_json, write_lines
+from console.show import tell_lines, write_json, write_lines
 from console.text import printable, timestamp
 from engine.errors import NotFoundError, RefusedError, SpecError, UnreachableError
 from runbooks.identity import Scope
@@ -151,7 +152,7 @@ def _propose(arguments: argparse.Namespace, client: Client, change: PolicyChange
         return
     write_lines(candidate_lines(candidate, brief=at_once))
     if candidate.state == "awaiting":
-        print(f"Look at it, then: muster policy approve {candidate.id}", file=sys.stderr)
+        print(f"Look at it, then: muster policy approve {printable(candidate.id)}", file=sys.stderr)
 
 
 def approve(arguments: argparse.Namespace) -> None:
@@ -176,8 +177,7 @@ def _decide(arguments: argparse.Namespace, verdict: str) -> None:
 
 
 def _vote(arguments: argparse.Namespace, client: Client, candidate: Candidate, verdict: str) -> Candidate:
-    for line in candidate_lines(candidate):
-        print(line, file=sys.stderr)
+    tell_lines(candidate_lines(candidate))
     if verdict == "approve":
         _confirmed(arguments, candidate)
     signed: Signed | None = None
@@ -197,7 +197,7 @@ def _confirmed(arguments: argparse.Namespace, candidate: Candidate) -> None:
     if not typed:
         if not at_terminal():
             raise RefusedError("nobody can be asked here, so nothing was done", f"Add --digest {wanted}")
-        print(f"Type {wanted} to put it in force: ", end="", file=sys.stderr, flush=True)
+        print(f"Type {printable(wanted)} to put it in force: ", end="", file=sys.stderr, flush=True)
         typed = sys.stdin.readline().strip()
     if len(typed) < DIGEST_TYPED or not candidate.digest.startswith(typed.lower()):
         raise RefusedError("that is not how its digest begins, so nothing was done", "Look at it again")
@@ -260,7 +260,7 @@ def remove_operator(arguments: argparse.Namespace) -> None:
 
 def _put(arguments: argparse.Namespace, client: Client, text: str) -> None:
     if arguments.print:
-        sys.stdout.write(text)
+        exact_output().write(text)
         return
     _propose(arguments, client, PolicyChange(text=text))
 
@@ -282,7 +282,7 @@ def new_key(arguments: argparse.Namespace) -> None:
     secret = passphrase(settings, f"Passphrase for {path}: ", _typed_twice)
     public = write_new_key(path, secret)
     write_lines([public.line])
-    print(f"Kept in {path}. Enrol it: muster operator add NAME --key '{public.line[:28]}…'", file=sys.stderr)
+    tell_lines([printable(f"Kept in {path}. Enrol it: muster operator add NAME --key '{public.line[:28]}…'")])
 
 
 def _typed_twice(prompt: str) -> str:

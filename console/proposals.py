@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, get_args
@@ -36,7 +35,7 @@ from console.proposal_text import (
     why_not_mine,
     word_sections,
 )
-from console.show import write_json, write_lines
+from console.show import tell_lines, write_json, write_lines
 from console.text import cut, duration, printable, timestamp
 from engine.errors import MusterError, RefusedError, SpecError
 from runbooks import life
@@ -397,5 +396,4 @@ def close_review(arguments: argparse.Namespace) -> None:
 
 
 def _say(lines: Sequence[str]) -> None:
-    for line in lines:
-        print(line, file=sys.stderr)
+    tell_lines(lines)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from console.simulations import WAITING, Simulations, edits_of
+from console.text import printable
 from engine.errors import MusterError, NotFoundError
 from engine.model import HOUR_MS
 from recommender.follow_up import Others, Read, looked_up, record
@@ -351,4 +352,4 @@ def _note(standing: Standing) -> str:
 
 
 def _log(problem: str) -> None:
-    print(f"muster: recommender: {problem}", file=sys.stderr)
+    print(f"muster: recommender: {printable(problem)}", file=sys.stderr)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from console.act import approved_or_refused, proposal_lines
 from console.attach import connect, identity_of
 from console.plain import facts, table
-from console.show import write_json, write_lines
+from console.show import tell_lines, write_json, write_lines
 from console.text import cut, printable
 from engine.errors import RefusedError, SpecError
 from runbooks.shown import RunbookAsk, RunbookVote
@@ -41,12 +41,12 @@ def list_lines(lines: tuple[RunbookLine, ...]) -> list[str]:
     if not lines:
         return ["no runbooks"]
     rows = [
-        [printable(line.id), str(line.version or "–"), line.status, cut(harmless(line.title), MOST_TITLE)]
+        [printable(line.id), str(line.version or "–"), line.status, cut(printable(line.title), MOST_TITLE)]
         for line in lines
     ]
     told = table(("RUNBOOK", "VER", "STATUS", "TITLE"), rows, (False, True, False, False))
     notes = [
-        f"{printable(line.id)}: {harmless(line.note)}" for line in lines if line.status in ("faulty", "changed")
+        f"{printable(line.id)}: {printable(line.note)}" for line in lines if line.status in ("faulty", "changed")
     ]  # fmt: skip
     return [*told, *(["", *notes] if notes else [])]
 
@@ -63,9 +63,9 @@ def view_lines(view: RunbookView) -> list[str]:
         *facts(
             [
                 ("runbook", f"{printable(line.id)} version {line.version}"),
-                ("title", harmless(line.title)),
-                ("status", f"{line.status}: {harmless(line.note)}"),
-                ("owner", harmless(line.owner)),
+                ("title", printable(line.title)),
+                ("status", f"{line.status}: {printable(line.note)}"),
+                ("owner", printable(line.owner)),
                 ("file", printable(line.source)),
                 ("sha256", line.sha256),
                 ("limits", printable(view.limits)),
@@ -79,18 +79,18 @@ def view_lines(view: RunbookView) -> list[str]:
     ]
     if view.prose:
         lines += ["", "what the file says besides (text, nobody vouches for it):"]
-        lines += [GUTTER + part for text in view.prose.split("\n") for part in _wrapped(harmless(text))]
+        lines += [GUTTER + part for text in view.prose.split("\n") for part in _wrapped(printable(text))]
     return lines
 
 
 def _inputs(view: RunbookView) -> Iterator[str]:
     for one in view.inputs:
-        told = f": {harmless(one.help)}" if one.help else ""
+        told = f": {printable(one.help)}" if one.help else ""
         yield f"{one.name}  {one.type}, {printable(one.bounds)}{told}"
 
 
 def _section(title: str, lines: Iterable[str]) -> list[str]:
-    told = [part for text in lines for part in _wrapped(harmless(text), "  ")]
+    told = [part for text in lines for part in _wrapped(printable(text), "  ")]
     return ["", f"{title}:", *told] if told else []
 
 
@@ -98,11 +98,6 @@ def _wrapped(text: str, indent: str = "") -> list[str]:
     lead = indent + " " * (len(text) - len(text.lstrip()))
     found = textwrap.wrap(text.strip(), WIDTH, initial_indent=lead, subsequent_indent=lead + "  ")
     return found or [""]
-
-
-def harmless(text: str) -> str:
-    """Printable, and with links that no terminal makes clickable."""
-    return printable(text).replace("://", "[:]//")
 
 
 def lint(arguments: argparse.Namespace) -> int:
@@ -117,7 +112,8 @@ def lint(arguments: argparse.Namespace) -> int:
     else:
         write_lines(map(problem_line, problems))
         files = f"{len(arguments.files)} file{'s' if len(arguments.files) > 1 else ''}"
-        print(f"{files}, {len(problems) or 'no'} problem{'s' if len(problems) != 1 else ''}", file=sys.stderr)
+        count = f"{len(problems) or 'no'} problem{'s' if len(problems) != 1 else ''}"
+        tell_lines([f"{files}, {count}"])
     return FAULTY if problems else 0
 
 
@@ -168,8 +164,8 @@ def run_lines(made: RunbookRun) -> list[str]:
     line = made.line
     applies = "yes" if made.applies else "NO"
     lines = [
-        f"{printable(line.id)} version {line.version}: {harmless(line.title)}",
-        *_wrapped(f"{line.status}: {harmless(line.note)}"),
+        f"{printable(line.id)} version {line.version}: {printable(line.title)}",
+        *_wrapped(f"{line.status}: {printable(line.note)}"),
         *_section(
             "inputs", (f"{one.name} = {', '.join(map(printable, one.values))}  ({one.source})" for one in made.inputs)
         ),
@@ -198,8 +194,7 @@ def approve(arguments: argparse.Namespace) -> None:
         view = client.runbook(arguments.id)
         sha256 = _sha256(view, arguments)
         if not arguments.yes:
-            for text in view_lines(view):
-                print(text, file=sys.stderr)
+            tell_lines(view_lines(view))
             approved_or_refused(arguments)
         signed = None
         if view.line.signed:
@@ -240,4 +235,4 @@ def _decided(arguments: argparse.Namespace, line: RunbookLine) -> None:
     if arguments.json:
         write_json(line)
     else:
-        write_lines([f"{printable(line.id)} version {line.version}: {line.status}, {harmless(line.note)}"])
+        write_lines([f"{printable(line.id)} version {line.version}: {line.status}, {printable(line.note)}"])

@@ -19,8 +19,14 @@ MAX_SOCKET_BYTES = 100
 """Longest path a Unix socket is bound to. The kernel's limit is 107 bytes on Linux and 103 on macOS."""
 
 APPROVALS = ("team", "solo")
-DURATIONS = ("keep_minutes", "keep_fives", "keep_hours")
+EGRESS = ("local", "trusted", "external")
+DURATIONS = ("keep_minutes", "keep_fives", "keep_hours", "model_deadline")
 """Settings that are times such as "2d"."""
+AMOUNTS = ("model_price_in", "model_price_out", "model_budget_call", "model_budget_hour", "model_budget_day")
+"""Settings that are amounts of USD such as "0.25"."""
+MOST_COUNT = 1_000_000
+MODEL_KEY = "MUSTER_MODEL_KEY"
+"""Variable of the environment that holds the key of the model's endpoint. No setting: it would be shown as one."""
 
 DEFAULT_CELL = "default"
 DEMO_CELL = "demo"
@@ -65,6 +71,35 @@ class Settings:
     """Folders with runbooks of an engine started from here, besides those that are built in; absolute paths."""
     audit_anchors: str = ""
     """Where checkpoints of the audit are remembered, as "syslog, file:/mnt/other/muster.notes"."""
+    model_url: str = ""
+    """Base URL of the OpenAI-compatible server that an engine started from here may ask for drafts, such as
+    http://127.0.0.1:8000/v1; empty: none. See docs/drafts.md."""
+    model: str = ""
+    """The model's name there."""
+    model_egress: str = "external"
+    """What the server may be told: "local" and "trusted" see excerpts too, "external" facts and pseudonyms alone."""
+    model_key_file: str = ""
+    """File, readable by you alone, that holds the server's key; empty: MUSTER_MODEL_KEY, or the keyring."""
+    model_deadline: str = "20s"
+    """Longest wait for an answer."""
+    model_max_tokens: int = 2_048
+    """Of an answer."""
+    model_price_in: str = "0"
+    """USD for a million tokens that are sent."""
+    model_price_out: str = "0"
+    """USD for a million tokens of answers."""
+    model_budget_call: str = "0.25"
+    """USD that one call may cost."""
+    model_budget_hour: str = "1"
+    """USD that may be spent in any hour."""
+    model_budget_day: str = "5"
+    """USD that may be spent in any 24 hours."""
+    model_calls_minute: int = 20
+    """Most calls in a minute."""
+    model_ca_file: str = ""
+    """Certificates (PEM) that the server's must come from, in place of the system's."""
+    model_tenants: tuple[str, ...] = ()
+    """Tenants whose things an external server may be told of; empty: none of any tenant."""
     socket_group: str = ""
     """OS group whose members may connect to an engine started from here; empty: nobody but its owner."""
 
@@ -100,7 +135,7 @@ def config_file(environment: Mapping[str, str]) -> Path:
 
 def unknown_environment(environment: Mapping[str, str]) -> list[str]:
     """MUSTER_* variables that mean nothing: most likely misspelt."""
-    known = {ENVIRONMENT + name.upper() for name in _types()} | {"MUSTER_CONFIG"}
+    known = {ENVIRONMENT + name.upper() for name in _types()} | {"MUSTER_CONFIG", MODEL_KEY}
     return sorted(name for name in environment if name.startswith(ENVIRONMENT) and name not in known)
 
 
@@ -228,6 +263,7 @@ def _checked(key: str, value: Any, where: str) -> Any:
         check_speed(value, where)
     if key == "approval" and value not in APPROVALS:
         raise SpecError(where, f"'{key}' is {value[:40]!a}", f"Give {' or '.join(APPROVALS)}")
+    _check_model(key, value, where)
     if key in DURATIONS:
         from engine.measures import duration_ms
 
@@ -236,6 +272,24 @@ def _checked(key: str, value: Any, where: str) -> Any:
         except ValueError as error:
             raise SpecError(where, f"'{key}' {error}", "") from None
     return value
+
+
+def _check_model(key: str, value: Any, where: str) -> None:
+    if key == "model_egress" and value not in EGRESS:
+        raise SpecError(where, f"'{key}' is {value[:40]!a}", f"Give {', '.join(EGRESS)}")
+    if key in ("model_max_tokens", "model_calls_minute") and not 1 <= value <= MOST_COUNT:
+        raise SpecError(where, f"'{key}' is {value}", f"Give 1 to {MOST_COUNT}")
+    if key in AMOUNTS:
+        microusd(value, key, where)
+
+
+def microusd(text: str, key: str, where: str) -> int:
+    """An amount of USD such as "0.25", in micro-USD. Raises SpecError."""
+    whole, _, part = text.strip().partition(".")
+    digits = whole + part
+    if not (digits.isascii() and digits.isdigit()) or len(part) > 6 or len(digits) > 12:
+        raise SpecError(where, f"'{key}' is {text[:40]!a}", 'Give an amount of USD such as "0.25", to the micro-USD')
+    return int(whole or "0") * 1_000_000 + int(part.ljust(6, "0"))
 
 
 def check_speed(value: float, where: str) -> None:

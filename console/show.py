@@ -114,6 +114,11 @@ def write_lines(lines: Iterable[str]) -> None:
     sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
+def tell_lines(lines: Iterable[str]) -> None:
+    """Lines beside the data, on standard error."""
+    sys.stderr.writelines(f"{line}\n" for line in lines)
+
+
 def which_engine(arguments: argparse.Namespace) -> list[str]:
     """The flags that named the engine of this command, for another command that shall reach the same."""
     named = ((f"--{flag}", getattr(arguments, flag)) for flag in ("cell", "connect"))

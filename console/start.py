@@ -24,6 +24,7 @@ from console.settings import (
     check_speed,
     paths_in,
 )
+from console.text import printable
 from engine.errors import RefusedError, SpecError, UnreachableError
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def _tell_what_goes_on(pid_file: Path, cell: str) -> None:
     except (OSError, ValueError):
         return
     if _alive(pid):
-        print(f"the engine goes on as process {pid}; end it with: muster stop --cell {cell}", file=sys.stderr)
+        told = f"the engine goes on as process {pid}; end it with: muster stop --cell {cell}"
+        print(printable(told), file=sys.stderr)
 
 
 def serve_engine(arguments: argparse.Namespace) -> None:
@@ -103,7 +105,7 @@ def stop_engine(arguments: argparse.Namespace) -> None:
 
         print(json.dumps({"cell": settings.cell, "pid": pid}))
         return
-    print(f"engine of cell '{settings.cell}', process {pid}, has stopped", file=sys.stderr)
+    print(f"engine of cell '{printable(settings.cell)}', process {pid:d}, has stopped", file=sys.stderr)
 
 
 def stop_running(paths: CellPaths) -> int:
@@ -204,6 +206,7 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
         "audit_key": audit_key_path(settings, name, paths),
         "anchors": anchors_of(settings.audit_anchors),
         "runbooks": folders_of(settings),
+        "settings": settings,
     }
     if arguments.demo:
         from console import demo

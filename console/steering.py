@@ -10,6 +10,7 @@ from console.actions import Action, Context, complete_command, key_label, parse_
 from console.feed import in_thread
 from console.query import FilterError, complete
 from console.screens.pane import ListPane, sortable
+from console.text import visible
 from console.theme import DARK, LIGHT
 from console.views import ListView
 from engine.errors import MusterError, NotFoundError, SpecError
@@ -147,7 +148,7 @@ class Steering:
         pane = self._app.navigator.current
         text = pane.copyable if pane is not None else ""
         if text:
-            self._app.copy_to_clipboard(text)
+            self._app.copy_to_clipboard(visible(text))
             self._app.say(f"copied {text}")
 
     def turn_theme(self) -> None:

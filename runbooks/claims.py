@@ -1,19 +1,553 @@
-"""Whether what is said is borne out: every number and every id in a sentence against the facts."""
+"""Whether what is said is borne out: every number, every id and every link in a sentence, held to the facts.
+
+A number is borne out by a fact of the same kind of quantity, about the same object and the same matter, of which it is
+the value or a fair rounding; by a reading that is written in a text of ours; or by nothing, and then it is marked. Ids
+that no fact names are marked, so is whatever leads away, and so is any word that something was approved, unless a
+record says so. What is not a number, an id or a link is not judged: prose stays unverified.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from fractions import Fraction
+from typing import NamedTuple
 
-from runbooks.draft import Fact, Sentence
+from runbooks.confusable import skeleton
+from runbooks.draft import Fact, Mark, Sentence, Span
+from runbooks.links import defanged, links
+from runbooks.quantities import NOUNS, Kind, Quantity, quantities, shadow
+
+MOST_OFF = Fraction(1, 20)
+"""Share of a value by which a rounding may miss it."""
+MOST_ABOUT = Fraction(1, 10)
+"""The same where it is said to be about that much."""
+FARTHEST = 2
+"""More than 10 is said of 12, not of 1,000: beyond this factor it says nothing."""
+MOST_ENUMERATION = 9
+
+_MATTERS: Mapping[str, str] = {
+    "waiting": "wait waits waited waiting queued queueing queue_time pending backlog starved oldest",
+    "running": "running run runs ran executing active",
+    "free": "free idle unused spare available vacant",
+    "used": "used use uses using busy allocated occupied utilised utilized utilisation utilization",
+    "quota": "quota quotas nominal entitled entitlement",
+    "borrowed": "borrow borrows borrowed borrowing",
+    "lent": "lend lends lent lending",
+    "down": "down dead unreachable broken",
+    "lost": "lost loses losses lost",
+    "suspect": "silent suspect",
+    "ready": "ready healthy schedulable",
+    "cordoned": "cordoned",
+    "draining": "draining drained",
+    "booting": "booting boot boots",
+    "ordered": "ordered order",
+    "held": "held hold",
+    "suspended": "suspended",
+    "failed": "failed fails failing failure failures errors",
+    "finished": "finished completed ended done",
+    "started": "started starts attempts restarts restarted retries",
+    "spent": "spent spend spending",
+    "limit": "limit limits cap",
+    "fragmented": "fragmented fragmentation",
+    "forecast": "forecast projected predicted expected estimate estimated",
+    "p95": "p95 95th", "p50": "p50 median", "mean": "average mean avg",
+    "asks": "asks ask asked needs need needed requests requested requires wants size",
+    "priority": "priority", "tasks": "tasks task",
+}  # fmt: skip
+_MATTER = {word: matter for matter, words in _MATTERS.items() for word in words.split()}
+_LIKE: Mapping[str, frozenset[str]] = {
+    "down": frozenset(("lost", "suspect")), "lost": frozenset(("down", "suspect")),
+    "suspect": frozenset(("lost", "down")), "booting": frozenset(("ordered",)), "ordered": frozenset(("booting",)),
+}  # fmt: skip
+"""Matters that people call by each other's names."""
+_STATISTICS = frozenset(("p95", "p50", "mean"))
+"""A number that is one of these is not another of them."""
+_KIND_WORDS: Mapping[str, str] = {
+    word: kind for word, kind in NOUNS.items() if kind in
+    ("node", "workload", "queue", "pool", "tenant", "zone", "reservation", "budget") and not word.endswith("s")
+}  # fmt: skip
+
+_CLAUSE = re.compile(r"[,;:()\[\]]|\.\s|\b(?:and|but|while|whereas|because|since|so|although|though|which|who|as)\b")
+_WORD = re.compile(r"[A-Za-z_0-9]+")
+_NOT = re.compile(
+    r"(?:\b(?:not|never|neither|nor|isn't|aren't|wasn't|hasn't|haven't|doesn't|don't|didn't|without|isnt|hasnt)"
+    r"\s+(?!(?:only|just|merely|more|less|fewer|over|under|above|below|longer|later)\b)(?:[a-z]+\s+){0,2})$",
+    re.IGNORECASE,
+)  # fmt: skip
+_REFUSED = re.compile(
+    r"(?:(?:does|do|did|is|are|has|have|was|were)(?: not|n't)|never)\s+(?:yet\s+)?(?:exceed|reach|pass|waited|waiting)"
+    r"(?:ed|s)?\s$", re.IGNORECASE,
+)  # fmt: skip
+_NONE = re.compile(r"(?<![\w-])(?:no|zero|none of the|not one|not a single)\s+(?:[a-z]+\s+){0,2}?([A-Za-z]+)", re.I)
+_TOKEN = re.compile(r"[^\W_](?:[\w./-]*[\w])?")
+_OF = re.compile(r"\s?(?:of|out of|/)\s?(?:the\s|its\s)?")
+_STEP = re.compile(r"(?:steps?|point|item|option|phase|no\.|number)\s?$", re.IGNORECASE)
+_LIST = re.compile(r"(?:^|[;:.]\s)\s{0,3}\(?$")
+_VERB = re.compile(r"\s+(?:has|is|was|holds|uses|waits|needs|runs|borrows|lacks|had|wants)\b")
+_AFTER_KINDS = """
+    wait waiting depth length time quota policy order limit limits capacity size pressure backlog load usage mode
+    state health loss losses failure failures recovery status name names priority budget spending cost price share
+    pool queue node zone tenant job workload count owner itself alone above below here there now that this which
+    it still also and or group side level growth scaling manager controller set
+"""
+_ORDINARY = frozenset(_AFTER_KINDS.split())
+"""Words that stand behind "queue" or "node" without being a name."""
+_AUTHORITY = re.compile(
+    r"(?<![\w-])(?:(?:pre-?|already[ -]|auto-?)?(?:approved|approves|authori[sz]ed|authori[sz]es|sanctioned"
+    r"|green-?lit|greenlighted|signed[ -]off)|approvals?|authori[sz]ation|sign-?off|lgtm|break[ -]?glass|consented"
+    r"|go-?ahead|quorum|genehmigt|freigegeben|approuvée?|autorisée?|aprobad[oa]s?|autorizad[oa]s?|approvato"
+    r"|autorizzato|aprovad[oa]s?|одобрено|утверждено|已批准|已授权|承認済み|승인됨|승인)(?![\w-])",
+    re.IGNORECASE,
+)
+_AWAITED = re.compile(
+    r"\b(?:needs?|requires?|await(?:s|ing)?|waits? for|ask(?:s|ing)? for|must(?: first)? be|should be|has to be"
+    r"|to be|not|never|nobody has|no one has|if|once|until|before|unless|after|pending|get|gets)"
+    r"(?:\s+(?:yet|the|an?|its|human|your|their|operator's?|is|it is))*\s+$",
+    re.IGNORECASE,
+)
+"""In front of it: that it is still to come is no claim that it came."""
+_RECORDED = ("proposal", "record")
+"""Kinds of facts that can say that somebody approved something."""
+
+
+class Reading(NamedTuple):
+    """A quantity that something of ours says."""
+
+    value: Fraction
+    kind: Kind
+    noun: str
+    matters: frozenset[str]
+    subject: str
+    of: str
+    """Kind of the subject."""
+    fact: str
+    """Id of the fact; empty for a text of ours."""
+    exact: bool
+    """It stands so in a text: no rounding of it."""
 
 
 class Ground:
-    """What sentences may rest on: facts, and the ids of things that are there."""
+    """What sentences may rest on.
 
-    def __init__(self, facts: Sequence[Fact], ids: Iterable[str] = (), *, now_ms: int = 0) -> None:
-        raise NotImplementedError
+    `names`: (kind, id) of things that may be named besides the subjects of facts. `texts`: words of ours, such as the
+    lines of the steps and what a fork showed, whose numbers may be repeated.
+    """
 
-    def sentence(self, text: str, cites: tuple[str, ...] | None = None) -> Sentence:
-        """The text in spans, those that nothing bears out marked `wrong`, what leads away marked `link` and defanged.
-        `cites`: facts that it must rest on alone; None: all."""
-        raise NotImplementedError
+    def __init__(
+        self,
+        facts: Sequence[Fact],
+        names: Iterable[tuple[str, str]] = (),
+        texts: Iterable[str] = (),
+        *,
+        now_ms: int = 0,
+    ) -> None:
+        self._facts = {fact.id: fact for fact in facts}
+        self._readings = [reading for fact in facts for reading in _readings(fact, now_ms)]
+        self._readings += [reading for text in texts for reading in _written(text, "", "", "", frozenset())]
+        self._kinds: dict[str, set[str]] = {}
+        for fact in facts:
+            if fact.subject:
+                self._kinds.setdefault(fact.subject, set()).add(fact.kind)
+            for word in _names_in(str(fact.value)) if isinstance(fact.value, str) else ():
+                self._kinds.setdefault(word, set())
+        for kind, id_ in names:
+            self._kinds.setdefault(id_, set()).add(kind)
+        self._said = frozenset(
+            word.lower() for fact in facts for word in _names_in(f"{fact.text} {fact.metric.replace('_', ' ')}")
+        )
+        self._lower = {id_.lower(): id_ for id_ in self._kinds}
+        self._skeletons = {skeleton(id_): id_ for id_ in self._kinds}
+        self._approvals = any(
+            fact.kind in _RECORDED and _AUTHORITY.search(f"{fact.text} {fact.value}") for fact in facts
+        )
+        self._now_ms = now_ms
+
+    def sentence(self, text: str, cites: Sequence[str] = ()) -> Sentence:
+        """The text in spans; what is not borne out is marked `wrong`, what leads away `link` and defanged. `cites`:
+        facts that its numbers must rest on alone; none: any. A citation of what is no fact strikes all of it."""
+        unknown = [id_ for id_ in cites if id_ not in self._facts]
+        if unknown:
+            why = f"it cites {', '.join(ascii(id_)[1:-1][:20] for id_ in unknown[:3])}, and there is no such fact"
+            return Sentence(spans=(Span(text=_inert(text), mark="wrong", why=why),))
+        marks = self._marks(text, tuple(dict.fromkeys(cites)))
+        return Sentence(spans=_spans(text, marks), cites=tuple(dict.fromkeys(cites)))
+
+    def _marks(self, text: str, cites: tuple[str, ...]) -> list[tuple[int, int, Mark, str]]:
+        found: list[tuple[int, int, Mark, str]] = [
+            (start, end, "link", "it leads away; nothing follows it") for start, end in links(text, self._kinds)
+        ]
+        taken = bytearray(len(text))
+        for start, end, _, _ in found:
+            taken[start:end] = b"\1" * (end - start)
+
+        def mark(start: int, end: int, why: str) -> None:
+            if not any(taken[start:end]):
+                found.append((start, end, "wrong", why))
+                taken[start:end] = b"\1" * (end - start)
+
+        plain = shadow(text)
+        mentions = self._mentions(text)
+        for start, end, why in self._odd_tokens(text, plain, mentions, cites):
+            mark(start, end, why)
+        for start, end, _ in mentions:
+            taken[start:end] = b"\1" * (end - start)
+        for match in _AUTHORITY.finditer(plain):
+            if not self._approvals and not _AWAITED.search(plain[: match.start()]):
+                mark(match.start(), match.end(), "a draft approves nothing; no record says that anybody did")
+        numbers = [one for one in quantities(text) if not any(taken[one.start : one.end])]
+        for i, quantity in enumerate(numbers):
+            between = (numbers[i - 1].end if i else 0, numbers[i + 1].start if i + 1 < len(numbers) else len(text))
+            why = self._why_not(plain, quantity, mentions, cites, between)
+            whole = numbers[i + 1] if i + 1 < len(numbers) else None
+            if not why and whole is not None and _OF.fullmatch(plain, quantity.end, whole.start):
+                why = _why_no_part(quantity, whole)
+            if why:
+                mark(quantity.start, quantity.end, why)
+        for match in _NONE.finditer(plain):
+            why = self._why_not_none(plain, match, mentions, cites)
+            if why:
+                mark(match.start(), match.end(), why)
+        return found
+
+    # -- names ----------------------------------------------------------------------------------------------------
+
+    def _mentions(self, text: str) -> list[tuple[int, int, str]]:
+        """(start, end, id) of each name that is known, the longest where several fit."""
+        found = []
+        for match in _TOKEN.finditer(text):
+            word = match[0]
+            if word in self._kinds:
+                found.append((match.start(), match.end(), word))
+                continue
+            at = match.start()
+            for part in word.split("/"):
+                if part in self._kinds:
+                    found.append((at, at + len(part), part))
+                at += len(part) + 1
+        return found
+
+    def _odd_tokens(
+        self, text: str, plain: str, mentions: list[tuple[int, int, str]], cites: tuple[str, ...]
+    ) -> Iterable[tuple[int, int, str]]:
+        """(start, end, why) of what reads as a name and is none that a fact knows."""
+        known = {start: (end, id_) for start, end, id_ in mentions}
+        for match in re.finditer(r"\S+", text):
+            hidden = next((char for char in match[0] if _is_hidden(char)), "")
+            if hidden:
+                yield match.start(), match.end(), f"it holds U+{ord(hidden):04X}, which nobody sees"
+        last = ""
+        for match in _TOKEN.finditer(text):
+            word, start, end = match[0], match.start(), match.end()
+            kind, last = _KIND_WORDS.get(last.lower(), ""), word
+            if start in known:
+                id_ = known[start][1]
+                kinds = self._kinds[id_]
+                if kind and kinds and kind not in kinds and id_.lower() not in _KIND_WORDS:
+                    yield start, known[start][0], f"{id_} is a {min(kinds)}, not a {kind}"
+                continue
+            if word in self._facts:
+                continue
+            why = self._why_no_name(text, word, end, kind)
+            if why:
+                yield start, end, why
+
+    def _why_no_name(self, text: str, word: str, end: int, kind: str) -> str:
+        if not word.isascii():
+            alike = self._skeletons.get(skeleton(word))
+            if alike is not None and not shadow(word).isdigit() and any(char.isalpha() for char in word):
+                return f"it only looks like {alike}"
+        if word.lower() in self._said:
+            return ""
+        letters, digits = any(char.isalpha() for char in word), any(char.isdigit() for char in word)
+        if letters and word.lower() in self._lower and (digits or "-" in word or "_" in word):
+            return f"no fact names it; there is {self._lower[word.lower()]}"
+        if (digits and letters and word[0].isalpha()) or "_" in word:
+            return "no fact names it"
+        if kind and ("-" in word or "/" in word) and not _ENGLISH_HYPHEN.fullmatch(word):
+            return f"no fact names a {kind} {ascii(word)[1:-1][:40]}"
+        quoted = 0 < end < len(text) and text[end] in "'\"`’”" and text[end - len(word) - 1 : end - len(word)] in (
+            "'", '"', "`", "‘", "“"
+        )  # fmt: skip
+        if kind and word.lower() not in _ORDINARY and word.isalpha() and (quoted or _VERB.match(text, end)):
+            return f"no fact names a {kind} {ascii(word)[1:-1][:40]}"
+        return ""
+
+    # -- numbers --------------------------------------------------------------------------------------------------
+
+    def _why_not(
+        self,
+        plain: str,
+        quantity: Quantity,
+        mentions: list[tuple[int, int, str]],
+        cites: tuple[str, ...],
+        between: tuple[int, int],
+    ) -> str:
+        if quantity.value is None:
+            return "it is no number that anything here has"
+        if _is_enumeration(plain, quantity):
+            return ""
+        shown = " ".join(plain[quantity.start : quantity.end].split())[:40]
+        matters = _matters(_around(plain, quantity, between))
+        nearest = self._nearest(quantity, mentions)
+        fitting = [
+            reading for reading in self._readings
+            if self._same_kind(quantity, reading) and self._about(reading, nearest, cites)
+        ]  # fmt: skip
+        subject = nearest[0] if nearest is not None else ""
+        of_matter = [reading for reading in fitting if _same_matter(matters, reading, subject, quantity)]
+        borne_out = [reading for reading in of_matter if _agrees(quantity, reading)]
+        before = plain[max(0, quantity.start - 40) : quantity.start]
+        if borne_out and (_REFUSED.search(before) or _NOT.search(before)):
+            return f"{_source(borne_out[0])} says that it is so"
+        if borne_out:
+            return ""
+        if any(_agrees(quantity._replace(bound=""), reading) for reading in of_matter):
+            return f"what is there is exactly {shown}"
+        other = next((reading for reading in fitting if _agrees(quantity, reading)), None)
+        if other is not None:
+            return f"{_source(other)} says {shown} of something else"
+        if cites:
+            return f"{', '.join(cites)} {'does' if len(cites) == 1 else 'do'} not say {shown}"
+        return f"no fact says {shown}"
+
+    def _why_not_none(
+        self, plain: str, match: re.Match[str], mentions: list[tuple[int, int, str]], cites: tuple[str, ...]
+    ) -> str:
+        """Why "no nodes are down" is contradicted; empty where it is not."""
+        word = match[1].lower()
+        noun = NOUNS.get(word, "")
+        kind: Kind = (
+            "gpu" if word in ("gpu", "gpus") else "cpu" if word in ("cpu", "cpus", "core", "cores") else "number"
+        )
+        if not noun and kind == "number":
+            return ""
+        none = Quantity(match.start(), match.end(), Fraction(0), Fraction(1), kind, noun)
+        matters = _matters(_around(plain, none, (0, len(plain))))
+        nearest = self._nearest(none, mentions)
+        same = [
+            reading for reading in self._readings
+            if matters and self._same_kind(none, reading) and self._about(reading, nearest, cites)
+            and reading.matters & _widened(matters)
+        ]  # fmt: skip
+        if same and all(reading.value != 0 for reading in same):
+            return f"{_source(same[0])} says that there are"
+        return ""
+
+    def _nearest(self, quantity: Quantity, mentions: list[tuple[int, int, str]]) -> tuple[str, frozenset[str]] | None:
+        """The thing that a number is said of: the last that is named before it, else the first after."""
+        before = [id_ for _, end, id_ in mentions if end <= quantity.start and self._kinds[id_]]
+        after = [id_ for start, _, id_ in mentions if start >= quantity.end and self._kinds[id_]]
+        id_ = before[-1] if before else after[0] if after else ""
+        return (id_, frozenset(self._kinds[id_])) if id_ else None
+
+    @staticmethod
+    def _about(reading: Reading, nearest: tuple[str, frozenset[str]] | None, cites: tuple[str, ...]) -> bool:
+        if cites and reading.fact and reading.fact not in cites:
+            return False
+        return nearest is None or reading.of not in nearest[1] or reading.subject == nearest[0]
+
+    @staticmethod
+    def _same_kind(quantity: Quantity, reading: Reading) -> bool:
+        if quantity.noun and reading.noun and quantity.noun != reading.noun:
+            return False
+        if quantity.kind == reading.kind:
+            return True
+        bare = quantity.kind == "number" and not quantity.noun
+        if bare and reading.kind in ("gpu", "cpu"):
+            return True
+        return bare and reading.kind == "ratio" and quantity.value is not None and 0 < quantity.value < 1
+
+
+# -- what facts say ---------------------------------------------------------------------------------------------------
+
+
+def _readings(fact: Fact, now_ms: int) -> list[Reading]:
+    """By value, and by what its text says, which is rounded by us."""
+    matters = _matters(f"{fact.metric.replace('_', ' ')} {fact.text}")
+    found = _written(fact.text, fact.id, fact.subject, fact.kind, matters)
+    if isinstance(fact.value, str):
+        return [*found, *_written(fact.value, fact.id, fact.subject, fact.kind, matters)]
+    noun = "" if fact.unit != "count" else _noun_of(fact)
+
+    def reading(value: Fraction, kind: Kind, *, exact: bool = False) -> Reading:
+        return Reading(value, kind, noun, matters, fact.subject, fact.kind, fact.id, exact)
+
+    number = Fraction(fact.value)
+    match fact.unit:
+        case "gpu" | "cpu":
+            found.append(reading(number / 1000, fact.unit))
+        case "mib":
+            found.append(reading(number, "mib"))
+        case "seconds":
+            found.append(reading(number, "time"))
+        case "permille":
+            found.append(reading(number / 1000, "ratio"))
+        case "microusd":
+            found.append(reading(number / 10**6, "usd"))
+        case "microusd_hour":
+            found += (reading(number / 10**6, "usd_hour"), reading(number / 10**6, "usd"))
+        case "time_ms":
+            found += _moments(reading, fact.value, now_ms)
+        case _:
+            found.append(reading(number, "number"))
+    return found
+
+
+def _moments(reading: object, at_ms: int, now_ms: int) -> list[Reading]:
+    """Of a moment: its time of day, its date, and how far it is from now."""
+    assert callable(reading)
+    found: list[Reading] = [reading(Fraction(abs(now_ms - at_ms), 1000), "time")] if now_ms else []
+    try:
+        at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    except (OverflowError, OSError, ValueError):
+        return found
+    found.append(reading(Fraction(at.hour * 3600 + at.minute * 60 + at.second), "clock"))
+    found.append(reading(Fraction(at_ms // 86_400_000), "date"))
+    return found
+
+
+def _written(text: str, fact: str, subject: str, kind: str, matters: frozenset[str]) -> list[Reading]:
+    """The numbers of a text of ours, those inside names left out."""
+    plain = shadow(text)
+    names = [(match.start(), match.end()) for match in _TOKEN.finditer(text) if _is_name(match[0])]
+    found = []
+    numbers = quantities(text)
+    for i, one in enumerate(numbers):
+        if one.value is None or any(start <= one.start and one.end <= end for start, end in names):
+            continue
+        between = (numbers[i - 1].end if i else 0, numbers[i + 1].start if i + 1 < len(numbers) else len(text))
+        said = matters or _matters(_around(plain, one, between))
+        found.append(Reading(one.value, one.kind, one.noun, said, subject, kind, fact, exact=True))
+    return found
+
+
+def _noun_of(fact: Fact) -> str:
+    words = (NOUNS.get(word.lower(), "") for word in re.findall(r"[A-Za-z]+", fact.text) if word.endswith("s"))
+    return next(filter(None, words), "")
+
+
+def _is_name(word: str) -> bool:
+    return word[0].isalpha() and any(char.isdigit() for char in word)
+
+
+def _names_in(text: str) -> Iterable[str]:
+    return (match[0] for match in _TOKEN.finditer(text))
+
+
+# -- how a number fits ------------------------------------------------------------------------------------------------
+
+
+def _agrees(quantity: Quantity, reading: Reading) -> bool:
+    value, is_ = quantity.value, reading.value
+    assert value is not None, "looked at before"
+    match quantity.bound:
+        case "above":
+            return value < is_ <= value * FARTHEST
+        case "below":
+            return is_ < value <= is_ * FARTHEST
+        case "least":
+            return value <= is_ <= value * FARTHEST
+        case "most":
+            return is_ <= value <= is_ * FARTHEST
+        case "about":
+            return abs(value - is_) <= is_ * MOST_ABOUT
+    if value == is_:
+        return True
+    if reading.exact or (quantity.kind in ("number", "gpu", "cpu", "date", "times") and quantity.plain):
+        return False
+    near = abs(value - is_) <= quantity.step / 2 or 0 <= is_ - value < quantity.step
+    return near and (quantity.kind == "clock" or abs(value - is_) <= abs(is_) * MOST_OFF)
+
+
+def _why_no_part(part: Quantity, whole: Quantity) -> str:
+    if part.kind == whole.kind and part.value is not None and whole.value is not None and part.value > whole.value:
+        return "a part is not more than the whole"
+    return ""
+
+
+def _same_matter(matters: frozenset[str], reading: Reading, subject: str, quantity: Quantity) -> bool:
+    """What has no matter of its own is told by its subject alone; and a bound, which many numbers are within, needs
+    one."""
+    if matters & _STATISTICS and not matters & _STATISTICS & reading.matters:
+        return False
+    if not matters:
+        return True
+    if not reading.matters:
+        return not reading.fact or (subject in ("", reading.subject) and quantity.bound in ("", "about"))
+    return bool(_widened(matters) & reading.matters)
+
+
+def _widened(matters: frozenset[str]) -> frozenset[str]:
+    return matters.union(*(_LIKE.get(matter, frozenset()) for matter in matters))
+
+
+def _matters(text: str) -> frozenset[str]:
+    return frozenset(matter for word in _WORD.findall(text) if (matter := _MATTER.get(word.lower())))
+
+
+def _around(plain: str, quantity: Quantity, between: tuple[int, int]) -> str:
+    """The clause that a number stands in, as far as no other number begins or ends it."""
+    before = plain[between[0] : quantity.start]
+    after = plain[quantity.end : between[1]]
+    if _OF.fullmatch(after):
+        after = plain[quantity.end :]
+    cuts = [match.end() for match in _CLAUSE.finditer(before)]
+    cut = _CLAUSE.search(after)
+    return f"{before[cuts[-1] if cuts else 0 :]} {after[: cut.start() if cut else len(after)]}"
+
+
+def _is_enumeration(plain: str, quantity: Quantity) -> bool:
+    """Whether it only counts what is said: "step 2", "(1)", "1." before a point of a list."""
+    small = quantity.kind == "number" and not quantity.noun and quantity.value in range(1, MOST_ENUMERATION + 1)
+    if not small:
+        return quantity.kind == "other" and quantity.noun == "ordinal" and (quantity.value or 0) <= MOST_ENUMERATION
+    before, after = plain[: quantity.start], plain[quantity.end : quantity.end + 2]
+    if _STEP.search(before):
+        return True
+    return bool(_LIST.search(before)) and after[:1] in (".", ")") and after[1:2] == " "
+
+
+def _source(reading: Reading) -> str:
+    return reading.fact or "what was tried"
+
+
+# -- spans ------------------------------------------------------------------------------------------------------------
+
+_ENGLISH_HYPHEN = re.compile(
+    r"(?:[a-z]+-)?(?:wide|level|based|specific|local|related|aware|time|hours?|side|only|loss|by|off|up|out|in|on|to)"
+    r"(?:-[a-z]+)*", re.IGNORECASE,
+)  # fmt: skip
+
+
+def _is_hidden(char: str) -> bool:
+    if char.isascii():
+        return False
+    return (
+        unicodedata.category(char) in ("Cf", "Cc", "Co", "Cn", "Cs") or char in "\u034f\u115f\u1160\u2800\u3164\uffa0"
+    )
+
+
+def _inert(text: str) -> str:
+    """The whole of a text, its links defanged."""
+    shown, at = [], 0
+    for start, end in links(text):
+        shown += [text[at:start], defanged(text[start:end])]
+        at = end
+    return "".join((*shown, text[at:]))
+
+
+def _spans(text: str, marks: Iterable[tuple[int, int, Mark, str]]) -> tuple[Span, ...]:
+    spans: list[Span] = []
+    at = 0
+    for start, end, mark, why in sorted(marks):
+        if start > at:
+            spans.append(Span(text=text[at:start]))
+        shown = defanged(text[start:end]) if mark == "link" else text[start:end]
+        spans.append(Span(text=shown, mark=mark, why=why))
+        at = end
+    if at < len(text) or not spans:
+        spans.append(Span(text=text[at:]))
+    return tuple(spans)

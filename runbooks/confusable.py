@@ -12,6 +12,7 @@ _ALIKE = str.maketrans({
     **dict(zip("01|i5", "ollls", strict=True)),
 })  # fmt: skip
 """Cyrillic and Greek small letters by the Latin one they are drawn like, then what is alike within ASCII."""
+_LETTERS = {code: letter for code, letter in _ALIKE.items() if code > 127}
 _PAIRS = (("rn", "m"), ("vv", "w"))
 _SCRIPTS = ("LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC", "GEORGIAN", "HEBREW", "ARABIC")
 
@@ -25,6 +26,15 @@ def skeleton(name: str) -> str:
     for pair, one in _PAIRS:
         text = text.replace(pair, one)
     return text
+
+
+def drawn_alike(text: str) -> str:
+    """The text in small letters, each Cyrillic and Greek one as the Latin one it is drawn like. As long as it was, so
+    that what is found in it is found in the text."""
+    small = text.lower()
+    if len(small) != len(text):
+        small = "".join(char.lower() if len(char.lower()) == 1 else char for char in text)
+    return small if small.isascii() else small.translate(_LETTERS)
 
 
 def why_confusing(name: str) -> str:

@@ -1,41 +1,266 @@
-"""What is done about what: for each symptom the options, mildest first."""
+"""What is done about what: which symptom a question or a finding is about, and for each what may be done, mildest
+first; and what is left alone, with the reason.
+
+The live cell decides. A question or a finding says where to look; what does not show there is not acted on, and what
+shows beside it is not either, unless somebody suffers from it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from runbooks.draft import Brief
-from runbooks.draft_solver import Option, Result, Solver
-from runbooks.symptoms import LEAST_WAIT_MS, Scene, Symptom, waits
+from engine.model import QueueMode
+from runbooks import draft_nodes, draft_waits
+from runbooks.draft_findings import FINDINGS, by_action
+from runbooks.draft_question import Asked
+from runbooks.draft_solver import Option, Solver
+from runbooks.draft_waits import Answer
+from runbooks.symptoms import Scene, Symptom, wait
 
-Rule = Callable[[Scene, Symptom, Brief], Result | None]
+LATE_MS, ASKED_LATE_MS = 10 * 60_000, 5 * 60_000
+"""What has waited for less is not late, unless somebody says what was promised; and where somebody asks about waits."""
+MOST_LOOKED = 4
+"""Symptoms that are gone into, the likeliest first."""
+Rule = Callable[[Scene, Symptom, Asked], Answer | None]
 
 
-def found(scene: Scene, brief: Brief) -> list[Symptom]:
-    return sorted(waits(scene, LEAST_WAIT_MS), key=lambda symptom: -symptom.weight)
+def answer(scene: Scene, asked: Asked) -> Answer:
+    """What should be done about what is asked, or why nothing."""
+    if asked.finding is not None:
+        rule = FINDINGS.get(asked.finding.kind, by_action)
+        found = rule(scene, asked)
+        if found is not None:
+            return found
+    looked: list[Answer] = []
+    for symptom in ranked(scene, asked)[:MOST_LOOKED]:
+        rule_of = RULES.get(symptom.kind) or (draft_waits.answer if symptom.kind.startswith("wait_") else None)
+        made = rule_of(scene, symptom, asked) if rule_of is not None else None
+        if made is not None and made.option is not None:
+            return made
+        if made is not None:
+            looked.append(made)
+    if looked:
+        return looked[0]
+    return Answer(option=None, why=all_well(scene, asked))
 
 
-def wait_for_quota(scene: Scene, symptom: Symptom, brief: Brief) -> Result | None:
-    tree, queue = scene.state.queues, symptom.subject
-    spec = tree.specs[tree.row(queue)]
-    asked = sum(lot.gpu_milli * lot.count for lot in symptom.lots)
-    free = sum(pool.capacity["gpu_milli"] - pool.used["gpu_milli"] for pool in scene.engine.overview(brief=True).pools)
-    most = min(asked, free) // 1000
-    if not most or "gpu_milli" not in spec.nominal:
+def all_well(scene: Scene, asked: Asked) -> str:
+    late = sum(lot.count for lot in scene.lots)
+    if asked.named:
+        names = ", ".join(dict.fromkeys(id_ for _, id_ in asked.named[:3]))
+        return f"nothing is wrong with {names} as far as the cell shows"
+    if late:
+        return "what waits has not waited long, and no node, queue or reservation is in its way"
+    return "nothing waits, and no node, queue or budget needs anything"
+
+
+# -- what it is about -------------------------------------------------------------------------------------------------
+
+TOPICS_OF: Mapping[str, tuple[str, ...]] = {
+    "straggler": ("straggler",),
+    "flapping": ("flap", "down", "fail"),
+    "zone_lost": ("zone", "down", "network"),
+    "spot_storm": ("spot",),
+    "cordoned": ("cordon",),
+    "idle_reservation": ("reservation",),
+    "held_queue": ("hold",),
+    "budget": ("budget",),
+    "node_errors": ("ecc", "throttle", "fail"),
+    "stuck": ("stuck",),
+    "tenant": ("tenant",),
+    "parked_OnHold": ("hold",),
+    "parked_Suspended": ("hold",),
+    "parked_DependencyNeverSatisfied": ("dependency",),
+    "idle_pool": ("idle",),
+}
+BASE: Mapping[str, int] = {
+    "zone_lost": 80, "spot_storm": 60, "straggler": 45, "flapping": 35, "held_queue": 30, "budget": 15,
+}  # fmt: skip
+ONLY_ASKED = frozenset(
+    ("cordoned", "idle_reservation", "node_errors", "stuck", "tenant", "idle_pool", "budget", "flapping", "held_queue",
+     "parked_OnHold", "parked_Suspended", "parked_DependencyNeverSatisfied")
+)  # fmt: skip
+"""Gone into only where they are asked about: by themselves they hurt nobody, or the cell cannot tell."""
+
+
+def ranked(scene: Scene, asked: Asked) -> list[Symptom]:
+    """Symptoms that the question may be about, the likeliest first."""
+    about_waits = "wait" in asked.topics or bool(asked.names("queue", "workload", "tenant"))
+    late_ms = asked.slo_ms or (ASKED_LATE_MS if about_waits else LATE_MS)
+    symptoms = [
+        *scene.waits(late_ms),
+        *_named_waits(scene, asked, late_ms),
+        *scene.nodes(),
+        *draft_nodes.told(scene, asked),
+    ]
+    symptoms += [*scene.cordons(), *scene.idle_reservations(), *scene.held_queues(), *scene.spent_budgets()]
+    symptoms += [s for s in scene.parked() if s.kind in TOPICS_OF]
+    scored = [(score(scene, symptom, asked), symptom) for symptom in symptoms]
+    narrow = bool(asked.names("queue", "workload", "tenant", "pool", "node", "zone", "reservation", "budget"))
+    if narrow:
+        scored = [(points, symptom) for points, symptom in scored if related(scene, symptom, asked.named)]
+    scored = [(points, symptom) for points, symptom in scored if points > 0]
+    return [symptom for _, symptom in sorted(scored, key=lambda item: (-item[0], -item[1].weight, item[1].subject))]
+
+
+def score(scene: Scene, symptom: Symptom, asked: Asked) -> int:
+    """How likely the question is about it; 0 where it is not."""
+    topics = TOPICS_OF.get(symptom.kind, ())
+    by_topic = bool(asked.topics.intersection(topics))
+    by_name = related(scene, symptom, asked.named)
+    if symptom.kind in ONLY_ASKED and not (by_topic or (by_name and symptom.kind.startswith("parked"))):
+        return 0
+    points = BASE.get(symptom.kind, 10)
+    if symptom.lots:
+        points = 50 + min(max(lot.priority for lot in symptom.lots) // 100, 20)
+        gpu = any(lot.gpu_milli for lot in symptom.lots)
+        lower = asked.text.lower()
+        points += 8 * (("gpu" in lower and gpu) or ("cpu" in lower and not gpu))
+        points += 15 * ("wait" in asked.topics)
+    return points + 60 * by_topic + 100 * by_name + 25 * related(scene, symptom, asked.hinted)
+
+
+def related(scene: Scene, symptom: Symptom, objects: tuple[tuple[str, str], ...]) -> bool:
+    """Whether one of the objects is what it is about, or has to do with it."""
+    tree, c, w = scene.state.queues, scene.state.capacity, scene.state.workloads
+    for kind, id_ in objects:
+        if (kind == symptom.of and id_ == symptom.subject) or id_ in symptom.ids:
+            return True
+        if kind == "queue" and symptom.of == "queue":
+            path = [tree.specs[vertex].name for vertex in tree.path[tree.row(symptom.subject)]]
+            if id_ in path:
+                return True
+        if any(id_ in lot.members or (kind == "tenant" and id_ in lot.tenants) for lot in symptom.lots):
+            return True
+        if kind == "pool" and symptom.lots:
+            pool = c.pool_of.get(id_)
+            if any(pool in shape.pool_set for lot in symptom.lots for shape in w.class_at(lot.row).shapes):
+                return True
+        if kind == "pool" and symptom.of == "node" and symptom.subject in c.row_of:
+            if c.pools[c.pool[c.row_of[symptom.subject]]].name == id_:
+                return True
+        if kind in ("pool", "zone") and symptom.kind == "cordoned":
+            return True
+    return False
+
+
+def _named_waits(scene: Scene, asked: Asked, late_ms: int) -> list[Symptom]:
+    """Waits of workloads that are named, however short."""
+    found = []
+    for id_ in asked.names("workload"):
+        for lot in scene.lots:
+            if id_ in lot.members and lot.wait_ms <= late_ms:
+                found.append(wait(lot.queue, lot.token, [lot]))
+    return found
+
+
+# -- rules ------------------------------------------------------------------------------------------------------------
+
+
+def cordoned(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+    """Nodes that are out of use and healthy, where somebody says that they are to be back."""
+    named = [id_ for id_ in symptom.ids if id_ in asked.names("node")]
+    ids = tuple(named or symptom.ids)[:12]
+    if not scene.lots and not named:
+        return Answer(
+            option=None, why=f"{symptom.text}; nothing waits for them, and why they were cordoned is not known",
+            questions=("Who cordoned them, and were they tested since?",),
+        )  # fmt: skip
+    return draft_nodes.hand_back(scene, symptom.text, ids)
+
+
+def idle_reservation(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+    spec = scene.engine.reservation(symptom.subject)
+    if any(scene.queue_lots(queue) for queue in spec.queues):
+        return Answer(
+            option=None, why=f"{symptom.text}, and work of its own queues waits: find out why it does not start",
+        )  # fmt: skip
+    option = Option(
+        text=f"take back reservation {spec.name}", steps=(("unreserve", {"reservations": (spec.name,)}),),
+        runbook="stale-reservation", inputs={"reservation": spec.name},
+        harms="Its owner may come late and expect empty nodes.",
+    )  # fmt: skip
+    solver = Solver(scene.engine, ())
+    if not solver.try_(option).harmless:
         return None
-
-    def option(gpus: int) -> Option:
-        return Option(text=f"Raise the quota of {queue} by {gpus} GPU", steps=(
-            ("set_quota", {"queue": queue, "add_gpus": gpus}),), runbook="queue-wait-over-slo")  # fmt: skip
-
-    late = {lot.id for lot in symptom.lots}
-    solver = Solver(
-        scene.engine,
-        lambda fork: sum(not fork.state.is_bound(fork.state.workloads.row_of[id_]) for id_ in late),
-        lambda value: value == 0,
-        tuple(late),
-    )
-    return solver.least(1, most, option)
+    return Answer(option=option, why=symptom.text, questions=("Does its owner still come?",), risks=(option.harms,))
 
 
-RULES: Mapping[str, Rule] = {"wait_WaitingForQuota": wait_for_quota}
+def held_queue(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+    """A queue that is held, and named: of what waits in it the wait is another symptom, and comes first."""
+    tree = scene.state.queues
+    if tree.mode[tree.row(symptom.subject)] != QueueMode.HELD or not scene.queue_lots(symptom.subject):
+        return Answer(
+            option=None, why=f"{symptom.text}; somebody closed it, and the cell does not know why",
+            questions=("Who closed it, and until when?",),
+        )  # fmt: skip
+    lots = scene.queue_lots(symptom.subject)
+    return draft_waits.answer(scene, wait(lots[0].queue, lots[0].token, [lots[0]]), asked)
+
+
+def budget(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+    option = draft_waits.raised(scene, symptom.subject)
+    if not Solver(scene.engine, ()).try_(option).harmless:
+        return None
+    return Answer(
+        option=option, why=symptom.text, questions=("Has the owner of the money agreed, by name?",),
+        risks=(option.harms,),
+    )  # fmt: skip
+
+
+def on_hold(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+    """Work that somebody held after it had come, and that is named; what its owner holds is its owner's."""
+    named = [id_ for id_ in symptom.ids if id_ in asked.names("workload")]
+    suspended = symptom.kind == "parked_Suspended"
+    by_others = [id_ for id_ in named if suspended or not held_by_owner(scene, id_)]
+    if not by_others:
+        return Answer(
+            option=None, why=f"{symptom.text}, held by whoever submitted it or somebody else",
+            questions=("Who holds it, and what for?",),
+        )  # fmt: skip
+    action, verb = ("resume", "resume") if suspended else ("release", "release")
+    ids = tuple(by_others[:20])
+    option = Option(
+        text=f"{verb} {', '.join(ids[:3])}", steps=((action, {"workloads": ids}),),  # type: ignore[arg-type]
+        harms="Whoever put it aside may have had a reason that the cell does not know.",
+    )  # fmt: skip
+    result = Solver(scene.engine, ids).try_(option)
+    if not result.harmless:
+        return None
+    return Answer(option=option, why=symptom.text, risks=(option.harms,))
+
+
+def held_by_owner(scene: Scene, id_: str) -> bool:
+    """Whether it was on hold when it came."""
+    history = scene.engine.workload(id_).history
+    held = [item.at_ms for item in history if item.what == "held"]
+    return bool(held) and bool(history) and held[-1] == history[0].at_ms
+
+
+def never(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+    first = symptom.ids[0]
+    reasons = scene.engine.workload(first).reasons
+    text = reasons[0].text if reasons else symptom.text
+    return Answer(
+        option=None, why=f"{first} {text}: nothing done to the cell starts it, its owner has to submit it anew",
+        questions=("Does its owner know?",),
+    )  # fmt: skip
+
+
+RULES: Mapping[str, Rule] = {
+    "straggler": draft_nodes.straggler,
+    "flapping": draft_nodes.flapping,
+    "zone_lost": draft_nodes.zone_lost,
+    "spot_storm": draft_nodes.spot_storm,
+    "node_errors": draft_nodes.node_errors,
+    "stuck": draft_nodes.stuck,
+    "tenant": draft_nodes.tenant,
+    "idle_pool": draft_nodes.idle_pool,
+    "cordoned": cordoned,
+    "idle_reservation": idle_reservation,
+    "held_queue": held_queue,
+    "budget": budget,
+    "parked_OnHold": on_hold,
+    "parked_Suspended": on_hold,
+    "parked_DependencyNeverSatisfied": never,
+}

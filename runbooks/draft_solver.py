@@ -1,14 +1,14 @@
 """The smallest action whose simulation meets the target: options tried on forks of the cell, mildest first.
 
 A trial is a fork on which the acts are done through the same door, and which then runs ahead as far as it takes. It is
-compared with a fork on which nothing was done: what starts because of it, and what would be the worse for it.
+compared with a fork on which nothing was done: what starts because of it, and who would be the worse for it.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,12 +18,19 @@ from engine.errors import MusterError
 from engine.model import WorkloadState
 from runbooks import catalog
 from runbooks.acts import Maker
+from runbooks.draft import Tried
 from runbooks.plan import Act, ActionName
 
 if TYPE_CHECKING:
     from engine.control import Engine
 
+MOST_TRIALS = 30
+"""Forks of one draft."""
+MOST_AHEAD = 200_000
+"""Workloads that wait or run above which a trial does not run ahead: it would take too long."""
+GONE = frozenset((WorkloadState.FINISHED, WorkloadState.FAILED, WorkloadState.CANCELLED))
 Given = Mapping[str, Any]
+"""By the names of `runbooks.parameters`, as `Maker.act` takes them."""
 
 
 class Option(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,10 +38,11 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
 
     text: str
     steps: tuple[tuple[ActionName, Given], ...]
-    """By the names of `runbooks.parameters`, as `Maker.act` takes them."""
     runbook: str = ""
-    """Id of one of the library that says the same, with what it needs to be told."""
+    """Id of one of the library that does the same, and what it needs to be told."""
     inputs: Mapping[str, str] = {}
+    harms: str = ""
+    """Who may be hurt, and how: for the risks."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,77 +51,169 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     option: Option
     refused: str = ""
     started: frozenset[str] = frozenset()
-    """Of those watched, what has its nodes at the end."""
+    """Of those watched, what has its nodes, or has ended, and would not without it."""
     stopped: frozenset[str] = frozenset()
-    """What ran before and does not any more, though nobody asked for that."""
-    value: int = 0
-    """Of the target, at the end."""
-    met: bool = False
+    """What ran and does not any more, though nobody asked for that, and would run without it."""
+    delayed: frozenset[str] = frozenset()
+    """What is of no lower priority than those watched, would have started without it, and has not."""
+    put_off: frozenset[str] = frozenset()
+    """What it stops by what it is, and does not run again."""
+    ahead_ms: int = 0
 
     @property
     def harmless(self) -> bool:
-        return not self.refused and not self.stopped
+        return not (self.refused or self.stopped or self.delayed)
+
+    @property
+    def gain(self) -> int:
+        return len(self.started) if self.harmless else 0
+
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+"""[workload row]"""
+
+
+class Ran(NamedTuple):
+    """How a fork is after a time."""
+
+    bound: Mask
+    """Placed or running."""
+    there: Mask
+    """Bound, or over."""
 
 
 class Solver:
-    """Trials on forks of one base, which itself is left as it is."""
+    """Trials on forks of one base, which itself is left as it is. Every one is counted."""
 
-    def __init__(self, base: Engine, read: Callable[[Engine], int], met: Callable[[int], bool], watched: Sequence[str]):
+    def __init__(self, base: Engine, watched: Sequence[str], least_priority: int = 0) -> None:
+        """`watched`: workloads that are to start. Others of a lower priority than `least_priority` may be later."""
+        w = base.state.workloads
         self._base = base
-        self._read = read
-        self._met = met
-        self._watched = tuple(watched)
-        self._ran = running(base)
-        self.results: list[Result] = []
+        self.watched = frozenset(watched)
+        self._watched = np.zeros(len(w.ids), bool)
+        self._watched[[w.row_of[id_] for id_ in watched]] = True
+        values = np.array(w.priority_value, np.int64)
+        self._important: Mask = values[view(w.priority)] >= least_priority if w.ids else np.zeros(0, bool)
+        self._without: dict[int, Ran] = {}
+        self._before = ran(base)
+        self.trials = 0
+        self.tried: list[Tried] = []
 
-    def acts(self, engine: Engine, option: Option) -> tuple[Act, ...]:
-        maker = Maker(engine)
-        return tuple(maker.act(action, given) for action, given in option.steps)
+    def ahead(self, ms: int) -> int:
+        """How far a trial of this cell runs ahead when it should run so far."""
+        w = self._base.state.workloads
+        live = len(w.ids) - sum(w.state_counts[state] for state in GONE)
+        return ms if live <= MOST_AHEAD else 0
+
+    def without(self, ahead_ms: int) -> Ran:
+        """The cell after that time, if nothing is done."""
+        found = self._without.get(ahead_ms)
+        if found is None:
+            with forked(self._base) as fork:
+                if ahead_ms:
+                    fork.advance(fork.now_ms + ahead_ms)
+                found = self._without[ahead_ms] = ran(fork)
+        return found
+
+    def left_alone(self, ahead_ms: int) -> frozenset[str]:
+        """Of those watched, what starts by itself within that time."""
+        return self._ids(self._watched & self.without(self.ahead(ahead_ms)).there)
 
     def try_(self, option: Option, ahead_ms: int = 0) -> Result:
         """Do it on a fork and look."""
-        result = self._tried(option, ahead_ms)
-        self.results.append(result)
-        return result
-
-    def _tried(self, option: Option, ahead_ms: int) -> Result:
+        ahead_ms = self.ahead(ahead_ms)
+        if self.trials >= MOST_TRIALS:
+            return Result(option=option, refused="enough was tried")
+        self.trials += 1
         with forked(self._base) as fork:
             try:
-                acts = self.acts(fork, option)
-                for act in acts:
-                    catalog.check(act)
-                    row = catalog.find(act.action)
-                    if row.command is not None:
-                        fork.command(catalog.command(act))
+                acts = done(fork, option)
                 fork.settle()
                 if ahead_ms:
                     fork.advance(fork.now_ms + ahead_ms)
             except MusterError as error:
-                return Result(option=option, refused=error.problem)
-            asked = {target for act in acts for target in act.targets}
-            ended = {w for w in self._ran if is_over(fork, w)}
-            value = self._read(fork)
-            return Result(
-                option=option,
-                started=frozenset(id_ for id_ in self._watched if is_bound(fork, id_)),
-                stopped=frozenset(self._ran - running(fork) - asked - ended),
-                value=value,
-                met=self._met(value),
-            )
+                return self._noted(Result(option=option, refused=error.problem))
+            after = ran(fork)
+        before, without = self._before, self.without(ahead_ms)
+        asked = self._asked(acts)
+        others = ~asked
+        result = Result(
+            option=option,
+            started=self._ids(self._watched & after.there & ~without.there),
+            stopped=self._ids(before.bound & without.there & ~after.there & others),
+            delayed=self._ids(without.there & ~before.there & ~after.there & others & ~self._watched & self._important),
+            put_off=self._ids(before.bound & asked & ~after.there),
+            ahead_ms=ahead_ms,
+        )
+        return self._noted(result)
 
-    def least(self, low: int, high: int, option_of: Callable[[int], Option], ahead_ms: int = 0) -> Result | None:
-        """The smallest number that meets the target harmlessly, by bisection; None where `high` does not."""
+    def _asked(self, acts: Sequence[Act]) -> Mask:
+        """What the acts themselves stop, or put off: their targets, and what is on nodes that are drained."""
+        row_of = self._base.state.workloads.row_of
+        found = np.zeros(len(self._watched), bool)
+        for act in acts:
+            names = set(act.targets)
+            if act.action == "drain":
+                names = {name for id_ in act.targets for name, _ in self._base.node(id_).workloads}
+            found[[row_of[name] for name in names if name in row_of]] = True
+        return found
+
+    def _ids(self, mask: Mask) -> frozenset[str]:
+        ids = self._base.state.workloads.ids
+        return frozenset(ids[row] for row in np.flatnonzero(mask).tolist())
+
+    def _noted(self, result: Result) -> Result:
+        if result.refused:
+            why = result.refused
+        elif result.stopped:
+            why = f"it would stop {named(result.stopped)}"
+        elif result.delayed:
+            why = f"{named(result.delayed)} would be later"
+        else:
+            why = (
+                f"{len(result.started):,} of {len(self.watched):,} start" if self.watched else "nothing is worse for it"
+            )
+        met = result.harmless and result.started == self.watched
+        self.tried.append(Tried(text=result.option.text, met=met, why=why))
+        return result
+
+    def least(self, low: int, high: int, option_of: Callable[[int], Option], ahead_ms: int = 0) -> Result:
+        """The smallest number from `low` to `high` that starts as much as `high` does; `high` itself where that harms
+        nobody and helps nobody, or is refused."""
         best = self.try_(option_of(high), ahead_ms)
-        if not best.met or not best.harmless:
-            return None
-        while low < high:
+        while not best.harmless and high > low and self.trials < MOST_TRIALS:
+            high = (low + high) // 2
+            best = self.try_(option_of(high), ahead_ms)
+        if not best.gain:
+            return best
+        wanted = best.gain
+        while low < high and self.trials < MOST_TRIALS:
             middle = (low + high) // 2
             result = self.try_(option_of(middle), ahead_ms)
-            if result.met and result.harmless:
+            if result.gain >= wanted:
                 best, high = result, middle
             else:
                 low = middle + 1
         return best
+
+
+def made(engine: Engine, option: Option) -> tuple[Act, ...]:
+    """Its acts for the cell as it is. Raises MusterError."""
+    maker = Maker(engine)
+    return tuple(maker.act(action, given) for action, given in option.steps)
+
+
+def done(fork: Engine, option: Option) -> tuple[Act, ...]:
+    """Its acts, carried out on the fork one after the other. Raises MusterError."""
+    maker = Maker(fork)
+    acts = []
+    for action, given in option.steps:
+        act = maker.act(action, given)
+        catalog.check(act)
+        if catalog.find(act.action).command is not None:
+            fork.command(catalog.command(act))
+        acts.append(act)
+    return tuple(acts)
 
 
 @contextlib.contextmanager
@@ -125,21 +225,15 @@ def forked(engine: Engine) -> Iterator[Engine]:
         fork.forget()
 
 
-def running(engine: Engine) -> frozenset[str]:
-    """Ids of what is placed or runs."""
-    w = engine.state.workloads
-    if not w.ids:
-        return frozenset()
-    states = view(w.state)
-    bound = np.flatnonzero((states == WorkloadState.PLACED) | (states == WorkloadState.RUNNING))
-    return frozenset(w.ids[row] for row in bound.tolist())
+def ran(engine: Engine) -> Ran:
+    states = view(engine.state.workloads.state)
+    bound = (states == WorkloadState.PLACED) | (states == WorkloadState.RUNNING)
+    over = (states >= WorkloadState.FINISHED) & (states <= WorkloadState.CANCELLED)
+    return Ran(bound, bound | over)
 
 
-def is_bound(engine: Engine, id_: str) -> bool:
-    w = engine.state.workloads
-    return engine.state.is_bound(w.row_of[id_])
-
-
-def is_over(engine: Engine, id_: str) -> bool:
-    w = engine.state.workloads
-    return WorkloadState(w.state[w.row_of[id_]]).terminal
+def named(ids: Collection[str]) -> str:
+    """As in "wl-1, wl-2 and 3 more"."""
+    first = sorted(ids)[:3]
+    more = len(ids) - len(first)
+    return ", ".join(first) + (f" and {more:,} more" if more else "")

@@ -100,23 +100,30 @@ class Gate:
     # -- asking -------------------------------------------------------------------------------------------------------
 
     def preview(self, actor: Actor, request: Request, *, runbook: RunbookRef | None = None) -> Proposal:
-        """What proposing it would show. Nothing is kept. Errors as `propose`."""
+        """What proposing it would show; in its note the rules of the policy that would deny it. Nothing is kept. Errors
+        as `propose`."""
         now_ms = self._now()
         composed = compose(self._engine, request)
         return self._engine.recorded(
             lambda connection: self._draft(connection, actor, request, runbook, composed, now_ms, keep=False)
         )
 
-    def propose(self, actor: Actor, request: Request, *, runbook: RunbookRef | None = None) -> Proposal:
-        """Resolve, simulate on a fork, and put to the vote. Changes nothing in the cell.
+    def propose(
+        self, actor: Actor, request: Request, *, runbook: RunbookRef | None = None, asker: Actor | None = None
+    ) -> Proposal:
+        """Resolve, simulate on a fork, and put to the vote. Changes nothing in the cell. `asker`: for whom a machine
+        proposes it; they must be allowed to propose it themselves.
 
         Raises SpecError for an unknown action or malformed targets, NotFoundError naming every unknown target, and
         RefusedError naming every target the action does not apply to, who may not propose it, and the rules of the
         policy that it breaks.
         """
         now_ms = self._now()
-        self.refuse_unless(actor, "propose")
+        for who in (actor, asker) if asker is not None else (actor,):
+            self.refuse_unless(who, "propose")
         composed = compose(self._engine, request)
+        if asker is not None:
+            self._refuse_beyond(asker, composed)
         shown = self._engine.record(
             lambda connection: self._draft(connection, actor, request, runbook, composed, now_ms, keep=True)
         )
@@ -212,11 +219,7 @@ class Gate:
             expires_ms=plan.expires_ms, origin=plan.origin,
             cursor=0, verify_by_ms=0, executed_ms=0, breakglass=False, note="", stale=b"[]",
         )  # fmt: skip
-        rules = self._standing.broken_rules(connection, row, plan, now_ms, of_author=True)
-        why_not = policy.may(in_force, actor, "propose", plan.tier, composed.scope, owner=self.policies.owner)
-        if why_not:
-            rules = (why_not, *rules)
-        rules = (*rules, *unknown_channels(in_force, plan))
+        rules = self._broken(connection, actor, row, plan, now_ms)
         if rules:
             note = "; ".join(rules)
             row = books.move(
@@ -225,6 +228,13 @@ class Gate:
         else:
             row = books.move(connection, self.audit, row, "submitted", actor, now_ms)
         return self._standing.proposal(connection, row)
+
+    def _broken(self, connection: Connection, actor: Actor, row: Row, plan: Plan, now_ms: int) -> tuple[str, ...]:
+        """The rules of the policy that proposing it breaks."""
+        in_force = self.policies.current(connection)
+        rules = self._standing.broken_rules(connection, row, plan, now_ms, of_author=True)
+        why_not = policy.may(in_force, actor, "propose", plan.tier, scope_of(plan.steps), owner=self.policies.owner)
+        return (*((why_not,) if why_not else ()), *rules, *unknown_channels(in_force, plan))
 
     def _shown_only(
         self,
@@ -243,7 +253,8 @@ class Gate:
             breakglass=False, note="", stale=b"[]",
         )  # fmt: skip
         plan = plan_of(row, actor, request, runbook, composed, in_force, None, now_ms)
-        row = msgspec.structs.replace(row, digest=plan.digest())
+        note = "; ".join(self._broken(connection, actor, row, plan, now_ms))
+        row = msgspec.structs.replace(row, digest=plan.digest(), note=note)
         return self._standing.shown(connection, row, plan, composed.words, request.reason)
 
     def _make_room(self, connection: Connection, actor: Actor, request: Request, now_ms: int, newest: int) -> None:
@@ -527,6 +538,15 @@ class Gate:
             data = {"deed": deed, "why": why_not}
             self._engine.record(lambda connection: self.audit.append(connection, "command.refused", actor, data=data))
             raise RefusedError(f"you may not {deed}: {why_not}", "Ask somebody who may")
+
+    def _refuse_beyond(self, asker: Actor, composed: Composed) -> None:
+        """Raises RefusedError, on record, for somebody who may not propose this."""
+        in_force = self._engine.recorded(self.policies.current)
+        why_not = policy.may(in_force, asker, "propose", composed.tier, composed.scope, owner=self.policies.owner)
+        if why_not:
+            data = {"deed": "propose", "why": why_not}
+            self._engine.record(lambda connection: self.audit.append(connection, "command.refused", asker, data=data))
+            raise RefusedError(f"you may not propose this: {why_not}", "Ask somebody who may")
 
     def _refuse_for(self, actor: Actor, deed: policy.Deed, proposal_id: str) -> None:
         """Raises RefusedError, on record, for somebody who may not do this to this proposal."""

@@ -10,15 +10,29 @@ All of it is called on the engine's thread. Amounts are micro-USD, times wall cl
 from __future__ import annotations
 
 import msgspec
-from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, String, Table, delete, func, insert, select
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    case,
+    delete,
+    func,
+    insert,
+    select,
+)
 from sqlalchemy import update as updated
 
 from engine.journal import create_tables
-from engine.model import DAY_MS, HOUR_MS
+from engine.model import HOUR_MS
 from runbooks.draft import DraftRejected
 
 LEAST_TOKENS = 256
 """Of an answer: what has room for fewer is not asked."""
+DAY_MS = 24 * HOUR_MS
 KEPT_MS = 32 * DAY_MS
 OPEN = -1
 """In place of what was spent, while nobody knows."""
@@ -37,7 +51,7 @@ SPEND = Table(
     Column("model", String, nullable=False),
     Column("prompt_sha256", String, nullable=False),
 )
-_CHARGED = func.sum(func.max(SPEND.c.spent, 0) + SPEND.c.reserved * (SPEND.c.spent == OPEN))
+_CHARGED = func.sum(case((SPEND.c.spent == OPEN, SPEND.c.reserved), else_=SPEND.c.spent))
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,7 +28,7 @@ from runbooks.redaction import REDACTION_VERSION, mask_unknown
 from runbooks.vocabulary import METRICS, is_word, moment, said
 
 PROMPT_VERSION = 1
-MOST_EXCERPTS_CHARACTERS = 12_000
+MOST_EXCERPTS_CHARACTERS = 8_000
 """Of all excerpts together."""
 MOST_RUNBOOK_CHARACTERS = 16_000
 MOST_WORDS_CHARACTERS = 6_000
@@ -94,11 +94,14 @@ def prompt_of(
     names.add(named for fact in brief.facts for named in _named(fact))
     if brief.finding is not None:
         names.add(("finding", id_) for id_ in (brief.finding.id,))
+    known = frozenset(id_ for _, id_, _ in names.known())
     blocks = list(_blocks(brief, external, withheld))
     texts, marks, cut = [], [], False
     for title, text, most, evidence in blocks:
-        made = prepared(text, most=most, personal=external)
-        shown = names.hide(mask_unknown(made.text) if external else made.text)
+        made = prepared(text, most=most, personal=egress != "local", known=known)
+        shown = names.hide(made.text)
+        if external:
+            shown = mask_unknown(shown, frozenset(name for _, _, name in names.known()))
         texts.append((title, shown))
         cut = cut or made.cut
         if evidence:

@@ -69,7 +69,15 @@ _UNITS: dict[str, tuple[Kind, Fraction]] = {
     "pb": ("mib", Fraction(10**15, 2**20)),
     "x": ("times", Fraction(1)), "times": ("times", Fraction(1)), "fold": ("times", Fraction(1)),
 }  # fmt: skip
-_PER_HOUR = {"h": 1, "hr": 1, "hour": 1, "d": 24, "day": 24, "min": Fraction(1, 60), "minute": Fraction(1, 60)}
+_PER_HOUR: dict[str, int | Fraction] = {
+    "h": 1,
+    "hr": 1,
+    "hour": 1,
+    "d": 24,
+    "day": 24,
+    "min": Fraction(1, 60),
+    "minute": Fraction(1, 60),
+}
 NOUNS: dict[str, str] = {
     **dict.fromkeys(("node", "nodes", "host", "hosts", "machine", "machines", "server", "servers"), "node"),
     **dict.fromkeys(

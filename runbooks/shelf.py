@@ -127,6 +127,10 @@ class Shelf:
 
         return self._call(lambda engine: engine.recorded(look))
 
+    def text(self, id_: str) -> str:
+        """What the file says. Raises NotFoundError with what may have been meant."""
+        return self._find(id_).file.data.decode("utf-8", "replace")
+
     def run(self, actor: Actor, ask: RunbookAsk) -> RunbookRun:
         """Compile it for the cell as it is, and show what it would do; unless it is a dry run, propose that.
 

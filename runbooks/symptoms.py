@@ -304,7 +304,7 @@ class Scene:
             limit = max(line.spec.limit_microusd, 1)
             spent, ahead = line.spent_microusd * 1000 // limit, line.forecast_microusd * 1000 // limit
             if spent >= 800 and (ahead > 1000 or spent >= 1000):
-                text = f"budget {name} is spent to {spent / 10:g} %, and will be to {ahead / 10:g} % by the end of its window"
+                text = f"budget {name} is spent to {spent / 10:g} %, and at this rate to {ahead / 10:g} % in the end"
                 found.append(
                     Symptom(kind="budget", of="budget", subject=name, weight=spent, text=text, hurts=line.waiting > 0)
                 )

@@ -43,6 +43,7 @@ class Shown(NamedTuple):
 class DraftPane(DetailPane[Shown]):
     NAME = "draft"
     TARGETS = "draft"
+    TWO_FROM = SIDE_BY_SIDE
 
     def __init__(self, connect: Connect, draft_id: str) -> None:
         super().__init__(connect)
@@ -162,10 +163,6 @@ class DraftPane(DetailPane[Shown]):
     def columns(self, detail: Shown, width: int) -> tuple[list[Section], list[Section]]:
         return draft_columns(*detail, width, two=bool(self._right.display))
 
-    def on_resize(self) -> None:
-        self._right.display = self.size.width >= SIDE_BY_SIDE
-        self._draw()
-
     def _draw(self) -> None:
         super()._draw()
         if self._timer is not None and self.detail is not None:
@@ -184,6 +181,7 @@ class DraftsPane(DetailPane[tuple[tuple[DraftRun, ...], int]]):
     """Those that the engine keeps, newest first; Enter shows one."""
 
     NAME = "drafts"
+    TWO_FROM = 10_000  # never: one list
 
     @property
     def note(self) -> str:
@@ -202,10 +200,6 @@ class DraftsPane(DetailPane[tuple[tuple[DraftRun, ...], int]]):
         if not lines:
             lines = [text_line("none yet: d where something is selected, or :draft QUESTION", "dim")]
         return [Section("Drafts", tuple(lines), "✓ by rule, and by the model")], []
-
-    def on_resize(self) -> None:
-        self._right.display = False
-        self._draw()
 
 
 def is_draft_id(text: str) -> bool:

@@ -216,6 +216,8 @@ class DetailPane(Pane, Generic[D]):
     DetailPane #right { margin-left: 2; }
     """
     ALWAYS_TWO: ClassVar[bool] = False
+    TWO_FROM: ClassVar[int] = WIDE
+    """Width from which on there are two columns."""
 
     def __init__(self, connect: Connect) -> None:
         super().__init__(connect)
@@ -269,7 +271,7 @@ class DetailPane(Pane, Generic[D]):
         self.post_message(self.Failed(error))
 
     def on_resize(self) -> None:
-        self._right.display = self.ALWAYS_TWO or self.size.width >= WIDE
+        self._right.display = self.ALWAYS_TWO or self.size.width >= self.TWO_FROM
         self._draw()
 
     def _draw(self) -> None:

@@ -16,7 +16,7 @@ import runbooks.lint_values
 import runbooks.values
 from console.cli import run
 from console.remote_client import RemoteClient
-from console.runbook import harmless, list_lines, view_lines
+from console.runbook import list_lines, view_lines
 from console.settings import load
 from console.start import folders_of
 from engine.commands import Submit
@@ -222,7 +222,7 @@ def test_prose_is_framed_and_its_links_are_dead() -> None:
     assert "\u202e" not in told
     assert "  | Approved 2/2" in told
     assert "x: see http" in list_lines((line,))[-1]
-    assert harmless("https://a") == "https[:]//a"
+    assert printable("https://a") == "https[:]//a"
 
 
 def test_the_manual_names_all_that_may_be_written() -> None:

@@ -1,0 +1,238 @@
+"""What is done about a finding of the recommender: the rule of its kind, where the live cell still bears it out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, get_args
+
+from engine.model import NodeState
+from runbooks import draft_nodes, draft_waits
+from runbooks.draft import Finding
+from runbooks.draft_question import Asked
+from runbooks.draft_solver import Option, Solver
+from runbooks.draft_waits import Answer
+from runbooks.parameters import PARAMETERS
+from runbooks.plan import ActionName
+from runbooks.symptoms import Scene, Symptom, wait
+
+OfFinding = Callable[[Scene, Asked], Answer | None]
+WAIT_MS = 5 * 60_000
+
+
+def finding_of(asked: Asked) -> Finding:
+    assert asked.finding is not None, "a rule of findings is asked for a finding"
+    return asked.finding
+
+
+def waits_of_queue(scene: Scene, asked: Asked) -> Answer | None:
+    """Of the queue that it is about."""
+    queues = [name for name in asked.names("queue") if name in finding_of(asked).about] or asked.names("queue")
+    for name in queues:
+        lots = [lot for lot in scene.queue_lots(name) if lot.wait_ms > WAIT_MS]
+        for token in dict.fromkeys(lot.token for lot in lots):
+            chosen = [lot for lot in lots if lot.token == token]
+            found = draft_waits.answer(scene, wait(chosen[0].queue, token, chosen), asked)
+            if found is not None:
+                return found
+    if queues:
+        return Answer(option=None, why=f"nothing of queue {queues[0]} has waited long any more")
+    return None
+
+
+def fragmented(scene: Scene, asked: Asked) -> Answer | None:
+    wanted = set(finding_of(asked).targets)
+    lots = [lot for lot in scene.lots if wanted.intersection(lot.members)]
+    if not lots:
+        return Answer(option=None, why="what it is about does not wait any more")
+    return draft_waits.answer(scene, wait(lots[0].queue, lots[0].token, [lots[0]]), asked)
+
+
+def cordons(scene: Scene, asked: Asked) -> Answer | None:
+    """As few as start what waits; where nothing does, those that are healthy, for people to look at."""
+    healthy = set(scene.healthy_cordoned)
+    ids = tuple(
+        id_ for id_ in finding_of(asked).targets if id_ in healthy and scene.is_idle(scene.state.capacity.row(id_))
+    )
+    if not ids:
+        return Answer(option=None, why="none of them is cordoned, empty and without a fault that shows")
+    late = [lot for lot in scene.lots if lot.wait_ms > WAIT_MS]
+    for token in dict.fromkeys(lot.token for lot in late):
+        chosen = [lot for lot in late if lot.token == token]
+        case = draft_waits.Case(scene, wait(chosen[0].queue, token, chosen), asked)
+        for family in draft_waits.uncordoned(case):
+            result = case.solver.least(family.low, family.high, family.option)
+            if result.gain:
+                return draft_waits.found(case, result)
+    return draft_nodes.hand_back(scene, finding_of(asked).text, ids[:12])
+
+
+def straggling(scene: Scene, asked: Asked) -> Answer | None:
+    nodes = set(finding_of(asked).targets)
+    for symptom in scene.nodes():
+        if symptom.kind == "straggler" and symptom.subject in nodes:
+            return draft_nodes.straggler(scene, symptom, asked)
+    return _nodes_drained("drain-failing-node")(scene, asked)
+
+
+def _nodes_drained(runbook: str) -> OfFinding:
+    def rule(scene: Scene, asked: Asked) -> Answer | None:
+        finding = finding_of(asked)
+        for id_ in (*finding.targets, finding.about):
+            found = draft_nodes.drained(scene, id_, finding.text, runbook)
+            if found is not None:
+                return found
+        return Answer(option=None, why="the node is not in the cell any more")
+
+    return rule
+
+
+def flapping(scene: Scene, asked: Asked) -> Answer | None:
+    """Those of them that are ready, one at a time; what is cordoned is out of use already."""
+    c = scene.state.capacity
+    ready = [id_ for id_ in finding_of(asked).targets if id_ in c.row_of and c.state[c.row_of[id_]] == NodeState.READY]
+    if ready:
+        return draft_nodes.drained(scene, ready[0], finding_of(asked).text, "node-flapping")
+    return Answer(
+        option=None, why=f"{finding_of(asked).text}; they take no work already, and somebody has to look at them",
+        questions=("Is it power, network or the agent?",),
+    )  # fmt: skip
+
+
+def idle_pool(scene: Scene, asked: Asked) -> Answer | None:
+    finding = finding_of(asked)
+    pool, given = finding.targets[0] if finding.targets else "", _words(finding.parameters)
+    size = scene.sizes.get(pool)
+    if size is None or size.scaling is None or not given.get("least", "").isdigit():
+        return Answer(option=None, why=f"{finding.text}; it does not shrink by itself, so people have to decide")
+    to = max(int(given["least"]), size.asked)
+    if to >= size.scaling.least:
+        return Answer(option=None, why=f"pool {pool} needs {size.asked:,} nodes now, and keeps {size.scaling.least:,}")
+    return draft_nodes.least(scene, pool, to, finding.text)
+
+
+def ahead(scene: Scene, asked: Asked) -> Answer | None:
+    """As many nodes, from when to when, as was foretold."""
+    finding = finding_of(asked)
+    pool = finding.targets[0] if finding.targets else ""
+    size = scene.sizes.get(pool)
+    times = [word.partition("=") for word in finding.parameters if "=" in word]
+    if size is None or size.scaling is None or not times:
+        return Answer(option=None, why=f"{finding.text}; the pool does not grow by itself")
+    at_ms, nodes = _moment(times[0][0]), int(times[0][2]) if times[0][2].isdigit() else 0
+    end_ms = _moment(times[1][0]) if len(times) > 1 else at_ms + 3 * 3_600_000
+    nodes = min(nodes, size.scaling.most)
+    if end_ms <= scene.now_ms or nodes <= size.ready + size.booting + size.ordered:
+        return Answer(option=None, why=f"pool {pool} has as many nodes as were foretold, or the time is over")
+    starts_ms = max(0, at_ms - scene.now_ms - size.scaling.boot_ms[1])
+    lasts_ms = max(end_ms - scene.now_ms - starts_ms, 10 * 60_000)
+    option = Option(
+        text=f"have {nodes:,} nodes in pool {pool} ahead of the peak",
+        steps=(("set_targets", {"pool": pool, "nodes": nodes, "starts_in": starts_ms, "lasts": lasts_ms}),),
+        runbook="pre-scale" if nodes <= 1000 and max(starts_ms, lasts_ms) <= 86_400_000 else "",
+        inputs={
+            "pool": pool, "nodes": str(nodes), "starts_in": f"{starts_ms // 1000}s", "lasts": f"{lasts_ms // 1000}s",
+        },
+        harms="If the peak does not come they stand idle, and are paid for.",
+    )  # fmt: skip
+    if not Solver(scene.engine, ()).try_(option).harmless:
+        return None
+    return Answer(option=option, why=finding.text, risks=(option.harms,))
+
+
+def runaway(scene: Scene, asked: Asked) -> Answer | None:
+    finding = finding_of(asked)
+    name = finding.targets[0] if finding.targets else finding.about
+    symptom = Symptom(kind="tenant", of="tenant", subject=name, text=finding.text, hurts=True)
+    return draft_nodes.tenant(scene, symptom, asked)
+
+
+def reservation(scene: Scene, asked: Asked) -> Answer | None:
+    from runbooks.draft_rules import idle_reservation
+
+    wanted = finding_of(asked).targets
+    for symptom in scene.idle_reservations():
+        if symptom.subject in wanted:
+            return idle_reservation(scene, symptom, asked)
+    return Answer(option=None, why="it is in use, or over, by now")
+
+
+def only_told(scene: Scene, asked: Asked) -> Answer | None:
+    """Nothing done to the cell helps: people have to look."""
+    return Answer(option=None, why=f"{finding_of(asked).text}; nothing done to the cell helps, people have to look")
+
+
+def spot(scene: Scene, asked: Asked) -> Answer | None:
+    for symptom in scene.nodes():
+        if symptom.kind == "spot_storm" and symptom.subject in finding_of(asked).targets:
+            return draft_nodes.spot_storm(scene, symptom, asked)
+    return Answer(option=None, why=f"{finding_of(asked).text}; none is being taken back now")
+
+
+def by_action(scene: Scene, asked: Asked) -> Answer | None:
+    """A kind that has no rule: what its finder would do, where its targets are there and nobody is the worse for it."""
+    finding = finding_of(asked)
+    if finding.action in ("", "notify") or finding.action not in get_args(ActionName):
+        return None if asked.text.strip() else only_told(scene, asked)
+    steps = given_steps(finding)
+    if steps is None:
+        return only_told(scene, asked)
+    option = Option(text=finding.text, steps=(steps,))
+    result = Solver(scene.engine, ()).try_(option, draft_nodes.AGAIN_MS)
+    if not result.harmless or result.put_off:
+        return Answer(option=None, why=f"{finding.text}; {result.refused or 'others would be the worse for it'}")
+    return Answer(option=option, why=finding.text)
+
+
+def given_steps(finding: Finding) -> tuple[ActionName, dict[str, Any]] | None:
+    """Its action by the names of `runbooks.parameters`; None where its words are not understood."""
+    action = next(name for name in get_args(ActionName) if name == finding.action)
+    name, parameter = next(
+        ((name, parameter) for name, parameter in PARAMETERS[action].items() if parameter.target), ("", None)
+    )
+    words = _words(finding.parameters)
+    if parameter is None or not finding.targets or words:
+        return None
+    return action, {name: finding.targets if parameter.many else finding.targets[0]}
+
+
+def _words(parameters: tuple[str, ...]) -> dict[str, str]:
+    """Options of the shell: `--least 3` -> {"least": "3"}."""
+    found = {}
+    for flag, value in zip(parameters, parameters[1:], strict=False):
+        if flag.startswith("--"):
+            found[flag[2:]] = value
+    return found
+
+
+def _moment(text: str) -> int:
+    """Of a time such as 2026-03-01T08:00; 0 for another text."""
+    if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d)?", text):
+        return 0
+    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1000)
+
+
+FINDINGS: Mapping[str, OfFinding] = {
+    "quota_beside_idle": waits_of_queue,
+    "unusual_wait_p95_s": waits_of_queue,
+    "fragmented_gangs": fragmented,
+    "forgotten_cordons": cordons,
+    "straggler": straggling,
+    "flapping": flapping,
+    "throttled_node": _nodes_drained("drain-failing-node"),
+    "unusual_ecc_errors": _nodes_drained("gpu-ecc-rising"),
+    "unusual_xid_errors": _nodes_drained("drain-failing-node"),
+    "idle_pool": idle_pool,
+    "pool_ahead": ahead,
+    "runaway_tenant": runaway,
+    "stale_reservation": reservation,
+    "interruptions": spot,
+    "mass_suspicion": only_told,
+    "needs_hands": only_told,
+    "clock_skew": only_told,
+    "strangers": only_told,
+    "overrun": only_told,
+    "interference": only_told,
+    "failing_queue": only_told,
+}

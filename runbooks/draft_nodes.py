@@ -1,0 +1,359 @@
+"""What is done about nodes that fail or slow work down, gangs that hang, spot machines taken back, and tenants that
+flood the cell: the least that helps, and less where what is stopped would not start again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from engine.columns import view
+from engine.model import NodeState, WorkloadState
+from engine.money import usd
+from runbooks.draft_question import Asked
+from runbooks.draft_solver import Option, Solver, named
+from runbooks.draft_waits import Answer
+from runbooks.symptoms import Scene, Symptom, counted, minutes
+
+AGAIN_MS = 2 * 60_000
+"""Within which what is stopped should run again elsewhere."""
+MOST_LEFT = 200
+MOST_SUSPENDED, MOST_HELD = 8, 12
+LONG_MS = 10 * 60_000
+"""A run that is shorter may still be loading its data."""
+WHOLE_PERMILLE = 600
+"""Of the cell's ready nodes, above which not even a failing zone is taken out of use."""
+FLOOD = 20
+"""Live workloads of a tenant below which it floods nothing."""
+
+
+def told(scene: Scene, asked: Asked) -> list[Symptom]:
+    """What operators say of named objects and the cell cannot see by itself: errors of a node, a gang that hangs, a
+    tenant that floods, a pool that idles."""
+    found = []
+    c, w = scene.state.capacity, scene.state.workloads
+    for id_ in asked.names("node"):
+        row = c.row_of.get(id_)
+        if row is not None and c.state[row] == NodeState.READY:
+            text = f"node {id_} is ready, with {counted(scene.state.allocations.workloads_on(row), 'workload')}"
+            found.append(Symptom(kind="node_errors", of="node", subject=id_, text=text))
+    for id_ in asked.names("workload"):
+        row = w.row_of.get(id_)
+        if row is not None and w.state[row] == WorkloadState.RUNNING:
+            run = minutes(scene.now_ms - w.started[row])
+            found.append(Symptom(kind="stuck", of="workload", subject=id_, text=f"{id_} has run for {run}"))
+    found += floods(scene)
+    found += idle_sizes(scene)
+    return found
+
+
+# -- one node ---------------------------------------------------------------------------------------------------------
+
+
+def hand_back(scene: Scene, why: str, ids: tuple[str, ...]) -> Answer | None:
+    option = Option(
+        text=f"return {counted(len(ids), 'node')}", steps=(("uncordon", {"nodes": ids}),),
+        runbook="hand-back-nodes" if len(ids) <= 12 else "", inputs={"nodes": ",".join(ids)},
+        harms="Why they were cordoned is not known to the cell: the fault may not have shown here.",
+    )  # fmt: skip
+    if not Solver(scene.engine, ()).try_(option).harmless:
+        return None
+    return Answer(
+        option=option, why=why, risks=(option.harms,), questions=("Were they tested since they were cordoned?",)
+    )
+
+
+def straggler(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+    """Keep work off the node, and start the gang anew elsewhere, where there is room for it."""
+    node, gang = symptom.subject, symptom.ids[0]
+    if scene.state.capacity.state[scene.state.capacity.row(node)] != NodeState.READY:
+        return Answer(option=None, why=f"{symptom.text}; the node takes no new work already")
+    both = Option(
+        text=f"cordon node {node} and start {gang} anew elsewhere",
+        steps=(("cordon", {"nodes": (node,)}), ("requeue", {"workloads": (gang,)})),
+        runbook="straggler", inputs={"node": node, "gang": gang},
+        harms=f"{gang} loses its work since the last checkpoint.",
+    )  # fmt: skip
+    solver = Solver(scene.engine, ())
+    result = solver.try_(both, AGAIN_MS)
+    if result.harmless and not result.put_off:
+        return Answer(option=both, why=symptom.text, tried=(), risks=(both.harms,),
+                      questions=("Is its part of the work larger than the others'?",))  # fmt: skip
+    return _cordon(scene, node, symptom.text, f"{gang} would not start again without it")
+
+
+def _cordon(scene: Scene, node: str, why: str, because: str) -> Answer | None:
+    """Only keep new work off; never the last of its pool."""
+    pool = scene.pools[scene.engine.node(node).pool]
+    if pool.ready < 2:
+        return Answer(option=None, why=f"{why}; it is the last node of pool {pool.name} that takes work",
+                      questions=("Can its work wait, or is there other hardware?",))  # fmt: skip
+    option = Option(
+        text=f"cordon node {node}", steps=(("cordon", {"nodes": (node,)}),),
+        harms="What runs there goes on, and is at risk.",
+    )  # fmt: skip
+    if not Solver(scene.engine, ()).try_(option).harmless:
+        return None
+    return Answer(option=option, why=f"{why}; {because}" if because else why, risks=(option.harms,))
+
+
+def drained(scene: Scene, node: str, why: str, runbook: str, questions: tuple[str, ...] = ()) -> Answer | None:
+    """Cordon and drain; only the cordon where what is stopped would not run again elsewhere."""
+    row = scene.state.capacity.row_of.get(node)
+    if row is None:
+        return None
+    state = NodeState(scene.state.capacity.state[row])
+    if state != NodeState.READY:
+        return Answer(option=None, why=f"{why}; the node is {state.label} and takes no new work already")
+    if scene.pools[scene.engine.node(node).pool].ready < 2:
+        return _cordon(scene, node, why, "")
+    if scene.is_idle(row):
+        return _cordon(scene, node, why, "nothing runs there")
+    option = Option(
+        text=f"drain node {node}", steps=(("drain", {"nodes": (node,)}),), runbook=runbook, inputs={"node": node},
+        harms="What runs there goes elsewhere from its last checkpoint.",
+    )  # fmt: skip
+    solver = Solver(scene.engine, ())
+    result = solver.try_(option, AGAIN_MS)
+    if not result.harmless or result.put_off:
+        because = f"drained, {named(result.put_off)} would not run elsewhere" if result.put_off else ""
+        return _cordon(scene, node, why, because)
+    return Answer(option=option, why=why, risks=(option.harms,), questions=questions)
+
+
+def flapping(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+    return drained(scene, symptom.subject, symptom.text, "node-flapping", ("Is it power, network or the agent?",))
+
+
+def node_errors(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+    """What people say of a node that the cell itself holds for sound: no new work on it is the least, and enough until
+    somebody has looked."""
+    text = f"{symptom.text}; what is said of it is not measured here"
+    found = _cordon(scene, symptom.subject, text, "no new work there until somebody has looked")
+    if found is None or found.option is None:
+        return found
+    question = "Do its counters really rise, and only there?"
+    return Answer(option=found.option, why=found.why, risks=found.risks, questions=(question,))
+
+
+# -- gangs ------------------------------------------------------------------------------------------------------------
+
+
+def stuck(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+    """Start a gang anew that is said to hang, where it has run for long enough to tell."""
+    w, row = scene.state.workloads, scene.state.workloads.row(symptom.subject)
+    run_ms = scene.now_ms - w.started[row]
+    if run_ms < LONG_MS:
+        return Answer(option=None, why=f"{symptom.text}; it may still be loading its data",
+                      questions=("Does its owner know how long it takes to begin?",))  # fmt: skip
+    option = Option(
+        text=f"start {symptom.subject} anew from its last checkpoint",
+        steps=(("requeue", {"workloads": (symptom.subject,)}),),
+        runbook="stuck-gang", inputs={"gang": symptom.subject, "silent_for": f"{max(run_ms // 1000 - 60, 600)}s"},
+        harms=f"{symptom.subject} loses its work since the last checkpoint.",
+    )  # fmt: skip
+    result = Solver(scene.engine, ()).try_(option, AGAIN_MS)
+    if not result.harmless or result.put_off:
+        return Answer(option=None, why=f"{symptom.text}; stopped, it would not start again at once")
+    return Answer(option=option, why=symptom.text, risks=(option.harms,),
+                  questions=("Has a stack dump of one rank been taken?",))  # fmt: skip
+
+
+# -- zones and spot ---------------------------------------------------------------------------------------------------
+
+
+def zone_lost(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+    """Nothing new on what is left of the zone; and where more important work waits, less important is held."""
+    left = symptom.ids[:MOST_LEFT]
+    ready = len(scene.nodes_in(NodeState.READY))
+    batch = _batch_queue(scene)
+    steps = []
+    if left and len(left) * 1000 <= WHOLE_PERMILLE * ready:
+        steps.append(("cordon", {"nodes": left}))
+    if batch:
+        steps.insert(0, ("hold_queue", {"queues": (batch,)}))
+    if not steps:
+        return Answer(option=None, why=f"{symptom.text}; nothing of it takes work, and what ran there starts elsewhere",
+                      questions=("What does the provider or the data centre say?",))  # fmt: skip
+    option = Option(
+        text=f"keep new work off what is left of zone {symptom.subject}" + (f", and hold queue {batch}" if batch else ""),
+        steps=tuple(steps),  # type: ignore[arg-type]
+        runbook="zone-loss" if batch and len(steps) == 2 else "",
+        inputs={"zone": symptom.subject, "batch": batch, "left": ",".join(left)},
+        harms="Nodes that come back are not ready by themselves if they were cordoned here.",
+    )  # fmt: skip
+    result = Solver(scene.engine, (), 2**31).try_(option)
+    if result.refused:
+        return None
+    return Answer(option=option, why=symptom.text, risks=(option.harms,),
+                  questions=("What does the provider or the data centre say?",))  # fmt: skip
+
+
+def _batch_queue(scene: Scene) -> str:
+    """The queue with the least important waiting work, where more important work of another queue waits."""
+    by_queue: dict[str, int] = {}
+    for lot in scene.lots:
+        by_queue[lot.queue] = max(by_queue.get(lot.queue, lot.priority), lot.priority)
+    if len(by_queue) < 2:
+        return ""
+    ordered = sorted(by_queue.items(), key=lambda item: (item[1], item[0]))
+    return ordered[0][0] if ordered[0][1] < ordered[-1][1] else ""
+
+
+def spot_storm(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+    """No more of what is being taken back; and on-demand machines for what would lose its place."""
+    spec = next(pool for pool in scene.state.capacity.pools if pool.name == symptom.subject)
+    c, state = scene.state.capacity, scene.state
+    size = scene.sizes[spec.name]
+    rows = [c.row_of[id_] for id_ in symptom.ids]
+    displaced = sorted({state.allocations.workload[a] for row in rows for a in state.allocations.on_node(row)})
+    shapes = [shape for row in displaced for shape in state.workloads.class_at(row).shapes]
+    steps: list[tuple[str, dict[str, object]]] = []
+    inputs: dict[str, str] = {}
+    stays = max(0, size.ready + size.booting + size.other - len(symptom.ids))
+    if spec.scaling is not None and spec.scaling.most > stays:
+        steps.append(("set_scaling", {"pool": spec.name, "most": max(stays, spec.scaling.least)}))
+    fallback = _fallback(scene, shapes)
+    if fallback:
+        nodes = min(len(symptom.ids), _room(scene, fallback))
+        price = next(pool.price_microusd_hour for pool in c.pools if pool.name == fallback)
+        steps.append(("scale_pool", {"pool": fallback, "add_nodes": nodes}))
+        inputs = {"spot": spec.name, "fallback": fallback, "nodes": str(nodes), "spot_most": str(stays)}
+        harms = f"On-demand machines cost {usd(nodes * price)} an hour more."
+    else:
+        harms = "What loses its place waits for other machines."
+    if not steps:
+        return Answer(option=None, why=f"{symptom.text}; no other pool can take its work")
+    option = Option(
+        text=f"order no more of {spec.name}" + (f", and {inputs['nodes']} nodes of {fallback}" if fallback else ""),
+        steps=tuple(steps),  # type: ignore[arg-type]
+        runbook="spot-storm" if len(steps) == 2 else "", inputs=inputs, harms=harms,
+    )  # fmt: skip
+    result = Solver(scene.engine, ()).try_(option)
+    return None if result.refused else Answer(option=option, why=symptom.text, risks=(harms,))
+
+
+def _fallback(scene: Scene, shapes: list[object]) -> str:
+    """An on-demand pool that grows, has room to, and would do for what loses its place; the cheapest."""
+    c = scene.state.capacity
+    pools = [
+        pool for row, pool in enumerate(c.pools)
+        if not pool.spot and pool.scaling is not None and _room(scene, pool.name) > 0
+        and (not shapes or any(row in shape.pool_set for shape in shapes))  # type: ignore[attr-defined]
+    ]  # fmt: skip
+    return min(pools, key=lambda pool: (pool.price_microusd_hour, pool.name)).name if pools else ""
+
+
+def _room(scene: Scene, pool: str) -> int:
+    size = scene.sizes[pool]
+    if size.scaling is None:
+        return 0
+    return size.scaling.most - size.ready - size.booting - size.other - size.ordered
+
+
+# -- tenants and pools ------------------------------------------------------------------------------------------------
+
+
+def floods(scene: Scene) -> list[Symptom]:
+    """Tenants with most of the live work, where others wait."""
+    w = scene.state.workloads
+    if not w.ids:
+        return []
+    states = view(w.state)
+    live = np.isin(states, (WorkloadState.QUEUED, WorkloadState.PLACED, WorkloadState.RUNNING))
+    counts = Counter(dict(enumerate(np.bincount(view(w.tenant)[live], minlength=len(w.tenants.names)).tolist())))
+    found = []
+    for tenant, count in counts.most_common(3):
+        name = w.tenants.names[tenant]
+        others = [lot for lot in scene.lots if name not in lot.tenants]
+        if name and count >= FLOOD and count * 2 > counts.total() and others:
+            text = f"tenant {name} has {count:,} of {counts.total():,} live workloads, and others wait"
+            found.append(Symptom(kind="tenant", of="tenant", subject=name, weight=count, text=text, hurts=True))
+    return found
+
+
+def tenant(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+    """Hold what it has waiting; where that does not let the others start, suspend the newest of what it runs."""
+    w, name = scene.state.workloads, symptom.subject
+    index = w.tenants.index.get(name)
+    if index is None:
+        return None
+    mine = np.flatnonzero(view(w.tenant) == index)
+    states = view(w.state)[mine]
+    queued = [w.ids[row] for row in mine[states == WorkloadState.QUEUED].tolist()]
+    running = [w.ids[row] for row in mine[states == WorkloadState.RUNNING][::-1].tolist()]
+    others = [lot for lot in scene.lots if name not in lot.tenants]
+    if not others:
+        return Answer(option=None, why=f"{symptom.text}; nobody else waits")
+    watched = [id_ for lot in others for id_ in lot.members]
+    solver = Solver(scene.engine, watched, min(lot.priority for lot in others))
+    own_queue = _own_queue(scene, name)
+    hold: tuple[tuple[str, dict[str, object]], ...] = ()
+    if len(queued) > MOST_HELD and own_queue:
+        hold = (("hold_queue", {"queues": (own_queue,)}),)
+    elif queued:
+        hold = (("hold", {"workloads": tuple(queued[:MOST_HELD])}),)
+
+    def option(suspended: int) -> Option:
+        suspend = (("suspend", {"workloads": tuple(running[:suspended])}),) if suspended else ()
+        what = [
+            text
+            for text, there in (
+                (f"hold what waits of tenant {name}", hold),
+                (f"suspend its {suspended} newest", suspended),
+            )
+            if there
+        ]
+        return Option(
+            text=" and ".join(what), steps=(*hold, *suspend),  # type: ignore[arg-type]
+            harms="What is suspended loses its work since the last checkpoint." if suspended else
+            f"What is held of {name} waits until somebody releases it.",
+        )  # fmt: skip
+
+    low = 0 if hold else 1
+    high = min(MOST_SUSPENDED, len(running))
+    if high < low:
+        return None
+    result = solver.least(low, high, option, 5 * 60_000)
+    if not result.gain:
+        return Answer(option=None, why=f"{symptom.text}; holding or suspending its newest work lets none of them start",
+                      tried=tuple(solver.tried))  # fmt: skip
+    return Answer(option=result.option, why=symptom.text, tried=tuple(solver.tried), risks=(result.option.harms,),
+                  questions=(f"Did {name} agree this with anybody?",),
+                  partial=result.started != solver.watched)  # fmt: skip
+
+
+def _own_queue(scene: Scene, tenant: str) -> str:
+    """The queue that all its waiting work is in, and nobody else's."""
+    queues = {lot.queue for lot in scene.lots if tenant in lot.tenants}
+    alone = all(lot.tenants == (tenant,) for lot in scene.lots if lot.queue in queues)
+    return queues.pop() if len(queues) == 1 and alone else ""
+
+
+def idle_sizes(scene: Scene) -> list[Symptom]:
+    """Pools that never shrink below more than is used of them."""
+    found = []
+    for name, size in scene.sizes.items():
+        if size.scaling is None or size.scaling.least <= size.asked or name not in scene.pools:
+            continue
+        pool = scene.pools[name]
+        if pool.price_microusd_hour and size.ready > size.asked:
+            text = f"pool {name} keeps at least {size.scaling.least:,} nodes, and {size.asked:,} would do now"
+            found.append(Symptom(kind="idle_pool", of="pool", subject=name, weight=size.ready - size.asked, text=text))
+    return found
+
+
+def idle_pool(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+    """Its least is lowered to what is in use now; the autoscaler gives back what is empty."""
+    return least(scene, symptom.subject, scene.sizes[symptom.subject].asked, symptom.text)
+
+
+def least(scene: Scene, pool: str, to: int, why: str) -> Answer | None:
+    option = Option(
+        text=f"let pool {pool} shrink to {to:,} nodes", steps=(("set_scaling", {"pool": pool, "least": to}),),
+        harms="When work comes, machines have to boot first.",
+    )  # fmt: skip
+    if not Solver(scene.engine, ()).try_(option).harmless:
+        return None
+    return Answer(option=option, why=why, risks=(option.harms,))

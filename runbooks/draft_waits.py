@@ -1,0 +1,594 @@
+"""Why work waits, and the least that can be done about it: for each cause the options, mildest first.
+
+First of all it is looked whether it starts by itself. An option counts when, on a fork, late work starts because of it,
+and nothing else stops, or starts later that is as important.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from engine import explain
+from engine.counterfactual import verified
+from engine.model import RESOURCES, PoolSpec, QueueMode, QueueSpec
+from engine.money import MICROUSD, usd
+from engine.quota import Lack
+from engine.templates import suits
+from runbooks.amounts import hours, whole
+from runbooks.draft import Target, Tried
+from runbooks.draft_question import Asked
+from runbooks.draft_solver import Option, Result, Solver
+from runbooks.symptoms import Lot, Scene, Symptom, counted, minutes
+
+SOON_MS = 10 * 60_000
+"""What starts by itself within this needs nothing."""
+MOST_AHEAD_MS = 40 * 60_000
+"""However long machines boot."""
+MOST_NODES = 100
+"""Returned or added in one draft."""
+MOST_APPROVED = 20
+MOST_REBALANCE = 8
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rule comes to."""
+
+    option: Option | None
+    """None: nothing should be done."""
+    why: str
+    """A sentence: why this, or why nothing."""
+    target: Target | None = None
+    tried: tuple[Tried, ...] = ()
+    questions: tuple[str, ...] = ()
+    risks: tuple[str, ...] = ()
+    partial: bool = False
+    """It helps part of what is late."""
+
+
+class Family(NamedTuple):
+    """Options of one kind, by a number."""
+
+    low: int
+    high: int
+    option: Callable[[int], Option]
+    ahead_ms: int = 0
+
+
+class Case:
+    """One symptom of waits that is being looked into."""
+
+    def __init__(self, scene: Scene, symptom: Symptom, asked: Asked) -> None:
+        self.scene = scene
+        self.state = scene.state
+        self.symptom = symptom
+        self.asked = asked
+        self.lots = symptom.lots
+        self.first = symptom.lots[0]
+        watched = [id_ for lot in self.lots for id_ in lot.members]
+        self.priority = min(lot.priority for lot in self.lots)
+        self.solver = Solver(scene.engine, watched, self.priority)
+
+    # -- what is asked for --------------------------------------------------------------------------------------------
+
+    def pools(self) -> list[PoolSpec]:
+        """That the late work may use."""
+        w, pools = self.state.workloads, self.state.capacity.pools
+        rows = {row for lot in self.lots for shape in w.class_at(lot.row).shapes for row in shape.pool_set}
+        return [pools[row] for row in sorted(rows)]
+
+    def lack(self, lot: Lot) -> Lack | None:
+        """What its queue lacks for one of the lot, in the way it would like best."""
+        state = self.state
+        shapes = next(self.scene.engine.scheduler.variants(lot.row), None)
+        if shapes is None:
+            return None
+        charge = state.charge_if(lot.row, shapes, state.workloads.class_at(lot.row).least)
+        return state.queues.lack(state.workloads.queue[lot.row], charge, self.scene.now_ms)
+
+    def wanted(self, resource: str) -> int:
+        """By all that is late, in the resource's own unit."""
+        field = {"cpu_milli": "cpu_milli", "gpu_milli": "gpu_milli"}.get(resource, "memory_mib")
+        return sum(int(getattr(lot, field)) * lot.count for lot in self.lots)
+
+    def free(self, resource: str) -> int:
+        """In the pools that the late work may use."""
+        names = {pool.name for pool in self.pools()}
+        return sum(
+            pool.capacity[resource] - pool.used[resource] for name, pool in self.scene.pools.items() if name in names
+        )
+
+
+def answer(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+    """None where nothing that may be done helps."""
+    case = Case(scene, symptom, asked)
+    token = symptom.kind.removeprefix("wait_")
+    alone_ms = max(SOON_MS, _boot_ms(case))
+    soon = case.solver.left_alone(alone_ms)
+    if soon == case.solver.watched:
+        return Answer(
+            option=None, why=f"{symptom.text}; all of it starts by itself within {minutes(case.solver.ahead(alone_ms))}"
+        )
+    best: Result | None = None
+    for family in FAMILIES.get(token, _none)(case):
+        result = case.solver.least(family.low, family.high, family.option, family.ahead_ms)
+        if best is None or result.gain > best.gain:
+            best = result
+        if best.gain == len(case.solver.watched - soon):
+            break
+    if best is None or not best.gain:
+        return Answer(
+            option=None, why=_no_way(case, token), tried=tuple(case.solver.tried), questions=QUESTIONS.get(token, ())
+        )
+    return found(case, best)
+
+
+def found(case: Case, best: Result) -> Answer:
+    late, started = len(case.solver.watched), len(best.started)
+    within = "at once" if not best.ahead_ms else f"within {minutes(best.ahead_ms)}"
+    reason = case.scene.reason(case.first)
+    return Answer(
+        option=best.option,
+        why=f"{case.symptom.text}: {reason}" if reason else case.symptom.text,
+        target=Target(
+            text=f"what is late in queue {case.symptom.subject} starts",
+            before=f"{late:,} late, the oldest for {minutes(case.first.wait_ms)}",
+            after=f"{started:,} start {within}",
+            met=started == late,
+        ),
+        tried=tuple(one for one in case.solver.tried if one.text != best.option.text),
+        risks=(best.option.harms,) if best.option.harms else (),
+        partial=started < late,
+    )
+
+
+def _none(case: Case) -> Iterator[Family]:
+    yield from ()
+
+
+# -- quota ------------------------------------------------------------------------------------------------------------
+
+
+def more_quota(case: Case) -> Iterator[Family]:
+    """To borrow more, of what siblings lend; to be lent more; more of its own; or some of an idle sibling's."""
+    lack = case.lack(case.first)
+    tree = case.state.queues
+    if lack is None:
+        return
+    pool, resource = tree.named_slot(lack.slot)
+    units = {"gpu_milli": "gpus", "cpu_milli": "cpus"}.get(resource, "")
+    if pool or not units:
+        return
+    queue = case.symptom.subject
+    own, most = tree.specs[tree.row(queue)], min(case.wanted(resource), max(case.free(resource), 0)) // 1000
+    if most < 1:
+        return
+    low = max(1, min(-(-lack.short // 1000), most))
+    idle = idle_siblings(case, own, resource)
+    ways = [borrow(case, tree.specs[lack.vertex], resource, units), lend(case, idle, resource, units)]
+    ways += [nominal(case, own, resource, units), rebalance(case, own, idle, resource, units)]
+    if "move" in case.asked.topics:
+        ways.reverse()
+    for way in ways:
+        if way is not None:
+            yield Family(low, most, way)
+
+
+def idle_siblings(case: Case, own: QueueSpec, resource: str) -> list[tuple[QueueSpec, int]]:
+    """(queue, quota of its own that it does not use) under the same parent where nothing waits; most first."""
+    tree, slot = case.state.queues, RESOURCES.index(resource)
+    found = []
+    for row, spec in enumerate(tree.specs):
+        if spec.parent != own.parent or spec.name == own.name or resource not in spec.nominal:
+            continue
+        spare = spec.nominal[resource] - tree.used_vector(row)[slot]
+        if spare >= 1000 and not case.scene.queue_lots(spec.name):
+            found.append((spec, spare))
+    return sorted(found, key=lambda item: (-item[1], item[0].name))
+
+
+def borrow(case: Case, spec: QueueSpec, resource: str, units: str) -> Callable[[int], Option] | None:
+    """Raise the limit of borrowing of whoever it is that keeps it from that."""
+    limit = spec.borrowing_limit.get(resource)
+    if limit is None:
+        return None
+    word = units.removesuffix("s").upper()
+
+    def option(more: int) -> Option:
+        to = limit // 1000 + more
+        return Option(
+            text=f"let queue {spec.name} borrow {to:,} {word}, {more:,} more",
+            steps=(("set_quota", {"queue": spec.name, f"borrowing_limit_{units}": to}),),
+            harms="What is borrowed is stopped first when its owners want it back.",
+        )
+
+    return option
+
+
+def lend(case: Case, idle: list[tuple[QueueSpec, int]], resource: str, units: str) -> Callable[[int], Option] | None:
+    """Raise what the idle sibling lends that has most to lend and does not."""
+    lender = next(((s, spare) for s, spare in idle if s.lending_limit.get(resource, spare) < spare), None)
+    if lender is None:
+        return None
+    spec, spare = lender
+    word, had = units.removesuffix("s").upper(), spec.lending_limit[resource]
+
+    def option(more: int) -> Option:
+        to = min(had + more * 1000, spare) // 1000
+        return Option(
+            text=f"let queue {spec.name}, which does not use it, lend {to:,} {word}",
+            steps=(("set_quota", {"queue": spec.name, f"lending_limit_{units}": to}),),
+            harms=f"Queue {spec.name} has to take back what it lent when its own work comes.",
+        )
+
+    return option
+
+
+def nominal(case: Case, spec: QueueSpec, resource: str, units: str) -> Callable[[int], Option] | None:
+    if resource not in spec.nominal:
+        return None
+    word = units.removesuffix("s").upper()
+    pools = [pool.name for pool in case.pools() if pool.capacity.gpu_milli]
+    late_s = (case.asked.slo_ms or min(1_800_000, case.first.wait_ms - 60_000)) // 1000
+
+    def option(more: int) -> Option:
+        by_runbook = units == "gpus" and pools and more <= 512 and late_s >= 60
+        return Option(
+            text=f"raise the quota of queue {spec.name} by {more:,} {word}",
+            steps=(("set_quota", {"queue": spec.name, f"add_{units}": more}),),
+            runbook="queue-wait-over-slo" if by_runbook else "",
+            inputs={"queue": spec.name, "pool": pools[0] if pools else "", "gpus": str(more), "slo": f"{late_s}s"},
+            harms="The quotas are more than before in sum: somebody may miss tomorrow what is free tonight.",
+        )
+
+    return option
+
+
+def rebalance(
+    case: Case, own: QueueSpec, idle: list[tuple[QueueSpec, int]], resource: str, units: str
+) -> Callable[[int], Option] | None:
+    """From the idle sibling with most to spare to its own."""
+    if not idle or resource not in own.nominal:
+        return None
+    donor, spare = idle[0]
+    word = units.removesuffix("s").upper()
+
+    def option(more: int) -> Option:
+        moved = min(more, spare // 1000)
+        keeps, has = donor.nominal[resource] // 1000 - moved, own.nominal[resource] // 1000 + moved
+        whole_numbers = donor.nominal[resource] % 1000 == 0 == own.nominal[resource] % 1000
+        return Option(
+            text=f"move {moved:,} {word} of quota from queue {donor.name}, which does not use it, to {own.name}",
+            steps=(
+                ("set_quota", {"queue": donor.name, f"nominal_{units}": keeps}),
+                ("set_quota", {"queue": own.name, f"nominal_{units}": has}),
+            ),
+            runbook="quota-rebalance" if units == "gpus" and whole_numbers else "",
+            inputs={
+                "donor": donor.name, "donor_gpus": str(keeps), "receiver": own.name, "receiver_gpus": str(has),
+            },
+            harms=f"Queue {donor.name} waits where it used to start at once, until this is taken back.",
+        )  # fmt: skip
+
+    return option
+
+
+# -- room -------------------------------------------------------------------------------------------------------------
+
+
+def more_room(case: Case) -> Iterator[Family]:
+    yield from uncordoned(case)
+    yield from larger_pools(case)
+    yield from given_way(case)
+
+
+def whole_pieces(case: Case) -> Iterator[Family]:
+    yield from uncordoned(case)
+    yield from consolidated(case)
+    yield from larger_pools(case)
+
+
+def uncordoned(case: Case) -> Iterator[Family]:
+    """As few as it takes of the healthy nodes that are out of use, of pools that it may use."""
+    c = case.state.capacity
+    names = {pool.name for pool in case.pools()}
+    fit = [id_ for id_ in case.scene.healthy_cordoned if c.pools[c.pool[c.row_of[id_]]].name in names]
+    empty = [id_ for id_ in fit if case.scene.is_idle(c.row_of[id_])][:MOST_NODES]
+    if not empty:
+        return
+
+    def option(count: int) -> Option:
+        ids = tuple(empty[:count])
+        return Option(
+            text=f"return {counted(count, 'node')} that {'is' if count == 1 else 'are'} cordoned, healthy and empty",
+            steps=(("uncordon", {"nodes": ids}),),
+            runbook="hand-back-nodes" if count <= 12 else "",
+            inputs={"nodes": ",".join(ids)},
+            harms="Why they were cordoned is not known to the cell: the fault may not have shown here.",
+        )
+
+    domain = _in_one_domain(case, set(empty))
+    if domain is not None:
+        yield Family(1, 1, lambda _: domain)
+    yield Family(1, len(empty), option)
+
+
+def _in_one_domain(case: Case, healthy: set[str]) -> Option | None:
+    """Nodes of one domain, for work that must be in one; of what would start it otherwise nothing is taken."""
+    if case.symptom.kind != f"wait_{explain.SCATTERED}":
+        return None
+    found_ = verified(case.scene.engine, case.first.id).found
+    if found_ is None or found_.kind != "uncordon":
+        return None
+    ids = tuple(id_ for edit in found_.edits for id_ in edit.get("ids", ()))
+    if not ids or not healthy.issuperset(ids):
+        return None
+    return Option(
+        text=f"return {counted(len(ids), 'node')} of one domain, cordoned, healthy and empty",
+        steps=(("uncordon", {"nodes": ids}),),
+        runbook="hand-back-nodes" if len(ids) <= 12 else "",
+        inputs={"nodes": ",".join(ids)},
+        harms="Why they were cordoned is not known to the cell: the fault may not have shown here.",
+    )
+
+
+def consolidated(case: Case) -> Iterator[Family]:
+    """Moves that make room for the largest of them."""
+    largest = max(case.lots, key=lambda lot: (lot.gpu_milli, lot.cpu_milli, lot.wait_ms))
+    option = Option(
+        text=f"move small work together so that {largest.id} fits",
+        steps=(("consolidate", {"unblock": largest.id, "max_moves": 6}),),
+        runbook="fragmented-gang" if case.symptom.kind == f"wait_{explain.FRAGMENTED}" else "",
+        inputs={"gang": largest.id},
+        harms="What is moved starts again from its last checkpoint.",
+    )
+    yield Family(1, 1, lambda _: option, 60_000)
+
+
+def larger_pools(case: Case) -> Iterator[Family]:
+    """Pools that grow by themselves and have come to their most; or that would, if the autoscaler were not off."""
+    enabled = case.state.settings.autoscaling.enabled
+    for pool in growing(case):
+        size = case.scene.sizes[pool.name]
+        there = size.ready + size.booting + size.other + size.ordered
+        scaling = pool.scaling
+        if scaling is None or case.scene.state.orders.backed_off_ms.get(_row(case, pool), -1) > case.scene.now_ms:
+            continue
+        low, high = _nodes_for(case, pool), min(MOST_NODES, max(scaling.most, 4))
+        if not 0 < low <= high:
+            continue
+        ahead_ms = min(scaling.boot_ms[1] + 3 * 60_000, MOST_AHEAD_MS)
+        if not enabled and there < scaling.most:
+            room = scaling.most - there
+            yield Family(min(low, room), room, _added(pool), ahead_ms)
+        elif there + low > scaling.most:
+            short = there + low - scaling.most
+            yield Family(short, min(short + 8, high), _higher(pool, scaling.most), ahead_ms)
+
+
+def _added(pool: PoolSpec) -> Callable[[int], Option]:
+    return lambda more: Option(
+        text=f"add {counted(more, 'node')} to pool {pool.name}",
+        steps=(("scale_pool", {"pool": pool.name, "add_nodes": more}),),
+        harms=f"{usd(more * pool.price_microusd_hour)} an hour, from when they boot.",
+    )
+
+
+def _higher(pool: PoolSpec, most: int) -> Callable[[int], Option]:
+    return lambda more: Option(
+        text=f"let pool {pool.name} grow to {most + more:,} nodes, {more:,} more",
+        steps=(("set_scaling", {"pool": pool.name, "most": most + more}),),
+        harms=f"Up to {usd(more * pool.price_microusd_hour)} an hour more, for as long as there is work for them.",
+    )
+
+
+def growing(case: Case) -> list[PoolSpec]:
+    """Pools that grow and would do for what is late, the cheapest first; those on demand before spot of the same
+    price."""
+    w = case.state.workloads
+    shapes = [shape for lot in case.lots for shape in w.class_at(lot.row).shapes]
+    pools = [p for p in case.pools() if p.scaling is not None and p.scaling.most > 0]
+    pools = [pool for pool in pools if any(suits(pool, shape) for shape in shapes)]
+    return sorted(pools, key=lambda pool: (pool.price_microusd_hour, pool.spot, pool.name))
+
+
+def _nodes_for(case: Case, pool: PoolSpec) -> int:
+    """Nodes of the pool that all that is late would take, beside what is free."""
+    need = 0
+    for lot in case.lots:
+        for shape, tasks in zip(
+            case.state.workloads.class_at(lot.row).shapes, case.state.workloads.class_at(lot.row).least, strict=True
+        ):
+            per_node = shape.most_on(pool)
+            if per_node:
+                need += -(-max(0, tasks * lot.count - case.state.capacity.slots(shape)) // per_node)
+    return max(need, 1)
+
+
+def _row(case: Case, pool: PoolSpec) -> int:
+    return int(case.state.capacity.pool_of[pool.name])
+
+
+def _boot_ms(case: Case) -> int:
+    """How long machines that come by themselves may take."""
+    if not case.state.settings.autoscaling.enabled:
+        return 0
+    boots = [pool.scaling.boot_ms[1] for pool in growing(case) if pool.scaling is not None]
+    return min(max(boots, default=0) + 2 * 60_000, MOST_AHEAD_MS) if boots else 0
+
+
+def given_way(case: Case) -> Iterator[Family]:
+    """The least important work gives way to what is more important, where somebody asks for just that."""
+    if "priority" not in case.asked.topics and not (case.asked.names("workload") or case.asked.names("queue")):
+        return
+    w, state = case.state.workloads, case.state
+    pools = {_row(case, pool) for pool in case.pools()}
+    victims: list[tuple[int, int, str]] = []
+    for row in range(len(w.ids)):
+        if state.is_bound(row) and w.value_at(row) < case.priority:
+            nodes = [state.allocations.node[a] for a in state.allocations.of_workload(w.first_allocation[row])]
+            if nodes and all(state.capacity.pool[node] in pools for node in nodes):
+                lost = 0 if w.checkpoint_cost[row] else w.lost_if_stopped(row, case.scene.now_ms)
+                victims.append((w.value_at(row), lost * w.tasks[row], w.ids[row]))
+    ids = [id_ for _, _, id_ in sorted(victims)][:MOST_REBALANCE]
+    if ids:
+        yield Family(
+            1, len(ids),
+            lambda count: Option(
+                text=f"have {counted(count, 'workload')} of lower priority give way",
+                steps=(("preempt", {"workloads": tuple(ids[:count])}),),
+                harms="What gives way loses its work since the last checkpoint, and waits.",
+            ),
+        )  # fmt: skip
+
+
+# -- promises, people and rules ---------------------------------------------------------------------------------------
+
+
+def unreserved(case: Case) -> Iterator[Family]:
+    """Reservations that lie idle and whose own queues want nothing."""
+    idle = {symptom.subject for symptom in case.scene.idle_reservations()}
+    for each in case.state.bookings.reservations:
+        spec = each.spec
+        if spec.name in idle and not any(case.scene.queue_lots(queue) for queue in spec.queues):
+            yield Family(1, 1, _take_back(spec.name))
+
+
+def _take_back(name: str) -> Callable[[int], Option]:
+    return lambda _: Option(
+        text=f"take back reservation {name}, which lies idle",
+        steps=(("unreserve", {"reservations": (name,)}),),
+        runbook="stale-reservation",
+        inputs={"reservation": name},
+        harms="Its owner may come late and expect empty nodes.",
+    )
+
+
+def opened(case: Case) -> Iterator[Family]:
+    """The queues above it that are held. One that drains was closed on purpose, and for longer."""
+    tree = case.state.queues
+    path = tree.path[tree.row(case.symptom.subject)]
+    closed = [vertex for vertex in path if tree.mode[vertex] != QueueMode.OPEN]
+    trouble = case.scene.nodes()
+    if any(tree.mode[vertex] != QueueMode.HELD for vertex in closed):
+        return
+    if any(symptom.kind in ("zone_lost", "spot_storm") for symptom in trouble):
+        return
+    names = tuple(tree.specs[vertex].name for vertex in closed)
+    yield Family(
+        1, 1,
+        lambda _: Option(
+            text=f"open queue {' and '.join(names)}", steps=(("open_queue", {"queues": names}),),
+            harms="Somebody held it, and the cell does not know why.",
+        ),
+    )  # fmt: skip
+
+
+def first_in_line(case: Case) -> Iterator[Family]:
+    """What helps the first of a strict queue; else to hold one that can never start; else to pass over it."""
+    explainer = case.scene.engine.reader.explainer
+    first = min(lot.row for lot in case.scene.queue_lots(case.symptom.subject))
+    head = next(lot for lot in case.scene.lots if lot.row == first)
+    token = explainer.token(first)
+    if token == explain.NO_NODES:
+        yield Family(
+            1, 1,
+            lambda _: Option(
+                text=f"hold {head.id}, which no node of the cell can ever take",
+                steps=(("hold", {"workloads": (head.id,)}),),
+                harms=f"{head.id} keeps its place and does not start until somebody releases it.",
+            ),
+        )  # fmt: skip
+    elif token in FAMILIES and token != explain.BEHIND:
+        yield from FAMILIES[token](Case(case.scene, _only(case.symptom, head, token), case.asked))
+    spec = case.state.queues.specs[case.state.queues.row(case.symptom.subject)]
+    if spec.order == "strict_fifo":
+        yield Family(
+            1, 1,
+            lambda _: Option(
+                text=f"let queue {spec.name} pass over what cannot start",
+                steps=(("set_quota", {"queue": spec.name, "order": "best_effort"}),),
+                harms=f"{head.id}, which is first, may be passed by smaller work for as long as this is so.",
+            ),
+        )  # fmt: skip
+
+
+def _only(symptom: Symptom, lot: Lot, token: str) -> Symptom:
+    return msgspec.structs.replace(symptom, kind=f"wait_{token}", lots=(lot,))
+
+
+def more_budget(case: Case) -> Iterator[Family]:
+    """The spending of what is late, where a budget asks for approval; else more of it."""
+    budgets = case.state.budgets
+    stopping = [
+        budgets.specs[row] for row in range(len(budgets.specs)) if budgets.stops_row(case.state, row, case.first.row)
+    ]
+    if len(stopping) != 1:
+        return
+    spec = stopping[0]
+    if spec.action == "approve":
+        ids = tuple(id_ for lot in case.lots for id_ in lot.members)[:MOST_APPROVED]
+        yield Family(
+            1, len(ids),
+            lambda count: Option(
+                text=f"approve the spending of {counted(count, 'workload')}",
+                steps=(("approve_spending", {"workloads": ids[:count]}),),
+                harms=f"Budget {spec.name} is spent; what this costs comes on top.",
+            ),
+        )  # fmt: skip
+        return
+    yield Family(1, 1, lambda _: raised(case.scene, spec.name))
+
+
+def raised(scene: Scene, name: str) -> Option:
+    """Enough for the rest of the window: what it will have spent by then is below 95 % of the limit, and what is spent
+    below 80 %."""
+    line = scene.budgets[name]
+    limit = max(line.forecast_microusd * 100 // 95, line.spent_microusd * 5 // 4) + MICROUSD
+    more = max(1, -(-(limit - line.spec.limit_microusd) // MICROUSD))
+    return Option(
+        text=f"add {usd(more * MICROUSD)} to budget {name}",
+        steps=(("set_budget", {"budget": name, "add_usd": more}),),
+        runbook="budget-nearly-spent",
+        inputs={"budget": name, "usd": str(more)},
+        harms="The limit stays raised in the next window too.",
+    )
+
+
+FAMILIES: Mapping[str, Callable[[Case], Iterator[Family]]] = {
+    explain.QUOTA: more_quota,
+    explain.CAPACITY: more_room,
+    explain.FRAGMENTED: whole_pieces,
+    explain.SCATTERED: whole_pieces,
+    explain.RESERVED: unreserved,
+    explain.QUEUE_HELD: opened,
+    explain.BEHIND: first_in_line,
+    explain.BUDGET: more_budget,
+}
+"""Token -> what might be done."""
+QUESTIONS: Mapping[str, tuple[str, ...]] = {
+    explain.QUEUE_HELD: ("Who closed the queue, and until when?",),
+    explain.BUDGET: ("Has the owner of the money agreed to more?",),
+    explain.NO_NODES: ("Does its owner know that no node here can take it?",),
+    explain.RESERVED: ("Does the owner of the reservation still come?",),
+}
+
+
+def _no_way(case: Case, token: str) -> str:
+    """Why nothing is done, in a sentence."""
+    reason = case.scene.reason(case.first)
+    start_ms = case.scene.engine.reader.explainer.earliest_start(case.first.row)
+    when = ""
+    if start_ms is not None and start_ms > case.scene.now_ms:
+        when = f"; it is likely to start in {hours(start_ms - case.scene.now_ms)}"
+    if token == explain.NO_NODES:
+        return f"{case.symptom.text}: {reason}; nothing done to the cell helps, its owner has to ask for something else"
+    if token == explain.ARRAY_LIMIT:
+        return f"{case.symptom.text}: {reason}; its owner set that limit"
+    if token == explain.PREEMPTED:
+        return f"{case.symptom.text}: {reason}; room is being made"
+    size = whole(case.first.gpu_milli or case.first.cpu_milli)
+    said = f" ({size} {'GPU' if case.first.gpu_milli else 'CPU'} asked for)"
+    return f"{case.symptom.text}: {reason or 'not known'}{said}{when}; nothing that was tried helps without harm"
