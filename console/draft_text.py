@@ -55,9 +55,9 @@ FLAGS = {
     "partial": "made from a part of what there is",
 }
 EGRESS = {
-    "local": "this machine or this network: it is told names, and texts that you add, secrets taken out",
-    "trusted": "trusted: it is told names, and texts that you add, secrets taken out",
-    "external": "external: it is told pseudonyms for names, and no texts of others",
+    "local": "local: told names and the texts that you add, without secrets",
+    "trusted": "trusted: told names and the texts that you add, without secrets, addresses, e-mails",
+    "external": "external: told pseudonyms for names; no texts but your question",
 }
 _LINKS = {"workload": "workload {}", "node": "node {}", "queue": "queues name:{}", "pool": "nodes pool:{}"}
 
@@ -106,8 +106,9 @@ def head_section(run: DraftRun, standing: ModelStanding | None, now_ms: int, wid
     for drafter, proposal in run.proposed:
         text = f"proposed as {printable(proposal)}, {WHOSE[drafter].lower()}"
         lines.append(Line(((fit("", LABEL), ""), (text, "link")), f"proposal {printable(proposal)}"))
-    ago = duration(max(0, now_ms - run.asked_ms))
-    note = f"asked{' by ' + name_of(run.who) if run.who else ''} {ago} ago"
+    ago_ms = now_ms - run.asked_ms
+    ago = f"{duration(ago_ms)} ago" if ago_ms >= 60_000 else "just now"
+    note = f"asked {ago} by {name_of(run.who)}" if run.who else f"asked {ago}"
     return Section(f"Draft {printable(run.id)}", tuple(lines), note)
 
 
@@ -218,7 +219,7 @@ def do_sections(draft: Draft, width: int, ways: Ways = KEYS) -> list[Section]:
         lines += _target_lines(draft.target, width)
     if draft.preview is not None:
         lines += _bearing(draft.preview, width)
-    if draft.record is not None:
+    if draft.record is not None and (draft.steps or draft.drafter == "model"):
         lines += hanging(fit("so far", LABEL), record_text(draft.record), width, "dim", "dim")
     note = f"made on v{draft.version:,}" if draft.version else ""
     if draft.request is not None:
@@ -242,14 +243,20 @@ def _title(draft: Draft) -> str:
 def _nothing(draft: Draft, width: int) -> list[Line]:
     if draft.task != "act":
         return []
-    if draft.questions:
-        return [text_line("? nothing yet: it wants to know more first", "warn")]
     if draft.drafter == "model":
-        return [text_line("○ it would do nothing", "warn")]
+        return [text_line(f"○ it would do nothing{', and asks for more' if draft.questions else ''}", "warn")]
     lines = [text_line("✓ nothing should be done", "ok")]
-    for sentence in draft.summary:
-        lines += sentence_lines(sentence, width, "  ")
-    return lines
+    if draft.tried:
+        lines = [text_line("○ nothing that was tried helps: a person has to look", "warn")]
+    if draft.questions:
+        lines = [text_line("? nothing yet, find out first:", "warn")]
+        lines += [line for question in draft.questions for line in sentence_lines(question, width, "· ")]
+    return [*lines, *(line for sentence in _said(draft) for line in sentence_lines(sentence, width, "  "))]
+
+
+def _said(draft: Draft) -> list[Sentence]:
+    """The summary, without what the title has said."""
+    return [sentence for sentence in draft.summary if sentence.text.rstrip(".") != draft.title]
 
 
 def _step_lines(draft: Draft, width: int) -> list[Line]:
@@ -309,7 +316,8 @@ def record_text(record: Record) -> str:
         (record.proposed, "proposed"), (record.approved, "approved"), (record.verified, "held what they promised"),
         (record.failed, "failed or taken back"), (record.rejected, "voted down"),
     )  # fmt: skip
-    return f"{of}: {', '.join([f'{record.drafted:,} drafted', *(f'{n:,} {word}' for n, word in counts if n)])}"
+    told = [f"{n:,} {word}" for n, word in counts if n] or ["none proposed yet"]
+    return f"{of}: {', '.join([f'{record.drafted:,} drafted', *told])}"
 
 
 def _runbook_section(draft: Draft, width: int) -> Section:
@@ -339,14 +347,15 @@ def _diff_line(text: str, width: int) -> Line:
 def why_sections(draft: Draft, width: int) -> list[Section]:
     """The words of the rules: templates of ours."""
     sections = []
-    said = draft.summary if draft.steps or draft.task != "act" or draft.questions else ()
+    acts = draft.task != "act" or bool(draft.steps)  # else the summary, and what to find out, is above
+    said = _said(draft) if acts else ()
     why = [line for sentence in (*said, *draft.rationale) for line in sentence_lines(sentence, width, "· ")]
     if why:
         sections.append(Section("Why", tuple(why), "by template, from the facts"))
     for part in draft.parts:
         told = [line for sentence in part.sentences for line in sentence_lines(sentence, width, "· ")]
         sections.append(Section(printable(part.heading), tuple(told or [text_line("nothing", "dim")])))
-    for title, sentences in (("Mind", draft.risks), ("Find out first", draft.questions)):
+    for title, sentences in (("Mind", draft.risks), ("Find out first", draft.questions if acts else ())):
         told = [line for sentence in sentences for line in sentence_lines(sentence, width, "· ")]
         if told:
             sections.append(Section(title, tuple(told)))

@@ -44,6 +44,7 @@ from runbooks.life import ENDED
 from runbooks.model_drafter import MODEL, ModelDrafter, Setup
 from runbooks.policy import may
 from runbooks.readings import MAX_COMMENT, check_text
+from runbooks.shelf import Shelf
 
 if TYPE_CHECKING:
     from console.recommendations import Recommender
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from runbooks.drafter import Preview
     from runbooks.gate import Gate
     from runbooks.plan import Proposal, Request, RunbookRef
-    from runbooks.shelf import Shelf
 
 MOST_KEPT = 50
 """Requests that can still be read, the last ones."""
@@ -80,8 +80,8 @@ AUTHORS: dict[Drafter, Actor] = {"rule": RULES, "model": MODEL}
 class Drafting:
     """The drafts of one engine. Any thread may ask, but not the engine's own.
 
-    `recommender` is who knows the findings, `shelf` the runbooks; `model` who asks a model, None: none is
-    configured.
+    `recommender` is who knows the findings, `model` who asks a model, None: none is configured;
+    `shelf` the runbooks.
     """
 
     def __init__(
@@ -89,13 +89,13 @@ class Drafting:
         loop: EngineLoop,
         gate: Gate,
         recommender: Recommender,
-        shelf: Shelf,
         model: ModelDrafter | None = None,
+        shelf: Shelf | None = None,
     ) -> None:
         self._loop = loop
         self._gate = gate
         self._recommender = recommender
-        self._shelf = shelf
+        self._shelf = shelf or Shelf(loop.engine, gate, call=loop.call)
         self._model = model or ModelDrafter(Setup(), str, call=loop.call, audit=gate.audit, wall_ms=gate.policies.clock)
         self._books = DraftBooks(loop.engine)
         self._runs: dict[str, DraftRun] = {}

@@ -151,7 +151,7 @@ def serve(served: Served) -> None:
         key = key_source(setup.endpoint, served.settings.model_key_file)
         model = ModelDrafter(setup, key, call=loop.call, audit=audit, wall_ms=wall_ms)
         shelf = Shelf(engine, gate, served.runbooks, call=loop.call)
-        drafting = Drafting(loop, gate, recommender, shelf, model)
+        drafting = Drafting(loop, gate, recommender, model, shelf)
         client = LocalClient(
             loop,
             gate,

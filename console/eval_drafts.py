@@ -205,9 +205,9 @@ def parts(scores: Sequence[Score]) -> dict[str, list[Score]]:
     found = {
         "open": [one for one in scores if not one.held],
         "held": [one for one in scores if one.held],
-        "all": list(scores),
     }
-    return {part: of for part, of in found.items() if of}
+    there = {part: of for part, of in found.items() if of}
+    return there if len(there) == 1 else {**there, "all": list(scores)}
 
 
 def report_lines(scores: Sequence[Score], seconds: float) -> list[str]:
@@ -246,6 +246,8 @@ def _verdict(one: Score) -> str:
     if one.harm:
         return "HARM"
     if not one.right:
+        if one.recovered:
+            return "other way"
         return "wrong" if one.acted or not one.answered else "missed"
     return "not over" if one.recovered is False else "right"
 
@@ -253,7 +255,7 @@ def _verdict(one: Score) -> str:
 def _wrong_lines(one: Score) -> list[str]:
     """What was not right about it."""
     told = [f"{one.incident}: {printable(one.why)}" if one.why else one.incident]
-    told += [f"  would {printable(act)}" for act in one.acts]
+    told += [f"  would {printable(act)}" for act in one.acts] or ([f"  says {printable(one.said)}"] if one.said else [])
     return told + [f"  harm: {printable(harm)}" for harm in one.harm]
 
 

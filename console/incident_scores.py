@@ -55,6 +55,8 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     """What it would cost that it must not."""
     why: str = ""
     """What was wrong with it."""
+    said: str = ""
+    """Its title: a stranger's words, where a model wrote it."""
     seconds: float = 0.0
     """Wall time of the drafter."""
 
@@ -79,8 +81,9 @@ def perfect_acts(scene: Scene) -> tuple[Act, ...]:
     return tuple(maker.act(action, given) for action, given in scene.incident.perfect)
 
 
-def told(act: Act) -> dict[str, Any]:
-    """What an act changes, by the names that incidents use; quantities in whole devices, cores and nodes."""
+def told(act: Act, budgets: Mapping[str, BudgetSpec]) -> dict[str, Any]:
+    """What an act changes, by the names that incidents use; quantities in whole devices, cores and nodes. `budgets`:
+    those that are set."""
     found: dict[str, Any] = {}
     if act.queue is not None:
         found |= _of_queue(act.queue.was, act.queue.to)
@@ -89,7 +92,7 @@ def told(act: Act) -> dict[str, Any]:
     if act.resize is not None:
         found |= act.resize.request
     if act.money is not None and act.money.budget is not None:
-        found |= {"limit_usd": act.money.budget.limit_microusd // MICROUSD, "on_spent": act.money.budget.action}
+        found |= _of_budget(budgets.get(act.targets[0]), act.money.budget)
     if act.money is not None and act.money.price_microusd_hour is not None:
         found["microusd_hour"] = act.money.price_microusd_hour
     if act.scaling is not None:
@@ -111,6 +114,14 @@ def told(act: Act) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
+def _of_budget(was: BudgetSpec | None, to: BudgetSpec) -> dict[str, Any]:
+    fields = {"limit_usd": "limit_microusd", "on_spent": "action", "warn_permille": "warn_permille"}
+    changed = {
+        name: getattr(to, field) for name, field in fields.items() if getattr(was, field, None) != getattr(to, field)
+    }
+    return changed | ({"limit_usd": changed["limit_usd"] // MICROUSD} if "limit_usd" in changed else {})
+
+
 _RESOURCES = (("gpu_milli", "gpus", 1000), ("cpu_milli", "cpus", 1000), ("memory_mib", "memory_mib", 1))
 
 
@@ -128,8 +139,9 @@ def _of_queue(was: QueueSpec, to: QueueSpec) -> dict[str, Any]:
     return found
 
 
-def matches(incident: Incident, acts: Sequence[Act]) -> tuple[bool, bool, str]:
+def matches(scene: Scene, acts: Sequence[Act]) -> tuple[bool, bool, str]:
     """Whether the actions, and whether the acts as a whole, are accepted, and what is wrong with them."""
+    incident, budgets = scene.incident, _budgets(scene.engine)
     if not acts:
         right = () in incident.accept
         return right, right, "" if right else "does nothing"
@@ -141,7 +153,7 @@ def matches(incident: Incident, acts: Sequence[Act]) -> tuple[bool, bool, str]:
             why = why if action else wrong
             continue
         action = True
-        problem = next((found for act in acts if (found := _wrong(way, act))), "")
+        problem = next((found for act in acts if (found := _wrong(way, act, budgets))), "")
         if not problem:
             return True, True, ""
         why = problem
@@ -162,13 +174,13 @@ def _wrong_actions(way: Way, acts: Sequence[Act]) -> str:
     return ""
 
 
-def _wrong(way: Way, act: Act) -> str:
+def _wrong(way: Way, act: Act, budgets: Mapping[str, BudgetSpec]) -> str:
     """Why no pattern of the way is of this act; empty when one is."""
-    problems = [_why_not(pattern, act) for pattern in way if pattern.action == act.action]
+    problems = [_why_not(pattern, act, budgets) for pattern in way if pattern.action == act.action]
     return "" if "" in problems else problems[0]
 
 
-def _why_not(pattern: Pattern, act: Act) -> str:
+def _why_not(pattern: Pattern, act: Act, budgets: Mapping[str, BudgetSpec]) -> str:
     targets = set(act.targets)
     if pattern.targets:
         others = targets - pattern.targets
@@ -176,16 +188,16 @@ def _why_not(pattern: Pattern, act: Act) -> str:
             return f"{act.action}: {', '.join(sorted(others))} is no target"
         if not pattern.least <= len(targets) <= pattern.most:
             return f"{act.action}: {len(targets)} targets, not {pattern.least} to {pattern.most}"
-    said = told(act)
+    said = told(act, budgets)
     for name, value in said.items():
         if name not in pattern.parameters:
             return f"{act.action}: {name} should stay"
         wanted = pattern.parameters[name]
         if not _within(value, wanted):
             return f"{act.action}: {name} {value} is not {_bounds_text(wanted)}"
-    missing = [name for name in pattern.parameters if name not in said and not name.endswith("?")]
     # One of several limits is as good as another: a pattern says what may change, the fork shows whether it is enough.
-    return f"{act.action}: {missing[0]} is not changed" if missing and not said else ""
+    missing = next(iter(pattern.parameters), "") if not said else ""
+    return f"{act.action}: {missing} is not changed" if missing else ""
 
 
 def _within(value: Any, wanted: Any) -> bool:
@@ -244,7 +256,7 @@ def seen(engine: Engine) -> Seen:
         queue_of={id_: state.queues.specs[w.queue[row]].name for row, id_ in enumerate(w.ids)},
         queues={name: (detail.mode, detail.spec) for name, detail in queues.items()},
         used={row[0]: {"gpu_milli": row[1], "cpu_milli": row[2], "memory_mib": row[3]} for row in page.rows},
-        budgets={line.spec.name: line.spec for line in engine.budgets().budgets},
+        budgets=_budgets(engine),
         reservations={one.spec.name: one.spec for one in state.bookings.reservations},
         pools={
             size.pool: (size.scaling, spec.price_microusd_hour, size.set_for)
@@ -253,6 +265,10 @@ def seen(engine: Engine) -> Seen:
         settings=(engine.overview(brief=True).policy, scaling.settings),
         cost_microusd_hour=engine.overview(brief=True).cost_microusd_hour,
     )
+
+
+def _budgets(engine: Engine) -> dict[str, BudgetSpec]:
+    return {line.spec.name: line.spec for line in engine.budgets().budgets}
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -459,6 +475,13 @@ def _uses_at_most(engine: Engine, told: Mapping[str, int]) -> str:
     return ""
 
 
+def _restarted(engine: Engine, ids: Any) -> str:
+    """They run, and not in their first attempt."""
+    details = [engine.workload(id_) for id_ in expanded(ids)]
+    stuck = [one.id for one in details if one.attempts < 2 or one.state not in GOES_ON]
+    return f"not started anew: {', '.join(stuck)}" if stuck else ""
+
+
 def _costs(engine: Engine, most: int) -> str:
     """At most so many USD an hour, for all nodes."""
     cost = engine.overview(brief=True).cost_microusd_hour
@@ -483,6 +506,7 @@ CHECKS: Mapping[str, Callable[[Engine, Any], str]] = {
     "nodes_at_least": _nodes,
     "uses_at_most": _uses_at_most,
     "costs_at_most": _costs,
+    "restarted": _restarted,
 }
 """Name -> what is wrong on a fork; empty when it holds."""
 
@@ -492,7 +516,8 @@ CHECKS: Mapping[str, Callable[[Engine, Any], str]] = {
 
 def score(scene: Scene, draft: Draft | None, why: str = "", seconds: float = 0.0) -> Score:
     """`draft`: None where the drafter gave none, and `why`."""
-    return score_acts(scene, None if draft is None else acts_of(draft), why, seconds)
+    judged = score_acts(scene, None if draft is None else acts_of(draft), why, seconds)
+    return judged if draft is None else msgspec.structs.replace(judged, said=draft.title)
 
 
 def score_acts(scene: Scene, acts: Sequence[Act] | None, why: str = "", seconds: float = 0.0) -> Score:
@@ -503,8 +528,8 @@ def score_acts(scene: Scene, acts: Sequence[Act] | None, why: str = "", seconds:
     )  # fmt: skip
     if acts is None:
         return base
-    action, right, wrong = matches(incident, acts)
-    shown = outcome(scene, acts) if acts else Outcome(recovered=base.recovered)
+    action, right, wrong = matches(scene, acts)
+    shown = outcome(scene, acts) if acts else Outcome(recovered=None if right else base.recovered)
     if shown.refused:
         action = right = False
         wrong = f"cannot be done: {shown.refused}"
@@ -512,7 +537,7 @@ def score_acts(scene: Scene, acts: Sequence[Act] | None, why: str = "", seconds:
         wrong = f"not over: {'; '.join(shown.missing)}"
     return msgspec.structs.replace(
         base,
-        acts=tuple(line(act) for act in acts),
+        acts=tuple(line(act, _budgets(scene.engine)) for act in acts),
         action=action,
         right=right,
         recovered=shown.recovered,
@@ -521,8 +546,8 @@ def score_acts(scene: Scene, acts: Sequence[Act] | None, why: str = "", seconds:
     )
 
 
-def line(act: Act) -> str:
+def line(act: Act, budgets: Mapping[str, BudgetSpec]) -> str:
     """An act in a few words."""
     names = ", ".join(act.targets[:3]) + (f" and {len(act.targets) - 3} more" if len(act.targets) > 3 else "")
-    values = " ".join(f"{name}={value}" for name, value in told(act).items() if not isinstance(value, tuple))
+    values = " ".join(f"{name}={value}" for name, value in told(act, budgets).items() if not isinstance(value, tuple))
     return f"{act.action} {names} {values}".strip()

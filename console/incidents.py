@@ -181,7 +181,7 @@ def _incident(document: Document, raw: dict[str, Any], at: str) -> Incident:
             begins_ms=read_value("time", raw.get("begins", BEGINS)),
             cell=_cell(document, raw["cell"], f"{at}.cell"),
             provider=None if "provider" not in raw else msgspec.convert(raw["provider"], ProviderFaults),
-            script=tuple(_verbs(document, raw.get("script", ()), f"{at}.script")),
+            script=tuple(_verbs(document, raw.get("script", []), f"{at}.script")),
             accept=accept or ((),),
             perfect=tuple(_perfect(document, one, f"{at}.perfect[{i}]") for i, one in enumerate(perfect)),
             words=raw.get("words", raw["title"]),
@@ -189,7 +189,7 @@ def _incident(document: Document, raw: dict[str, Any], at: str) -> Incident:
             keeps=msgspec.convert(_named(raw.get("keeps", {})), Keeps),
             document=document,
         )
-    except (msgspec.ValidationError, ValueError) as error:
+    except (msgspec.ValidationError, ValueError, TypeError, KeyError) as error:
         raise SpecError(place, str(error), "See how the others are written") from None
 
 

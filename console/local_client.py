@@ -107,7 +107,7 @@ class LocalClient:
         self._advisor = advisor
         self._doorkeeper = doorkeeper
         self._recommender = recommender or Recommender(loop, advisor)
-        self._drafting = drafting or Drafting(loop, gate, self._recommender, self._shelf)
+        self._drafting = drafting or Drafting(loop, gate, self._recommender, shelf=self._shelf)
         self._forecasts = forecasts or Forecasts(loop)
         self._archive = archive or Archive(loop)
         self._insights = insights or Insights(loop, self._archive)

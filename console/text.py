@@ -30,7 +30,7 @@ _FINE = re.compile(
 """Letters and signs that need no second look: each stands for itself, in cells of its own."""
 _UNSEEN = re.compile(
     "[\u034f\u115f-\u11ff\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\ufffc\ud7b0-\ud7ff"
-    "\ufdfa\ufdfb\ufdfd\U00012031\U0001242b\U000e0100-\U000e01ef]"
+    "\u2e3a\u2e3b\ua9c5\ufdfa\ufdfb\ufdfd\U00012031\U0001242b\U000e0100-\U000e01ef]"
 )
 """Drawn as nothing, into their neighbour, or far beyond their cell, though Unicode calls them letters or marks."""
 _LINK = re.compile(r"://|\b(?:www\.|mailto:)", re.IGNORECASE)

@@ -19,7 +19,7 @@ from runbooks.checks import MEANINGS, OPERATORS
 from runbooks.draft import MOST_STEPS, DraftRejected, Task
 from runbooks.parameters import AT_MOST_ONE, MOST_LITERALS, ONE_OF, PARAMETERS, SOME, Parameter, Type
 from runbooks.plan import ActionName, OnFail
-from runbooks.runbook import INPUT_TYPES, InputType
+from runbooks.runbook import INPUT_TYPES, MOST_INPUTS, InputType
 from runbooks.values import milliseconds, near, why_not_literal
 
 SCHEMA_VERSION = 1
@@ -36,6 +36,7 @@ MOST_RISKS = 5
 MOST_QUESTIONS = 3
 MOST_SENTENCES = 12
 """Of one part of a hand-over or a summary."""
+MOST_CHECKS = 8
 MOST_PROSE = 2_000
 """Of one section of a runbook."""
 MOST_ENUM = 200
@@ -98,6 +99,7 @@ class AnsweredCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     op: str
     value: int | str
     within: str | None = None
+    tolerance_permille: int | None = None
 
 
 class AnsweredInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -244,6 +246,7 @@ def _runbook(actions: Sequence[ActionName]) -> dict[str, Any]:
         "of": _text("${inputs.NAME}, ${inputs.NAME.PROPERTY}, or empty for the cell"),
         "op": _enum(OPERATORS),
         "value": {"type": ["integer", "string"]},
+        "tolerance_permille": {"type": ["integer", "null"]},
     }
     verify = _object({**check, "within": {"type": ["string", "null"], "description": "such as 10m"}})
     several = {"anyOf": [{"type": ["integer", "string", "null"]}, _list(_text("a reference"), 1, MOST_LITERALS)]}
@@ -341,7 +344,18 @@ def _without_confidence(value: dict[str, Any]) -> dict[str, Any]:
     """What a model thinks of its own answer is no news; many say it unasked. It is dropped unread, if it is a plain
     value."""
     scalar = (int, float, str, type(None))
-    return {key: one for key, one in value.items() if key != "confidence" or not isinstance(one, scalar)}
+
+    def without(one: Any) -> Any:
+        if not isinstance(one, dict):
+            return one
+        return {key: each for key, each in one.items() if key != "confidence" or not isinstance(each, scalar)}
+
+    nested = {
+        key: [without(each) for each in one] if key in ("rationale", "steps") and isinstance(one, list) else one
+        for key, one in value.items()
+    }
+    found: dict[str, Any] = without(nested)
+    return found
 
 
 def _converted(value: dict[str, Any]) -> Answered:
@@ -368,7 +382,25 @@ def _refuse_foreign(answered: Answered, task: Task) -> None:
             raise _unformed(f"{field} is missing")
 
 
+def _refuse_sizes_of_runbook(runbook: AnsweredRunbook) -> None:
+    """Its meaning is for the lint; its size is not."""
+    for field in ("why", "evidence", "what_can_go_wrong", "aftercare"):
+        _text_of(getattr(runbook, field), f"runbook.{field}", MOST_PROSE)
+    _text_of(runbook.title, "runbook.title", MOST_TITLE)
+    _text_of(runbook.id, "runbook.id", 64)
+    if not 1 <= len(runbook.steps) <= MOST_STEPS:
+        raise _unformed(f"runbook.steps are {len(runbook.steps):,}, of 1 to {MOST_STEPS}")
+    if len(runbook.inputs) > MOST_INPUTS or len(runbook.when) > MOST_CHECKS:
+        raise _unformed("runbook: too many inputs or checks")
+    for i, step in enumerate(runbook.steps):
+        action_of(step.action, f"runbook.steps[{i}]")
+        if max(len(step.pre), len(step.verify)) > MOST_CHECKS:
+            raise _unformed(f"runbook.steps[{i}]: too many checks")
+
+
 def _refuse_sizes(answered: Answered) -> None:
+    if answered.runbook is not None:
+        _refuse_sizes_of_runbook(answered.runbook)
     _text_of(answered.title, "title", MOST_TITLE)
     if answered.summary:
         _text_of(answered.summary, "summary", MOST_SUMMARY)

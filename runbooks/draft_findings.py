@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any, get_args
 
 from engine.model import NodeState
@@ -149,13 +150,28 @@ def runaway(scene: Scene, asked: Asked) -> Answer | None:
 
 
 def reservation(scene: Scene, asked: Asked) -> Answer | None:
-    from runbooks.draft_rules import idle_reservation
-
     wanted = finding_of(asked).targets
     for symptom in scene.idle_reservations():
         if symptom.subject in wanted:
             return idle_reservation(scene, symptom, asked)
     return Answer(option=None, why="it is in use, or over, by now")
+
+
+def idle_reservation(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+    spec = scene.engine.reservation(symptom.subject)
+    if any(scene.queue_lots(queue) for queue in spec.queues):
+        return Answer(
+            option=None, why=f"{symptom.text}, and work of its own queues waits: find out why it does not start",
+        )  # fmt: skip
+    option = Option(
+        text=f"take back reservation {spec.name}", steps=(("unreserve", {"reservations": (spec.name,)}),),
+        runbook="stale-reservation", inputs={"reservation": spec.name},
+        harms="Its owner may come late and expect empty nodes.",
+    )  # fmt: skip
+    solver = Solver(scene.engine, ())
+    if not solver.try_(option).harmless:
+        return None
+    return Answer(option=option, why=symptom.text, questions=("Does its owner still come?",), risks=(option.harms,))
 
 
 def only_told(scene: Scene, asked: Asked) -> Answer | None:
@@ -200,7 +216,7 @@ def given_steps(finding: Finding) -> tuple[ActionName, dict[str, Any]] | None:
 def _words(parameters: tuple[str, ...]) -> dict[str, str]:
     """Options of the shell: `--least 3` -> {"least": "3"}."""
     found = {}
-    for flag, value in zip(parameters, parameters[1:], strict=False):
+    for flag, value in pairwise(parameters):
         if flag.startswith("--"):
             found[flag[2:]] = value
     return found

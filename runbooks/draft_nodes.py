@@ -5,15 +5,18 @@ flood the cell: the least that helps, and less where what is stopped would not s
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 
 from engine.columns import view
 from engine.model import NodeState, WorkloadState
 from engine.money import usd
+from engine.shape import Shape
 from runbooks.draft_question import Asked
 from runbooks.draft_solver import Option, Solver, named
 from runbooks.draft_waits import Answer
+from runbooks.plan import ActionName
 from runbooks.symptoms import Scene, Symptom, counted, minutes
 
 AGAIN_MS = 2 * 60_000
@@ -168,7 +171,7 @@ def zone_lost(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     left = symptom.ids[:MOST_LEFT]
     ready = len(scene.nodes_in(NodeState.READY))
     batch = _batch_queue(scene)
-    steps = []
+    steps: list[tuple[ActionName, dict[str, Any]]] = []
     if left and len(left) * 1000 <= WHOLE_PERMILLE * ready:
         steps.append(("cordon", {"nodes": left}))
     if batch:
@@ -177,8 +180,8 @@ def zone_lost(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
         return Answer(option=None, why=f"{symptom.text}; nothing of it takes work, and what ran there starts elsewhere",
                       questions=("What does the provider or the data centre say?",))  # fmt: skip
     option = Option(
-        text=f"keep new work off what is left of zone {symptom.subject}" + (f", and hold queue {batch}" if batch else ""),
-        steps=tuple(steps),  # type: ignore[arg-type]
+        text=f"keep new work off what is left of zone {symptom.subject}{f', and hold queue {batch}' if batch else ''}",
+        steps=tuple(steps),
         runbook="zone-loss" if batch and len(steps) == 2 else "",
         inputs={"zone": symptom.subject, "batch": batch, "left": ",".join(left)},
         harms="Nodes that come back are not ready by themselves if they were cordoned here.",
@@ -209,7 +212,7 @@ def spot_storm(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     rows = [c.row_of[id_] for id_ in symptom.ids]
     displaced = sorted({state.allocations.workload[a] for row in rows for a in state.allocations.on_node(row)})
     shapes = [shape for row in displaced for shape in state.workloads.class_at(row).shapes]
-    steps: list[tuple[str, dict[str, object]]] = []
+    steps: list[tuple[ActionName, dict[str, Any]]] = []
     inputs: dict[str, str] = {}
     stays = max(0, size.ready + size.booting + size.other - len(symptom.ids))
     if spec.scaling is not None and spec.scaling.most > stays:
@@ -227,20 +230,20 @@ def spot_storm(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
         return Answer(option=None, why=f"{symptom.text}; no other pool can take its work")
     option = Option(
         text=f"order no more of {spec.name}" + (f", and {inputs['nodes']} nodes of {fallback}" if fallback else ""),
-        steps=tuple(steps),  # type: ignore[arg-type]
+        steps=tuple(steps),
         runbook="spot-storm" if len(steps) == 2 else "", inputs=inputs, harms=harms,
     )  # fmt: skip
     result = Solver(scene.engine, ()).try_(option)
     return None if result.refused else Answer(option=option, why=symptom.text, risks=(harms,))
 
 
-def _fallback(scene: Scene, shapes: list[object]) -> str:
+def _fallback(scene: Scene, shapes: list[Shape]) -> str:
     """An on-demand pool that grows, has room to, and would do for what loses its place; the cheapest."""
     c = scene.state.capacity
     pools = [
         pool for row, pool in enumerate(c.pools)
         if not pool.spot and pool.scaling is not None and _room(scene, pool.name) > 0
-        and (not shapes or any(row in shape.pool_set for shape in shapes))  # type: ignore[attr-defined]
+        and (not shapes or any(row in shape.pool_set for shape in shapes))
     ]  # fmt: skip
     return min(pools, key=lambda pool: (pool.price_microusd_hour, pool.name)).name if pools else ""
 
@@ -289,7 +292,7 @@ def tenant(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     watched = [id_ for lot in others for id_ in lot.members]
     solver = Solver(scene.engine, watched, min(lot.priority for lot in others))
     own_queue = _own_queue(scene, name)
-    hold: tuple[tuple[str, dict[str, object]], ...] = ()
+    hold: tuple[tuple[ActionName, dict[str, Any]], ...] = ()
     if len(queued) > MOST_HELD and own_queue:
         hold = (("hold_queue", {"queues": (own_queue,)}),)
     elif queued:
@@ -306,7 +309,7 @@ def tenant(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
             if there
         ]
         return Option(
-            text=" and ".join(what), steps=(*hold, *suspend),  # type: ignore[arg-type]
+            text=" and ".join(what), steps=(*hold, *suspend),
             harms="What is suspended loses its work since the last checkpoint." if suspended else
             f"What is held of {name} waits until somebody releases it.",
         )  # fmt: skip

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from engine.model import QueueMode
 from runbooks import draft_nodes, draft_waits
-from runbooks.draft_findings import FINDINGS, by_action
+from runbooks.draft_findings import FINDINGS, by_action, idle_reservation
 from runbooks.draft_question import Asked
 from runbooks.draft_solver import Option, Solver
 from runbooks.draft_waits import Answer
@@ -136,9 +136,9 @@ def related(scene: Scene, symptom: Symptom, objects: tuple[tuple[str, str], ...]
             pool = c.pool_of.get(id_)
             if any(pool in shape.pool_set for lot in symptom.lots for shape in w.class_at(lot.row).shapes):
                 return True
-        if kind == "pool" and symptom.of == "node" and symptom.subject in c.row_of:
-            if c.pools[c.pool[c.row_of[symptom.subject]]].name == id_:
-                return True
+        row = c.row_of.get(symptom.subject) if kind == "pool" and symptom.of == "node" else None
+        if row is not None and c.pools[c.pool[row]].name == id_:
+            return True
         if kind in ("pool", "zone") and symptom.kind == "cordoned":
             return True
     return False
@@ -167,23 +167,6 @@ def cordoned(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
             questions=("Who cordoned them, and were they tested since?",),
         )  # fmt: skip
     return draft_nodes.hand_back(scene, symptom.text, ids)
-
-
-def idle_reservation(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
-    spec = scene.engine.reservation(symptom.subject)
-    if any(scene.queue_lots(queue) for queue in spec.queues):
-        return Answer(
-            option=None, why=f"{symptom.text}, and work of its own queues waits: find out why it does not start",
-        )  # fmt: skip
-    option = Option(
-        text=f"take back reservation {spec.name}", steps=(("unreserve", {"reservations": (spec.name,)}),),
-        runbook="stale-reservation", inputs={"reservation": spec.name},
-        harms="Its owner may come late and expect empty nodes.",
-    )  # fmt: skip
-    solver = Solver(scene.engine, ())
-    if not solver.try_(option).harmless:
-        return None
-    return Answer(option=option, why=symptom.text, questions=("Does its owner still come?",), risks=(option.harms,))
 
 
 def held_queue(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:

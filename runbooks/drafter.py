@@ -8,15 +8,24 @@ way to change anything: it looks at a fork, and what it drafts is proposed, if a
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 from engine.errors import MusterError
-from runbooks import draft_rules
-from runbooks.draft import Brief, Draft, DraftStep, Fact, Sentence, Span
-from runbooks.draft_solver import Solver, forked
-from runbooks.plan import Proposal, Request, RunbookRef, StepRequest
+from runbooks import draft_question, draft_rules
+from runbooks.compile import compile_runbook
+from runbooks.draft import Brief, Draft, DraftStep, Flag
+from runbooks.draft_solver import Option, made
+from runbooks.draft_waits import Answer
+from runbooks.draft_words import MOST_QUESTIONS, MOST_RISKS, MOST_TITLE, Cited, objects_of, rationale, said, summary
+from runbooks.files import LIBRARY
+from runbooks.plan import Act, Proposal, Request, RunbookRef, StepRequest
+from runbooks.readings import MAX_COMMENT
+from runbooks.runbook import Runbook, parse
 from runbooks.shelf import Call
-from runbooks.symptoms import Scene, Symptom
+from runbooks.symptoms import Scene
 from runbooks.wording import title
 
 if TYPE_CHECKING:
@@ -38,66 +47,116 @@ class RuleDrafter:
         self._preview = preview
 
     def draft(self, brief: Brief, requester: str = "") -> Draft:
-        """Always a draft: what cannot be made becomes a draft without steps that says why."""
+        """Always a draft: what cannot be made becomes one without steps that says why."""
         base, agents = self._call(_forked)
         try:
             base.settle()
             scene = Scene(base, agents)
-            return self._act(brief, requester, scene)
+            asked = draft_question.read(base, brief.question, brief.finding)
+            return self._drafted(brief, requester, scene, draft_rules.answer(scene, asked))
         finally:
             base.forget()
 
-    def _act(self, brief: Brief, requester: str, scene: Scene) -> Draft:
-        found = draft_rules.found(scene, brief)
-        if not found:
-            return self._nothing(brief, scene, "nothing that waits has waited too long, and no node needs anything")
-        for symptom in found:
-            draft = self._for(brief, requester, scene, symptom)
-            if draft is not None:
-                return draft
-        return self._nothing(brief, scene, found[0].text)
-
-    def _for(self, brief: Brief, requester: str, scene: Scene, symptom: Symptom) -> Draft | None:
-        rule = draft_rules.RULES.get(symptom.kind)
-        if rule is None:
-            return None
-        best = rule(scene, symptom, brief)
-        if best is None:
-            return None
-        with forked(scene.engine) as fork:
-            solver = Solver(fork, lambda _: 0, lambda _: True, ())
-            acts = solver.acts(fork, best.option)
-        request = Request(
-            steps=tuple(StepRequest(act=act) for act in acts), requester=requester, origin="recommender",
-            reason=symptom.text[:400],
-        )  # fmt: skip
+    def _drafted(self, brief: Brief, requester: str, scene: Scene, answer: Answer) -> Draft:
+        if answer.option is None or brief.task == "explain":
+            return self._words_only(brief, scene, answer)
         try:
-            preview = self._preview(request)
+            acts, request, ref = self._request(scene, answer, answer.option, requester)
+            preview = self._preview(request, ref)
         except MusterError as error:
-            return self._nothing(brief, scene, f"{symptom.text}; {best.option.text} is refused: {error.problem}")
-        fact = Fact(id="F1", metric=symptom.kind, kind="queue", subject=symptom.subject, value=symptom.text,
-                    text=symptom.text)  # fmt: skip
+            refused = msgspec.structs.replace(
+                answer, option=None, why=f"{answer.why}; to {answer.option.text} is refused: {error.problem}"
+            )
+            return self._words_only(brief, scene, refused)
+        cited = Cited(scene.engine, brief)
+        cites = [id_ for kind, subject in objects_of(acts) for id_ in cited.of(kind, subject)]
+        flags: list[Flag] = ["target_missed"] if answer.partial else []
         return Draft(
-            drafter="rule", task=brief.task, title=preview.title, summary=(said(f"{symptom.text}.", "F1"),),
-            rationale=(said(best.option.text, "F1"),),
+            drafter="rule", task=brief.task, title=preview.title[:MOST_TITLE],
+            summary=summary(answer, cites), rationale=rationale(answer, cites),
             steps=tuple(
-                DraftStep(action=action, with_=dict(given), line=title(act))
-                for (action, given), act in zip(best.option.steps, acts, strict=True)
+                DraftStep(action=act.action, with_=given_of(answer.option, act), line=title(act)) for act in acts
             ),
-            facts=(fact,), kind=best.option.runbook, request=request, preview=preview, effects=preview.effects,
+            risks=tuple(said(text) for text in answer.risks[:MOST_RISKS]),
+            questions=tuple(said(text) for text in answer.questions[:MOST_QUESTIONS]),
+            facts=cited.facts, flags=tuple(flags), kind=ref.id if ref is not None else "", request=request,
+            preview=preview, effects=preview.effects, target=answer.target, tried=answer.tried,
             version=scene.engine.version,
         )  # fmt: skip
 
-    @staticmethod
-    def _nothing(brief: Brief, scene: Scene, why: str) -> Draft:
+    def _request(
+        self, scene: Scene, answer: Answer, option: Option, requester: str
+    ) -> tuple[tuple[Act, ...], Request, RunbookRef | None]:
+        """By the runbook, where it applies and comes to these acts and no others; else the acts themselves. Raises
+        MusterError."""
+        reason = said(answer.why).text[:MAX_COMMENT]
+        reason = "".join(char if char.isprintable() else "?" for char in reason)
+        if option.runbook:
+            compiled = self._compiled(option, reason, requester)
+            if compiled is not None:
+                request, ref = compiled
+                return tuple(step.act for step in request.steps), request, ref
+        acts = made(scene.engine, option)
+        steps = tuple(StepRequest(act=act) for act in acts)
+        return acts, Request(steps=steps, reason=reason, requester=requester, origin="recommender"), None
+
+    def _compiled(self, option: Option, reason: str, requester: str) -> tuple[Request, RunbookRef] | None:
+        """None where it does not apply now."""
+        read = library(option.runbook)
+        if read is None:
+            return None
+        runbook, ref = read
+        given = {name: text for name, text in option.inputs.items() if text}
+        try:
+            compiled = self._call(
+                lambda engine: compile_runbook(engine, runbook, given, reason=reason, requester=requester)
+            )
+        except MusterError:
+            return None
+        if not compiled.applies:
+            return None
+        return msgspec.structs.replace(compiled.request, origin="recommender"), ref
+
+    def _words_only(self, brief: Brief, scene: Scene, answer: Answer) -> Draft:
+        cited = Cited(scene.engine, brief)
+        heading = "Nothing should be done" if answer.option is None else "What it means"
         return Draft(
-            drafter="rule", task=brief.task, title="Nothing should be done", summary=(said(f"{why}."),),
-            version=scene.engine.version,
+            drafter="rule", task=brief.task, title=heading, summary=summary(answer, ()),
+            rationale=rationale(answer, ()), questions=tuple(said(text) for text in answer.questions[:MOST_QUESTIONS]),
+            tried=answer.tried, facts=cited.facts, version=scene.engine.version,
         )  # fmt: skip
 
 
-def said(text: str, *cites: str) -> Sentence:
-    return Sentence(spans=(Span(text=text),), cites=cites)
+def library(id_: str) -> tuple[Runbook, RunbookRef] | None:
+    """A built-in runbook."""
+    path = LIBRARY / f"{id_}.md"
+    if not path.is_file():
+        return None
+    data = path.read_bytes()
+    runbook = parse(data, path.name)
+    return runbook, RunbookRef(id=id_, version=runbook.front.version, sha256=hashlib.sha256(data).hexdigest())
+
+
+def given_of(option: Option, act: Act) -> dict[str, int | str | tuple[str, ...]]:
+    """What an act was told, by the names of `runbooks.parameters`; of a step that only the runbook has, its targets."""
+    for action, given in option.steps:
+        if action == act.action and (act.targets[0] in given.values() or len(option.steps) == 1):
+            return dict(given)
+    for action, given in option.steps:
+        if action == act.action:
+            return dict(given)
+    note = {"text": act.note.text} if act.note is not None else {}
+    return {**target_of(act), **note}
+
+
+def target_of(act: Act) -> dict[str, int | str | tuple[str, ...]]:
+    from runbooks.parameters import PARAMETERS
+
+    found: dict[str, int | str | tuple[str, ...]] = {}
+    for name, parameter in PARAMETERS[act.action].items():
+        if parameter.target:
+            found[name] = act.targets if parameter.many else act.targets[0]
+    return found
 
 
 def _forked(engine: Engine) -> tuple[Engine, AgentsReport]:

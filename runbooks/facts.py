@@ -34,6 +34,8 @@ MOST_QUEUES = 8
 MOST_POOLS = 8
 MOST_NODES = 8
 MOST_WORKLOADS = 6
+MOST_FINDINGS = 8
+"""Besides the one that is asked about."""
 MOST_NAMED = 12
 """Objects that a text names, of those that are read."""
 MOST_LOOKED_AT = 4_000
@@ -87,6 +89,9 @@ def gather(
         told.add(call(partial(_object, named=one)))
     told.add(_finding(finding) if finding is not None else ())
     told.add(_cell(overview))
+    others = [other for other in findings if finding is None or other.id != finding.id][:MOST_FINDINGS]
+    for other in others:
+        told.add(_finding(msgspec.structs.replace(other, observed=())))
     told.add(call(_queues))
     told.add(_pools(overview))
     told.add(call(_sizes))
@@ -96,9 +101,6 @@ def gather(
     told.add(call(_budgets))
     told.add(call(_reservations))
     told.add(fact("channel_known", channel, "yes") for channel in channels)
-    for other in findings:
-        if finding is None or other.id != finding.id:
-            told.add(_finding(other))
     for excerpt in excerpts:
         for kind, id_ in names_in(call, _ends_of(excerpt.text))[:MOST_NAMED]:
             told.add((fact(f"{kind}_named_in_excerpt", id_, "yes"),), once_per_subject=True)
@@ -168,7 +170,11 @@ class _Told:
         return tuple(msgspec.structs.replace(one, id=f"F{i}") for i, one in enumerate(kept, 1))
 
 
-_SEVERAL = frozenset(("workload_node", "workload_waits_for", "proposal_action"))
+_SEVERAL = frozenset(
+    metric for metric in METRICS
+    if metric in ("workload_node", "workload_waits_for", "proposal_action", "proposal_approver", "proposal_rejecter")
+    or metric.startswith("proposal_on_")
+)  # fmt: skip
 """Metrics of which a subject may have several values."""
 
 

@@ -353,8 +353,8 @@ class Linter(ValueLinter):
                 self._say((*path, "max_duration"), "limits-exceeded",
                           f"its verifications may take {waits // 60_000} min, more than {limits.max_duration}",
                           "Raise max_duration, or shorten their `within`")  # fmt: skip
-        nodes = self._sum(TAKES_NODES | {"scale_pool"})
-        work = self._sum(STOPS_WORK - TAKES_NODES - {"drain_queue"})
+        nodes = self.touched(TAKES_NODES | {"scale_pool"})
+        work = self.touched(STOPS_WORK - TAKES_NODES - {"drain_queue"})
         actions = {step.action for step in self.front.steps}
         for field, count, what in (("max_nodes", nodes, "take, or take out of use,"), ("max_workloads", work, "stop")):
             most = getattr(limits, field)
@@ -368,7 +368,7 @@ class Linter(ValueLinter):
                 self._say((*path, field), "limits-missing", f"{', '.join(sorted(actions & needed))} needs it",
                           "Give the most that may be touched")  # fmt: skip
 
-    def _sum(self, actions: frozenset[ActionName]) -> int:
+    def touched(self, actions: frozenset[ActionName]) -> int:
         """Most different objects that the steps with these actions can act on together, as far as the file says."""
         values: dict[str, int] = {}
         moves = 0

@@ -154,6 +154,13 @@ class Worker:
         self._rung = 0
         self._rung_until = 0.0
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Of its children that are alive."""
+        with self._lock:
+            children = [*self._busy, *([self._idle] if self._idle is not None else [])]
+        return tuple(child.pid for child in children if child.alive)
+
     def warm(self) -> None:
         """Start a child for the next call, without waiting for it. An error is told by the call that needs it."""
         with self._lock:

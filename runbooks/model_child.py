@@ -32,8 +32,8 @@ ALARM_S = 1.0
 """After the deadline: then the kernel ends this process, whatever it does."""
 TICK_S = 0.01
 TELL_S = 0.05
-MOST_DATA_BYTES = 384 * 2**20
-MOST_ADDRESS_BYTES = 2 * 2**30
+MOST_DATA_BYTES = 192 * 2**20
+MOST_ADDRESS_BYTES = 2**30
 MOST_FILES = 64
 _PR_SET_NO_NEW_PRIVS = 38
 _PROMPT_RUNG = 2
@@ -108,6 +108,7 @@ async def _serve(out: int) -> None:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(0, "rb", buffering=0))
     settings = Settings(**json.loads(await _next(reader, SETTINGS)))
     asker = _Asker(settings, out)
+    await asker.rehearse()
     _send(out, frame(READY, b""))
     while True:
         ask = Ask(**json.loads(await _next(reader, CALL)))
@@ -175,6 +176,13 @@ class _Asker:
                 transport=self._guard, trust_env=False, follow_redirects=False, timeout=None, max_redirects=0
             ),
         )
+
+    async def rehearse(self) -> None:
+        """A call as far as the guard, which has nobody to send it to yet: what the SDK loads late is loaded before a
+        deadline runs."""
+        with contextlib.suppress(Refused):
+            rehearsed = Wire(0.0, lambda _phase, _received: None)
+            await self._ask(Ask("", [{"role": "user", "content": ""}], {}, "x", 1, 0), rehearsed, _Rung(0))
 
     async def answer(self, ask: Ask) -> bytes:
         """The OUTCOME frame of a call."""

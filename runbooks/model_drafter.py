@@ -223,7 +223,10 @@ class ModelDrafter:
         key = self._key()
         if key and any(key in text for text in (answer.content, answer.returned_model, decoded)):
             raise DraftRejected(
-                "leak_detected", "the answer holds the key it was asked with", "Change the key", answer.spent
+                "leak_detected",
+                "the answer holds the key it was asked with",
+                "None of it is shown; see what kind of server that is",
+                answer.spent,
             )
 
     def _prompt(self, brief: Brief, endpoint: Endpoint) -> Prompt:
@@ -250,13 +253,15 @@ class ModelDrafter:
     ) -> tuple[Answer, int]:
         """(answer, its cost in micro-USD). Reserved before, settled after, on record."""
         assert self._worker is not None, "there is one for every endpoint"
-        self.open()
         sent = sum(len(message.content.encode()) for message in prompt.messages)
         tokens_in = sent + len(msgspec.json.encode(prompt.schema)) + TEMPLATE_TOKENS
         reserved = self._reserved(prompt, endpoint, told, tokens_in)
         over = threading.Event()
+        received = 0
 
         def heard(phase: Phase, count: int) -> None:
+            nonlocal received
+            received = max(received, count)
             if self.setup.prices.out and count > reserved.tokens * SCARCE_BYTES_A_TOKEN + ENVELOPE_BYTES:
                 over.set()
                 cancelled.set()
@@ -269,6 +274,8 @@ class ModelDrafter:
             answer = self._worker.ask(call, cancelled=cancelled, tell=heard)
             self._refuse_key_in(answer, "")
         except DraftRejected as error:
+            if isinstance(error.seen, Spent) and error.seen.bytes < received:
+                error.seen = msgspec.structs.replace(error.seen, bytes=received)
             if over.is_set() and error.reason == "cancelled":
                 error = DraftRejected(
                     "budget",
@@ -305,6 +312,7 @@ class ModelDrafter:
             )
 
         try:
+            self.open()
             return self._call(lambda engine: engine.record(take))
         except JournalError as error:
             raise DraftRejected(

@@ -107,7 +107,10 @@ class Guard(httpx2.AsyncBaseTransport):
                 raise Refused("connection", "the connection broke in the middle of the answer") from None
             raise Refused("connection", f"the connection broke: {_words(error)}", again=True) from None
         except httpcore2.ProtocolError as error:
-            raise Refused("connection", f"the answer is not HTTP as it should be: {_words(error)}") from None
+            # A server that restarts closes without a word; one that has said something wrong will say it again.
+            raise Refused(
+                "connection", f"the answer is not HTTP as it should be: {_words(error)}", again=meter.silent
+            ) from None
         except (OSError, ssl.SSLError) as error:
             raise Refused("connection", f"the connection broke: {type(error).__name__}") from None
         finally:
@@ -210,6 +213,11 @@ class _Meter:
 
     def count(self, size: int) -> None:
         self._raw += size
+
+    @property
+    def silent(self) -> bool:
+        """Nothing has come."""
+        return self._head and not self._raw
 
 
 class _Backend(httpcore2.AsyncNetworkBackend):
@@ -339,7 +347,9 @@ def _of_status(status: int) -> Refused:
         )
     if 300 <= status < 400:
         return Refused(
-            "redirect", f"the server sends us elsewhere (status {status}), which is not followed", "Set model_url to it"
+            "redirect",
+            f"the server sends us elsewhere (status {status}), which is not followed",
+            "Ask whoever runs it for its base URL",
         )
     return Refused(f"http_{status}", f"the server answers with status {status}", again=status in _RETRIED)
 
@@ -351,7 +361,7 @@ def _no_connection(error: httpcore2.ConnectError) -> Refused:
         if isinstance(cause, ssl.SSLCertVerificationError):
             return Refused(
                 "connection",
-                f"the server's certificate is not trusted: {cause.verify_message}",
+                f"the server's certificate is not trusted: {cause.verify_message.rstrip('.')}",
                 "Set model_ca_file to the file of the CA that signed it",
             )
         if isinstance(cause, ssl.SSLError):

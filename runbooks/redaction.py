@@ -277,7 +277,7 @@ def _encoded(text: str, personal: bool) -> Iterator[Span]:
 def _hexadecimal(text: str) -> Iterator[Span]:
     """Long numbers to the base of sixteen; columns of decimal figures are none."""
     for match in _HEX.finditer(text):
-        if match[0].isdigit() or not re.sub(r"[ :-]", "", match[0]).isdigit():
+        if match[0].strip().isdigit() or not re.sub(r"[ :-]", "", match[0]).isdigit():
             yield match.span()
 
 

@@ -65,6 +65,8 @@ def _text(of: Subject, says: str) -> Metric:
 
 NAMEABLE: tuple[Names, ...] = ("node", "workload", "queue", "pool", "tenant", "zone", "reservation", "budget")
 """What texts name that is of the cell."""
+ACTED_ON: tuple[Names, ...] = ("node", "workload", "queue", "pool", "reservation", "budget", "channel")
+"""What plans are about."""
 REASONS: tuple[str, ...] = (*MEANINGS["workload_reason"].labels, "NodeLabels", "NodeTaints", "KeptApart", "NotNear",
                             "WaitingForNodes", "TurnedOnDemand", "NotExamined")  # fmt: skip
 _NODE_STATES = (*MEANINGS["node_state"].labels, "terminating")
@@ -204,8 +206,63 @@ METRICS: Mapping[str, Metric] = {
     "proposal_needs": _count("proposal", "{of} lacks {value} votes"),
     "proposal_expires": _number("proposal", "time_ms", "{of} expires at {value}"),
     "proposal_title": _text("proposal", "{of}: {value}"),
+    "proposal_author": _name("proposal", "user", "{of} was proposed by {value}"),
+    "proposal_requester": _name("proposal", "user", "{of} was asked for by {value}"),
+    "proposal_approver": _name("proposal", "user", "{of} was approved by {value}"),
+    "proposal_rejecter": _name("proposal", "user", "{of} was rejected by {value}"),
+    "proposal_asked": _number("proposal", "time_ms", "{of} was proposed at {value}"),
+    "proposal_executed": _number("proposal", "time_ms", "{of} was begun at {value}"),
+    "proposal_since": _number("proposal", "time_ms", "{of} has been so since {value}"),
+    "proposal_steps": _count("proposal", "{of} has {value} steps"),
+    "proposal_steps_done": _count("proposal", "{value} steps of {of} are done"),
+    "proposal_checks": _count("proposal", "{value} things were read back after {of}"),
+    "proposal_breakglass": _word("proposal", "the glass was broken for {of}: {value}", "yes"),
+    "proposal_waits_for": _text("proposal", "{of} waits for {value}"),
+    "proposal_note": _text("proposal", "{of}: {value}"),
+    **{f"proposal_on_{kind}": _name("proposal", kind, f"{{of}} is about {kind} {{value}}") for kind in ACTED_ON},
+    # -- a shift: what was done, and what is left to others
+    "shift_since": _number("cell", "time_ms", "this is told from {value} on"),
+    "shift_wall_apart_s": _number("cell", "seconds", "the cell's clock and the wall clock are {value} apart"),
+    "shift_proposed": _count("cell", "{value} plans were proposed"),
+    **{
+        f"shift_{state}": _count("cell", f"{{value}} plans were {state.replace('_', ' ')}")
+        for state in ("verified", "failed", "rolled_back", "rollback_failed", "rejected", "expired", "cancelled")
+    },
+    "shift_refused_votes": _count("cell", "{value} votes did not count"),
+    "shift_refused_logins": _count("cell", "{value} times somebody was not who they said"),
+    "shift_messages_failed": _count("cell", "{value} messages could not be delivered"),
+    "shift_started": _count("cell", "{value} workloads started"),
+    "shift_finished": _count("cell", "{value} workloads finished"),
+    "shift_work_failed": _count("cell", "{value} workloads failed"),
+    "shift_work_cancelled": _count("cell", "{value} workloads were cancelled"),
+    "shift_nodes_lost": _count("cell", "nodes were lost {value} times"),
+    "shift_waiting_before": _count("cell", "{value} workloads were queued when it began"),
+    "shift_use_before_permille": _number("cell", "permille", "{value} were in use when it began"),
+    "shift_use_permille": _number("cell", "permille", "{value} are in use now"),
+    "node_lost_at": _number("node", "time_ms", "node {of} was lost at {value}"),
+    "queue_failed": _count("queue", "{value} workloads of queue {of} failed"),
+    "policy_changed": _number("policy", "time_ms", "policy {of} came into force at {value}"),
+    "policy_changed_by": _name("policy", "user", "policy {of} was put in force by {value}"),
+    "policy_needs": _count("policy", "policy {of} lacks {value} votes"),
+    "policy_expires": _number("policy", "time_ms", "policy {of} expires at {value}"),
+    "freeze_set": _number("freeze", "time_ms", "freeze {of} was set at {value}"),
+    "freeze_set_by": _name("freeze", "user", "freeze {of} was set by {value}"),
+    "freeze_ended": _number("freeze", "time_ms", "freeze {of} was ended at {value}"),
+    "freeze_ended_by": _name("freeze", "user", "freeze {of} was ended by {value}"),
+    "freeze_holds": _word("freeze", "freeze {of} stops plans now: {value}", "yes", "no"),
+    "freeze_tier": _word("freeze", "freeze {of} stops plans from tier {value} on", *TIERS),
+    "freeze_until": _number("freeze", "time_ms", "freeze {of} ends at {value}"),
+    "freeze_text": _text("freeze", "freeze {of}: {value}"),
+    "review_opened": _number("review", "time_ms", "review {of} was opened at {value}"),
+    "review_forced": _word("review", "review {of} is of a broken glass: {value}", "yes", "no"),
+    "review_by": _name("review", "user", "review {of} is about what {value} did"),
+    "review_proposal": _name("review", "proposal", "review {of} is of {value}"),
+    "review_text": _text("review", "review {of}: {value}"),
+    "runbook_approved_by": _name("runbook", "user", "runbook {of} was approved by {value}"),
+    "runbook_retired_by": _name("runbook", "user", "runbook {of} was retired by {value}"),
+    "audit_trouble": _text("cell", "the audit: {value}"),
 }
-"""Metric -> what it is. Those of a shift are in `runbooks.shift_metrics`."""
+"""Metric -> what it is: all that any fact is about."""
 
 _TOKEN = re.compile(r"[a-z][a-z_]{0,40}")
 

@@ -76,7 +76,8 @@ FORBIDDEN = {
 }
 FINE = (
     "print('done')", "print(f'{count:,} of {len(rows)}')", "print(printable(name))", "print(json.dumps(name))",
-    "print(', '.join(map(printable, names)))", "print(f'no node {printable(name)!r}')", "print(cut(printable(name), 3))",
+    "print(', '.join(map(printable, names)))", "print(f'no node {printable(name)!r}')",
+    "print(cut(printable(name), 3))",
     "app.notify(printable(name), markup=False, title='x')", "known.update({name: 1})", "x = Static('', markup=False)",
     "known.update(found)", "self.label = name", "x = Text(printable(name))", "app.copy_to_clipboard(visible(text))",
     "screen.query_one('#small', Static).update(f'{size.width:d} is too small')",

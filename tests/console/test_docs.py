@@ -1,5 +1,5 @@
-"""The examples of docs/shell.md, runbooks.md, approval.md and audit.md are run, in order, against a demo engine; what
-else the documents show is read."""
+"""The examples of docs/shell.md, runbooks.md, approval.md, audit.md and drafts.md are run, in order, against a demo
+engine; what else the documents show is read."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from console.cli import parser
 from console.document import read_document
 from console.files import cell_of
 from console.launch import ensure_engine
-from console.settings import DEMO_CELL, paths_in
+from console.settings import DEMO_CELL, load, paths_in
 from console.sockets import probe
 from engine.commands import Define
 from engine.control import Engine
 from engine.scores import SCORES
+from runbooks.draft import REASONS
+from runbooks.model_endpoint import endpoint_of
 from runbooks.policy_file import read_policy
 from tests.support.served import socket_folder
 
@@ -30,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCKS = [
     block
-    for name in ("shell.md", "runbooks.md", "audit.md", "approval.md")
+    for name in ("shell.md", "runbooks.md", "audit.md", "approval.md", "drafts.md")
     for block in re.findall(r"^```sh\n(.*?)^```$", (ROOT / "docs" / name).read_text(), re.MULTILINE | re.DOTALL)
 ]
 
@@ -116,6 +118,22 @@ def test_every_approval_policy_that_is_shown_may_be_one() -> None:
     assert shown
     for text in shown:
         assert read_policy(text.encode(), "policy").people
+
+
+def test_every_settings_file_that_is_shown_can_be_read(tmp_path: Path) -> None:
+    models = []
+    for text in blocks("toml"):
+        path = tmp_path / "muster.toml"
+        path.write_text(text)
+        settings = load({}, {"MUSTER_CONFIG": str(path)})
+        if settings.model_url:
+            models.append(endpoint_of(settings.model_url, settings.model, egress=settings.model_egress))
+    assert len(models) >= 4
+
+
+def test_every_reason_for_no_draft_is_in_the_manual() -> None:
+    manual = (ROOT / "docs" / "drafts.md").read_text()
+    assert [reason for reason in sorted(REASONS) if f"`{reason}`" not in manual] == []
 
 
 def test_the_table_of_scores_names_all_there_are() -> None:

@@ -225,9 +225,8 @@ async def claims_10_to_30(client: Client) -> None:
 
 
 def bomb() -> bytes:
-    """200 MB of spaces, packed to some 200 KB."""
-    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
-    return b"".join(packer.compress(b" " * 2**20) for _ in range(200)) + packer.flush()
+    """200 MB of spaces in 200 KB: gzip files may follow one another."""
+    return gzip.compress(b" " * 2**20, mtime=0) * 200
 
 
 @plays
@@ -384,7 +383,9 @@ async def drips_1xx(client: Client) -> None:
 
 @plays
 async def switches_protocol(client: Client) -> None:
-    await client.send("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n\x81\x05hello")
+    await client.send(
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n\x81\x05hello"
+    )
     await client.for_ever()
 
 
@@ -551,7 +552,9 @@ async def minds_any_format(client: Client) -> None:
 
 @plays
 async def minds_with_422(client: Client) -> None:
-    await _minds(client, ("json_object", "prompt"), "422 Unprocessable Entity", "body.response_format.type: literal_error")
+    await _minds(
+        client, ("json_object", "prompt"), "422 Unprocessable Entity", "body.response_format.type: literal_error"
+    )
 
 
 @plays
@@ -632,7 +635,7 @@ async def many_in_content(client: Client) -> None:
 
 
 @plays
-async def tool_calls_5000(client: Client) -> None:
+async def tool_calls_1500(client: Client) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "drain", "arguments": "{}"}}
     await client.answer(envelope({"message": {"tool_calls": [call] * 1500}}))
 
@@ -723,7 +726,7 @@ async def _resets(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, li
 
 
 async def main() -> None:
-    ROWS.update({row["id"]: row for row in yaml.safe_load(Path(sys.argv[1]).read_text())})
+    ROWS.update({row["id"]: row for row in yaml.load(Path(sys.argv[1]).read_text(), yaml.CSafeLoader)})
     CANARIES.extend(sys.argv[2:])
     authority, contexts = _authority()
 

@@ -31,7 +31,8 @@ NEVER = (
     "textual.widgets._",
     "textual.demo",
 )
-WIDGETS = {"Static", "Label", "Button", "Checkbox", "RadioButton", "Switch", "Collapsible", "Link", "Markdown", "Digits",
+WIDGETS = {"Static", "Label", "Button", "Checkbox", "RadioButton", "Switch", "Collapsible", "Link", "Markdown",
+           "Digits",
            "DataTable", "Tree", "OptionList", "Option", "SelectionList", "ListItem", "Tab", "TabPane", "Tabs", "Log",
            "RichLog", "TextArea", "Pretty", "Header", "Footer", "Select", "Rule", "Welcome", "Placeholder", "Tooltip",
            "MarkdownViewer", "DirectoryTree", "MaskedInput", "Toast"}  # fmt: skip

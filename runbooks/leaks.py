@@ -1,0 +1,72 @@
+"""Whether an answer gives away what a model was told in confidence: the canary of its prompt, or our instructions."""
+
+from __future__ import annotations
+
+import base64
+import re
+import unicodedata
+from collections.abc import Iterable
+
+from runbooks import strict_json
+from runbooks.draft import DraftRejected
+
+LEAST_QUOTED = 40
+"""Letters and digits in a row of our instructions that are no accident."""
+LEAST_TEXT = 4
+
+
+def refuse_leak(content: str, canary: str, instructions: Iterable[str]) -> None:
+    """Raises DraftRejected `leak_detected` for an answer that holds the canary, or a passage of the instructions, in
+    whatever case, spacing or punctuation, across fields, backwards, or in base64 or hex. What it holds is not told."""
+    texts = [content, *_decoded(content)]
+    whole = _squeezed("".join(texts[1:]) or content)
+    if canary:
+        marks = {_squeezed(canary), _squeezed(canary)[::-1], canary.encode().hex()}
+        if any(mark in text for mark in marks for text in (whole, _squeezed(content))) or any(
+            piece in text for piece in _in_base64(canary) for text in texts
+        ):
+            raise DraftRejected("leak_detected", "the answer holds the mark of its own instructions", "It is dropped")
+    for instruction in instructions:
+        if _quoted(_squeezed(instruction), whole):
+            raise DraftRejected("leak_detected", "the answer quotes its own instructions", "It is dropped")
+
+
+def _decoded(content: str) -> list[str]:
+    """The texts of an answer as a reader sees them: escapes resolved, without the names of fields and the ids between
+    them, so that a passage that was spread over several is in one piece."""
+    try:
+        value = strict_json.loads(content.encode("utf-8", "surrogatepass"))
+    except strict_json.NotJson:
+        return []
+    found: list[str] = []
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str) and len(one) >= LEAST_TEXT:
+            found.append(one)
+        elif isinstance(one, dict):
+            waiting += reversed(list(one.values()))
+        elif isinstance(one, list):
+            waiting += reversed(one)
+    return found
+
+
+def _squeezed(text: str) -> str:
+    """Letters and digits alone, in their plainest form."""
+    folded = unicodedata.normalize("NFKD", text).casefold()
+    return re.sub(r"[\W_]+", "", folded)
+
+
+def _in_base64(word: str) -> Iterable[str]:
+    """How a word looks inside of longer base64, at each of the three places where it may begin."""
+    for shift in range(3):
+        coded = base64.b64encode(b"\0" * shift + word.encode()).decode().rstrip("=")
+        # The first and last characters mix with what stands beside.
+        yield coded[(0, 2, 3)[shift] : -1]
+
+
+def _quoted(instruction: str, text: str) -> bool:
+    if len(instruction) < LEAST_QUOTED or len(text) < LEAST_QUOTED:
+        return False
+    pieces = {instruction[at : at + LEAST_QUOTED] for at in range(len(instruction) - LEAST_QUOTED + 1)}
+    return any(text[at : at + LEAST_QUOTED] in pieces for at in range(len(text) - LEAST_QUOTED + 1))

@@ -1,0 +1,318 @@
+"""Scripted incidents are sound, scores are what answers deserve, and the command says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from console.cli import run
+from console.eval_drafts import evaluate, tally
+from console.incident_play import Scene
+from console.incident_scores import GOES_ON, Score, outcome, perfect_acts, score_acts
+from console.incidents import Incident, load
+from engine.errors import NotFoundError, SpecError
+from runbooks.acts import Maker
+from runbooks.plan import Act, Note
+
+INCIDENTS = load()
+BY_ID = {one.id: one for one in INCIDENTS}
+FAULT, CONTROL, CORES = "vision-at-its-quota", "asked-for-tomorrow-morning", "nightly-render-nodes-left-out"
+QUICK = (FAULT, CONTROL, CORES)
+"""A fault, one with nothing wrong, one on a cell without GPUs: `make test` does with these."""
+EVERY = [pytest.param(id_, marks=() if id_ in QUICK else pytest.mark.thorough, id=id_) for id_ in sorted(BY_ID)]
+Answer = Callable[[Scene], tuple[Act, ...]]
+
+
+@pytest.fixture
+def played() -> Iterator[Callable[[str], Scene]]:
+    scenes: list[Scene] = []
+
+    def play(id_: str) -> Scene:
+        scenes.append(Scene(BY_ID[id_]))
+        return scenes[-1]
+
+    yield play
+    for scene in scenes:
+        scene.close()
+
+
+def judged(incidents: tuple[Incident, ...], answer: Answer) -> list[Score]:
+    """What a drafter that answers so deserves."""
+    found = []
+    for incident in incidents:
+        scene = Scene(incident)
+        found.append(score_acts(scene, answer(scene)))
+        scene.close()
+    return found
+
+
+# -- the incidents ----------------------------------------------------------------------------------------------------
+
+
+def test_there_is_enough_to_tell_drafters_apart() -> None:
+    controls = [one for one in INCIDENTS if one.control]
+    held = [one for one in INCIDENTS if one.held]
+    cores = [one for one in INCIDENTS if not any(pool.capacity.gpu_milli for pool in one.cell.pools)]
+    assert len(INCIDENTS) >= 56
+    assert len(controls) >= 12
+    assert len(cores) >= 12, "cells without GPUs have nights too"
+    assert len(held) * 10 >= 3 * len(INCIDENTS)
+    assert sum(one.control for one in held) >= 4
+    assert len({pattern.action for one in INCIDENTS for way in one.accept for pattern in way}) >= 16
+    assert len({one.cell.name for one in INCIDENTS}) == len(INCIDENTS)
+    assert all(one.question and one.words for one in INCIDENTS)
+
+
+@pytest.mark.parametrize("id_", EVERY)
+def test_a_good_answer_is_right_and_nothing_else_mends_it(id_: str, played: Callable[[str], Scene]) -> None:
+    scene = played(id_)
+    before = scene.engine.version
+    perfect = perfect_acts(scene)
+    found = score_acts(scene, perfect)
+    assert (found.right, found.harm, found.why) == (True, (), "")
+    assert found.recovered is (True if perfect else None)
+    if scene.incident.recovers is not None:
+        assert outcome(scene, ()).missing, "it is over by itself: nothing was wrong"
+    assert outcome(scene, ()).harm == ()
+    assert scene.engine.version == before, "judging changes nothing"
+
+
+@pytest.mark.parametrize("id_", EVERY)
+def test_an_incident_is_the_same_each_time(id_: str, played: Callable[[str], Scene]) -> None:
+    once, again = played(id_), played(id_)
+    assert once.engine.state.dump() == again.engine.state.dump()
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ("  titel: x\n", "did you mean 'title'"),
+        ("  control: true\n  accept: [{}]\n", "control with something to do"),
+        ("  accept: [{drian: {nodes: [a]}}]\n", "did you mean 'drain'"),
+        ("  accept: [{}]\n  perfect: [{drain: {node: [a]}}]\n", "is no parameter of drain"),
+        ("  accept: [{}]\n  recovers: {runs: [a]}\n", "by when"),
+        ("  accept: [{}]\n  script: [{pass: 1h, hold: [a]}]\n", "is not one step"),
+        ("  accept: [{}]\n  keeps: {may_stopp: [a]}\n", "may_stopp"),
+    ],
+)
+def test_a_file_that_is_wrong_is_told_by_place(tmp_path: Path, change: str, problem: str) -> None:
+    cell = "{pools: [{name: p, capacity: {cpu: 4}, nodes: 1}], queues: [{name: q}]}"
+    path = tmp_path / "one.yaml"
+    path.write_text(f"- id: one\n  title: T\n  cell: {cell}\n{change}")
+    with pytest.raises(SpecError, match=problem) as caught:
+        load(folder=tmp_path)
+    assert "one.yaml" in str(caught.value)
+
+
+def test_a_script_that_cannot_be_played_names_its_step(tmp_path: Path) -> None:
+    cell = "{pools: [{name: p, capacity: {cpu: 4}, nodes: 1}], queues: [{name: q}]}"
+    path = tmp_path / "one.yaml"
+    path.write_text(
+        f"- id: one\n  title: T\n  control: true\n  cell: {cell}\n  script: [{{pass: 1m}}, {{cordon: [p9]}}]\n"
+    )
+    (incident,) = load(folder=tmp_path)
+    with pytest.raises(SpecError, match=r"script step 2, cordon: .*p9"):
+        Scene(incident)
+
+
+def test_an_unknown_incident_is_refused_with_what_was_meant() -> None:
+    with pytest.raises(NotFoundError, match="did you mean 'vision-at-its-quota'"):
+        load(["vision-at-its-qota"])
+
+
+# -- the score --------------------------------------------------------------------------------------------------------
+
+
+def drain_everything(scene: Scene) -> tuple[Act, ...]:
+    ready = tuple(sorted(id_ for id_ in scene.engine.state.capacity.row_of if scene.engine.node(id_).state == "ready"))
+    return (Act(action="drain", targets=ready),)
+
+
+def cancel_everything(scene: Scene) -> tuple[Act, ...]:
+    w = scene.engine.state.workloads
+    live = tuple(id_ for id_ in w.ids if scene.engine.workload(id_).state in ("queued", "held", "running"))
+    return (Act(action="cancel", targets=live),)
+
+
+def tell_somebody(scene: Scene) -> tuple[Act, ...]:
+    return ()
+
+
+QUICKLY = tuple(BY_ID[id_] for id_ in QUICK)
+EITHER = pytest.mark.parametrize(
+    "incidents", [pytest.param(QUICKLY, id="quick"), pytest.param(INCIDENTS, id="all", marks=pytest.mark.thorough)]
+)
+
+
+@EITHER
+def test_whoever_drains_everything_harms_everywhere(incidents: tuple[Incident, ...]) -> None:
+    with_work = tuple(one for one in incidents if one.id not in ("target-of-a-past-event",))
+    found = tally(judged(with_work, drain_everything))
+    assert (found.right, found.left_alone) == (0, 0)
+    assert found.harmful == found.incidents
+    assert not found.good
+
+
+@EITHER
+def test_whoever_cancels_everything_harms_everywhere(incidents: tuple[Incident, ...]) -> None:
+    found = tally(judged(incidents, cancel_everything))
+    assert (found.right, found.left_alone, found.harmful) == (0, 0, found.incidents)
+
+
+@EITHER
+def test_whoever_does_nothing_is_right_only_where_nothing_should_be_done(incidents: tuple[Incident, ...]) -> None:
+    found = judged(incidents, tell_somebody)
+    total = tally(found)
+    assert total.left_alone == total.controls
+    assert total.harmful == total.recovered == 0
+    assert total.right == sum(not one.control and () in one.accept for one in incidents)
+    assert not total.good
+
+
+@EITHER
+def test_the_right_action_on_the_wrong_target_is_no_right_answer(incidents: tuple[Incident, ...]) -> None:
+    """Each perfect answer, done to the things of the same kind that the incident does not accept."""
+
+    def astray(scene: Scene) -> tuple[Act, ...]:
+        return tuple(_elsewhere(scene, act) for act in perfect_acts(scene))
+
+    faults = tuple(one for one in incidents if one.perfect)
+    found = judged(faults, astray)
+    assert [one.incident for one in found if one.right] == []
+    assert sum(one.action for one in found) * 2 >= len(found), "the action was right, as far as it can be done there"
+
+
+def _elsewhere(scene: Scene, act: Act) -> Act:
+    accepted = {target for way in scene.incident.accept for pattern in way for target in pattern.targets}
+    state = scene.engine.state
+    names: dict[str, list[str]] = {
+        "nodes": sorted(state.capacity.row_of),
+        "work": list(state.workloads.ids),
+        "queues": [spec.name for spec in state.queues.specs],
+        "pools": [pool.name for pool in state.capacity.pools],
+    }
+    kind = next((of for of in names.values() if set(act.targets) <= set(of)), ["nothing-of-that-name"])
+    other = next((name for name in kind if name not in accepted), "nothing-of-that-name")
+    to = None if act.queue is None else msgspec.structs.replace(
+        act.queue, was=scene.engine.queue(other).spec if other in names["queues"] else act.queue.was,
+        to=msgspec.structs.replace(act.queue.to, name=other),
+    )  # fmt: skip
+    moves = tuple(msgspec.structs.replace(move, id=other) for move in act.moves[:1])
+    return msgspec.structs.replace(act, targets=(other,), queue=to, moves=moves)
+
+
+def act(scene: Scene, action: str, **given: object) -> Act:
+    return Maker(scene.engine).act(action, given)  # type: ignore[arg-type]
+
+
+def test_quota_that_is_not_enough_is_not_right(played: Callable[[str], Scene]) -> None:
+    scene = played(FAULT)
+    small, far_too_much = (act(scene, "set_quota", queue="vision", add_gpus=gpus) for gpus in (8, 400))
+    assert not score_acts(scene, [small]).right
+    assert score_acts(scene, [small]).recovered is False
+    found = score_acts(scene, [far_too_much])
+    assert (found.action, found.right, found.recovered) == (True, False, True)
+    assert "nominal_gpus 424 is not 40 to 56" in found.why
+
+
+def test_more_than_is_accepted_is_not_right(played: Callable[[str], Scene]) -> None:
+    scene = played(FAULT)
+    good = perfect_acts(scene)
+    told = Act(action="notify", targets=("oncall",), note=Note(text="quota raised"))
+    assert not score_acts(scene, [*good, act(scene, "requeue", workloads=("asr-large",))]).right
+    assert score_acts(scene, [*good, act(scene, "requeue", workloads=("asr-large",))]).harm == ("stops asr-large",)
+    assert not score_acts(scene, [*good, told]).right, "what tells people is left out before, by `acts_of`"
+
+
+@pytest.mark.parametrize(
+    ("id_", "action", "given", "harm"),
+    [
+        (FAULT, "cancel", {"workloads": ("segment-04",)}, "cancels segment-04"),
+        (FAULT, "preempt", {"workloads": ("asr-large",)}, "stops asr-large"),
+        (FAULT, "cordon", {"nodes": ("h100-0001",)}, "takes h100-0001 out of use"),
+        (FAULT, "hold_queue", {"queues": ("speech",)}, "closes queue speech"),
+        (FAULT, "set_quota", {"queue": "speech", "nominal_gpus": 8, "over": "keep"}, "cuts the quota of speech"),
+        (FAULT, "set_policy", {"policy": ("fcfs",)}, "changes the policy"),
+        (FAULT, "set_price", {"pool": "h100", "microusd_hour": 1}, "changes the price of h100"),
+        ("idle-fleet-overnight", "set_autoscaling", {"preset": "seed"}, "changes how the whole cell grows"),
+        ("forgotten-bookings-on-cpu-cell", "unreserve", {"reservations": ("cryo-week",)}, "gives up reservation"),
+        ("two-of-four-cordons-have-a-reason", "uncordon", {"nodes": ("dub-h200-07",)}, "puts work back on"),
+        ("pool-at-its-most", "set_scaling", {"pool": "burst", "least": 4, "most": 40, "headroom": 20}, "costs $"),
+        ("held-by-its-owner", "release", {"workloads": ("wing-v3-final",)}, "does not leave wing-v3-final alone"),
+        ("budget-at-seventy", "set_budget", {"budget": "nova-day", "add_usd": 500}, "changes budget nova-day"),
+        ("low-waits-behind-high", "hold", {"workloads": ("old-data-1",)}, ""),
+        ("waits-for-its-first-stage", "hold", {"workloads": ("train-after-prep",)}, ""),
+        ("busy-within-its-quota", "hold", {"workloads": ("abl-5",)}, "holds abl-5 up"),
+    ],
+)  # fmt: skip
+def test_harm_is_what_comes_about(
+    id_: str, action: str, given: dict[str, object], harm: str, played: Callable[[str], Scene]
+) -> None:
+    scene = played(id_)
+    found = score_acts(scene, [act(scene, action, **given)])
+    assert not found.right
+    assert any(harm in one for one in found.harm) if harm else found.harm == ()
+
+
+def test_what_the_engine_refuses_is_no_answer(played: Callable[[str], Scene]) -> None:
+    scene = played(FAULT)
+    found = score_acts(scene, [Act(action="release", targets=("segment-04",))])
+    assert (found.right, found.recovered, found.harm) == (False, False, ())
+    assert "cannot be done" in found.why
+
+
+def test_no_draft_is_worse_than_doing_nothing(played: Callable[[str], Scene]) -> None:
+    found = score_acts(played(CONTROL), None, "the deadline has passed")
+    assert (found.answered, found.right, tally([found]).left_alone) == (False, False, 0)
+
+
+def test_a_perfect_answer_is_seen_to_run(played: Callable[[str], Scene]) -> None:
+    """The check itself: what it says runs does."""
+    scene = played(FAULT)
+    fork = scene.engine.fork()
+    from runbooks.catalog import command
+
+    for one in perfect_acts(scene):
+        fork.command(command(one))
+    fork.advance(fork.now_ms + 60_000)
+    assert {fork.workload(id_).state for id_ in ("segment-04", "segment-05")} <= set(GOES_ON)
+    fork.forget()
+
+
+# -- the rules, and the command ---------------------------------------------------------------------------------------
+
+
+def test_the_rules_are_right_about_the_quick_ones() -> None:
+    found = evaluate(QUICKLY, "rule")
+    assert [(one.incident, one.right, one.harm) for one in found] == [(one.id, True, ()) for one in QUICKLY]
+
+
+@pytest.mark.thorough
+def test_the_rules_are_as_good_as_the_house_promises() -> None:
+    found = evaluate(INCIDENTS, "rule")
+    assert tally(found).good, [one for one in found if not one.right or one.harm]
+    assert tally([one for one in found if one.held]).harmful == 0
+
+
+def test_the_command_says_what_was_right(capsys: pytest.CaptureFixture[str]) -> None:
+    only = [word for id_ in QUICK for word in ("--only", id_)]
+    assert run(["eval", "drafts", *only]) == 0
+    out = capsys.readouterr().out
+    assert all(id_ in out for id_ in QUICK)
+    assert max(map(len, out.splitlines())) <= 80
+    assert run(["eval", "drafts", *only, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["drafter"] == "rule"
+    assert report["tallies"]["open"]["right"] == 2
+    assert [one["incident"] for one in report["scores"]] == [one.id for one in INCIDENTS if one.id in QUICK]
+
+
+def test_the_command_lists_without_playing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["eval", "drafts", "--list", "--part", "held", "--json"]) == 0
+    assert [one["id"] for one in json.loads(capsys.readouterr().out)] == [one.id for one in INCIDENTS if one.held]
+    assert run(["eval", "drafts", "--only", "nothing-like-it"]) == 3
+    assert "there is no incident" in capsys.readouterr().err

@@ -1,0 +1,70 @@
+"""Drafts over the small cell, with a model server of the test's choice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import select
+
+from console.advisor import Advisor
+from console.drafting import Drafting
+from console.model_setup import key_source, setup_of
+from console.recommendations import Recommender
+from console.settings import Settings
+from engine.loop import EngineLoop
+from runbooks.audit import record_table
+from runbooks.draft import DraftAsk, DraftRun
+from runbooks.gate import Gate
+from runbooks.model_drafter import ModelDrafter
+from tests.support.gates import ME, gate_of
+
+KEY = "sk-canary-4f0e"
+QUESTION = "GPU queue wait is over SLO"
+
+
+@contextmanager
+def drafting(
+    loop: EngineLoop,
+    gate: Gate | None = None,
+    *,
+    clock: Callable[[], float] | None = None,
+    key: str = KEY,
+    **settings: Any,
+) -> Iterator[Drafting]:
+    """What an engine would serve with these settings. `clock`: monotonic, of what is not asked too often."""
+    gate = gate or gate_of(loop.engine)
+    chosen = Settings(**{"model": "made-up", "model_egress": "local", "model_deadline": "5s"} | settings)
+    setup = setup_of(chosen)
+    clocks = {} if clock is None else {"clock": clock}
+    model = ModelDrafter(
+        setup, key_source(setup.endpoint, chosen.model_key_file, {"MUSTER_MODEL_KEY": key}), call=loop.call,
+        audit=gate.audit, wall_ms=gate.policies.clock, **clocks,
+    )  # fmt: skip
+    made = Drafting(loop, gate, Recommender(loop, Advisor(loop)), model)
+    made.open()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def drafted(service: Drafting, question: str = QUESTION, *, model: bool = True, **ask: Any) -> DraftRun:
+    """Asked, and waited for."""
+    return ended(service, service.begin(ME, DraftAsk(question=question, model=model, **ask)).id)
+
+
+def ended(service: Drafting, draft_id: str) -> DraftRun:
+    run = service.run(draft_id)
+    while not run.over:
+        run = service.run(draft_id, run.serial, 10)
+    return run
+
+
+def records(loop: EngineLoop, *prefixes: str) -> list[tuple[str, dict[str, Any]]]:
+    """(type, data) of what the audit has of these types, oldest first."""
+    query = select(record_table.c.type, record_table.c.body).order_by(record_table.c.seq)
+    rows = loop.call(lambda engine: engine.recorded(lambda connection: connection.execute(query).all()))
+    return [(row.type, json.loads(row.body)["data"]) for row in rows if row.type.startswith(prefixes)]
