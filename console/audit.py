@@ -396,7 +396,10 @@ def anchor(arguments: argparse.Namespace) -> None:
     if arguments.json:
         write_json(state)
         return
-    write_lines([state.checkpoint.rstrip("\n")] if arguments.note else [state.words])
+    if arguments.note:
+        exact_output().write(state.checkpoint.rstrip("\n") + "\n")
+    else:
+        write_lines([state.words])
     tell_lines(note_lines(state))
 
 

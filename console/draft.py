@@ -54,6 +54,7 @@ WAIT_S = 10.0
 TOLD_EVERY_S = 0.5
 """The same where a person watches the clock of it."""
 _DRAFT = re.compile(r"D-[0-9]{1,11}")
+_RUNBOOK = re.compile(r"[a-z0-9][a-z0-9-]*")
 
 
 def draft(arguments: argparse.Namespace) -> int:
@@ -103,12 +104,15 @@ def asked(arguments: argparse.Namespace) -> DraftAsk:
     task: Task = "explain" if arguments.explain else "runbook" if arguments.runbook is not None else "act"
     if len(arguments.excerpt) > MOST_EXCERPTS:
         raise SpecError("--excerpt", f"is given {len(arguments.excerpt)} times, {MOST_EXCERPTS} are the most")
+    question, book = _typed(arguments.question), _typed(arguments.runbook or "")
+    if book and not question and not _RUNBOOK.fullmatch(book):
+        question, book = book, ""  # it stood behind --runbook, where an id may stand
     excerpts = tuple(map(excerpt_of, arguments.excerpt))
     if (excerpts or arguments.texts_of) and not arguments.llm:
         print("the rules read no texts: --excerpt and --texts-of are for --llm", file=sys.stderr)
     return DraftAsk(
-        task=task, question=_typed(arguments.question), finding=_typed(arguments.source), model=arguments.llm,
-        excerpts=excerpts, texts_of=tuple(map(_typed, arguments.texts_of)), runbook=_typed(arguments.runbook or ""),
+        task=task, question=question, finding=_typed(arguments.source), model=arguments.llm,
+        excerpts=excerpts, texts_of=tuple(map(_typed, arguments.texts_of)), runbook=book,
     )  # fmt: skip
 
 

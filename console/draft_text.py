@@ -40,6 +40,10 @@ TASKS = {
 }
 SINCE_MS = {"handover": 8 * HOUR_MS, "incident": 2 * HOUR_MS}
 """How far back they tell, unless that is said."""
+UNASKED = frozenset(
+    ("not_configured", "bad_endpoint", "no_key", "budget", "rate_limited", "circuit_open", "egress_denied")
+)
+"""Reasons for no draft by which nothing was sent."""
 PHASES = {
     "starting": "starting",
     "asking": "sending the question",
@@ -169,6 +173,8 @@ def draft_columns(
     head = head_section(run, standing, now_ms, width, ways)
     facts = fact_section((run.rule, run.model), width)
     done, why = _of_rule(run, width, ways)
+    if run.ask.task in ("explain", "handover", "incident"):
+        done, why = why, done  # what is said is what was asked for
     if run.model_state == "off":
         return [head, *done], [*why, *facts]
     left, right = [head, *done, *why], model_sections(run, width, ways)
@@ -192,7 +198,8 @@ def model_sections(run: DraftRun, width: int, ways: Ways = KEYS) -> list[Section
     if run.model_state == "rejected":
         lines = hanging("✗ ", printable(run.reason).replace("_", " "), width, "bad", "bad")
         lines += hanging("", printable(run.why), width)
-        lines.append(text_line(cut("What it said is not shown. The draft by rule stands.", width), "dim"))
+        heard = "It was not asked." if run.reason in UNASKED else "Nothing that it said is shown."
+        lines.append(text_line(cut(f"{heard} The draft by rule stands.", width), "dim"))
         return [Section(WHOSE["model"], tuple(lines), "no draft")]
     if run.model_state == "cancelled":
         lines = [text_line("‖ it was stopped; the draft by rule stands", "warn")]
@@ -217,6 +224,9 @@ def do_sections(draft: Draft, width: int, ways: Ways = KEYS) -> list[Section]:
     lines += _step_lines(draft, width)
     if draft.target is not None:
         lines += _target_lines(draft.target, width)
+    elif draft.preview is not None:
+        told = "tried; it names no target: what it does is before and after"
+        lines += hanging(fit("fork", LABEL), told, width, "dim")
     if draft.preview is not None:
         lines += _bearing(draft.preview, width)
     if draft.record is not None and (draft.steps or draft.drafter == "model"):
@@ -241,6 +251,8 @@ def _title(draft: Draft) -> str:
 
 
 def _nothing(draft: Draft, width: int) -> list[Line]:
+    if draft.task == "runbook" and draft.runbook is None:
+        return [text_line("○ no runbook: nothing was found that could be written down", "warn")]
     if draft.task != "act":
         return []
     if draft.drafter == "model":

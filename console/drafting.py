@@ -30,6 +30,7 @@ from runbooks.draft import (
     DraftRejected,
     DraftRun,
     Excerpt,
+    Fact,
     Finding,
     ModelStanding,
     Observation,
@@ -38,6 +39,7 @@ from runbooks.draft import (
     Thinking,
 )
 from runbooks.draft_books import DraftBooks
+from runbooks.drafter import Preview, RuleDrafter
 from runbooks.facts import gather
 from runbooks.identity import Actor
 from runbooks.life import ENDED
@@ -45,13 +47,13 @@ from runbooks.model_drafter import MODEL, ModelDrafter, Setup
 from runbooks.policy import may
 from runbooks.readings import MAX_COMMENT, check_text
 from runbooks.shelf import Shelf
+from runbooks.shift import shift_facts
 
 if TYPE_CHECKING:
     from console.recommendations import Recommender
     from engine.control import Engine
     from engine.loop import EngineLoop
     from recommender.suggest import Suggestion
-    from runbooks.drafter import Preview
     from runbooks.gate import Gate
     from runbooks.plan import Proposal, Request, RunbookRef
 
@@ -221,8 +223,6 @@ class Drafting:
             self._tell(run_id, rule_state="done", rule=draft)
 
     def _ruled(self, brief: Brief, requester: str) -> Draft:
-        from runbooks.drafter import RuleDrafter
-
         return RuleDrafter(self._loop.call, self._preview_by(RULES)).draft(brief, requester)
 
     def _draft_by_model(self, run_id: str, briefed: _Once, actor: Actor, stop: threading.Event) -> None:
@@ -321,8 +321,14 @@ class Drafting:
             findings=[finding_of(each.suggestion) for each in self._recommender.recommendations().open],
             channels=tuple(self._loop.call(lambda _: self._gate.channels())),
             excerpts=brief.excerpts,
+            more=self._of_shift(brief),
         )
         return msgspec.structs.replace(brief, facts=found.facts, version=found.version, now_ms=found.now_ms)
+
+    def _of_shift(self, brief: Brief) -> tuple[Fact, ...]:
+        if brief.task not in ("handover", "incident"):
+            return ()
+        return shift_facts(self._loop.call, self._gate, since_ms=brief.since_ms, speed=self._loop.speed)
 
     def _texts_of(self, workload_id: str) -> list[Excerpt]:
         return self._loop.call(lambda engine: texts_of(engine, workload_id))
@@ -351,7 +357,7 @@ class Drafting:
             requester=actor.subject,
             reason=_reason(reason.strip() or draft.request.reason, run.ask.finding),
         )
-        number = int(draft_id.removeprefix("D-"))
+        number, runbook = int(draft_id.removeprefix("D-")), self._approved(draft)
 
         def put(_: Engine) -> Proposal:
             for by, proposal_id in self.run(draft_id).proposed:
@@ -361,12 +367,21 @@ class Drafting:
             author = msgspec.structs.replace(
                 AUTHORS[drafter], account=actor.account, signed=actor.signed, key=actor.key
             )
-            shown = self._gate.propose(author, request, asker=actor)
+            shown = self._gate.propose(author, request, runbook=runbook, asker=actor)
             self._books.proposed(number, drafter, shown.id)
             self._tell(draft_id, proposed=(*self.run(draft_id).proposed, (drafter, shown.id)))
             return shown
 
         return self._loop.call(put)
+
+    def _approved(self, draft: Draft) -> RunbookRef | None:
+        """The runbook that a draft was made from, if it may be run here. What is made from another is proposed as the
+        acts that it comes to."""
+        ref = draft.preview.plan.runbook if draft.preview is not None else None
+        if ref is None:
+            return None
+        approved = {(line.id, line.sha256) for line in self._shelf.lines() if line.status == "approved"}
+        return ref if (ref.id, ref.sha256) in approved else None
 
     # -- what is remembered -------------------------------------------------------------------------------------------
 
@@ -379,6 +394,9 @@ class Drafting:
             return
 
     def _record(self, draft: Draft) -> Record | None:
+        """Of drafts like it; none of one that proposes nothing."""
+        if draft.request is None:
+            return None
         try:
             return self._loop.call(lambda _: self._books.record(draft.drafter, draft.kind))
         except JournalError:

@@ -17,7 +17,7 @@ _ACTS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but tab and line end, DEL, C1
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"  # soft hyphen, joiners, invisible letters
     "\u200b-\u200f\u2028-\u202e\u2060-\u206f"  # zero width, line separators, bidi controls
-    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"  # fillers, variation selectors, byte order mark
+    "\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffc"  # fillers, variation selectors, byte order mark
     "\ud800-\udfff\U000e0000-\U000e0fff]"  # lone surrogates, tags
 )
 

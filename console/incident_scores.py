@@ -57,6 +57,10 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     """What was wrong with it."""
     said: str = ""
     """Its title: a stranger's words, where a model wrote it."""
+    reason: str = ""
+    """Token of why a model's draft was rejected."""
+    touched: bool = False
+    """The cell was changed, or something was proposed, before anybody had asked for that."""
     seconds: float = 0.0
     """Wall time of the drafter."""
 
@@ -531,7 +535,7 @@ def score_acts(scene: Scene, acts: Sequence[Act] | None, why: str = "", seconds:
     action, right, wrong = matches(scene, acts)
     shown = outcome(scene, acts) if acts else Outcome(recovered=None if right else base.recovered)
     if shown.refused:
-        action = right = False
+        right = False
         wrong = f"cannot be done: {shown.refused}"
     elif right and shown.missing:
         wrong = f"not over: {'; '.join(shown.missing)}"

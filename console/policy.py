@@ -43,7 +43,7 @@ def show(arguments: argparse.Namespace) -> None:
     if arguments.json:
         write_json(view)
     elif arguments.file:
-        write_lines(printable(line) for line in view.text.splitlines())
+        exact_output().write(view.text.rstrip("\n") + "\n")
     else:
         write_lines(policy_lines(view))
 

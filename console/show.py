@@ -26,7 +26,7 @@ from console.plain import (
     workload_lines,
 )
 from console.query import parse_filter
-from console.text import duration, printable
+from console.text import LONGEST, duration, printable
 from engine.errors import NotFoundError, SpecError
 from engine.query import COLUMNS, DEFAULT_COLUMNS, Kind, Page, Query, Term
 
@@ -110,13 +110,23 @@ def write_json(value: Any) -> None:
 
 
 def write_lines(lines: Iterable[str]) -> None:
-    """Lines on standard output."""
-    sys.stdout.writelines(f"{line}\n" for line in lines)
+    """Lines on standard output. Each stays one line, and does nothing to a terminal, whoever wrote what is in it."""
+    sys.stdout.writelines(f"{_line(line)}\n" for line in lines)
 
 
 def tell_lines(lines: Iterable[str]) -> None:
-    """Lines beside the data, on standard error."""
-    sys.stderr.writelines(f"{line}\n" for line in lines)
+    """The same beside the data, on standard error."""
+    sys.stderr.writelines(f"{_line(line)}\n" for line in lines)
+
+
+def _line(text: str) -> str:
+    """Of any length: it may be a script, or a list of ids."""
+    part = LONGEST // 10  # an escape takes up to ten characters
+    return (
+        printable(text)
+        if len(text) <= part
+        else "".join(printable(text[at : at + part]) for at in range(0, len(text), part))
+    )
 
 
 def which_engine(arguments: argparse.Namespace) -> list[str]:

@@ -18,7 +18,7 @@ from engine.commands import UnwatchNodes, WatchNodes
 from engine.failures import FLAPS, NEEDS_HANDS
 from engine.heartbeats import FOREVER, NEVER, Column, Leases, Taken
 from engine.model import NodeState
-from engine.stragglers import Progress, SampleOf, Straggler
+from engine.stragglers import Progress, SampleOf, Still, Straggler
 from engine.usage import UsageSample
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ MOST_STRANGERS = 100
 """Names of unknown nodes that are remembered."""
 MOST_NAMED = 100
 """Nodes named in a report, of each sort."""
+MOST_MOVING = 1_000
 SKEW_MS = 5_000
 """A clock that is off by more is reported."""
 _SILENT = (NodeState.SUSPECT, NodeState.DOWN)
@@ -78,6 +79,10 @@ class AgentsReport(msgspec.Struct, frozen=True, kw_only=True):
     flapping: tuple[tuple[str, int], ...]
     """Nodes that are cordoned because they were lost again and again, and how often they were within the window."""
     stragglers: tuple[Straggler, ...]
+    still: tuple[Still, ...] = ()
+    """Gangs that report and do not come on."""
+    moving: tuple[str, ...] = ()
+    """Gangs of which it is known that they do, the first few."""
 
 
 class Agents:
@@ -169,7 +174,7 @@ class Agents:
                 UsageSample(workload=one.workload, node=node, cpu_milli=one.cpu_milli, memory_mib=one.memory_mib)
                 for one in usage
             )
-        return self.progress.take(self._engine.state, row, number, tasks)
+        return self.progress.take(self._engine.state, row, number, tasks, self._engine.now_ms)
 
     def _note_stranger(self, name: str) -> None:
         self.stranger_calls += 1
@@ -206,4 +211,6 @@ class Agents:
                 if note == FLAPS
             )[:MOST_NAMED],
             stragglers=tuple(self.progress.stragglers(state))[:MOST_NAMED],
+            still=tuple(self.progress.still(state, self._engine.now_ms))[:MOST_NAMED],
+            moving=tuple(self.progress.moves(state, self._engine.now_ms))[:MOST_MOVING],
         )

@@ -19,6 +19,8 @@ LEAST_MEMBERS = 3
 """Members that must have reported before anyone is judged by their median."""
 LEAST_MEDIAN = 10
 """Permille of work done by the median below which nobody is judged: a whole permille decides too much there."""
+STILL_MS, STILL_STEPS = 15 * 60_000, 3
+"""A gang that has not come on for so long, and for as long as so many permille of its estimate take, stands still."""
 MOST_MEMBERS = 200_000
 """Members of all gangs that are remembered. Beyond that the gangs that reported longest ago are forgotten."""
 
@@ -44,6 +46,16 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     """Members that report."""
 
 
+class Still(msgspec.Struct, frozen=True, kw_only=True):
+    """A gang whose members report, and none of them more than before."""
+
+    workload: str
+    since_ms: int
+    """Cell time at which one of them last had done more."""
+    members: int
+    """That report."""
+
+
 class _Gang:
     """One attempt of a workload, as far as its members report.
 
@@ -51,7 +63,7 @@ class _Gang:
     is not comparable.
     """
 
-    __slots__ = ("attempt", "done", "median", "node", "round", "slow")
+    __slots__ = ("attempt", "done", "heard_ms", "median", "most", "moved_ms", "node", "round", "slow")
 
     def __init__(self, attempt: int) -> None:
         self.attempt = attempt
@@ -64,9 +76,16 @@ class _Gang:
         self.median = 0
         self.slow: dict[int, int] = {}
         """Task -> slow samples in a row, where there is any."""
+        self.most: dict[int, int] = {}
+        """Task -> the most that it ever reported."""
+        self.heard_ms = self.moved_ms = 0
+        """When one of them last reported anything, and last more than before."""
 
-    def take(self, task: int, node: int, permille: int, tasks: int) -> None:
+    def take(self, task: int, node: int, permille: int, tasks: int, now_ms: int) -> None:
         """`tasks`: how many members it has."""
+        self.heard_ms = now_ms
+        if permille > self.most.get(task, -1):
+            self.most[task], self.moved_ms = permille, now_ms
         if task in self.round and 2 * len(self.round) >= len(self.node):
             self._compare()
         self.node[task] = node
@@ -95,9 +114,9 @@ class Progress:
         self._numbers: dict[int, int] = {}
         """Node -> number of its last report."""
 
-    def take(self, state: State, node: int, number: int, samples: Iterable[SampleOf]) -> int:
+    def take(self, state: State, node: int, number: int, samples: Iterable[SampleOf], now_ms: int | None = None) -> int:
         """Samples of tasks on the node. Returns how many were taken: those of work that does not run there are not,
-        nor any of a report that is not later than the last of the node."""
+        nor any of a report that is not later than the last of the node. `now_ms`: None for the state's own time."""
         if number <= self._numbers.get(node, 0):
             return 0
         self._numbers[node] = number
@@ -114,7 +133,8 @@ class Progress:
                 gang = _Gang(w.attempts[row])
             self._gangs[row] = gang
             self._members -= len(gang.node)
-            gang.take(sample.task, node, sample.done_permille, w.tasks[row])
+            at_ms = state.now_ms if now_ms is None else now_ms
+            gang.take(sample.task, node, sample.done_permille, w.tasks[row], at_ms)
             self._members += len(gang.node)
             taken += 1
         while self._members > MOST_MEMBERS:
@@ -124,6 +144,27 @@ class Progress:
     def forget(self, node: int) -> None:
         """Another agent reports for the node from now on."""
         self._numbers.pop(node, None)
+
+    def still(self, state: State, now_ms: int) -> list[Still]:
+        """Gangs that still run as they did, were heard of within STILL_MS, and have not come on for as long, nor for as
+        long as STILL_STEPS permille of their estimate take; longest first."""
+        w = state.workloads
+        found = []
+        for row, gang in self._gangs.items():
+            least_ms = max(STILL_MS, STILL_STEPS * w.class_at(row).estimate_ms // 1000)
+            heard = now_ms - gang.heard_ms <= STILL_MS
+            if state.is_bound(row) and w.attempts[row] == gang.attempt and heard and now_ms - gang.moved_ms >= least_ms:
+                found.append(Still(workload=w.ids[row], since_ms=gang.moved_ms, members=len(gang.most)))
+        return sorted(found, key=lambda one: (one.since_ms, one.workload))
+
+    def moves(self, state: State, now_ms: int) -> list[str]:
+        """Gangs that still run as they did and have come on within STILL_MS."""
+        w = state.workloads
+        return [
+            w.ids[row]
+            for row, gang in self._gangs.items()
+            if state.is_bound(row) and w.attempts[row] == gang.attempt and now_ms - gang.moved_ms < STILL_MS
+        ]
 
     def stragglers(self, state: State) -> list[Straggler]:
         """Those of gangs that still run as they did, slowest first."""

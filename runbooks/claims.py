@@ -524,7 +524,7 @@ _ENGLISH_HYPHEN = re.compile(
 
 def _is_hidden(char: str) -> bool:
     if char.isascii():
-        return False
+        return not char.isprintable()
     return (
         unicodedata.category(char) in ("Cf", "Cc", "Co", "Cn", "Cs") or char in "\u034f\u115f\u1160\u2800\u3164\uffa0"
     )

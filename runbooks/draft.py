@@ -75,8 +75,8 @@ MOST_EXCERPT_BYTES = 64 * 2**20
 class DraftRejected(RefusedError):
     """A model's answer, or the way to it, that is of no use. The one error that leaves a model's drafter.
 
-    `reason` is a stable token, one of REASONS or http_NNN: what people and records are told. `seen` is what is on record
-    of the call (`runbooks.model_call.Spent`), None where there was none.
+    `reason` is a stable token, one of REASONS or http_NNN: what people and records are told. `seen` is what is on
+    record of the call (`runbooks.model_call.Spent`), None where there was none.
     """
 
     def __init__(self, reason: str, problem: str, remedy: str = "", seen: object = None) -> None:

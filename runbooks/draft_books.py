@@ -90,7 +90,7 @@ def _record(connection: Connection, drafter: Drafter, kind: str) -> Record:
     if exist(connection):
         joined = DRAFT.join(PROPOSAL, DRAFT.c.proposal == PROPOSAL.c.number)
         query = select(PROPOSAL.c.state, func.count()).select_from(joined).where(where).group_by(PROPOSAL.c.state)
-        ended = dict(connection.execute(query).tuples().all())
+        ended = {row[0]: row[1] for row in connection.execute(query)}
     return Record(
         of=f"drafts {whose}{f' of {kind}' if kind else ''}",
         drafted=drafted,

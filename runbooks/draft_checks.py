@@ -20,7 +20,7 @@ from runbooks.claims import Ground
 from runbooks.compile import EXISTS, exists
 from runbooks.draft import Brief, Draft, DraftRejected, DraftStep, Fact, Flag, Part, Sentence
 from runbooks.leaks import refuse_leak
-from runbooks.parameters import MOST_TEXT, Parameter, Type
+from runbooks.parameters import MOST_TEXT, Parameter, Type, why_not_id
 from runbooks.plan import Act, ActionName, Proposal, Request, StepRequest
 from runbooks.pseudonyms import is_plain
 from runbooks.runbook import InputType
@@ -201,6 +201,9 @@ class _Steps:
 
     def real(self, value: str, type_: InputType) -> str:
         """For a runbook: the real id of what was told so."""
+        why = why_not_id(value)
+        if why:
+            raise DraftRejected("schema", f"runbook: {ascii(value)[:60]} {why}", "Name each object by its own id")
         return str(self._named(value, Parameter(type=type_), f"runbook: {type_}"))
 
     def _named(self, value: Any, parameter: Parameter, where: str) -> Any:

@@ -189,6 +189,9 @@ def spot(scene: Scene, asked: Asked) -> Answer | None:
 def by_action(scene: Scene, asked: Asked) -> Answer | None:
     """A kind that has no rule: what its finder would do, where its targets are there and nobody is the worse for it."""
     finding = finding_of(asked)
+    if finding.kind.startswith("about_"):
+        # An object that somebody points at.
+        return None
     if finding.action in ("", "notify") or finding.action not in get_args(ActionName):
         return None if asked.text.strip() else only_told(scene, asked)
     steps = given_steps(finding)

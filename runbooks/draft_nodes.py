@@ -23,7 +23,7 @@ AGAIN_MS = 2 * 60_000
 """Within which what is stopped should run again elsewhere."""
 MOST_LEFT = 200
 MOST_SUSPENDED, MOST_HELD = 8, 12
-LONG_MS = 10 * 60_000
+LONG_MS = 20 * 60_000
 """A run that is shorter may still be loading its data."""
 WHOLE_PERMILLE = 600
 """Of the cell's ready nodes, above which not even a failing zone is taken out of use."""
@@ -41,11 +41,15 @@ def told(scene: Scene, asked: Asked) -> list[Symptom]:
         if row is not None and c.state[row] == NodeState.READY:
             text = f"node {id_} is ready, with {counted(scene.state.allocations.workloads_on(row), 'workload')}"
             found.append(Symptom(kind="node_errors", of="node", subject=id_, text=text))
-    for id_ in asked.names("workload"):
+    still = {} if scene.agents is None else {one.workload: one for one in scene.agents.still}
+    for id_ in dict.fromkeys((*asked.names("workload"), *still)):
         row = w.row_of.get(id_)
-        if row is not None and w.state[row] == WorkloadState.RUNNING:
-            run = minutes(scene.now_ms - w.started[row])
-            found.append(Symptom(kind="stuck", of="workload", subject=id_, text=f"{id_} has run for {run}"))
+        if row is None or w.state[row] != WorkloadState.RUNNING:
+            continue
+        text, hurts = f"{id_} has run for {minutes(scene.now_ms - w.started[row])}", id_ in still
+        if hurts:
+            text = f"{text}, and none of its tasks has come on for {minutes(scene.now_ms - still[id_].since_ms)}"
+        found.append(Symptom(kind="stuck", of="workload", subject=id_, text=text, hurts=hurts))
     found += floods(scene)
     found += idle_sizes(scene)
     return found
@@ -147,6 +151,8 @@ def stuck(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     """Start a gang anew that is said to hang, where it has run for long enough to tell."""
     w, row = scene.state.workloads, scene.state.workloads.row(symptom.subject)
     run_ms = scene.now_ms - w.started[row]
+    if scene.agents is not None and symptom.subject in scene.agents.moving:
+        return Answer(option=None, why=f"{symptom.text}, and its tasks come on, as their agents say")
     if run_ms < LONG_MS:
         return Answer(option=None, why=f"{symptom.text}; it may still be loading its data",
                       questions=("Does its owner know how long it takes to begin?",))  # fmt: skip
@@ -159,8 +165,9 @@ def stuck(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     result = Solver(scene.engine, ()).try_(option, AGAIN_MS)
     if not result.harmless or result.put_off:
         return Answer(option=None, why=f"{symptom.text}; stopped, it would not start again at once")
+    unknown = () if symptom.hurts else ("Does it really hang? Nobody reports its progress here.",)
     return Answer(option=option, why=symptom.text, risks=(option.harms,),
-                  questions=("Has a stack dump of one rank been taken?",))  # fmt: skip
+                  questions=(*unknown, "Has a stack dump of one rank been taken?"))  # fmt: skip
 
 
 # -- zones and spot ---------------------------------------------------------------------------------------------------
@@ -259,20 +266,26 @@ def _room(scene: Scene, pool: str) -> int:
 
 
 def floods(scene: Scene) -> list[Symptom]:
-    """Tenants with most of the live work, where others wait."""
+    """Tenants that hold, or are, most of what is there, where others wait."""
     w = scene.state.workloads
     if not w.ids:
         return []
-    states = view(w.state)
-    live = np.isin(states, (WorkloadState.QUEUED, WorkloadState.PLACED, WorkloadState.RUNNING))
-    counts = Counter(dict(enumerate(np.bincount(view(w.tenant)[live], minlength=len(w.tenants.names)).tolist())))
+    resource = 2 if scene.has_gpus else 0
+    total = max(scene.state.capacity.totals[resource], 1)
+    held: Counter[int] = Counter()
+    for (_, row), use in scene.state.tenant_use.items():
+        held[row] += use[resource]
+    live = np.isin(view(w.state), (WorkloadState.QUEUED, WorkloadState.PLACED, WorkloadState.RUNNING))
+    counts = np.bincount(view(w.tenant)[live], minlength=len(w.tenants.names))
     found = []
-    for tenant, count in counts.most_common(3):
-        name = w.tenants.names[tenant]
-        others = [lot for lot in scene.lots if name not in lot.tenants]
-        if name and count >= FLOOD and count * 2 > counts.total() and others:
-            text = f"tenant {name} has {count:,} of {counts.total():,} live workloads, and others wait"
-            found.append(Symptom(kind="tenant", of="tenant", subject=name, weight=count, text=text, hurts=True))
+    for row, name in enumerate(w.tenants.names):
+        most = held[row] * 2 >= total or (counts[row] >= FLOOD and counts[row] * 2 > counts.sum())
+        if name and most and any(name not in lot.tenants for lot in scene.lots):
+            text = f"tenant {name} holds {held[row] * 100 // total} % of the cell with {counts[row]:,} workloads"
+            weight = held[row] * 1000 // total
+            found.append(
+                Symptom(kind="tenant", of="tenant", subject=name, weight=weight, text=f"{text}, and others wait")
+            )
     return found
 
 

@@ -30,15 +30,16 @@ TOPICS: Mapping[str, str] = {
     "reservation": r"reserv\w*|booking|booked|demo",
     "cordon": r"cordon\w*|uncordon\w*|maintenance|repair\w*|patched|patching|forgotten|forgot|hand(?:ed)?|returned?"
     r"|unschedulable|drained",
-    "flap": r"flap\w*|bounc\w*|rejoin\w*|reconnect\w*|reboot\w*|comes|back|again|unstable|intermittent\w*",
+    "flap": r"flap\w*|bounc\w*|rejoin\w*|reconnect\w*|reboot\w*|comes|back|again|restart\w*|unstable|intermittent\w*",
     "straggler": r"straggl\w*|slow\w*|lag|lags|lagging|behind|laggard|throughput",
     "stuck": r"stuck|hang\w*|hung|frozen|freez\w*|deadlock\w*|stall\w*|progress|nccl|spinning|wedged",
     "spot": r"spot|preemptib\w*|interrupt\w*|reclaim\w*|evict\w*|notices?|storm",
     "zone": r"zones?|az|outage|dark|datacent\w*|region|blackout|power",
-    "tenant": r"tenants?|users?|flood\w*|runaway|spam\w*|loop\w*|hog\w*|noisy|monopol\w*|account|swamp\w*|team|sweep"
-    r"|crowd\w*",
+    "tenant": r"flood\w*|runaway|spam\w*|loop\w*|hog\w*|noisy|monopol\w*|swamp\w*|sweeps?|crowd\w*|eat(?:s|ing|en)?"
+    r"|abus\w*|greedy|bomb\w*|takeover|gobbl\w*|clog\w*|overrun",
     "budget": r"budgets?|spend\w*|spent|costs?|money|bill\w*|usd|dollars?|overspen\w*|funds?|allocation|\$\w*",
-    "idle": r"idle|wast\w*|unused|paying|paid|empty|underus\w*|unneeded|oversized|shrink\w*",
+    "oversized": r"requests?|requested|oversized|rightsiz\w*|overask\w*|overprovision\w*|air|asks?",
+    "idle": r"burn\w*|idle|wast\w*|unused|paying|paid|empty|underus\w*|unneeded|oversized|shrink\w*",
     "ahead": r"forecast\w*|peak|tomorrow|morning|prescale|ahead|surge|expected|foreseen|upcoming|soon|monday|deadline",
     "hold": r"hold\w*|held|paus\w*|suspend\w*|closed|disabled|resume\w*|release\w*|unpause|reopen\w*|open",
     "dependency": r"depend\w*|upstream|prerequisite|after\w*|chain",

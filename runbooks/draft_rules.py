@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from engine.explain import QUOTA
 from engine.model import QueueMode
-from runbooks import draft_nodes, draft_waits
+from runbooks import draft_nodes, draft_told, draft_waits
 from runbooks.draft_findings import FINDINGS, by_action, idle_reservation
 from runbooks.draft_question import Asked
 from runbooks.draft_solver import Option, Solver
@@ -57,10 +58,10 @@ def all_well(scene: Scene, asked: Asked) -> str:
 # -- what it is about -------------------------------------------------------------------------------------------------
 
 TOPICS_OF: Mapping[str, tuple[str, ...]] = {
-    "straggler": ("straggler",),
+    "straggler": ("straggler", "stuck"),
     "flapping": ("flap", "down", "fail"),
-    "zone_lost": ("zone", "down", "network"),
-    "spot_storm": ("spot",),
+    "zone_lost": ("zone", "down", "network", "flap", "fail"),
+    "spot_storm": ("spot", "down", "fail", "flap", "wait"),
     "cordoned": ("cordon",),
     "idle_reservation": ("reservation",),
     "held_queue": ("hold",),
@@ -71,16 +72,30 @@ TOPICS_OF: Mapping[str, tuple[str, ...]] = {
     "parked_OnHold": ("hold",),
     "parked_Suspended": ("hold",),
     "parked_DependencyNeverSatisfied": ("dependency",),
-    "idle_pool": ("idle",),
+    "idle_pool": ("idle", "budget"),
+    "priority": ("priority",),
+    "move": ("wait",),
+    "oversized": ("oversized",),
+    "ahead": ("ahead", "boot"),
 }
 BASE: Mapping[str, int] = {
+    "priority": 90, "move": 90, "ahead": 90,
     "zone_lost": 80, "spot_storm": 60, "straggler": 45, "flapping": 35, "held_queue": 30, "budget": 15,
 }  # fmt: skip
 ONLY_ASKED = frozenset(
-    ("cordoned", "idle_reservation", "node_errors", "stuck", "tenant", "idle_pool", "budget", "flapping", "held_queue",
-     "parked_OnHold", "parked_Suspended", "parked_DependencyNeverSatisfied")
+    (
+        "oversized", "cordoned", "idle_reservation", "node_errors", "tenant", "idle_pool", "budget", "flapping",
+        "held_queue", "parked_OnHold", "parked_Suspended", "parked_DependencyNeverSatisfied", "stuck",
+    )
 )  # fmt: skip
 """Gone into only where they are asked about: by themselves they hurt nobody, or the cell cannot tell."""
+BY_NAME = frozenset(
+    (
+        "idle_reservation", "budget", "flapping", "held_queue", "parked_OnHold", "parked_Suspended", "cordoned",
+        "parked_DependencyNeverSatisfied",
+    )
+)  # fmt: skip
+"""Of those, what is asked about by its name alone."""
 
 
 def ranked(scene: Scene, asked: Asked) -> list[Symptom]:
@@ -93,14 +108,29 @@ def ranked(scene: Scene, asked: Asked) -> list[Symptom]:
         *scene.nodes(),
         *draft_nodes.told(scene, asked),
     ]
+    symptoms += draft_told.told(scene, asked)
     symptoms += [*scene.cordons(), *scene.idle_reservations(), *scene.held_queues(), *scene.spent_budgets()]
     symptoms += [s for s in scene.parked() if s.kind in TOPICS_OF]
     scored = [(score(scene, symptom, asked), symptom) for symptom in symptoms]
-    narrow = bool(asked.names("queue", "workload", "tenant", "pool", "node", "zone", "reservation", "budget"))
-    if narrow:
-        scored = [(points, symptom) for points, symptom in scored if related(scene, symptom, asked.named)]
     scored = [(points, symptom) for points, symptom in scored if points > 0]
+    if asked.named:
+        near = [(points, symptom) for points, symptom in scored if related(scene, symptom, asked.named)]
+        # Somebody who asks about waits and names what does not wait means what waits beside it.
+        beside = "wait" in asked.topics and not asked.names("workload", "tenant")
+        scored = near or [(points, symptom) for points, symptom in scored if beside and symptom.lots]
+    scored = [(points, focused(symptom, asked)) for points, symptom in scored]
     return [symptom for _, symptom in sorted(scored, key=lambda item: (-item[0], -item[1].weight, item[1].subject))]
+
+
+def focused(symptom: Symptom, asked: Asked) -> Symptom:
+    """Of a wait, the workloads and tenants that are named; else all of it."""
+    if not symptom.kind.startswith("wait_"):
+        return symptom
+    workloads, tenants = asked.names("workload"), asked.names("tenant")
+    lots = [lot for lot in symptom.lots if any(id_ in lot.members for id_ in workloads)]
+    lots = lots or [lot for lot in symptom.lots if any(tenant in lot.tenants for tenant in tenants)]
+    whole = not lots or len(lots) == len(symptom.lots)
+    return symptom if whole else wait(symptom.subject, symptom.kind.removeprefix("wait_"), lots)
 
 
 def score(scene: Scene, symptom: Symptom, asked: Asked) -> int:
@@ -108,7 +138,11 @@ def score(scene: Scene, symptom: Symptom, asked: Asked) -> int:
     topics = TOPICS_OF.get(symptom.kind, ())
     by_topic = bool(asked.topics.intersection(topics))
     by_name = related(scene, symptom, asked.named)
-    if symptom.kind in ONLY_ASKED and not (by_topic or (by_name and symptom.kind.startswith("parked"))):
+    is_asked = by_topic or (by_name and symptom.kind in BY_NAME)
+    if symptom.kind in ONLY_ASKED and not is_asked:
+        return 0
+    if topics and asked.topics and not (by_topic or by_name):
+        # It is about something else.
         return 0
     points = BASE.get(symptom.kind, 10)
     if symptom.lots:
@@ -130,6 +164,9 @@ def related(scene: Scene, symptom: Symptom, objects: tuple[tuple[str, str], ...]
             path = [tree.specs[vertex].name for vertex in tree.path[tree.row(symptom.subject)]]
             if id_ in path:
                 return True
+            own, other = tree.specs[tree.row(symptom.subject)], tree.specs[tree.row(id_)]
+            if symptom.kind == f"wait_{QUOTA}" and own.parent and own.parent == other.parent:
+                return True
         if any(id_ in lot.members or (kind == "tenant" and id_ in lot.tenants) for lot in symptom.lots):
             return True
         if kind == "pool" and symptom.lots:
@@ -141,7 +178,20 @@ def related(scene: Scene, symptom: Symptom, objects: tuple[tuple[str, str], ...]
             return True
         if kind in ("pool", "zone") and symptom.kind == "cordoned":
             return True
+        if kind == "workload" and symptom.kind == "flapping" and lost_with(scene, id_, symptom.subject):
+            return True
     return False
+
+
+def lost_with(scene: Scene, workload: str, node: str) -> bool:
+    """Whether the workload is on the node, or was requeued when the node was lost."""
+    state = scene.state
+    row, at = state.capacity.row(node), state.workloads.row(workload)
+    if any(state.allocations.workload[a] == at for a in state.allocations.on_node(row)):
+        return True
+    losses = state.failures.losses.get(row, ())
+    history = scene.engine.workload(workload).history
+    return any(item.what == "requeued" and item.at_ms in losses for item in history)
 
 
 def _named_waits(scene: Scene, asked: Asked, late_ms: int) -> list[Symptom]:
@@ -239,6 +289,10 @@ RULES: Mapping[str, Rule] = {
     "stuck": draft_nodes.stuck,
     "tenant": draft_nodes.tenant,
     "idle_pool": draft_nodes.idle_pool,
+    "priority": draft_told.priority,
+    "move": draft_told.move,
+    "oversized": draft_told.resized,
+    "ahead": draft_told.ahead,
     "cordoned": cordoned,
     "idle_reservation": idle_reservation,
     "held_queue": held_queue,

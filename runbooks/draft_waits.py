@@ -16,7 +16,7 @@ from engine.counterfactual import verified
 from engine.model import RESOURCES, PoolSpec, QueueMode, QueueSpec
 from engine.money import MICROUSD, usd
 from engine.quota import Lack
-from engine.templates import suits
+from engine.templates import grows, suits
 from runbooks.amounts import hours, whole
 from runbooks.draft import Target, Tried
 from runbooks.draft_question import Asked
@@ -356,7 +356,7 @@ def larger_pools(case: Case) -> Iterator[Family]:
         scaling = pool.scaling
         if scaling is None or case.scene.state.orders.backed_off_ms.get(_row(case, pool), -1) > case.scene.now_ms:
             continue
-        low, high = _nodes_for(case, pool), min(MOST_NODES, max(scaling.most, 4))
+        low, high = _nodes_for(case, pool), min(MOST_NODES, max(scaling.most, 8))
         if not 0 < low <= high:
             continue
         ahead_ms = min(scaling.boot_ms[1] + 3 * 60_000, MOST_AHEAD_MS)
@@ -385,13 +385,12 @@ def _higher(pool: PoolSpec, most: int) -> Callable[[int], Option]:
 
 
 def growing(case: Case) -> list[PoolSpec]:
-    """Pools that grow and would do for what is late, the cheapest first; those on demand before spot of the same
-    price."""
+    """Pools that grow, or are kept from it, and would do for what is late, the cheapest first; those on demand before
+    spot of the same price."""
     w = case.state.workloads
     shapes = [shape for lot in case.lots for shape in w.class_at(lot.row).shapes]
-    pools = [p for p in case.pools() if p.scaling is not None and p.scaling.most > 0]
-    pools = [pool for pool in pools if any(suits(pool, shape) for shape in shapes)]
-    return sorted(pools, key=lambda pool: (pool.price_microusd_hour, pool.spot, pool.name))
+    pools = [pool for pool in case.pools() if pool.scaling is not None and any(suits(pool, s) for s in shapes)]
+    return sorted(pools, key=lambda pool: (not grows(pool), pool.price_microusd_hour, pool.spot, pool.name))
 
 
 def _nodes_for(case: Case, pool: PoolSpec) -> int:
@@ -421,7 +420,7 @@ def _boot_ms(case: Case) -> int:
 
 def given_way(case: Case) -> Iterator[Family]:
     """The least important work gives way to what is more important, where somebody asks for just that."""
-    if "priority" not in case.asked.topics and not (case.asked.names("workload") or case.asked.names("queue")):
+    if "priority" not in case.asked.topics:
         return
     w, state = case.state.workloads, case.state
     pools = {_row(case, pool) for pool in case.pools()}

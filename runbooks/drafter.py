@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from engine.errors import MusterError
-from runbooks import draft_question, draft_rules
+from engine.errors import MusterError, RefusedError
+from runbooks import draft_question, draft_rules, shift_words
 from runbooks.compile import compile_runbook
 from runbooks.draft import Brief, Draft, DraftStep, Flag
+from runbooks.draft_runbook import runbook_of
 from runbooks.draft_solver import Option, made
 from runbooks.draft_waits import Answer
 from runbooks.draft_words import MOST_QUESTIONS, MOST_RISKS, MOST_TITLE, Cited, objects_of, rationale, said, summary
 from runbooks.files import LIBRARY
 from runbooks.plan import Act, Proposal, Request, RunbookRef, StepRequest
 from runbooks.readings import MAX_COMMENT
+from runbooks.runbook import MOST_TITLE as MOST_RUNBOOK_TITLE
 from runbooks.runbook import Runbook, parse
 from runbooks.shelf import Call
 from runbooks.symptoms import Scene
@@ -48,14 +50,41 @@ class RuleDrafter:
 
     def draft(self, brief: Brief, requester: str = "") -> Draft:
         """Always a draft: what cannot be made becomes one without steps that says why."""
+        if brief.task in ("handover", "incident"):
+            return shift_words.told(brief)
         base, agents = self._call(_forked)
         try:
             base.settle()
             scene = Scene(base, agents)
             asked = draft_question.read(base, brief.question, brief.finding)
-            return self._drafted(brief, requester, scene, draft_rules.answer(scene, asked))
+            draft = self._drafted(brief, requester, scene, draft_rules.answer(scene, asked))
+            return self._runbook(draft, brief, requester) if brief.task == "runbook" else draft
         finally:
             base.forget()
+
+    def _runbook(self, draft: Draft, brief: Brief, owner: str) -> Draft:
+        """What would be done now as a runbook for the next time; the one that is named, as it is, where it is to be
+        edited: words are not for rules."""
+        if draft.preview is None or brief.runbook:
+            return draft
+        prose = (
+            " ".join(sentence.text for sentence in draft.summary[:1]),
+            "`muster draft` found it so; see that it is so now.",
+            " ".join(sentence.text for sentence in draft.risks) or "Nothing that is known.",
+            "Take it back when what led to it is over.",
+        )
+        steps = "-and-".join(dict.fromkeys(step.action.replace("_", "-") for step in draft.steps))[:40]
+        try:
+            made_ = runbook_of(
+                draft.preview.plan,
+                id_=f"drafted-{steps}",
+                title=draft.title[:MOST_RUNBOOK_TITLE],
+                owner=owner,
+                prose=prose,
+            )
+        except RefusedError as error:
+            return msgspec.structs.replace(draft, questions=(*draft.questions, said(error.problem)))
+        return msgspec.structs.replace(draft, runbook=made_)
 
     def _drafted(self, brief: Brief, requester: str, scene: Scene, answer: Answer) -> Draft:
         if answer.option is None or brief.task == "explain":

@@ -18,6 +18,7 @@ import numpy as np
 from engine.columns import view
 from engine.errors import NotFoundError
 from engine.query import Kind, Query, Term
+from runbooks import candidates
 from runbooks.check_readings import READINGS
 from runbooks.checks import CheckName
 from runbooks.draft import MOST_FACTS, Excerpt, Fact, Finding
@@ -98,6 +99,13 @@ def gather(
     told.add(call(_odd_nodes))
     for workload in call(_longest_waiting):
         told.add(call(partial(_object, named=("workload", workload))))
+    for node in call(candidates.nodes):
+        told.add(call(partial(_object, named=("node", node))))
+    for queue in call(candidates.idle_queues):
+        told.add(call(partial(_object, named=("queue", queue))))
+    for workload in (*call(candidates.waiting), *call(candidates.giving_way)):
+        work = call(partial(_object, named=("workload", workload)))
+        told.add(one for one in work if one.metric in _OF_CANDIDATES)
     told.add(call(_budgets))
     told.add(call(_reservations))
     told.add(fact("channel_known", channel, "yes") for channel in channels)
@@ -170,6 +178,11 @@ class _Told:
         return tuple(msgspec.structs.replace(one, id=f"F{i}") for i, one in enumerate(kept, 1))
 
 
+_OF_CANDIDATES = frozenset(
+    ("workload_state", "workload_queue", "workload_tenant", "workload_priority", "workload_gpus", "workload_cpus",
+     "workload_run_s", "workload_unsaved_s")
+)  # fmt: skip
+"""What is told of work that is not what waits longest, and that an act might be about."""
 _SEVERAL = frozenset(
     metric for metric in METRICS
     if metric in ("workload_node", "workload_waits_for", "proposal_action", "proposal_approver", "proposal_rejecter")

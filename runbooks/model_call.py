@@ -46,6 +46,7 @@ START_S = 20.0
 """How long a child may take until it is ready; 1 s is usual."""
 GRACE_S = 1.0
 """A child that has not answered by its deadline and a tenth of it, or this if it is less, is killed."""
+KILL_S = 1.0
 SLICE_MS = 25
 """How often a wait looks whether it was cancelled."""
 RUNG_S = 600.0
@@ -53,11 +54,14 @@ RUNG_S = 600.0
 TELL_S = 0.1
 """How often it is told at most that more bytes have come."""
 READ_BYTES = 1 << 16
+MOST_WORDS = 1_000
+"""Of what a child says is wrong."""
 DEADLINE_REMEDY = "Raise model_deadline, or see whether the server is overloaded"
 RUNGS = ("json_schema", "json_object", "prompt")
 """How an answer's form is asked for, best first."""
 
-_STATUS = re.compile(r"http_[1-9][0-9]{2}")
+_SHA256 = re.compile(r"([0-9a-f]{64})?")
+_STATUS = re.compile(r"http_[0-9]{3}")
 _ROOT = str(Path(__file__).resolve().parents[1])
 PROGRAM = (
     sys.executable,
@@ -257,19 +261,18 @@ class Worker:
         raise AssertionError
 
     def _request(self, call: Call, key: str, rung: int) -> bytes:
+        asked = {
+            "key": key,
+            "messages": [{"role": message.role, "content": message.content} for message in call.messages],
+            "schema": call.schema,
+            "schema_name": call.schema_name,
+            "max_tokens": min(call.max_tokens or self.endpoint.max_tokens, self.endpoint.max_tokens),
+            "rung": rung,
+        }
         try:
-            request = json.dumps(
-                {
-                    "key": key,
-                    "messages": [{"role": message.role, "content": message.content} for message in call.messages],
-                    "schema": call.schema,
-                    "schema_name": call.schema_name,
-                    "max_tokens": min(call.max_tokens or self.endpoint.max_tokens, self.endpoint.max_tokens),
-                    "rung": rung,
-                }
-            ).encode()
-        except ValueError as error:
-            raise DraftRejected("worker", f"the question cannot be sent: {error}") from None
+            request = json.dumps(asked, ensure_ascii=False, allow_nan=False).encode()
+        except ValueError:
+            raise DraftRejected("worker", "the question holds what is not Unicode, or no number") from None
         if len(request) > MOST_REQUEST:
             raise DraftRejected(
                 "content_too_large",
@@ -398,7 +401,8 @@ class _Child:
     def kill(self) -> None:
         """It has nothing to put in order. Returns when it is gone; whoever converses with it gets _Ended."""
         self._process.kill()
-        self._reaper.join()
+        # One that hangs in the kernel is gone when the kernel lets it: nobody waits for that.
+        self._reaper.join(KILL_S)
 
     def end(self) -> None:
         """Kill it and close its pipes: nobody converses with it."""
@@ -440,8 +444,8 @@ class _Child:
         if not piece:
             self.kill()
             code = self._process.returncode
-            how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-            raise _Ended("worker", f"the child that asks models ended {how}", "Ask again: another is started")
+            how = "" if code is None else f" by signal {-code}" if code < 0 else f" with exit code {code}"
+            raise _Ended("worker", f"the child that asks models ended{how}", "Ask again: another is started")
         self._received += piece
         found = []
         while len(self._received) >= HEADER.size:
@@ -479,7 +483,16 @@ def _outcome(payload: bytes) -> tuple[_Outcome, bytes]:
     except (struct.error, strict_json.NotJson, msgspec.ValidationError):
         raise _Ended("worker", "the child's account of the call cannot be read") from None
     known = not outcome.reason or outcome.reason in REASONS or _STATUS.fullmatch(outcome.reason)
-    if not known or not 0 <= outcome.rung < len(RUNGS) or outcome.stall_ms < 0:
+    words = outcome.problem + outcome.remedy
+    counts = (outcome.attempts, outcome.status, outcome.bytes, outcome.stall_ms)
+    if (
+        not known
+        or not 0 <= outcome.rung < len(RUNGS)
+        or min(counts) < 0
+        or not _SHA256.fullmatch(outcome.sha256)
+        or not words.isprintable()
+        or len(words) > MOST_WORDS
+    ):
         raise _Ended("worker", "the child's account of the call is not one")
     return outcome, payload[LENGTH.size + size :]
 

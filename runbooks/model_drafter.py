@@ -64,7 +64,7 @@ class ModelDrafter:
     """Asks one endpoint for one engine. For any thread but the engine's own, which `call` runs something on.
 
     `key` gives the key, empty where none is needed; it raises DraftRejected. `wall_ms` is the clock of records and
-    budgets, `clock` the monotonic one, in seconds.
+    budgets, `clock` the monotonic one, in seconds. `worker`: of that endpoint, where others use it too and close it.
     """
 
     def __init__(
@@ -84,9 +84,8 @@ class ModelDrafter:
         self._audit = audit
         self._wall_ms = wall_ms
         self._clock = clock
-        self._worker = worker
-        if worker is None and setup.endpoint is not None:
-            self._worker = Worker(setup.endpoint, key)
+        self._mine = Worker(setup.endpoint, key) if worker is None and setup.endpoint is not None else None
+        self._worker = worker or self._mine
         self._circuit = Circuit(clock)
         self._bucket = Bucket(setup.calls_minute, clock)
         self._cache = Cache(clock)
@@ -114,8 +113,8 @@ class ModelDrafter:
 
     def close(self) -> None:
         """End the children; calls under way are rejected."""
-        if self._worker is not None:
-            self._worker.close()
+        if self._mine is not None:
+            self._mine.close()
 
     # -- drafting -----------------------------------------------------------------------------------------------------
 
@@ -184,7 +183,7 @@ class ModelDrafter:
                 reason = ""
                 called = _called(endpoint, answer, cost, cached=False)
             tell("checking", answer.spent.bytes)
-            draft = self._checked(answer, brief, prompt, preview)
+            draft = self._checked(answer, brief, prompt, preview, str(told["asked_by"]))
         except DraftRejected as error:
             reason = error.reason if reason else reason
             raise
@@ -194,12 +193,12 @@ class ModelDrafter:
             self._cache.put(key, answer, read_s=read_s, now_ms=brief.now_ms)
         return msgspec.structs.replace(draft, called=called, drafter="model")
 
-    def _checked(self, answer: Answer, brief: Brief, prompt: Prompt, preview: Preview) -> Draft:
+    def _checked(self, answer: Answer, brief: Brief, prompt: Prompt, preview: Preview, asker: str) -> Draft:
         """The answer held to everything it is held to."""
         try:
             answered = read_answer(answer.content, brief.task)
             self._refuse_key_in(answer, msgspec.json.encode(answered).decode())
-            return draft_of(answered, answer.content, brief, prompt, call=self._call, preview=preview)
+            return draft_of(answered, answer.content, brief, prompt, call=self._call, preview=preview, requester=asker)
         except DraftRejected as error:
             if error.seen is None:
                 error.seen = answer.spent

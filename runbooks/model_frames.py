@@ -9,7 +9,7 @@ import struct
 
 HEADER = struct.Struct(">cI")
 """Kind and length of what follows."""
-MOST_REQUEST = 4 * 2**20
+MOST_REQUEST = 2**20
 """Bytes of a frame to the child."""
 MOST_EXTRA = 64 * 1024
 """Bytes of a frame from the child beside the body in it."""

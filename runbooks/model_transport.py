@@ -52,6 +52,10 @@ class Refused(Exception):
         """The first bytes of an error's body."""
 
 
+class _TooMuch(httpcore2.RemoteProtocolError):
+    """More of a head than is read."""
+
+
 class Wire:
     """What was seen on the wire during one call, all attempts together, and whom to tell."""
 
@@ -102,15 +106,13 @@ class Guard(httpx2.AsyncBaseTransport):
             body = await self._exchange(pool, await request.aread(), wire, meter)
         except httpcore2.ConnectError as error:
             raise _no_connection(error) from None
-        except (httpcore2.NetworkError, httpcore2.TimeoutException) as error:
+        except (httpcore2.NetworkError, httpcore2.TimeoutException):
             if wire.status:
                 raise Refused("connection", "the connection broke in the middle of the answer") from None
-            raise Refused("connection", f"the connection broke: {_words(error)}", again=True) from None
+            raise Refused("connection", "the connection broke before an answer came", again=True) from None
         except httpcore2.ProtocolError as error:
             # A server that restarts closes without a word; one that has said something wrong will say it again.
-            raise Refused(
-                "connection", f"the answer is not HTTP as it should be: {_words(error)}", again=meter.silent
-            ) from None
+            raise Refused("connection", _what_is_wrong(error), again=meter.silent) from None
         except (OSError, ssl.SSLError) as error:
             raise Refused("connection", f"the connection broke: {type(error).__name__}") from None
         finally:
@@ -205,7 +207,7 @@ class _Meter:
         """Raises when no more may come."""
         if self._head:
             if self._raw >= HEAD_BYTES:
-                raise httpcore2.RemoteProtocolError(f"its head is longer than {HEAD_BYTES // 1024} KiB")
+                raise _TooMuch(f"the head of the answer is longer than {HEAD_BYTES // 1024} KiB")
             return HEAD_BYTES - self._raw
         if self._raw - self.body > FRAMING_BYTES + self.body // 8:
             raise Refused("response_too_large", "the answer has more framing than text")
@@ -372,7 +374,13 @@ def _no_connection(error: httpcore2.ConnectError) -> Refused:
     )
 
 
-def _words(error: Exception) -> str:
-    """What a library says of a server's bytes, which may be in it: short and plain."""
-    words = "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in str(error))
-    return words[:120] or type(error).__name__
+def _what_is_wrong(error: Exception) -> str:
+    """In our words: the library's have the server's bytes in them, which may be anything, the key too."""
+    words = str(error)
+    if isinstance(error, _TooMuch):
+        return words
+    if words.startswith("Server disconnected without"):
+        return "the server closed the connection without an answer"
+    if words.startswith("peer closed connection without"):
+        return "the answer was cut short"
+    return "the answer is not HTTP/1.1 as it should be"

@@ -229,6 +229,8 @@ def _blocks(brief: Brief, external: bool, withheld: list[str]) -> Iterable[Block
 
 def _fenced(title: str, text: str, nonce: str) -> str:
     """Each line with a gutter, so that none can be taken for the fence, a heading or a message."""
+    if nonce:
+        text = text.replace(nonce, "")
     lines = "\n".join(f"| {line}" for line in text.split("\n"))
     return f"<<<DATA {nonce} {title}\n{lines}\nEND {nonce}>>>"
 

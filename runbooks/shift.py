@@ -51,6 +51,7 @@ def shift_facts(call: Call, gate: Gate, *, since_ms: int, speed: float = 1.0) ->
     """From `since_ms` (cell time) until now. `speed`: cell milliseconds in one of the wall clock's."""
     now_ms, wall_ms = call(lambda engine: (engine.now_ms, gate.policies.clock()))
     wall_since = wall_ms - int(max(0, now_ms - since_ms) / max(speed, 1e-6))
+    since_ms = max(0, since_ms)
     told = [fact("shift_since", "", since_ms)]
     if abs(wall_ms - now_ms) > APART_S * 1000:
         told.append(fact("shift_wall_apart_s", "", abs(wall_ms - now_ms) // 1000))
@@ -142,6 +143,8 @@ def _plan(shown: Proposal) -> Iterable[Fact]:
         yield fact("proposal_needs", id_, shown.needs)
         if shown.need:
             yield fact("proposal_waits_for", id_, shown.need)
+    if shown.reason:
+        yield fact("proposal_reason", id_, shown.reason)
     if shown.note:
         yield fact("proposal_note", id_, shown.note)
 
@@ -236,7 +239,14 @@ def _records(engine: Engine, wall_since: int) -> Iterable[Fact]:
     ):  # fmt: skip
         if count := sum(len(numbers.get(type_, ())) for type_ in types):
             yield fact(metric, "", count)
-    for type_ in ("freeze.set", "freeze.ended", "policy.changed", "runbook.approved", "runbook.retired"):
+    for type_ in (
+        "breakglass.used",
+        "freeze.set",
+        "freeze.ended",
+        "policy.changed",
+        "runbook.approved",
+        "runbook.retired",
+    ):
         for seq in numbers.get(type_, ())[:MOST_OTHERS]:
             query = AuditQuery(seq=seq, limit=1)
             for row in engine.recorded(partial(audit_reading.page, query=query)).rows:
@@ -256,6 +266,8 @@ def _by_type(connection: Connection, wall_since: int) -> dict[str, list[int]]:
 
 def _record(row: AuditRow) -> Iterable[Fact]:
     match row.type:
+        case "breakglass.used":
+            yield fact("proposal_broken_by", row.proposal, row.subject)
         case "freeze.set" | "freeze.ended":
             verb, name = row.type.removeprefix("freeze."), str(row.data.get("name", ""))
             yield fact(f"freeze_{verb}", name, row.at_ms)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from runbooks.answer import HEADINGS
-from runbooks.draft import Brief, Fact, Part, Sentence, Span
+from runbooks.draft import Brief, Draft, Fact, Part, Sentence, Span
 from runbooks.vocabulary import ACTED_ON, METRICS, lasting, moment, said
 
 SOON_MS = 12 * 3_600_000
@@ -46,6 +46,17 @@ def report_of(brief: Brief) -> Report:
         )  # fmt: skip
     parts = tuple(Part(heading=heading, sentences=made) for heading, of in listed if (made := _each_once(of)))
     return Report(title=told.title(handover), summary=_each_once(told.summary()), parts=parts)
+
+
+def told(brief: Brief) -> Draft:
+    """The same as a draft by rule, with the facts that it cites."""
+    report = report_of(brief)
+    said_ = (*report.summary, *(sentence for part in report.parts for sentence in part.sentences))
+    cited = {id_ for sentence in said_ for id_ in sentence.cites}
+    return Draft(
+        drafter="rule", task=brief.task, title=report.title, summary=report.summary, parts=report.parts,
+        facts=tuple(fact for fact in brief.facts if fact.id in cited), kind=brief.task, version=brief.version,
+    )  # fmt: skip
 
 
 def _each_once(sentences: Iterable[Sentence]) -> tuple[Sentence, ...]:
@@ -100,7 +111,7 @@ class Told:
             else:
                 words = [f"{_of(proposed, 'plan')} proposed", f"{verified.value:,} carried out and verified"]
                 words += [f"{fact.value:,} {fact.metric.removeprefix('shift_').replace('_', ' ')}" for fact in bad]
-                words.append(f"{_of(lost, 'loss', 'losses')} of nodes")
+                words.append(f"{_of(lost, 'loss', 'losses')} of nodes" if lost.value else "no node lost")
                 yield _say(f"{_listed(words)}.", proposed, verified, *bad, lost)
         waits, oldest = self.one("cell_waiting"), self.one("cell_oldest_wait_s")
         runs = self.one("cell_running")
@@ -123,28 +134,37 @@ class Told:
     def _plans(self, *states: str) -> tuple[str, ...]:
         kept = [id_ for id_ in self.subjects("proposal_state") if (fact := self.one("proposal_state", id_))
                 and fact.value in states]  # fmt: skip
-        return tuple(sorted(kept, key=lambda id_: (self.count("proposal_executed", id_) or 2**62, id_)))
+        never = 2**62
+
+        def order(id_: str) -> tuple[int, int, str]:
+            """Those that were begun as they were; others by when they expire."""
+            return self.count("proposal_executed", id_) or never, self.count("proposal_expires", id_) or never, id_
+
+        return tuple(sorted(kept, key=order))
 
     def _named(self, id_: str) -> tuple[str, list[Fact | None]]:
         """A plan by its name and what it is, with what that rests on."""
         title, state = self.one("proposal_title", id_), self.one("proposal_state", id_)
         on = [fact for kind in ACTED_ON for fact in self.all(f"proposal_on_{kind}", id_)]
         names = [str(fact.value) for fact in on]
-        text = f"{id_}" + (f" ({title.value}: {', '.join(names[:5])})" if title is not None and names else "")
-        if title is not None and not names:
-            text = f"{id_} ({title.value})"
-        return text, [state, title, *on[:5]]
+        if title is None:
+            return id_, [state]
+        missing = [name for name in names if name not in str(title.value)][:5]
+        why = self.one("proposal_reason", id_)
+        text = f"{id_} ({title.value}{': ' if missing else ''}{', '.join(missing)})"
+        return f"{text} because: {why.value}" if why is not None else text, [state, title, *on[:5], why]
 
     def _by_whom(self, id_: str) -> tuple[str, list[Fact | None]]:
         author, requester = self.one("proposal_author", id_), self.one("proposal_requester", id_)
         yes = self.all("proposal_approver", id_)
-        words = [f"proposed by {author.value}" if author is not None else ""]
-        words.append(f"for {requester.value}" if requester is not None else "")
-        approved = f"approved by {_listed([str(fact.value) for fact in yes])}" if yes else ""
-        glass = self.one("proposal_breakglass", id_)
+        words = [f"proposed by {_who(author)}" if author is not None else ""]
+        words.append(f"for {_who(requester)}" if requester is not None else "")
+        approved = f"approved by {_listed([_who(fact) for fact in yes])}" if yes else ""
+        glass, breaker = self.one("proposal_breakglass", id_), self.one("proposal_broken_by", id_)
         broke = "its votes skipped by break-glass" if glass is not None else ""
+        broke += f" of {_who(breaker)}" if glass is not None and breaker is not None else ""
         text = ", ".join(part for part in (" ".join(word for word in words if word), approved, broke) if part)
-        return text, [author, requester, *yes, glass]
+        return text, [author, requester, *yes, glass, breaker]
 
     def _ended(self, id_: str) -> Sentence:
         named, cites = self._named(id_)
@@ -158,12 +178,12 @@ class Told:
         if state is not None and state.value == "verified" and checks is not None:
             how += f" ({_of(checks, 'thing')} read back)"
             tail.append(checks)
-        elif note is not None:
-            how += f": {note.value}"
-            tail.append(note)
         against = self.all("proposal_rejecter", id_)
         if against:
-            how += f" by {_listed([str(fact.value) for fact in against])}"
+            how += f" by {_listed([_who(fact) for fact in against])}"
+        elif note is not None and not tail:
+            how += f": {note.value}"
+            tail.append(note)
         return _say(f"{named}: {by}{at}; {how}.", *cites, *more, began, *tail, *against)
 
     # -- what happened ------------------------------------------------------------------------------------------------
@@ -221,12 +241,12 @@ class Told:
                 if at is not None and by is not None:
                     name = "The approval policy" if kind == "policy" else f"Freeze {id_}"
                     which = f" ({id_})" if kind == "policy" else ""
-                    yield _say(f"{name}{which} was {what} by {by.value} at {self.when(int(at.value))}.", at, by)
+                    yield _say(f"{name}{which} was {what} by {_who(by)} at {self.when(int(at.value))}.", at, by)
         for deed in ("approved", "retired"):
             for id_ in self.subjects(f"runbook_{deed}_by"):
                 by = self.one(f"runbook_{deed}_by", id_)
                 if by is not None:
-                    yield _say(f"Runbook {id_} was {deed} by {by.value}.", by)
+                    yield _say(f"Runbook {id_} was {deed} by {_who(by)}.", by)
 
     def course(self) -> Iterator[Sentence]:
         """What has a time, in the order in which it happened; then the rest."""
@@ -245,7 +265,7 @@ class Told:
         for id_ in self.subjects("freeze_set"):
             at, by = self.one("freeze_set", id_), self.one("freeze_set_by", id_)
             if at is not None and by is not None:
-                text = f"{self.when(int(at.value))}: freeze {id_} was set by {by.value}."
+                text = f"{self.when(int(at.value))}: freeze {id_} was set by {_who(by)}."
                 timed.append((int(at.value), id_, _say(text, at, by)))
         yield from (sentence for _, _, sentence in sorted(timed, key=lambda one: one[:2]))
         if not timed:
@@ -307,7 +327,8 @@ class Told:
             mode, queued = self.one("queue_mode", queue), self.one("queue_waiting", queue)
             if mode is not None and mode.value != "open":
                 there = f"; {_of(queued, 'workload waits', 'workloads wait')} there" if queued is not None else ""
-                yield _say(f"Queue {queue} is {mode.value}{there}.", mode, queued)
+                plan, by = self._made_so("queue", queue, ("hold_queue", "drain_queue"))
+                yield _say(f"Queue {queue} is {mode.value}{by}{there}.", mode, plan, queued)
         for name in self.subjects("freeze_holds"):
             yield from self._freeze(name, "yes")
         for budget in self.subjects("budget_stage"):
@@ -317,6 +338,14 @@ class Told:
             if until is not None:
                 times = f" after {_of(failures, 'failure')} to deliver" if failures is not None else ""
                 yield _say(f"Pool {pool} is left alone until {self.when(int(until.value))}{times}.", until, failures)
+
+    def _made_so(self, kind: str, name: str, actions: tuple[str, ...]) -> tuple[Fact | None, str]:
+        """The last plan of this shift that left an object as it is, where there is one."""
+        for id_ in reversed(self._plans("verified")):
+            on = next((fact for fact in self.all(f"proposal_on_{kind}", id_) if fact.value == name), None)
+            if on is not None and any(fact.value in actions for fact in self.all("proposal_action", id_)):
+                return on, f" by {id_}"
+        return None, ""
 
     def _under_way(self, id_: str) -> Sentence:
         named, cites = self._named(id_)
@@ -334,11 +363,12 @@ class Told:
         work, note = self.one("node_workloads", id_), self.one("node_note", id_)
         if state is None or state.value in ("ready", "booting"):
             return
-        for_ = f", for {said(since.value, 'seconds')} now" if since is not None else ""
+        for_ = f" for {said(since.value, 'seconds')}" if since is not None else ""
         there = f"; {_of(work, 'workload is', 'workloads are')} on it" if work is not None and work.value else ""
         why = f" ({note.value})" if note is not None else ""
         how = "silent" if state.value == "suspect" else state.value
-        yield _say(f"Node {id_} is {how}{for_}{why}{there}.", state, since, note, work)
+        plan, by = self._made_so("node", id_, ("cordon", "drain"))
+        yield _say(f"Node {id_} has been {how}{for_}{by}{why}{there}.", state, since, plan, note, work)
 
     def _freeze(self, name: str, holds: str) -> Iterator[Sentence]:
         now, text = self.one("freeze_holds", name), self.one("freeze_text", name)
@@ -368,7 +398,7 @@ class Told:
             forced, about = self.one("review_forced", id_), self.one("review_by", id_)
             opened, text = self.one("review_opened", id_), self.one("review_text", id_)
             if opened is not None and about is not None and text is not None:
-                who = f", which {about.value} did; somebody else must close it" if self._is(forced, "yes") else ""
+                who = f", which {_who(about)} did; somebody else must close it" if self._is(forced, "yes") else ""
                 since = self.when(int(opened.value))
                 yield _say(f"Review {id_} is open since {since}: {text.value}{who}.", opened, text, about, forced)
         for id_ in self._plans("awaiting", "approved"):
@@ -455,6 +485,11 @@ def _say(text: str, *cites: Fact | None) -> Sentence:
 def _of(fact: Fact, one: str, many: str = "") -> str:
     """As in "1 vote", "2 votes"."""
     return f"{fact.value:,} {one if fact.value == 1 else many or one + 's'}"
+
+
+def _who(fact: Fact) -> str:
+    """A person as colleagues call them."""
+    return str(fact.value).removeprefix("person:")
 
 
 def _was(fact: Fact) -> str:

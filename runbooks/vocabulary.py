@@ -210,6 +210,7 @@ METRICS: Mapping[str, Metric] = {
     "proposal_requester": _name("proposal", "user", "{of} was asked for by {value}"),
     "proposal_approver": _name("proposal", "user", "{of} was approved by {value}"),
     "proposal_rejecter": _name("proposal", "user", "{of} was rejected by {value}"),
+    "proposal_broken_by": _name("proposal", "user", "{value} broke the glass for {of}"),
     "proposal_asked": _number("proposal", "time_ms", "{of} was proposed at {value}"),
     "proposal_executed": _number("proposal", "time_ms", "{of} was begun at {value}"),
     "proposal_since": _number("proposal", "time_ms", "{of} has been so since {value}"),
@@ -219,6 +220,7 @@ METRICS: Mapping[str, Metric] = {
     "proposal_breakglass": _word("proposal", "the glass was broken for {of}: {value}", "yes"),
     "proposal_waits_for": _text("proposal", "{of} waits for {value}"),
     "proposal_note": _text("proposal", "{of}: {value}"),
+    "proposal_reason": _text("proposal", "{of} is wanted because: {value}"),
     **{f"proposal_on_{kind}": _name("proposal", kind, f"{{of}} is about {kind} {{value}}") for kind in ACTED_ON},
     # -- a shift: what was done, and what is left to others
     "shift_since": _number("cell", "time_ms", "this is told from {value} on"),

@@ -179,6 +179,7 @@ def test_reports_say_how_far_back(muster: Any) -> None:
         (["--explain", "--from", "R-1"], DraftAsk(task="explain", finding="R-1")),
         (["slow nodes", "--runbook"], DraftAsk(task="runbook", question="slow nodes")),
         (["--runbook", "drain-failing-node"], DraftAsk(task="runbook", runbook="drain-failing-node")),
+        (["--runbook", "a node goes down"], DraftAsk(task="runbook", question="a node goes down")),
         ([], DraftAsk()),
         (["not UTF-8 \udcff"], DraftAsk(question="not UTF-8 ?")),
     ],

@@ -20,7 +20,7 @@ from tests.console import fake_drafts
 from tests.console.fake_client import HOSTILE, NOW_MS
 from tests.console.fake_drafts import STANDING, UNCONFIGURED, DraftingClient
 from tests.console.test_app import line, notes, press, quick, until, write  # noqa: F401
-from tests.console.test_hostile_text import check_screen, click_everywhere
+from tests.console.test_hostile_text import check_screen, take_the_bait
 from tests.console.test_proposal_pages import on_screen, text_of
 
 
@@ -208,7 +208,7 @@ async def test_hostile_drafts_do_nothing_and_stay_in_their_frame(size: tuple[int
     client = DraftingClient(fake_drafts.run(text=hostile), hostile=True)
     async with shown(client, "draft D-1", size=size) as pilot:
         await arrived(pilot)
-        await click_everywhere(pilot)
+        await take_the_bait(pilot, 4)
         for _ in range(3):
             check_screen(pilot)
             await press(pilot, "pagedown")

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from console.drafting import MOST_KEPT, Drafting
+from console.drafting import MOST_KEPT
+from engine.commands import Cordon
 from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.loop import EngineLoop
 from runbooks import model_budget
 from runbooks.circuit import OPEN_S
 from runbooks.draft import DraftAsk, Excerpt
+from runbooks.model_cache import TTL_MS
+from runbooks.model_call import Worker
+from runbooks.model_endpoint import endpoint_of
 from tests.support.drafting import KEY, drafted, drafting, ended, records
-from tests.support.gates import ME
+from tests.support.gates import ME, gate_of
 from tests.support.model_server import NOTHING, ModelServer, model_server
-from tests.support.served import running_loop
+from tests.support.served import HOUR_MS, running_loop
+from tests.support.team import Member, team, team_gate
 
 PRICED = {"model_price_in": "1", "model_price_out": "5"}
 
@@ -39,6 +41,15 @@ def loop() -> Iterator[EngineLoop]:
 def _server() -> Iterator[ModelServer]:
     with model_server() as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def worker(_server: ModelServer) -> Iterator[Worker]:
+    """Its child takes half a second to start."""
+    endpoint = endpoint_of(_server.url, "made-up", egress="local", deadline_ms=5_000)
+    worker = Worker(endpoint, lambda: KEY)
+    yield worker
+    worker.close()
 
 
 @pytest.fixture
@@ -90,10 +101,10 @@ def test_what_is_wrong_with_the_model_is_named_and_leaves_the_draft_by_rule(
 
 @pytest.mark.parametrize(("status", "reason"), [(401, "auth"), (404, "model_missing"), (500, "http_500")])
 def test_a_status_that_refuses_is_named_and_costs_nothing(
-    loop: EngineLoop, server: ModelServer, status: int, reason: str
+    loop: EngineLoop, server: ModelServer, worker: Worker, status: int, reason: str
 ) -> None:
     server.status = status
-    with drafting(loop, model_url=server.url, **PRICED) as service:
+    with drafting(loop, worker=worker, model_url=server.url, **PRICED) as service:
         run = drafted(service)
         assert (run.reason, run.rule is not None) == (reason, True)
         assert service.standing().spent_day_microusd == 0
@@ -104,11 +115,11 @@ def test_a_status_that_refuses_is_named_and_costs_nothing(
 
 
 def test_an_endpoint_that_does_not_take_the_key_is_left_alone_for_a_while(
-    loop: EngineLoop, server: ModelServer
+    loop: EngineLoop, server: ModelServer, worker: Worker
 ) -> None:
     now = [1_000.0]
     server.status = 401
-    with drafting(loop, clock=lambda: now[0], model_url=server.url) as service:
+    with drafting(loop, worker=worker, clock=lambda: now[0], model_url=server.url) as service:
         assert drafted(service).reason == "auth"
         assert drafted(service).reason == "circuit_open"
         assert (service.standing().circuit, len(server.seen)) == ("open", 1)
@@ -119,9 +130,11 @@ def test_an_endpoint_that_does_not_take_the_key_is_left_alone_for_a_while(
         assert len(server.seen) == 2
 
 
-def test_a_call_that_is_cancelled_ends_at_once_and_is_settled(loop: EngineLoop, server: ModelServer) -> None:
+def test_a_call_that_is_cancelled_ends_at_once_and_is_settled(
+    loop: EngineLoop, server: ModelServer, worker: Worker
+) -> None:
     server.silent.set()
-    with drafting(loop, model_url=server.url, **PRICED) as service:
+    with drafting(loop, worker=worker, model_url=server.url, **PRICED) as service:
         run = service.begin(ME, DraftAsk(question="what waits?", model=True))
         while not server.seen:
             run = service.run(run.id, run.serial, 0.05)
@@ -139,10 +152,10 @@ def test_a_call_that_is_cancelled_ends_at_once_and_is_settled(loop: EngineLoop, 
 
 
 def test_a_call_in_flight_is_broken_off_when_it_is_longer_than_the_budget(
-    loop: EngineLoop, server: ModelServer
+    loop: EngineLoop, server: ModelServer, worker: Worker
 ) -> None:
     server.floods = True
-    with drafting(loop, model_url=server.url, **PRICED, model_budget_call="0.02", model_deadline="20s") as service:
+    with drafting(loop, worker=worker, model_url=server.url, **PRICED, model_budget_call="0.02") as service:
         run = drafted(service)
         assert run.reason == "budget"
         assert "broken off" in run.why
@@ -153,10 +166,10 @@ def test_a_call_in_flight_is_broken_off_when_it_is_longer_than_the_budget(
     assert 0 < charged == reserved == call["cost_microusd"] <= 20_000
 
 
-def test_the_budget_ends_exactly_and_never_below_zero(loop: EngineLoop, server: ModelServer) -> None:
+def test_the_budget_ends_exactly_and_never_below_zero(loop: EngineLoop, server: ModelServer, worker: Worker) -> None:
     server.content = "no JSON"
     server.usage = {"prompt_tokens": 10**18, "completion_tokens": -5}
-    with drafting(loop, model_url=server.url, **PRICED, model_budget_hour="0.03") as service:
+    with drafting(loop, worker=worker, model_url=server.url, **PRICED, model_budget_hour="0.03") as service:
         reasons = []
         runs = [service.begin(ME, DraftAsk(question=f"what of {n}?", model=True)) for n in range(8)]
         for run in runs:
@@ -172,12 +185,12 @@ def test_the_budget_ends_exactly_and_never_below_zero(loop: EngineLoop, server: 
 
 
 def test_of_a_thousand_requests_in_a_minute_the_rules_serve_what_the_model_is_not_asked(
-    loop: EngineLoop, server: ModelServer
+    loop: EngineLoop, server: ModelServer, worker: Worker
 ) -> None:
     now = [0.0]
     server.content = "no JSON"
     many = 120
-    with drafting(loop, clock=lambda: now[0], model_url=server.url, model_calls_minute=5) as service:
+    with drafting(loop, worker=worker, clock=lambda: now[0], model_url=server.url, model_calls_minute=5) as service:
         runs = []
         for number in range(many):
             now[0] = number * 60 / 1000
@@ -238,3 +251,149 @@ def test_numbers_go_on_after_a_restart(tmp_path: Path) -> None:
         assert drafted(service, model=False).id == "D-1"
     with running_loop(path) as loop, drafting(loop) as service:
         assert drafted(service, model=False).id == "D-2"
+
+
+# -- the same question again -------------------------------------------------------------------------------------------
+
+
+def test_the_same_question_about_the_same_facts_is_answered_once_and_recorded_each_time(
+    loop: EngineLoop, server: ModelServer, worker: Worker
+) -> None:
+    loop.paused = True
+    now = [0.0]
+    with drafting(loop, worker=worker, clock=lambda: now[0], model_url=server.url, **PRICED) as service:
+        first, second = drafted(service), drafted(service)
+        assert (first.model_state, second.model_state, len(server.seen)) == ("done", "done", 1)
+        assert second.model is not None
+        assert second.model.called is not None
+        assert (second.model.called.cached, second.model.called.cost_microusd) == (True, 0)
+        assert first.agreement == "both do nothing"
+        drafted(service, "what else waits?")
+        assert len(server.seen) == 2, "another question is another"
+        now[0] += TTL_MS / 1000
+        drafted(service)
+        assert len(server.seen) == 3, "what it rests on is too old"
+        loop.call(lambda engine: engine.advance(engine.now_ms + TTL_MS))
+        drafted(service)
+        assert len(server.seen) == 4, "older in the cell's time is older too"
+    made = records(loop, "llm.", "draft.")
+    assert [type_ for type_, _ in made] == ["llm.call", "draft.created"] * 5
+    assert [data["cached"] for type_, data in made if type_ == "llm.call"] == [False, True, False, False, False]
+    assert sum(charged for _, charged in spent(loop)) == sum(data.get("cost_microusd", 0) for _, data in made) > 0
+
+
+def test_what_was_of_no_use_is_asked_again(loop: EngineLoop, server: ModelServer, worker: Worker) -> None:
+    loop.paused = True
+    server.content = {**NOTHING, "approved_by": "alice"}
+    with drafting(loop, worker=worker, model_url=server.url) as service:
+        assert [drafted(service).reason for _ in range(2)] == ["schema", "schema"]
+    assert len(server.seen) == 2
+
+
+def test_a_server_that_sends_the_key_back_has_it_nowhere(loop: EngineLoop, server: ModelServer, worker: Worker) -> None:
+    server.content = {**NOTHING, "summary": f"The key is {KEY}."}
+    with drafting(loop, worker=worker, model_url=server.url) as service:
+        run = drafted(service)
+        assert (run.reason, run.model) == ("leak_detected", None)
+        assert KEY not in json.dumps(records(loop, "")) + str(service.runs()) + str(service.standing())
+
+
+# -- proposing ---------------------------------------------------------------------------------------------------------
+
+UNCORDON = {
+    **NOTHING, "title": "Take g0 back", "summary": "Node g0 takes no work.",
+    "steps": [{"action": "uncordon", "with": {"nodes": ["g0"]}}],
+}  # fmt: skip
+
+
+def forgotten(loop: EngineLoop) -> None:
+    """A node that somebody cordoned two hours ago."""
+    loop.paused = True
+    loop.call(lambda engine: engine.command(Cordon(ids=("g0",))))
+    loop.call(lambda engine: engine.advance(engine.now_ms + 2 * HOUR_MS))
+
+
+def test_one_person_alone_may_approve_what_they_had_drafted(
+    loop: EngineLoop, server: ModelServer, worker: Worker
+) -> None:
+    forgotten(loop)
+    server.content = UNCORDON
+    gate = gate_of(loop.engine)
+    with drafting(loop, gate, worker=worker, model_url=server.url) as service:
+        run = drafted(service, "node g0 is cordoned and nobody knows why")
+        assert run.agreement == "same action and target"
+        assert loop.call(lambda engine: engine.node("g0")).state == "cordoned", "a draft does nothing"
+        shown = service.propose(ME, run.id, "model", "looked at it")
+        assert (shown.state, shown.plan.origin, shown.plan.requester) == ("awaiting", "model", ME.subject)
+        assert (shown.plan.author.subject, shown.plan.author.kind) == ("service:llm-drafter", "llm")
+        assert shown.reason == "looked at it"
+        assert service.propose(ME, run.id, "model").id == shown.id, "the same once more is the same"
+        other = service.propose(ME, run.id, "rule")
+        assert (other.plan.origin, other.plan.author.subject) == ("recommender", "service:recommender")
+        assert service.run(run.id).proposed == (("model", shown.id), ("rule", other.id))
+        outcome = loop.call(lambda _: gate.approve(ME, shown.id, shown.digest, "seen"))
+        assert outcome.state == "verified"
+        record = service.standing().record
+        assert record is not None
+        assert (record.drafted, record.proposed, record.approved, record.verified) == (1, 1, 1, 1)
+    assert loop.call(lambda engine: engine.node("g0")).state == "ready"
+
+
+def test_in_a_team_who_asked_for_a_draft_does_not_approve_it(
+    loop: EngineLoop, server: ModelServer, worker: Worker
+) -> None:
+    forgotten(loop)
+    server.content = UNCORDON
+    gate = team_gate(loop.engine, lambda: 1_000_000)
+    ann, ben, eve = (Member(gate, name) for name in ("ann", "ben", "eve"))
+    with drafting(loop, gate, worker=worker, model_url=server.url) as service:
+        run = drafted(service, "node g0 is cordoned", actor=ann.actor)
+        for drafter in ("model", "rule"):
+            shown = service.propose(ann.actor, run.id, drafter)
+            assert (shown.plan.requester, shown.self_approvable) == ("person:ann", False)
+            with pytest.raises(RefusedError, match="asked for it"):
+                loop.call(lambda _, shown=shown: ann.yes(shown))
+            with pytest.raises(RefusedError, match="eve is not"):
+                service.propose(eve.actor, run.id, drafter)
+        assert loop.call(lambda _: ben.yes(shown)).state == "verified"
+        seen = len(server.seen)
+        looked = drafted(service, "node g1 is cordoned", actor=eve.actor)
+        assert (looked.reason, len(server.seen)) == ("policy_denied", seen)
+        assert "eve is not" in looked.why
+        assert looked.rule is not None, "who may look may have the rules look"
+
+
+def test_two_who_share_an_account_are_two_when_both_sign(loop: EngineLoop, server: ModelServer, worker: Worker) -> None:
+    forgotten(loop)
+    server.content = UNCORDON
+    gate = team_gate(loop.engine, lambda: 1_000_000)
+    ann = Member(gate, "ann").actor
+    ben = Member(gate, "ben", at=ann.account)
+    with drafting(loop, gate, worker=worker, model_url=server.url) as service:
+        run = drafted(service, "node g0 is cordoned", actor=ann)
+        unsigned = service.propose(ann, run.id, "model")
+        with pytest.raises(RefusedError, match="account"):
+            loop.call(lambda _: ben.yes(unsigned))
+        loop.call(lambda _: gate.cancel(ann, unsigned.id))
+        by_key = msgspec.structs.replace(ann, signed=True)
+        signed = service.propose(by_key, run.id, "model")
+        assert signed.id != unsigned.id
+        assert loop.call(lambda _: ben.yes(signed)).state == "verified"
+
+
+def test_nobody_proposes_through_a_draft_what_they_may_not_propose(
+    loop: EngineLoop, server: ModelServer, worker: Worker
+) -> None:
+    forgotten(loop)
+    server.content = UNCORDON
+    elsewhere = Grant(roles=("operator",), scope=Scope(pools=("cpu",)))
+    policy = team()
+    policy = msgspec.structs.replace(
+        policy, people=(*policy.people, Named(id="kim", accounts=("unix:3001",), roles=("drafter",), scoped=(elsewhere,)))
+    )  # fmt: skip
+    gate = team_gate(loop.engine, lambda: 1_000_000, policy)
+    kim = Actor(subject="person:kim", account="unix:3001")
+    with drafting(loop, gate, worker=worker, model_url=server.url) as service:
+        run = drafted(service, "node g0 is cordoned", actor=kim)
+        shown = service.propose(kim, run.id, "model")
+        assert shown.plan.requester == "person:kim"

@@ -12,11 +12,12 @@ import pytest
 from console.cli import run
 from console.eval_drafts import evaluate, tally
 from console.incident_play import Scene
-from console.incident_scores import GOES_ON, Score, outcome, perfect_acts, score_acts
+from console.incident_scores import GOES_ON, Score, outcome, perfect_acts, score, score_acts
 from console.incidents import Incident, load
 from engine.errors import NotFoundError, SpecError
 from runbooks.acts import Maker
-from runbooks.plan import Act, Note
+from runbooks.draft import Draft
+from runbooks.plan import Act, Note, Request, StepRequest
 
 INCIDENTS = load()
 BY_ID = {one.id: one for one in INCIDENTS}
@@ -134,7 +135,8 @@ def drain_everything(scene: Scene) -> tuple[Act, ...]:
 
 def cancel_everything(scene: Scene) -> tuple[Act, ...]:
     w = scene.engine.state.workloads
-    live = tuple(id_ for id_ in w.ids if scene.engine.workload(id_).state in ("queued", "held", "running"))
+    over = ("finished", "failed", "cancelled")
+    live = tuple(id_ for id_ in w.ids if scene.engine.workload(id_).state not in over)
     return (Act(action="cancel", targets=live),)
 
 
@@ -222,10 +224,22 @@ def test_quota_that_is_not_enough_is_not_right(played: Callable[[str], Scene]) -
 def test_more_than_is_accepted_is_not_right(played: Callable[[str], Scene]) -> None:
     scene = played(FAULT)
     good = perfect_acts(scene)
-    told = Act(action="notify", targets=("oncall",), note=Note(text="quota raised"))
     assert not score_acts(scene, [*good, act(scene, "requeue", workloads=("asr-large",))]).right
     assert score_acts(scene, [*good, act(scene, "requeue", workloads=("asr-large",))]).harm == ("stops asr-large",)
-    assert not score_acts(scene, [*good, told]).right, "what tells people is left out before, by `acts_of`"
+
+
+def test_telling_somebody_is_neither_wrong_nor_enough(played: Callable[[str], Scene]) -> None:
+    scene = played(FAULT)
+    told = Act(action="notify", targets=("oncall",), note=Note(text="queue vision waits"))
+    good = perfect_acts(scene)
+
+    def draft(*acts: Act) -> Draft:
+        request = Request(steps=tuple(StepRequest(act=act) for act in acts))
+        return Draft(drafter="rule", task="act", title="T", request=request)
+
+    assert score(scene, draft(told, *good)).right
+    assert not score(scene, draft(told)).right
+    assert score(played(CONTROL), draft(told)).right
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ from tests.console import fake_gate
 from tests.console.fake_client import FakeClient
 from tests.console.fake_gate import ALICE, IMITATION, NOW_MS, changed_since, halfway, proposal, voted
 from tests.console.test_app import hint, line, notes, press, quick, until, write  # noqa: F401
-from tests.console.test_hostile_text import check_screen, click_everywhere
+from tests.console.test_hostile_text import check_screen, take_the_bait
 from tests.support.gates import gate_of
 from tests.support.people import ALICE as AUTHOR
 from tests.support.people import BOB, CAROL, DAVE, actor, team
@@ -233,7 +233,7 @@ async def test_to_reject_takes_one_line_and_the_reason_is_shown_framed() -> None
             await press(pilot, "G")
             await until(pilot, lambda: GUTTER + "[@click=app.quit]the canary runs[/] on it" in on_screen(pilot))
             check_screen(pilot)
-            await click_everywhere(pilot)
+            await take_the_bait(pilot, 4)
             assert not pilot.app._exit
 
 

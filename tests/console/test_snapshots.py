@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 
 from console.app import MusterApp
 from console.screens.pane import DetailPane
-from tests.console import fake_gate
+from tests.console import fake_drafts, fake_gate
 from tests.console.fake_client import FakeClient
 from tests.console.test_app import line, until
 
@@ -147,6 +147,34 @@ def test_decisions(snap_compare: Shot, key: str) -> None:
         await pilot.pause(0.1)
 
     assert snap_compare(gate_app(hostile=False, light=key == "N"), terminal_size=(80, 24), run_before=run)
+
+
+DRAFTS = {
+    "thinking": lambda _text: fake_drafts.thinking(),
+    "both": lambda text: fake_drafts.run(text=text),
+    "rejected": lambda _text: fake_drafts.rejected(),
+}
+
+
+@pytest.mark.parametrize(
+    ("which", "size"),
+    [
+        ("thinking", SIZES[0]),
+        ("both", SIZES[0]),
+        ("both", SIZES[1]),
+        pytest.param("rejected", SIZES[1], marks=pytest.mark.thorough),
+    ],
+    ids=str,
+)
+def test_drafts(snap_compare: Shot, which: str, size: tuple[int, int]) -> None:
+    """Hostile where there is least room, plain where all of a page is seen."""
+    hostile = size == SIZES[0]
+    client = fake_drafts.DraftingClient(hostile=hostile)
+    client.script = [DRAFTS[which](client._text)]
+    console = MusterApp(lambda: client, title="demo", clock=lambda: 0.0)
+    keys = ("pagedown",) * 2 if which == "both" and hostile else ()
+    steps = after("draft D-1", title="D-1", keys=keys)
+    assert snap_compare(console, terminal_size=size, run_before=steps)
 
 
 def test_light_and_read_only(snap_compare: Shot) -> None:

@@ -142,7 +142,7 @@ def call_of(row: dict[str, Any]) -> Call:
     return Call(
         messages=(
             Message(role="system", content="You look at a cluster and answer with one JSON object."),
-            Message(role="user", content=f"case={row['id']} {padding}"),
+            Message(role="user", content=f"case={row['id']} seed={row.get('seed', 0)} {padding}"),
         ),
         schema={"type": "object"},
         schema_name="draft",

@@ -14,6 +14,7 @@ import datetime
 import gzip
 import ipaddress
 import json
+import random
 import re
 import socket
 import ssl
@@ -107,6 +108,10 @@ def envelope(row: dict[str, Any] | None = None) -> str:
     return json.dumps(whole)
 
 
+def _key_of(client: Client) -> str:
+    return str(client.request.get("authorization", "")).removeprefix("Bearer ")
+
+
 Play = Callable[[Client], Awaitable[None]]
 PLAYS: dict[str, Play] = {}
 
@@ -119,8 +124,12 @@ def plays(function: Play) -> Play:
 @plays
 async def answers(client: Client) -> None:
     row = client.row
+    if "KEYESCAPED" in str(row.get("content", "")):
+        escaped = "".join(f"\\u{ord(letter):04x}" for letter in _key_of(client))
+        row = {**row, "content": row["content"].replace("KEYESCAPED", escaped)}
     body = row["body"] if "body" in row else envelope(row)
     data = bytes.fromhex(row["body_hex"]) if "body_hex" in row else str(body).encode()
+    data = data.replace(b"KEYECHO", _key_of(client).encode())
     await client.answer(
         data,
         status=row.get("status", "200 OK"),
@@ -391,8 +400,9 @@ async def switches_protocol(client: Client) -> None:
 
 @plays
 async def raw(client: Client) -> None:
-    """What the row's `raw` says, byte for byte."""
-    await client.send(client.row["raw"].encode("latin-1").decode("unicode_escape").encode("latin-1"))
+    """What the row's `raw` says, byte for byte, KEYECHO being the key that came with the request."""
+    data = client.row["raw"].encode("latin-1").decode("unicode_escape").encode("latin-1")
+    await client.send(data.replace(b"KEYECHO", _key_of(client).encode()))
 
 
 @plays
@@ -525,6 +535,36 @@ async def points_elsewhere(client: Client) -> None:
     await client.answer(envelope(), more="\r\n".join(lines) + "\r\n")
 
 
+@plays
+async def fuzz(client: Client) -> None:
+    """A good answer with some bytes changed, cut out or doubled, as `seed=N` in the question says."""
+    told = "".join(str(message["content"]) for message in client.request["json"]["messages"])
+    chance = random.Random(int(re.search(r"seed=(\d+)", told)[1]))  # type: ignore[index]
+    body = envelope().encode()
+    if chance.random() < 0.5:
+        size = chance.randrange(1, 400)
+        pieces = [body[at : at + size] for at in range(0, len(body), size)]
+        chunks = b"".join(b"%x\r\n" % len(piece) + piece + b"\r\n" for piece in pieces)
+        framing, body = b"Transfer-Encoding: chunked", chunks + b"0\r\n\r\n"
+    else:
+        framing = b"Content-Length: %d" % len(body)
+    data = bytearray(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n" + framing + b"\r\n\r\n" + body)
+    for _ in range(chance.choice((1, 1, 2, 5, 30))):
+        at = chance.randrange(len(data))
+        match chance.randrange(5):
+            case 0:
+                data[at] = chance.randrange(256)
+            case 1:
+                del data[at : at + chance.randrange(1, 20)]
+            case 2:
+                data[at:at] = data[at : at + chance.randrange(1, 60)]
+            case 3:
+                data[at:at] = chance.choice((b"\r\n", b"\0", b"\r\n\r\n", b"{", b'"', b"9" * 40, b"\xff", b"[" * 99))
+            case _:
+                data[at] ^= 1 << chance.randrange(8)
+    await client.send(bytes(data))
+
+
 # -- B: the status ----------------------------------------------------------------------------------------------------
 
 
@@ -622,7 +662,7 @@ async def many(client: Client) -> None:
     repeated = re.sub(
         r"REPEAT\((.*?), (\d+)\)", lambda found: found[1] * int(found[2]), client.row["body"], flags=re.DOTALL
     )
-    await client.answer(repeated)
+    await client.answer(repeated.replace("KEYECHO", _key_of(client)))
 
 
 @plays

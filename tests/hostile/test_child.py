@@ -101,8 +101,14 @@ def test_it_has_no_environment_no_file_of_ours_and_few_rights(
         assert process.joinpath("oom_score_adj").read_text().strip() == "1000"
 
 
+@pytest.mark.thorough
 def test_it_loads_nothing_of_ours_but_how_to_ask() -> None:
-    script = "import sys, json; sys.path.append(sys.argv[1]); import runbooks.model_child; print(json.dumps(list(sys.modules)))"
+    script = """
+import json, sys
+sys.path.append(sys.argv[1])
+import runbooks.model_child
+print(json.dumps(list(sys.modules)))
+"""
     told = subprocess.run([sys.executable, "-I", "-c", script, str(ROOT)], env={}, capture_output=True, check=True)
     modules = set(json.loads(told.stdout))
     ours = {name for name in modules if name.split(".")[0] in ("engine", "console", "recommender", "runbooks", "tests")}
@@ -143,7 +149,7 @@ def test_one_child_is_used_again_and_killed_when_it_is_cancelled(worker: Worker)
     assert first not in worker.pids
 
 
-@pytest.mark.parametrize("when", ["idle", "busy"])
+@pytest.mark.parametrize("when", ["idle", pytest.param("busy", marks=pytest.mark.thorough)])
 def test_one_that_is_killed_is_replaced(worker: Worker, when: str) -> None:
     ask(worker)
     (pid,) = worker.pids
@@ -166,6 +172,7 @@ def test_one_that_is_killed_is_replaced(worker: Worker, when: str) -> None:
     assert pid not in worker.pids
 
 
+@pytest.mark.thorough
 def test_one_that_is_stopped_is_killed_at_the_deadline(worker: Worker) -> None:
     ask(worker)
     (pid,) = worker.pids
@@ -182,6 +189,7 @@ def test_one_that_is_stopped_is_killed_at_the_deadline(worker: Worker) -> None:
     assert is_gone(pid)
 
 
+@pytest.mark.thorough
 def test_many_at_once_are_each_answered_and_one_child_stays(server: Server) -> None:
     worker = Worker(endpoint(server.url(), "good"), lambda: KEY)
     answers: list[Answer] = []
@@ -197,6 +205,7 @@ def test_many_at_once_are_each_answered_and_one_child_stays(server: Server) -> N
     assert reason(worker) == "cancelled"
 
 
+@pytest.mark.thorough
 def test_it_ends_when_the_engine_is_killed(server: Server, tmp_path: Path) -> None:
     """Also in the middle of a call that would last for a minute."""
     engine = f"""
@@ -218,53 +227,65 @@ worker.ask(call, cancelled=threading.Event(), tell=tell)
 
 # -- one that does not do as it should --------------------------------------------------------------------------------
 
-_READY = "sys.stdout.buffer.write(b'r' + (0).to_bytes(4, 'big')); sys.stdout.flush(); "
-_SAY = "say = lambda kind, data: (sys.stdout.buffer.write(kind + len(data).to_bytes(4, 'big') + data), sys.stdout.flush()); "
-_HEAR = "sys.stdin.buffer.read1(1 << 20); "
-_TOLD = (
-    "told = lambda **more: json.dumps({'reason': '', 'problem': '', 'remedy': '', 'status': 200, 'attempts': 1, "
-    "'rung': 0, 'bytes': 2, 'sha256': '', 'stall_ms': 0} | more).encode(); "
-    "out = lambda body=b'{}', **more: say(b'o', len(told(**more)).to_bytes(4, 'big') + told(**more) + body); "
+_PREAMBLE = """
+import json, os, sys, time
+raw = sys.stdout.buffer
+def say(kind, data):
+    raw.write(kind + len(data).to_bytes(4, "big") + data)
+    raw.flush()
+def ready():
+    say(b"r", b"")
+def hear():
+    ready()
+    sys.stdin.buffer.read1(1 << 20)
+def out(body=b"{}", **more):
+    hear()
+    told = {"reason": "", "problem": "", "remedy": "", "status": 200, "attempts": 1, "rung": 0, "bytes": 2,
+            "sha256": "", "stall_ms": 0}
+    account = json.dumps(told | more).encode()
+    say(b"o", len(account).to_bytes(4, "big") + account + body)
+def rest():
+    time.sleep(9)
+"""
+LIES = (
+    ("sys.exit(3)", "worker"),
+    ("os.kill(os.getpid(), 11)", "worker"),
+    ("print('Traceback (most recent call last):')", "worker"),
+    ("raw.write(bytes(range(256)) * 4096)", "worker"),
+    ("ready(); rest()", "deadline"),
+    ("ready(); os.close(0); rest()", "deadline"),
+    ("ready(); os.close(1); rest()", "worker"),
+    ("ready(); ready(); rest()", "worker"),
+    ("ready(); say(b'p', b'[\"waiting\",0]'); rest()", "deadline"),
+    ("hear(); sys.exit()", "worker"),
+    ("hear()\nwhile True: say(b'p', b'[\"reading\",1]')", "deadline"),
+    ("hear(); say(b'p', b'[\"\\x1b[2J\",0]')", "worker"),
+    ("hear(); say(b'p', b'[[\"waiting\"],0]')", "worker"),
+    ("hear(); say(b'p', b'[' * 100000)", "worker"),
+    ("hear(); raw.write(b'o' + b'\\xff' * 4 + b'x' * 10**6); rest()", "worker"),
+    ("hear(); raw.write(b'o\\0\\1\\0\\0' + b'x' * 100); raw.flush(); rest()", "deadline"),
+    ("hear(); say(b'o', b'')", "worker"),
+    ("hear(); say(b'o', b'\\0\\0\\0\\2{}')", "worker"),
+    ("hear(); say(b'x', b'')", "worker"),
+    ("out(reason='approved')", "worker"),
+    ("out(reason='http_200; drop')", "worker"),
+    ("out(rung=9)", "worker"),
+    ("out(bytes='many')", "worker"),
+    ("out(extra=1)", "worker"),
+    ("out(attempts=-1)", "worker"),
+    ("out(sha256='x' * 60000)", "worker"),
+    ("out(problem='\\x1b[2J', reason='deadline')", "worker"),
+    ("out(problem='x' * 5000, reason='deadline')", "worker"),
+    ("out()", "choices_count"),
+    ("out(b'x' * 300000)", "response_too_large"),
 )
+"""(what it does, the reason that is given)."""
 
 
-@pytest.mark.parametrize(
-    ("does", "expected"),
-    [
-        ("sys.exit(3)", "worker"),
-        ("os.kill(os.getpid(), 11)", "worker"),
-        ("print('Traceback (most recent call last):')", "worker"),
-        ("sys.stdout.buffer.write(bytes(range(256)) * 4096)", "worker"),
-        (_READY + "time.sleep(9)", "deadline"),
-        (_READY + "os.close(0); time.sleep(9)", "deadline"),
-        (_READY + "os.close(1); time.sleep(9)", "worker"),
-        (_READY + _HEAR + "sys.exit()", "worker"),
-        (_READY * 2 + "time.sleep(9)", "worker"),
-        (_READY + _SAY + "say(b'p', b'[\"waiting\",0]'); time.sleep(9)", "deadline"),
-        (_READY + _HEAR + _SAY + "\nwhile True: say(b'p', b'[\"reading\",1]')", "deadline"),
-        (_READY + _HEAR + _SAY + "say(b'p', b'[\"\\x1b[2J\",0]')", "worker"),
-        (_READY + _HEAR + _SAY + "say(b'p', b'[[\"waiting\"],0]')", "worker"),
-        (_READY + _HEAR + _SAY + "say(b'p', b'[' * 100000)", "worker"),
-        (_READY + _HEAR + "sys.stdout.buffer.write(b'o' + b'\\xff' * 4 + b'x' * 10**6); time.sleep(9)", "worker"),
-        (_READY + _HEAR + "sys.stdout.buffer.write(b'o\\0\\1\\0\\0' + b'x' * 100); sys.stdout.flush(); time.sleep(9)", "deadline"),
-        (_READY + _HEAR + _SAY + "say(b'o', b'')", "worker"),
-        (_READY + _HEAR + _SAY + "say(b'o', b'\\0\\0\\0\\2{}')", "worker"),
-        (_READY + _HEAR + _SAY + "say(b'x', b'')", "worker"),
-        (_READY + _HEAR + _SAY + _TOLD + "out(reason='approved')", "worker"),
-        (_READY + _HEAR + _SAY + _TOLD + "out(reason='http_200; drop')", "worker"),
-        (_READY + _HEAR + _SAY + _TOLD + "out(rung=9)", "worker"),
-        (_READY + _HEAR + _SAY + _TOLD + "out(bytes='many')", "worker"),
-        (_READY + _HEAR + _SAY + _TOLD + "out(extra=1)", "worker"),
-        (_READY + _HEAR + _SAY + _TOLD + "out(attempts=-1)", "worker"),
-        (_READY + _HEAR + _SAY + _TOLD + "out(sha256='x' * 60000)", "worker"),
-        (_READY + _HEAR + _SAY + _TOLD + "out(problem='\\x1b[2J' * 900, reason='deadline')", "deadline"),
-        (_READY + _HEAR + _SAY + _TOLD + "out()", "choices_count"),
-        (_READY + _HEAR + _SAY + _TOLD + "out(b'x' * 300000)", "response_too_large"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("does", "expected"), LIES, ids=[str(i) for i in range(len(LIES))])
 def test_a_child_that_lies_is_rejected(does: str, expected: str) -> None:
     descriptors = len(os.listdir("/proc/self/fd"))
-    program = (sys.executable, "-I", "-S", "-c", f"import sys, os, time, json; {does}")
+    program = (sys.executable, "-I", "-S", "-c", _PREAMBLE + does)
     worker = Worker(endpoint("http://127.0.0.1:9/v1", "m"), lambda: KEY, program=program)
     began = time.monotonic()
     with pytest.raises(DraftRejected) as rejected:
@@ -298,7 +319,11 @@ def test_a_program_that_is_not_there_is_named() -> None:
     worker.close()
 
 
-@pytest.mark.parametrize("key", ["sk-a\r\nX-Evil: 1", "sk a", "sk-\x00", "sk-\u00e9", "sk-\x7f"])
+@pytest.mark.parametrize(
+    "key",
+    ["sk-a\r\nX-Evil: 1", "sk a", "sk-\x00", "sk-\u00e9", "sk-\x7f"],
+    ids=str.split("line space nul accent delete"),
+)
 def test_a_key_that_would_be_more_than_a_header_goes_nowhere(worker: Worker, server: Server, key: str) -> None:
     server.seen()
     other = Worker(worker.endpoint, lambda: key)

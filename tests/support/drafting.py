@@ -18,6 +18,8 @@ from engine.loop import EngineLoop
 from runbooks.audit import record_table
 from runbooks.draft import DraftAsk, DraftRun
 from runbooks.gate import Gate
+from runbooks.identity import Actor
+from runbooks.model_call import Worker
 from runbooks.model_drafter import ModelDrafter
 from tests.support.gates import ME, gate_of
 
@@ -32,16 +34,18 @@ def drafting(
     *,
     clock: Callable[[], float] | None = None,
     key: str = KEY,
+    worker: Worker | None = None,
     **settings: Any,
 ) -> Iterator[Drafting]:
-    """What an engine would serve with these settings. `clock`: monotonic, of what is not asked too often."""
+    """What an engine would serve with these settings. `clock`: monotonic, of what is not asked too often; `worker`: one
+    that other tests use too, for the deadline of a test."""
     gate = gate or gate_of(loop.engine)
     chosen = Settings(**{"model": "made-up", "model_egress": "local", "model_deadline": "5s"} | settings)
     setup = setup_of(chosen)
     clocks = {} if clock is None else {"clock": clock}
     model = ModelDrafter(
         setup, key_source(setup.endpoint, chosen.model_key_file, {"MUSTER_MODEL_KEY": key}), call=loop.call,
-        audit=gate.audit, wall_ms=gate.policies.clock, **clocks,
+        audit=gate.audit, wall_ms=gate.policies.clock, worker=worker, **clocks,
     )  # fmt: skip
     made = Drafting(loop, gate, Recommender(loop, Advisor(loop)), model)
     made.open()
@@ -51,9 +55,11 @@ def drafting(
         made.close()
 
 
-def drafted(service: Drafting, question: str = QUESTION, *, model: bool = True, **ask: Any) -> DraftRun:
+def drafted(
+    service: Drafting, question: str = QUESTION, *, model: bool = True, actor: Actor = ME, **ask: Any
+) -> DraftRun:
     """Asked, and waited for."""
-    return ended(service, service.begin(ME, DraftAsk(question=question, model=model, **ask)).id)
+    return ended(service, service.begin(actor, DraftAsk(question=question, model=model, **ask)).id)
 
 
 def ended(service: Drafting, draft_id: str) -> DraftRun:

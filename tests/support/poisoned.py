@@ -28,11 +28,11 @@ KEPT = {
 class Poisoned:
     """Answers as the client does, with each text replaced; the same text in the same field by the same payload."""
 
-    def __init__(self, client: Any, offset: int = 0, kept: frozenset[str] = frozenset()) -> None:
+    def __init__(self, client: Any, offset: int = 0, kept: frozenset[str] = frozenset(), without: str = "") -> None:
         self._client = client
         self._offset = offset
         self._kept = KEPT - {"name", "what", "to", "finding", "type"} | kept
-        self._payloads = list(PAYLOADS.values())
+        self._payloads = [text for name, text in PAYLOADS.items() if name != without]
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._client, name)

@@ -1,0 +1,93 @@
+"""Objects that are neither named nor odd, and that an act might still be about: what a draft can name only if it was
+told of it.
+
+A node that was lost and is back, what is left of a zone that fails, work on hold, the rest of those that wait alike, a
+queue whose quota lies idle, and running work that could give way. A few of each, read from counts, from the fronts of
+groups and by passes over columns: the same on a cell of a million workloads.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from engine.columns import view
+from engine.model import NodeState, WorkloadState
+
+if TYPE_CHECKING:
+    from engine.control import Engine
+
+DAY_MS = 24 * 3_600_000
+MOST = 6
+"""Of one sort."""
+MOST_WAITING = 10
+LEAST_LOST = 3
+"""Nodes of a zone that are down from which on it may be the zone."""
+MOST_QUEUES = 10_000
+"""Queues beyond which idle ones are not looked for."""
+
+
+def nodes(engine: Engine) -> tuple[str, ...]:
+    """Those that were lost within a day, the last first, and what is ready of a zone that loses nodes."""
+    state, c = engine.state, engine.state.capacity
+    since_ms = engine.now_ms - DAY_MS
+    lost = sorted(
+        ((losses[-1], row) for row, losses in state.failures.losses.items() if losses and losses[-1] > since_ms),
+        reverse=True,
+    )
+    found = [c.node_ids[row] for _, row in lost if c.state[row] == NodeState.READY][:MOST]
+    down = view(c.zone)[view(c.state) == NodeState.DOWN]
+    zones, counts = np.unique(down[down >= 0], return_counts=True)
+    for zone in zones[counts >= LEAST_LOST][:MOST].tolist():
+        left = np.flatnonzero((view(c.zone) == zone) & (view(c.state) == NodeState.READY))
+        found += [c.node_ids[row] for row in left[:MOST].tolist()]
+    return tuple(dict.fromkeys(found))
+
+
+def waiting(engine: Engine) -> tuple[str, ...]:
+    """The first of each group that waits alike, and those behind them, the oldest first; then what is on hold or
+    suspended."""
+    state, w = engine.state, engine.state.workloads
+    found: dict[int, None] = {}
+    for group in sorted(state.pending.groups.values(), key=lambda group: w.submitted[group.rows[group.front]]):
+        found |= dict.fromkeys(islice(group.rows, group.front, group.front + MOST))
+        if len(found) >= MOST_WAITING:
+            break
+    rows = [row for row in found if w.state[row] == WorkloadState.QUEUED][:MOST_WAITING]
+    if w.ids:
+        states = view(w.state)
+        for kept_back in (WorkloadState.HELD, WorkloadState.SUSPENDED):
+            rows += np.flatnonzero(states == kept_back)[:MOST].tolist()
+    return tuple(w.ids[row] for row in rows)
+
+
+def giving_way(engine: Engine) -> tuple[str, ...]:
+    """While something waits, running work of the lowest priority, the newest first: what would lose least."""
+    state, w = engine.state, engine.state.workloads
+    if not state.pending.groups or not w.ids:
+        return ()
+    rows = np.flatnonzero(view(w.state) == WorkloadState.RUNNING)
+    if not len(rows):
+        return ()
+    priority = np.array(w.priority_value)[view(w.priority)[rows]]
+    rows = rows[priority == priority.min()]
+    started = view(w.started)[rows]
+    if len(rows) > MOST:
+        rows = rows[started >= np.partition(started, -MOST)[-MOST]]
+    newest = np.lexsort((-rows, -view(w.started)[rows]))[:MOST]
+    return tuple(w.ids[row] for row in rows[newest].tolist())
+
+
+def idle_queues(engine: Engine) -> tuple[str, ...]:
+    """While something waits, queues with a quota of which nothing is used and nothing waits."""
+    state = engine.state
+    if not state.pending.groups or len(state.queues.specs) > MOST_QUEUES:
+        return ()
+    busy = {group_key[1] for group_key in state.pending.groups}
+    idle = (
+        spec.name for row, spec in enumerate(state.queues.specs)
+        if any(spec.nominal.values()) and row not in busy and not state.queues.running[row]
+    )  # fmt: skip
+    return tuple(islice(idle, MOST))

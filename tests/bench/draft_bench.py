@@ -1,0 +1,111 @@
+"""A draft by rule in large cells: from the question to the draft, beside an engine on its own thread that goes on, and
+how long it holds that thread up at a time."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import msgspec
+import twin_bench
+from gate_bench import gate_on
+
+from engine.commands import ChangeQueue, Cordon, Submit
+from engine.control import Engine
+from engine.loop import EngineLoop
+from engine.model import Resources, TaskGroup, WorkloadSpec
+from engine.query import Query
+from runbooks.draft import Brief, Draft
+from runbooks.drafter import RuleDrafter
+from runbooks.identity import THIS_ACCOUNT
+
+T = TypeVar("T")
+SIZES = ((5_000, 10_000, True), (50_000, 100_000, False), (130_000, 100_000, False))
+"""(nodes, workloads, whether they are gangs)"""
+LATE = 200
+TIMES = 3
+
+
+class Held:
+    """Asks the engine, and notes for how long each turn took it."""
+
+    def __init__(self, loop: EngineLoop) -> None:
+        self._loop = loop
+        self.turns_ms: list[float] = []
+
+    def __call__(self, ask: Callable[[Engine], T]) -> T:
+        def timed(engine: Engine) -> T:
+            begun = time.perf_counter()
+            found = ask(engine)
+            self.turns_ms.append((time.perf_counter() - begun) * 1000)
+            return found
+
+        return self._loop.call(timed)
+
+
+def draft() -> Iterator[dict[str, Any]]:
+    for size, workloads, gangs in SIZES:
+        engine = twin_bench._full_cell(size, workloads, gangs=gangs)
+        late(engine)
+        door = gate_on(engine)
+        loop = EngineLoop(engine)
+        loop.start()
+        try:
+            for question in ("GPU queue wait is over SLO for q0", "jobs wait for hours, what should be done?"):
+                took, held, made = asked(loop, door, question)
+                acts = ", ".join(step.line for step in made.steps) or made.title
+                yield {
+                    "what": f"draft by rule, {size:,} nodes, {workloads:,} workloads: {question}",
+                    "value": f"{statistics.median(took):,.0f} ms, at most {max(took):,.0f}",
+                    "unit": "",
+                    "reference": f"longest turn of the engine {max(held):,.0f} ms without the preview; {acts}",
+                    "ms": statistics.median(took),
+                    "turn_ms": max(held),
+                }
+        finally:
+            loop.stop()
+        engine.close()
+
+
+def late(engine: Engine) -> None:
+    """Work waits at a quota for an hour beside nodes that are free; others for room, beside a few that are cordoned."""
+    spec = engine.queue("q0").spec
+    used = engine.queue("q0").over
+    assert not used
+    now = engine.query(Query(kind="queues", columns=("name", "gpu_used", "cpu_used"), limit=100)).rows
+    gpu = next(row[1] for row in now if row[0] == "q0")
+    tight = msgspec.structs.replace(spec, nominal={"gpu_milli": gpu}, borrowing_limit={"gpu_milli": 0})
+    engine.command(ChangeQueue(queue=tight, over="keep"))
+    free = engine.query(Query(kind="nodes", columns=("id",), sort=("-gpu_free",), limit=8)).rows
+    engine.command(Cordon(ids=tuple(row[0] for row in free)))
+    request = Resources(cpu_milli=1000, gpu_milli=1000)
+    engine.command(
+        Submit(
+            workloads=tuple(
+                WorkloadSpec(id=f"late-{i}", queue="q0", groups=(TaskGroup(request=request),), estimate_ms=3_600_000)
+                for i in range(LATE)
+            )
+        )
+    )
+    engine.advance(engine.now_ms + 3_600_000)
+
+
+def asked(loop: EngineLoop, door: Any, question: str) -> tuple[list[float], list[float], Draft]:
+    held = Held(loop)
+    drafter = RuleDrafter(
+        held, lambda request, runbook=None: loop.call(lambda _: door.preview(THIS_ACCOUNT, request, runbook=runbook))
+    )
+    took = []
+    for _ in range(TIMES):
+        version, now_ms = loop.call(lambda engine: (engine.version, engine.now_ms))
+        begun = time.perf_counter()
+        made = drafter.draft(Brief(question=question, cell="bench", version=version, now_ms=now_ms))
+        took.append((time.perf_counter() - begun) * 1000)
+    return took, held.turns_ms, made
+
+
+if __name__ == "__main__":
+    for row in draft():
+        print(row["what"], "|", row["value"], "|", row["reference"], flush=True)
