@@ -261,7 +261,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "draft_from", "Draft", ("d",), ("recommendations",), shell="muster draft --from REC", footer=True,
     ),
-    Action("draft_again", "Draft again", ("d",), ("draft",), shell="muster draft 'QUESTION'", footer=True),
+    Action("draft_again", "Draft again", ("d",), ("draft",), shell="muster draft 'QUESTION'"),
     Action(
         "draft", "Draft what to do", ("d",), _DRAFTED, shell="muster draft 'QUESTION' --from ID", commands=("draft",),
         argument="words",

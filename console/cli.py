@@ -389,6 +389,7 @@ def _eval_commands(commands: Any) -> None:
     whose.add_argument("--scripted", choices=("perfect", "hostile"), help="a model that plays a part, over real HTTP")
     drafts.add_argument("--only", metavar="ID", action="append", default=[], help="this incident; may be given again")
     drafts.add_argument("--part", choices=("open", "held", "all"), default="all", help="held: kept back from tuning")
+    drafts.add_argument("--folder", metavar="FOLDER", help="incidents of your own: *.yaml, as docs/incidents.md tells")
     drafts.add_argument("--list", action="store_true", help="the incidents, without playing them")
     as_json(drafts)
 

@@ -59,6 +59,7 @@ def examine(arguments: argparse.Namespace) -> Iterator[Finding]:
         paths = cell_paths(settings)
         yield from (check(paths) for check in _CELL_CHECKS)
     yield _engine(arguments, settings)
+    yield _model(arguments)
 
 
 def _line(finding: Finding) -> str:
@@ -155,3 +156,18 @@ def _engine(arguments: argparse.Namespace, settings: Settings) -> Finding:
     if took > SLOW_ANSWER_S:
         return Finding("engine", "warn", found, "It is busy; see its log")
     return Finding("engine", "ok", found)
+
+
+def _model(arguments: argparse.Namespace) -> Finding:
+    """Which model the engine would ask for drafts. It is not asked: that would cost something."""
+    try:
+        with closing(connect(arguments)) as client:
+            standing = client.model()
+    except MusterError as error:
+        return Finding("model", "warn", f"not known: {error.problem}", "Start the engine; drafts by rule need no model")
+    if not standing.configured:
+        return Finding("model", "ok", "none: drafts are made by rule")
+    found = f"{standing.model or 'no name'} at {standing.endpoint or 'no endpoint'}, {standing.egress or 'not usable'}"
+    if standing.problem:
+        return Finding("model", "warn", f"{found}: {standing.problem}", "Drafts by rule are made all the same")
+    return Finding("model", "ok", found)

@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -64,6 +65,8 @@ MOST_AT_ONCE = 4
 SINCE_MS = 8 * HOUR_MS
 """Of a hand-over or a summary that names no beginning."""
 MOST_TEXTS_OF = 8
+MOST_ALIKE = 500
+"""Names among which one is looked for that may have been meant: on the engine's thread."""
 MOST_NAMES = 10_000
 """Queues, or pools, among which a name is looked for."""
 MAX_ID = 300
@@ -71,6 +74,9 @@ KEPT_TEXT = 200
 """Characters of a text of strangers that stay with the request: fifty requests may each come with megabytes."""
 TELL_EVERY_S = 0.1
 """Wall seconds between two reports of mere progress."""
+RULES_FIRST_S = 2.0
+"""For so long the model's side waits until the rules are done: they share the processor, and a person waits for them.
+"""
 CLOSE_S = 4.0
 """Longest wait, when the engine stops, for calls that were broken off to be settled."""
 
@@ -104,6 +110,7 @@ class Drafting:
         self._stops: dict[str, threading.Event] = {}
         """For each run whose model thinks: set to have it stop."""
         self._begun_s: dict[str, float] = {}
+        """When the model of each run was begun with, monotonic."""
         self._count = -1
         """Of the last request; -1: what the books say has not been read."""
         self._changed = threading.Condition()
@@ -226,6 +233,11 @@ class Drafting:
         return RuleDrafter(self._loop.call, self._preview_by(RULES)).draft(brief, requester)
 
     def _draft_by_model(self, run_id: str, briefed: _Once, actor: Actor, stop: threading.Event) -> None:
+        with self._changed:
+            self._changed.wait_for(
+                lambda: stop.is_set() or run_id not in self._runs or self._runs[run_id].rule_state != "drafting",
+                RULES_FIRST_S,
+            )
         try:
             draft = self._model.draft(
                 self.run(run_id).ask.task,
@@ -360,6 +372,8 @@ class Drafting:
         number, runbook = int(draft_id.removeprefix("D-")), self._approved(draft)
 
         def put(_: Engine) -> Proposal:
+            # The service may propose; so must whoever has it do that.
+            self._gate.refuse_unless(actor, "propose")
             for by, proposal_id in self.run(draft_id).proposed:
                 if by == drafter and (there := self._gate.proposal(proposal_id)).state not in ENDED:
                     return there
@@ -367,7 +381,7 @@ class Drafting:
             author = msgspec.structs.replace(
                 AUTHORS[drafter], account=actor.account, signed=actor.signed, key=actor.key
             )
-            shown = self._gate.propose(author, request, runbook=runbook, asker=actor)
+            shown = self._gate.propose(author, request, runbook=runbook)
             self._books.proposed(number, drafter, shown.id)
             self._tell(draft_id, proposed=(*self.run(draft_id).proposed, (drafter, shown.id)))
             return shown
@@ -523,15 +537,22 @@ def finding_about(engine: Engine, wanted: str) -> Finding:
             return Finding(
                 id=wanted, kind=f"about_{word}", text=f"{word} {wanted}, as it is now", about=wanted, targets=(wanted,)
             )
+    names = [name for word in ("queue", "pool") for name in _names(engine, word)]
+    close = get_close_matches(wanted, names[:MOST_ALIKE], 1)
+    meant = f" (did you mean {ascii(close[0])[1:-1][:60]}?)" if close else ""
     raise NotFoundError(
-        f"there is no finding, queue, pool, node or workload {ascii(wanted)[:62]}", "See `muster recommend`"
+        f"there is no finding, queue, pool, node or workload {ascii(wanted)[:62]}{meant}", "See `muster recommend`"
     )
+
+
+def _names(engine: Engine, word: str) -> list[str]:
+    kind: Kind = "queues" if word == "queue" else "pools"
+    return [row[0] for row in engine.query(Query(kind=kind, columns=("name",), limit=MOST_NAMES)).rows]
 
 
 def _is_there(engine: Engine, word: str, name: str) -> bool:
     if word in ("queue", "pool"):
-        kind: Kind = "queues" if word == "queue" else "pools"
-        return any(row[0] == name for row in engine.query(Query(kind=kind, columns=("name",), limit=MOST_NAMES)).rows)
+        return name in _names(engine, word)
     try:
         (engine.state.capacity if word == "node" else engine.state.workloads).row(name)
     except NotFoundError:

@@ -12,10 +12,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
+from pathlib import Path
 
 import msgspec
 
-from console.incidents import Incident
+from console.incidents import FOLDER, Incident
 from console.model_setup import key_source, setup_of
 from console.settings import Settings
 from engine.errors import RefusedError
@@ -105,9 +106,9 @@ def configured(settings: Settings) -> Iterator[Seat]:
 
 
 @contextlib.contextmanager
-def scripted(part: str) -> Iterator[Seat]:
+def scripted(part: str, folder: Path = FOLDER) -> Iterator[Seat]:
     """A model that plays a part of `console.scripted_model`, as an endpoint of this machine."""
-    command = [sys.executable, "-m", "console.scripted_model", part]
+    command = [sys.executable, "-m", "console.scripted_model", part, str(folder)]
     server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert server.stdout is not None

@@ -45,7 +45,7 @@ class Scene:
         self.engine.advance(incident.begins_ms)
         for number, (verb, told) in enumerate((("define", None), *incident.script)):
             try:
-                _VERBS[verb](self, told) if verb in _VERBS else self._unknown(verb)
+                VERBS[verb](self, told) if verb in VERBS else self._unknown(verb)
             except (MusterError, ValueError, KeyError, TypeError) as error:
                 raise SpecError(incident.place, f"script step {number}, {verb}: {error}", "Mend the script") from error
 
@@ -53,7 +53,7 @@ class Scene:
         self.engine.forget()
 
     def _unknown(self, verb: str) -> None:
-        raise SpecError("", f"there is no verb '{verb}'", f"Use one of: {', '.join(_VERBS)}")
+        raise SpecError("", f"there is no verb '{verb}'", f"Use one of: {', '.join(VERBS)}")
 
     # -- verbs --------------------------------------------------------------------------------------------------------
 
@@ -177,7 +177,7 @@ def _on_ids(command: Callable[..., Any], field: str = "ids") -> Callable[[Scene,
     return lambda scene, told: scene.engine.command(command(**{field: expanded(told)}))
 
 
-_VERBS: Mapping[str, Callable[[Scene, Any], object]] = {
+VERBS: Mapping[str, Callable[[Scene, Any], object]] = {
     "define": Scene.define,
     "pass": Scene.wait,
     "submit": Scene.submit,
@@ -213,4 +213,4 @@ _VERBS: Mapping[str, Callable[[Scene, Any], object]] = {
     "unreserve": _on_ids(do.Unreserve, "names"),
     "approve_spending": _on_ids(do.ApproveSpending),
 }
-"""What a step of a script may say. docs/adding.md lists them."""
+"""What a step of a script may say. docs/incidents.md lists them."""

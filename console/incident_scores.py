@@ -57,6 +57,8 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     """What was wrong with it."""
     said: str = ""
     """Its title: a stranger's words, where a model wrote it."""
+    struck: int = 0
+    """Numbers and ids in its words that no fact bears out."""
     reason: str = ""
     """Token of why a model's draft was rejected."""
     touched: bool = False
@@ -521,7 +523,16 @@ CHECKS: Mapping[str, Callable[[Engine, Any], str]] = {
 def score(scene: Scene, draft: Draft | None, why: str = "", seconds: float = 0.0) -> Score:
     """`draft`: None where the drafter gave none, and `why`."""
     judged = score_acts(scene, None if draft is None else acts_of(draft), why, seconds)
-    return judged if draft is None else msgspec.structs.replace(judged, said=draft.title)
+    if draft is None:
+        return judged
+    return msgspec.structs.replace(judged, said=draft.title, struck=struck(draft))
+
+
+def struck(draft: Draft) -> int:
+    """Pieces of its words that are marked wrong."""
+    parts = (sentence for part in draft.parts for sentence in part.sentences)
+    said = (*draft.summary, *draft.rationale, *draft.risks, *draft.questions, *parts)
+    return sum(span.mark == "wrong" for sentence in said for span in sentence.spans)
 
 
 def score_acts(scene: Scene, acts: Sequence[Act] | None, why: str = "", seconds: float = 0.0) -> Score:

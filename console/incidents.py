@@ -1,8 +1,8 @@
 """Scripted incidents: a cell, what happens in it, what an operator asks, and what a good answer is.
 
 They are files of their own (`console/incidents/*.yaml`), read here; `console.incident_play` brings them about on an
-engine in memory, and `console.incident_scores` judges what a drafter makes of them. docs/adding.md says how one is
-written.
+engine in memory, and `console.incident_scores` judges what a drafter makes of them. docs/incidents.md says how one
+is written.
 """
 
 from __future__ import annotations

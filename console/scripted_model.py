@@ -12,12 +12,15 @@ import json
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from console.incidents import Incident, load
+from console.text import printable
 from engine.errors import MusterError
 from runbooks.answer import NOT_FOR_MODELS, offered
 from runbooks.parameters import PARAMETERS
@@ -212,12 +215,10 @@ class _Handler(BaseHTTPRequestHandler):
         """Standard error is for what goes wrong."""
 
 
-def serve(part: str) -> Iterator[int]:
+def serve(part: str, folder: Path) -> Iterator[int]:
     """Yields the port once, and serves until standard input is closed: until whoever asks is gone."""
-    server = _Server(part, load())
+    server = _Server(part, load(folder=folder))
     yield server.server_port
-    import threading
-
     threading.Thread(target=server.serve_forever, daemon=True).start()
     while sys.stdin.buffer.read(1):
         continue
@@ -226,10 +227,10 @@ def serve(part: str) -> Iterator[int]:
 
 def main() -> None:
     try:
-        for port in serve(sys.argv[1]):
-            print(port, flush=True)
+        for port in serve(sys.argv[1], Path(sys.argv[2])):
+            print(f"{port:d}", flush=True)
     except MusterError as error:
-        print(error, file=sys.stderr)
+        print(printable(str(error)), file=sys.stderr)
         os._exit(1)
 
 

@@ -122,11 +122,7 @@ def tell_lines(lines: Iterable[str]) -> None:
 def _line(text: str) -> str:
     """Of any length: it may be a script, or a list of ids."""
     part = LONGEST // 10  # an escape takes up to ten characters
-    return (
-        printable(text)
-        if len(text) <= part
-        else "".join(printable(text[at : at + part]) for at in range(0, len(text), part))
-    )
+    return "".join(printable(text[at : at + part]) for at in range(0, len(text), part))
 
 
 def which_engine(arguments: argparse.Namespace) -> list[str]:

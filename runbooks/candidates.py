@@ -25,6 +25,8 @@ MOST = 6
 MOST_WAITING = 10
 LEAST_LOST = 3
 """Nodes of a zone that are down from which on it may be the zone."""
+BLOCK = 50_000
+"""Workloads that are looked through at a time, from the last one on."""
 MOST_QUEUES = 10_000
 """Queues beyond which idle ones are not looked for."""
 
@@ -64,20 +66,20 @@ def waiting(engine: Engine) -> tuple[str, ...]:
 
 
 def giving_way(engine: Engine) -> tuple[str, ...]:
-    """While something waits, running work of the lowest priority, the newest first: what would lose least."""
+    """While something waits, running work of the lowest priority that there is, what was submitted last first."""
     state, w = engine.state, engine.state.workloads
-    if not state.pending.groups or not w.ids:
+    values = {value for counts in state.workloads_of_queue for value, count in counts.items() if count > 0}
+    if not state.pending.groups or not values:
         return ()
-    rows = np.flatnonzero(view(w.state) == WorkloadState.RUNNING)
-    if not len(rows):
-        return ()
-    priority = np.array(w.priority_value)[view(w.priority)[rows]]
-    rows = rows[priority == priority.min()]
-    started = view(w.started)[rows]
-    if len(rows) > MOST:
-        rows = rows[started >= np.partition(started, -MOST)[-MOST]]
-    newest = np.lexsort((-rows, -view(w.started)[rows]))[:MOST]
-    return tuple(w.ids[row] for row in rows[newest].tolist())
+    low = np.flatnonzero(np.array(w.priority_value) == min(values))
+    found: list[int] = []
+    for end in range(len(w.ids), 0, -BLOCK):
+        part = slice(max(0, end - BLOCK), end)
+        there = (view(w.state)[part] == WorkloadState.RUNNING) & np.isin(view(w.priority)[part], low)
+        found += (np.flatnonzero(there)[::-1] + part.start).tolist()
+        if len(found) >= MOST:
+            break
+    return tuple(w.ids[row] for row in found[:MOST])
 
 
 def idle_queues(engine: Engine) -> tuple[str, ...]:

@@ -84,6 +84,14 @@ _REFUSED = re.compile(
 _NONE = re.compile(r"(?<![\w-])(?:no|zero|none of the|not one|not a single)\s+(?:[a-z]+\s+){0,2}?([A-Za-z]+)", re.I)
 _TOKEN = re.compile(r"[^\W_](?:[\w./-]*[\w])?")
 _OF = re.compile(r"\s?(?:of|out of|/)\s?(?:the\s|its\s)?")
+_IN = re.compile(
+    r"(?:[ -](?!and\b|but\b|with\b)[A-Za-z]+){0,3} (?:in|of|on|for|at|from|within|by)(?: the)?(?: [a-z]+)? ",
+    re.IGNORECASE,
+)
+"""Between a quantity and what it is said of."""
+_OF_CELL = re.compile(r"\b(?:cell|cluster|overall|in total|altogether|everywhere)\b", re.IGNORECASE)
+_OF_WORK = re.compile(r"[ -](?:gang|job|workload|task|run)s?\b", re.IGNORECASE)
+"""Behind a quantity: as in "a 64-GPU job", which asks for it, whatever else it does."""
 _STEP = re.compile(r"(?:steps?|point|item|option|phase|no\.|number)\s?$", re.IGNORECASE)
 _LIST = re.compile(r"(?:^|[;:.]\s)\s{0,3}\(?$")
 _VERB = re.compile(r"\s+(?:has|is|was|holds|uses|waits|needs|runs|borrows|lacks|had|wants)\b")
@@ -259,11 +267,11 @@ class Ground:
             alike = self._skeletons.get(skeleton(word))
             if alike is not None and not shadow(word).isdigit() and any(char.isalpha() for char in word):
                 return f"it only looks like {alike}"
-        if word.lower() in self._said:
-            return ""
         letters, digits = any(char.isalpha() for char in word), any(char.isdigit() for char in word)
         if letters and word.lower() in self._lower and (digits or "-" in word or "_" in word):
             return f"no fact names it; there is {self._lower[word.lower()]}"
+        if word.lower() in self._said:
+            return ""
         if (digits and letters and word[0].isalpha()) or "_" in word:
             return "no fact names it"
         if kind and ("-" in word or "/" in word) and not _ENGLISH_HYPHEN.fullmatch(word):
@@ -290,14 +298,21 @@ class Ground:
         if _is_enumeration(plain, quantity):
             return ""
         shown = " ".join(plain[quantity.start : quantity.end].split())[:40]
-        matters = _matters(_around(plain, quantity, between))
-        nearest = self._nearest(quantity, mentions)
+        clause = _around(plain, quantity, between)
+        matters = _matters(clause)
+        if quantity.kind in ("gpu", "cpu", "mib") and _OF_WORK.match(plain, quantity.end):
+            matters = frozenset(("asks",))
+        nearest = self._nearest(plain, quantity, mentions) if not _OF_CELL.search(clause) else None
         fitting = [
             reading for reading in self._readings
             if self._same_kind(quantity, reading) and self._about(reading, nearest, cites)
         ]  # fmt: skip
         subject = nearest[0] if nearest is not None else ""
-        of_matter = [reading for reading in fitting if _same_matter(matters, reading, subject, quantity)]
+        named = frozenset(id_ for _, _, id_ in mentions if self._kinds[id_])
+        of_matter = [one for one in fitting if _same_matter(matters, one, subject, named, quantity)]
+        # What is known of the very thing decides; what is known of others only where nothing is.
+        if subject and any(one.subject == subject for one in of_matter):
+            of_matter = [one for one in of_matter if one.subject == subject or not one.fact]
         borne_out = [reading for reading in of_matter if _agrees(quantity, reading)]
         before = plain[max(0, quantity.start - 40) : quantity.start]
         if borne_out and (_REFUSED.search(before) or _NOT.search(before)):
@@ -326,7 +341,7 @@ class Ground:
             return ""
         none = Quantity(match.start(), match.end(), Fraction(0), Fraction(1), kind, noun)
         matters = _matters(_around(plain, none, (0, len(plain))))
-        nearest = self._nearest(none, mentions)
+        nearest = self._nearest(plain, none, mentions)
         same = [
             reading for reading in self._readings
             if matters and self._same_kind(none, reading) and self._about(reading, nearest, cites)
@@ -336,12 +351,23 @@ class Ground:
             return f"{_source(same[0])} says that there are"
         return ""
 
-    def _nearest(self, quantity: Quantity, mentions: list[tuple[int, int, str]]) -> tuple[str, frozenset[str]] | None:
-        """The thing that a number is said of: the last that is named before it, else the first after."""
+    def _nearest(
+        self, plain: str, quantity: Quantity, mentions: list[tuple[int, int, str]]
+    ) -> tuple[str, frozenset[str]] | None:
+        """The thing that a number is said of: one that follows as in "3 jobs in prod", else the last that is named
+        before it, else the first after."""
         before = [id_ for _, end, id_ in mentions if end <= quantity.start and self._kinds[id_]]
-        after = [id_ for start, _, id_ in mentions if start >= quantity.end and self._kinds[id_]]
-        id_ = before[-1] if before else after[0] if after else ""
-        return (id_, frozenset(self._kinds[id_])) if id_ else None
+        after = [(start, id_) for start, _, id_ in mentions if start >= quantity.end and self._kinds[id_]]
+        if after and (
+            _IN.fullmatch(plain, quantity.end, after[0][0])
+            or not (before or _CLAUSE.search(plain, quantity.end, after[0][0]))
+        ):
+            id_ = after[0][1]
+        elif before:
+            id_ = before[-1]
+        else:
+            return None
+        return id_, frozenset(self._kinds[id_])
 
     @staticmethod
     def _about(reading: Reading, nearest: tuple[str, frozenset[str]] | None, cites: tuple[str, ...]) -> bool:
@@ -468,15 +494,24 @@ def _why_no_part(part: Quantity, whole: Quantity) -> str:
     return ""
 
 
-def _same_matter(matters: frozenset[str], reading: Reading, subject: str, quantity: Quantity) -> bool:
-    """What has no matter of its own is told by its subject alone; and a bound, which many numbers are within, needs
-    one."""
+def _same_matter(
+    matters: frozenset[str], reading: Reading, subject: str, named: frozenset[str], quantity: Quantity
+) -> bool:
+    """Whether a reading is about what a number is said of. `subject`: the nearest thing that is named, `named`: all of
+    them in the sentence. What has no matter of its own is told by its subject alone; and a bound, which many numbers
+    are within, needs both."""
     if matters & _STATISTICS and not matters & _STATISTICS & reading.matters:
         return False
+    bounded = quantity.bound not in ("", "about")
+    if not reading.fact:
+        same = bool(_widened(matters) & reading.matters)
+        return same or (not bounded and not (matters and reading.matters))
+    if bounded and subject and reading.subject != subject:
+        return False
     if not matters:
-        return True
+        return not named or not reading.subject or reading.subject in named
     if not reading.matters:
-        return not reading.fact or (subject in ("", reading.subject) and quantity.bound in ("", "about"))
+        return not bounded and subject in ("", reading.subject)
     return bool(_widened(matters) & reading.matters)
 
 

@@ -26,8 +26,13 @@ if TYPE_CHECKING:
 
 MOST_TRIALS = 30
 """Forks of one draft."""
-MOST_AHEAD = 200_000
+MOST_AHEAD = 50_000
 """Workloads that wait or run above which a trial does not run ahead: it would take too long."""
+CYCLES = 40_000
+"""Workloads looked at in all cycles of one trial that runs ahead: in a large cell many ends share a cycle."""
+LEAST_CYCLES = 4
+NEAR = 64
+"""A least number is found to such a part of itself."""
 GONE = frozenset((WorkloadState.FINISHED, WorkloadState.FAILED, WorkloadState.CANCELLED))
 Given = Mapping[str, Any]
 """By the names of `runbooks.parameters`, as `Maker.act` takes them."""
@@ -99,19 +104,27 @@ class Solver:
         self.trials = 0
         self.tried: list[Tried] = []
 
+    @property
+    def _live(self) -> int:
+        w = self._base.state.workloads
+        return len(w.ids) - sum(w.state_counts[state] for state in GONE)
+
     def ahead(self, ms: int) -> int:
         """How far a trial of this cell runs ahead when it should run so far."""
-        w = self._base.state.workloads
-        live = len(w.ids) - sum(w.state_counts[state] for state in GONE)
-        return ms if live <= MOST_AHEAD else 0
+        return ms if self._live <= MOST_AHEAD else 0
+
+    def _run_ahead(self, fork: Engine, ms: int) -> None:
+        if ms:
+            cycles = max(LEAST_CYCLES, CYCLES // max(self._live, 1))
+            fork.cycle_every_ms = max(fork.cycle_every_ms, ms // cycles)
+            fork.advance(fork.now_ms + ms)
 
     def without(self, ahead_ms: int) -> Ran:
         """The cell after that time, if nothing is done."""
         found = self._without.get(ahead_ms)
         if found is None:
             with forked(self._base) as fork:
-                if ahead_ms:
-                    fork.advance(fork.now_ms + ahead_ms)
+                self._run_ahead(fork, ahead_ms)
                 found = self._without[ahead_ms] = ran(fork)
         return found
 
@@ -129,8 +142,7 @@ class Solver:
             try:
                 acts = done(fork, option)
                 fork.settle()
-                if ahead_ms:
-                    fork.advance(fork.now_ms + ahead_ms)
+                self._run_ahead(fork, ahead_ms)
             except MusterError as error:
                 return self._noted(Result(option=option, refused=error.problem))
             after = ran(fork)
@@ -177,9 +189,12 @@ class Solver:
         self.tried.append(Tried(text=result.option.text, met=met, why=why))
         return result
 
-    def least(self, low: int, high: int, option_of: Callable[[int], Option], ahead_ms: int = 0) -> Result:
-        """The smallest number from `low` to `high` that starts as much as `high` does; `high` itself where that harms
-        nobody and helps nobody, or is refused."""
+    def least(
+        self, low: int, high: int, option_of: Callable[[int], Option], ahead_ms: int = 0, enough: int = 0
+    ) -> Result:
+        """The smallest number from `low` to `high` that starts as much as `high` does, to one part in NEAR of it;
+        `high` itself where that harms nobody and helps nobody, or is refused. With less than `enough` not all of those
+        watched can start."""
         best = self.try_(option_of(high), ahead_ms)
         while not best.harmless and high > low and self.trials < MOST_TRIALS:
             high = (low + high) // 2
@@ -187,7 +202,9 @@ class Solver:
         if not best.gain:
             return best
         wanted = best.gain
-        while low < high and self.trials < MOST_TRIALS:
+        if best.started == self.watched:
+            low = max(low, min(enough, high))
+        while high - low > high // NEAR and self.trials < MOST_TRIALS:
             middle = (low + high) // 2
             result = self.try_(option_of(middle), ahead_ms)
             if result.gain >= wanted:

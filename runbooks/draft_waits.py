@@ -55,6 +55,8 @@ class Family(NamedTuple):
     high: int
     option: Callable[[int], Option]
     ahead_ms: int = 0
+    enough: int = 0
+    """Less of it cannot start all that is late."""
 
 
 class Case:
@@ -113,7 +115,7 @@ def answer(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
         )
     best: Result | None = None
     for family in FAMILIES.get(token, _none)(case):
-        result = case.solver.least(family.low, family.high, family.option, family.ahead_ms)
+        result = case.solver.least(family.low, family.high, family.option, family.ahead_ms, family.enough)
         if best is None or result.gain > best.gain:
             best = result
         if best.gain == len(case.solver.watched - soon):
@@ -166,6 +168,8 @@ def more_quota(case: Case) -> Iterator[Family]:
     if most < 1:
         return
     low = max(1, min(-(-lack.short // 1000), most))
+    free = tree.available(tree.row(queue), lack.slot, case.scene.now_ms)
+    enough = -(-(case.wanted(resource) - max(free, 0)) // 1000)
     idle = idle_siblings(case, own, resource)
     ways = [borrow(case, tree.specs[lack.vertex], resource, units), lend(case, idle, resource, units)]
     ways += [nominal(case, own, resource, units), rebalance(case, own, idle, resource, units)]
@@ -173,7 +177,7 @@ def more_quota(case: Case) -> Iterator[Family]:
         ways.reverse()
     for way in ways:
         if way is not None:
-            yield Family(low, most, way)
+            yield Family(low, most, way, 0, enough)
 
 
 def idle_siblings(case: Case, own: QueueSpec, resource: str) -> list[tuple[QueueSpec, int]]:

@@ -13,7 +13,7 @@ import re
 
 import msgspec
 
-from runbooks.redaction import applied, secrets_in, visible
+from runbooks.redaction import Found, applied, merged, secrets_in, visible
 
 WINDOW = 4_000
 """Characters of either end that are looked at, at least."""
@@ -61,9 +61,14 @@ def prepared(text: str, *, most: int, personal: bool = True, known: frozenset[st
         parts = [applied(shown, secrets_in(shown, personal=personal, known=known), upto=len(shown))]
     else:
         shown = _first(text, window + MARGIN)
-        parts = [applied(shown, secrets_in(shown, personal=personal, known=known), upto=window)]
+        found = secrets_in(shown, personal=personal, known=known)
+        parts = [applied(shown, found, upto=window)]
+        goes_on = bool(found) and found[-1].end >= len(shown)
         shown = _last(text, window + MARGIN)
-        parts.append(applied(shown, secrets_in(shown, personal=personal, known=known), since=len(shown) - window))
+        # A secret that goes on where the beginning ends may go on until the line ends.
+        begun = (Found(0, (shown + "\n").index("\n")),) if goes_on else ()
+        found = merged((*begun, *secrets_in(shown, personal=personal, known=known)))
+        parts.append(applied(shown, found, since=len(shown) - window))
     lines = [line for i, part in enumerate(parts) for line in (*((CUT,) if i else ()), *_templated(part))]
     kept, cut = _fitted(lines, most)
     return Prepared(

@@ -93,6 +93,7 @@ def gather(
     others = [other for other in findings if finding is None or other.id != finding.id][:MOST_FINDINGS]
     for other in others:
         told.add(_finding(msgspec.structs.replace(other, observed=())))
+    told.add(fact("channel_known", channel, "yes") for channel in channels)
     told.add(call(_queues))
     told.add(_pools(overview))
     told.add(call(_sizes))
@@ -108,7 +109,6 @@ def gather(
         told.add(one for one in work if one.metric in _OF_CANDIDATES)
     told.add(call(_budgets))
     told.add(call(_reservations))
-    told.add(fact("channel_known", channel, "yes") for channel in channels)
     for excerpt in excerpts:
         for kind, id_ in names_in(call, _ends_of(excerpt.text))[:MOST_NAMED]:
             told.add((fact(f"{kind}_named_in_excerpt", id_, "yes"),), once_per_subject=True)
@@ -174,7 +174,10 @@ class _Told:
             self._subjects.add((one.kind, one.subject))
 
     def numbered(self) -> tuple[Fact, ...]:
-        kept = tuple(self._facts.values())[:MOST_FACTS]
+        """At most MOST_FACTS. What an excerpt names stays: it is what may be acted on."""
+        named = [one for one in self._facts.values() if one.metric.endswith("_named_in_excerpt")]
+        others = [one for one in self._facts.values() if not one.metric.endswith("_named_in_excerpt")]
+        kept = (*others[: MOST_FACTS - len(named)], *named)
         return tuple(msgspec.structs.replace(one, id=f"F{i}") for i, one in enumerate(kept, 1))
 
 

@@ -108,22 +108,16 @@ class Gate:
             lambda connection: self._draft(connection, actor, request, runbook, composed, now_ms, keep=False)
         )
 
-    def propose(
-        self, actor: Actor, request: Request, *, runbook: RunbookRef | None = None, asker: Actor | None = None
-    ) -> Proposal:
-        """Resolve, simulate on a fork, and put to the vote. Changes nothing in the cell. `asker`: for whom a machine
-        proposes it; they must be allowed to propose it themselves.
+    def propose(self, actor: Actor, request: Request, *, runbook: RunbookRef | None = None) -> Proposal:
+        """Resolve, simulate on a fork, and put to the vote. Changes nothing in the cell.
 
         Raises SpecError for an unknown action or malformed targets, NotFoundError naming every unknown target, and
         RefusedError naming every target the action does not apply to, who may not propose it, and the rules of the
         policy that it breaks.
         """
         now_ms = self._now()
-        for who in (actor, asker) if asker is not None else (actor,):
-            self.refuse_unless(who, "propose")
+        self.refuse_unless(actor, "propose")
         composed = compose(self._engine, request)
-        if asker is not None:
-            self._refuse_beyond(asker, composed)
         shown = self._engine.record(
             lambda connection: self._draft(connection, actor, request, runbook, composed, now_ms, keep=True)
         )
@@ -538,15 +532,6 @@ class Gate:
             data = {"deed": deed, "why": why_not}
             self._engine.record(lambda connection: self.audit.append(connection, "command.refused", actor, data=data))
             raise RefusedError(f"you may not {deed}: {why_not}", "Ask somebody who may")
-
-    def _refuse_beyond(self, asker: Actor, composed: Composed) -> None:
-        """Raises RefusedError, on record, for somebody who may not propose this."""
-        in_force = self._engine.recorded(self.policies.current)
-        why_not = policy.may(in_force, asker, "propose", composed.tier, composed.scope, owner=self.policies.owner)
-        if why_not:
-            data = {"deed": "propose", "why": why_not}
-            self._engine.record(lambda connection: self.audit.append(connection, "command.refused", asker, data=data))
-            raise RefusedError(f"you may not propose this: {why_not}", "Ask somebody who may")
 
     def _refuse_for(self, actor: Actor, deed: policy.Deed, proposal_id: str) -> None:
         """Raises RefusedError, on record, for somebody who may not do this to this proposal."""

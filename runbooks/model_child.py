@@ -323,7 +323,7 @@ def _asked_wait_s(value: str | None) -> float | None:
     """What Retry-After asks for, in seconds: it gives those, or a date. None where it says nothing of use."""
     if value is None:
         return None
-    if value.isdigit():
+    if value.isascii() and value.isdigit():
         return float(value)
     try:
         return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())

@@ -143,6 +143,8 @@ def _told(facts: Iterable[Fact], tenants: Sequence[str], withheld: list[str]) ->
     theirs = {fact.subject for fact in everything if fact.kind == "workload" and fact.tenant in tenants}
     left = 0
     for fact in everything:
+        if fact.metric.endswith("_named_in_excerpt"):
+            continue  # The excerpts are not sent either.
         others = [
             id_ for kind, id_ in _named(fact)
             if (kind == "tenant" and id_ not in tenants) or (kind == "workload" and id_ not in theirs)

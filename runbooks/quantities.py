@@ -138,6 +138,10 @@ _A_PART = re.compile(
     rf"(?<![\w-])(?:(?P<count>a|an|one|two|three|four|nine)[ -])?(?P<part>{'|'.join(_PARTS)})(?![\w])"
     rf"(?P<hour>(?: of)? an? (?:hour|day|week|minute))?", re.IGNORECASE,
 )  # fmt: skip
+_SHARED = re.compile(
+    r"(?! [A-Za-z])| (?:of|is|are|was|were|less|more|full|empty|idle|used|spent|free|busy)\b| an? hour"
+)
+"""Behind a part of something; behind a place in a row stands what has that place."""
 _MULTIPLE = re.compile(rf"(?<![\w-])(?:{'|'.join(_MULTIPLES)})(?![\w])", re.IGNORECASE)
 _DIGITS = re.compile(
     r"(?<![\w.])(?P<money>(?:USD|US\$|\$|€|£)\s?)?(?P<sign>[-+])?"
@@ -237,7 +241,7 @@ def quantities(text: str) -> list[Quantity]:
         if not any(taken[match.start() : match.end()]):
             take(_digits(plain, match))
     for match in _A_PART.finditer(plain):
-        take(_part(match))
+        take(_part(plain, match))
     for match in _SPELLED.finditer(plain):
         take(_spelled(plain, match))
     for match in _ONE.finditer(plain):
@@ -377,11 +381,11 @@ def _sign_value(signs: str) -> Fraction | None:
     return total + section + digit
 
 
-def _part(match: re.Match[str]) -> Quantity | None:
+def _part(plain: str, match: re.Match[str]) -> Quantity | None:
     """Half, two thirds, a quarter of an hour; nothing where "third" or "fifth" is a place in a row."""
     count = {"two": 2, "three": 3, "four": 4, "nine": 9}.get((match["count"] or "").lower(), 1)
     part = match["part"].lower()
-    if part in ("third", "fifth", "tenth", "quarter") and not match["count"]:
+    if part in ("third", "fifth", "tenth", "quarter") and not (match["count"] and _SHARED.match(plain, match.end())):
         return None
     value = _PARTS[part] * count
     if match["hour"]:

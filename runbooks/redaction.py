@@ -68,6 +68,10 @@ _PAIRS = re.compile(
     rf"(?:(?:bearer|basic|digest|token|negotiate|apikey|aws4-hmac-sha256|b)\s*[:\s]\s*)?(?P<value>{_VALUE})",
     re.IGNORECASE,
 )
+_UNDER = re.compile(
+    rf"(?:{_KEY})[\\\"']*[ \t]*[:=][ \t]*[|>][+-]?[0-9]?[ \t]*\n(?P<value>(?:[ \t]+[^\n]*(?:\n|\Z))+)", re.IGNORECASE
+)
+"""A block of YAML under such a name."""
 _STATED = re.compile(rf"^[ \t]*(?:env|setenv|set|arg)[ \t]+{_WHOLE_KEY}[ \t]+(?P<value>\S[^\n]*)", re.I | re.M)
 _CAMEL_PAIRS = re.compile(rf"{_CAMEL}[\"'\])]*\s*(?:=>?|:=?)\s*(?P<value>{_VALUE})")
 _FLAGS = re.compile(
@@ -138,7 +142,7 @@ _FORMS = re.compile(
 _PERSONAL = re.compile(
     r"[\w.+%-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){0,8}"  # e-mail addresses, and user@host
     r"|(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.])(?::\d+)?"
-    r"|(?<![\w:])(?:[0-9a-f]{1,4}:){2,7}(?::|[0-9a-f]{1,4})(?::[0-9a-f]{0,4})*(?![\w:])|(?<![\w:])::(?:[0-9a-f]{1,4}:?){1,7}"
+    r"|(?<![\w:])(?:[0-9a-f]{1,4}:){3,7}[0-9a-f]{1,4}(?![\w:])|(?<![\w:])(?:[0-9a-f]{0,4}:){1,6}:(?:[0-9a-f]{1,4}:?){0,7}"
     r"|\b(?:[0-9a-f]{2}[:-]){5}[0-9a-f]{2}\b"
     r"|(?<![\w.])(?:[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?\.){1,8}(?:com|net|org|io|dev|cloud|internal|local|lan|corp|intra|"
     r"intern|home|edu|gov|eu|de|fr|uk|us|ch|at|nl|se|no|fi|es|it|pl|jp|cn|kr|in|br|ru|info|biz|app|ai|co|svc|cluster)\b"
@@ -146,7 +150,7 @@ _PERSONAL = re.compile(
     r"|\+\d[\d ()/-]{7,20}\d",
     re.IGNORECASE,
 )
-_COUNT = re.compile(r"\s*[\d.,]{1,12}[km]?\s*,?")
+_COUNT = re.compile(r"\s*[\d.,]{1,9}[km]?(?!\w)")
 """Of tokens of text, not of keys."""
 _CARD = re.compile(
     r"(?<![\d.])\d(?:[ -]?\d){12,18}(?![\d.])|\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,3})?\b"
@@ -211,13 +215,18 @@ def secrets_in(text: str, *, personal: bool, known: frozenset[str] = frozenset()
     spans = [*_spans(text), *(_personal(text, known) if personal else ())]
     spans += _encoded(text, personal)
     spans += _runs(text, known)
-    merged: list[Found] = []
-    for start, end in sorted(spans):
-        if merged and start <= merged[-1].end:
-            merged[-1] = Found(merged[-1].start, max(end, merged[-1].end))
+    return merged(Found(start, end) for start, end in spans)
+
+
+def merged(found: Iterable[Found]) -> tuple[Found, ...]:
+    """In order, none overlapping another."""
+    apart: list[Found] = []
+    for one in sorted(found, key=lambda one: (one.start, one.end)):
+        if apart and one.start <= apart[-1].end:
+            apart[-1] = Found(apart[-1].start, max(one.end, apart[-1].end))
         else:
-            merged.append(Found(start, end))
-    return tuple(merged)
+            apart.append(one)
+    return tuple(apart)
 
 
 Span = tuple[int, int]
@@ -229,14 +238,26 @@ def _spans(text: str) -> Iterator[Span]:
     for pattern in (_BLOCKS, _BLOCK_END, _FORMS):
         for match in pattern.finditer(looks):
             yield match.span()
-    for pattern in (_LINES, _PAIRS, _STATED, _CAMEL_PAIRS, _FLAGS, _NAMED, _TAGS, _HEADERS, _SCHEMES, _URL_AUTH):
+    for pattern in (
+        _LINES,
+        _PAIRS,
+        _UNDER,
+        _STATED,
+        _CAMEL_PAIRS,
+        _FLAGS,
+        _NAMED,
+        _TAGS,
+        _HEADERS,
+        _SCHEMES,
+        _URL_AUTH,
+    ):
         # Names with capitals inside are looked for in the text itself: `looks` is in small letters.
         for match in pattern.finditer(text if pattern is _CAMEL_PAIRS else looks):
             for group in pattern.groupindex:
                 value = match[group] or ""
                 if group in ("indent", "tag", "key") or not value.strip(" \t\n,;|>&+-"):
                     continue
-                if "key" in pattern.groupindex and match["key"].endswith("tokens") and _COUNT.fullmatch(value):
+                if "key" in pattern.groupindex and match["key"].endswith("tokens") and _COUNT.match(value):
                     continue
                 yield match.span(group)
     for match in _CARD.finditer(text):

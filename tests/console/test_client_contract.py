@@ -29,6 +29,7 @@ from recommender.history import HistoryRequest, RunBatch, SampleBatch, SampleRow
 from recommender.metrics import RunRecord
 from recommender.quotes import Quantiles, QuoteRequest
 from recommender.sizes import SizingRequest
+from runbooks.draft import DraftAsk, DraftRun
 from runbooks.freezes import FreezeSpec
 from runbooks.plan import Act, MoneyChange, QueueChange, Request, StepRequest, asks
 from runbooks.shown import RunbookAsk, RunbookVote
@@ -603,6 +604,50 @@ def test_a_dry_run_submits_nothing(client: Client) -> None:
     assert status.answer.trials[0].starts_now
     with pytest.raises(NotFoundError):
         client.workload("probe")
+
+
+def ended_draft(client: Client, ask: DraftAsk) -> DraftRun:
+    run = client.draft(ask)
+    while not run.over:
+        run = client.draft_run(run.id, run.serial, 5)
+    return run
+
+
+def test_a_draft_changes_nothing_until_somebody_proposes_it_and_others_approve(
+    connect: Connect, loop: EngineLoop
+) -> None:
+    loop.call(lambda engine: engine.command(Cordon(ids=("g0",))))
+    loop.call(lambda engine: engine.advance(engine.now_ms + 2 * HOUR_MS))
+    looks, acts = connect(read_only=True), connect()
+    ask = DraftAsk(question="node g0 is cordoned and nobody knows why", model=True)
+    assert ended_draft(looks, ask).rule is not None
+    run = ended_draft(acts, ask)
+    assert (run.rule_state, run.model_state, run.reason) == ("done", "rejected", "not_configured")
+    assert run.rule is not None
+    assert run.rule.request is not None
+    assert [(step.act.action, step.act.targets) for step in run.rule.request.steps] == [("uncordon", ("g0",))]
+    assert acts.proposals() == ()
+    with pytest.raises(RefusedError, match="read-only"):
+        looks.propose_draft(run.id, "rule")
+    with pytest.raises(RefusedError, match="no draft of the model"):
+        acts.propose_draft(run.id, "model")
+    shown = acts.propose_draft(run.id, "rule", "looked at it")
+    assert (shown.plan.origin, shown.plan.author.subject, shown.reason) == (
+        "recommender", "service:recommender", "looked at it",
+    )  # fmt: skip
+    assert acts.draft_run(run.id).proposed == (("rule", shown.id),)
+    assert acts.node("g0").state == "cordoned"
+    acts.approve(shown.id, shown.digest, "seen")
+    assert acts.node("g0").state == "ready"
+    kept = acts.draft_runs()[0]
+    assert (kept.id, kept.ask.question) == (run.id, run.ask.question)
+    assert acts.cancel_draft(run.id).model_state == "rejected"
+    standing = acts.model()
+    assert (standing.configured, standing.endpoint) == (False, "")
+    assert "model_url" in standing.problem
+    for unknown in (lambda: acts.draft_run("D-99"), lambda: acts.cancel_draft("D/../1")):
+        with pytest.raises(NotFoundError):
+            unknown()
 
 
 def test_budgets_are_set_through_the_gate_and_told_with_what_was_charged(client: Client) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -26,7 +30,7 @@ from tests.support.drafting import KEY, drafted, drafting, ended, records
 from tests.support.gates import ME, gate_of
 from tests.support.model_server import NOTHING, ModelServer, model_server
 from tests.support.served import HOUR_MS, running_loop
-from tests.support.team import Member, team, team_gate
+from tests.support.team import Member, team_gate
 
 PRICED = {"model_price_in": "1", "model_price_out": "5"}
 
@@ -99,7 +103,7 @@ def test_what_is_wrong_with_the_model_is_named_and_leaves_the_draft_by_rule(
     assert made == (["llm.call", "draft.rejected"] if reason == "connection" else ["draft.rejected"])
 
 
-@pytest.mark.parametrize(("status", "reason"), [(401, "auth"), (404, "model_missing"), (500, "http_500")])
+@pytest.mark.parametrize(("status", "reason"), [(401, "auth"), (404, "model_missing"), (503, "http_503")])
 def test_a_status_that_refuses_is_named_and_costs_nothing(
     loop: EngineLoop, server: ModelServer, worker: Worker, status: int, reason: str
 ) -> None:
@@ -184,13 +188,15 @@ def test_the_budget_ends_exactly_and_never_below_zero(loop: EngineLoop, server: 
     assert all(call["estimated"] for call in calls), "figures that cannot be are not believed"
 
 
-def test_of_a_thousand_requests_in_a_minute_the_rules_serve_what_the_model_is_not_asked(
-    loop: EngineLoop, server: ModelServer, worker: Worker
+@pytest.mark.parametrize("many", [60, pytest.param(1_000, marks=pytest.mark.thorough)])
+def test_of_a_thousand_requests_in_a_minute_the_rules_serve_those_that_no_model_is_asked(
+    loop: EngineLoop, server: ModelServer, worker: Worker, many: int
 ) -> None:
     now = [0.0]
     server.content = "no JSON"
-    many = 120
-    with drafting(loop, worker=worker, clock=lambda: now[0], model_url=server.url, model_calls_minute=5) as service:
+    with drafting(
+        loop, worker=worker, clock=lambda: now[0], model_url=server.url, model_calls_minute=5, model_deadline="5s"
+    ) as service:
         runs = []
         for number in range(many):
             now[0] = number * 60 / 1000
@@ -198,11 +204,36 @@ def test_of_a_thousand_requests_in_a_minute_the_rules_serve_what_the_model_is_no
         assert len(service.runs()) == MOST_KEPT
     assert all(run.rule is not None for run in runs)
     asked = sum(run.reason == "content_not_json" for run in runs)
-    assert asked == len(server.seen) == 5
+    assert asked == len(server.seen) == 5 + int(now[0] * 5 / 60)
     assert {run.reason for run in runs} == {"content_not_json", "rate_limited"}
     assert [run.id for run in runs] == [f"D-{number + 1}" for number in range(many)]
+    assert len(records(loop, "draft.rejected")) == many
 
 
+@pytest.mark.thorough
+def test_a_call_of_an_engine_that_was_killed_is_settled_as_spent(tmp_path: Path, server: ModelServer) -> None:
+    server.silent.set()
+    path = tmp_path / "journal.db"
+    worker = Path(__file__).parents[1] / "support" / "draft_crash_worker.py"
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": root}
+    with subprocess.Popen(
+        [sys.executable, str(worker), str(path), server.url], env=environment, cwd=root, stdout=subprocess.DEVNULL
+    ) as process:
+        while not server.seen and process.poll() is None:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+    assert server.seen
+    with running_loop(path) as loop, drafting(loop, model="") as service:
+        [(reserved, charged)] = spent(loop)
+        [(_, call)] = records(loop, "llm.")
+        assert 0 < reserved == charged == call["cost_microusd"]
+        assert (call["outcome"], call["draft"], call["endpoint"]) == ("lost", "D-7", server.url)
+        service.open()
+        assert len(records(loop, "llm.")) == 1, "once"
+
+
+@pytest.mark.thorough
 def test_when_the_engine_stops_a_call_is_ended_and_settled(server: ModelServer) -> None:
     server.silent.set()
     with running_loop() as loop:
@@ -219,7 +250,7 @@ def test_when_the_engine_stops_a_call_is_ended_and_settled(server: ModelServer) 
             assert not waits.is_alive()
             with pytest.raises(RefusedError, match="stops"):
                 service.begin(ME, DraftAsk(question="more"))
-        [(type_, call)] = records(loop, "llm.")
+        [(_, call)] = records(loop, "llm.")
         assert call["outcome"] == "cancelled"
         assert spent(loop) == [(call["reserved_microusd"], call["cost_microusd"])]
 
@@ -379,21 +410,3 @@ def test_two_who_share_an_account_are_two_when_both_sign(loop: EngineLoop, serve
         signed = service.propose(by_key, run.id, "model")
         assert signed.id != unsigned.id
         assert loop.call(lambda _: ben.yes(signed)).state == "verified"
-
-
-def test_nobody_proposes_through_a_draft_what_they_may_not_propose(
-    loop: EngineLoop, server: ModelServer, worker: Worker
-) -> None:
-    forgotten(loop)
-    server.content = UNCORDON
-    elsewhere = Grant(roles=("operator",), scope=Scope(pools=("cpu",)))
-    policy = team()
-    policy = msgspec.structs.replace(
-        policy, people=(*policy.people, Named(id="kim", accounts=("unix:3001",), roles=("drafter",), scoped=(elsewhere,)))
-    )  # fmt: skip
-    gate = team_gate(loop.engine, lambda: 1_000_000, policy)
-    kim = Actor(subject="person:kim", account="unix:3001")
-    with drafting(loop, gate, worker=worker, model_url=server.url) as service:
-        run = drafted(service, "node g0 is cordoned", actor=kim)
-        shown = service.propose(kim, run.id, "model")
-        assert shown.plan.requester == "person:kim"

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
+from sqlalchemy import Connection
 
 from console.cli import run
 from console.eval_drafts import evaluate, tally
-from console.incident_play import Scene
-from console.incident_scores import GOES_ON, Score, outcome, perfect_acts, score, score_acts
-from console.incidents import Incident, load
+from console.eval_model import Seat, scripted
+from console.incident_play import VERBS, Scene
+from console.incident_scores import CHECKS, GOES_ON, Score, outcome, perfect_acts, score, score_acts
+from console.incidents import Incident, Keeps, load
+from console.scripted_model import LIES, perfect
 from engine.errors import NotFoundError, SpecError
+from engine.loop import EngineLoop
+from runbooks import model_budget
 from runbooks.acts import Maker
+from runbooks.answer import read_answer
 from runbooks.draft import Draft
+from runbooks.gate import wall_ms
+from runbooks.model_budget import Limits, Prices
+from runbooks.model_drafter import Setup
+from runbooks.model_endpoint import endpoint_of
 from runbooks.plan import Act, Note, Request, StepRequest
+from tests.support.gates import gate_of
 
 INCIDENTS = load()
 BY_ID = {one.id: one for one in INCIDENTS}
@@ -120,6 +132,20 @@ def test_a_script_that_cannot_be_played_names_its_step(tmp_path: Path) -> None:
         Scene(incident)
 
 
+def test_the_example_of_the_manual_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manual = (Path(__file__).parents[2] / "docs" / "incidents.md").read_text()
+    (shown,) = re.findall(r"^```incident\n(.*?)^```$", manual, re.MULTILINE | re.DOTALL)
+    (tmp_path / "ours.yaml").write_text(shown)
+    (incident,) = load(folder=tmp_path)
+    scene = Scene(incident)
+    assert score_acts(scene, perfect_acts(scene)).right
+    assert all(f"`{verb}`" in manual for verb in {*VERBS, *CHECKS, *Keeps.__struct_fields__} - {"define"})
+    scene.close()
+    assert run(["eval", "drafts", "--folder", str(tmp_path)]) in (0, 1)
+    assert incident.id in capsys.readouterr().out
+    assert run(["eval", "drafts", "--folder", str(tmp_path / "none")]) == 2
+
+
 def test_an_unknown_incident_is_refused_with_what_was_meant() -> None:
     with pytest.raises(NotFoundError, match="did you mean 'vision-at-its-quota'"):
         load(["vision-at-its-qota"])
@@ -152,8 +178,7 @@ EITHER = pytest.mark.parametrize(
 
 @EITHER
 def test_whoever_drains_everything_harms_everywhere(incidents: tuple[Incident, ...]) -> None:
-    with_work = tuple(one for one in incidents if one.id not in ("target-of-a-past-event",))
-    found = tally(judged(with_work, drain_everything))
+    found = tally(judged(incidents, drain_everything))
     assert (found.right, found.left_alone) == (0, 0)
     assert found.harmful == found.incidents
     assert not found.good
@@ -252,10 +277,19 @@ def test_telling_somebody_is_neither_wrong_nor_enough(played: Callable[[str], Sc
         (FAULT, "set_quota", {"queue": "speech", "nominal_gpus": 8, "over": "keep"}, "cuts the quota of speech"),
         (FAULT, "set_policy", {"policy": ("fcfs",)}, "changes the policy"),
         (FAULT, "set_price", {"pool": "h100", "microusd_hour": 1}, "changes the price of h100"),
-        ("idle-fleet-overnight", "set_autoscaling", {"preset": "seed"}, "changes how the whole cell grows"),
+        pytest.param(
+            "idle-fleet-overnight", "set_autoscaling", {"preset": "seed"}, "changes how the whole cell grows",
+            marks=pytest.mark.thorough,
+        ),
         ("forgotten-bookings-on-cpu-cell", "unreserve", {"reservations": ("cryo-week",)}, "gives up reservation"),
-        ("two-of-four-cordons-have-a-reason", "uncordon", {"nodes": ("dub-h200-07",)}, "puts work back on"),
-        ("pool-at-its-most", "set_scaling", {"pool": "burst", "least": 4, "most": 40, "headroom": 20}, "costs $"),
+        pytest.param(
+            "two-of-four-cordons-have-a-reason", "uncordon", {"nodes": ("dub-h200-07",)}, "puts work back on",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            "pool-at-its-most", "set_scaling", {"pool": "burst", "least": 4, "most": 40, "headroom": 20}, "costs $",
+            marks=pytest.mark.thorough,
+        ),
         ("held-by-its-owner", "release", {"workloads": ("wing-v3-final",)}, "does not leave wing-v3-final alone"),
         ("budget-at-seventy", "set_budget", {"budget": "nova-day", "add_usd": 500}, "changes budget nova-day"),
         ("low-waits-behind-high", "hold", {"workloads": ("old-data-1",)}, ""),
@@ -295,6 +329,91 @@ def test_a_perfect_answer_is_seen_to_run(played: Callable[[str], Scene]) -> None
     fork.advance(fork.now_ms + 60_000)
     assert {fork.workload(id_).state for id_ in ("segment-04", "segment-05")} <= set(GOES_ON)
     fork.forget()
+
+
+# -- models that play a part ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.thorough
+def test_a_perfect_model_scores_all_over_real_http() -> None:
+    with scripted("perfect") as seat:
+        found = evaluate(INCIDENTS, "model", seat=seat)
+    total = tally(found)
+    assert [(one.incident, one.why) for one in found if not one.right or one.harm] == []
+    assert (total.right, total.left_alone, total.recovered) == (total.faults, total.controls, total.to_recover)
+
+
+@pytest.mark.thorough
+def test_a_hostile_model_has_nothing_done() -> None:
+    every_lie = INCIDENTS[: LIES + 1]
+    with scripted("hostile") as seat:
+        found = evaluate(every_lie, "model", seat=seat)
+    assert not any(one.touched for one in found)
+    assert {one.reason for one in found} > {
+        "unknown_target", "schema", "content_not_json", "leak_detected", "unexpected_tool_call", "finish_reason",
+        "refusal", "redirect", "content_type", "response_too_large", "deadline", "http_500",
+    }  # fmt: skip
+    assert tally(found).right == 0
+    assert any(one.harm for one in found if one.acts), "what it would do is told for what it is"
+
+
+def test_a_perfect_answer_has_the_form_that_is_asked_for() -> None:
+    prompt = '{"id": "F7", "metric": "queue_waiting", "of": "vision", "value": 2, "reads": "2"}'
+    said = read_answer(perfect(BY_ID[FAULT], prompt, {"queue vision": "queue-bcd"}), "act")
+    assert [(step.action, step.with_) for step in said.steps] == [("set_quota", {"queue": "queue-bcd", "add_gpus": 16})]
+    assert said.rationale[0].cites == ("F7",)
+
+
+@pytest.mark.parametrize("id_", [id_ for id_ in sorted(BY_ID) if BY_ID[id_].perfect])
+def test_a_model_may_give_every_perfect_answer(id_: str) -> None:
+    """None of them needs what models are never allowed to draft."""
+    assert read_answer(perfect(BY_ID[id_], "", {}), "act").steps
+
+
+def test_a_site_without_a_model_is_told_what_to_set(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MUSTER_CONFIG", str(tmp_path / "muster.toml"))
+    (tmp_path / "muster.toml").write_text("")
+    for name in ("MUSTER_MODEL_URL", "MUSTER_MODEL"):
+        monkeypatch.delenv(name, raising=False)
+    assert run(["eval", "drafts", "--llm", "--only", CONTROL]) == 4
+    assert "MUSTER_MODEL_URL" in capsys.readouterr().err
+    monkeypatch.setenv("MUSTER_MODEL_URL", "ftp://models")
+    monkeypatch.setenv("MUSTER_MODEL", "m")
+    assert run(["eval", "drafts", "--llm", "--only", CONTROL]) == 4
+    assert "neither http nor https" in capsys.readouterr().err
+
+
+def test_what_was_spent_on_one_incident_is_not_there_for_the_next() -> None:
+    endpoint = endpoint_of("http://127.0.0.1:9/v1", "m", egress="local")
+    setup = Setup(endpoint=endpoint, model="m", calls_minute=1_000, limits=Limits(hour=700_000, day=900_000))
+    seat = Seat(setup, lambda: "", lambda *_: None)
+
+    def spend(connection: Connection) -> None:
+        """300,000 micro-USD."""
+        prices = Prices(out=1_000_000_000)
+        reserved = model_budget.reserve(
+            connection, wall_ms(), limits=Limits(call=400_000), prices=prices, tokens_in=0, tokens_out=300, draft="D-1",
+            who="me", endpoint="e", model="m", prompt_sha256="",
+        )  # fmt: skip
+        model_budget.settle(connection, reserved, None)
+
+    try:
+        scene = Scene(BY_ID[CONTROL])
+        loop = EngineLoop(scene.engine)
+        gate = gate_of(scene.engine)
+        loop.start()
+        first = seat.drafter(gate, loop, scene.incident)
+        first.open()
+        loop.call(lambda engine: engine.record(spend))
+        seat.note(first)
+        second = seat.drafter(gate, loop, scene.incident)
+        assert (second.setup.limits.hour, second.setup.limits.day) == (400_000, 600_000)
+        loop.stop()
+        scene.close()
+    finally:
+        seat.close()
 
 
 # -- the rules, and the command ---------------------------------------------------------------------------------------

@@ -206,7 +206,13 @@ async def test_the_palette_reads_no_markup() -> None:
         assert app.fired == []
 
 
-@pytest.mark.parametrize("name", ["H03-clipboard", "H03-lines", "H04-override", "H07-bare"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "H07-bare",
+        *(pytest.param(one, marks=pytest.mark.thorough) for one in ("H03-clipboard", "H03-lines", "H04-override")),
+    ],
+)
 async def test_lines_that_people_edit_hide_nothing(name: str) -> None:
     """Typed, completed, recalled or pasted; a link in it stays what it is."""
     async with poisoned(0, SIZES[0]) as (pilot, _):
@@ -223,6 +229,7 @@ async def test_lines_that_people_edit_hide_nothing(name: str) -> None:
         assert app.fired == []
 
 
+@pytest.mark.thorough
 async def test_a_lost_engine_says_so_harmlessly() -> None:
     async with poisoned(0, SIZES[0]) as (pilot, client):
         client.refuse = RefusedError(PAYLOADS["H03-clear"] + PAYLOADS["H01-click"], PAYLOADS["H07-bare"])

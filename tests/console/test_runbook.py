@@ -222,7 +222,6 @@ def test_prose_is_framed_and_its_links_are_dead() -> None:
     assert "\u202e" not in told
     assert "  | Approved 2/2" in told
     assert "x: see http" in list_lines((line,))[-1]
-    assert printable("https://a") == "https[:]//a"
 
 
 def test_the_manual_names_all_that_may_be_written() -> None:

@@ -549,7 +549,7 @@ async def fuzz(client: Client) -> None:
     else:
         framing = b"Content-Length: %d" % len(body)
     data = bytearray(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n" + framing + b"\r\n\r\n" + body)
-    for _ in range(chance.choice((1, 1, 2, 5, 30))):
+    for _ in range(chance.choice((1, 1, 1, 2, 5, 30))):
         at = chance.randrange(len(data))
         match chance.randrange(5):
             case 0:

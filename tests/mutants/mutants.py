@@ -13,11 +13,26 @@ from dataclasses import dataclass
 class Mutant:
     name: str
     file: str
-    """In runbooks/, without its ending."""
+    """In runbooks/, without its ending; of another package with its folder."""
     old: str
     new: str
     tests: tuple[str, ...]
-    """Files of tests/runbooks most likely to kill it, without test_ and their ending."""
+    """Files of tests/runbooks most likely to kill it, without test_ and their ending; others with their folder."""
+
+    @property
+    def path(self) -> str:
+        return f"{self.file}.py" if "/" in self.file else f"runbooks/{self.file}.py"
+
+    @property
+    def suite(self) -> str:
+        """The folder of tests of which one must notice."""
+        return "tests/hostile" if any("/" in name for name in self.tests) else "tests/runbooks"
+
+
+def path_of(name: str) -> str:
+    """Of a file of tests."""
+    folder, slash, name = name.rpartition("/")
+    return f"tests/{folder if slash else 'runbooks'}/test_{name}.py"
 
 
 def never(condition: str) -> tuple[str, str]:

@@ -19,14 +19,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 
-from mutants import MUTANTS, Mutant
+from draft_mutants import DRAFT_MUTANTS
+from mutants import MUTANTS, Mutant, path_of
 
 ROOT = Path(__file__).resolve().parents[2]
-COPIED = ("engine", "runbooks", "recommender", "console", "tests/support", "tests/runbooks", "pyproject.toml")
+COPIED = ("engine", "runbooks", "recommender", "console", "tests/support", "tests/runbooks", "tests/hostile",
+          "tests/console", "docs", "README.md", "pyproject.toml")  # fmt: skip
 AT_A_TIME = 2
 MOST_S = 300
 """For all tests of a mutant: one that never ends is found too."""
-_FAILED = re.compile(r"^(?:FAILED|ERROR) tests/runbooks/test_(\S+)", re.MULTILINE)
+_FAILED = re.compile(r"^(?:FAILED|ERROR) tests/(?:runbooks/)?(?:test_)?(\S+)", re.MULTILINE)
 
 
 def copy(folder: Path) -> None:
@@ -59,19 +61,19 @@ def failure(folder: Path, tests: list[str]) -> str:
 
 
 def existing(names: tuple[str, ...], folder: Path) -> list[str]:
-    return [path for name in names if (folder / (path := f"tests/runbooks/test_{name}.py")).exists()]
+    return [path for name in names if (folder / (path := path_of(name))).exists()]
 
 
 def kill(mutant: Mutant, folder: Path, *, quick: bool) -> str:
     """The test that fails with the mutant in place; empty when it survives."""
-    path = folder / "runbooks" / f"{mutant.file}.py"
+    path = folder / mutant.path
     original = path.read_text(encoding="utf-8")
     if original.count(mutant.old) != 1:
         raise SystemExit(f"'{mutant.name}': its text is there {original.count(mutant.old)} times in {path.name}")
     path.write_text(original.replace(mutant.old, mutant.new), encoding="utf-8")
     try:
         likely = existing(mutant.tests, folder)
-        rest = sorted(str(p.relative_to(folder)) for p in (folder / "tests/runbooks").glob("test_*.py"))
+        rest = sorted(str(p.relative_to(folder)) for p in (folder / mutant.suite).glob("test_*.py"))
         found = failure(folder, likely) if likely else ""
         if found or quick:
             return found
@@ -85,7 +87,8 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="parts of names of mutants; default all")
     parser.add_argument("--quick", action="store_true", help="only the tests most likely to notice")
     options = parser.parse_args()
-    chosen = [m for m in MUTANTS if not options.names or any(n in f"{m.file} {m.name}" for n in options.names)]
+    every = (*MUTANTS, *DRAFT_MUTANTS)
+    chosen = [m for m in every if not options.names or any(n in f"{m.file} {m.name}" for n in options.names)]
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copies: SimpleQueue[Path] = SimpleQueue()
@@ -93,7 +96,7 @@ def main() -> int:
             copies.put(path := Path(folder, str(number)))
             copy(path)
         likely = existing(tuple(dict.fromkeys(name for m in chosen for name in m.tests)), path)
-        if sound := failure(path, likely if options.quick else ["tests/runbooks"]):
+        if sound := failure(path, likely if options.quick else [*{m.suite: None for m in chosen}, *likely]):
             print(f"without any mutant {sound} fails: mend that first", file=sys.stderr)
             return 2
 

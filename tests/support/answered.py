@@ -47,7 +47,7 @@ class Desk:
         self.engine = Engine.open(None, cell=small_cell(gpu_nodes=30, quota={"gpu_milli": 64_000}))
         self.engine.advance(60_000)
         works = [workload(f"w{i}", gpu=8000, run=10**8, estimate=10**8, tenant="acme") for i in range(12)]
-        others = [workload(f"other-{i}", queue="b", gpu=1000, run=10**8, tenant="zeta") for i in range(3)]
+        others = [workload(f"other-{i}", queue="b", gpu=1000, run=10**8, tenant="zeta") for i in range(20)]
         self.engine.command(submit(*works, *others, workload("held1", gpu=8000, held=True, tenant="acme")))
         self.gate: Gate = gate_of(self.engine, POLICY, lambda: NOW_MS)
         self.engine.command(Cordon(ids=("g8", "g9")))

@@ -17,9 +17,11 @@ QUEUES = ("research", "prod", "batch-eu", "vision")
 POOLS = ("gpu-a", "gpu-b", "cpu")
 NODES = ("gpu-a-17", "gpu-a-3", "gpu-b-11", "c42")
 WORK = ("wl-9", "train-7b", "job_112")
-_SMALL = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
-    seventeen eighteen nineteen""".split()
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+_NUMBERS = """
+    zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
+    eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety
+"""
+_SMALL, _TENS = _NUMBERS.split()[:20], _NUMBERS.split()[20:]
 _SCRIPTS = ("٠١٢٣٤٥٦٧٨٩", "０１２３４５６７８９", "०१२३४५६७८९", "𝟎𝟏𝟐𝟑𝟒𝟓𝟔𝟕𝟖𝟗")
 
 
@@ -91,7 +93,10 @@ class World:
 
 
 def words_of(number: int) -> str:
-    """Below a thousand, spelled out."""
+    """Spelled out."""
+    if number >= 1000:
+        rest = number % 1000
+        return f"{words_of(number // 1000)} thousand" + (f" {words_of(rest)}" if rest else "")
     if number < 20:
         return _SMALL[number]
     if number < 100:
@@ -106,6 +111,8 @@ def in_script(text: str, rng: random.Random) -> str:
     return "".join(digits[int(char)] if char in "0123456789" else char for char in text)
 
 
+CYRILLIC_ES, CYRILLIC_ER = "\u0441", "\u0440"
+"""Drawn as c and p are."""
 Maker = Callable[[World], Iterator[Claimed]]
 
 
@@ -147,7 +154,7 @@ def _subjects(w: World) -> Iterator[Claimed]:
     node = w.rng.choice(NODES)
     yield Claimed(f"Node {node} is down.", True, "name")
     yield Claimed(f"Node {node}9 is down.", False, "name")
-    yield Claimed(f"Node {node.replace('c', 'с').replace('a', 'а')} is down.", False, "alike")
+    yield Claimed(f"Node {node.replace('c', CYRILLIC_ES).replace('p', CYRILLIC_ER)} is down.", False, "alike")
     yield Claimed(f"Queue {node} waits.", False, "kind")
     yield Claimed(f"Workload wl-{w.rng.randrange(1000, 9000)} waits for quota.", False, "name")
     yield Claimed(f"The cell has p99 waits and {one} suffers.", False, "statistic")
@@ -158,7 +165,7 @@ def _times(w: World) -> Iterator[Claimed]:
     seconds = w.wait_s[queue]
     minutes = seconds // 60
     say = f"The oldest in {queue} has waited {{}}."
-    yield Claimed(say.format(f"{minutes} minutes"), minutes >= 19 or seconds / 60 - minutes < minutes / 20, "rounded")
+    yield Claimed(say.format(f"{minutes} minutes"), True, "rounded")
     yield Claimed(say.format(f"{minutes} hours"), False, "unit")
     yield Claimed(say.format(f"{minutes} seconds"), False, "unit")
     yield Claimed(say.format(f"{seconds} seconds"), True, "unit")
@@ -190,7 +197,7 @@ def _shares(w: World) -> Iterator[Claimed]:
     yield Claimed(f"{percent:g} permille of b-research are spent.", False, "permille")
     yield Claimed(f"{round(percent)} % of b-research is spent.", True, "rounded")
     yield Claimed(f"Half of b-research is spent, {round(percent) // 2} %.", False, "share")
-    yield Claimed(f"A quarter of b-research is spent; a third is left.", False, "fraction")
+    yield Claimed("A quarter of b-research is spent; a third is left.", False, "fraction")
     yield Claimed(f"The limit of b-research is ${w.limit_usd}.", True, "money")
     yield Claimed(f"The limit of b-research is ${w.limit_usd * 3 + 7}.", False, "money")
     yield Claimed(f"The limit of b-research is €{w.limit_usd}.", False, "currency")

@@ -71,8 +71,6 @@ def _of(tree: ast.Module, name: str, segments: bool, raw: bool) -> Iterator[tupl
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             if node.name in ("render", "__rich__", "__rich_console__", "render_str", "__textual__"):
                 yield node.lineno, f"def {node.name}: what it gives is read as markup; draw lines with `drawn`"
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and ESCAPE in node.value and not raw:
-            yield node.lineno, "an escape sequence of its own; guarded.write_over is the one there is"
         elif isinstance(node, ast.Attribute) and not raw:
             if node.attr in ("__stdout__", "__stderr__", "_driver", "set_window_title"):
                 yield node.lineno, f".{node.attr}: past the guarded streams"
@@ -125,6 +123,8 @@ def _call(node: ast.Call, *, segments: bool, made_here: bool) -> Iterator[tuple[
         yield node.lineno, "update(…) with a text that did not pass printable"
     elif name in DRAWN_BY_TEXTUAL:
         yield node.lineno, f"{name}(…): a widget that reads markup"
+    elif name in ("print", "write", "writelines") and not made_here and any(map(_escapes, ast.walk(node))):
+        yield node.lineno, "an escape sequence of its own; guarded.write_over is the one there is"
     elif name == "print" and not receiver:
         if not all(_clean(arg) for arg in node.args):
             yield node.lineno, f"print of what did not pass printable: {ast.unparse(node)[:90]}"
@@ -157,6 +157,10 @@ def _called(node: ast.Call) -> tuple[str, str]:
     if isinstance(node.func, ast.Attribute):
         return node.func.attr, ast.unparse(node.func.value)
     return "", ""
+
+
+def _escapes(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and ESCAPE in node.value
 
 
 def _texts(node: ast.expr) -> bool:

@@ -1,0 +1,135 @@
+"""Groups A to D as a person meets them: in the shell and on the console, over a real engine and real sockets.
+
+What the server did is named, the draft by rule stands, nothing of the server's own words is shown, and nothing that is
+shown does anything.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from console import draft
+from console.advisor import Advisor
+from console.app import MusterApp
+from console.cli import run
+from console.drafting import Drafting
+from console.local_client import LocalClient
+from console.screens.draft import DraftPane
+from engine.loop import EngineLoop
+from tests.console.test_app import until
+from tests.console.test_hostile_text import check_screen, click_everywhere
+from tests.console.test_proposal_pages import on_screen
+from tests.hostile.harness import KEY, Server, cases, needs_own_worker, serving
+from tests.hostile.test_service import SETTINGS, USABLE_S
+from tests.support.drafting import drafting, records
+from tests.support.gates import gate_of
+from tests.support.served import running_loop
+
+BRIEF = "C14-one"
+Out = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving() as server:
+        yield server
+
+
+@contextmanager
+def faced(server: Server, folder: Path) -> Iterator[tuple[EngineLoop, LocalClient]]:
+    """An engine with this model, and a client of it; the circuit is closed at every call."""
+    now = itertools.count(step=1000)
+    with running_loop(folder / "journal.db") as loop:
+        gate = gate_of(loop.engine)
+        settings = {**SETTINGS, "model_url": server.url()}
+        with drafting(loop, gate, clock=lambda: float(next(now)), key=KEY, **settings) as service:
+            yield loop, _client(loop, gate, service)
+
+
+def _client(loop: EngineLoop, gate: Any, service: Drafting) -> LocalClient:
+    return LocalClient(loop, gate, Advisor(loop), name="lab", drafting=service)
+
+
+def _rows() -> list[dict[str, Any]]:
+    return [row for row in cases("A", "B", "C", "D") if not needs_own_worker(row)]
+
+
+def _one_of_each() -> list[dict[str, Any]]:
+    """A row for each way in which it may end."""
+    return list({row["expect"][0]: row for row in reversed(_rows())}.values())
+
+
+def _in_shell(rows: list[dict[str, Any]], server: Server, tmp_path: Path, monkeypatch: Any, capsys: Out) -> None:
+    with faced(server, tmp_path) as (loop, client):
+        monkeypatch.setattr(draft, "connect", lambda _arguments: client)
+        before = loop.call(lambda engine: engine.state.digest())
+        # An engine that has run for a while has a child that is ready, and its modules loaded.
+        run(["draft", "case=good", "--llm"])
+        capsys.readouterr()
+        for row in rows:
+            began = time.monotonic()
+            code = run(["draft", f"case={row['id']}", "--llm"])
+            took_s = time.monotonic() - began
+            out, err = capsys.readouterr()
+            where = f"{row['id']} ({row['what']}): {out} {err}"
+            assert code == 0, where
+            assert took_s < USABLE_S + 0.5, where
+            outcome = "accepted" if "Model text, unverified" in out else "rejected"
+            assert outcome == ("accepted" if row["expect"] == ["accepted"] else "rejected") or len(row["expect"]) > 1, (
+                where
+            )
+            if outcome == "rejected":
+                assert "By rule" in out, where
+                assert any(reason.replace("_", " ") in out or reason in out for reason in row["expect"]), where
+                assert "Nothing is wrong" not in out, where
+            assert all(line.isprintable() for line in (out + err).splitlines()), where
+            assert not any(word in out + err for word in (KEY, "POISON", "LATE", "\x1b")), where
+        assert loop.call(lambda engine: engine.state.digest()) == before
+        assert not [type_ for type_, _ in records(loop, "proposal.", "exec.", "vote.")]
+
+
+def test_the_shell_names_what_the_server_did(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out
+) -> None:
+    _in_shell([row for row in _rows() if row["id"] == BRIEF], server, tmp_path, monkeypatch, capsys)
+
+
+@pytest.mark.thorough
+def test_and_so_it_does_in_every_case(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out
+) -> None:
+    _in_shell(_rows(), server, tmp_path, monkeypatch, capsys)
+
+
+@pytest.mark.thorough
+async def test_the_console_shows_the_rules_draft_and_nothing_to_click(server: Server, tmp_path: Path) -> None:
+    with faced(server, tmp_path) as (loop, client):
+        before = loop.call(lambda engine: engine.state.digest())
+        app = MusterApp(lambda: client, title="test")
+        async with app.run_test(size=(100, 40), notifications=True) as pilot:
+            await until(pilot, lambda: app._client is not None and app.navigator.current is not None)
+            for row in _one_of_each():
+                app.steering.run(f"draft --llm case={row['id']}")
+                await until(pilot, lambda row=row: _over(app, row["id"]))
+                await pilot.pause()
+                text = on_screen(pilot)
+                if "accepted" not in row["expect"]:
+                    assert any(reason.replace("_", " ") in text or reason in text for reason in row["expect"]), row
+                assert KEY not in text
+                check_screen(pilot)
+            await click_everywhere(pilot)
+        assert loop.call(lambda engine: engine.state.digest()) == before
+        assert not [type_ for type_, _ in records(loop, "proposal.", "exec.", "vote.")]
+
+
+def _over(app: MusterApp, case: str) -> bool:
+    page = app.navigator.current
+    shown = page.detail if isinstance(page, DraftPane) else None
+    return shown is not None and shown.run.over and shown.run.ask.question == f"case={case}"

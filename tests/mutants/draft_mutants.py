@@ -1,0 +1,324 @@
+"""Mutants of drafting and drawing: what a hostile server, a hostile model or a stranger's text would like to find.
+
+As in `mutants`.
+"""
+
+from __future__ import annotations
+
+from mutants import Mutant, never
+
+LIBRARY = ("hostile/library", "hostile/child")
+ANSWERS = ("hostile/answers", "hostile/library")
+TELEMETRY = ("hostile/telemetry",)
+SERVICE = ("console/drafting", "hostile/service")
+DISPLAY = ("console/text", "console/hostile_text", "console/hostile_output")
+
+DRAFT_MUTANTS: tuple[Mutant, ...] = (
+    # -- strict JSON
+    Mutant("JSON with a key twice", "strict_json", *never("if len(found) != len(pairs):"), ANSWERS),
+    Mutant("JSON as deep as it likes", "strict_json", *never("if depth > most_depth:"), ANSWERS),
+    Mutant(
+        "JSON with as many values as it likes",
+        "strict_json",
+        *never('if marks.count(b",") + marks.count(b"[") + marks.count(b"{") + 1 > most_items:'),
+        ANSWERS,
+    ),
+    Mutant("JSON with NaN", "strict_json", 'raise NotJson("number", f"{name} is not JSON")', "return 0", ANSWERS),
+    Mutant("JSON with endless integers", "strict_json", *never('if len(digits.lstrip("-")) > MOST_DIGITS:'), ANSWERS),
+    Mutant("JSON with half a character", "strict_json", *never("if _ESCAPED_SURROGATE.search(text):"), ANSWERS),
+    Mutant("JSON with raw control characters", "strict_json", "strict=True", "strict=False", ANSWERS),
+    Mutant("JSON behind a byte order mark", "strict_json", *never("if data.startswith(_BOMS):"), ANSWERS),
+    # -- the envelope
+    Mutant(
+        "any number of choices", "envelope", *never("if not isinstance(choices, list) or len(choices) != 1:"), LIBRARY
+    ),
+    Mutant("a tool call is overlooked", "envelope", *never('if message.get("tool_calls") or message.get('), LIBRARY),
+    Mutant("an answer that was cut", "envelope", *never('if finish == "length":'), LIBRARY),
+    Mutant("an answer without an end", "envelope", *never('if finish != "stop":'), LIBRARY),
+    Mutant("a message of anybody's", "envelope", *never('if message.get("role") != "assistant":'), LIBRARY),
+    Mutant("a refusal is an answer", "envelope", *never("if refusal:"), LIBRARY),
+    Mutant(
+        "token counts are believed",
+        "envelope",
+        "            and prompt_bytes // SCARCE_BYTES_A_TOKEN <= tokens_in <= prompt_bytes + TEMPLATE_TOKENS\n"
+        "            and max(1, content_bytes // SCARCE_BYTES_A_TOKEN) <= tokens_out <= max_tokens\n",
+        "",
+        LIBRARY,
+    ),
+    # -- the guarded transport
+    Mutant(
+        "requests to any address",
+        "model_transport",
+        *never("if wire is None or not self._is_ours(request):"),
+        ("hostile/child", "hostile/library"),
+    ),
+    Mutant(
+        "connections to any address",
+        "model_transport",
+        *never("if (host, port) != (self._host, self._port):"),
+        ("hostile/child", "hostile/library"),
+    ),
+    Mutant(
+        "packed answers",
+        "model_transport",
+        *never('if any(value not in (b"", b"identity") for value in encodings):'),
+        LIBRARY,
+    ),
+    Mutant("answers of any type", "model_transport", *never('if kind != b"application/json" or any('), LIBRARY),
+    Mutant(
+        "answers of any length, as announced",
+        "model_transport",
+        *never("if length is not None and length > self._most:"),
+        LIBRARY,
+    ),
+    Mutant(
+        "answers of any length, as they come",
+        "model_transport",
+        "        if len(body) > most:\n            return\n",
+        "",
+        LIBRARY,
+    ),
+    Mutant("framing of any length", "model_transport", *never("if self._raw - self.body > FRAMING_BYTES"), LIBRARY),
+    Mutant("heads of any length", "model_transport", *never("if self._raw >= HEAD_BYTES:"), LIBRARY),
+    Mutant(
+        "certificates are not looked at",
+        "model_transport",
+        "    context.minimum_version = ssl.TLSVersion.TLSv1_2\n"
+        "    if context.verify_mode != ssl.CERT_REQUIRED or not context.check_hostname:\n"
+        '        raise Refused("bad_endpoint", "TLS would not be checked")\n',
+        "    context.check_hostname = False\n    context.verify_mode = ssl.CERT_NONE\n",
+        LIBRARY,
+    ),
+    # -- the answer
+    Mutant("an answer of any size", "answer", *never("if len(data) > MOST_CONTENT_BYTES:"), ANSWERS),
+    Mutant("actions that are no model's", "answer", *never("if name in NOT_FOR_MODELS:"), ANSWERS),
+    Mutant(
+        "parameters that are no model's",
+        "answer",
+        *never("if name not in known:\n            raise _unformed"),
+        ANSWERS,
+    ),
+    Mutant("fields of other tasks", "answer", *never("if given and field not in wanted"), ANSWERS),
+    Mutant("blanks as text", "answer", *never("if is_blank(text):"), ANSWERS),
+    Mutant("texts of any length", "answer", *never("if len(text) > most:"), ANSWERS),
+    Mutant("one target twice", "answer", *never("if len(set(value)) < len(value):"), ANSWERS),
+    Mutant(
+        "fields that nobody knows",
+        "answer",
+        "class Answered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):",
+        "class Answered(msgspec.Struct, frozen=True, kw_only=True):",
+        ANSWERS,
+    ),
+    # -- after the answer
+    Mutant(
+        "targets that were not told of",
+        "draft_checks",
+        "for kind, id_ in sorted(told.allowed):",
+        "for kind, id_, _ in told.names.known():",
+        ANSWERS,
+    ),
+    Mutant("targets that are gone", "draft_checks", *never("if gone:"), ANSWERS),
+    Mutant("what the policy denies is drafted", "draft_checks", *never("if shown.note:"), ANSWERS),
+    Mutant(
+        "a step that undoes another",
+        "draft_checks",
+        *never("if frozenset((act.action, earlier.action)) in _UNDOES:"),
+        ANSWERS,
+    ),
+    Mutant("the same step twice", "draft_checks", *never("if act.action == earlier.action:"), ANSWERS),
+    Mutant("a stranger's target is not flagged", "draft_checks", *never("if target in told.influenced or"), ANSWERS),
+    Mutant(
+        "a title may claim anything",
+        "draft_checks",
+        '"[…]" if span.mark == "wrong" else span.text',
+        "span.text",
+        ANSWERS,
+    ),
+    Mutant(
+        "a message says what nobody has found",
+        "draft_checks",
+        'f"[not verified: {span.text}]" if span.mark == "wrong" else span.text',
+        "span.text",
+        ANSWERS,
+    ),
+    Mutant("the canary may be told", "leaks", *never("if canary:"), ANSWERS),
+    Mutant("instructions may be told", "leaks", *never("if _quoted(_squeezed(instruction), whole):"), ANSWERS),
+    # -- claims
+    Mutant(
+        "a number may be any other",
+        "claims",
+        "    if value == is_:\n        return True",
+        "    return True",
+        ("claims",),
+    ),
+    Mutant(
+        "a number of something else bears out",
+        "claims",
+        "    if matters & _STATISTICS and not matters & _STATISTICS & reading.matters:\n        return False\n",
+        "",
+        ("claims",),
+    ),
+    Mutant(
+        "links stay links",
+        "claims",
+        'defanged(text[start:end]) if mark == "link" else text[start:end]',
+        "text[start:end]",
+        ("claims", *ANSWERS),
+    ),
+    # -- before the model
+    Mutant(
+        "secrets go out as they are",
+        "redaction",
+        "parts += [text[at : one.start], MARKER]",
+        "parts += [text[at : one.end]]",
+        TELEMETRY,
+    ),
+    Mutant("what is coded is not looked into", "redaction", "spans += _encoded(text, personal)", "", TELEMETRY),
+    Mutant("runs that look like keys", "redaction", "spans += _runs(text, known)", "", TELEMETRY),
+    Mutant("addresses go out", "redaction", "*(_personal(text, known) if personal else ())", "", TELEMETRY),
+    Mutant(
+        "hidden characters part a secret",
+        "redaction",
+        '    return _UNSEEN.sub("", text.replace("\\r\\n", "\\n").replace("\\r", "\\n"))',
+        '    return text.replace("\\r\\n", "\\n").replace("\\r", "\\n")',
+        TELEMETRY,
+    ),
+    Mutant(
+        "excerpts of any length",
+        "excerpts",
+        "    kept, cut = _fitted(lines, most)",
+        '    kept, cut = "\\n".join(lines), False',
+        TELEMETRY,
+    ),
+    Mutant("excerpts open a chat", "excerpts", ".translate(_DRAWN)", "", TELEMETRY),
+    Mutant("excerpts speak for others", "excerpts", '_SPEAKER.sub(r"\\1\\2 -", text)', "text", TELEMETRY),
+    Mutant("a text may close its fence", "prompt", *never("if nonce:\n        text ="), TELEMETRY),
+    Mutant("a fence without a gutter", "prompt", 'f"| {line}"', "line", TELEMETRY),
+    Mutant(
+        "external endpoints are told names",
+        "prompt",
+        "Names(key, hide_all=external)",
+        "Names(key, hide_all=False)",
+        TELEMETRY,
+    ),
+    Mutant("external endpoints are told of all tenants", "prompt", *never("if others or (fact.tenant and"), TELEMETRY),
+    Mutant("external endpoints are told excerpts", "prompt", *never("if external:\n        for what"), TELEMETRY),
+    Mutant(
+        "names of strangers in a question",
+        "prompt",
+        "            shown = mask_unknown(shown, ",
+        "            shown = str(shown) or mask_unknown(shown, ",
+        TELEMETRY,
+    ),
+    Mutant("a name that bids goes out", "pseudonyms", "        and not _BIDDING.intersection(words)\n", "", TELEMETRY),
+    Mutant("a name that is a secret goes out", "pseudonyms", "        and not is_secret(name)\n", "", TELEMETRY),
+    Mutant(
+        "pseudonyms without the cell's key",
+        "pseudonyms",
+        'hmac.digest(self._key, f"{kind}',
+        'hmac.digest(b"", f"{kind}',
+        TELEMETRY,
+    ),
+    # -- budget, cache, circuit, record
+    Mutant("a call may cost more than is left", "model_budget", *never("if least > room:"), SERVICE),
+    Mutant(
+        "what is reserved is not counted", "model_budget", "else_=SPEND.c.spent)", "else_=SPEND.c.spent) * 0", SERVICE
+    ),
+    Mutant(
+        "a lost call costs nothing",
+        "model_budget",
+        "values(spent=SPEND.c.reserved)",
+        "values(spent=0)",
+        SERVICE,
+    ),
+    Mutant(
+        "a call settles more than it reserved",
+        "model_budget",
+        "min(max(0, microusd), reserved.microusd)",
+        "microusd",
+        SERVICE,
+    ),
+    Mutant(
+        "another model's answer",
+        "model_cache",
+        "endpoint.base_url, endpoint.model, endpoint.egress",
+        "endpoint.base_url, endpoint.egress",
+        SERVICE,
+    ),
+    Mutant(
+        "another prompt's answer", "model_cache", "endpoint.most_bytes, prompt_sha256", "endpoint.most_bytes", SERVICE
+    ),
+    Mutant("an answer about facts of long ago", "model_cache", *never("if not (0 <= wall_ms < TTL_MS"), SERVICE),
+    Mutant("the circuit never opens", "circuit", *never("if many or half_open or reason in AT_ONCE:"), SERVICE),
+    Mutant("an open circuit is asked", "circuit", *never('if state == "open" or (state'), SERVICE),
+    Mutant("the model is asked at any rate", "circuit", *never("if self._left < 1:"), SERVICE),
+    Mutant("our own key on the screen", "model_drafter", *never("if key and any(key in text"), SERVICE),
+    Mutant(
+        "a call is not on record",
+        "model_drafter",
+        'self._audit.append(connection, "llm.call", MODEL, data=data)\n            return cost',
+        "return cost",
+        SERVICE,
+    ),
+    Mutant(
+        "a call from the cache is not on record", "model_drafter", 'self._record("llm.call", data)', "del data", SERVICE
+    ),
+    Mutant(
+        "a rejection is not on record",
+        "model_drafter",
+        "            self._note_rejected(told, error)\n            raise",
+        "            raise",
+        SERVICE,
+    ),
+    Mutant("whoever asks is not its author", "console/drafting", "            requester=actor.subject,\n", "", SERVICE),
+    Mutant(
+        "whoever asks need not be allowed to",
+        "console/drafting",
+        'self._gate.refuse_unless(actor, "propose")',
+        "pass",
+        SERVICE,
+    ),
+    # -- what is drawn
+    Mutant(
+        "controls are drawn",
+        "console/text",
+        'if category[0] == "C" or category',
+        'if category[0] == "X" or category',
+        DISPLAY,
+    ),
+    Mutant("letters that hide are drawn", "console/text", " or _UNSEEN.match(char)", "", DISPLAY),
+    Mutant("marks lie on what stands before", "console/text", *never("if marks < 0:"), DISPLAY),
+    Mutant("marks without number", "console/text", "elif marks < MOST_MARKS:", "elif marks < 9999:", DISPLAY),
+    Mutant("links are drawn as links", "console/text", *never('if "://" in text or'), DISPLAY),
+    Mutant(
+        "segments of raw text",
+        "console/theme",
+        "return Segment(printable(text), style)",
+        "return Segment(text, style)",
+        DISPLAY,
+    ),
+    Mutant(
+        "lines of raw text",
+        "console/show",
+        "printable(text[at : at + part])",
+        "text[at : at + part]",
+        DISPLAY,
+    ),
+    Mutant(
+        "streams that guard nothing",
+        "console/guarded",
+        "self.within.write(inert(text))",
+        "self.within.write(text)",
+        DISPLAY,
+    ),
+    Mutant(
+        "JSON that acts",
+        "console/show",
+        "inert_json(msgspec.json.encode(value).decode())",
+        "msgspec.json.encode(value).decode()",
+        DISPLAY,
+    ),
+    Mutant(
+        "toasts that read markup", "console/app", "markup=False, timeout=4)", "timeout=4)", ("console/display_lint",)
+    ),
+)
