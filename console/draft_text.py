@@ -303,9 +303,16 @@ def _bearing(preview: Proposal, width: int) -> list[Line]:
     for why in preview.why_tier:
         lines += hanging(fit("", LABEL), f"because {printable(why)}", width, "", "dim")
     lines += hanging(fit("back", LABEL), printable(preview.inverse), width, "dim")
+    if preview.note:
+        return [
+            *lines,
+            *hanging(fit("policy", LABEL), f"would deny it: {printable(preview.note)}", width, "dim", "bad"),
+        ]
     votes = f"{preview.needs} vote{'s' if preview.needs != 1 else ''} of {printable(preview.need)}"
-    lines += hanging(fit("votes", LABEL), votes if preview.needs else "none needed beside yours", width, "dim")
-    return lines
+    if not preview.needs:
+        # Of what is not proposed yet it is known only who may not give them.
+        votes = "yours is enough" if preview.self_approvable else "of others than you, once it is proposed"
+    return [*lines, *hanging(fit("votes", LABEL), votes, width, "dim")]
 
 
 def _tried_lines(draft: Draft, width: int) -> list[Line]:

@@ -131,40 +131,41 @@ class Drafting:
         rest. Raises RefusedError while too many are under way."""
         ask, notes = tidied(ask)
         now_ms = self._loop.call(lambda engine: engine.now_ms)
-        run_id = self._noted(actor, ask, notes, now_ms)
-        stop = self._stops.get(run_id)
-        briefed = _Once(lambda: self._brief(run_id, ask, now_ms))
-        self._by_rule.submit(self._draft_by_rule, run_id, briefed, actor)
-        if stop is not None:
-            self._by_model.submit(self._draft_by_model, run_id, briefed, actor, stop)
-        return self.run(run_id)
+        # Asked before the lock is taken, which the engine's own thread may want.
+        newest = self._loop.call(lambda _: self._books.newest()) if self._count < 0 else 0
+        with self._changed:
+            self._count = max(self._count, newest)
+            run_id = self._noted(actor, ask, notes, now_ms)
+            stop = self._stops.get(run_id)
+            briefed = _Once(lambda: self._brief(run_id, ask, now_ms))
+            self._by_rule.submit(self._draft_by_rule, run_id, briefed, actor)
+            if stop is not None:
+                self._by_model.submit(self._draft_by_model, run_id, briefed, actor, stop)
+            return self._found(run_id)
 
     def _noted(self, actor: Actor, ask: DraftAsk, notes: tuple[str, ...], now_ms: int) -> str:
-        with self._changed:
-            if self._closed:
-                raise RefusedError("the engine stops", "Ask again when it is back")
-            under_way = sum(not run.over for run in self._runs.values())
-            if under_way >= MOST_KEPT:
-                raise RefusedError(f"{under_way} drafts are being made already", "Wait for one of them")
-            if self._count < 0:
-                self._count = self._loop.call(lambda _: self._books.newest())
-            self._count += 1
-            run_id = f"D-{self._count}"
-            if ask.model:
-                self._stops[run_id] = threading.Event()
-                self._begun_s[run_id] = time.monotonic()
-            self._runs[run_id] = DraftRun(
-                id=run_id,
-                serial=1,
-                ask=shortened(ask),
-                asked_ms=now_ms,
-                who=actor.subject,
-                notes=notes,
-                model_state="thinking" if ask.model else "off",
-                thinking=Thinking(deadline_ms=self._model.deadline_ms) if ask.model else None,
-            )
-            self._forget_old()
-            return run_id
+        if self._closed:
+            raise RefusedError("the engine stops", "Ask again when it is back")
+        under_way = sum(not run.over for run in self._runs.values())
+        if under_way >= MOST_KEPT:
+            raise RefusedError(f"{under_way} drafts are being made already", "Wait for one of them")
+        self._count += 1
+        run_id = f"D-{self._count}"
+        if ask.model:
+            self._stops[run_id] = threading.Event()
+            self._begun_s[run_id] = time.monotonic()
+        self._runs[run_id] = DraftRun(
+            id=run_id,
+            serial=1,
+            ask=shortened(ask),
+            asked_ms=now_ms,
+            who=actor.subject,
+            notes=notes,
+            model_state="thinking" if ask.model else "off",
+            thinking=Thinking(deadline_ms=self._model.deadline_ms) if ask.model else None,
+        )
+        self._forget_old()
+        return run_id
 
     def run(self, draft_id: str, after: int = -1, wait_s: float = 0.0) -> DraftRun:
         """As soon as its serial is above `after`, it is over, or the time is up. Raises NotFoundError."""
@@ -207,6 +208,7 @@ class Drafting:
             for draft_id in list(self._stops):
                 self.cancel(draft_id)
             self._changed.notify_all()
+        # What is submitted is submitted under the lock, so nothing comes after this.
         self._by_rule.shutdown(wait=False, cancel_futures=True)
         ended = threading.Thread(target=self._by_model.shutdown, kwargs={"cancel_futures": True}, daemon=True)
         ended.start()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -48,6 +49,7 @@ RIGHT_PERMILLE = 850
 POLICY = msgspec.structs.replace(TEAM, limits=PolicyLimits(nodes_permille=1000, gpus_permille=1000))
 """The usual one, without the limits of an hour: they are a site's own, and in a cell of six nodes every act is large.
 """
+WIDTH = 80
 MOST_WAIT_S = 600.0
 """Wall seconds for one incident: beyond any deadline of a model."""
 
@@ -297,7 +299,9 @@ def _wrong_lines(one: Score) -> list[str]:
     """What was not right about it."""
     told = [f"{one.incident}: {printable(one.why)}" if one.why else one.incident]
     told += [f"  would {printable(act)}" for act in one.acts] or ([f"  says {printable(one.said)}"] if one.said else [])
-    return told + [f"  harm: {printable(harm)}" for harm in one.harm]
+    told += [f"  harm: {printable(harm)}" for harm in one.harm]
+    told.append(f"  good: {one.good}")
+    return [part for line in told for part in textwrap.wrap(line, WIDTH, subsequent_indent="    ")]
 
 
 def _listed(one: Incident) -> dict[str, object]:

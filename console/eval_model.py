@@ -19,12 +19,13 @@ import msgspec
 from console.incidents import FOLDER, Incident
 from console.model_setup import key_source, setup_of
 from console.settings import Settings
+from engine.control import Engine
 from engine.errors import RefusedError
 from engine.loop import EngineLoop
 from runbooks.gate import Gate
 from runbooks.model_call import Worker
 from runbooks.model_drafter import ModelDrafter, Setup
-from runbooks.model_endpoint import endpoint_of
+from runbooks.model_endpoint import Egress, endpoint_of
 from runbooks.parameters import PARAMETERS
 from runbooks.prompt import TARGETS
 from runbooks.pseudonyms import Names
@@ -63,13 +64,14 @@ class Seat:
         self._told = told
         self._worker = _Kept(setup.endpoint, key)
         self._worker.warm()
+        self._hides_all = setup.endpoint.egress == "external"
         self._spent_microusd = 0
         self._asked_s = 0.0
 
     def drafter(self, gate: Gate, loop: EngineLoop, incident: Incident) -> ModelDrafter:
         """Who is asked about one incident. Waits as long as the limit of calls a minute makes it."""
         if self._told is not None:
-            self._told(incident, _names(incident, names_key_of(loop.call)))
+            self._told(incident, _names(incident, Names(names_key_of(loop.call), hide_all=self._hides_all)))
         else:
             time.sleep(max(0.0, self._asked_s + MINUTE_S / self._setup.calls_minute - time.monotonic()))
         self._asked_s = time.monotonic()
@@ -77,7 +79,7 @@ class Seat:
         left = msgspec.structs.replace(
             limits, hour=limits.hour - self._spent_microusd, day=limits.day - self._spent_microusd
         )
-        setup = msgspec.structs.replace(self._setup, limits=left)
+        setup = msgspec.structs.replace(self._setup, limits=left, tenants=loop.call(_tenants))
         return ModelDrafter(
             setup, self._key, call=loop.call, audit=gate.audit, wall_ms=gate.policies.clock, worker=self._worker
         )
@@ -106,8 +108,8 @@ def configured(settings: Settings) -> Iterator[Seat]:
 
 
 @contextlib.contextmanager
-def scripted(part: str, folder: Path = FOLDER) -> Iterator[Seat]:
-    """A model that plays a part of `console.scripted_model`, as an endpoint of this machine."""
+def scripted(part: str, folder: Path = FOLDER, egress: Egress = "local") -> Iterator[Seat]:
+    """A model that plays a part of `console.scripted_model`, on this machine, told as an endpoint of that class is."""
     command = [sys.executable, "-m", "console.scripted_model", part, str(folder)]
     server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
@@ -117,7 +119,7 @@ def scripted(part: str, folder: Path = FOLDER) -> Iterator[Seat]:
             raise RefusedError("the scripted model did not start", "See what it wrote above")
         port = int(said)
         endpoint = endpoint_of(
-            f"http://127.0.0.1:{port}/v1", f"scripted-{part}", egress="local", deadline_ms=DEADLINE_MS[part]
+            f"http://127.0.0.1:{port}/v1", f"scripted-{part}", egress=egress, deadline_ms=DEADLINE_MS[part]
         )
         setup = Setup(endpoint=endpoint, model=endpoint.model, calls_minute=1_000)
         seat = Seat(setup, lambda: "", lambda incident, names: _tell(port, incident, names))
@@ -129,9 +131,14 @@ def scripted(part: str, folder: Path = FOLDER) -> Iterator[Seat]:
         server.communicate()
 
 
-def _names(incident: Incident, key: bytes) -> dict[str, str]:
-    """What the answer of the incident names -> as it goes out to an endpoint of this machine."""
-    names, found = Names(key, hide_all=False), {}
+def _tenants(engine: Engine) -> tuple[str, ...]:
+    """All of them: those of an incident are made up, so that even a stranger may be told of them."""
+    return tuple(name for name in engine.state.workloads.tenants.names if name)
+
+
+def _names(incident: Incident, names: Names) -> dict[str, str]:
+    """What the answer of the incident names -> as it goes out."""
+    found: dict[str, str] = {}
     kinds = {type_: kind for kind, type_ in TARGETS.items()}
     for action, given in incident.perfect:
         for name, value in given.items():

@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from console.incident_play import Scene
-from console.incidents import Incident, Keeps, Pattern, Way, expanded
+from console.incident_ways import acts_of, budgets_of, line, matches
+from console.incidents import Incident, Keeps, expanded
 from engine.commands import AnyCommand
 from engine.control import Engine
 from engine.errors import MusterError
@@ -21,14 +22,11 @@ from engine.measures import duration_ms
 from engine.model import BudgetSpec, NodeState, QueueSpec, ReservationSpec, WorkloadState
 from engine.money import usd
 from engine.query import Query, Term
-from engine.scaling import PRESETS, Autoscaling, ScalingSpec
+from engine.scaling import Autoscaling, ScalingSpec
 from runbooks import catalog
-from runbooks.acts import Maker
 from runbooks.draft import Draft
 from runbooks.plan import Act
 
-TELLS = ("notify", "open_review")
-"""Actions that tell people, and do nothing to the cell: they are never wrong, and never enough."""
 BOUND = (WorkloadState.PLACED, WorkloadState.RUNNING)
 GOES_ON = ("placed", "running", "finished")
 MICROUSD = 1_000_000
@@ -57,6 +55,8 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     """What was wrong with it."""
     said: str = ""
     """Its title: a stranger's words, where a model wrote it."""
+    good: str = ""
+    """What a good answer says."""
     struck: int = 0
     """Numbers and ids in its words that no fact bears out."""
     reason: str = ""
@@ -69,155 +69,6 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def acted(self) -> bool:
         return bool(self.acts)
-
-
-# -- what it would do -------------------------------------------------------------------------------------------------
-
-
-def acts_of(draft: Draft) -> tuple[Act, ...]:
-    """What it would do to the cell: what tells people alone is left out."""
-    if draft.request is None:
-        return ()
-    return tuple(step.act for step in draft.request.steps if step.act.action not in TELLS)
-
-
-def perfect_acts(scene: Scene) -> tuple[Act, ...]:
-    """What a perfect answer would do here. Raises MusterError where the incident cannot be answered so."""
-    maker = Maker(scene.engine)
-    return tuple(maker.act(action, given) for action, given in scene.incident.perfect)
-
-
-def told(act: Act, budgets: Mapping[str, BudgetSpec]) -> dict[str, Any]:
-    """What an act changes, by the names that incidents use; quantities in whole devices, cores and nodes. `budgets`:
-    those that are set."""
-    found: dict[str, Any] = {}
-    if act.queue is not None:
-        found |= _of_queue(act.queue.was, act.queue.to)
-    if act.reservation is not None:
-        found |= {"nodes": act.reservation.nodes, "queues": act.reservation.queues}
-    if act.resize is not None:
-        found |= act.resize.request
-    if act.money is not None and act.money.budget is not None:
-        found |= _of_budget(budgets.get(act.targets[0]), act.money.budget)
-    if act.money is not None and act.money.price_microusd_hour is not None:
-        found["microusd_hour"] = act.money.price_microusd_hour
-    if act.scaling is not None:
-        change = act.scaling
-        settings = (
-            {**msgspec.to_builtins(PRESETS[change.preset]), **change.settings} if change.preset else change.settings
-        )
-        found |= {"enabled": settings["enabled"]} if "enabled" in settings else {}
-        fields = ("least", "most", "headroom", "priority")
-        found |= {name: getattr(change, name) for name in fields if getattr(change, name) is not None}
-        if change.targets:
-            found["nodes"] = max(nodes for _, nodes in change.targets)
-    if act.to:
-        found["to"] = act.to
-    if act.nodes is not None:
-        found["nodes"] = act.nodes
-    if act.canary is not None:
-        found |= {"order": act.canary.order, "policy": act.canary.policy}
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _of_budget(was: BudgetSpec | None, to: BudgetSpec) -> dict[str, Any]:
-    fields = {"limit_usd": "limit_microusd", "on_spent": "action", "warn_permille": "warn_permille"}
-    changed = {
-        name: getattr(to, field) for name, field in fields.items() if getattr(was, field, None) != getattr(to, field)
-    }
-    return changed | ({"limit_usd": changed["limit_usd"] // MICROUSD} if "limit_usd" in changed else {})
-
-
-_RESOURCES = (("gpu_milli", "gpus", 1000), ("cpu_milli", "cpus", 1000), ("memory_mib", "memory_mib", 1))
-
-
-def _of_queue(was: QueueSpec, to: QueueSpec) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for limit in ("nominal", "borrowing_limit", "lending_limit"):
-        before, after = getattr(was, limit), getattr(to, limit)
-        for resource, word, unit in _RESOURCES:
-            if before.get(resource) != after.get(resource):
-                # A limit that is taken away lets through as much as there is.
-                found[f"{limit}_{word}"] = after[resource] // unit if resource in after else 2**40
-    for name in ("weight", "order", "burst", "reclaim", "flavors"):
-        if getattr(was, name) != getattr(to, name):
-            found[name] = getattr(to, name)
-    return found
-
-
-def matches(scene: Scene, acts: Sequence[Act]) -> tuple[bool, bool, str]:
-    """Whether the actions, and whether the acts as a whole, are accepted, and what is wrong with them."""
-    incident, budgets = scene.incident, _budgets(scene.engine)
-    if not acts:
-        right = () in incident.accept
-        return right, right, "" if right else "does nothing"
-    why = "nothing should be done"
-    action = False
-    for way in incident.accept:
-        wrong = _wrong_actions(way, acts)
-        if wrong:
-            why = why if action else wrong
-            continue
-        action = True
-        problem = next((found for act in acts if (found := _wrong(way, act, budgets))), "")
-        if not problem:
-            return True, True, ""
-        why = problem
-    return action, False, why
-
-
-def _wrong_actions(way: Way, acts: Sequence[Act]) -> str:
-    there = {act.action for act in acts}
-    for act in acts:
-        if act.action not in {pattern.action for pattern in way}:
-            return f"{act.action} is not what it takes"
-    for pattern in way:
-        if not pattern.optional and pattern.action not in there:
-            return f"{pattern.action} is missing"
-    needed = [pattern.action for pattern in way if not pattern.optional]
-    if len(acts) < len(needed):
-        return "does only part of it"
-    return ""
-
-
-def _wrong(way: Way, act: Act, budgets: Mapping[str, BudgetSpec]) -> str:
-    """Why no pattern of the way is of this act; empty when one is."""
-    problems = [_why_not(pattern, act, budgets) for pattern in way if pattern.action == act.action]
-    return "" if "" in problems else problems[0]
-
-
-def _why_not(pattern: Pattern, act: Act, budgets: Mapping[str, BudgetSpec]) -> str:
-    targets = set(act.targets)
-    if pattern.targets:
-        others = targets - pattern.targets
-        if others:
-            return f"{act.action}: {', '.join(sorted(others))} is no target"
-        if not pattern.least <= len(targets) <= pattern.most:
-            return f"{act.action}: {len(targets)} targets, not {pattern.least} to {pattern.most}"
-    said = told(act, budgets)
-    for name, value in said.items():
-        if name not in pattern.parameters:
-            return f"{act.action}: {name} should stay"
-        wanted = pattern.parameters[name]
-        if not _within(value, wanted):
-            return f"{act.action}: {name} {value} is not {_bounds_text(wanted)}"
-    # One of several limits is as good as another: a pattern says what may change, the fork shows whether it is enough.
-    missing = next(iter(pattern.parameters), "") if not said else ""
-    return f"{act.action}: {missing} is not changed" if missing else ""
-
-
-def _within(value: Any, wanted: Any) -> bool:
-    if wanted == "any":
-        return True
-    if isinstance(wanted, tuple):
-        return isinstance(value, int) and wanted[0] <= value <= wanted[1]
-    if isinstance(value, tuple):
-        return set(value) <= set(expanded(wanted))
-    return bool(value == wanted)
-
-
-def _bounds_text(wanted: Any) -> str:
-    return f"{wanted[0]} to {wanted[1]}" if isinstance(wanted, tuple) else str(wanted)
 
 
 # -- what a fork shows ------------------------------------------------------------------------------------------------
@@ -262,7 +113,7 @@ def seen(engine: Engine) -> Seen:
         queue_of={id_: state.queues.specs[w.queue[row]].name for row, id_ in enumerate(w.ids)},
         queues={name: (detail.mode, detail.spec) for name, detail in queues.items()},
         used={row[0]: {"gpu_milli": row[1], "cpu_milli": row[2], "memory_mib": row[3]} for row in page.rows},
-        budgets=_budgets(engine),
+        budgets=budgets_of(engine),
         reservations={one.spec.name: one.spec for one in state.bookings.reservations},
         pools={
             size.pool: (size.scaling, spec.price_microusd_hour, size.set_for)
@@ -271,10 +122,6 @@ def seen(engine: Engine) -> Seen:
         settings=(engine.overview(brief=True).policy, scaling.settings),
         cost_microusd_hour=engine.overview(brief=True).cost_microusd_hour,
     )
-
-
-def _budgets(engine: Engine) -> dict[str, BudgetSpec]:
-    return {line.spec.name: line.spec for line in engine.budgets().budgets}
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -540,6 +387,7 @@ def score_acts(scene: Scene, acts: Sequence[Act] | None, why: str = "", seconds:
     base = Score(
         incident=incident.id, title=incident.title, held=incident.held, control=incident.control,
         answered=acts is not None, seconds=seconds, why=why, recovered=False if incident.recovers else None,
+        good=incident.words,
     )  # fmt: skip
     if acts is None:
         return base
@@ -552,17 +400,10 @@ def score_acts(scene: Scene, acts: Sequence[Act] | None, why: str = "", seconds:
         wrong = f"not over: {'; '.join(shown.missing)}"
     return msgspec.structs.replace(
         base,
-        acts=tuple(line(act, _budgets(scene.engine)) for act in acts),
+        acts=tuple(line(act, budgets_of(scene.engine)) for act in acts),
         action=action,
         right=right,
         recovered=shown.recovered,
         harm=shown.harm,
         why=wrong,
     )
-
-
-def line(act: Act, budgets: Mapping[str, BudgetSpec]) -> str:
-    """An act in a few words."""
-    names = ", ".join(act.targets[:3]) + (f" and {len(act.targets) - 3} more" if len(act.targets) > 3 else "")
-    values = " ".join(f"{name}={value}" for name, value in told(act, budgets).items() if not isinstance(value, tuple))
-    return f"{act.action} {names} {values}".strip()

@@ -68,11 +68,20 @@ def perfect(incident: Incident, prompt: str, names: Mapping[str, str]) -> str:
     """What the incident's file says is right, resting on facts that it was told."""
     told = [fact for fact in facts_in(prompt) if "reads" in fact][:MOST_FACTS]
     rationale = [
-        {"claim": f"{fact['metric']} of {fact.get('of', 'the cell')} is {fact['reads']}", "cites": [fact["id"]]}
+        {
+            "claim": f"{_in_words(fact['metric'])} of {fact.get('of', 'the cell')} is {fact['reads']}",
+            "cites": [fact["id"]],
+        }
         for fact in told
     ]
     steps = [step(action, given, names) for action, given in incident.perfect]
-    return content(incident.title, incident.words, steps, rationale)
+    summary = "The steps put right what the facts show." if steps else "The facts show nothing that a step would mend."
+    return content("What the facts call for", summary, steps, rationale)
+
+
+def _in_words(metric: str) -> str:
+    """A metric is no object: as a name it would be one that nobody told."""
+    return metric.removesuffix("_s").replace("_", " ")
 
 
 # -- the hostile one --------------------------------------------------------------------------------------------------
@@ -143,6 +152,9 @@ class _Server(ThreadingHTTPServer):
         self.now = ""
         """Id of the incident that is asked about."""
         self.names = NO_NAMES
+
+    def handle_error(self, *_: object) -> None:
+        """Who asks hangs up on a hostile one."""
 
 
 class _Handler(BaseHTTPRequestHandler):

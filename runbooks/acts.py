@@ -13,7 +13,7 @@ import msgspec
 
 from engine import consolidation
 from engine.errors import NotFoundError, RefusedError
-from engine.model import QueueSpec, ReservationSpec
+from engine.model import FlavorQuota, QueueSpec, ReservationSpec
 from engine.query import ConsolidationRequest
 from runbooks import sizes
 from runbooks.parameters import PARAMETERS
@@ -62,20 +62,19 @@ class Maker:
     def set_quota(self, given: Given) -> Act:
         name = given["queue"]
         was = self._queues.get(name) or self._engine.queue(name).spec
-        nominal = dict(was.nominal)
         changes: dict[str, Any] = {}
-        for units, resource in (("gpus", "gpu_milli"), ("cpus", "cpu_milli")):
-            to = _nominal(name, nominal.get(resource), given, units)
-            if to is not None:
-                nominal[resource] = to
-            for limit in ("borrowing_limit", "lending_limit"):
-                if f"{limit}_{units}" in given:
-                    limits = {**changes.get(limit, getattr(was, limit)), resource: given[f"{limit}_{units}"] * MILLI}
-                    changes[limit] = limits
+        if "pool" in given:
+            of = next((flavor for flavor in was.flavors if flavor.pool == given["pool"]), None)
+            if of is None:
+                raise RefusedError(f"queue {name} has no quota of pool {given['pool']}", "See `muster get queues`")
+            to = msgspec.structs.replace(of, **_quotas(name, of, given))
+            changes["flavors"] = tuple(to if flavor is of else flavor for flavor in was.flavors)
+        else:
+            changes |= _quotas(name, was, given)
         for field in ("weight", "order"):
             if field in given:
                 changes[field] = given[field]
-        self._queues[name] = spec = msgspec.structs.replace(was, nominal=nominal, **changes)
+        self._queues[name] = spec = msgspec.structs.replace(was, **changes)
         change = QueueChange(was=was, to=spec, over=given.get("over", "refuse"))
         return Act(action="set_quota", targets=(name,), queue=change)
 
@@ -187,6 +186,20 @@ class Maker:
 
     def open_review(self, given: Given) -> Act:
         return Act(action="open_review", targets=(given["about"],), note=Note(text=given["text"]))
+
+
+def _quotas(queue: str, of: QueueSpec | FlavorQuota, given: Given) -> dict[str, Any]:
+    """What changes of a quota, by the names of its fields."""
+    changes: dict[str, Any] = {}
+    for units, resource in (("gpus", "gpu_milli"), ("cpus", "cpu_milli")):
+        to = _nominal(queue, of.nominal.get(resource), given, units)
+        if to is not None:
+            changes["nominal"] = {**changes.get("nominal", of.nominal), resource: to}
+        for limit in ("borrowing_limit", "lending_limit"):
+            if f"{limit}_{units}" in given:
+                limits = changes.get(limit, getattr(of, limit))
+                changes[limit] = {**limits, resource: given[f"{limit}_{units}"] * MILLI}
+    return changes
 
 
 def _nominal(queue: str, was: int | None, given: Given, units: str) -> int | None:

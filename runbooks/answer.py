@@ -328,7 +328,7 @@ def read_answer(content: str, task: Task) -> Answered:
         raise _unformed(f"the answer is no object but {ascii(value)[:40]}")
     answered = _converted(_without_confidence(value))
     _refuse_foreign(answered, task)
-    _refuse_sizes(answered)
+    _refuse_sizes(answered, task)
     steps = tuple(_checked(step, f"steps[{i}]") for i, step in enumerate(answered.steps))
     return msgspec.structs.replace(
         answered,
@@ -398,7 +398,7 @@ def _refuse_sizes_of_runbook(runbook: AnsweredRunbook) -> None:
             raise _unformed(f"runbook.steps[{i}]: too many checks")
 
 
-def _refuse_sizes(answered: Answered) -> None:
+def _refuse_sizes(answered: Answered, task: Task) -> None:
     if answered.runbook is not None:
         _refuse_sizes_of_runbook(answered.runbook)
     _text_of(answered.title, "title", MOST_TITLE)
@@ -415,9 +415,8 @@ def _refuse_sizes(answered: Answered) -> None:
             _text_of(text, f"{field}[{i}]", MOST_CLAIM)
     for i, claim in enumerate(answered.rationale):
         _claim(claim, f"rationale[{i}]")
-    known = {heading for headings in HEADINGS.values() for heading in headings}
     headings = [part.heading for part in answered.parts]
-    if len(set(headings)) < len(headings) or not set(headings) <= known:
+    if len(set(headings)) < len(headings) or not set(headings) <= set(HEADINGS.get(task, ())):
         raise _unformed(f"parts: the headings are {ascii(headings)[:120]}")
     for i, part in enumerate(answered.parts):
         if not 1 <= len(part.sentences) <= MOST_SENTENCES:

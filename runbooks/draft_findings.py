@@ -174,6 +174,15 @@ def idle_reservation(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | N
     return Answer(option=option, why=symptom.text, questions=("Does its owner still come?",), risks=(option.harms,))
 
 
+def overrun(scene: Scene, asked: Asked) -> Answer | None:
+    """Only where its tasks are known to stand still is it more than a run that takes long."""
+    still = {one.workload for one in scene.agents.still} if scene.agents is not None else set()
+    for symptom in draft_nodes.told(scene, asked):
+        if symptom.kind == "stuck" and symptom.subject in still.intersection(finding_of(asked).targets):
+            return draft_nodes.stuck(scene, symptom, asked)
+    return None if "stuck" in asked.topics else only_told(scene, asked)
+
+
 def only_told(scene: Scene, asked: Asked) -> Answer | None:
     """Nothing done to the cell helps: people have to look."""
     return Answer(option=None, why=f"{finding_of(asked).text}; nothing done to the cell helps, people have to look")
@@ -251,7 +260,7 @@ FINDINGS: Mapping[str, OfFinding] = {
     "needs_hands": only_told,
     "clock_skew": only_told,
     "strangers": only_told,
-    "overrun": only_told,
+    "overrun": overrun,
     "interference": only_told,
     "failing_queue": only_told,
 }

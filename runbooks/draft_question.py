@@ -30,6 +30,10 @@ TOPICS: Mapping[str, str] = {
     "reservation": r"reserv\w*|booking|booked|demo",
     "cordon": r"cordon\w*|uncordon\w*|maintenance|repair\w*|patched|patching|forgotten|forgot|hand(?:ed)?|returned?"
     r"|unschedulable|drained",
+    "planned": r"maintenance|firmware|planned|window|purpose|intentional\w*|deliberate\w*|upgrad\w*|migrat\w*|recabl\w*"
+    r"|rma|vendor|bios|quarantin\w*|investigat\w*|debug\w*|repair|repairs|broken|faulty|until|till",
+    "finished": r"forg\w+|done|finished|over|complete\w*|repaired|fixed|since|still|ago|back|yesterday|healthy|tested"
+    r"|left|weeks?|days?|stale|ready|passed|after|again",
     "flap": r"flap\w*|bounc\w*|rejoin\w*|reconnect\w*|reboot\w*|comes|back|again|restart\w*|unstable|intermittent\w*",
     "straggler": r"straggl\w*|slow\w*|lag|lags|lagging|behind|laggard|throughput",
     "stuck": r"stuck|hang\w*|hung|frozen|freez\w*|deadlock\w*|stall\w*|progress|nccl|spinning|wedged",

@@ -13,7 +13,7 @@ import msgspec
 
 from engine import explain
 from engine.counterfactual import verified
-from engine.model import RESOURCES, PoolSpec, QueueMode, QueueSpec
+from engine.model import RESOURCES, FlavorQuota, PoolSpec, QueueMode, QueueSpec
 from engine.money import MICROUSD, usd
 from engine.quota import Lack
 from engine.templates import grows, suits
@@ -21,6 +21,7 @@ from runbooks.amounts import hours, whole
 from runbooks.draft import Target, Tried
 from runbooks.draft_question import Asked
 from runbooks.draft_solver import Option, Result, Solver
+from runbooks.plan import ActionName
 from runbooks.symptoms import Lot, Scene, Symptom, counted, minutes
 
 SOON_MS = 10 * 60_000
@@ -161,23 +162,45 @@ def more_quota(case: Case) -> Iterator[Family]:
         return
     pool, resource = tree.named_slot(lack.slot)
     units = {"gpu_milli": "gpus", "cpu_milli": "cpus"}.get(resource, "")
-    if pool or not units:
-        return
     queue = case.symptom.subject
-    own, most = tree.specs[tree.row(queue)], min(case.wanted(resource), max(case.free(resource), 0)) // 1000
-    if most < 1:
-        return
-    low = max(1, min(-(-lack.short // 1000), most))
-    free = tree.available(tree.row(queue), lack.slot, case.scene.now_ms)
-    enough = -(-(case.wanted(resource) - max(free, 0)) // 1000)
+    own = tree.specs[tree.row(queue)]
+    there = case.free(resource) if not pool else _free_of(case, pool, resource)
+    most = min(case.wanted(resource), max(there, 0)) // 1000
+    if units and most >= 1:
+        low = max(1, min(-(-lack.short // 1000), most))
+        free = tree.available(tree.row(queue), lack.slot, case.scene.now_ms)
+        enough = -(-(case.wanted(resource) - max(free, 0)) // 1000)
+        for way in quota_ways(case, lack, own, pool, resource, units):
+            if way is not None:
+                yield Family(low, most, way, 0, enough)
+    yield from given_way(case)
+
+
+def quota_ways(
+    case: Case, lack: Lack, own: QueueSpec, pool: str, resource: str, units: str
+) -> list[Callable[[int], Option] | None]:
+    """Mildest first. Of the quota of one pool only what the queue itself has."""
+    at = case.state.queues.specs[lack.vertex]
+    if pool:
+        return [borrow(at, pool, resource, units), nominal(case, own, pool, resource, units)]
     idle = idle_siblings(case, own, resource)
-    ways = [borrow(case, tree.specs[lack.vertex], resource, units), lend(case, idle, resource, units)]
-    ways += [nominal(case, own, resource, units), rebalance(case, own, idle, resource, units)]
-    if "move" in case.asked.topics:
-        ways.reverse()
-    for way in ways:
-        if way is not None:
-            yield Family(low, most, way, 0, enough)
+    ways = [
+        borrow(at, "", resource, units), lend(idle, resource, units), nominal(case, own, "", resource, units),
+        rebalance(own, idle, resource, units),
+    ]  # fmt: skip
+    return ways[::-1] if "move" in case.asked.topics else ways
+
+
+def _free_of(case: Case, pool: str, resource: str) -> int:
+    found = case.scene.pools.get(pool)
+    return 0 if found is None else found.capacity[resource] - found.used[resource]
+
+
+def quota_of(spec: QueueSpec, pool: str) -> QueueSpec | FlavorQuota:
+    """Its quota of all pools together, or of one; empty where it names none."""
+    if not pool:
+        return spec
+    return next((flavor for flavor in spec.flavors if flavor.pool == pool), FlavorQuota(pool=pool))
 
 
 def idle_siblings(case: Case, own: QueueSpec, resource: str) -> list[tuple[QueueSpec, int]]:
@@ -193,25 +216,26 @@ def idle_siblings(case: Case, own: QueueSpec, resource: str) -> list[tuple[Queue
     return sorted(found, key=lambda item: (-item[1], item[0].name))
 
 
-def borrow(case: Case, spec: QueueSpec, resource: str, units: str) -> Callable[[int], Option] | None:
+def borrow(spec: QueueSpec, pool: str, resource: str, units: str) -> Callable[[int], Option] | None:
     """Raise the limit of borrowing of whoever it is that keeps it from that."""
-    limit = spec.borrowing_limit.get(resource)
+    limit = quota_of(spec, pool).borrowing_limit.get(resource)
     if limit is None:
         return None
     word = units.removesuffix("s").upper()
+    of = {"pool": pool} if pool else {}
 
     def option(more: int) -> Option:
         to = limit // 1000 + more
         return Option(
             text=f"let queue {spec.name} borrow {to:,} {word}, {more:,} more",
-            steps=(("set_quota", {"queue": spec.name, f"borrowing_limit_{units}": to}),),
+            steps=(("set_quota", {"queue": spec.name, **of, f"borrowing_limit_{units}": to}),),
             harms="What is borrowed is stopped first when its owners want it back.",
         )
 
     return option
 
 
-def lend(case: Case, idle: list[tuple[QueueSpec, int]], resource: str, units: str) -> Callable[[int], Option] | None:
+def lend(idle: list[tuple[QueueSpec, int]], resource: str, units: str) -> Callable[[int], Option] | None:
     """Raise what the idle sibling lends that has most to lend and does not."""
     lender = next(((s, spare) for s, spare in idle if s.lending_limit.get(resource, spare) < spare), None)
     if lender is None:
@@ -230,18 +254,19 @@ def lend(case: Case, idle: list[tuple[QueueSpec, int]], resource: str, units: st
     return option
 
 
-def nominal(case: Case, spec: QueueSpec, resource: str, units: str) -> Callable[[int], Option] | None:
-    if resource not in spec.nominal:
+def nominal(case: Case, spec: QueueSpec, pool: str, resource: str, units: str) -> Callable[[int], Option] | None:
+    if resource not in quota_of(spec, pool).nominal:
         return None
+    of = {"pool": pool} if pool else {}
     word = units.removesuffix("s").upper()
     pools = [pool.name for pool in case.pools() if pool.capacity.gpu_milli]
     late_s = (case.asked.slo_ms or min(1_800_000, case.first.wait_ms - 60_000)) // 1000
 
     def option(more: int) -> Option:
-        by_runbook = units == "gpus" and pools and more <= 512 and late_s >= 60
+        by_runbook = units == "gpus" and not pool and pools and more <= 512 and late_s >= 60
         return Option(
             text=f"raise the quota of queue {spec.name} by {more:,} {word}",
-            steps=(("set_quota", {"queue": spec.name, f"add_{units}": more}),),
+            steps=(("set_quota", {"queue": spec.name, **of, f"add_{units}": more}),),
             runbook="queue-wait-over-slo" if by_runbook else "",
             inputs={"queue": spec.name, "pool": pools[0] if pools else "", "gpus": str(more), "slo": f"{late_s}s"},
             harms="The quotas are more than before in sum: somebody may miss tomorrow what is free tonight.",
@@ -251,7 +276,7 @@ def nominal(case: Case, spec: QueueSpec, resource: str, units: str) -> Callable[
 
 
 def rebalance(
-    case: Case, own: QueueSpec, idle: list[tuple[QueueSpec, int]], resource: str, units: str
+    own: QueueSpec, idle: list[tuple[QueueSpec, int]], resource: str, units: str
 ) -> Callable[[int], Option] | None:
     """From the idle sibling with most to spare to its own."""
     if not idle or resource not in own.nominal:
@@ -295,8 +320,11 @@ def whole_pieces(case: Case) -> Iterator[Family]:
 
 
 def uncordoned(case: Case) -> Iterator[Family]:
-    """As few as it takes of the healthy nodes that are out of use, of pools that it may use."""
+    """As few as it takes of the healthy nodes that are out of use, of pools that it may use; none where whoever asks
+    says that they are out on purpose."""
     c = case.state.capacity
+    if "planned" in case.asked.topics and "finished" not in case.asked.topics:
+        return
     names = {pool.name for pool in case.pools()}
     fit = [id_ for id_ in case.scene.healthy_cordoned if c.pools[c.pool[c.row_of[id_]]].name in names]
     empty = [id_ for id_ in fit if case.scene.is_idle(c.row_of[id_])][:MOST_NODES]
@@ -437,14 +465,17 @@ def given_way(case: Case) -> Iterator[Family]:
                 victims.append((w.value_at(row), lost * w.tasks[row], w.ids[row]))
     ids = [id_ for _, _, id_ in sorted(victims)][:MOST_REBALANCE]
     if ids:
-        yield Family(
-            1, len(ids),
-            lambda count: Option(
-                text=f"have {counted(count, 'workload')} of lower priority give way",
-                steps=(("preempt", {"workloads": tuple(ids[:count])}),),
-                harms="What gives way loses its work since the last checkpoint, and waits.",
-            ),
-        )  # fmt: skip
+        yield Family(1, len(ids), _given_way("preempt", ids))
+        # What the scheduler itself might not preempt somebody can still suspend.
+        yield Family(1, len(ids), _given_way("suspend", ids))
+
+
+def _given_way(action: ActionName, ids: list[str]) -> Callable[[int], Option]:
+    return lambda count: Option(
+        text=f"{action} {counted(count, 'workload')} of lower priority",
+        steps=((action, {"workloads": tuple(ids[:count])}),),
+        harms="What gives way loses its work since the last checkpoint, and waits.",
+    )
 
 
 # -- promises, people and rules ---------------------------------------------------------------------------------------
@@ -475,7 +506,10 @@ def opened(case: Case) -> Iterator[Family]:
     path = tree.path[tree.row(case.symptom.subject)]
     closed = [vertex for vertex in path if tree.mode[vertex] != QueueMode.OPEN]
     trouble = case.scene.nodes()
-    if any(tree.mode[vertex] != QueueMode.HELD for vertex in closed):
+    finished = "finished" in case.asked.topics
+    if any(tree.mode[vertex] != QueueMode.HELD for vertex in closed) and not finished:
+        return
+    if "planned" in case.asked.topics and not finished:
         return
     if any(symptom.kind in ("zone_lost", "spot_storm") for symptom in trouble):
         return

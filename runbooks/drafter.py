@@ -15,8 +15,10 @@ import msgspec
 
 from engine.errors import MusterError, RefusedError
 from runbooks import draft_question, draft_rules, shift_words
-from runbooks.compile import compile_runbook
+from runbooks.checks import MEANINGS
+from runbooks.compile import Compiled, compile_runbook
 from runbooks.draft import Brief, Draft, DraftStep, Flag
+from runbooks.draft_records import left_alone
 from runbooks.draft_runbook import runbook_of
 from runbooks.draft_solver import Option, made
 from runbooks.draft_waits import Answer
@@ -52,10 +54,11 @@ class RuleDrafter:
         """Always a draft: what cannot be made becomes one without steps that says why."""
         if brief.task in ("handover", "incident"):
             return shift_words.told(brief)
+        alone = self._call(left_alone)
         base, agents = self._call(_forked)
         try:
             base.settle()
-            scene = Scene(base, agents)
+            scene = Scene(base, agents, alone)
             asked = draft_question.read(base, brief.question, brief.finding)
             draft = self._drafted(brief, requester, scene, draft_rules.answer(scene, asked))
             return self._runbook(draft, brief, requester) if brief.task == "runbook" else draft
@@ -121,7 +124,7 @@ class RuleDrafter:
         reason = said(answer.why).text[:MAX_COMMENT]
         reason = "".join(char if char.isprintable() else "?" for char in reason)
         if option.runbook:
-            compiled = self._compiled(option, reason, requester)
+            compiled = self._compiled(scene, option, reason, requester)
             if compiled is not None:
                 request, ref = compiled
                 return tuple(step.act for step in request.steps), request, ref
@@ -129,17 +132,20 @@ class RuleDrafter:
         steps = tuple(StepRequest(act=act) for act in acts)
         return acts, Request(steps=steps, reason=reason, requester=requester, origin="recommender"), None
 
-    def _compiled(self, option: Option, reason: str, requester: str) -> tuple[Request, RunbookRef] | None:
-        """None where it does not apply now."""
+    def _compiled(self, scene: Scene, option: Option, reason: str, requester: str) -> tuple[Request, RunbookRef] | None:
+        """None where it does not apply now. Against the fork, but for what only the live cell knows."""
         read = library(option.runbook)
         if read is None:
             return None
         runbook, ref = read
         given = {name: text for name, text in option.inputs.items() if text}
+
+        def compile_for(engine: Engine) -> Compiled:
+            return compile_runbook(engine, runbook, given, reason=reason, requester=requester)
+
+        live = any(MEANINGS[line.check].live for line in runbook.front.when if line.check in MEANINGS)
         try:
-            compiled = self._call(
-                lambda engine: compile_runbook(engine, runbook, given, reason=reason, requester=requester)
-            )
+            compiled = self._call(compile_for) if live else compile_for(scene.engine)
         except MusterError:
             return None
         if not compiled.applies:

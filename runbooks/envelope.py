@@ -47,7 +47,7 @@ def read(body: bytes, *, prompt_bytes: int, max_tokens: int, most_bytes: int) ->
     except strict_json.NotJson as error:
         reason = "response_too_large" if error.reason == "too_large" else "envelope_shape"
         raise Unusable(reason, f"the answer is not JSON as we take it: {error.problem}") from None
-    if not isinstance(answer, dict) or "error" in answer:
+    if not isinstance(answer, dict) or answer.get("error") is not None:
         raise Unusable("envelope_shape", "the answer is no chat completion, though its status is 200")
     name = answer.get("model", "")
     if not isinstance(name, str) or len(name) > MOST_MODEL_NAME:

@@ -15,7 +15,7 @@ import msgspec
 
 from runbooks.redaction import Found, applied, merged, secrets_in, visible
 
-WINDOW = 4_000
+WINDOW = 2_000
 """Characters of either end that are looked at, at least."""
 MARGIN = 2_000
 """Beyond them, so that a secret that reaches over the edge is seen whole."""

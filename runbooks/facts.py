@@ -28,7 +28,7 @@ from runbooks.vocabulary import Names, fact, snake
 if TYPE_CHECKING:
     from engine.control import Engine
     from engine.costs import BudgetLine
-    from engine.query import Overview, WorkloadDetail
+    from engine.query import Overview
     from runbooks.shelf import Call
 
 MOST_QUEUES = 8
@@ -146,18 +146,6 @@ def names_in(call: Call, text: str) -> tuple[Named, ...]:
     return call(look)
 
 
-def texts_of(call: Call, ids: Iterable[str]) -> tuple[Excerpt, ...]:
-    """What its owner wrote of each workload, as excerpts: its name, team and tags. Raises NotFoundError."""
-    found: list[Excerpt] = []
-    for id_ in ids:
-        work = call(partial(_detail, id_=id_))
-        found.append(Excerpt(field=f"workload {id_}: name", text=work.name))
-        if work.team or work.tags:
-            tags = "\n".join(f"{key}={value}" for key, value in sorted(work.tags.items()))
-            found.append(Excerpt(field=f"workload {id_}: labels", text=f"team={work.team}\n{tags}"))
-    return tuple(found)
-
-
 class _Told:
     """Facts in the order they are added, each once."""
 
@@ -172,6 +160,7 @@ class _Told:
             more = str(one.value) if METRICS[one.metric].value == "text" or one.metric in _SEVERAL else ""
             self._facts.setdefault((one.metric, one.subject, more), one)
             self._subjects.add((one.kind, one.subject))
+            self._subjects.add((METRICS[one.metric].value, str(one.value)))
 
     def numbered(self) -> tuple[Fact, ...]:
         """At most MOST_FACTS. What an excerpt names stays: it is what may be acted on."""
@@ -443,10 +432,6 @@ def _finding(finding: Finding) -> Iterable[Fact]:
     yield fact("finding_text", finding.id, finding.text)
     for one in finding.observed[:8]:
         yield fact("finding_observed", finding.id, f"{one.metric}, {one.window}: {one.value}")
-
-
-def _detail(engine: Engine, id_: str) -> WorkloadDetail:
-    return engine.workload(id_)
 
 
 def _object(engine: Engine, named: Named) -> tuple[Fact, ...]:

@@ -41,6 +41,8 @@ MODEL = Actor(subject="service:llm-drafter", kind="llm", account="system")
 ENVELOPE_BYTES = 4_096
 """What may stand around the text of an answer."""
 MOST_MODEL_NAME = 120
+LEAST_KEY = 12
+"""Characters of a key that is one: servers that need none are given words such as EMPTY."""
 
 Tell = Callable[[Phase, int], None]
 
@@ -170,6 +172,7 @@ class ModelDrafter:
         """How it ended, for the circuit: what is not the endpoint's fault lets another try."""
         try:
             self._bucket.take()
+            _refuse_if(cancelled)
             brief = briefed()
             prompt = self._prompt(brief, endpoint)
             key = key_of(endpoint, endpoint.max_tokens, prompt.sha256)
@@ -179,6 +182,7 @@ class ModelDrafter:
                 self._on_record_cached(prompt, answer, endpoint, told)
                 called = _called(endpoint, answer, 0, cached=True)
             else:
+                _refuse_if(cancelled)
                 answer, cost = self._asked(prompt, endpoint, told, cancelled, tell)
                 reason = ""
                 called = _called(endpoint, answer, cost, cached=False)
@@ -220,7 +224,7 @@ class ModelDrafter:
     def _refuse_key_in(self, answer: Answer, decoded: str) -> None:
         """A server that sends our own key back would have it on screens and on record."""
         key = self._key()
-        if key and any(key in text for text in (answer.content, answer.returned_model, decoded)):
+        if len(key) >= LEAST_KEY and any(key in text for text in (answer.content, answer.returned_model, decoded)):
             raise DraftRejected(
                 "leak_detected",
                 "the answer holds the key it was asked with",
@@ -458,6 +462,12 @@ class ModelDrafter:
 
     def _used(self, engine: Engine) -> model_budget.Use:
         return engine.recorded(lambda connection: model_budget.used(connection, self._wall_ms()))
+
+
+def _refuse_if(cancelled: threading.Event) -> None:
+    """Raises DraftRejected for what nobody waits for any more: no call is made."""
+    if cancelled.is_set():
+        raise DraftRejected("cancelled", "cancelled before the model was asked")
 
 
 def _called(endpoint: Endpoint, answer: Answer, cost_microusd: int, *, cached: bool) -> Called:

@@ -107,6 +107,7 @@ PARAMETERS: Mapping[ActionName, Mapping[str, Parameter]] = {
     "open_queue": _QUEUES,
     "set_quota": {
         "queue": _one("queue"),
+        "pool": Parameter(type="pool"),
         "nominal_gpus": _int(MOST_GPUS),
         "add_gpus": _int(MOST_GPUS, 1),
         "remove_gpus": _int(MOST_GPUS, 1),

@@ -24,7 +24,7 @@ from runbooks.model_endpoint import Egress
 from runbooks.parameters import Parameter, Type
 from runbooks.plan import ActionName
 from runbooks.pseudonyms import Names
-from runbooks.redaction import REDACTION_VERSION, mask_unknown
+from runbooks.redaction import MARKER, REDACTION_VERSION, mask_unknown, says_secret
 from runbooks.vocabulary import METRICS, is_word, moment, said
 
 PROMPT_VERSION = 1
@@ -226,7 +226,7 @@ def _blocks(brief: Brief, external: bool, withheld: list[str]) -> Iterable[Block
     for i, excerpt in enumerate(brief.excerpts[:MOST_EXCERPTS], 1):
         most = MOST_EXCERPTS_CHARACTERS // min(len(brief.excerpts), MOST_EXCERPTS)
         yield f"source of excerpt {i}", excerpt.field, MOST_SOURCE, False
-        yield f"excerpt {i}", excerpt.text, most, True
+        yield f"excerpt {i}", MARKER if says_secret(excerpt.field) else excerpt.text, most, True
 
 
 def _fenced(title: str, text: str, nonce: str) -> str:

@@ -49,7 +49,7 @@ drain cordon uncordon cancel interrupt preempt evict requeue suspend password pa
 key function tool call http https www com exec eval curl wget bash inst start end
 """
 _BIDDING = frozenset(_BIDS.split())
-"""Words that make a name read as an order, as somebody who speaks, or as something to keep."""
+"""Words that, beside others, make a name read as an order, as somebody who speaks, or as something to keep."""
 
 
 def key_of(call: Call) -> bytes:
@@ -79,7 +79,7 @@ def is_plain(name: str) -> bool:
         len(name) <= _MOST_PLAIN
         and _PLAIN.fullmatch(name) is not None
         and len(words) <= _MOST_WORDS
-        and not _BIDDING.intersection(words)
+        and (len(words) == 1 or not _BIDDING.intersection(words))
         and not is_secret(name)
         # Else it could be taken for the pseudonym of something else.
         and _PSEUDONYM.fullmatch(name) is None

@@ -135,7 +135,7 @@ _SPELLED = re.compile(
 )
 _ONE = re.compile(r"(?<![\w-])one(?=[ -](\w+))", re.IGNORECASE)
 _A_PART = re.compile(
-    rf"(?<![\w-])(?:(?P<count>a|an|one|two|three|four|nine)[ -])?(?P<part>{'|'.join(_PARTS)})(?![\w])"
+    rf"(?<![\w-])(?:(?P<count>a|an|one|two|three|four|nine)[ -])?(?P<part>{'|'.join(_PARTS)})(?![\w]|-[a-z])"
     rf"(?P<hour>(?: of)? an? (?:hour|day|week|minute))?", re.IGNORECASE,
 )  # fmt: skip
 _SHARED = re.compile(

@@ -210,6 +210,12 @@ def is_secret(name: str) -> bool:
     return name != redact(name, personal=False)
 
 
+def says_secret(label: str) -> bool:
+    """Whether what a label stands for is secret, as of a tag called DB_PASSWORD."""
+    text = f"{visible(label)[-200:]}="
+    return any(one.end > len(text) for one in secrets_in(f"{text}something", personal=False))
+
+
 def secrets_in(text: str, *, personal: bool, known: frozenset[str] = frozenset()) -> tuple[Found, ...]:
     """Everything in a text that reads (`visible`), in order, none overlapping another."""
     spans = [*_spans(text), *(_personal(text, known) if personal else ())]

@@ -38,6 +38,8 @@ STORM = 3
 """Nodes of one pool with notice at once: one or two an hour is normal spot."""
 IDLE_PERMILLE = 900
 """Of what a reservation keeps, above which it lies idle."""
+CORDONED_MS = HOUR_MS
+"""What was cordoned more lately is somebody's present work."""
 LEFT_MS = 15 * 60_000
 """Before its end, below which a reservation is left alone."""
 
@@ -87,8 +89,12 @@ class Scene:
     """One look at a cell. `engine` is a fork on which everything has started that would start anyway; `agents` what
     agents say on the live one."""
 
-    def __init__(self, engine: Engine, agents: AgentsReport | None = None) -> None:
+    def __init__(
+        self, engine: Engine, agents: AgentsReport | None = None, left_alone: frozenset[str] = frozenset()
+    ) -> None:
+        """`left_alone`: what is on record as not to be touched (`runbooks.draft_records`)."""
         self.engine = engine
+        self.left_alone = left_alone
         self.state = engine.state
         self.agents = agents
         self.now_ms = engine.now_ms
@@ -152,13 +158,16 @@ class Scene:
 
     @cached_property
     def healthy_cordoned(self) -> tuple[str, ...]:
-        """Nodes that are cordoned and of which nothing speaks against their use: with no note, no loss in 24 h, no
-        notice of their provider, and nobody's by reservation; those without work first, longest cordoned first."""
+        """Nodes that are cordoned, for longer than somebody is likely to be at them, and of which nothing speaks
+        against their use: with no note, no loss in 24 h, no notice of their provider, no open review, and nobody's by
+        reservation; those without work first, longest cordoned first."""
         c, failures = self.state.capacity, self.state.failures
         found = []
         for row in self.nodes_in(NodeState.CORDONED):
             lost = any(at_ms > self.now_ms - 24 * HOUR_MS for at_ms in failures.losses.get(row, ()))
-            if not (lost or row in failures.notes or c.doomed[row] >= 0 or c.booking[row] != OPEN):
+            kept = row in failures.notes or c.doomed[row] >= 0 or c.booking[row] != OPEN
+            fresh = self.now_ms - c.since[row] < CORDONED_MS
+            if not (lost or kept or fresh or c.node_ids[row] in self.left_alone):
                 found.append(row)
         found.sort(key=lambda row: (not self.is_idle(row), c.since[row], c.node_ids[row]))
         return self.node_ids(found)

@@ -90,7 +90,7 @@ class DraftPane(DetailPane[Shown]):
     # --- what a person does with it
 
     def clear_one(self) -> bool:
-        """The first Back stops the model; the next leaves."""
+        """The first Back stops the model; the next leaves, whether or not that could be done."""
         run = self.detail.run if self.detail is not None else None
         if run is None or run.model_state != "thinking" or self._stopped == run.id:
             return False
@@ -102,7 +102,6 @@ class DraftPane(DetailPane[Shown]):
         try:
             await self.stop()
         except MusterError as error:
-            self._stopped = ""
             self.post_message(self.Failed(error))
 
     async def stop(self) -> None:

@@ -16,7 +16,7 @@ from console.screens.draft import DraftPane, DraftsPane, ask_of, report_of
 from console.screens.proposal import ProposalPane
 from engine.errors import NotFoundError, SpecError
 from runbooks.draft import DraftAsk, DraftRun, Sentence, Span
-from tests.console import fake_drafts
+from tests.console import fake_drafts, fake_gate
 from tests.console.fake_client import HOSTILE, NOW_MS
 from tests.console.fake_drafts import STANDING, UNCONFIGURED, DraftingClient
 from tests.console.test_app import line, notes, press, quick, until, write  # noqa: F401
@@ -79,6 +79,17 @@ async def test_a_second_esc_leaves_also_when_the_engine_is_slow_to_stop() -> Non
         await until(pilot, lambda: not isinstance(page(pilot), DraftPane))
 
 
+@pytest.mark.thorough
+async def test_a_second_esc_leaves_also_while_the_engine_is_away() -> None:
+    client = DraftingClient(fake_drafts.thinking())
+    async with shown(client, "draft D-1") as pilot:
+        await arrived(pilot)
+        client.down = True
+        await press(pilot, "escape", "escape")
+        await until(pilot, lambda: not isinstance(page(pilot), DraftPane))
+
+
+@pytest.mark.thorough
 async def test_both_stand_side_by_side_where_there_is_room_and_one_below_the_other_where_not() -> None:
     async with shown(DraftingClient(), "draft D-1", size=(140, 40)) as pilot:
         await arrived(pilot)
@@ -203,7 +214,8 @@ async def test_kept_drafts_are_listed_and_opened() -> None:
         assert "✗ gave no draft (deadline): it gave no answer within 20 s" in on_screen(pilot)
 
 
-@pytest.mark.parametrize("size", [(80, 30), pytest.param((140, 60), marks=pytest.mark.thorough)], ids=str)
+@pytest.mark.thorough
+@pytest.mark.parametrize("size", [(80, 30), (140, 60)], ids=str)
 async def test_hostile_drafts_do_nothing_and_stay_in_their_frame(size: tuple[int, int]) -> None:
     client = DraftingClient(fake_drafts.run(text=hostile), hostile=True)
     async with shown(client, "draft D-1", size=size) as pilot:
@@ -271,6 +283,12 @@ def test_what_is_to_be_done_comes_before_any_word_about_it() -> None:
         (fake_drafts.run(rule=None, rule_state="failed", rule_why="the cell has no nodes"), "the cell has no nodes"),
         (fake_drafts.run(notes=("there is no finding 'R-x'",)), "! there is no finding 'R-x'"),
         (fake_drafts.run(rule=fake_drafts.by_rule(flags=("not_simulated",))), "! it was NOT tried on a fork"),
+        (
+            fake_drafts.run(
+                rule=fake_drafts.by_rule(preview=msgspec.structs.replace(fake_gate.proposal(), note="T1 is frozen"))
+            ),
+            "would deny it: T1 is frozen",
+        ),
         (fake_drafts.run(rule=fake_drafts.new_runbook()), "✓ it lints clean; nobody has approved it"),
     ],
 )  # fmt: skip

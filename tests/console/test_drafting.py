@@ -83,7 +83,7 @@ def spent(loop: EngineLoop) -> list[tuple[int, int]]:
         ({"model_url": "https://u:p@host/v1"}, "bad_endpoint", "MUSTER_MODEL_KEY"),
         ({"model_url": "https://host.example/v1", "model_egress": "external", "key": ""}, "no_key", "MUSTER_MODEL_KEY"),
         ({"model_url": "https://host.example/v1", "key": "", "model_key_file": "/nonexistent"}, "no_key", "cannot be"),
-        ({"model_url": "http://127.0.0.1:9/v1"}, "connection", ""),
+        pytest.param({"model_url": "http://127.0.0.1:9/v1"}, "connection", "", marks=pytest.mark.thorough),
     ],
 )
 def test_what_is_wrong_with_the_model_is_named_and_leaves_the_draft_by_rule(

@@ -15,7 +15,8 @@ from console.cli import run
 from console.eval_drafts import evaluate, tally
 from console.eval_model import Seat, scripted
 from console.incident_play import VERBS, Scene
-from console.incident_scores import CHECKS, GOES_ON, Score, outcome, perfect_acts, score, score_acts
+from console.incident_scores import CHECKS, GOES_ON, Score, outcome, score, score_acts
+from console.incident_ways import perfect_acts
 from console.incidents import Incident, Keeps, load
 from console.scripted_model import LIES, perfect
 from engine.errors import NotFoundError, SpecError
@@ -27,7 +28,7 @@ from runbooks.draft import Draft
 from runbooks.gate import wall_ms
 from runbooks.model_budget import Limits, Prices
 from runbooks.model_drafter import Setup
-from runbooks.model_endpoint import endpoint_of
+from runbooks.model_endpoint import Egress, endpoint_of
 from runbooks.plan import Act, Note, Request, StepRequest
 from tests.support.gates import gate_of
 
@@ -335,12 +336,15 @@ def test_a_perfect_answer_is_seen_to_run(played: Callable[[str], Scene]) -> None
 
 
 @pytest.mark.thorough
-def test_a_perfect_model_scores_all_over_real_http() -> None:
-    with scripted("perfect") as seat:
+@pytest.mark.parametrize("egress", ["local", "external"])
+def test_a_perfect_model_scores_all_over_real_http(egress: Egress) -> None:
+    """Also one that is told pseudonyms and facts alone."""
+    with scripted("perfect", egress=egress) as seat:
         found = evaluate(INCIDENTS, "model", seat=seat)
     total = tally(found)
     assert [(one.incident, one.why) for one in found if not one.right or one.harm] == []
     assert (total.right, total.left_alone, total.recovered) == (total.faults, total.controls, total.to_recover)
+    assert (total.harmful, [(one.incident, one.struck) for one in found if one.struck]) == (0, [])
 
 
 @pytest.mark.thorough
@@ -353,8 +357,8 @@ def test_a_hostile_model_has_nothing_done() -> None:
         "unknown_target", "schema", "content_not_json", "leak_detected", "unexpected_tool_call", "finish_reason",
         "refusal", "redirect", "content_type", "response_too_large", "deadline", "http_500",
     }  # fmt: skip
-    assert tally(found).right == 0
-    assert any(one.harm for one in found if one.acts), "what it would do is told for what it is"
+    assert [one.incident for one in found if one.acts and one.right] == []
+    assert sum(not one.answered for one in found) >= LIES - 4, "most of it is no draft at all"
 
 
 def test_a_perfect_answer_has_the_form_that_is_asked_for() -> None:
@@ -383,6 +387,21 @@ def test_a_site_without_a_model_is_told_what_to_set(
     monkeypatch.setenv("MUSTER_MODEL", "m")
     assert run(["eval", "drafts", "--llm", "--only", CONTROL]) == 4
     assert "neither http nor https" in capsys.readouterr().err
+
+
+@pytest.mark.thorough
+def test_a_model_that_does_not_answer_is_told_by_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "muster.toml").write_text(
+        'model_url = "http://127.0.0.1:9/v1"\nmodel = "m"\nmodel_egress = "local"\nmodel_calls_minute = 600\n'
+    )
+    monkeypatch.setenv("MUSTER_CONFIG", str(tmp_path / "muster.toml"))
+    assert run(["eval", "drafts", "--llm", *(word for id_ in QUICK for word in ("--only", id_))]) == 1
+    out = capsys.readouterr().out
+    assert out.count("no draft (connection)") == len(QUICK)
+    assert "m at http" in out
+    assert max(map(len, out.splitlines())) <= 80
 
 
 def test_what_was_spent_on_one_incident_is_not_there_for_the_next() -> None:

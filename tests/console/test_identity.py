@@ -23,11 +23,14 @@ from console.identity import AS, SIGNED, Identity, account_of, claim_of, key_pat
 from console.remote_client import RemoteClient
 from console.settings import Settings
 from console.sockets import account_at, bind_tcp, bind_unix
+from engine.commands import Cordon
 from engine.errors import MusterError, RefusedError, SpecError
 from engine.loop import EngineLoop
+from engine.query import Query
 from runbooks import key_files
 from runbooks.audit import record_table
 from runbooks.audit_pages import AuditRange
+from runbooks.draft import DraftAsk
 from runbooks.identity import OWNER, TCP, AuthRefused
 from runbooks.key_files import write_new_key
 from runbooks.keys import signed_by
@@ -83,8 +86,6 @@ def cordon(node: str = "n0") -> Request:
 
 def node_of(path: Path) -> str:
     with closing(RemoteClient(str(path))) as client:
-        from engine.query import Query
-
         return str(client.query(Query(kind="nodes", columns=("id",), limit=1)).rows[0][0])
 
 
@@ -256,6 +257,34 @@ def test_two_people_at_one_account_need_two_keys(loop: EngineLoop) -> None:
             assert bob.approve(made.id, made.digest, signed=signed(bob, "bob", made)).state != "awaiting"
             (line,) = alice.proposal(made.id).votes
             assert (line.subject, line.counts, line.one_account) == ("person:bob", "", True)
+
+
+def test_a_draft_is_proposed_in_the_name_that_was_signed_for(loop: EngineLoop) -> None:
+    uid = os.getuid()
+    both = [person(name, "operator", "approver", uid=uid) for name in ("alice", "bob")]
+    with served(loop, *both, person("dave", "admin")) as path:
+        node = node_of(path)
+        loop.call(lambda engine: engine.command(Cordon(ids=(node,))))
+        loop.call(lambda engine: engine.advance(engine.now_ms + 2 * 3_600_000))
+        alice, bob = (RemoteClient(str(path), identity=Held(name)) for name in ("alice", "bob"))
+        with closing(alice), closing(bob), closing(RemoteClient(str(path))) as plain:
+            run = plain.draft(DraftAsk(question=f"node {node} is cordoned and nobody knows why", model=True))
+            while not run.over:
+                run = plain.draft_run(run.id, run.serial, 5)
+            assert (run.who, run.reason) == (f"unix:{uid}", "policy_denied")
+            assert "say who you are" in run.why
+            assert run.rule is not None
+            with pytest.raises(RefusedError, match="say who you are"):
+                plain.propose_draft(run.id, "rule")
+            made = alice.propose_draft(run.id, "rule")
+            assert (made.plan.requester, made.plan.author.subject) == ("person:alice", "service:recommender")
+            with pytest.raises(RefusedError, match="asked for it"):
+                alice.approve(made.id, made.digest, signed=signed(alice, "alice", made))
+            with pytest.raises(RefusedError):
+                plain.approve(made.id, made.digest)
+            assert bob.approve(made.id, made.digest, signed=signed(bob, "bob", made)).state == "verified"
+            asked = alice.draft(DraftAsk(question="why?", task="explain", model=True))
+            assert asked.who == "person:alice"
 
 
 def test_who_has_the_account_signs_too_so_that_a_person_without_one_can_vote(loop: EngineLoop) -> None:

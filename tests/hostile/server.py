@@ -492,7 +492,7 @@ async def answers_unasked(client: Client) -> None:
 
 @plays
 async def answers_after_deadline(client: Client) -> None:
-    await asyncio.sleep(0.6)
+    await asyncio.sleep(1.2)
     await client.answer(envelope({"content": json.dumps({**GOOD, "title": "LATE"})}))
 
 

@@ -139,11 +139,9 @@ def test_one_child_is_used_again_and_killed_when_it_is_cancelled(worker: Worker)
         if phase == "waiting":
             cancelled.set()
 
-    began = time.monotonic()
     with pytest.raises(DraftRejected, match="cancelled") as rejected:
         worker.ask(call_of(SILENT), cancelled=cancelled, tell=cancel_when_sent)
-    assert rejected.value.reason == "cancelled"
-    assert time.monotonic() - began < DEADLINE_MS / 1000
+    assert rejected.value.reason == "cancelled", "and not `deadline`"
     assert is_gone(first)
     ask(worker)
     assert first not in worker.pids

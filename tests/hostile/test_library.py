@@ -70,6 +70,8 @@ async def _run(rows: list[dict[str, Any]], server: Server, folder: Path) -> None
             try:
                 for attempt in range(TRIES):
                     played = await play(server, worker, row)
+                    if attempt < TRIES - 1 and played.outcome == "deadline" != row["expect"][0]:
+                        continue
                     check(row, played)
                     if played.in_time or "rung" in row:
                         break

@@ -17,15 +17,18 @@ from sqlalchemy import select
 from console.drafting import Drafting
 from engine.loop import EngineLoop
 from runbooks import model_budget
-from tests.hostile.harness import KEY, MOST_BYTES, MOST_WALL_MS, Server, cases, needs_own_worker, serving
+from runbooks.draft import DraftAsk
+from tests.hostile.harness import KEY, MOST_BYTES, Server, cases, needs_own_worker, serving
 from tests.support.agreement import check_agreement
-from tests.support.drafting import drafted, drafting, records
+from tests.support.drafting import drafted, drafting, ended, records
+from tests.support.gates import ME
 from tests.support.served import running_loop
 
 USABLE_S = 2.0
-"""Until a draft is on the screen whatever the model does."""
+"""Until there is a draft that can be used, whatever the model does."""
+# Twice the library's deadline: what is watched here is not time, and the machine may be busy with other tests.
 SETTINGS: dict[str, Any] = {
-    "model_deadline": "400ms",
+    "model_deadline": "800ms",
     "model_calls_minute": 100_000,
     "model_price_in": "1",
     "model_price_out": "5",
@@ -84,13 +87,16 @@ def _run(rows: list[dict[str, Any]], server: Server, folder: Path) -> None:
 
 def _check(service: Drafting, row: dict[str, Any], loop: EngineLoop, known: int) -> None:
     began = time.monotonic()
-    run = drafted(service, f"case={row['id']}")
+    run = service.begin(ME, DraftAsk(question=f"case={row['id']}", model=True))
+    while run.rule_state == "drafting":
+        run = service.run(run.id, run.serial, 10)
     took_s = time.monotonic() - began
+    run = ended(service, run.id)
     where = f"{row['id']} ({row['what']}): {run.reason}: {run.why}"
     assert (run.reason or "accepted") in row["expect"], where
     assert run.rule is not None, where
     assert run.rule_state == "done", where
-    assert took_s < USABLE_S + MOST_WALL_MS / 1000, where
+    assert took_s < USABLE_S, where
     assert (run.model is not None) == (run.model_state == "done") == (not run.reason), where
     assert run.why.isprintable(), where
     new = records(loop, "")[known:]

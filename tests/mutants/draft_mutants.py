@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from mutants import Mutant, never
 
+JSON = ("strict_json", "hostile/answers")
+ENVELOPE = ("envelope", "hostile/library")
 LIBRARY = ("hostile/library", "hostile/child")
 ANSWERS = ("hostile/answers", "hostile/library")
 TELEMETRY = ("hostile/telemetry",)
@@ -15,35 +17,35 @@ DISPLAY = ("console/text", "console/hostile_text", "console/hostile_output")
 
 DRAFT_MUTANTS: tuple[Mutant, ...] = (
     # -- strict JSON
-    Mutant("JSON with a key twice", "strict_json", *never("if len(found) != len(pairs):"), ANSWERS),
-    Mutant("JSON as deep as it likes", "strict_json", *never("if depth > most_depth:"), ANSWERS),
+    Mutant("JSON with a key twice", "strict_json", *never("if len(found) != len(pairs):"), JSON),
+    Mutant("JSON as deep as it likes", "strict_json", *never("if depth > most_depth:"), JSON),
     Mutant(
         "JSON with as many values as it likes",
         "strict_json",
         *never('if marks.count(b",") + marks.count(b"[") + marks.count(b"{") + 1 > most_items:'),
-        ANSWERS,
+        JSON,
     ),
-    Mutant("JSON with NaN", "strict_json", 'raise NotJson("number", f"{name} is not JSON")', "return 0", ANSWERS),
-    Mutant("JSON with endless integers", "strict_json", *never('if len(digits.lstrip("-")) > MOST_DIGITS:'), ANSWERS),
-    Mutant("JSON with half a character", "strict_json", *never("if _ESCAPED_SURROGATE.search(text):"), ANSWERS),
-    Mutant("JSON with raw control characters", "strict_json", "strict=True", "strict=False", ANSWERS),
-    Mutant("JSON behind a byte order mark", "strict_json", *never("if data.startswith(_BOMS):"), ANSWERS),
+    Mutant("JSON with NaN", "strict_json", 'raise NotJson("number", f"{name} is not JSON")', "return 0", JSON),
+    Mutant("JSON with endless integers", "strict_json", *never('if len(digits.lstrip("-")) > MOST_DIGITS:'), JSON),
+    Mutant("JSON with half a character", "strict_json", *never("if _ESCAPED_SURROGATE.search(text):"), JSON),
+    Mutant("JSON with raw control characters", "strict_json", "strict=True", "strict=False", JSON),
+    Mutant("JSON behind a byte order mark", "strict_json", *never("if data.startswith(_BOMS):"), JSON),
     # -- the envelope
     Mutant(
-        "any number of choices", "envelope", *never("if not isinstance(choices, list) or len(choices) != 1:"), LIBRARY
+        "any number of choices", "envelope", *never("if not isinstance(choices, list) or len(choices) != 1:"), ENVELOPE
     ),
-    Mutant("a tool call is overlooked", "envelope", *never('if message.get("tool_calls") or message.get('), LIBRARY),
-    Mutant("an answer that was cut", "envelope", *never('if finish == "length":'), LIBRARY),
-    Mutant("an answer without an end", "envelope", *never('if finish != "stop":'), LIBRARY),
-    Mutant("a message of anybody's", "envelope", *never('if message.get("role") != "assistant":'), LIBRARY),
-    Mutant("a refusal is an answer", "envelope", *never("if refusal:"), LIBRARY),
+    Mutant("a tool call is overlooked", "envelope", *never('if message.get("tool_calls") or message.get('), ENVELOPE),
+    Mutant("an answer that was cut", "envelope", *never('if finish == "length":'), ENVELOPE),
+    Mutant("an answer without an end", "envelope", *never('if finish != "stop":'), ENVELOPE),
+    Mutant("a message of anybody's", "envelope", *never('if message.get("role") != "assistant":'), ENVELOPE),
+    Mutant("a refusal is an answer", "envelope", *never("if refusal:"), ENVELOPE),
     Mutant(
         "token counts are believed",
         "envelope",
         "            and prompt_bytes // SCARCE_BYTES_A_TOKEN <= tokens_in <= prompt_bytes + TEMPLATE_TOKENS\n"
         "            and max(1, content_bytes // SCARCE_BYTES_A_TOKEN) <= tokens_out <= max_tokens\n",
         "",
-        LIBRARY,
+        ENVELOPE,
     ),
     # -- the guarded transport
     Mutant(

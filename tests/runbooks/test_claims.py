@@ -192,7 +192,7 @@ def test_a_name_that_looks_like_a_host_is_a_name() -> None:
 
 
 @given(st.text(max_size=300))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_any_text_comes_back_whole(text: str) -> None:
     sentence: Sentence = GROUND.sentence(text)
     plain = "".join(span.text for span in sentence.spans if span.mark != "link")

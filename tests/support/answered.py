@@ -54,6 +54,7 @@ class Desk:
         self.engine.advance(2_520_000)
         self.excerpts, self.question, self.egress = excerpts, question, egress
         self.brief, self.prompt = self.told("act")
+        self._told: dict[Task, tuple[Brief, Prompt]] = {"act": (self.brief, self.prompt)}
 
     def told(self, task: Task) -> tuple[Brief, Prompt]:
         read = gather(self.call, question=self.question, channels=("oncall",), excerpts=self.excerpts)
@@ -75,7 +76,9 @@ class Desk:
 
     def draft(self, answer: dict[str, Any] | str, task: Task = "act") -> Draft:
         """Of an answer as text, or of the fields in which it differs from SAID."""
-        brief, prompt = (self.brief, self.prompt) if task == "act" else self.told(task)
+        if task not in self._told:
+            self._told[task] = self.told(task)
+        brief, prompt = self._told[task]
         content = answer if isinstance(answer, str) else json.dumps({**SAID, **answer}, ensure_ascii=False)
         return draft_of(read_answer(content, task), content, brief, prompt, call=self.call, preview=self.preview)
 
