@@ -173,7 +173,7 @@ def draft_columns(
     head = head_section(run, standing, now_ms, width, ways)
     facts = fact_section((run.rule, run.model), width)
     done, why = _of_rule(run, width, ways)
-    if run.ask.task in ("explain", "handover", "incident"):
+    if run.rule is not None and run.ask.task in ("explain", "handover", "incident"):
         done, why = why, done  # what is said is what was asked for
     if run.model_state == "off":
         return [head, *done], [*why, *facts]
@@ -257,7 +257,7 @@ def _nothing(draft: Draft, width: int) -> list[Line]:
         return []
     if draft.drafter == "model":
         return [text_line(f"○ it would do nothing{', and asks for more' if draft.questions else ''}", "warn")]
-    lines = [text_line("✓ nothing should be done", "ok")]
+    lines = [text_line("○ nothing should be done", "strong")]
     if draft.tried:
         lines = [text_line("○ nothing that was tried helps: a person has to look", "warn")]
     if draft.questions:

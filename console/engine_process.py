@@ -203,6 +203,7 @@ async def run_server(
     await asyncio.wait((serving, stopped), return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
     watch.close()
+    await asyncio.to_thread(client.break_off)
     server.should_exit = True
     await serving
 

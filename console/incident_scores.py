@@ -20,7 +20,7 @@ from engine.control import Engine
 from engine.errors import MusterError
 from engine.measures import duration_ms
 from engine.model import BudgetSpec, NodeState, QueueSpec, ReservationSpec, WorkloadState
-from engine.money import usd
+from engine.money import MICROUSD, usd
 from engine.query import Query, Term
 from engine.scaling import Autoscaling, ScalingSpec
 from runbooks import catalog
@@ -29,7 +29,6 @@ from runbooks.plan import Act
 
 BOUND = (WorkloadState.PLACED, WorkloadState.RUNNING)
 GOES_ON = ("placed", "running", "finished")
-MICROUSD = 1_000_000
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from console.incident_play import Scene
 from console.incidents import Pattern, Way, expanded
 from engine.control import Engine
 from engine.model import BudgetSpec, QueueSpec
+from engine.money import MICROUSD
 from engine.scaling import PRESETS
 from runbooks.acts import Maker
 from runbooks.draft import Draft
@@ -18,7 +19,6 @@ from runbooks.plan import Act
 
 TELLS = ("notify", "open_review")
 """Actions that tell people, and do nothing to the cell: they are never wrong, and never enough."""
-MICROUSD = 1_000_000
 
 
 def acts_of(draft: Draft) -> tuple[Act, ...]:

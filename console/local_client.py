@@ -439,6 +439,10 @@ class LocalClient:
         self._refuse_if_read_only()
         return self._auditing.seal(self._actor, before_ms)
 
+    def break_off(self) -> None:
+        """The server stops: no model is waited for any longer, nor a draft by anybody."""
+        self._drafting.close()
+
     def close(self) -> None:
         """Nothing to release: whoever made the loop stops it."""
 

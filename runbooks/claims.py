@@ -11,58 +11,33 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from fractions import Fraction
-from typing import NamedTuple
 
 from runbooks.confusable import skeleton
 from runbooks.draft import Fact, Mark, Sentence, Span
+from runbooks.fact_readings import (
+    CLAUSE,
+    OF_WHOLE,
+    TOKEN,
+    Reading,
+    around,
+    matters_of,
+    names_in,
+    readings_of,
+    widened,
+    written,
+)
 from runbooks.links import defanged, links
 from runbooks.quantities import NOUNS, Kind, Quantity, quantities, shadow
 
-MOST_OFF = Fraction(1, 20)
+MOST_OFF = Fraction(1, 10)
 """Share of a value by which a rounding may miss it."""
-MOST_ABOUT = Fraction(1, 10)
+MOST_ABOUT = Fraction(1, 8)
 """The same where it is said to be about that much."""
 FARTHEST = 2
 """More than 10 is said of 12, not of 1,000: beyond this factor it says nothing."""
 MOST_ENUMERATION = 9
 
-_MATTERS: Mapping[str, str] = {
-    "waiting": "wait waits waited waiting queued queueing queue_time pending backlog starved oldest",
-    "running": "running run runs ran executing active",
-    "free": "free idle unused spare available vacant",
-    "used": "used use uses using busy allocated occupied utilised utilized utilisation utilization",
-    "quota": "quota quotas nominal entitled entitlement",
-    "borrowed": "borrow borrows borrowed borrowing",
-    "lent": "lend lends lent lending",
-    "down": "down dead unreachable broken",
-    "lost": "lost loses losses lost",
-    "suspect": "silent suspect",
-    "ready": "ready healthy schedulable",
-    "cordoned": "cordoned",
-    "draining": "draining drained",
-    "booting": "booting boot boots",
-    "ordered": "ordered order",
-    "held": "held hold",
-    "suspended": "suspended",
-    "failed": "failed fails failing failure failures errors",
-    "finished": "finished completed ended done",
-    "started": "started starts attempts restarts restarted retries",
-    "spent": "spent spend spending",
-    "limit": "limit limits cap",
-    "fragmented": "fragmented fragmentation",
-    "forecast": "forecast projected predicted expected estimate estimated",
-    "p95": "p95 95th", "p50": "p50 median", "mean": "average mean avg",
-    "asks": "asks ask asked needs need needed requests requested requires wants size",
-    "priority": "priority", "tasks": "tasks task",
-}  # fmt: skip
-_MATTER = {word: matter for matter, words in _MATTERS.items() for word in words.split()}
-_LIKE: Mapping[str, frozenset[str]] = {
-    "down": frozenset(("lost", "suspect")), "lost": frozenset(("down", "suspect")),
-    "suspect": frozenset(("lost", "down")), "booting": frozenset(("ordered",)), "ordered": frozenset(("booting",)),
-}  # fmt: skip
-"""Matters that people call by each other's names."""
 _STATISTICS = frozenset(("p95", "p50", "mean"))
 """A number that is one of these is not another of them."""
 _KIND_WORDS: Mapping[str, str] = {
@@ -70,8 +45,6 @@ _KIND_WORDS: Mapping[str, str] = {
     ("node", "workload", "queue", "pool", "tenant", "zone", "reservation", "budget") and not word.endswith("s")
 }  # fmt: skip
 
-_CLAUSE = re.compile(r"[,;:()\[\]]|\.\s|\b(?:and|but|while|whereas|because|since|so|although|though|which|who|as)\b")
-_WORD = re.compile(r"[A-Za-z_0-9]+")
 _NOT = re.compile(
     r"(?:\b(?:not|never|neither|nor|isn't|aren't|wasn't|hasn't|haven't|doesn't|don't|didn't|without|isnt|hasnt)"
     r"\s+(?!(?:only|just|merely|more|less|fewer|over|under|above|below|longer|later)\b)(?:[a-z]+\s+){0,2})$",
@@ -82,8 +55,7 @@ _REFUSED = re.compile(
     r"(?:ed|s)?\s$", re.IGNORECASE,
 )  # fmt: skip
 _NONE = re.compile(r"(?<![\w-])(?:no|zero|none of the|not one|not a single)\s+(?:[a-z]+\s+){0,2}?([A-Za-z]+)", re.I)
-_TOKEN = re.compile(r"[^\W_](?:[\w./-]*[\w])?")
-_OF = re.compile(r"\s?(?:of|out of|/)\s?(?:the\s|its\s)?")
+_PERCENTILE = re.compile(r"\b(?:95|50)\s?(?:%|percent|per cent)|\bhalf of\b", re.IGNORECASE)
 _IN = re.compile(
     r"(?:[ -](?!and\b|but\b|with\b)[A-Za-z]+){0,3} (?:in|of|on|for|at|from|within|by)(?: the)?(?: [a-z]+)? ",
     re.IGNORECASE,
@@ -121,22 +93,6 @@ _RECORDED = ("proposal", "record")
 """Kinds of facts that can say that somebody approved something."""
 
 
-class Reading(NamedTuple):
-    """A quantity that something of ours says."""
-
-    value: Fraction
-    kind: Kind
-    noun: str
-    matters: frozenset[str]
-    subject: str
-    of: str
-    """Kind of the subject."""
-    fact: str
-    """Id of the fact; empty for a text of ours."""
-    exact: bool
-    """It stands so in a text: no rounding of it."""
-
-
 class Ground:
     """What sentences may rest on.
 
@@ -153,18 +109,18 @@ class Ground:
         now_ms: int = 0,
     ) -> None:
         self._facts = {fact.id: fact for fact in facts}
-        self._readings = [reading for fact in facts for reading in _readings(fact, now_ms)]
-        self._readings += [reading for text in texts for reading in _written(text, "", "", "", frozenset())]
+        self._readings = [reading for fact in facts for reading in readings_of(fact, now_ms)]
+        self._readings += [reading for text in texts for reading in written(text, "", "", "", frozenset())]
         self._kinds: dict[str, set[str]] = {}
         for fact in facts:
             if fact.subject:
                 self._kinds.setdefault(fact.subject, set()).add(fact.kind)
-            for word in _names_in(str(fact.value)) if isinstance(fact.value, str) else ():
+            for word in names_in(str(fact.value)) if isinstance(fact.value, str) else ():
                 self._kinds.setdefault(word, set())
         for kind, id_ in names:
             self._kinds.setdefault(id_, set()).add(kind)
         self._said = frozenset(
-            word.lower() for fact in facts for word in _names_in(f"{fact.text} {fact.metric.replace('_', ' ')}")
+            word.lower() for fact in facts for word in names_in(f"{fact.text} {fact.metric.replace('_', ' ')}")
         )
         self._lower = {id_.lower(): id_ for id_ in self._kinds}
         self._skeletons = {skeleton(id_): id_ for id_ in self._kinds}
@@ -210,7 +166,7 @@ class Ground:
             between = (numbers[i - 1].end if i else 0, numbers[i + 1].start if i + 1 < len(numbers) else len(text))
             why = self._why_not(plain, quantity, mentions, cites, between)
             whole = numbers[i + 1] if i + 1 < len(numbers) else None
-            if not why and whole is not None and _OF.fullmatch(plain, quantity.end, whole.start):
+            if not why and whole is not None and OF_WHOLE.fullmatch(plain, quantity.end, whole.start):
                 why = _why_no_part(quantity, whole)
             if why:
                 mark(quantity.start, quantity.end, why)
@@ -223,10 +179,14 @@ class Ground:
     # -- names ----------------------------------------------------------------------------------------------------
 
     def _mentions(self, text: str) -> list[tuple[int, int, str]]:
-        """(start, end, id) of each name that is known, the longest where several fit."""
+        """(start, end, id) of each name that is known. One that is a number is a name only behind what it is of."""
         found = []
-        for match in _TOKEN.finditer(text):
-            word = match[0]
+        last = ""
+        for match in TOKEN.finditer(text):
+            word, behind = match[0], last.lower() in _KIND_WORDS
+            last = word
+            if word[0].isdigit() and quantities(word) and not behind:
+                continue
             if word in self._kinds:
                 found.append((match.start(), match.end(), word))
                 continue
@@ -247,7 +207,7 @@ class Ground:
             if hidden:
                 yield match.start(), match.end(), f"it holds U+{ord(hidden):04X}, which nobody sees"
         last = ""
-        for match in _TOKEN.finditer(text):
+        for match in TOKEN.finditer(text):
             word, start, end = match[0], match.start(), match.end()
             kind, last = _KIND_WORDS.get(last.lower(), ""), word
             if start in known:
@@ -298,8 +258,8 @@ class Ground:
         if _is_enumeration(plain, quantity):
             return ""
         shown = " ".join(plain[quantity.start : quantity.end].split())[:40]
-        clause = _around(plain, quantity, between)
-        matters = _matters(clause)
+        clause = around(plain, quantity, between)
+        matters = matters_of(clause) | _statistic(plain[max(0, quantity.start - 60) : quantity.start])
         if quantity.kind in ("gpu", "cpu", "mib") and _OF_WORK.match(plain, quantity.end):
             matters = frozenset(("asks",))
         nearest = self._nearest(plain, quantity, mentions) if not _OF_CELL.search(clause) else None
@@ -340,12 +300,12 @@ class Ground:
         if not noun and kind == "number":
             return ""
         none = Quantity(match.start(), match.end(), Fraction(0), Fraction(1), kind, noun)
-        matters = _matters(_around(plain, none, (0, len(plain))))
+        matters = matters_of(around(plain, none, (0, len(plain))))
         nearest = self._nearest(plain, none, mentions)
         same = [
             reading for reading in self._readings
             if matters and self._same_kind(none, reading) and self._about(reading, nearest, cites)
-            and reading.matters & _widened(matters)
+            and reading.matters & widened(matters)
         ]  # fmt: skip
         if same and all(reading.value != 0 for reading in same):
             return f"{_source(same[0])} says that there are"
@@ -360,7 +320,7 @@ class Ground:
         after = [(start, id_) for start, _, id_ in mentions if start >= quantity.end and self._kinds[id_]]
         if after and (
             _IN.fullmatch(plain, quantity.end, after[0][0])
-            or not (before or _CLAUSE.search(plain, quantity.end, after[0][0]))
+            or not (before or CLAUSE.search(plain, quantity.end, after[0][0]))
         ):
             id_ = after[0][1]
         elif before:
@@ -385,82 +345,6 @@ class Ground:
         if bare and reading.kind in ("gpu", "cpu"):
             return True
         return bare and reading.kind == "ratio" and quantity.value is not None and 0 < quantity.value < 1
-
-
-# -- what facts say ---------------------------------------------------------------------------------------------------
-
-
-def _readings(fact: Fact, now_ms: int) -> list[Reading]:
-    """By value, and by what its text says, which is rounded by us."""
-    matters = _matters(f"{fact.metric.replace('_', ' ')} {fact.text}")
-    found = _written(fact.text, fact.id, fact.subject, fact.kind, matters)
-    if isinstance(fact.value, str):
-        return [*found, *_written(fact.value, fact.id, fact.subject, fact.kind, matters)]
-    noun = "" if fact.unit != "count" else _noun_of(fact)
-
-    def reading(value: Fraction, kind: Kind, *, exact: bool = False) -> Reading:
-        return Reading(value, kind, noun, matters, fact.subject, fact.kind, fact.id, exact)
-
-    number = Fraction(fact.value)
-    match fact.unit:
-        case "gpu" | "cpu":
-            found.append(reading(number / 1000, fact.unit))
-        case "mib":
-            found.append(reading(number, "mib"))
-        case "seconds":
-            found.append(reading(number, "time"))
-        case "permille":
-            found.append(reading(number / 1000, "ratio"))
-        case "microusd":
-            found.append(reading(number / 10**6, "usd"))
-        case "microusd_hour":
-            found += (reading(number / 10**6, "usd_hour"), reading(number / 10**6, "usd"))
-        case "time_ms":
-            found += _moments(reading, fact.value, now_ms)
-        case _:
-            found.append(reading(number, "number"))
-    return found
-
-
-def _moments(reading: object, at_ms: int, now_ms: int) -> list[Reading]:
-    """Of a moment: its time of day, its date, and how far it is from now."""
-    assert callable(reading)
-    found: list[Reading] = [reading(Fraction(abs(now_ms - at_ms), 1000), "time")] if now_ms else []
-    try:
-        at = datetime.fromtimestamp(at_ms / 1000, UTC)
-    except (OverflowError, OSError, ValueError):
-        return found
-    found.append(reading(Fraction(at.hour * 3600 + at.minute * 60 + at.second), "clock"))
-    found.append(reading(Fraction(at_ms // 86_400_000), "date"))
-    return found
-
-
-def _written(text: str, fact: str, subject: str, kind: str, matters: frozenset[str]) -> list[Reading]:
-    """The numbers of a text of ours, those inside names left out."""
-    plain = shadow(text)
-    names = [(match.start(), match.end()) for match in _TOKEN.finditer(text) if _is_name(match[0])]
-    found = []
-    numbers = quantities(text)
-    for i, one in enumerate(numbers):
-        if one.value is None or any(start <= one.start and one.end <= end for start, end in names):
-            continue
-        between = (numbers[i - 1].end if i else 0, numbers[i + 1].start if i + 1 < len(numbers) else len(text))
-        said = matters or _matters(_around(plain, one, between))
-        found.append(Reading(one.value, one.kind, one.noun, said, subject, kind, fact, exact=True))
-    return found
-
-
-def _noun_of(fact: Fact) -> str:
-    words = (NOUNS.get(word.lower(), "") for word in re.findall(r"[A-Za-z]+", fact.text) if word.endswith("s"))
-    return next(filter(None, words), "")
-
-
-def _is_name(word: str) -> bool:
-    return word[0].isalpha() and any(char.isdigit() for char in word)
-
-
-def _names_in(text: str) -> Iterable[str]:
-    return (match[0] for match in _TOKEN.finditer(text))
 
 
 # -- how a number fits ------------------------------------------------------------------------------------------------
@@ -503,8 +387,10 @@ def _same_matter(
     if matters & _STATISTICS and not matters & _STATISTICS & reading.matters:
         return False
     bounded = quantity.bound not in ("", "about")
+    if reading.aside and not matters & reading.matters:
+        return False
     if not reading.fact:
-        same = bool(_widened(matters) & reading.matters)
+        same = bool(widened(matters) & reading.matters)
         return same or (not bounded and not (matters and reading.matters))
     if bounded and subject and reading.subject != subject:
         return False
@@ -512,26 +398,13 @@ def _same_matter(
         return not named or not reading.subject or reading.subject in named
     if not reading.matters:
         return not bounded and subject in ("", reading.subject)
-    return bool(_widened(matters) & reading.matters)
+    return bool(widened(matters) & reading.matters)
 
 
-def _widened(matters: frozenset[str]) -> frozenset[str]:
-    return matters.union(*(_LIKE.get(matter, frozenset()) for matter in matters))
-
-
-def _matters(text: str) -> frozenset[str]:
-    return frozenset(matter for word in _WORD.findall(text) if (matter := _MATTER.get(word.lower())))
-
-
-def _around(plain: str, quantity: Quantity, between: tuple[int, int]) -> str:
-    """The clause that a number stands in, as far as no other number begins or ends it."""
-    before = plain[between[0] : quantity.start]
-    after = plain[quantity.end : between[1]]
-    if _OF.fullmatch(after):
-        after = plain[quantity.end :]
-    cuts = [match.end() for match in _CLAUSE.finditer(before)]
-    cut = _CLAUSE.search(after)
-    return f"{before[cuts[-1] if cuts else 0 :]} {after[: cut.start() if cut else len(after)]}"
+def _statistic(before: str) -> frozenset[str]:
+    """As in "95 % of the last starts waited at most": of the number that follows."""
+    found = [match for match in _PERCENTILE.finditer(before) if "." not in before[match.end() :]]
+    return frozenset(("p95",) if found[-1][0].startswith("95") else ("p50",)) if found else frozenset()
 
 
 def _is_enumeration(plain: str, quantity: Quantity) -> bool:

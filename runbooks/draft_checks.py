@@ -108,7 +108,7 @@ def draft_of(
     facts = tuple(fact for fact in brief.facts if fact.id in told.facts)
     given = _Steps(answered.steps, told)
     words = _known_words(brief)
-    given.tell_notes(Ground(facts, told.allowed, words, now_ms=brief.now_ms))
+    given.tell_notes(lambda: Ground(facts, told.allowed, words, now_ms=brief.now_ms))
     acts = tuple(_made(call, given))
     refuse_contradictions(acts)
     lines = tuple(line_of(step) for step in given.steps)
@@ -224,11 +224,11 @@ class _Steps:
         self.targets[found] = None
         return found[1]
 
-    def tell_notes(self, ground: Ground) -> None:
+    def tell_notes(self, ground: Callable[[], Ground]) -> None:
         """Messages with what is not borne out marked so, and with no links: what is shown is what would be sent."""
         for i, step in enumerate(self.steps):
             if step.action in ("notify", "open_review"):
-                text = inert(ground.sentence(step.with_["text"]))[:MOST_TEXT]
+                text = inert(ground().sentence(step.with_["text"]))[:MOST_TEXT]
                 text = "".join(char if char.isprintable() else f"<{ord(char):04X}>" for char in text)[:MOST_TEXT]
                 self.steps[i] = msgspec.structs.replace(step, with_={**step.with_, "text": text})
 

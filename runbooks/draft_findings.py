@@ -11,9 +11,9 @@ from typing import Any, get_args
 from engine.model import NodeState
 from runbooks import draft_nodes, draft_waits
 from runbooks.draft import Finding
+from runbooks.draft_case import Answer, Case
 from runbooks.draft_question import Asked
 from runbooks.draft_solver import Option, Solver
-from runbooks.draft_waits import Answer
 from runbooks.parameters import PARAMETERS
 from runbooks.plan import ActionName
 from runbooks.symptoms import Scene, Symptom, wait
@@ -61,7 +61,7 @@ def cordons(scene: Scene, asked: Asked) -> Answer | None:
     late = [lot for lot in scene.lots if lot.wait_ms > WAIT_MS]
     for token in dict.fromkeys(lot.token for lot in late):
         chosen = [lot for lot in late if lot.token == token]
-        case = draft_waits.Case(scene, wait(chosen[0].queue, token, chosen), asked)
+        case = Case(scene, wait(chosen[0].queue, token, chosen), asked)
         for family in draft_waits.uncordoned(case):
             result = case.solver.least(family.low, family.high, family.option)
             if result.gain:

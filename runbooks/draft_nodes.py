@@ -13,9 +13,9 @@ from engine.columns import view
 from engine.model import NodeState, WorkloadState
 from engine.money import usd
 from engine.shape import Shape
+from runbooks.draft_case import Answer
 from runbooks.draft_question import Asked
 from runbooks.draft_solver import Option, Solver, named
-from runbooks.draft_waits import Answer
 from runbooks.plan import ActionName
 from runbooks.symptoms import Scene, Symptom, counted, minutes
 

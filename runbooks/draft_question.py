@@ -35,15 +35,18 @@ TOPICS: Mapping[str, str] = {
     "finished": r"forg\w+|done|finished|over|complete\w*|repaired|fixed|since|still|ago|back|yesterday|healthy|tested"
     r"|left|weeks?|days?|stale|ready|passed|after|again",
     "flap": r"flap\w*|bounc\w*|rejoin\w*|reconnect\w*|reboot\w*|comes|back|again|restart\w*|unstable|intermittent\w*",
-    "straggler": r"straggl\w*|slow\w*|lag|lags|lagging|behind|laggard|throughput",
-    "stuck": r"stuck|hang\w*|hung|frozen|freez\w*|deadlock\w*|stall\w*|progress|nccl|spinning|wedged",
-    "spot": r"spot|preemptib\w*|interrupt\w*|reclaim\w*|evict\w*|notices?|storm",
+    "straggler": r"straggl\w*|slow\w*|lag|lags|lagging|behind|laggard|throughput|speed"
+    r"|steps?|ranks?|pace|bottleneck\w*|doubled",
+    "stuck": r"stuck|hang\w*|hung|frozen|freez\w*|deadlock\w*|stall\w*|progress|nccl|spinning|wedged|zombie|locked|lockup"
+    r"|livelock\w*|inactive|bounce",
+    "spot": r"spot|preemptib\w*|interrupt\w*|reclaim\w*|evict\w*|notices?|storm|provider|preempted|taken",
     "zone": r"zones?|az|outage|dark|datacent\w*|region|blackout|power",
     "tenant": r"flood\w*|runaway|spam\w*|loop\w*|hog\w*|noisy|monopol\w*|swamp\w*|sweeps?|crowd\w*|eat(?:s|ing|en)?"
-    r"|abus\w*|greedy|bomb\w*|takeover|gobbl\w*|clog\w*|overrun",
-    "budget": r"budgets?|spend\w*|spent|costs?|money|bill\w*|usd|dollars?|overspen\w*|funds?|allocation|\$\w*",
+    r"|abus\w*|greedy|bomb\w*|takeover|gobbl\w*|clog\w*|overrun|drown\w*|bogart\w*",
+    "budget": r"budget\w*|spend\w*|spent|costs?|money|bill\w*|usd|dollars?|overspen\w*|funds?|allocation|\$\w*",
     "oversized": r"requests?|requested|oversized|rightsiz\w*|overask\w*|overprovision\w*|air|asks?",
-    "idle": r"burn\w*|idle|wast\w*|unused|paying|paid|empty|underus\w*|unneeded|oversized|shrink\w*",
+    "idle": r"burn\w*|idle|wast\w*|unused|paying|paid|empty|underus\w*|unneeded|oversized|shrink\w*|excess\w*|surplus"
+    r"|downsiz\w*",
     "ahead": r"forecast\w*|peak|tomorrow|morning|prescale|ahead|surge|expected|foreseen|upcoming|soon|monday|deadline",
     "hold": r"hold\w*|held|paus\w*|suspend\w*|closed|disabled|resume\w*|release\w*|unpause|reopen\w*|open",
     "dependency": r"depend\w*|upstream|prerequisite|after\w*|chain",
@@ -54,7 +57,8 @@ TOPICS: Mapping[str, str] = {
     "boot": r"boot\w*|provision\w*|stock\w*|autoscal\w*|scal\w*|max|maximum|grow\w*|ordered|orders",
     "clock": r"clocks?|skew\w*|ntp|drift\w*",
     "fail": r"fail\w*|crash\w*|retr\w+|errors?|dies|exit\w*",
-    "priority": r"prio\w*|preempt\w*|production|prod|urgent|critical|important|low-priority",
+    "priority": r"prio\w*|preempt\w*|production|prod|urgent\w*|critical|important|bump|jump"
+    r"|escalat\w*|asap|low-priority",
     "behind": r"fifo|ahead|blocks?|blocking|blocked|head|line|order|strict\w*",
 }
 """Topic -> words, as one pattern over whole words in lower case."""

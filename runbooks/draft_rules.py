@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from engine.explain import QUOTA
 from engine.model import QueueMode
 from runbooks import draft_nodes, draft_told, draft_waits
+from runbooks.draft_case import Answer
 from runbooks.draft_findings import FINDINGS, by_action, idle_reservation
 from runbooks.draft_question import Asked
 from runbooks.draft_solver import Option, Solver
-from runbooks.draft_waits import Answer
 from runbooks.symptoms import Scene, Symptom, wait
 
 LATE_MS, ASKED_LATE_MS = 10 * 60_000, 5 * 60_000
@@ -232,7 +232,7 @@ def held_queue(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
 
 
 def budget(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
-    option = draft_waits.raised(scene, symptom.subject)
+    option = draft_waits.raised(scene, symptom.subject, asked)
     if not Solver(scene.engine, ()).try_(option).harmless:
         return None
     return Answer(
@@ -264,10 +264,8 @@ def on_hold(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
 
 
 def held_by_owner(scene: Scene, id_: str) -> bool:
-    """Whether it was on hold when it came."""
-    history = scene.engine.workload(id_).history
-    held = [item.at_ms for item in history if item.what == "held"]
-    return bool(held) and bool(history) and held[-1] == history[0].at_ms
+    """Whether it was on hold when it came, and nobody held it after that."""
+    return not any(item.what == "held" for item in scene.engine.workload(id_).history)
 
 
 def never(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:

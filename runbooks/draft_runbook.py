@@ -27,7 +27,7 @@ from runbooks.parameters import PARAMETERS
 from runbooks.plan import Act, Confirm, Plan, Step
 from runbooks.runbook import HEADINGS, InputType, Runbook, parse, reference
 from runbooks.shown import Problem
-from runbooks.values import milliseconds
+from runbooks.values import milliseconds, only_targets
 
 RealName = Callable[[str, InputType], str]
 """The real id of what was told under that name, of that type. Raises DraftRejected where nothing was."""
@@ -365,7 +365,7 @@ class _Again:
         act, row = step.act, CATALOG[step.act.action]
         known = {name: parameter for name, parameter in PARAMETERS[act.action].items() if parameter.target}
         verify: list[AnsweredCheck] = []
-        if act.action in AFTER and row.kind in STATE_CHECK and len(known) == 1:
+        if act.action in AFTER and row.kind in STATE_CHECK and only_targets(act.action):
             name, parameter = next(iter(known.items()))
             of = self._input(row.kind, act.targets, parameter.type)  # type: ignore[arg-type]
             given: dict[str, Any] = {name: of}
@@ -398,10 +398,9 @@ class _Again:
             self.inputs.append(AnsweredInput(name=known, type=type_, help=words, max_items=several))
         return f"${{inputs.{known}}}"
 
-    def _number(self, name: str, was: int) -> str:
-        self.inputs.append(
-            AnsweredInput(name=name, type="int", help=f"{was:,} the last time", min=0, max=max(2 * was, 1))
-        )
+    def _number(self, name: str, was: int, *, least: int = 0) -> str:
+        words = f"{was:,} the last time"
+        self.inputs.append(AnsweredInput(name=name, type="int", help=words, min=least, max=max(2 * was, 1)))
         return f"${{inputs.{name}}}"
 
     def _of_state(self, check: CheckName, of: str, act: Act, step: Step) -> list[AnsweredCheck]:
@@ -424,7 +423,7 @@ class _Again:
         if was is None or to is None or was == to or rest != change.was or to % 1000:
             raise RefusedError("only a change of the quota of GPUs can be asked for in general", "Write it by hand")
         of = self._input("queue", act.targets, "queue")
-        count = self._number("gpus", to // 1000)
+        count = self._number("gpus", to // 1000, least=1 if to > was else 0)
         self.when.append(AnsweredCheck(check="queue_gpu_quota", of=of, op="<" if to > was else ">", value=count))
         verify = [AnsweredCheck(check="queue_gpu_quota", of=of, op="==", value=count, within="1m")]
         return {"queue": of, "nominal_gpus": count}, verify

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from engine.model import HOUR_MS, MAX_QUANTITY, WorkloadState
 from engine.money import usd
+from runbooks.draft_case import Answer
 from runbooks.draft_question import Asked
 from runbooks.draft_solver import Option, Solver
-from runbooks.draft_waits import Answer
 from runbooks.symptoms import Lot, Scene, Symptom, counted
 
 WAITS = (WorkloadState.QUEUED, WorkloadState.WAITING, WorkloadState.HELD)

@@ -6,21 +6,22 @@ and nothing else stops, or starts later that is as important.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
 
 import msgspec
 
 from engine import explain
 from engine.counterfactual import verified
-from engine.model import RESOURCES, FlavorQuota, PoolSpec, QueueMode, QueueSpec
+from engine.model import PoolSpec, QueueMode
 from engine.money import MICROUSD, usd
-from engine.quota import Lack
 from engine.templates import grows, suits
 from runbooks.amounts import hours, whole
-from runbooks.draft import Target, Tried
+from runbooks.draft import Target
+from runbooks.draft_case import Answer, Case, Family
 from runbooks.draft_question import Asked
-from runbooks.draft_solver import Option, Result, Solver
+from runbooks.draft_quota import more_quota
+from runbooks.draft_solver import Option, Result
 from runbooks.plan import ActionName
 from runbooks.symptoms import Lot, Scene, Symptom, counted, minutes
 
@@ -31,77 +32,12 @@ MOST_AHEAD_MS = 40 * 60_000
 MOST_NODES = 100
 """Returned or added in one draft."""
 MOST_APPROVED = 20
+SUM = re.compile(
+    r"(?:\$|usd\s*)\s*(\d{1,3}(?:,\d{3})+|\d{1,7})\b|"
+    r"(?<![\d,])(\d{1,3}(?:,\d{3})+|\d{1,7})\s*(?:usd|dollars?|bucks|more|extra)\b",
+    re.IGNORECASE,
+)
 MOST_REBALANCE = 8
-
-
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rule comes to."""
-
-    option: Option | None
-    """None: nothing should be done."""
-    why: str
-    """A sentence: why this, or why nothing."""
-    target: Target | None = None
-    tried: tuple[Tried, ...] = ()
-    questions: tuple[str, ...] = ()
-    risks: tuple[str, ...] = ()
-    partial: bool = False
-    """It helps part of what is late."""
-
-
-class Family(NamedTuple):
-    """Options of one kind, by a number."""
-
-    low: int
-    high: int
-    option: Callable[[int], Option]
-    ahead_ms: int = 0
-    enough: int = 0
-    """Less of it cannot start all that is late."""
-
-
-class Case:
-    """One symptom of waits that is being looked into."""
-
-    def __init__(self, scene: Scene, symptom: Symptom, asked: Asked) -> None:
-        self.scene = scene
-        self.state = scene.state
-        self.symptom = symptom
-        self.asked = asked
-        self.lots = symptom.lots
-        self.first = symptom.lots[0]
-        watched = [id_ for lot in self.lots for id_ in lot.members]
-        self.priority = min(lot.priority for lot in self.lots)
-        self.solver = Solver(scene.engine, watched, self.priority)
-
-    # -- what is asked for --------------------------------------------------------------------------------------------
-
-    def pools(self) -> list[PoolSpec]:
-        """That the late work may use."""
-        w, pools = self.state.workloads, self.state.capacity.pools
-        rows = {row for lot in self.lots for shape in w.class_at(lot.row).shapes for row in shape.pool_set}
-        return [pools[row] for row in sorted(rows)]
-
-    def lack(self, lot: Lot) -> Lack | None:
-        """What its queue lacks for one of the lot, in the way it would like best."""
-        state = self.state
-        shapes = next(self.scene.engine.scheduler.variants(lot.row), None)
-        if shapes is None:
-            return None
-        charge = state.charge_if(lot.row, shapes, state.workloads.class_at(lot.row).least)
-        return state.queues.lack(state.workloads.queue[lot.row], charge, self.scene.now_ms)
-
-    def wanted(self, resource: str) -> int:
-        """By all that is late, in the resource's own unit."""
-        field = {"cpu_milli": "cpu_milli", "gpu_milli": "gpu_milli"}.get(resource, "memory_mib")
-        return sum(int(getattr(lot, field)) * lot.count for lot in self.lots)
-
-    def free(self, resource: str) -> int:
-        """In the pools that the late work may use."""
-        names = {pool.name for pool in self.pools()}
-        return sum(
-            pool.capacity[resource] - pool.used[resource] for name, pool in self.scene.pools.items() if name in names
-        )
 
 
 def answer(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
@@ -149,159 +85,6 @@ def found(case: Case, best: Result) -> Answer:
 
 def _none(case: Case) -> Iterator[Family]:
     yield from ()
-
-
-# -- quota ------------------------------------------------------------------------------------------------------------
-
-
-def more_quota(case: Case) -> Iterator[Family]:
-    """To borrow more, of what siblings lend; to be lent more; more of its own; or some of an idle sibling's."""
-    lack = case.lack(case.first)
-    tree = case.state.queues
-    if lack is None:
-        return
-    pool, resource = tree.named_slot(lack.slot)
-    units = {"gpu_milli": "gpus", "cpu_milli": "cpus"}.get(resource, "")
-    queue = case.symptom.subject
-    own = tree.specs[tree.row(queue)]
-    there = case.free(resource) if not pool else _free_of(case, pool, resource)
-    most = min(case.wanted(resource), max(there, 0)) // 1000
-    if units and most >= 1:
-        low = max(1, min(-(-lack.short // 1000), most))
-        free = tree.available(tree.row(queue), lack.slot, case.scene.now_ms)
-        enough = -(-(case.wanted(resource) - max(free, 0)) // 1000)
-        for way in quota_ways(case, lack, own, pool, resource, units):
-            if way is not None:
-                yield Family(low, most, way, 0, enough)
-    yield from given_way(case)
-
-
-def quota_ways(
-    case: Case, lack: Lack, own: QueueSpec, pool: str, resource: str, units: str
-) -> list[Callable[[int], Option] | None]:
-    """Mildest first. Of the quota of one pool only what the queue itself has."""
-    at = case.state.queues.specs[lack.vertex]
-    if pool:
-        return [borrow(at, pool, resource, units), nominal(case, own, pool, resource, units)]
-    idle = idle_siblings(case, own, resource)
-    ways = [
-        borrow(at, "", resource, units), lend(idle, resource, units), nominal(case, own, "", resource, units),
-        rebalance(own, idle, resource, units),
-    ]  # fmt: skip
-    return ways[::-1] if "move" in case.asked.topics else ways
-
-
-def _free_of(case: Case, pool: str, resource: str) -> int:
-    found = case.scene.pools.get(pool)
-    return 0 if found is None else found.capacity[resource] - found.used[resource]
-
-
-def quota_of(spec: QueueSpec, pool: str) -> QueueSpec | FlavorQuota:
-    """Its quota of all pools together, or of one; empty where it names none."""
-    if not pool:
-        return spec
-    return next((flavor for flavor in spec.flavors if flavor.pool == pool), FlavorQuota(pool=pool))
-
-
-def idle_siblings(case: Case, own: QueueSpec, resource: str) -> list[tuple[QueueSpec, int]]:
-    """(queue, quota of its own that it does not use) under the same parent where nothing waits; most first."""
-    tree, slot = case.state.queues, RESOURCES.index(resource)
-    found = []
-    for row, spec in enumerate(tree.specs):
-        if spec.parent != own.parent or spec.name == own.name or resource not in spec.nominal:
-            continue
-        spare = spec.nominal[resource] - tree.used_vector(row)[slot]
-        if spare >= 1000 and not case.scene.queue_lots(spec.name):
-            found.append((spec, spare))
-    return sorted(found, key=lambda item: (-item[1], item[0].name))
-
-
-def borrow(spec: QueueSpec, pool: str, resource: str, units: str) -> Callable[[int], Option] | None:
-    """Raise the limit of borrowing of whoever it is that keeps it from that."""
-    limit = quota_of(spec, pool).borrowing_limit.get(resource)
-    if limit is None:
-        return None
-    word = units.removesuffix("s").upper()
-    of = {"pool": pool} if pool else {}
-
-    def option(more: int) -> Option:
-        to = limit // 1000 + more
-        return Option(
-            text=f"let queue {spec.name} borrow {to:,} {word}, {more:,} more",
-            steps=(("set_quota", {"queue": spec.name, **of, f"borrowing_limit_{units}": to}),),
-            harms="What is borrowed is stopped first when its owners want it back.",
-        )
-
-    return option
-
-
-def lend(idle: list[tuple[QueueSpec, int]], resource: str, units: str) -> Callable[[int], Option] | None:
-    """Raise what the idle sibling lends that has most to lend and does not."""
-    lender = next(((s, spare) for s, spare in idle if s.lending_limit.get(resource, spare) < spare), None)
-    if lender is None:
-        return None
-    spec, spare = lender
-    word, had = units.removesuffix("s").upper(), spec.lending_limit[resource]
-
-    def option(more: int) -> Option:
-        to = min(had + more * 1000, spare) // 1000
-        return Option(
-            text=f"let queue {spec.name}, which does not use it, lend {to:,} {word}",
-            steps=(("set_quota", {"queue": spec.name, f"lending_limit_{units}": to}),),
-            harms=f"Queue {spec.name} has to take back what it lent when its own work comes.",
-        )
-
-    return option
-
-
-def nominal(case: Case, spec: QueueSpec, pool: str, resource: str, units: str) -> Callable[[int], Option] | None:
-    if resource not in quota_of(spec, pool).nominal:
-        return None
-    of = {"pool": pool} if pool else {}
-    word = units.removesuffix("s").upper()
-    pools = [pool.name for pool in case.pools() if pool.capacity.gpu_milli]
-    late_s = (case.asked.slo_ms or min(1_800_000, case.first.wait_ms - 60_000)) // 1000
-
-    def option(more: int) -> Option:
-        by_runbook = units == "gpus" and not pool and pools and more <= 512 and late_s >= 60
-        return Option(
-            text=f"raise the quota of queue {spec.name} by {more:,} {word}",
-            steps=(("set_quota", {"queue": spec.name, **of, f"add_{units}": more}),),
-            runbook="queue-wait-over-slo" if by_runbook else "",
-            inputs={"queue": spec.name, "pool": pools[0] if pools else "", "gpus": str(more), "slo": f"{late_s}s"},
-            harms="The quotas are more than before in sum: somebody may miss tomorrow what is free tonight.",
-        )
-
-    return option
-
-
-def rebalance(
-    own: QueueSpec, idle: list[tuple[QueueSpec, int]], resource: str, units: str
-) -> Callable[[int], Option] | None:
-    """From the idle sibling with most to spare to its own."""
-    if not idle or resource not in own.nominal:
-        return None
-    donor, spare = idle[0]
-    word = units.removesuffix("s").upper()
-
-    def option(more: int) -> Option:
-        moved = min(more, spare // 1000)
-        keeps, has = donor.nominal[resource] // 1000 - moved, own.nominal[resource] // 1000 + moved
-        whole_numbers = donor.nominal[resource] % 1000 == 0 == own.nominal[resource] % 1000
-        return Option(
-            text=f"move {moved:,} {word} of quota from queue {donor.name}, which does not use it, to {own.name}",
-            steps=(
-                ("set_quota", {"queue": donor.name, f"nominal_{units}": keeps}),
-                ("set_quota", {"queue": own.name, f"nominal_{units}": has}),
-            ),
-            runbook="quota-rebalance" if units == "gpus" and whole_numbers else "",
-            inputs={
-                "donor": donor.name, "donor_gpus": str(keeps), "receiver": own.name, "receiver_gpus": str(has),
-            },
-            harms=f"Queue {donor.name} waits where it used to start at once, until this is taken back.",
-        )  # fmt: skip
-
-    return option
 
 
 # -- room -------------------------------------------------------------------------------------------------------------
@@ -576,15 +359,19 @@ def more_budget(case: Case) -> Iterator[Family]:
             ),
         )  # fmt: skip
         return
-    yield Family(1, 1, lambda _: raised(case.scene, spec.name))
+    yield Family(1, 1, lambda _: raised(case.scene, spec.name, case.asked))
 
 
-def raised(scene: Scene, name: str) -> Option:
-    """Enough for the rest of the window: what it will have spent by then is below 95 % of the limit, and what is spent
-    below 80 %."""
+def raised(scene: Scene, name: str, asked: Asked) -> Option:
+    """As much more as whoever asks says, where that is enough for now; else enough for the rest of the window, what it
+    will have spent by then below 95 % of the limit, and what is spent below 80 %: but no more than as much again, of
+    what is not spent already."""
     line = scene.budgets[name]
-    limit = max(line.forecast_microusd * 100 // 95, line.spent_microusd * 5 // 4) + MICROUSD
-    more = max(1, -(-(limit - line.spec.limit_microusd) // MICROUSD))
+    spec, spent = line.spec, line.spent_microusd
+    said = [int((one or other).replace(",", "")) for one, other in SUM.findall(asked.text)]
+    enough = [usd_ for usd_ in said if spec.limit_microusd + usd_ * MICROUSD > spent]
+    limit = max(min(line.forecast_microusd * 100 // 95, 2 * spec.limit_microusd), spent * 5 // 4) + MICROUSD
+    more = enough[0] if len(enough) == 1 else max(1, -(-(limit - spec.limit_microusd) // MICROUSD))
     return Option(
         text=f"add {usd(more * MICROUSD)} to budget {name}",
         steps=(("set_budget", {"budget": name, "add_usd": more}),),
@@ -594,8 +381,14 @@ def raised(scene: Scene, name: str) -> Option:
     )
 
 
+def quota_or_way(case: Case) -> Iterator[Family]:
+    """More quota, where there is room; else that less important work returns what it has."""
+    yield from more_quota(case)
+    yield from given_way(case)
+
+
 FAMILIES: Mapping[str, Callable[[Case], Iterator[Family]]] = {
-    explain.QUOTA: more_quota,
+    explain.QUOTA: quota_or_way,
     explain.CAPACITY: more_room,
     explain.FRAGMENTED: whole_pieces,
     explain.SCATTERED: whole_pieces,

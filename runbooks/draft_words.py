@@ -15,7 +15,7 @@ from runbooks.vocabulary import METRICS, fact
 
 if TYPE_CHECKING:
     from engine.control import Engine
-    from runbooks.draft_waits import Answer
+    from runbooks.draft_case import Answer
 
 MOST_QUESTIONS = 3
 MOST_RISKS = 5

@@ -18,10 +18,10 @@ from runbooks import draft_question, draft_rules, shift_words
 from runbooks.checks import MEANINGS
 from runbooks.compile import Compiled, compile_runbook
 from runbooks.draft import Brief, Draft, DraftStep, Flag
+from runbooks.draft_case import Answer
 from runbooks.draft_records import left_alone
 from runbooks.draft_runbook import runbook_of
 from runbooks.draft_solver import Option, made
-from runbooks.draft_waits import Answer
 from runbooks.draft_words import MOST_QUESTIONS, MOST_RISKS, MOST_TITLE, Cited, objects_of, rationale, said, summary
 from runbooks.files import LIBRARY
 from runbooks.plan import Act, Proposal, Request, RunbookRef, StepRequest

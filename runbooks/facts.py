@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 MOST_QUEUES = 8
 MOST_POOLS = 8
+MOST_ROWS = 1_000
+"""Queues that are looked through: one list costs what another does, however short."""
 MOST_NODES = 8
 MOST_WORKLOADS = 6
 MOST_FINDINGS = 8
@@ -232,8 +234,9 @@ _QUEUE_COLUMNS = (
 
 def _queues(engine: Engine) -> tuple[Fact, ...]:
     """Those with the longest waits, then those that are not open."""
-    longest = _rows(engine, "queues", _QUEUE_COLUMNS, (Term("queued", ">", 0),), ("-oldest_wait",), MOST_QUEUES)
-    closed = _rows(engine, "queues", _QUEUE_COLUMNS, (Term("state", "!=", "open"),), (), MOST_QUEUES)
+    rows = _rows(engine, "queues", _QUEUE_COLUMNS, (), ("-oldest_wait",), MOST_ROWS)
+    longest = [row for row in rows if row["queued"]][:MOST_QUEUES]
+    closed = [row for row in rows if row["state"] != "open"][:MOST_QUEUES]
     return tuple(told for row in (*longest, *closed) for told in _queue(row))
 
 

@@ -9,6 +9,8 @@ All of it is called on the engine's thread. Amounts are micro-USD, times wall cl
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 from sqlalchemy import (
     BigInteger,
@@ -170,10 +172,11 @@ def release(connection: Connection, reserved: Reserved) -> None:
     connection.execute(delete(SPEND).where((SPEND.c.id == reserved.id) & (SPEND.c.spent == OPEN)))
 
 
-def settle_lost(connection: Connection) -> tuple[Lost, ...]:
-    """Settle what another process left open, as spent in full."""
-    rows = connection.execute(select(SPEND).where(SPEND.c.spent == OPEN).order_by(SPEND.c.id)).all()
-    connection.execute(updated(SPEND).where(SPEND.c.spent == OPEN).values(spent=SPEND.c.reserved))
+def settle_lost(connection: Connection, but: Collection[int] = ()) -> tuple[Lost, ...]:
+    """Settle as spent in full what is open, `but` for the calls that are under way."""
+    where = (SPEND.c.spent == OPEN) & SPEND.c.id.not_in(but)
+    rows = connection.execute(select(SPEND).where(where).order_by(SPEND.c.id)).all()
+    connection.execute(updated(SPEND).where(where).values(spent=SPEND.c.reserved))
     return tuple(
         Lost(
             draft=row.draft, who=row.who, endpoint=row.endpoint, model=row.model, prompt_sha256=row.prompt_sha256,

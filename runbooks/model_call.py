@@ -67,9 +67,11 @@ PROGRAM = (
     sys.executable,
     "-I",
     "-c",
-    "import sys; sys.path.append(sys.argv[1]); from runbooks.model_child import main; main()",
+    "import sys; sys.path.insert(0, sys.argv[1]); import runbooks; del sys.path[0]; "
+    "from runbooks.model_child import main; main()",
     _ROOT,
 )
+"""The child's code is from where this file is, whatever else is installed; nothing else is looked for there."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):

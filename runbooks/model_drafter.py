@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from sqlalchemy import Connection
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from engine.control import Engine
     from runbooks.audit import Audit
     from runbooks.shelf import Call as OnEngine
+
+T = TypeVar("T")
 
 MODEL = Actor(subject="service:llm-drafter", kind="llm", account="system")
 ENVELOPE_BYTES = 4_096
@@ -93,7 +95,9 @@ class ModelDrafter:
         self._cache = Cache(clock)
         self._lock = threading.Lock()
         self._ready = False
-        """What another process left open is settled."""
+        """What another process left open is settled, and what could not be."""
+        self._under_way: set[int] = set()
+        """Reservations of calls that are; touched on the engine's thread alone."""
         self._names_key = b""
 
     @property
@@ -314,9 +318,14 @@ class ModelDrafter:
                 prompt_sha256=prompt.sha256,
             )
 
+        def begin(engine: Engine) -> Reserved:
+            reserved = engine.record(take)
+            self._under_way.add(reserved.id)
+            return reserved
+
         try:
             self.open()
-            return self._call(lambda engine: engine.record(take))
+            return self._call(begin)
         except JournalError as error:
             raise DraftRejected(
                 "budget", f"what it may cost cannot be written down, so the model is not asked: {error.problem}",
@@ -334,7 +343,7 @@ class ModelDrafter:
         seen = error.seen
         if not isinstance(seen, Spent):
             # It never came to a call.
-            self._call(lambda engine: engine.record(lambda connection: model_budget.release(connection, reserved)))
+            self._closed(reserved, lambda connection: model_budget.release(connection, reserved))
             return
         cost = self._cost_of_failed(prompt, error.reason, seen)
         self._settled(prompt, endpoint, told, reserved, cost, error.reason, seen, None)
@@ -374,7 +383,20 @@ class ModelDrafter:
             self._audit.append(connection, "llm.call", MODEL, data=data)
             return cost
 
-        return self._call(lambda engine: engine.record(write))
+        return self._closed(reserved, write)
+
+    def _closed(self, reserved: Reserved, write: Callable[[Connection], T]) -> T:
+        """`write` what became of a reservation. Where that cannot be written the next call does it (`open`)."""
+
+        def end(engine: Engine) -> T:
+            self._under_way.discard(reserved.id)
+            return engine.record(write)
+
+        try:
+            return self._call(end)
+        except MusterError:
+            self._ready = False
+            raise
 
     # -- on record ----------------------------------------------------------------------------------------------------
 
@@ -419,13 +441,15 @@ class ModelDrafter:
 
     def _settle_lost(self, connection: Connection) -> None:
         model_budget.create(connection)
-        for lost in model_budget.settle_lost(connection):
+        for lost in model_budget.settle_lost(connection, self._under_way):
             data = {
                 "draft": lost.draft, "asked_by": lost.who, "endpoint": lost.endpoint, "model": lost.model,
                 "question_sha256": lost.prompt_sha256, "outcome": "lost", "cached": False,
                 "reserved_microusd": lost.microusd, "cost_microusd": lost.microusd, "begun_ms": lost.at_ms,
             }  # fmt: skip
             self._audit.append(connection, "llm.call", MODEL, data=data)
+            data = {"draft": lost.draft, "asked_by": lost.who, "reason": "worker"}
+            self._audit.append(connection, "draft.rejected", MODEL, data=data)
 
     # -- standing -----------------------------------------------------------------------------------------------------
 

@@ -82,6 +82,8 @@ def prompt_of(
     (`runbooks.pseudonyms.key_of`). `nonce` and `canary`: random for each call, letters and digits, not guessable.
     `actions`: what may be proposed.
     """
+    # What is no metric of ours is no fact of ours.
+    brief = msgspec.structs.replace(brief, facts=tuple(fact for fact in brief.facts if fact.metric in METRICS))
     external = egress == "external"
     names = Names(key, hide_all=external)
     withheld: list[str] = []

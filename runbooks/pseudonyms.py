@@ -36,7 +36,7 @@ _KEY = Table(
 _LETTERS = "bcdfghjklmnpqrstvwxz"
 """No vowels, so that no pseudonym is a word; no digits, so that none is a number that somebody claims."""
 _LENGTH = 7
-_PSEUDONYM = re.compile(rf"(?:{'|'.join(KINDS)})-[{_LETTERS}]{{{_LENGTH},}}", re.IGNORECASE)
+_PSEUDONYM = re.compile(rf"(?:{'|'.join(KINDS)}|finding|proposal)-[{_LETTERS}]{{{_LENGTH},}}", re.IGNORECASE)
 _PLAIN = re.compile(r"[A-Za-z0-9]{1,16}(?:[-_.][A-Za-z0-9]{1,16}){0,6}")
 _MOST_PLAIN = 40
 _MOST_WORDS = 3
@@ -50,6 +50,14 @@ key function tool call http https www com exec eval curl wget bash inst start en
 """
 _BIDDING = frozenset(_BIDS.split())
 """Words that, beside others, make a name read as an order, as somebody who speaks, or as something to keep."""
+
+
+_COMMON = frozenset(
+    ("a", "all", "and", "cell", "cpu", "cpus", "for", "gpu", "gpus", "in", "is", "job", "jobs", "memory", "no", "node",
+     "nodes", "not", "of", "on", "pool", "queue", "spot", "the", "to", "work")
+)  # fmt: skip
+"""Words of every question: a thing that is called so is not hidden in sentences, where nobody could tell the two
+apart. As a name it still is told otherwise."""
 
 
 def key_of(call: Call) -> bytes:
@@ -133,7 +141,7 @@ class Names:
         wherever it stands as a word of its own, in any case of letters."""
         told: dict[str, str] = {}
         for (_, id_), name in self._shown.items():
-            if id_ and id_ != name:
+            if id_ and id_ != name and id_.casefold() not in _COMMON:
                 told.setdefault(id_.casefold(), name)
         return _replaced(text, told)
 

@@ -273,6 +273,7 @@ class Told:
             if lost is not None and verified is not None and not lost.value and not verified.value:
                 yield _say("No node was lost and no plan was carried out.", lost, verified)
         yield from self._work()
+        yield from self._clocks()
 
     def affected(self) -> Iterator[Sentence]:
         yield from self._waits()
@@ -440,6 +441,9 @@ class Told:
         yield from self._waits()
         for name in self.subjects("freeze_holds"):
             yield from self._freeze(name, "no")
+        yield from self._clocks()
+
+    def _clocks(self) -> Iterator[Sentence]:
         apart = self.one("shift_wall_apart_s")
         if apart is not None and isinstance(apart.value, int):
             yield _say(f"The cell's clock and the wall clock are {lasting(apart.value)} apart: times of plans and "

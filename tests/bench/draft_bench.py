@@ -57,11 +57,10 @@ def draft() -> Iterator[dict[str, Any]]:
                 took, held, made = asked(loop, door, question)
                 acts = ", ".join(step.line for step in made.steps) or made.title
                 yield {
-                    "what": f"draft by rule, {size:,} nodes, {workloads:,} workloads: {question}",
-                    "value": f"{statistics.median(took):,.0f} ms, at most {max(took):,.0f}",
-                    "unit": "",
-                    "reference": f"longest turn of the engine {max(held):,.0f} ms without the preview; {acts}",
+                    "at": f"draft by rule, {size:,} nodes, {workloads:,} workloads: {question}",
+                    "result": f"{statistics.median(took):,.0f} ms, at most {max(took):,.0f} ms: {acts}",
                     "ms": statistics.median(took),
+                    "reference": f"longest turn of the engine for it {max(held):,.0f} ms, without the gate's preview",
                     "turn_ms": max(held),
                 }
         finally:
@@ -108,4 +107,4 @@ def asked(loop: EngineLoop, door: Any, question: str) -> tuple[list[float], list
 
 if __name__ == "__main__":
     for row in draft():
-        print(row["what"], "|", row["value"], "|", row["reference"], flush=True)
+        print(row["at"], "|", row["result"], "|", row["reference"], flush=True)

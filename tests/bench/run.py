@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 import audit_bench
 import cost_bench
 import demand_bench
+import draft_bench
 import engine_bench
 import gate_bench
 import heartbeats_bench
@@ -55,6 +56,7 @@ BENCHES: dict[str, Callable[[], Iterator[Row]]] = {
     "heartbeats": heartbeats_bench.heartbeats,
     "replay": engine_bench.replay_kth,
     "gate": gate_bench.gate,
+    "draft": draft_bench.draft,
     "first_paint": paint_bench.first_paint,
 }
 ON_REQUEST: dict[str, Callable[[], Iterator[Row]]] = {"peers": peers_bench.peers}

@@ -95,7 +95,7 @@ def test_nothing_to_do_is_an_answer_and_no_draft_is_none(muster: Any) -> None:
     calm = fake_drafts.run(rule=fake_drafts.nothing(), model_state="off", model=None, agreement="")
     code, out, _ = muster(DraftingClient(calm), "draft", "is all well?")
     assert code == 0
-    assert "✓ nothing should be done" in out
+    assert "○ nothing should be done" in out
     none = fake_drafts.rejected(rule=None, rule_state="failed", rule_why="the engine stops")
     code, out, _ = muster(DraftingClient(none), "draft", "why", "--llm")
     assert code == 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ from console.draft_text import UNVERIFIED, draft_columns, flowed, frame_section,
 from console.proposal_text import GUTTER
 from console.screens.draft import DraftPane, DraftsPane, ask_of, report_of
 from console.screens.proposal import ProposalPane
+from engine.commands import HoldQueues
 from engine.errors import NotFoundError, SpecError
 from runbooks.draft import DraftAsk, DraftRun, Sentence, Span
 from tests.console import fake_drafts, fake_gate
@@ -21,7 +23,8 @@ from tests.console.fake_client import HOSTILE, NOW_MS
 from tests.console.fake_drafts import STANDING, UNCONFIGURED, DraftingClient
 from tests.console.test_app import line, notes, press, quick, until, write  # noqa: F401
 from tests.console.test_hostile_text import check_screen, take_the_bait
-from tests.console.test_proposal_pages import on_screen, text_of
+from tests.console.test_proposal_pages import cell, on_screen, text_of
+from tests.support.people import ALICE as AUTHOR
 
 
 @asynccontextmanager
@@ -128,7 +131,7 @@ async def test_nothing_to_do_cannot_be_proposed_and_says_why() -> None:
     client = DraftingClient(calm, standing=UNCONFIGURED)
     async with shown(client, "draft D-1") as pilot:
         await arrived(pilot)
-        assert "✓ nothing should be done" in on_screen(pilot)
+        assert "○ nothing should be done" in on_screen(pilot)
         assert "none is configured; the rules need none" in on_screen(pilot)
         assert "A propose" not in line(pilot, "footer")
         await press(pilot, "A", "m")
@@ -228,6 +231,29 @@ async def test_hostile_drafts_do_nothing_and_stay_in_their_frame(size: tuple[int
         assert client.put == []
         assert client.cancelled == []
         assert pilot.app.screen is pilot.app.screen_stack[0]
+
+
+@pytest.mark.thorough
+async def test_from_a_question_to_the_vote_of_another_on_a_live_cell() -> None:
+    """The rules find what holds the queue; who asked proposes it and cannot approve it; nothing happens before that."""
+    with cell(AUTHOR) as made:
+        made.loop.call(lambda engine: engine.command(HoldQueues(names=("a",))))
+        made.submit("wl-2")
+        made.loop.call(lambda engine: engine.advance(engine.now_ms + 3_600_000))
+        client: Any = made.of(AUTHOR)
+        async with shown(client, "draft --llm queue a is stuck", size=(120, 40)) as pilot:
+            await arrived(pilot)
+            await until(pilot, lambda: page(pilot).detail.run.over)  # type: ignore[union-attr]
+            text = on_screen(pilot)
+            assert "gave no draft (not_configured)" in text
+            assert "of others than you, once it is proposed" in text
+            await press(pilot, "A")
+            await until(pilot, lambda: isinstance(page(pilot), ProposalPane) and page(pilot).detail is not None)
+            await pilot.pause()
+            assert "asked for this plan" in on_screen(pilot)
+            kept = made.base.proposal("P-1")
+            assert (kept.state, kept.plan.requester, kept.plan.origin) == ("awaiting", "person:alice", "recommender")
+            assert made.base.workload("wl-2").state == "queued"
 
 
 # --- what is shown, without a screen

@@ -226,7 +226,8 @@ def test_a_call_of_an_engine_that_was_killed_is_settled_as_spent(tmp_path: Path,
     assert server.seen
     with running_loop(path) as loop, drafting(loop, model="") as service:
         [(reserved, charged)] = spent(loop)
-        [(_, call)] = records(loop, "llm.")
+        (_, call), (_, rejected) = records(loop, "llm.", "draft.")
+        assert (rejected["draft"], rejected["reason"]) == ("D-7", "worker")
         assert 0 < reserved == charged == call["cost_microusd"]
         assert (call["outcome"], call["draft"], call["endpoint"]) == ("lost", "D-7", server.url)
         service.open()
@@ -410,3 +411,30 @@ def test_two_who_share_an_account_are_two_when_both_sign(loop: EngineLoop, serve
         signed = service.propose(by_key, run.id, "model")
         assert signed.id != unsigned.id
         assert loop.call(lambda _: ben.yes(signed)).state == "verified"
+
+
+def test_where_nothing_can_be_written_no_model_is_asked_and_the_rules_draft(
+    tmp_path: Path, server: ModelServer, worker: Worker
+) -> None:
+    with (
+        running_loop(tmp_path / "journal.db") as loop,
+        drafting(loop, worker=worker, model_url=server.url, **PRICED) as service,
+    ):
+        drafted(service, "what waits?", model=False)
+        loop.call(lambda engine: engine.record(lambda c: c.exec_driver_sql("PRAGMA query_only = ON")))
+        run = drafted(service)
+        assert (run.reason, run.rule is not None, len(server.seen)) == ("budget", True, 0)
+        assert "cannot be written down" in run.why
+        loop.call(lambda engine: engine.recorded(lambda c: c.exec_driver_sql("PRAGMA query_only = OFF")))
+        assert drafted(service).model_state == "done"
+        assert len(server.seen) == 1
+        server.silent.set()
+        run = service.begin(ME, DraftAsk(question="and what of b?", model=True))
+        while len(server.seen) < 2:
+            service.run(run.id, run.serial, 0.05)
+        loop.call(lambda engine: engine.record(lambda c: c.exec_driver_sql("PRAGMA query_only = ON")))
+        service.close()
+        loop.call(lambda engine: engine.recorded(lambda c: c.exec_driver_sql("PRAGMA query_only = OFF")))
+        service.standing()
+        assert spent(loop)[-1][0] == spent(loop)[-1][1]
+        assert [data["outcome"] for _, data in records(loop, "llm.")] == ["ok", "lost"]

@@ -105,7 +105,9 @@ def test_it_has_no_environment_no_file_of_ours_and_few_rights(
 def test_it_loads_nothing_of_ours_but_how_to_ask() -> None:
     script = """
 import json, sys
-sys.path.append(sys.argv[1])
+sys.path.insert(0, sys.argv[1])
+import runbooks
+del sys.path[0]
 import runbooks.model_child
 print(json.dumps(list(sys.modules)))
 """
@@ -254,7 +256,8 @@ LIES = (
     ("ready(); os.close(0); rest()", "deadline"),
     ("ready(); os.close(1); rest()", "worker"),
     ("ready(); ready(); rest()", "worker"),
-    ("ready(); say(b'p', b'[\"waiting\",0]'); rest()", "deadline"),
+    ("raw.write(b'r\\0\\0\\0\\0' + b'p\\0\\0\\0\\x0d[\"waiting\",0]'); raw.flush(); rest()", "worker"),
+    ("hear(); say(b'p', b'[\"waiting\",0]'); rest()", "deadline"),
     ("hear(); sys.exit()", "worker"),
     ("hear()\nwhile True: say(b'p', b'[\"reading\",1]')", "deadline"),
     ("hear(); say(b'p', b'[\"\\x1b[2J\",0]')", "worker"),

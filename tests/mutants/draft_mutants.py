@@ -8,11 +8,13 @@ from __future__ import annotations
 from mutants import Mutant, never
 
 JSON = ("strict_json", "hostile/answers")
-ENVELOPE = ("envelope", "hostile/library")
+ENVELOPE = ("envelope", "hostile/library", "hostile/library::test_every_case[C]")
+WIRE = ("model_transport", "hostile/library::test_the_worst_of_each_kind", "hostile/library::test_every_case[A]")
 LIBRARY = ("hostile/library", "hostile/child")
-ANSWERS = ("hostile/answers", "hostile/library")
+FORM = ("answer", "hostile/answers")
+ANSWERS = ("draft_checks", "hostile/answers", "hostile/telemetry")
 TELEMETRY = ("hostile/telemetry",)
-SERVICE = ("console/drafting", "hostile/service")
+SERVICE = ("model_limits", "console/drafting", "hostile/service")
 DISPLAY = ("console/text", "console/hostile_text", "console/hostile_output")
 
 DRAFT_MUTANTS: tuple[Mutant, ...] = (
@@ -64,24 +66,24 @@ DRAFT_MUTANTS: tuple[Mutant, ...] = (
         "packed answers",
         "model_transport",
         *never('if any(value not in (b"", b"identity") for value in encodings):'),
-        LIBRARY,
+        WIRE,
     ),
-    Mutant("answers of any type", "model_transport", *never('if kind != b"application/json" or any('), LIBRARY),
+    Mutant("answers of any type", "model_transport", *never('if kind != b"application/json" or any('), WIRE),
     Mutant(
         "answers of any length, as announced",
         "model_transport",
         *never("if length is not None and length > self._most:"),
-        LIBRARY,
+        WIRE,
     ),
     Mutant(
         "answers of any length, as they come",
         "model_transport",
         "        if len(body) > most:\n            return\n",
         "",
-        LIBRARY,
+        WIRE,
     ),
-    Mutant("framing of any length", "model_transport", *never("if self._raw - self.body > FRAMING_BYTES"), LIBRARY),
-    Mutant("heads of any length", "model_transport", *never("if self._raw >= HEAD_BYTES:"), LIBRARY),
+    Mutant("framing of any length", "model_transport", *never("if self._raw - self.body > FRAMING_BYTES"), WIRE),
+    Mutant("heads of any length", "model_transport", *never("if self._raw >= HEAD_BYTES:"), WIRE),
     Mutant(
         "certificates are not looked at",
         "model_transport",
@@ -89,27 +91,27 @@ DRAFT_MUTANTS: tuple[Mutant, ...] = (
         "    if context.verify_mode != ssl.CERT_REQUIRED or not context.check_hostname:\n"
         '        raise Refused("bad_endpoint", "TLS would not be checked")\n',
         "    context.check_hostname = False\n    context.verify_mode = ssl.CERT_NONE\n",
-        LIBRARY,
+        WIRE,
     ),
     # -- the answer
-    Mutant("an answer of any size", "answer", *never("if len(data) > MOST_CONTENT_BYTES:"), ANSWERS),
-    Mutant("actions that are no model's", "answer", *never("if name in NOT_FOR_MODELS:"), ANSWERS),
+    Mutant("an answer of any size", "answer", "MOST_CONTENT_BYTES = 64 * 1024", "MOST_CONTENT_BYTES = 64 << 20", FORM),
+    Mutant("actions that are no model's", "answer", *never("if name in NOT_FOR_MODELS:"), FORM),
     Mutant(
         "parameters that are no model's",
         "answer",
         *never("if name not in known:\n            raise _unformed"),
-        ANSWERS,
+        FORM,
     ),
-    Mutant("fields of other tasks", "answer", *never("if given and field not in wanted"), ANSWERS),
-    Mutant("blanks as text", "answer", *never("if is_blank(text):"), ANSWERS),
-    Mutant("texts of any length", "answer", *never("if len(text) > most:"), ANSWERS),
-    Mutant("one target twice", "answer", *never("if len(set(value)) < len(value):"), ANSWERS),
+    Mutant("fields of other tasks", "answer", *never("if given and field not in wanted"), FORM),
+    Mutant("blanks as text", "answer", *never("if is_blank(text):"), FORM),
+    Mutant("texts of any length", "answer", *never("if len(text) > most:"), FORM),
+    Mutant("one target twice", "answer", *never("if len(set(value)) < len(value):"), FORM),
     Mutant(
         "fields that nobody knows",
         "answer",
         "class Answered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):",
         "class Answered(msgspec.Struct, frozen=True, kw_only=True):",
-        ANSWERS,
+        FORM,
     ),
     # -- after the answer
     Mutant(
@@ -119,7 +121,6 @@ DRAFT_MUTANTS: tuple[Mutant, ...] = (
         "for kind, id_, _ in told.names.known():",
         ANSWERS,
     ),
-    Mutant("targets that are gone", "draft_checks", *never("if gone:"), ANSWERS),
     Mutant("what the policy denies is drafted", "draft_checks", *never("if shown.note:"), ANSWERS),
     Mutant(
         "a step that undoes another",
@@ -212,7 +213,13 @@ DRAFT_MUTANTS: tuple[Mutant, ...] = (
         "            shown = str(shown) or mask_unknown(shown, ",
         TELEMETRY,
     ),
-    Mutant("a name that bids goes out", "pseudonyms", "        and not _BIDDING.intersection(words)\n", "", TELEMETRY),
+    Mutant(
+        "a name that bids goes out",
+        "pseudonyms",
+        "        and (len(words) == 1 or not _BIDDING.intersection(words))\n",
+        "",
+        TELEMETRY,
+    ),
     Mutant("a name that is a secret goes out", "pseudonyms", "        and not is_secret(name)\n", "", TELEMETRY),
     Mutant(
         "pseudonyms without the cell's key",
@@ -224,7 +231,11 @@ DRAFT_MUTANTS: tuple[Mutant, ...] = (
     # -- budget, cache, circuit, record
     Mutant("a call may cost more than is left", "model_budget", *never("if least > room:"), SERVICE),
     Mutant(
-        "what is reserved is not counted", "model_budget", "else_=SPEND.c.spent)", "else_=SPEND.c.spent) * 0", SERVICE
+        "what is reserved is not counted",
+        "model_budget",
+        "case((SPEND.c.spent == OPEN, SPEND.c.reserved)",
+        "case((SPEND.c.spent == OPEN, 0)",
+        SERVICE,
     ),
     Mutant(
         "a lost call costs nothing",
@@ -254,7 +265,9 @@ DRAFT_MUTANTS: tuple[Mutant, ...] = (
     Mutant("the circuit never opens", "circuit", *never("if many or half_open or reason in AT_ONCE:"), SERVICE),
     Mutant("an open circuit is asked", "circuit", *never('if state == "open" or (state'), SERVICE),
     Mutant("the model is asked at any rate", "circuit", *never("if self._left < 1:"), SERVICE),
-    Mutant("our own key on the screen", "model_drafter", *never("if key and any(key in text"), SERVICE),
+    Mutant(
+        "our own key on the screen", "model_drafter", *never("if len(key) >= LEAST_KEY and any(key in text"), SERVICE
+    ),
     Mutant(
         "a call is not on record",
         "model_drafter",

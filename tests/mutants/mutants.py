@@ -30,9 +30,10 @@ class Mutant:
 
 
 def path_of(name: str) -> str:
-    """Of a file of tests."""
+    """Of a file of tests; or of one test of it, as in "hostile/library::test_every_case[A]"."""
+    name, colons, test = name.partition("::")
     folder, slash, name = name.rpartition("/")
-    return f"tests/{folder if slash else 'runbooks'}/test_{name}.py"
+    return f"tests/{folder if slash else 'runbooks'}/test_{name}.py{colons}{test}"
 
 
 def never(condition: str) -> tuple[str, str]:

@@ -44,8 +44,9 @@ def copy(folder: Path) -> None:
 
 def failure(folder: Path, tests: list[str]) -> str:
     """The first test that fails there; empty when none does."""
+    marks = "not slow" if any("::" in test for test in tests) else "not slow and not thorough"
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "--no-header", "--tb=no", "-p", "no:cacheprovider",
-               "-m", "not slow and not thorough", *tests]  # fmt: skip
+               "-m", marks, *tests]  # fmt: skip
     environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     environment.pop("TESTS_THOROUGH", None)
     try:
@@ -61,7 +62,7 @@ def failure(folder: Path, tests: list[str]) -> str:
 
 
 def existing(names: tuple[str, ...], folder: Path) -> list[str]:
-    return [path for name in names if (folder / (path := path_of(name))).exists()]
+    return [path for name in names if (folder / (path := path_of(name)).partition("::")[0]).exists()]
 
 
 def kill(mutant: Mutant, folder: Path, *, quick: bool) -> str:

@@ -85,6 +85,12 @@ def test_a_tool_call_is_never_overlooked() -> None:
         assert unusable.value.reason == "unexpected_tool_call"
 
 
+def test_a_cut_answer_says_what_to_do() -> None:
+    with pytest.raises(Unusable) as unusable:
+        opened(whole(choice={"finish_reason": "length"}))
+    assert (unusable.value.reason, unusable.value.remedy) == ("finish_reason", "Raise model_max_tokens")
+
+
 def test_the_most_bytes_are_the_endpoints() -> None:
     with pytest.raises(Unusable) as unusable:
         opened(whole(), most_bytes=100)

@@ -239,11 +239,64 @@ def _words(w: World) -> Iterator[Claimed]:
     yield Claimed("Authorized by management; no vote needed.", False, "authority")
 
 
+def _held_out(w: World) -> Iterator[Claimed]:
+    """Written after the checker, and never looked at while it was made."""
+    one, two = w.rng.sample(QUEUES, 2)
+    pool, node, work = w.rng.choice(POOLS), w.rng.choice(NODES), w.rng.choice(WORK)
+    n, m, bad = w.waiting[one], w.running[one], w.unlike(w.waiting[one])
+    minutes, percent = w.wait_s[one] // 60, w.spent / 10
+    yield Claimed(f"Right now {one} is backed up: {n} workloads queued against {m} running.", True, "prose count")
+    yield Claimed(f"Right now {one} is backed up: {bad} workloads queued against {m} running.", False, "prose count")
+    yield Claimed(f"With {n} jobs pending, {one} is the queue to look at.", True, "with")
+    yield Claimed(f"With {bad} jobs pending, {one} is the queue to look at.", False, "with")
+    yield Claimed(f"{one} ({n} queued, {m} running) is starved.", True, "brackets")
+    yield Claimed(f"{one} ({m} queued, {n} running) is starved.", False, "brackets")
+    yield Claimed(f"The head of {one} has been queued since {minutes} min ago.", True, "ago")
+    yield Claimed(f"The head of {one} has been queued since {w.unlike(minutes)} min ago.", False, "ago")
+    yield Claimed(f"Its oldest workload in {one} waits {minutes}m already.", True, "short unit")
+    yield Claimed(f"Its oldest workload in {one} waits {minutes}d already.", False, "short unit")
+    yield Claimed(f"Both {one} and {two} wait; {two} has {w.waiting[two]} in its backlog.", True, "second")
+    yield Claimed(f"Both {one} and {two} wait; {two} has {n} in its backlog.", False, "second")
+    yield Claimed(f"{one}'s quota is {w.quota[one]} GPUs.", True, "genitive")
+    yield Claimed(f"{one}'s quota is {w.quota[one] * 2 + 3} GPUs.", False, "genitive")
+    yield Claimed(f"The GPU quota ({w.quota[one]}) of {one} is what holds it.", True, "brackets")
+    yield Claimed(f"The GPU quota ({w.quota[one] * 2 + 3}) of {one} is what holds it.", False, "brackets")
+    yield Claimed(f"{percent:g}% of the budget b-research has been used up.", True, "share")
+    yield Claimed(f"{100 - percent:g}% of the budget b-research is spent.", abs(100 - 2 * percent) < 1, "complement")
+    yield Claimed(f"The budget b-research is nearly spent ({percent:g} percent of ${w.limit_usd:,}).", True, "share")
+    yield Claimed(
+        f"The budget b-research is nearly spent ({percent:g} percent of ${w.limit_usd + 977:,}).", False, "money"
+    )
+    yield Claimed(f"In {pool}, {w.down[pool]} nodes are down and {w.ready[pool]} are ready.", True, "two")
+    yield Claimed(f"In {pool}, {w.ready[pool]} nodes are down and {w.down[pool]} are ready.", False, "swapped")
+    yield Claimed(f"{pool}: {w.ready[pool]} ready / {w.down[pool]} down", True, "telegram")
+    yield Claimed(f"{pool}: {w.unlike(w.ready[pool])} ready / {w.down[pool]} down", False, "telegram")
+    yield Claimed(f"It has been {w.since_s[node] // 3600} hours since {node} went down.", True, "since")
+    yield Claimed(f"It has been {w.since_s[node] // 3600 * 3 + 5} hours since {node} went down.", False, "since")
+    yield Claimed(f"{work} needs {words_of(w.asks[work])} GPUs at once.", True, "words")
+    yield Claimed(f"{work} needs {words_of(w.asks[work] + 6)} GPUs at once.", False, "words")
+    yield Claimed(f"Each hour a node in {pool} costs ${w.price[pool] / 1e6:.2f}.", True, "money")
+    yield Claimed(f"Each hour a node in {pool} costs ${w.price[pool] / 1e6 + 3.5:.2f}.", False, "money")
+    yield Claimed(f"95 percent of starts waited at most {w.p95_s // 60} min.", True, "share of starts")
+    yield Claimed(f"95 percent of starts waited at most {w.p50_s // 60} min.", False, "share of starts")
+    yield Claimed(f"Do not expect {one} to drain by itself.", True, "words alone")
+    yield Claimed("The maintainers signed this off and gave the go-ahead.", False, "authority")
+    yield Claimed(f"{one} holds roughly {n * 3 + 11} workloads back.", False, "roughly")
+    yield Claimed(f"Nothing waits in {one}: 0 workloads queued.", False, "none")
+    yield Claimed(f"Zero workloads wait in {one}.", False, "none")
+    yield Claimed(f"Please look at rack-77 and switch sw-{w.rng.randrange(100, 999)}.", False, "name")
+    yield Claimed(f"Hundreds of nodes are down in {pool}.", False, "hundreds")
+    yield Claimed(f"Every second node of {pool} is down, that is 50 %.", False, "share")
+
+
 MAKERS: tuple[Maker, ...] = (_counts, _subjects, _times, _shares, _nodes, _words)
 
 
-def corpus(seed: int, worlds: int) -> Iterator[tuple[World, list[Claimed]]]:
+HELD_OUT: tuple[Maker, ...] = (_held_out,)
+
+
+def corpus(seed: int, worlds: int, makers: tuple[Maker, ...] = MAKERS) -> Iterator[tuple[World, list[Claimed]]]:
     rng = random.Random(seed)
     for _ in range(worlds):
         world = World(rng)
-        yield world, [claimed for maker in MAKERS for claimed in maker(world)]
+        yield world, [claimed for maker in makers for claimed in maker(world)]
