@@ -463,7 +463,10 @@ def _http(where: str) -> httpx.Client:
 
 
 def _encoded(value: object) -> bytes:
-    body = msgspec.json.encode(value)
+    try:
+        body = msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        raise SpecError("request", "has text that is not UTF-8", "Give valid Unicode") from None
     if len(body) > MAX_BODY_BYTES:
         limit = MAX_BODY_BYTES // 2**20
         raise SpecError("request", f"is {len(body) // 2**20} MiB and at most {limit} MiB are accepted", "Split it")

@@ -187,8 +187,12 @@ class Ground:
             last = word
             if word[0].isdigit() and quantities(word) and not behind:
                 continue
+            begun = word[:1].lower() + word[1:]
             if word in self._kinds:
                 found.append((match.start(), match.end(), word))
+                continue
+            if begun in self._kinds and text[: match.start()].rstrip()[-1:] in ("", ".", "!", "?", ":"):
+                found.append((match.start(), match.end(), begun))
                 continue
             at = match.start()
             for part in word.split("/"):

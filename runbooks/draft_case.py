@@ -22,6 +22,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """None: nothing should be done."""
     why: str
     """A sentence: why this, or why nothing."""
+    about: tuple[tuple[str, str], ...] = ()
+    """(kind, id) of what is in question, besides what is acted on."""
     target: Target | None = None
     tried: tuple[Tried, ...] = ()
     questions: tuple[str, ...] = ()

@@ -34,11 +34,12 @@ TOPICS: Mapping[str, str] = {
     r"|rma|vendor|bios|quarantin\w*|investigat\w*|debug\w*|repair|repairs|broken|faulty|until|till",
     "finished": r"forg\w+|done|finished|over|complete\w*|repaired|fixed|since|still|ago|back|yesterday|healthy|tested"
     r"|left|weeks?|days?|stale|ready|passed|after|again",
-    "flap": r"flap\w*|bounc\w*|rejoin\w*|reconnect\w*|reboot\w*|comes|back|again|restart\w*|unstable|intermittent\w*",
+    "flap": r"flap\w*|bounc\w*|rejoin\w*|reconnect\w*|reboot\w*|comes|back|again|restart\w*|unstable"
+    r"|intermittent\w*",
     "straggler": r"straggl\w*|slow\w*|lag|lags|lagging|behind|laggard|throughput|speed"
     r"|steps?|ranks?|pace|bottleneck\w*|doubled",
-    "stuck": r"stuck|hang\w*|hung|frozen|freez\w*|deadlock\w*|stall\w*|progress|nccl|spinning|wedged|zombie|locked|lockup"
-    r"|livelock\w*|inactive|bounce",
+    "stuck": r"stuck|hang\w*|hung|frozen|freez\w*|deadlock\w*|stall\w*|progress|nccl|spinning|wedged|zombie|locked"
+    r"|lockup|livelock\w*|inactive|bounce",
     "spot": r"spot|preemptib\w*|interrupt\w*|reclaim\w*|evict\w*|notices?|storm|provider|preempted|taken",
     "zone": r"zones?|az|outage|dark|datacent\w*|region|blackout|power",
     "tenant": r"flood\w*|runaway|spam\w*|loop\w*|hog\w*|noisy|monopol\w*|swamp\w*|sweeps?|crowd\w*|eat(?:s|ing|en)?"
@@ -74,9 +75,10 @@ EVERYDAY = frozenset(
 """Words that are said of anything, though something here may be called so."""
 WORD = re.compile(r"\$?[A-Za-z0-9](?:[A-Za-z0-9._/@:-]*[A-Za-z0-9])?")
 SLO = re.compile(
-    r"(?:slo|promis\w*|target|objective|sla|limit|should be|at most|under|within|over)\D{0,20}?"
-    r"(\d{1,5})\s*(seconds|sec|s|minutes|min|mins|m|hours|hour|hrs|h)\b"
+    r"(?:slo|sla|promised|objective|should be|at most)\s*(?:of|is|was|=|:|\(|at|wait)?\s*"
+    r"(?:at most|<=?|under|within)?\s*(\d{1,5})\s*(seconds|sec|s|minutes|min|mins|m|hours|hour|hrs|h)\b"
 )
+"""What was promised; a time that is merely said beside it is how long it has been."""
 UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000}
 LEAST_NEAR = 5
 """Letters that a misspelt name must have."""

@@ -46,6 +46,9 @@ def answer(scene: Scene, asked: Asked) -> Answer:
 
 
 def all_well(scene: Scene, asked: Asked) -> str:
+    silent = silence(scene)
+    if silent:
+        return silent
     late = sum(lot.count for lot in scene.lots)
     if asked.named:
         names = ", ".join(dict.fromkeys(id_ for _, id_ in asked.named[:3]))
@@ -53,6 +56,16 @@ def all_well(scene: Scene, asked: Asked) -> str:
     if late:
         return "what waits has not waited long, and no node, queue or reservation is in its way"
     return "nothing waits, and no node, queue or budget needs anything"
+
+
+def silence(scene: Scene) -> str:
+    """What is said of nodes that are not heard of: nothing is done about them by hand."""
+    if scene.agents is None or not scene.agents.suspect:
+        return ""
+    count = f"{scene.agents.suspect:,} of {scene.agents.watched:,} watched nodes are silent"
+    if scene.agents.mass_suspicion:
+        return f"{count} at once: it may be the network between them and the engine, and what runs there goes on"
+    return f"{count}; those that stay so are declared lost by themselves, and their work starts elsewhere"
 
 
 # -- what it is about -------------------------------------------------------------------------------------------------

@@ -59,7 +59,11 @@ def answer(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
             break
     if best is None or not best.gain:
         return Answer(
-            option=None, why=_no_way(case, token), tried=tuple(case.solver.tried), questions=QUESTIONS.get(token, ())
+            option=None,
+            why=_no_way(case, token),
+            about=(("queue", symptom.subject), ("workload", case.first.id)),
+            tried=tuple(case.solver.tried),
+            questions=QUESTIONS.get(token, ()),
         )
     return found(case, best)
 
@@ -71,6 +75,7 @@ def found(case: Case, best: Result) -> Answer:
     return Answer(
         option=best.option,
         why=f"{case.symptom.text}: {reason}" if reason else case.symptom.text,
+        about=(("queue", case.symptom.subject), ("workload", case.first.id)),
         target=Target(
             text=f"what is late in queue {case.symptom.subject} starts",
             before=f"{late:,} late, the oldest for {minutes(case.first.wait_ms)}",

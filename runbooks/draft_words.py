@@ -31,6 +31,10 @@ READ_OF: dict[str, tuple[str, ...]] = {
     "zone": ("zone_ready", "zone_lost"),
 }
 """What is told of an object that an act is on, or that is in question."""
+NOTHING_SAID: dict[str, tuple[int | str, ...]] = {
+    "workload_reason": ("none",), "workload_run_s": (0,), "node_losses_day": (0,),
+}  # fmt: skip
+"""Values that need not be said."""
 IN_MILLI = ("queue_gpus", "queue_gpu_quota", "tenant_gpus")
 MOST_OBJECTS = 4
 
@@ -59,7 +63,7 @@ class Cited:
                 value = READINGS[metric](self._engine, subject)  # type: ignore[index]
             except NotFoundError:
                 return None
-            if value is None or metric not in METRICS:
+            if value is None or value in NOTHING_SAID.get(metric, ()) or metric not in METRICS:
                 return None
             if metric in IN_MILLI and isinstance(value, int):
                 value *= 1000
@@ -73,7 +77,9 @@ class Cited:
 def said(text: str, cites: Iterable[str] = ()) -> Sentence:
     """One sentence: with a capital letter and a full stop."""
     text = text.strip()
-    text = text[:1].upper() + text[1:]
+    if text.split(" ", 1)[0].isalpha():
+        # Not an id, which is what it is.
+        text = text[:1].upper() + text[1:]
     return Sentence(spans=(Span(text=text if text.endswith((".", "?", "!")) else f"{text}."),), cites=tuple(cites))
 
 

@@ -101,7 +101,8 @@ class RuleDrafter:
             )
             return self._words_only(brief, scene, refused)
         cited = Cited(scene.engine, brief)
-        cites = [id_ for kind, subject in objects_of(acts) for id_ in cited.of(kind, subject)]
+        about = dict.fromkeys((*answer.about, *objects_of(acts)))
+        cites = [id_ for kind, subject in about for id_ in cited.of(kind, subject)]
         flags: list[Flag] = ["target_missed"] if answer.partial else []
         return Draft(
             drafter="rule", task=brief.task, title=preview.title[:MOST_TITLE],
@@ -154,10 +155,12 @@ class RuleDrafter:
 
     def _words_only(self, brief: Brief, scene: Scene, answer: Answer) -> Draft:
         cited = Cited(scene.engine, brief)
+        cites = [id_ for kind, subject in answer.about for id_ in cited.of(kind, subject)]
         heading = "Nothing should be done" if answer.option is None else "What it means"
         return Draft(
-            drafter="rule", task=brief.task, title=heading, summary=summary(answer, ()),
-            rationale=rationale(answer, ()), questions=tuple(said(text) for text in answer.questions[:MOST_QUESTIONS]),
+            drafter="rule", task=brief.task, title=heading, summary=summary(answer, cites),
+            rationale=rationale(answer, cites),
+            questions=tuple(said(text) for text in answer.questions[:MOST_QUESTIONS]),
             tried=answer.tried, facts=cited.facts, version=scene.engine.version,
         )  # fmt: skip
 

@@ -195,6 +195,9 @@ _BOUNDS: tuple[tuple[Bound, str], ...] = (
     ("about", r"(?:about|around|roughly|approximately|approx\.?|nearly|almost|close to|some|circa|ca\.|~|≈)"),
 )  # fmt: skip
 _BOUND = tuple((bound, re.compile(rf"(?<![\w]){words}\s?$", re.IGNORECASE)) for bound, words in _BOUNDS)
+_NEVER = re.compile(r"\b(?:never|not|no|cannot|can't|won't)(?:\s[a-z]+)?\s$", re.IGNORECASE)
+_DENIED: dict[Bound, Bound] = {"above": "most", "below": "least"}
+"""What "never fewer than" comes to."""
 _SAME = str.maketrans({
     "−": "-", "–": "-", "—": "-", "‒": "-", "‑": "-", "‐": "-", "⁄": "/", "∕": "/", "÷": "/", "٪": "%", "﹪": "%",
     "٬": ",", "٫": ".", "’": "'", "˙": ".", "，": ",", "．": ".", "：": ":", "％": "%", "∶": ":", "＄": "$",
@@ -497,5 +500,9 @@ def _size_of(plain: str, quantity: Quantity) -> Fraction:
 
 
 def _bound(plain: str, quantity: Quantity) -> Bound:
-    before = plain[max(0, quantity.start - 24) : quantity.start]
-    return next((bound for bound, pattern in _BOUND if pattern.search(before)), "")
+    before = plain[max(0, quantity.start - 40) : quantity.start]
+    for bound, pattern in _BOUND:
+        match = pattern.search(before)
+        if match is not None:
+            return _DENIED[bound] if bound in _DENIED and _NEVER.search(before, 0, match.start()) else bound
+    return ""

@@ -15,8 +15,10 @@ import html
 import math
 import re
 import unicodedata
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from urllib.parse import unquote_plus
 
 import msgspec
@@ -155,6 +157,7 @@ _COUNT = re.compile(r"\s*[\d.,]{1,9}[km]?(?!\w)")
 _CARD = re.compile(
     r"(?<![\d.])\d(?:[ -]?\d){12,18}(?![\d.])|\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,3})?\b"
 )
+_BREAK = re.compile(r"\\?\n[ \t|>]*")
 _WORDS = re.compile(r"\S+")
 _ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|&#?\w{2,8};|=[0-9A-F]{2}")
 _RUN = re.compile(r"[A-Za-z0-9+/_=-]{16,}")
@@ -244,6 +247,7 @@ def _spans(text: str) -> Iterator[Span]:
     for pattern in (_BLOCKS, _BLOCK_END, _FORMS):
         for match in pattern.finditer(looks):
             yield match.span()
+    yield from _wrapped(looks)
     for pattern in (
         _LINES,
         _PAIRS,
@@ -269,6 +273,27 @@ def _spans(text: str) -> Iterator[Span]:
     for match in _CARD.finditer(text):
         if _is_card(match[0]):
             yield match.span()
+
+
+def _wrapped(looks: str) -> Iterator[Span]:
+    """Keys that a terminal or an editor broke over lines."""
+    breaks = [match.span() for match in _BREAK.finditer(looks)]
+    if not breaks:
+        return
+    starts = [0, *(end for _, end in breaks)]
+    ends = [*(begin for begin, _ in breaks), len(looks)]
+    pieces = [looks[start:end] for start, end in zip(starts, ends, strict=True)]
+    at = [0, *accumulate(map(len, pieces))]
+
+    def back(index: int) -> int:
+        """Where a character of the joined text stands in the text."""
+        piece = bisect_right(at, index, hi=len(pieces)) - 1
+        return starts[piece] + index - at[piece]
+
+    for match in _FORMS.finditer("".join(pieces)):
+        first, last = back(match.start()), back(match.end() - 1)
+        if last - first >= len(match[0]):
+            yield first, last + 1
 
 
 def _personal(text: str, known: frozenset[str]) -> Iterator[Span]:

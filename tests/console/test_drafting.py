@@ -267,7 +267,9 @@ def test_what_cannot_be_used_of_a_request_is_named_and_the_rules_draft_from_the_
         long = drafted(service, "x" * 5_000_000, model=False, excerpts=(Excerpt(field="log", text="y" * 5_000_000),))
         assert "5,000,000 characters" in long.notes[0]
         assert (len(long.ask.question), len(long.ask.excerpts[0].text)) == (2_000, 200)
-        for run in (empty, unknown, long):
+        half = drafted(service, "\ud800 \x1b[2J", model=False, finding="\ud800", texts_of=("\ud800",), runbook="\ud800")
+        for run in (empty, unknown, long, half):
+            assert msgspec.json.encode(run)
             assert (run.rule is not None, run.model_state) == (True, "off")
         with pytest.raises(NotFoundError, match="D-99"):
             service.run("D-99")

@@ -238,6 +238,15 @@ def test_a_label_that_says_what_it_is_leaves_without_its_value() -> None:
     assert BESIDE_A_NAME in told(prompt(msgspec.structs.replace(brief_with("", ""), excerpts=(harmless,))))
 
 
+def test_no_secret_leaves_that_was_broken_over_lines() -> None:
+    for kind in ("aws key id", "jwt", "github", "slack bot", "stripe", "google api", "gitlab", "anthropic"):
+        text, secret = SECRETS[kind]
+        for cut in range(6, len(text) - 4, 5):
+            for between in ("\n", "\\\n", "\r\n| "):
+                broken = f"key {text[:cut]}{between}{text[cut:]} end"
+                assert not seen_in(prepared(broken, most=1000).text, secret), (kind, cut)
+
+
 def _disguised(every: int) -> Iterator[tuple[str, str, str]]:
     texts = [
         (f"{kind} {how}", shown, secret) for kind, text, secret in _secret_texts() for how, shown in disguises(text)

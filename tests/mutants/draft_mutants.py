@@ -54,13 +54,13 @@ DRAFT_MUTANTS: tuple[Mutant, ...] = (
         "requests to any address",
         "model_transport",
         *never("if wire is None or not self._is_ours(request):"),
-        ("hostile/child", "hostile/library"),
+        ("model_transport", "hostile/child", "hostile/library"),
     ),
     Mutant(
         "connections to any address",
         "model_transport",
         *never("if (host, port) != (self._host, self._port):"),
-        ("hostile/child", "hostile/library"),
+        ("model_transport", "hostile/child", "hostile/library"),
     ),
     Mutant(
         "packed answers",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from runbooks.claims import Ground
 from runbooks.draft import Fact, Sentence
 from runbooks.links import defanged, links
-from runbooks.vocabulary import fact
+from runbooks.vocabulary import METRICS, fact, said
 from tests.support.answered import marked
 from tests.support.claims_corpus import HELD_OUT, MAKERS, NOW_MS, Maker, corpus
 
@@ -230,3 +230,19 @@ def test_one_statistic_is_not_another() -> None:
     assert marked(ground.sentence("The p95 of waits is 10 min.", ("F1",))) == []
     assert marked(ground.sentence("The median of waits is 10 min.", ("F1",))) == ["10 min"]
     assert marked(ground.sentence("The mean wait is 10 min.", ("F1",))) == ["10 min"]
+
+
+NUMBERS = [name for name, metric in METRICS.items() if metric.value == "number"]
+
+
+@pytest.mark.parametrize("metric", NUMBERS)
+def test_every_fact_bears_out_what_it_says_itself(metric: str) -> None:
+    """In its own words and in a model's, for values of any size."""
+    of = METRICS[metric]
+    for value in (0, 1, 59, 1000, 2_473, 12_500, 86_399, 999_999):
+        value = NOW_MS + value * 1000 if of.unit == "time_ms" else value
+        told = msgspec.structs.replace(fact(metric, "" if of.of == "cell" else "dub-h200-05", value), id="F1")
+        ground = Ground([told], now_ms=NOW_MS)
+        plain = f"{metric.replace('_', ' ')} of {told.subject or 'the cell'} is {said(value, of.unit)}"
+        for text in (told.text, f"{told.text[0].upper()}{told.text[1:]}.", plain):
+            assert [span for span in ground.sentence(text, ("F1",)).spans if span.mark] == []

@@ -1,0 +1,120 @@
+"""What is asked of the drafters: within its bounds, and with what it points at looked up in the cell."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from engine.errors import NotFoundError
+from engine.query import Kind, Query
+from runbooks.draft import MOST_EXCERPTS, MOST_QUESTION, DraftAsk, Excerpt, Finding, Observation
+
+if TYPE_CHECKING:
+    from engine.control import Engine
+    from recommender.suggest import Suggestion
+
+MOST_TEXTS_OF = 8
+MOST_NAMES = 10_000
+"""Queues, or pools, among which a name is looked for."""
+MOST_ALIKE = 500
+"""Names among which one is looked for that may have been meant: on the engine's thread."""
+MAX_ID = 300
+KEPT_TEXT = 200
+"""Characters of a text of strangers that stay with the request: fifty requests may each come with megabytes."""
+
+
+def tidied(ask: DraftAsk) -> tuple[DraftAsk, tuple[str, ...]]:
+    """The request within its bounds, and what was left out of it."""
+    notes: list[str] = []
+    question = " ".join(_whole(ask.question).split())
+    if len(question) > MOST_QUESTION:
+        notes.append(f"the question has {len(question):,} characters; the first {MOST_QUESTION:,} are looked at")
+        question = question[:MOST_QUESTION]
+    if not question and not ask.finding and ask.task in ("act", "explain", "runbook") and not ask.runbook:
+        notes.append("nothing was asked; the draft is about what stands out in the cell")
+    excerpts = tuple(
+        Excerpt(field=_whole(one.field[:MAX_ID]), text=_whole(one.text)) for one in ask.excerpts[:MOST_EXCERPTS]
+    )
+    texts = tuple(_whole(one[:MAX_ID]) for one in ask.texts_of[:MOST_TEXTS_OF])
+    if len(excerpts) < len(ask.excerpts) or len(texts) < len(ask.texts_of):
+        given = len(ask.excerpts) + len(ask.texts_of)
+        notes.append(f"{given} texts were given; the first {MOST_EXCERPTS} of each kind are looked at")
+    finding = _whole(ask.finding).strip()
+    if len(finding) > MAX_ID:
+        notes.append(f"the finding's id has {len(finding):,} characters: no id is that long")
+        finding = ""
+    since_ms = max(0, ask.since_ms)
+    ask = msgspec.structs.replace(
+        ask, question=question, finding=finding, excerpts=excerpts, texts_of=texts, since_ms=since_ms,
+        runbook=_whole(ask.runbook[:MAX_ID]),
+    )  # fmt: skip
+    return ask, tuple(notes)
+
+
+def _whole(text: str) -> str:
+    """Without halves of characters, which no file, socket or record takes."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def shortened(ask: DraftAsk) -> DraftAsk:
+    """As it stays with the run."""
+    excerpts = tuple(
+        Excerpt(field=excerpt.field[:KEPT_TEXT], text=excerpt.text[:KEPT_TEXT]) for excerpt in ask.excerpts
+    )
+    return msgspec.structs.replace(ask, excerpts=excerpts)
+
+
+def finding_of(suggestion: Suggestion) -> Finding:
+    """What the recommender found, as the drafters know it."""
+    return Finding(
+        id=suggestion.id,
+        kind=suggestion.kind,
+        text=suggestion.finding,
+        about=suggestion.about or (suggestion.targets[0] if suggestion.targets else ""),
+        targets=suggestion.targets,
+        action=suggestion.action,
+        parameters=suggestion.parameters,
+        observed=tuple(
+            Observation(metric=seen.metric, window=seen.window, value=seen.value) for seen in suggestion.evidence
+        ),
+    )
+
+
+def finding_about(engine: Engine, wanted: str) -> Finding:
+    """An object that a person points at, as a finding of kind `about_queue`, `about_pool`, `about_node` or
+    `about_workload`, looked for in that order. Raises NotFoundError."""
+    for word in ("queue", "pool", "node", "workload"):
+        if _is_there(engine, word, wanted):
+            return Finding(
+                id=wanted, kind=f"about_{word}", text=f"{word} {wanted}, as it is now", about=wanted, targets=(wanted,)
+            )
+    names = [name for word in ("queue", "pool") for name in _names(engine, word)]
+    close = get_close_matches(wanted, names[:MOST_ALIKE], 1)
+    meant = f" (did you mean {ascii(close[0])[1:-1][:60]}?)" if close else ""
+    raise NotFoundError(
+        f"there is no finding, queue, pool, node or workload {ascii(wanted)[:62]}{meant}", "See `muster recommend`"
+    )
+
+
+def _names(engine: Engine, word: str) -> list[str]:
+    kind: Kind = "queues" if word == "queue" else "pools"
+    return [row[0] for row in engine.query(Query(kind=kind, columns=("name",), limit=MOST_NAMES)).rows]
+
+
+def _is_there(engine: Engine, word: str, name: str) -> bool:
+    if word in ("queue", "pool"):
+        return name in _names(engine, word)
+    try:
+        (engine.state.capacity if word == "node" else engine.state.workloads).row(name)
+    except NotFoundError:
+        return False
+    return True
+
+
+def texts_of(engine: Engine, workload_id: str) -> list[Excerpt]:
+    """What its owner calls a workload. Raises NotFoundError."""
+    found = engine.workload(workload_id)
+    labels = [Excerpt(field=f"workload {found.id}: label {key}", text=value) for key, value in found.tags.items()]
+    return [Excerpt(field=f"workload {found.id}: name", text=found.name), *labels]
