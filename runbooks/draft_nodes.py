@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from engine.columns import view
-from engine.model import NodeState, WorkloadState
+from engine.model import HOUR_MS, NodeState, WorkloadState
 from engine.money import usd
 from engine.shape import Shape
 from runbooks.draft_case import Answer
@@ -25,6 +25,8 @@ MOST_LEFT = 200
 MOST_SUSPENDED, MOST_HELD = 8, 12
 LONG_MS = 20 * 60_000
 """A run that is shorter may still be loading its data."""
+UNKNOWN_MS = 2 * HOUR_MS
+"""A run of which nobody said how long it takes is long by then."""
 WHOLE_PERMILLE = 600
 """Of the cell's ready nodes, above which not even a failing zone is taken out of use."""
 FLOOD = 20
@@ -153,6 +155,12 @@ def stuck(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     run_ms = scene.now_ms - w.started[row]
     if scene.agents is not None and symptom.subject in scene.agents.moving:
         return Answer(option=None, why=f"{symptom.text}, and its tasks come on, as their agents say")
+    estimate_ms = w.class_at(row).estimate_ms
+    late = run_ms > (estimate_ms or UNKNOWN_MS)
+    if not symptom.hurts and not late:
+        return Answer(option=None, why=f"{symptom.text}, which is not longer than was asked for",
+                      questions=("What shows that it hangs? Nobody reports its progress here.",
+                                 "Can its owner be asked before its work is lost?"))  # fmt: skip
     if run_ms < LONG_MS:
         return Answer(option=None, why=f"{symptom.text}; it may still be loading its data",
                       questions=("Does its owner know how long it takes to begin?",))  # fmt: skip
@@ -348,21 +356,36 @@ def _own_queue(scene: Scene, tenant: str) -> str:
 
 
 def idle_sizes(scene: Scene) -> list[Symptom]:
-    """Pools that never shrink below more than is used of them."""
+    """Pools that never shrink below more than is used of them: by their least, or by what is set for now."""
     found = []
     for name, size in scene.sizes.items():
-        if size.scaling is None or size.scaling.least <= size.asked or name not in scene.pools:
+        if size.scaling is None or name not in scene.pools or size.ready <= size.asked:
             continue
-        pool = scene.pools[name]
-        if pool.price_microusd_hour and size.ready > size.asked:
-            text = f"pool {name} keeps at least {size.scaling.least:,} nodes, and {size.asked:,} would do now"
+        kept = max(size.scaling.least, set_now(scene, name))
+        if kept > size.asked and scene.pools[name].price_microusd_hour:
+            text = f"pool {name} keeps at least {kept:,} nodes, and {size.asked:,} would do now"
             found.append(Symptom(kind="idle_pool", of="pool", subject=name, weight=size.ready - size.asked, text=text))
     return found
 
 
+def set_now(scene: Scene, pool: str) -> int:
+    """Nodes that people have set for this time."""
+    return max([(0, 0), *(one for one in scene.sizes[pool].set_for if one[0] <= scene.now_ms)])[1]
+
+
 def idle_pool(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
-    """Its least is lowered to what is in use now; the autoscaler gives back what is empty."""
-    return least(scene, symptom.subject, scene.sizes[symptom.subject].asked, symptom.text)
+    """What keeps it is lowered to what is in use now: its least, or what is set; the autoscaler gives back the rest."""
+    size = scene.sizes[symptom.subject]
+    if size.scaling is not None and size.scaling.least <= size.asked:
+        option = Option(
+            text=f"let pool {symptom.subject} have {size.asked:,} nodes, in place of what is set",
+            steps=(("scale_pool", {"pool": symptom.subject, "nodes": size.asked}),),
+            harms="When work comes, machines have to boot first.",
+        )  # fmt: skip
+        if not Solver(scene.engine, ()).try_(option).harmless:
+            return None
+        return Answer(option=option, why=symptom.text, risks=(option.harms,))
+    return least(scene, symptom.subject, size.asked, symptom.text)
 
 
 def least(scene: Scene, pool: str, to: int, why: str) -> Answer | None:

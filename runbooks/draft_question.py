@@ -43,7 +43,8 @@ TOPICS: Mapping[str, str] = {
     "spot": r"spot|preemptib\w*|interrupt\w*|reclaim\w*|evict\w*|notices?|storm|provider|preempted|taken",
     "zone": r"zones?|az|outage|dark|datacent\w*|region|blackout|power",
     "tenant": r"flood\w*|runaway|spam\w*|loop\w*|hog\w*|noisy|monopol\w*|swamp\w*|sweeps?|crowd\w*|eat(?:s|ing|en)?"
-    r"|abus\w*|greedy|bomb\w*|takeover|gobbl\w*|clog\w*|overrun|drown\w*|bogart\w*",
+    r"|abus\w*|greedy|bomb\w*|takeover|gobbl\w*|clog\w*|overrun|drown\w*|bogart\w*|monster\w*"
+    r"|everyone|everybody",
     "budget": r"budget\w*|spend\w*|spent|costs?|money|bill\w*|usd|dollars?|overspen\w*|funds?|allocation|\$\w*",
     "oversized": r"requests?|requested|oversized|rightsiz\w*|overask\w*|overprovision\w*|air|asks?",
     "idle": r"burn\w*|idle|wast\w*|unused|paying|paid|empty|underus\w*|unneeded|oversized|shrink\w*|excess\w*|surplus"
@@ -52,7 +53,7 @@ TOPICS: Mapping[str, str] = {
     "hold": r"hold\w*|held|paus\w*|suspend\w*|closed|disabled|resume\w*|release\w*|unpause|reopen\w*|open",
     "dependency": r"depend\w*|upstream|prerequisite|after\w*|chain",
     "ecc": r"ecc|xid|dbe|remap\w*|uncorrect\w*|faulty|hbm|memory-errors?|bitflips?",
-    "throttle": r"throttl\w*|thermal\w*|hot|overheat\w*|heat|temperature|clocks|cooling|fan",
+    "throttle": r"throttl\w*|thermal\w*|overheat\w*|heat|temperatures?|cooling",
     "network": r"network|unreachable|silent|suspect\w*|heartbeats?|contact|responding|unresponsive|switch|partitioned",
     "down": r"down|dead|offline|crashed|notready|lost|gone|died",
     "boot": r"boot\w*|provision\w*|stock\w*|autoscal\w*|scal\w*|max|maximum|grow\w*|ordered|orders",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from engine.explain import QUOTA
 from engine.model import QueueMode
-from runbooks import draft_nodes, draft_told, draft_waits
+from runbooks import draft_nodes, draft_question, draft_told, draft_waits
 from runbooks.draft_case import Answer
 from runbooks.draft_findings import FINDINGS, by_action, idle_reservation
 from runbooks.draft_question import Asked
@@ -20,6 +20,9 @@ from runbooks.symptoms import Scene, Symptom, wait
 
 LATE_MS, ASKED_LATE_MS = 10 * 60_000, 5 * 60_000
 """What has waited for less is not late, unless somebody says what was promised; and where somebody asks about waits."""
+ABOUT_WAITS = frozenset(("wait", "fragment", "quota", "capacity"))
+LEAST_PREFIX = 4
+"""Letters of a word that stands for all workloads whose ids begin with it and a dash."""
 MOST_LOOKED = 4
 """Symptoms that are gone into, the likeliest first."""
 Rule = Callable[[Scene, Symptom, Asked], Answer | None]
@@ -27,6 +30,8 @@ Rule = Callable[[Scene, Symptom, Asked], Answer | None]
 
 def answer(scene: Scene, asked: Asked) -> Answer:
     """What should be done about what is asked, or why nothing."""
+    if "finished" in asked.topics or "cordon" in asked.topics:
+        scene.done_with = frozenset(asked.names("node"))
     if asked.finding is not None:
         rule = FINDINGS.get(asked.finding.kind, by_action)
         found = rule(scene, asked)
@@ -79,7 +84,7 @@ TOPICS_OF: Mapping[str, tuple[str, ...]] = {
     "idle_reservation": ("reservation",),
     "held_queue": ("hold",),
     "budget": ("budget",),
-    "node_errors": ("ecc", "throttle", "fail"),
+    "node_errors": ("ecc", "throttle"),
     "stuck": ("stuck",),
     "tenant": ("tenant",),
     "parked_OnHold": ("hold",),
@@ -129,7 +134,7 @@ def ranked(scene: Scene, asked: Asked) -> list[Symptom]:
     if asked.named:
         near = [(points, symptom) for points, symptom in scored if related(scene, symptom, asked.named)]
         # Somebody who asks about waits and names what does not wait means what waits beside it.
-        beside = "wait" in asked.topics and not asked.names("workload", "tenant")
+        beside = bool(asked.topics & ABOUT_WAITS) and not asked.names("workload", "tenant")
         scored = near or [(points, symptom) for points, symptom in scored if beside and symptom.lots]
     scored = [(points, focused(symptom, asked)) for points, symptom in scored]
     return [symptom for _, symptom in sorted(scored, key=lambda item: (-item[0], -item[1].weight, item[1].subject))]
@@ -255,10 +260,13 @@ def budget(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
 
 
 def on_hold(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
-    """Work that somebody held after it had come, and that is named; what its owner holds is its owner's."""
-    named = [id_ for id_ in symptom.ids if id_ in asked.names("workload")]
+    """Work that is named, and that somebody held after it had come; what came on hold is its owner's to release, unless
+    whoever asks says that what it waited for is over."""
+    words = tuple(f"{word.lower()}-" for word in draft_question.WORD.findall(asked.text) if len(word) >= LEAST_PREFIX)
+    named = [id_ for id_ in symptom.ids if id_ in asked.names("workload") or id_.lower().startswith(words)]
     suspended = symptom.kind == "parked_Suspended"
-    by_others = [id_ for id_ in named if suspended or not held_by_owner(scene, id_)]
+    over = "finished" in asked.topics or "release" in asked.text.lower()
+    by_others = [id_ for id_ in named if suspended or over or not held_by_owner(scene, id_)]
     if not by_others:
         return Answer(
             option=None, why=f"{symptom.text}, held by whoever submitted it or somebody else",

@@ -18,7 +18,7 @@ from runbooks.symptoms import Lot, Scene, Symptom, counted
 WAITS = (WorkloadState.QUEUED, WorkloadState.WAITING, WorkloadState.HELD)
 AHEAD_MS = 30 * 60_000
 COUNT = re.compile(
-    r"\b(\d{1,4})\s*(?:more\s+|extra\s+|additional\s+)?(?:\w+\s+)?"
+    r"\b(\d{1,4})\s*(?:x\s+)?(?:more\s+|extra\s+|additional\s+)?(?:\w+\s+)?"
     r"(?:nodes?|machines?|instances?|boxes|servers?|vms?|hosts?)\b"
 )
 CLOCK = re.compile(r"\b([01]?\d|2[0-3])(?::([0-5]\d)|\s*(am|pm))\b")

@@ -240,7 +240,8 @@ def _boot_ms(case: Case) -> int:
 
 def given_way(case: Case) -> Iterator[Family]:
     """The least important work gives way to what is more important, where somebody asks for just that."""
-    if "priority" not in case.asked.topics:
+    pointed_at = bool(case.asked.names("workload")) and bool(case.asked.text.strip())
+    if "priority" not in case.asked.topics and not pointed_at:
         return
     w, state = case.state.workloads, case.state
     pools = {_row(case, pool) for pool in case.pools()}

@@ -95,6 +95,8 @@ class Scene:
         """`left_alone`: what is on record as not to be touched (`runbooks.draft_records`)."""
         self.engine = engine
         self.left_alone = left_alone
+        self.done_with: frozenset[str] = frozenset()
+        """Nodes of which somebody says that what they were taken out for is over."""
         self.state = engine.state
         self.agents = agents
         self.now_ms = engine.now_ms
@@ -163,10 +165,13 @@ class Scene:
         reservation; those without work first, longest cordoned first."""
         c, failures = self.state.capacity, self.state.failures
         found = []
-        for row in self.nodes_in(NodeState.CORDONED):
+        for row in self.nodes_in(NodeState.CORDONED, NodeState.DRAINING):
+            said = c.node_ids[row] in self.done_with
+            if c.state[row] == NodeState.DRAINING and not (said and self.is_idle(row)):
+                continue
             lost = any(at_ms > self.now_ms - 24 * HOUR_MS for at_ms in failures.losses.get(row, ()))
             kept = row in failures.notes or c.doomed[row] >= 0 or c.booking[row] != OPEN
-            fresh = self.now_ms - c.since[row] < CORDONED_MS
+            fresh = self.now_ms - c.since[row] < CORDONED_MS and not said
             if not (lost or kept or fresh or c.node_ids[row] in self.left_alone):
                 found.append(row)
         found.sort(key=lambda row: (not self.is_idle(row), c.since[row], c.node_ids[row]))
