@@ -28,14 +28,15 @@ DEADLINE_MS = 20_000
 LEAST_DEADLINE_MS, MOST_DEADLINE_MS = 100, 300_000
 TOKENS = 2_048
 
-_HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9_-]{1,63}(?<!-))*\.?")
-_LAST_NUMERIC = re.compile(r"(0[xX][0-9a-fA-F]*|[0-9]+)\.?")
+_HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9_-]{1,63}(?<!-))*")
+_LAST_NUMERIC = re.compile(r"0[xX][0-9a-fA-F]*|[0-9]+")
 _PATH = re.compile(r"(/[A-Za-z0-9._~-]+)*/?")
 _MODEL = re.compile(r"[!-~]{1,128}")
 _METADATA_NAMES = frozenset({"metadata", "metadata.google.internal", "instance-data", "instance-data.ec2.internal"})
 _METADATA_ADDRESSES = frozenset(
     ipaddress.ip_address(address) for address in ("100.100.100.200", "192.0.0.192", "fd00:ec2::254", "168.63.129.16")
 )
+_CARRIES_IPV4 = (ipaddress.IPv6Network("::/96"), ipaddress.IPv6Network("64:ff9b::/96"))
 _PORTS = {"http": 80, "https": 443}
 _EGRESS: dict[str, Egress] = {name: name for name in get_args(Egress)}
 
@@ -149,10 +150,14 @@ def _split(url: str) -> tuple[Literal["http", "https"], str, int, str]:
 
 
 def _host(parts: SplitResult) -> str:
-    host = (parts.hostname or "").lower()
+    # A name may end in a point, and so may an address: it is looked at without.
+    host = (parts.hostname or "").lower().removesuffix(".")
     if not host:
         raise SpecError("model_url", "it names no host", "Such as http://127.0.0.1:8000/v1")
     address = _address(host)
+    bracketed = parts.netloc.startswith("[")
+    if bracketed and (address is None or re.fullmatch(r"\[[^\]]*\](:[0-9]+)?", parts.netloc) is None):
+        raise SpecError("model_url", "what stands in brackets is no IPv6 address alone", "Write it as [::1]:8000")
     if address is None:
         # 2130706433, 0x7f.1 and 127.1 are addresses to a resolver and names to whoever reads them.
         if not _HOST_NAME.fullmatch(host) or len(host) > 253 or _LAST_NUMERIC.fullmatch(host.rpartition(".")[2]):
@@ -161,7 +166,6 @@ def _host(parts: SplitResult) -> str:
                 f"{host[:60]!r} is no host name and no address",
                 "Write an address as 127.0.0.1 or [::1], and other letters than ASCII as xn--",
             )
-        host = host.removesuffix(".")
     if host in _METADATA_NAMES or (address is not None and _is_nobodys(address)):
         raise SpecError(
             "model_url",
@@ -190,7 +194,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _is_nobodys(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    plain = (address.ipv4_mapped or address) if isinstance(address, ipaddress.IPv6Address) else address
+    plain = _inner(address) if isinstance(address, ipaddress.IPv6Address) else address
     return (
         plain.is_link_local
         or plain.is_multicast
@@ -198,6 +202,14 @@ def _is_nobodys(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
         or plain in _METADATA_ADDRESSES
         or plain == ipaddress.ip_address("255.255.255.255")
     )
+
+
+def _inner(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """The IPv4 address that a network takes out of it: mapped, compatible, 6to4, or by NAT64."""
+    found = address.ipv4_mapped or address.sixtofour
+    if found is None and any(address in network for network in _CARRIES_IPV4):
+        found = ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
+    return found if found is not None and int(address) > 1 else address
 
 
 def _is_loopback(host: str) -> bool:

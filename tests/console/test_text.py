@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from rich.style import Style
+from textual.strip import Strip
 
 from console.text import (
     LONGEST,
@@ -25,7 +27,9 @@ from console.text import (
     timestamp,
     wrap,
 )
+from console.theme import drawn
 from tests.console.fake_client import HOSTILE
+from tests.support.hostile_text import PAYLOADS, drawn_text
 
 
 @pytest.mark.parametrize(
@@ -155,3 +159,8 @@ def test_what_cannot_be_read_says_how_to_write_it(unit: str, text: str) -> None:
 def test_hostile_names_become_harmless() -> None:
     for name in HOSTILE:
         assert "\x1b" not in printable(name)
+
+
+@pytest.mark.parametrize("name", PAYLOADS)
+def test_what_a_page_forgets_is_drawn_harmlessly(name: str) -> None:
+    drawn_text([Strip([drawn(PAYLOADS[name], Style(bold=True))])])

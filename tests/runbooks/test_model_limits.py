@@ -84,6 +84,16 @@ def test_what_is_reserved_counts_as_spent_until_it_is_settled() -> None:
     assert books.use.hour == 15_000
 
 
+def test_a_call_that_nobody_ended_is_charged_in_full() -> None:
+    books = Books()
+    open_ = books.reserve()
+    [lost] = books.did(model_budget.settle_lost)
+    assert lost.microusd == open_.microusd == books.use.hour
+    assert books.did(model_budget.settle_lost) == ()
+    books.did(model_budget.settle, open_, 1)
+    assert books.use.hour == open_.microusd, "for good"
+
+
 def test_an_answer_may_be_as_long_as_there_is_room_for() -> None:
     books = Books()
     most = books.reserve(tokens_out=100_000)
