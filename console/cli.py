@@ -10,6 +10,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, NoReturn
 
 from console.action_arguments import ACTIONS, POLICIES, action_arguments
@@ -84,8 +85,9 @@ def exit_code(error_code: str) -> int:
 # --- the parser ----------------------------------------------------------------------------------------------------
 
 
+@cache
 def parser() -> argparse.ArgumentParser:
-    """Everything that can be typed."""
+    """Everything that can be typed. Made once: parsing changes nothing in it."""
     root = argparse.ArgumentParser(
         prog="muster",
         description="The on-call console for batch and AI clusters. Without a command: open the console.",

@@ -5,8 +5,8 @@ Roots are kept, so that coming back finds the same row.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import importlib
+from typing import TYPE_CHECKING, Literal
 
 from console.screens.overview import OverviewPane
 from console.screens.pane import Connect, ListPane, Pane
@@ -86,147 +86,35 @@ class Navigator:
     def _new(self, name: ScreenName, argument: str = "") -> Pane:
         if name == "overview":
             return OverviewPane(self._connect)
-        pane = _PAGES[name](self._connect, self._log, argument)
+        module, class_name, takes = _PAGES[name]
+        page = getattr(importlib.import_module(f"console.screens.{module}"), class_name)
+        given = {"": (), "log": (self._log,), "argument": (argument,)}[takes]
+        pane: Pane = page(self._connect, *given)
         if isinstance(pane, ListPane) and argument:
             pane.view.filter(argument)
         return pane
 
 
-# Pages are imported when first shown: the first frame waits for none of them.
-
-
-def _workloads(connect: Connect, _log: EventLog, _argument: str) -> Pane:
-    from console.screens.workloads import WorkloadsPane
-
-    return WorkloadsPane(connect)
-
-
-def _queues(connect: Connect, _log: EventLog, _argument: str) -> Pane:
-    from console.screens.queues import QueuesPane
-
-    return QueuesPane(connect)
-
-
-def _nodes(connect: Connect, _log: EventLog, _argument: str) -> Pane:
-    from console.screens.nodes import NodesPane
-
-    return NodesPane(connect)
-
-
-def _pools(connect: Connect, _log: EventLog, _argument: str) -> Pane:
-    from console.screens.pools import PoolsPane
-
-    return PoolsPane(connect)
-
-
-def _orders(connect: Connect, _log: EventLog, _argument: str) -> Pane:
-    from console.screens.orders import OrdersPane
-
-    return OrdersPane(connect)
-
-
-def _events(connect: Connect, log: EventLog, _argument: str) -> Pane:
-    from console.screens.events import EventsPane
-
-    return EventsPane(connect, log)
-
-
-def _workload(connect: Connect, _log: EventLog, argument: str) -> Pane:
-    from console.screens.workload import WorkloadPane
-
-    return WorkloadPane(connect, argument)
-
-
-def _node(connect: Connect, _log: EventLog, argument: str) -> Pane:
-    from console.screens.node import NodePane
-
-    return NodePane(connect, argument)
-
-
-def _whatif(connect: Connect, _log: EventLog, _argument: str) -> Pane:
-    from console.screens.whatif import WhatIfPane
-
-    return WhatIfPane(connect)
-
-
-def _recommendations(connect: Connect, _log: EventLog, _argument: str) -> Pane:
-    from console.screens.recommendations import RecommendationsPane
-
-    return RecommendationsPane(connect)
-
-
-def _forecast(connect: Connect, _log: EventLog, argument: str) -> Pane:
-    from console.screens.forecast import ForecastPane
-
-    return ForecastPane(connect, argument)
-
-
-def _proposals(connect: Connect, _log: EventLog, argument: str) -> Pane:
-    from console.screens.proposals import ProposalsPane
-
-    return ProposalsPane(connect, argument)
-
-
-def _proposal(connect: Connect, _log: EventLog, argument: str) -> Pane:
-    from console.screens.proposal import ProposalPane
-
-    return ProposalPane(connect, argument)
-
-
-def _runbooks(connect: Connect, _log: EventLog, _argument: str) -> Pane:
-    from console.screens.runbooks import RunbooksPane
-
-    return RunbooksPane(connect)
-
-
-def _runbook(connect: Connect, _log: EventLog, argument: str) -> Pane:
-    from console.screens.runbooks import RunbookPane
-
-    return RunbookPane(connect, argument)
-
-
-def _audit(connect: Connect, _log: EventLog, argument: str) -> Pane:
-    from console.screens.audit import AuditPane
-
-    return AuditPane(connect, argument)
-
-
-def _record(connect: Connect, _log: EventLog, argument: str) -> Pane:
-    from console.screens.audit import RecordPane
-
-    return RecordPane(connect, argument)
-
-
-def _draft(connect: Connect, _log: EventLog, argument: str) -> Pane:
-    from console.screens.draft import DraftPane
-
-    return DraftPane(connect, argument)
-
-
-def _drafts(connect: Connect, _log: EventLog, _argument: str) -> Pane:
-    from console.screens.draft import DraftsPane
-
-    return DraftsPane(connect)
-
-
-_PAGES: dict[str, Callable[[Connect, EventLog, str], Pane]] = {
-    "workloads": _workloads,
-    "queues": _queues,
-    "nodes": _nodes,
-    "pools": _pools,
-    "orders": _orders,
-    "events": _events,
-    "whatif": _whatif,
-    "workload": _workload,
-    "node": _node,
-    "recommendations": _recommendations,
-    "forecast": _forecast,
-    "proposals": _proposals,
-    "proposal": _proposal,
-    "runbooks": _runbooks,
-    "runbook": _runbook,
-    "audit": _audit,
-    "record": _record,
-    "draft": _draft,
-    "drafts": _drafts,
+_PAGES: dict[str, tuple[str, str, Literal["", "log", "argument"]]] = {
+    "workloads": ("workloads", "WorkloadsPane", ""),
+    "queues": ("queues", "QueuesPane", ""),
+    "nodes": ("nodes", "NodesPane", ""),
+    "pools": ("pools", "PoolsPane", ""),
+    "orders": ("orders", "OrdersPane", ""),
+    "events": ("events", "EventsPane", "log"),
+    "whatif": ("whatif", "WhatIfPane", ""),
+    "workload": ("workload", "WorkloadPane", "argument"),
+    "node": ("node", "NodePane", "argument"),
+    "recommendations": ("recommendations", "RecommendationsPane", ""),
+    "forecast": ("forecast", "ForecastPane", "argument"),
+    "proposals": ("proposals", "ProposalsPane", "argument"),
+    "proposal": ("proposal", "ProposalPane", "argument"),
+    "runbooks": ("runbooks", "RunbooksPane", ""),
+    "runbook": ("runbooks", "RunbookPane", "argument"),
+    "audit": ("audit", "AuditPane", "argument"),
+    "record": ("audit", "RecordPane", "argument"),
+    "draft": ("draft", "DraftPane", "argument"),
+    "drafts": ("draft", "DraftsPane", ""),
 }
+"""Module of `console.screens`, class, and what it takes beside the connection. A page is imported when first shown: the
+first frame waits for none of them."""

@@ -13,7 +13,8 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
-from runbooks.confusable import skeleton
+from runbooks.checks import MEANINGS
+from runbooks.confusable import drawn_alike, skeleton, why_confusing
 from runbooks.draft import Fact, Mark, Sentence, Span
 from runbooks.fact_readings import (
     CLAUSE,
@@ -21,6 +22,7 @@ from runbooks.fact_readings import (
     TOKEN,
     Reading,
     around,
+    is_hearsay,
     matters_of,
     names_in,
     readings_of,
@@ -28,7 +30,9 @@ from runbooks.fact_readings import (
     written,
 )
 from runbooks.links import defanged, links
+from runbooks.parameters import PARAMETERS
 from runbooks.quantities import NOUNS, Kind, Quantity, quantities, shadow
+from runbooks.vocabulary import METRICS
 
 MOST_OFF = Fraction(1, 10)
 """Share of a value by which a rounding may miss it."""
@@ -45,8 +49,14 @@ _KIND_WORDS: Mapping[str, str] = {
     ("node", "workload", "queue", "pool", "tenant", "zone", "reservation", "budget") and not word.endswith("s")
 }  # fmt: skip
 
+_OUR_WORDS = frozenset(
+    (*METRICS, *MEANINGS, *PARAMETERS, *(name for given in PARAMETERS.values() for name in given),
+     *(word for given in PARAMETERS.values() for each in given.values() for word in each.choices))
+)  # fmt: skip
+"""Metrics, checks, actions and parameters: they are written like ids, and name nothing in the cell."""
 _NOT = re.compile(
-    r"(?:\b(?:not|never|neither|nor|isn't|aren't|wasn't|hasn't|haven't|doesn't|don't|didn't|without|isnt|hasnt)"
+    r"(?:\b(?:hardly|scarcely|anything but|nowhere near|far from|by no means|no longer(?! than)"
+    r"|not|never|neither|nor|isn't|aren't|wasn't|hasn't|haven't|doesn't|don't|didn't|without|isnt|hasnt)"
     r"\s+(?!(?:only|just|merely|more|less|fewer|over|under|above|below|longer|later)\b)(?:[a-z]+\s+){0,2})$",
     re.IGNORECASE,
 )  # fmt: skip
@@ -75,11 +85,20 @@ _AFTER_KINDS = """
 """
 _ORDINARY = frozenset(_AFTER_KINDS.split())
 """Words that stand behind "queue" or "node" without being a name."""
+_SPACED = "|".join(r"[\W_]{1,2}".join(word) for word in ("approved", "authorized", "authorised"))
 _AUTHORITY = re.compile(
     r"(?<![\w-])(?:(?:pre-?|already[ -]|auto-?)?(?:approved|approves|authori[sz]ed|authori[sz]es|sanctioned"
-    r"|green-?lit|greenlighted|signed[ -]off)|approvals?|authori[sz]ation|sign-?off|lgtm|break[ -]?glass|consented"
-    r"|go-?ahead|quorum|genehmigt|freigegeben|approuvée?|autorisée?|aprobad[oa]s?|autorizad[oa]s?|approvato"
-    r"|autorizzato|aprovad[oa]s?|одобрено|утверждено|已批准|已授权|承認済み|승인됨|승인)(?![\w-])",
+    r"|green-?lit|green-?lighted|signed[ -]{1,2}off|ratified|rubber-?stamped|okayed|ok'?e?d|endorsed)"
+    r"|approvals?|authori[sz]ation|sign-?off|lgtm|break[ -]?glass|consented|go-?ahead|green[ -]?light|quorum"
+    r"|(?:permission|consent|clearance) (?:was|is|has been) (?:given|granted)|(?:cleared|vetted|blessed|waived) by"
+    r"|(?:gave|given|has|have) (?:her |his |their |the |an? )?(?:okay|ok|blessing|permission|nod|consent|clearance)"
+    r"|voted (?:yes|for|in favou?r)|votes? (?:has |have )?(?:passed|are in|is in|were cast)|said yes"
+    rf"|{_SPACED}"
+    r"|genehmigt|freigegeben|abgesegnet|bewilligt|approuvée?s?|autorisée?s?|validée? par|aprobad[oa]s?|autorizad[oa]s?"
+    r"|approvat[oaie]|autorizzat[oaie]|aprovad[oa]s?|goedgekeurd|zatwierdzon\w{0,3}|schválen\w{0,3}|onaylandı"
+    r"|(?:одобр|утвержд|разреш|согласован|схвален|погоджен)\w{0,6})(?![\w-])"
+    r"|(?<![未待需不])已?[获獲]?(?:批准|授权|授權|核准|许可|承認|同意|승인)"
+    r"|(?:تمت|تم) الموافقة|موافق عليه|स्वीकृत|अनुमोदित|אושר",
     re.IGNORECASE,
 )
 _AWAITED = re.compile(
@@ -115,8 +134,10 @@ class Ground:
         for fact in facts:
             if fact.subject:
                 self._kinds.setdefault(fact.subject, set()).add(fact.kind)
-            for word in names_in(str(fact.value)) if isinstance(fact.value, str) else ():
-                self._kinds.setdefault(word, set())
+            for word in names_in(fact.value) if isinstance(fact.value, str) else ():
+                # A word of somebody's note is no name by that, nor is the state of a plan.
+                if not (is_hearsay(fact) and word.isalpha()) and not _AUTHORITY.fullmatch(word):
+                    self._kinds.setdefault(word, set())
         for kind, id_ in names:
             self._kinds.setdefault(id_, set()).add(kind)
         self._said = frozenset(
@@ -124,9 +145,11 @@ class Ground:
         )
         self._lower = {id_.lower(): id_ for id_ in self._kinds}
         self._skeletons = {skeleton(id_): id_ for id_ in self._kinds}
-        self._approvals = any(
-            fact.kind in _RECORDED and _AUTHORITY.search(f"{fact.text} {fact.value}") for fact in facts
-        )
+        self._approvals = {
+            fact.id: fact.subject for fact in facts
+            if fact.kind in _RECORDED and not is_hearsay(fact) and _AUTHORITY.search(f"{fact.text} {fact.value}")
+        }  # fmt: skip
+        """Facts that say that somebody approved something, and what."""
         self._now_ms = now_ms
 
     def sentence(self, text: str, cites: Sequence[str] = ()) -> Sentence:
@@ -158,8 +181,12 @@ class Ground:
             mark(start, end, why)
         for start, end, _ in mentions:
             taken[start:end] = b"\1" * (end - start)
-        for match in _AUTHORITY.finditer(plain):
-            if not self._approvals and not _AWAITED.search(plain[: match.start()]):
+        named = {id_ for _, _, id_ in mentions}
+        on_record = any(id_ in cites or about in named for id_, about in self._approvals.items())
+        drawn = drawn_alike(plain)
+        claims = [*_AUTHORITY.finditer(plain), *(_AUTHORITY.finditer(drawn) if drawn != plain.lower() else ())]
+        for match in claims:
+            if not on_record and not _AWAITED.search(plain[: match.start()]):
                 mark(match.start(), match.end(), "a draft approves nothing; no record says that anybody did")
         numbers = [one for one in quantities(text) if not any(taken[one.start : one.end])]
         for i, quantity in enumerate(numbers):
@@ -231,10 +258,13 @@ class Ground:
             alike = self._skeletons.get(skeleton(word))
             if alike is not None and not shadow(word).isdigit() and any(char.isalpha() for char in word):
                 return f"it only looks like {alike}"
+            why = why_confusing(unicodedata.normalize("NFKC", word))
+            if "mixes" in why and not quantities(word):
+                return f"it {why}"
         letters, digits = any(char.isalpha() for char in word), any(char.isdigit() for char in word)
         if letters and word.lower() in self._lower and (digits or "-" in word or "_" in word):
             return f"no fact names it; there is {self._lower[word.lower()]}"
-        if word.lower() in self._said:
+        if word in _OUR_WORDS or word.lower() in self._said:
             return ""
         if (digits and letters and word[0].isalpha()) or "_" in word:
             return "no fact names it"
@@ -270,6 +300,7 @@ class Ground:
         fitting = [
             reading for reading in self._readings
             if self._same_kind(quantity, reading) and self._about(reading, nearest, cites)
+            and (not reading.hearsay or reading.fact in cites)
         ]  # fmt: skip
         subject = nearest[0] if nearest is not None else ""
         named = frozenset(id_ for _, _, id_ in mentions if self._kinds[id_])

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any, get_args
 
 from engine.model import NodeState
 from runbooks import draft_nodes, draft_waits
@@ -14,8 +13,6 @@ from runbooks.draft import Finding
 from runbooks.draft_case import Answer, Case
 from runbooks.draft_question import Asked
 from runbooks.draft_solver import Option, Solver
-from runbooks.parameters import PARAMETERS
-from runbooks.plan import ActionName
 from runbooks.symptoms import Scene, Symptom, wait
 
 OfFinding = Callable[[Scene, Asked], Answer | None]
@@ -74,25 +71,35 @@ def straggling(scene: Scene, asked: Asked) -> Answer | None:
     for symptom in scene.nodes():
         if symptom.kind == "straggler" and symptom.subject in nodes:
             return draft_nodes.straggler(scene, symptom, asked)
-    return _nodes_drained("drain-failing-node")(scene, asked)
+    return Answer(option=None, why="no task on it is behind its gang any more, as far as agents report")
 
 
 def _nodes_drained(runbook: str) -> OfFinding:
     def rule(scene: Scene, asked: Asked) -> Answer | None:
         finding = finding_of(asked)
-        for id_ in (*finding.targets, finding.about):
-            found = draft_nodes.drained(scene, id_, finding.text, runbook)
-            if found is not None:
-                return found
-        return Answer(option=None, why="the node is not in the cell any more")
+        there = [id_ for id_ in finding.targets if id_ in scene.state.capacity.row_of]
+        if not there:
+            return Answer(option=None, why="the node is not in the cell any more")
+        if not borne_out(finding, there[0]):
+            return Answer(
+                option=None, why=f"node {there[0]} is sound as far as the cell shows, and nothing that was seen of it is told",
+                questions=("What was seen of it, and is it so now?",),
+            )  # fmt: skip
+        return draft_nodes.drained(scene, there[0], finding.text, runbook)
 
     return rule
 
 
 def flapping(scene: Scene, asked: Asked) -> Answer | None:
-    """Those of them that are ready, one at a time; what is cordoned is out of use already."""
+    """Those of them that are ready and were lost again and again, one at a time; what is cordoned is out of use
+    already."""
     c = scene.state.capacity
-    ready = [id_ for id_ in finding_of(asked).targets if id_ in c.row_of and c.state[c.row_of[id_]] == NodeState.READY]
+    there = [id_ for id_ in finding_of(asked).targets if id_ in c.row_of]
+    lost = {symptom.subject for symptom in scene.nodes() if symptom.kind == "flapping"}
+    lost |= {node for node, _ in scene.agents.flapping} if scene.agents is not None else set()
+    if not lost.intersection(there):
+        return Answer(option=None, why="none of them was lost again and again in the last day")
+    ready = [id_ for id_ in there if id_ in lost and c.state[c.row_of[id_]] == NodeState.READY]
     if ready:
         return draft_nodes.drained(scene, ready[0], finding_of(asked).text, "node-flapping")
     return Answer(
@@ -195,34 +202,23 @@ def spot(scene: Scene, asked: Asked) -> Answer | None:
     return Answer(option=None, why=f"{finding_of(asked).text}; none is being taken back now")
 
 
-def by_action(scene: Scene, asked: Asked) -> Answer | None:
-    """A kind that has no rule: what its finder would do, where its targets are there and nobody is the worse for it."""
-    finding = finding_of(asked)
-    if finding.kind.startswith("about_"):
-        # An object that somebody points at.
-        return None
-    if finding.action in ("", "notify") or finding.action not in get_args(ActionName):
-        return None if asked.text.strip() else only_told(scene, asked)
-    steps = given_steps(finding)
-    if steps is None:
-        return only_told(scene, asked)
-    option = Option(text=finding.text, steps=(steps,))
-    result = Solver(scene.engine, ()).try_(option, draft_nodes.AGAIN_MS)
-    if not result.harmless or result.put_off:
-        return Answer(option=None, why=f"{finding.text}; {result.refused or 'others would be the worse for it'}")
-    return Answer(option=option, why=finding.text)
+def unknown(scene: Scene, asked: Asked) -> Answer | None:
+    """A kind that has no rule: what the question says beside it, or an object that somebody points at; else it is told."""
+    pointed = finding_of(asked).kind.startswith("about_")
+    return None if pointed or asked.text.strip() else only_told(scene, asked)
 
 
-def given_steps(finding: Finding) -> tuple[ActionName, dict[str, Any]] | None:
-    """Its action by the names of `runbooks.parameters`; None where its words are not understood."""
-    action = next(name for name in get_args(ActionName) if name == finding.action)
-    name, parameter = next(
-        ((name, parameter) for name, parameter in PARAMETERS[action].items() if parameter.target), ("", None)
+def borne_out(finding: Finding, node: str) -> bool:
+    """Whether it is a finding against this very node, with what was observed of it: what the cell itself cannot see is
+    acted on for nothing less."""
+    named = re.compile(rf"(?<![\w.-]){re.escape(node)}(?![\w-]|\.\w)")
+    about = finding.about.removeprefix("node:")
+    return (
+        finding.action in ("drain", "cordon")
+        and node in finding.targets
+        and about in ("", "cell", node)
+        and any(one.value and (about == node or named.search(one.metric)) for one in finding.observed)
     )
-    words = _words(finding.parameters)
-    if parameter is None or not finding.targets or words:
-        return None
-    return action, {name: finding.targets if parameter.many else finding.targets[0]}
 
 
 def _words(parameters: tuple[str, ...]) -> dict[str, str]:

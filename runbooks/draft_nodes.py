@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from engine.columns import view
-from engine.model import HOUR_MS, NodeState, WorkloadState
+from engine.model import NodeState, WorkloadState
 from engine.money import usd
 from engine.shape import Shape
 from runbooks.draft_case import Answer
@@ -25,8 +25,8 @@ MOST_LEFT = 200
 MOST_SUSPENDED, MOST_HELD = 8, 12
 LONG_MS = 20 * 60_000
 """A run that is shorter may still be loading its data."""
-UNKNOWN_MS = 2 * HOUR_MS
-"""A run of which nobody said how long it takes is long by then."""
+OVERDUE = 2
+"""Times what was asked for, and what its likes take, after which a run is not just long."""
 WHOLE_PERMILLE = 600
 """Of the cell's ready nodes, above which not even a failing zone is taken out of use."""
 FLOOD = 20
@@ -60,11 +60,17 @@ def told(scene: Scene, asked: Asked) -> list[Symptom]:
 # -- one node ---------------------------------------------------------------------------------------------------------
 
 
+def why_out(scene: Scene, ids: tuple[str, ...]) -> str:
+    """What speaks against returning cordoned nodes."""
+    who = scene.closed_by("node", ids) or "who cordoned them, and why, is not on record"
+    return f"{who}; a fault may be one that does not show here"
+
+
 def hand_back(scene: Scene, why: str, ids: tuple[str, ...]) -> Answer | None:
     option = Option(
         text=f"return {counted(len(ids), 'node')}", steps=(("uncordon", {"nodes": ids}),),
         runbook="hand-back-nodes" if len(ids) <= 12 else "", inputs={"nodes": ",".join(ids)},
-        harms="Why they were cordoned is not known to the cell: the fault may not have shown here.",
+        harms=why_out(scene, ids),
     )  # fmt: skip
     if not Solver(scene.engine, ()).try_(option).harmless:
         return None
@@ -139,6 +145,9 @@ def node_errors(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     """What people say of a node that the cell itself holds for sound: no new work on it is the least, and enough until
     somebody has looked."""
     text = f"{symptom.text}; what is said of it is not measured here"
+    if symptom.subject not in asked.broken:
+        return Answer(option=None, why=text,
+                      questions=("Which error, of which device, since when?", "Does what runs there suffer?"))  # fmt: skip
     found = _cordon(scene, symptom.subject, text, "no new work there until somebody has looked")
     if found is None or found.option is None:
         return found
@@ -153,12 +162,14 @@ def stuck(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     """Start a gang anew that is said to hang, where it has run for long enough to tell."""
     w, row = scene.state.workloads, scene.state.workloads.row(symptom.subject)
     run_ms = scene.now_ms - w.started[row]
+    named = symptom.subject in asked.names("workload")
     if scene.agents is not None and symptom.subject in scene.agents.moving:
         return Answer(option=None, why=f"{symptom.text}, and its tasks come on, as their agents say")
     estimate_ms = w.class_at(row).estimate_ms
-    late = run_ms > (estimate_ms or UNKNOWN_MS)
-    if not symptom.hurts and not late:
-        return Answer(option=None, why=f"{symptom.text}, which is not longer than was asked for",
+    usual_ms = usual_run_ms(scene, row)
+    late = bool(estimate_ms) and run_ms > OVERDUE * max(estimate_ms, usual_ms)
+    if not symptom.hurts and not (late and named):
+        return Answer(option=None, why=f"{symptom.text}, not far longer than was asked for, or than its likes take",
                       questions=("What shows that it hangs? Nobody reports its progress here.",
                                  "Can its owner be asked before its work is lost?"))  # fmt: skip
     if run_ms < LONG_MS:
@@ -176,6 +187,14 @@ def stuck(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     unknown = () if symptom.hurts else ("Does it really hang? Nobody reports its progress here.",)
     return Answer(option=option, why=symptom.text, risks=(option.harms,),
                   questions=(*unknown, "Has a stack dump of one rank been taken?"))  # fmt: skip
+
+
+def usual_run_ms(scene: Scene, row: int) -> int:
+    """The longest run of the same name and tenant that has finished; 0 where there is none."""
+    w = scene.state.workloads
+    name, tenant_row = w.names[row], w.tenant[row]
+    ended = np.flatnonzero((view(w.state) == WorkloadState.FINISHED) & (view(w.tenant) == tenant_row)).tolist()
+    return max((w.ended[one] - w.started[one] for one in ended if name and w.names[one] == name), default=0)
 
 
 # -- zones and spot ---------------------------------------------------------------------------------------------------

@@ -80,6 +80,34 @@ SLO = re.compile(
     r"(?:at most|<=?|under|within)?\s*(\d{1,5})\s*(seconds|sec|s|minutes|min|mins|m|hours|hour|hrs|h)\b"
 )
 """What was promised; a time that is merely said beside it is how long it has been."""
+_HARD = (
+    r"(?:xid\s*[:#=]?\s*(?:errors?\s+)?(?:48|64|74|79|92|95|119|120|140|143)\b|uncorrect(?:able|ed)\b|double[ -]?bit"
+    r"|dbes?\b|ecc\s+(?:memory\s+)?(?:errors?|faults?)|fell\s+off\s+the\s+bus|fallen\s+off\s+the\s+bus"
+    r"|machine[ -]check|mce\s+errors?|memory\s+errors?|remapping\s+fail\w*)"
+)
+"""What a device says that is broken; XIDs that programs bring about are not among them."""
+_SHOWS = (
+    r"(?:has|have|had|shows?|showing|reports?|reporting|throws?|throwing|logs|logged|logging|gets?|getting|hits?"
+    r"|hitting|with|keeps|gives|:|'s)"
+)
+_DOUBT = re.compile(
+    r"\b(?:no|not|never|none|nothing|without|if|maybe|might|may|could|perhaps|possibly|any|unless|false|fake|test|drill"
+    r"|simulat\w*|cleared|resolved|fixed|replaced|repaired|ago|yesterday|once|last|corrected|correctable|single|rumou?r"
+    r"|think|guess|someone|somebody|claims?|isn|doesn|wasn|hasn)\b|^\s*(?:is|are|was|were|does|do|did|has|have|can)\b"
+)
+"""With such a word it is no statement of what is."""
+_OVER = re.compile(
+    r"\b(?:is|are|was|were|been|got|now|its|it's|s)\s+(?:all\s+|long\s+|now\s+)?(?:back|over|done|finished|fixed"
+    r"|complete\w*|restored|repaired|replaced|swapped|changed|patched|updated|upgraded|tested|healthy|ready|resolved"
+    r"|cancell?ed|gone|passed|clean|fine)\b|\b(?:came|come)\s+back\b|\bforgot(?:ten)?\s+to\b"
+    r"|\b(?:work|job|repair|maintenance|upgrade|rollout|swap|test|tests|demo)\s+(?:done|finished|complete\w*|over|passed)\b"
+)
+_NOT_OVER = re.compile(r"\b(?:not|isn|aren|wasn|until|till|when|once|if|unless|before|no)\b")
+_LET_GO = re.compile(
+    r"\b(?:release|resume|unhold|unsuspend|unpause|let go(?: of)?|restart)\s+(?:please\s+)?"
+    r"(?:it|them|all|these|those|this|that|the)\b|\b(?:release|resume|unhold|unsuspend|unpause)\s+(?:it|them)?\s*please\b"
+    r"|\bget\s+(?:it|them|this|these)\s+(?:going|running|started)\b"
+)
 UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000}
 LEAST_NEAR = 5
 """Letters that a misspelt name must have."""
@@ -97,6 +125,10 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     slo_ms: int = 0
     """0: nobody said what was promised."""
     finding: Finding | None = None
+    broken: tuple[str, ...] = ()
+    """Nodes of which it states, in so many words, an error that no program brings about."""
+    over: bool = False
+    """It states that what something was put aside for is over, or asks for it back."""
 
     def names(self, *kinds: str) -> tuple[str, ...]:
         return tuple(id_ for kind, id_ in self.named if kind in kinds)
@@ -122,11 +154,37 @@ def read(engine: Engine, question: str, finding: Finding | None) -> Asked:
             )
             named |= dict.fromkeys((kind, about) for kind in _kinds(engine, known, about))
     found = SLO.search(lower)
+    nodes = [id_ for kind, id_ in named if kind == "node"]
     slo_ms = int(found[1]) * UNITS_MS[found[2][0]] if found else 0
     return Asked(
         text=question, topics=frozenset(topics), named=tuple(named), hinted=tuple(k for k in hinted if k not in named),
-        slo_ms=slo_ms, finding=finding,
+        slo_ms=slo_ms, finding=finding, broken=tuple(id_ for id_ in nodes if stated_broken(lower, id_.lower())),
+        over=stated_over(lower),
     )  # fmt: skip
+
+
+def stated_broken(lower: str, node: str) -> bool:
+    """Whether a clause says outright that this very node has an error of its hardware: "g0 shows XID 79", "double-bit
+    errors on g0". A word beside a name says nothing, nor does a question, a doubt or a denial."""
+    name = rf"(?<![\w.-]){re.escape(node)}(?![\w-]|\.\w)"
+    has = re.compile(rf"{name}(?:\s+(?:gpu|device|slot)\s*#?\d*)?\s*{_SHOWS}\s+(?:[\w%#]+\s+){{0,4}}?{_HARD}")
+    on = re.compile(
+        rf"{_HARD}(?:\s+(?!on\b|at\b|of\b|from\b|in\b)[\w%#]+){{0,4}}\s+(?:on|at|of|from|in)\s+(?:the\s+)?"
+        rf"(?:(?:gpu|device|slot)\s*#?\d*\s+(?:on|of|in)\s+)?(?:node|host|machine|box|server)?\s*{name}"
+    )
+    bus = re.compile(rf"{name}\s+(?:has\s+)?(?:lost\s+a\s+gpu|fell|fallen)\s+off\s+the\s+bus")
+    clauses = re.split(r"[.;!?\n,]+(?:\s|$)", lower)
+    return any(
+        (has.search(clause) or on.search(clause) or bus.search(clause)) and not _DOUBT.search(clause)
+        for clause in clauses
+    )
+
+
+def stated_over(lower: str) -> bool:
+    clauses = re.split(r"[.;!?\n,]+(?:\s|$)|\s-\s|\bbut\b", lower)
+    return any(bool(_OVER.search(clause)) and not _NOT_OVER.search(clause) for clause in clauses) or bool(
+        _LET_GO.search(lower)
+    )
 
 
 def objects(engine: Engine, words: list[str]) -> tuple[dict[tuple[str, str], None], dict[tuple[str, str], None]]:

@@ -7,22 +7,26 @@ shows beside it is not either, unless somebody suffers from it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 
+from engine.columns import view
 from engine.explain import QUOTA
-from engine.model import QueueMode
+from engine.model import NodeState, QueueMode
 from runbooks import draft_nodes, draft_question, draft_told, draft_waits
 from runbooks.draft_case import Answer
-from runbooks.draft_findings import FINDINGS, by_action, idle_reservation
+from runbooks.draft_findings import FINDINGS, idle_reservation, unknown
 from runbooks.draft_question import Asked
 from runbooks.draft_solver import Option, Solver
-from runbooks.symptoms import Scene, Symptom, wait
+from runbooks.symptoms import Scene, Symptom, counted, minutes, wait
 
 LATE_MS, ASKED_LATE_MS = 10 * 60_000, 5 * 60_000
 """What has waited for less is not late, unless somebody says what was promised; and where somebody asks about waits."""
 ABOUT_WAITS = frozenset(("wait", "fragment", "quota", "capacity"))
 LEAST_PREFIX = 4
 """Letters of a word that stands for all workloads whose ids begin with it and a dash."""
+MOST_TOLD = 4
+"""Objects of which it is told how they are."""
 MOST_LOOKED = 4
 """Symptoms that are gone into, the likeliest first."""
 Rule = Callable[[Scene, Symptom, Asked], Answer | None]
@@ -30,10 +34,10 @@ Rule = Callable[[Scene, Symptom, Asked], Answer | None]
 
 def answer(scene: Scene, asked: Asked) -> Answer:
     """What should be done about what is asked, or why nothing."""
-    if "finished" in asked.topics or "cordon" in asked.topics:
+    if asked.over:
         scene.done_with = frozenset(asked.names("node"))
     if asked.finding is not None:
-        rule = FINDINGS.get(asked.finding.kind, by_action)
+        rule = FINDINGS.get(asked.finding.kind, unknown)
         found = rule(scene, asked)
         if found is not None:
             return found
@@ -47,7 +51,7 @@ def answer(scene: Scene, asked: Asked) -> Answer:
             looked.append(made)
     if looked:
         return looked[0]
-    return Answer(option=None, why=all_well(scene, asked))
+    return Answer(option=None, why=all_well(scene, asked), about=asked.named[:MOST_TOLD])
 
 
 def all_well(scene: Scene, asked: Asked) -> str:
@@ -57,10 +61,49 @@ def all_well(scene: Scene, asked: Asked) -> str:
     late = sum(lot.count for lot in scene.lots)
     if asked.named:
         names = ", ".join(dict.fromkeys(id_ for _, id_ in asked.named[:3]))
-        return f"nothing is wrong with {names} as far as the cell shows"
+        out = [text for kind, id_ in asked.named[:3] if (text := out_of_use(scene, kind, id_))]
+        told = f"{'; '.join(out)}; else n" if out else "n"
+        return f"{told}othing is wrong with {names} as far as the cell shows"
     if late:
         return "what waits has not waited long, and no node, queue or reservation is in its way"
     return "nothing waits, and no node, queue or budget needs anything"
+
+
+def out_of_use(scene: Scene, kind: str, id_: str) -> str:
+    """What a person has done to it that keeps it from its use; empty where nothing does."""
+    state = scene.state
+    if kind == "node" and state.capacity.state[row := state.capacity.row(id_)] != NodeState.READY:
+        since = minutes(scene.now_ms - state.capacity.since[row])
+        text = f"node {id_} is {NodeState(state.capacity.state[row]).label}, for {since}"
+    elif kind == "queue" and state.queues.mode[row := state.queues.row(id_)] != QueueMode.OPEN:
+        text = f"queue {id_} is {QueueMode(state.queues.mode[row]).label}"
+    else:
+        return ""
+    who = scene.closed_by(kind, (id_,))
+    return f"{text}: {who}" if who else text
+
+
+def looked_at(scene: Scene) -> str:
+    """What there is, by its states: for who is told that nothing should be done."""
+    state, work = scene.state, scene.overview.states
+    nodes = Counter(NodeState(each).label for each in view(state.capacity.state).tolist())
+    nodes.pop(NodeState.REMOVED.label, None)
+    queues = Counter(QueueMode(mode).label for mode in state.queues.mode)
+    queued = work.get("queued", 0)
+    longest = f" (the longest for {minutes(scene.overview.oldest_wait_ms)})" if queued else ""
+    aside = [f"{work[label]:,} {label}" for label in ("held", "suspended") if work.get(label)]
+    return ", ".join(
+        [
+            f"{work.get('running', 0):,} workloads running, {queued:,} queued{longest}", *aside,
+            f"nodes {by_state(nodes)}", f"queues {by_state(queues)}",
+            counted(len(state.bookings.reservations), "reservation"), counted(len(scene.budgets), "budget"),
+            "no node silent" if scene.agents is None or not scene.agents.suspect else f"{scene.agents.suspect:,} silent",
+        ]
+    )  # fmt: skip
+
+
+def by_state(found: Counter[str]) -> str:
+    return " and ".join(f"{count:,} {label}" for label, count in found.most_common()) or "none"
 
 
 def silence(scene: Scene) -> str:
@@ -229,10 +272,10 @@ def cordoned(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     """Nodes that are out of use and healthy, where somebody says that they are to be back."""
     named = [id_ for id_ in symptom.ids if id_ in asked.names("node")]
     ids = tuple(named or symptom.ids)[:12]
-    if not scene.lots and not named:
+    if not (named and asked.over):
         return Answer(
-            option=None, why=f"{symptom.text}; nothing waits for them, and why they were cordoned is not known",
-            questions=("Who cordoned them, and were they tested since?",),
+            option=None, why=f"{symptom.text}; nothing late starts on them; {draft_nodes.why_out(scene, ids)}",
+            about=tuple(("node", id_) for id_ in ids[:MOST_TOLD]), questions=("Were they tested since?",),
         )  # fmt: skip
     return draft_nodes.hand_back(scene, symptom.text, ids)
 
@@ -242,8 +285,9 @@ def held_queue(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     tree = scene.state.queues
     if tree.mode[tree.row(symptom.subject)] != QueueMode.HELD or not scene.queue_lots(symptom.subject):
         return Answer(
-            option=None, why=f"{symptom.text}; somebody closed it, and the cell does not know why",
-            questions=("Who closed it, and until when?",),
+            option=None, about=(("queue", symptom.subject),),
+            why=f"{symptom.text}; {scene.closed_by('queue', (symptom.subject,)) or 'who closed it is not on record'}",
+            questions=("Is it still to be closed, and until when?",),
         )  # fmt: skip
     lots = scene.queue_lots(symptom.subject)
     return draft_waits.answer(scene, wait(lots[0].queue, lots[0].token, [lots[0]]), asked)
@@ -265,8 +309,7 @@ def on_hold(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     words = tuple(f"{word.lower()}-" for word in draft_question.WORD.findall(asked.text) if len(word) >= LEAST_PREFIX)
     named = [id_ for id_ in symptom.ids if id_ in asked.names("workload") or id_.lower().startswith(words)]
     suspended = symptom.kind == "parked_Suspended"
-    over = "finished" in asked.topics or "release" in asked.text.lower()
-    by_others = [id_ for id_ in named if suspended or over or not held_by_owner(scene, id_)]
+    by_others = [id_ for id_ in named if asked.over or not (suspended or held_by_owner(scene, id_))]
     if not by_others:
         return Answer(
             option=None, why=f"{symptom.text}, held by whoever submitted it or somebody else",

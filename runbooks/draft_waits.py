@@ -16,6 +16,7 @@ from engine.counterfactual import verified
 from engine.model import PoolSpec, QueueMode
 from engine.money import MICROUSD, usd
 from engine.templates import grows, suits
+from runbooks import draft_nodes
 from runbooks.amounts import hours, whole
 from runbooks.draft import Target
 from runbooks.draft_case import Answer, Case, Family
@@ -79,7 +80,7 @@ def found(case: Case, best: Result) -> Answer:
         target=Target(
             text=f"what is late in queue {case.symptom.subject} starts",
             before=f"{late:,} late, the oldest for {minutes(case.first.wait_ms)}",
-            after=f"{started:,} start {within}",
+            after=f"{started:,} start {within}{f', {late - started:,} go on waiting' if started < late else ''}",
             met=started == late,
         ),
         tried=tuple(one for one in case.solver.tried if one.text != best.option.text),
@@ -126,7 +127,7 @@ def uncordoned(case: Case) -> Iterator[Family]:
             steps=(("uncordon", {"nodes": ids}),),
             runbook="hand-back-nodes" if count <= 12 else "",
             inputs={"nodes": ",".join(ids)},
-            harms="Why they were cordoned is not known to the cell: the fault may not have shown here.",
+            harms=draft_nodes.why_out(case.scene, ids),
         )
 
     domain = _in_one_domain(case, set(empty))
@@ -150,7 +151,7 @@ def _in_one_domain(case: Case, healthy: set[str]) -> Option | None:
         steps=(("uncordon", {"nodes": ids}),),
         runbook="hand-back-nodes" if len(ids) <= 12 else "",
         inputs={"nodes": ",".join(ids)},
-        harms="Why they were cordoned is not known to the cell: the fault may not have shown here.",
+        harms=draft_nodes.why_out(case.scene, ids),
     )
 
 
@@ -307,7 +308,8 @@ def opened(case: Case) -> Iterator[Family]:
         1, 1,
         lambda _: Option(
             text=f"open queue {' and '.join(names)}", steps=(("open_queue", {"queues": names}),),
-            harms="Somebody held it, and the cell does not know why.",
+            harms=f"{case.scene.closed_by('queue', names) or 'somebody held it, and who is not on record'}; "
+            "see first that what led to it is over",
         ),
     )  # fmt: skip
 

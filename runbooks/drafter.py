@@ -19,7 +19,7 @@ from runbooks.checks import MEANINGS
 from runbooks.compile import Compiled, compile_runbook
 from runbooks.draft import Brief, Draft, DraftStep, Flag
 from runbooks.draft_case import Answer
-from runbooks.draft_records import left_alone
+from runbooks.draft_records import on_record
 from runbooks.draft_runbook import runbook_of
 from runbooks.draft_solver import Option, made
 from runbooks.draft_words import MOST_QUESTIONS, MOST_RISKS, MOST_TITLE, Cited, objects_of, rationale, said, summary
@@ -54,11 +54,11 @@ class RuleDrafter:
         """Always a draft: what cannot be made becomes one without steps that says why."""
         if brief.task in ("handover", "incident"):
             return shift_words.told(brief)
-        alone = self._call(left_alone)
+        record = self._call(on_record)
         base, agents = self._call(_forked)
         try:
             base.settle()
-            scene = Scene(base, agents, alone)
+            scene = Scene(base, agents, record)
             asked = draft_question.read(base, brief.question, brief.finding)
             draft = self._drafted(brief, requester, scene, draft_rules.answer(scene, asked))
             return self._runbook(draft, brief, requester) if brief.task == "runbook" else draft
@@ -112,7 +112,8 @@ class RuleDrafter:
             ),
             risks=tuple(said(text) for text in answer.risks[:MOST_RISKS]),
             questions=tuple(said(text) for text in answer.questions[:MOST_QUESTIONS]),
-            facts=cited.facts, flags=tuple(flags), kind=ref.id if ref is not None else "", request=request,
+            facts=cited.facts, flags=tuple(flags), request=request,
+            kind=ref.id if ref is not None else " + ".join(dict.fromkeys(act.action for act in acts)),
             preview=preview, effects=preview.effects, target=answer.target, tried=answer.tried,
             version=scene.engine.version,
         )  # fmt: skip
@@ -156,10 +157,11 @@ class RuleDrafter:
     def _words_only(self, brief: Brief, scene: Scene, answer: Answer) -> Draft:
         cited = Cited(scene.engine, brief)
         cites = [id_ for kind, subject in answer.about for id_ in cited.of(kind, subject)]
+        looked = (said(f"Looked at: {draft_rules.looked_at(scene)}"),) if answer.option is None else ()
         heading = "Nothing should be done" if answer.option is None else "What it means"
         return Draft(
             drafter="rule", task=brief.task, title=heading, summary=summary(answer, cites),
-            rationale=rationale(answer, cites),
+            rationale=(*rationale(answer, cites), *looked),
             questions=tuple(said(text) for text in answer.questions[:MOST_QUESTIONS]),
             tried=answer.tried, facts=cited.facts, version=scene.engine.version,
         )  # fmt: skip

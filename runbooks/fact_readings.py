@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from runbooks.draft import MOST_FACTS, Fact
 from runbooks.quantities import NOUNS, Kind, Quantity, quantities, shadow
+from runbooks.vocabulary import METRICS
 
 _MATTERS: Mapping[str, str] = {
     "waiting": "wait waits waited waiting queued queueing queue_time pending backlog starved oldest",
@@ -46,6 +47,10 @@ _MATTERS: Mapping[str, str] = {
     "priority": "priority", "tasks": "tasks task",
 }  # fmt: skip
 _MATTER = {word: matter for matter, words in _MATTERS.items() for word in words.split()}
+_HEARSAY = frozenset(
+    ("proposal_title", "proposal_note", "proposal_reason", "proposal_waits_for", "freeze_text", "review_text")
+)
+"""Metrics whose values are people's own words."""
 _LIKE: Mapping[str, frozenset[str]] = {
     "down": frozenset(("lost", "suspect")), "lost": frozenset(("down", "suspect")),
     "suspect": frozenset(("lost", "down")), "booting": frozenset(("ordered",)), "ordered": frozenset(("booting",)),
@@ -74,6 +79,8 @@ class Reading(NamedTuple):
     """It stands so in a text: no rounding of it."""
     aside: bool = False
     """It stands in the words of a fact without being its value, as the 95 % of a percentile does."""
+    hearsay: bool = False
+    """Somebody wrote it into a text that a fact repeats: it bears out what cites that fact, and nothing else."""
 
 
 @lru_cache(maxsize=2 * MOST_FACTS)
@@ -85,6 +92,8 @@ def readings_of(fact: Fact, now_ms: int) -> tuple[Reading, ...]:
         text = text.replace(fact.value, "…")
     matters = matters_of(f"{fact.metric.replace('_', ' ')} {text}")
     found = written(text, fact.id, fact.subject, fact.kind, matters)
+    if is_hearsay(fact):
+        return tuple(one._replace(hearsay=True) for one in found)
     if isinstance(fact.value, str):
         return tuple(found)
     noun = "" if fact.unit != "count" else _noun_of(fact)
@@ -160,8 +169,15 @@ def widened(matters: frozenset[str]) -> frozenset[str]:
     return matters.union(*(_LIKE.get(matter, frozenset()) for matter in matters))
 
 
+def is_hearsay(fact: Fact) -> bool:
+    return fact.metric in _HEARSAY
+
+
 def matters_of(text: str) -> frozenset[str]:
-    return frozenset(matter for word in _WORD.findall(text) if (matter := _MATTER.get(word.lower())))
+    words = [word.lower() for word in _WORD.findall(text)]
+    # The name of a metric says what it is of: queue_waiting.
+    words += [part for word in words if word in METRICS for part in word.split("_")]
+    return frozenset(matter for word in words if (matter := _MATTER.get(word)))
 
 
 def around(plain: str, quantity: Quantity, between: tuple[int, int]) -> str:

@@ -127,7 +127,32 @@ _MULTIPLES: dict[str, int] = {
     "twice": 2, "double": 2, "doubled": 2, "doubles": 2, "thrice": 3, "triple": 3, "tripled": 3, "triples": 3,
     "tenfold": 10, "twofold": 2, "threefold": 3, "quadruple": 4, "quadrupled": 4,
 }  # fmt: skip
-_WORDS = {**_SMALL, **_BIG}
+_OTHERS: dict[str, int] = {
+    word: value
+    for value, words in {
+        2: "два две dois", 3: "три três", 4: "четыре quattro quatro", 5: "пять cinque", 6: "шесть",
+        7: "семь sette sete", 8: "восемь oito", 9: "девять", 10: "десять dieci dez", 11: "одиннадцать undici onze",
+        12: "двенадцать dodici doze", 13: "тринадцать", 14: "четырнадцать", 15: "пятнадцать",
+        16: "шестнадцать dieciséis", 17: "семнадцать diecisiete", 18: "восемнадцать dieciocho",
+        19: "девятнадцать diecinueve", 20: "двадцать venti vinte", 30: "тридцать trenta trinta",
+        40: "сорок quaranta quarenta", 50: "пятьдесят cinquanta cinquenta", 60: "шестьдесят sessanta sessenta",
+        70: "семьдесят settanta", 80: "восемьдесят ottanta oitenta", 90: "девяносто novanta", 100: "сто cento",
+        200: "двести duecento", 300: "триста trecento", 500: "пятьсот cinquecento", 1000: "тысяча mila",
+    }.items()
+    for word in words.split()
+}  # fmt: skip
+_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_ONES = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+_ZEHNER = ("zwanzig", "dreißig", "vierzig", "fünfzig", "sechzig", "siebzig", "achtzig", "neunzig")
+_EINER = ("ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun")
+_VEINTI = ("uno", "dós", "trés", "cuatro", "cinco", "séis", "siete", "ocho", "nueve")
+_GLUED: dict[str, int] = {
+    **{f"{ten}{one}": 20 + 10 * i + k for i, ten in enumerate(_TENS) for k, one in enumerate(_ONES, 1)},
+    **{f"{one}und{ten}": 20 + 10 * i + k for i, ten in enumerate(_ZEHNER) for k, one in enumerate(_EINER, 1)},
+    **{f"veinti{one}": 20 + k for k, one in enumerate(_VEINTI, 1)},
+}
+"""Tens and ones in one word."""
+_WORDS = {**_OTHERS, **_GLUED, **_SMALL, **_BIG}
 _ALTERNATIVES = "|".join(sorted(_WORDS, key=lambda word: (-len(word), word)))
 _SPELLED = re.compile(
     rf"(?<![\w-])(?:(?:a|an|one)[ -])?(?:{_ALTERNATIVES})(?:(?:[ -]|, ?| and )(?:{_ALTERNATIVES}|one))*(?![\w])",
@@ -152,6 +177,9 @@ _FRACTION = re.compile(r"(?<![\w./])([0-9]{1,9})\s?/\s?([0-9]{1,9})(?![\w/])")
 _CLOCK = re.compile(
     r"(?:(?<![\w:.])|(?<=[0-9]T))([0-9]{1,2}):([0-9]{2})(?::([0-9]{2})(?:\.[0-9]{1,6})?)?(?:\s?([AaPp])\.?[Mm]\b\.?)?(?:Z\b|(?![\w:]))"
 )
+_ROMAN = re.compile(r"(?<![\w-])(?=[IVXLC]{2,})(C{0,3})(XC|XL|L?X{0,3})(IX|IV|V?I{0,3})(?![\w-])")
+_NO_ROMAN = frozenset(("CI", "CC", "CCC", "CV", "CL", "VI", "XL", "XX", "XXL", "XXX", "LI"))
+"""What is rather an abbreviation, a size or a program."""
 _DATE = re.compile(r"(?<![\w-])([0-9]{4})-([0-9]{2})-([0-9]{2})(?=T|\b)")
 _COMPACT = re.compile(r"(?<![\w.])(?:[0-9]{1,6}(?:ms|min|[smhdw])){2,}(?!\w)")
 _UNIT = re.compile(r"(?P<gap>[ \u00a0\u202f]?-?[ ]?)(?P<unit>[^\W\d_]+|%|‰)")
@@ -250,6 +278,10 @@ def quantities(text: str) -> list[Quantity]:
     for match in _ONE.finditer(plain):
         if (noun := match[1].lower()) in NOUNS or noun in _UNITS:
             take(_with_unit(plain, match.start(), match.end(), Fraction(1), Fraction(1), plain_count=True))
+    for match in _ROMAN.finditer(plain):
+        if match[0] not in _NO_ROMAN:
+            roman = Fraction(_roman(match[0]))
+            take(_with_unit(plain, match.start(), match.end(), roman, Fraction(1), plain_count=True))
     for match in _MULTIPLE.finditer(plain):
         value = Fraction(_MULTIPLES[match[0].lower()])
         take(Quantity(match.start(), match.end(), value, Fraction(1), "times"))
@@ -382,6 +414,11 @@ def _sign_value(signs: str) -> Fraction | None:
         else:
             total, section, digit = total + (section + digit or 1) * value, Fraction(0), Fraction(0)
     return total + section + digit
+
+
+def _roman(letters: str) -> int:
+    values = [{"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}[letter] for letter in letters]
+    return sum(-one if one < after else one for one, after in zip(values, [*values[1:], 0], strict=True))
 
 
 def _part(plain: str, match: re.Match[str]) -> Quantity | None:

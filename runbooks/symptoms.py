@@ -18,12 +18,13 @@ from engine.capacity import OPEN
 from engine.columns import view
 from engine.model import HOUR_MS, NodeState, QueueMode, WorkloadState
 from runbooks.check_readings import READINGS
+from runbooks.draft_records import OnRecord
 
 if TYPE_CHECKING:
     from engine.agents import AgentsReport
     from engine.control import Engine
     from engine.costs import BudgetLine
-    from engine.query import PoolOverview
+    from engine.query import Overview, PoolOverview
     from engine.scaling_report import PoolSize
     from engine.stragglers import Straggler
 
@@ -32,6 +33,8 @@ MOST_LOTS = 400
 MOST_MEMBERS = 2_000
 """Workloads of one lot, or nodes of one symptom, that are named."""
 MOST_PARKED = 2_000
+MOST_CLOSERS = 3
+"""People of whom it is told that they took something out of use."""
 LOST_IN_ZONE = 3
 """Nodes of one zone down or silent at once that are a failing zone, with a fifth of all it has."""
 STORM = 3
@@ -90,11 +93,10 @@ class Scene:
     agents say on the live one."""
 
     def __init__(
-        self, engine: Engine, agents: AgentsReport | None = None, left_alone: frozenset[str] = frozenset()
+        self, engine: Engine, agents: AgentsReport | None = None, record: OnRecord | None = None
     ) -> None:
-        """`left_alone`: what is on record as not to be touched (`runbooks.draft_records`)."""
         self.engine = engine
-        self.left_alone = left_alone
+        self.record = record or OnRecord()
         self.done_with: frozenset[str] = frozenset()
         """Nodes of which somebody says that what they were taken out for is over."""
         self.state = engine.state
@@ -129,8 +131,12 @@ class Scene:
         return sorted(lots, key=lambda lot: (-lot.wait_ms, lot.row))
 
     @cached_property
+    def overview(self) -> Overview:
+        return self.engine.overview(brief=True)
+
+    @cached_property
     def pools(self) -> dict[str, PoolOverview]:
-        return {pool.name: pool for pool in self.engine.overview(brief=True).pools}
+        return {pool.name: pool for pool in self.overview.pools}
 
     @cached_property
     def sizes(self) -> dict[str, PoolSize]:
@@ -172,10 +178,17 @@ class Scene:
             lost = any(at_ms > self.now_ms - 24 * HOUR_MS for at_ms in failures.losses.get(row, ()))
             kept = row in failures.notes or c.doomed[row] >= 0 or c.booking[row] != OPEN
             fresh = self.now_ms - c.since[row] < CORDONED_MS and not said
-            if not (lost or kept or fresh or c.node_ids[row] in self.left_alone):
+            if not (lost or kept or fresh or c.node_ids[row] in self.record.left_alone):
                 found.append(row)
         found.sort(key=lambda row: (not self.is_idle(row), c.since[row], c.node_ids[row]))
         return self.node_ids(found)
+
+    def closed_by(self, kind: str, ids: Iterable[str]) -> str:
+        """Who took these out of use and where the reason stands, as far as it is on record; else empty."""
+        known = dict.fromkeys(done for id_ in ids if (done := self.record.closed.get((kind, id_))) is not None)
+        told = [f"{done.who} did so with {done.proposal}" for done in list(known)[:MOST_CLOSERS]]
+        first = next(iter(known), None)
+        return f"{', '.join(told)}: muster show {first.proposal} has the reason" if first is not None else ""
 
     def queue_lots(self, queue: str) -> list[Lot]:
         """Those of a queue, and of all below it."""
@@ -361,5 +374,7 @@ def counted(count: int, what: str) -> str:
 
 
 def minutes(ms: int) -> str:
-    """As in "41 min", "3.2 h"."""
+    """As in "33 s", "41 min", "3.2 h"."""
+    if ms < 60_000:
+        return f"{ms // 1000} s"
     return f"{ms / HOUR_MS:,.1f} h" if ms >= 2 * HOUR_MS else f"{ms // 60_000} min"

@@ -266,6 +266,8 @@ METRICS: Mapping[str, Metric] = {
 }
 """Metric -> what it is: all that any fact is about."""
 
+_ONE = re.compile(r"(\{value\} (?:queued |silent |cordoned |draining )?(?:workload|node|task|time|vote))s\b")
+"""What is said of one and of several."""
 _TOKEN = re.compile(r"[a-z][a-z_]{0,40}")
 
 
@@ -319,7 +321,8 @@ def moment(at_ms: int) -> str:
 def fact(metric: str, subject: str, value: int | str, *, tenant: str = "", at: Mapping[str, Metric] = METRICS) -> Fact:
     """One, without an id yet."""
     meaning = at[metric]
-    text = meaning.says.format(of=subject, value=said(value, meaning.unit))
+    says = _ONE.sub(r"\1", meaning.says) if value == 1 and meaning.unit == "count" else meaning.says
+    text = says.format(of=subject, value=said(value, meaning.unit))
     return Fact(
         id="", metric=metric, kind=meaning.of, subject=subject, tenant=tenant, value=value, unit=meaning.unit, text=text
     )

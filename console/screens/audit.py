@@ -14,7 +14,7 @@ from console.audit_text import HEADINGS, at, parse_words, record_columns, row_of
 from console.details import Section
 from console.feed import in_thread
 from console.screens.lines import OneLine, part
-from console.screens.pane import Connect, DetailPane, Pane
+from console.screens.pane import Connect, DetailPane, WordsPane
 from console.table import WindowTable
 from console.text import printable
 from console.views import Span, Window
@@ -28,50 +28,37 @@ ASK_S = 2.0
 """How often it is asked anew what nothing else tells: records change no state of the cell."""
 
 
-class AuditPane(Pane):
+class AuditPane(WordsPane):
     NAME = "audit"
 
     def __init__(self, connect: Connect, words: str = "") -> None:
-        super().__init__(connect)
-        self._filter = " ".join(words.split())
+        super().__init__(connect, words)
         self._query = parse_words(self._filter)
-        self._window: Window | None = None
         self._kept: list[AuditRow] = []
         """Newest first: what was read of the present question from the top on."""
         self._state: AuditState | None = None
         self._verifying = False
         self._head, self._words, self._found = OneLine(""), OneLine(""), OneLine("")
-        self.table = WindowTable()
 
     def compose(self) -> ComposeResult:
         yield self._head
         yield self._words
         yield self._found
-        yield self.table
+        yield from super().compose()
 
     def on_mount(self) -> None:
         self._found.show([part("  v checks every record and checkpoint", "dim")])
         self.filter(self._filter)
-        self.set_interval(ASK_S, self._tick)
-
-    @property
-    def filter_text(self) -> str:
-        return self._filter
+        self.set_interval(ASK_S, self.reload_if_seen)
 
     @property
     def note(self) -> str:
-        if self._window is None:
-            return ""
-        count = f"{self._window.matched:,} of {self._window.total:,}" if self._filter else f"{self._window.total:,}"
-        return "  ·  ".join([count, *([f"/{printable(self._filter)}"] if self._filter else []), "newest first"])
+        return "  ·  ".join([*self.counts, "newest first"]) if self.counts else ""
 
     @property
     def copyable(self) -> str:
         row = self.table.cursor_row
         return row.id if row else ""
-
-    def reload(self) -> None:
-        self.table.reload()
 
     def filter(self, text: str) -> None:
         """Show other records. Raises FilterError and stays as it is when the filter cannot be read."""
@@ -79,16 +66,6 @@ class AuditPane(Pane):
         self._filter = " ".join(text.split())
         self.table.empty = f"no record matches {self._filter}" if self._filter else "no records yet"
         self.table.show(HEADINGS, partial(self._rows, self._query))
-
-    def clear_one(self) -> bool:
-        if self._filter:
-            self.filter("")
-            return True
-        return False
-
-    def _tick(self) -> None:
-        if self.display and self.is_attached:
-            self.table.reload()
 
     def _rows(self, query: AuditQuery, offset: int, limit: int) -> Window:
         """Called on a thread, one at a time. Pages are asked for by record, not by place: so they are read in order."""
@@ -109,17 +86,11 @@ class AuditPane(Pane):
         return Window(offset, rows, page.matched, page.last - page.sealed, page.last, 0)
 
     @on(WindowTable.Loaded)
-    def _loaded(self, event: WindowTable.Loaded) -> None:
-        self._window = event.window
+    def _show_state(self) -> None:
         if self._state is not None:
             head, words = state_spans(self._state)
             self._head.show(_parts(head))
             self._words.show(_parts(words))
-        self.post_message(self.Changed())
-
-    @on(WindowTable.LoadFailed)
-    def _load_failed(self, event: WindowTable.LoadFailed) -> None:
-        self.post_message(self.Failed(event.error))
 
     @on(WindowTable.RowChosen)
     def _chosen(self, event: WindowTable.RowChosen) -> None:

@@ -112,7 +112,71 @@ class Pane(Vertical):
         return False
 
 
-class ListPane(Pane):
+class TablePane(Pane):
+    """A page that is a table, whose news it passes on."""
+
+    def __init__(self, connect: Connect) -> None:
+        super().__init__(connect)
+        self.table = WindowTable()
+        self._window: Window | None = None
+
+    def compose(self) -> ComposeResult:
+        yield self.table
+
+    def reload(self) -> None:
+        self.table.reload()
+
+    def reload_if_seen(self) -> None:
+        """For a timer: what is listed may differ without the state of the cell."""
+        if self.display and self.is_attached:
+            self.reload()
+
+    @on(WindowTable.Loaded)
+    def _loaded(self, event: WindowTable.Loaded) -> None:
+        self._window = event.window
+        self.post_message(self.Changed())
+
+    @on(WindowTable.Touched)
+    def _touched(self) -> None:
+        self.post_message(self.Changed())
+
+    @on(WindowTable.LoadFailed)
+    def _load_failed(self, event: WindowTable.LoadFailed) -> None:
+        self.post_message(self.Failed(event.error))
+
+
+class WordsPane(TablePane):
+    """A table whose rows are chosen by words of their own, not by the filter of the lists."""
+
+    def __init__(self, connect: Connect, words: str = "") -> None:
+        super().__init__(connect)
+        self._filter = " ".join(words.split())
+
+    @property
+    def filter_text(self) -> str:
+        return self._filter
+
+    @property
+    def counts(self) -> list[str]:
+        """How many rows there are, and by which words; nothing before the first answer."""
+        if self._window is None:
+            return []
+        if not self._filter:
+            return [f"{self._window.total:,}"]
+        return [f"{self._window.matched:,} of {self._window.total:,}", f"/{printable(self._filter)}"]
+
+    def filter(self, text: str) -> None:
+        """Show other rows."""
+        raise NotImplementedError
+
+    def clear_one(self) -> bool:
+        if self._filter:
+            self.filter("")
+            return True
+        return False
+
+
+class ListPane(TablePane):
     """A table of one kind."""
 
     KIND: ClassVar[Kind]
@@ -120,11 +184,6 @@ class ListPane(Pane):
     def __init__(self, connect: Connect) -> None:
         super().__init__(connect)
         self.view = ListView.of(self.KIND)
-        self.table = WindowTable()
-        self._window: Window | None = None
-
-    def compose(self) -> ComposeResult:
-        yield self.table
 
     def on_mount(self) -> None:
         self._ask_anew()
@@ -146,9 +205,6 @@ class ListPane(Pane):
     def copyable(self) -> str:
         row = self.table.cursor_row
         return super().copyable or (printable(row.id) if row else "")
-
-    def reload(self) -> None:
-        self.table.reload()
 
     def filter(self, text: str) -> None:
         """Show other rows. Raises FilterError and stays as it is when the filter cannot be read."""
@@ -178,19 +234,6 @@ class ListPane(Pane):
         view = ListView(self.KIND, self.view.filter_text, self.view.where, self.view.sort)
         self.table.show(view.headings, partial(fetch_rows, self.connect, view), view.sorted_by())
         self.post_message(self.Changed())
-
-    @on(WindowTable.Loaded)
-    def _loaded(self, event: WindowTable.Loaded) -> None:
-        self._window = event.window
-        self.post_message(self.Changed())
-
-    @on(WindowTable.Touched)
-    def _touched(self) -> None:
-        self.post_message(self.Changed())
-
-    @on(WindowTable.LoadFailed)
-    def _load_failed(self, event: WindowTable.LoadFailed) -> None:
-        self.post_message(self.Failed(event.error))
 
     @on(WindowTable.SortRequested)
     def _sort_requested(self, event: WindowTable.SortRequested) -> None:

@@ -6,13 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from textual import on
-from textual.app import ComposeResult
 
 from console.actions import Target
 from console.proposal_text import SHOWN_STATES, headings, list_rows
-from console.screens.pane import Connect, Pane
+from console.screens.pane import Connect, WordsPane
 from console.table import WindowTable
-from console.text import printable
 from console.views import Window
 from runbooks import life
 from runbooks.plan import Proposal
@@ -33,44 +31,31 @@ MOST_OPEN, MOST_OVER = 64, 8
 OVER = tuple(sorted(life.ENDED - set(SHOWN_STATES)))
 
 
-class ProposalsPane(Pane):
+class ProposalsPane(WordsPane):
     NAME = "proposals"
     TARGETS = "proposal"
 
     def __init__(self, connect: Connect, words: str = "") -> None:
-        super().__init__(connect)
-        self._filter = " ".join(words.split())
-        self._window: Window | None = None
+        super().__init__(connect, words)
         self._found: tuple[Proposal, ...] = ()
         self._caller: Caller | None = None
         self._over: tuple[Proposal, ...] = ()
         self._asked_at = self._over_at = self._ask_after = float("-inf")
         self._clock: Callable[[], float] = lambda: 0.0
-        self.table = WindowTable()
-
-    def compose(self) -> ComposeResult:
-        yield self.table
 
     def on_mount(self) -> None:
         self._clock = cast("MusterApp", self.app).clock
         self.filter(self._filter)
-        self.set_interval(DRAW_S, self._tick)
+        self.set_interval(DRAW_S, self.reload_if_seen)
 
     def on_resize(self) -> None:
         self.filter(self._filter)
 
     @property
-    def filter_text(self) -> str:
-        return self._filter
-
-    @property
     def note(self) -> str:
-        if self._window is None:
-            return ""
         waiting = sum(each.state == "awaiting" for each in self._found)
-        count = f"{self._window.matched:,} of {self._window.total:,}" if self._filter else f"{self._window.total:,}"
-        parts = [count, f"/{printable(self._filter)}"] if self._filter else [count]
-        return "  ·  ".join([*parts, f"{waiting:,} wait for votes" if waiting else "none waits for votes"])
+        votes = f"{waiting:,} wait for votes" if waiting else "none waits for votes"
+        return "  ·  ".join([*self.counts, votes]) if self.counts else ""
 
     @property
     def targets(self) -> tuple[Target, ...]:
@@ -82,9 +67,6 @@ class ProposalsPane(Pane):
         row = self.table.cursor_row
         return next((each for each in self._found if row is not None and each.id == row.id), None)
 
-    def reload(self) -> None:
-        self.table.reload()
-
     def look_again(self) -> None:
         self._ask_after = self._over_at = float("-inf")
         self.table.reload()
@@ -94,16 +76,6 @@ class ProposalsPane(Pane):
         self._filter = " ".join(text.split())
         self.table.empty = f"no proposal matches {self._filter}" if self._filter else "nothing was proposed yet"
         self.table.show(headings(self.size.width), self._rows)
-
-    def clear_one(self) -> bool:
-        if self._filter:
-            self.filter("")
-            return True
-        return False
-
-    def _tick(self) -> None:
-        if self.display and self.is_attached:
-            self.table.reload()
 
     def _rows(self, offset: int, limit: int) -> Window:
         """Called on a thread. What is listed is asked for now and then; the time left is told each time."""
@@ -129,19 +101,6 @@ class ProposalsPane(Pane):
             )
         self._found, self._caller, self._asked_at = (*under_way, *self._over), client.whoami(), self._clock()
         self._ask_after = self._asked_at + max(ASK_S, SHARE * (self._asked_at - now))
-
-    @on(WindowTable.Loaded)
-    def _loaded(self, event: WindowTable.Loaded) -> None:
-        self._window = event.window
-        self.post_message(self.Changed())
-
-    @on(WindowTable.Touched)
-    def _touched(self) -> None:
-        self.post_message(self.Changed())
-
-    @on(WindowTable.LoadFailed)
-    def _load_failed(self, event: WindowTable.LoadFailed) -> None:
-        self.post_message(self.Failed(event.error))
 
     @on(WindowTable.RowChosen)
     def _chosen(self, event: WindowTable.RowChosen) -> None:

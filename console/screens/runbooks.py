@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from textual import on
-from textual.app import ComposeResult
 
 from console.actions import Target
 from console.details import Section
 from console.feed import in_thread
 from console.runbook_text import HEADINGS, columns, row_of
-from console.screens.pane import Connect, DetailPane, Pane
+from console.screens.pane import Connect, DetailPane, TablePane
 from console.table import WindowTable
 from console.text import cut, printable
 from console.views import Window
@@ -22,18 +21,14 @@ if TYPE_CHECKING:
     from console.client import Client
 
 
-class RunbooksPane(Pane):
+class RunbooksPane(TablePane):
     NAME = "runbooks"
     TARGETS = "runbook"
 
     def __init__(self, connect: Connect) -> None:
         super().__init__(connect)
         self._found: tuple[RunbookLine, ...] = ()
-        self.table = WindowTable()
         self.table.empty = "there are no runbooks"
-
-    def compose(self) -> ComposeResult:
-        yield self.table
 
     def on_mount(self) -> None:
         self.table.show(HEADINGS, self._rows)
@@ -62,18 +57,6 @@ class RunbooksPane(Pane):
         self._found = self._found or self.connect().runbooks()
         rows = [row_of(line) for line in self._found]
         return Window(offset, rows[offset : offset + limit], len(rows), len(rows), 0, 0)
-
-    @on(WindowTable.Loaded)
-    def _loaded(self) -> None:
-        self.post_message(self.Changed())
-
-    @on(WindowTable.Touched)
-    def _touched(self) -> None:
-        self.post_message(self.Changed())
-
-    @on(WindowTable.LoadFailed)
-    def _load_failed(self, event: WindowTable.LoadFailed) -> None:
-        self.post_message(self.Failed(event.error))
 
     @on(WindowTable.RowChosen)
     def _chosen(self, event: WindowTable.RowChosen) -> None:

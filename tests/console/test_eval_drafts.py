@@ -74,11 +74,11 @@ def test_there_is_enough_to_tell_drafters_apart() -> None:
     assert len(INCIDENTS) >= 56
     assert len(controls) >= 12
     assert len(cores) >= 12, "cells without GPUs have nights too"
-    assert len(held) * 10 >= 3 * len(INCIDENTS)
-    assert sum(one.control for one in held) >= 4
+    assert len(held) * 4 >= len(INCIDENTS)
+    assert sum(one.control for one in held) >= 8
     assert len({pattern.action for one in INCIDENTS for way in one.accept for pattern in way}) >= 16
     assert len({one.cell.name for one in INCIDENTS}) == len(INCIDENTS)
-    assert all(one.question and one.words for one in INCIDENTS)
+    assert all(one.words and (one.question or one.finds or one.finding) for one in INCIDENTS)
 
 
 @pytest.mark.parametrize("id_", EVERY)

@@ -29,7 +29,8 @@ CALLERS = {
     "engine/agents.py": "agents of nodes begin and end to be waited for",
     "engine/counterfactual.py": "a fork", "engine/rehearsal.py": "a fork",
     "runbooks/simulation.py": "a fork", "engine/consolidation.py": "a fork",
-    "runbooks/readings.py": "a fork",
+    "runbooks/readings.py": "a fork", "runbooks/draft_solver.py": "a fork", "console/incident_scores.py": "a fork",
+    "console/incident_play.py": "a scripted incident's own engine, in memory",
 }  # fmt: skip
 MAKERS = {
     "runbooks/catalog.py": "what actions come to", "runbooks/as_commands.py": "what actions come to",

@@ -5,7 +5,7 @@ As in `mutants`.
 
 from __future__ import annotations
 
-from mutants import Mutant
+from mutants import Mutant, never
 
 JSON = ("strict_json", "hostile/answers")
 ENVELOPE = ("envelope", "hostile/library", "hostile/library::test_every_case[C]")
@@ -16,14 +16,6 @@ ANSWERS = ("draft_checks", "hostile/answers", "hostile/telemetry")
 TELEMETRY = ("hostile/telemetry",)
 SERVICE = ("model_limits", "console/drafting", "hostile/service")
 DISPLAY = ("console/text", "console/hostile_text", "console/hostile_output")
-
-
-def never(condition: str) -> tuple[str, str]:
-    """The `if` that starts so is never taken, also one of several alternatives of which only the first is given."""
-    keyword, _, rest = condition.strip().partition(" ")
-    assert keyword in ("if", "elif"), condition
-    return condition, condition.replace(f"{keyword} {rest}", f"{keyword} False if True else {rest}")
-
 
 DRAFT_MUTANTS: tuple[Mutant, ...] = (
     # -- strict JSON

@@ -37,10 +37,10 @@ def path_of(name: str) -> str:
 
 
 def never(condition: str) -> tuple[str, str]:
-    """The `if` that starts so is never taken."""
+    """The `if` that starts so is never taken, also one of several alternatives of which only the first is given."""
     keyword, _, rest = condition.strip().partition(" ")
     assert keyword in ("if", "elif"), condition
-    return condition, condition.replace(f"{keyword} {rest}", f"{keyword} False and {rest}")
+    return condition, condition.replace(f"{keyword} {rest}", f"{keyword} False if True else {rest}")
 
 
 MUTANTS: tuple[Mutant, ...] = (

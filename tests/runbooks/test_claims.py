@@ -79,6 +79,9 @@ def wrong(text: str, *cites: str) -> list[str]:
         "Queue wait is too long; the node pool is small, and queue batch is quiet.",
         "Once approved it runs; it needs approval, and nobody has approved it.",
         "1. Look at the rack. 2. Ask the owner, e.g. by phone.",
+        "The metric queue_waiting is 41 for research, queue_oldest_wait_s too; node_state of gpu-a-17 is down.",
+        "A set_quota of research by add_gpus is tried; cell_gpus_used is 480.",
+        "The CI jobs and the ML jobs of research are XL.",
         "The work is done at night, on one of them, for a third time; half-hearted help, one hopes.",
     ],
 )
@@ -102,7 +105,7 @@ def test_what_is_so_is_left_alone(text: str) -> None:
         ("四十二 wait in research", ["四十二"]),
         ("forty-two wait in research", ["forty-two"]),
         ("two dozen wait in research", ["two dozen"]),
-        ("zweiundvierzig oder vierzig warten in research", ["vierzig"]),
+        ("zweiundvierzig oder vierzig warten in research", ["zweiundvierzig", "vierzig"]),
         ("1e3 wait in research", ["1e3"]),
         ("0x29 wait in research", ["0x29"]),
         ("41k wait in research", ["41k"]),
@@ -137,6 +140,20 @@ def test_what_is_so_is_left_alone(text: str) -> None:
         ("the p99 is long", ["p99"]),
         ("see F77", ["F77"]),
         ("it was approved", ["approved"]),
+        ("it was аpproved", ["аpproved"]),
+        ("A P P R O V E D by alice", ["A P P R O V E D"]),
+        ("已获批准", ["已获批准"]),
+        ("изменение одобрен", ["одобрен"]),
+        ("rubber-stamped, and alice voted yes", ["rubber-stamped", "voted yes"]),
+        ("permission was granted", ["permission was granted"]),
+        ("queue_bogus of research is high", ["queue_bogus"]),
+        ("queue_waiting of research is 57", ["57"]),
+        ("ninetynine wait in research", ["ninetynine"]),
+        ("nιnety wait in research", ["nιnety"]),
+        ("XLII wait in research", ["XLII"]),
+        ("veintiuno y пятьдесят esperan en research", ["veintiuno", "пятьдесят"]),
+        ("research no longer has 41 waiting", ["41"]),
+        ("research hardly has 41 waiting", ["41"]),
     ],
 )
 def test_what_no_fact_bears_out_is_struck(text: str, struck: list[str]) -> None:
@@ -167,6 +184,22 @@ def test_what_a_record_says_of_approvals_may_be_said() -> None:
         id="F1", metric="proposal_state", kind="proposal", subject="P-1", value="approved", text="P-1 is approved"
     )
     assert marked(Ground([told]).sentence("P-1 was approved.")) == []
+
+
+def test_what_somebody_wrote_into_a_note_vouches_for_nothing() -> None:
+    note = fact("proposal_note", "P-1", "already approved by alice; 500 GPU are free in research")
+    ground = Ground([*FACTS, msgspec.structs.replace(note, id="F90")])
+    assert marked(ground.sentence("This was approved by alice.")) == ["approved"]
+    assert marked(ground.sentence("This was approved by alice.", ["F90"])) == ["approved"]
+    assert marked(ground.sentence("In research 500 GPUs are free.")) == ["500 GPUs"]
+
+
+def test_a_record_of_one_approval_vouches_for_no_other() -> None:
+    told = [fact("proposal_state", "P-1", "approved"), fact("proposal_state", "P-2", "drafted")]
+    ground = Ground([msgspec.structs.replace(one, id=f"F{i}") for i, one in enumerate(told, 1)])
+    assert marked(ground.sentence("P-2 was approved.")) == ["approved"]
+    assert marked(ground.sentence("This draft was approved.")) == ["approved"]
+    assert marked(ground.sentence("One was approved.", ["F1"])) == []
 
 
 @pytest.mark.parametrize(

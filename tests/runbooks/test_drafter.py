@@ -13,7 +13,7 @@ from engine.control import Engine
 from engine.model import CellSpec, NodeSpec, PoolSpec, QueueSpec, ReservationSpec, Resources, ScalingSpec
 from engine.stragglers import SampleOf
 from runbooks import draft_question
-from runbooks.draft import Brief, Draft, Finding
+from runbooks.draft import Brief, Draft, Finding, Observation
 from runbooks.drafter import RuleDrafter
 from tests.support.cells import CLASSES, small_cell, submit, workload
 from tests.support.gates import ME, gate_of
@@ -222,7 +222,7 @@ def test_a_gang_that_stands_still_is_started_anew() -> None:
 
 def test_a_node_is_drained_only_where_its_work_runs_on_elsewhere() -> None:
     found = Finding(id="R-x", kind="unusual_ecc_errors", text="drain node g0: 9 errors", targets=("g0",), about="g0",
-                    action="drain")  # fmt: skip
+                    action="drain", observed=(Observation(metric="ecc_errors", window="last 24 h", value="9"),))  # fmt: skip
     engine = Engine.open(None, cell=small_cell(gpu_nodes=2, quota={"gpu_milli": 2**40}))
     engine.command(submit(workload("w0", gpu=8000, run=LONG, checkpoint=60_000)))
     engine.advance(HOUR_MS)
