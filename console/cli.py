@@ -480,6 +480,9 @@ def _draft_commands(commands: Any) -> None:
     )
     draft.add_argument("--propose", choices=("rule", "model"), default="", help="put that draft to the vote")
     draft.add_argument("--reason", default="", help="with --propose: kept with it")
+    draft.add_argument(
+        "--out", default="", metavar="FILE", help="write the drafted runbook there; a file that is there already stays"
+    )
     handover = command(commands, "handover", "console.draft:handover", "what the next shift must know")
     handover.add_argument("--since", default="", metavar="TIME", help="so far back (8h)")
     handover.set_defaults(question="")

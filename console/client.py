@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from runbooks.plan import Outcome, Proposal, Request, Review
     from runbooks.policy import Verdict
     from runbooks.policy_shown import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote
-    from runbooks.shown import RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote
+    from runbooks.runbook_shown import RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):

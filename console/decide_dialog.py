@@ -17,7 +17,7 @@ from textual.widgets import Input
 
 from console import dialogs
 from console.details import Section, text_line
-from console.dialogs import PREFIX, Dialog, PromptInput
+from console.dialogs import NO, Dialog, DigestTyping, PromptInput
 from console.proposal_text import hanging
 from console.screens.lines import OneLine, part
 from console.screens.sections import SectionsView
@@ -57,11 +57,10 @@ class DecideDialog(Dialog):
         self._sections = sections
         self._deed = deed
         self._ending = ending
-        self._digest = digest
+        self._digest = DigestTyping(digest)
         self._least = least_reason
         self._clock = clock
         self._shown_at = 0.0
-        self._typed = ""
         self._writing = least_reason is not None
         self._body = SectionsView()
         self._sign = OneLine("key")
@@ -138,18 +137,10 @@ class DecideDialog(Dialog):
                 event.stop()
                 self.dismiss(True)
             return
-        if event.key == "backspace":
-            self._typed = self._typed[:-1]
-        elif event.character and event.character in "0123456789abcdef":
-            self._typed += event.character
-        else:
-            return
-        event.stop()
-        if not self._digest.startswith(self._typed):
-            self._typed = ""
-        if len(self._typed) == PREFIX:
-            self.dismiss(True)
-        self._ask()
+        if self._digest.take(event):
+            if self._digest.done:
+                self.dismiss(True)
+            self._ask()
 
     def _ask(self) -> None:
         if self._writing:
@@ -160,17 +151,10 @@ class DecideDialog(Dialog):
             else:
                 then = [part(" ↵ ", "key"), part(self._deed if self._ending == "reason" else "go on", "off")]
             self._question.show([part(" esc ", "key"), part("leave it ", "strong"), part("  "), *then])
-            return
-        no = [part(" n ", "key"), part("no, leave it ", "strong"), part("  ")]
-        if self._ending == "key":
-            self._question.show([*no, part(" y ", "key"), part(f"yes, {self._deed}", "off")])
-            return
-        wanted = printable(self._digest)[:PREFIX]
-        left = "_" * (PREFIX - len(self._typed))
-        self._question.show(
-            [*no, part("type ", "off"), part(wanted, "key"), part(f" to {self._deed}: ", "off"),
-             part(self._typed + left, "strong")]
-        )  # fmt: skip
+        elif self._ending == "key":
+            self._question.show([*NO, part(" y ", "key"), part(f"yes, {self._deed}", "off")])
+        else:
+            self._question.show([*NO, *self._digest.question(self._deed)])
 
 
 class PassphraseDialog(Dialog):

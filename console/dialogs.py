@@ -21,7 +21,7 @@ from console.actions import Action, Context, key_label
 from console.details import Line, Section, text_line
 from console.proposal_text import TIERS, effect_lines, framed, hanging
 from console.query import FilterError, token_at
-from console.screens.lines import OneLine, part
+from console.screens.lines import OneLine, Part, part
 from console.screens.sections import SectionsView
 from console.text import cut, fit, printable, visible, wrap
 from engine.errors import SpecError
@@ -32,6 +32,7 @@ GUARD_S = 0.4
 """Keys typed before a dialog could be read do not count as an answer."""
 PREFIX = 6
 """Characters of the digest to be typed for a disruptive plan: `runbooks.policy.DIGEST_TYPED`."""
+NO = (part(" n ", "key"), part("no, leave it ", "strong"), part("  "))
 
 
 class Dialog(ModalScreen[bool]):
@@ -51,6 +52,36 @@ class Dialog(ModalScreen[bool]):
     def leave_room(self, body: SectionsView, lines: int) -> None:
         """Have the body scroll before it pushes what is asked below it, so many lines, out of the frame."""
         body.styles.max_height = max(1, self.size.height * 92 // 100 - 2 - lines)
+
+
+class DigestTyping:
+    """The beginning of a digest, typed by a person who means just this plan."""
+
+    def __init__(self, digest: str) -> None:
+        self._digest = digest
+        self._typed = ""
+
+    @property
+    def done(self) -> bool:
+        return len(self._typed) == PREFIX
+
+    def take(self, event: events.Key) -> bool:
+        """Whether the key is one of these. After a wrong one it begins anew."""
+        if event.key == "backspace":
+            self._typed = self._typed[:-1]
+        elif event.character and event.character in "0123456789abcdef":
+            self._typed += event.character
+        else:
+            return False
+        event.stop()
+        if not self._digest.startswith(self._typed):
+            self._typed = ""
+        return True
+
+    def question(self, deed: str) -> list[Part]:
+        typed = self._typed + "_" * (PREFIX - len(self._typed))
+        wanted = printable(self._digest)[:PREFIX]
+        return [part("type ", "off"), part(wanted, "key"), part(f" to {deed}: ", "off"), part(typed, "strong")]
 
 
 class ConfirmDialog(Dialog):
@@ -79,7 +110,7 @@ class ConfirmDialog(Dialog):
         self._shell = shell
         self._clock = clock
         self._shown_at = 0.0
-        self._typed = ""
+        self._digest = DigestTyping(proposal.digest)
         self._body = SectionsView()
         self._question = OneLine("top")
 
@@ -127,36 +158,17 @@ class ConfirmDialog(Dialog):
                 event.stop()
                 self.dismiss(True)
             return
-        if event.key == "backspace":
-            self._typed = self._typed[:-1]
-        elif event.character and event.character in "0123456789abcdef":
-            self._typed += event.character
-        else:
-            return
-        event.stop()
-        if not self._proposal.digest.startswith(self._typed):
-            self._typed = ""
-        if len(self._typed) == PREFIX:
-            self.dismiss(True)
-        self._ask()
+        if self._digest.take(event):
+            if self._digest.done:
+                self.dismiss(True)
+            self._ask()
 
     def _ask(self) -> None:
-        no = [part(" n ", "key"), part("no, leave it ", "strong"), part("  ")]
         if self._plain:
             yes = f"yes, {self._deed}" if self.alone else "put it to the vote, nothing else"
-            self._question.show([*no, part(" y ", "key"), part(yes, "off")])
-            return
-        left = "_" * (PREFIX - len(self._typed))
-        wanted = self._proposal.digest[:PREFIX]
-        self._question.show(
-            [
-                *no,
-                part("type ", "off"),
-                part(wanted, "key"),
-                part(f" to {self._deed}: ", "off"),
-                part(self._typed + left, "strong"),
-            ]
-        )
+            self._question.show([*NO, part(" y ", "key"), part(yes, "off")])
+        else:
+            self._question.show([*NO, *self._digest.question(self._deed)])
 
 
 def one_key(proposal: Proposal) -> bool:

@@ -33,7 +33,7 @@ from console.plain import facts
 from console.proposals import section_lines
 from console.show import tell_lines, write_json, write_lines
 from console.text import printable
-from engine.errors import SpecError
+from engine.errors import RefusedError, SpecError
 from engine.measures import duration_ms
 from runbooks.draft import (
     MOST_EXCERPT_BYTES,
@@ -59,6 +59,7 @@ _RUNBOOK = re.compile(r"[a-z0-9][a-z0-9-]*")
 
 def draft(arguments: argparse.Namespace) -> int:
     """A question, or a draft that there is by its id. Returns 4 where nobody made a draft of use."""
+    _refuse_out(arguments)
     if _DRAFT.fullmatch(arguments.question):
         return _shown(arguments)
     return _drafted(arguments, asked(arguments))
@@ -195,6 +196,8 @@ def _followed(arguments: argparse.Namespace, client: Client, run: DraftRun) -> i
         run = _until(client, client.cancel_draft(run.id), lambda run: run.over, quiet=True)
     if not quiet:
         write_lines(model_lines(run))
+    if getattr(arguments, "out", ""):
+        _write(arguments.out, run)
     if arguments.propose:
         _propose(arguments, client, run.id)
     elif quiet:
@@ -244,6 +247,34 @@ def model_lines(run: DraftRun) -> list[str]:
         sections += fact_section((msgspec.structs.replace(run.model, facts=more),), WIDTH)
     compared = ["", f"compared: {printable(run.agreement)}"] if run.agreement else []
     return ["", *section_lines(sections), *compared]
+
+
+def _refuse_out(arguments: argparse.Namespace) -> None:
+    """Before anything is drafted. Raises SpecError, RefusedError."""
+    if not arguments.out:
+        return
+    if not _DRAFT.fullmatch(arguments.question) and arguments.runbook is None:
+        raise SpecError("--out", "is for a runbook that is drafted", "Give --runbook too")
+    if Path(arguments.out).exists():
+        raise RefusedError(f"{printable(arguments.out)[:80]} is there already", "Give --out a name that is not")
+
+
+def _write(name: str, run: DraftRun) -> None:
+    """The drafted runbook as a file: the model's where it made one, else the rules'. Raises RefusedError, SpecError."""
+    made = next((one for one in (run.model, run.rule) if one is not None and one.runbook is not None), None)
+    shown = printable(name)[:80]
+    if made is None or made.runbook is None:
+        raise RefusedError(f"no runbook was drafted, so {shown} is not written", "See what the draft says instead")
+    try:
+        with Path(name).open("x", encoding="utf-8") as file:
+            file.write(made.runbook.text)
+    except FileExistsError:
+        raise RefusedError(f"{shown} is there already", "Give --out a name that is not") from None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "not a name of a file"
+        raise SpecError(f"--out {shown}", f"cannot be written: {why}", "Check the path and its permissions") from None
+    whose = "the rules'" if made.drafter == "rule" else "the model's, unverified"
+    tell_lines([f"wrote {shown}: {whose}; look at it with muster runbook lint {shown}"])
 
 
 def _propose(arguments: argparse.Namespace, client: Client, draft_id: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,8 @@ import msgspec
 from engine.errors import NotFoundError
 from engine.query import Kind, Query
 from runbooks.draft import MOST_EXCERPTS, MOST_QUESTION, DraftAsk, Excerpt, Finding, Observation
+from runbooks.excerpts import MARGIN
+from runbooks.redaction import MARKER, applied, says_secret, secrets_in, visible
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -20,6 +23,9 @@ MOST_NAMES = 10_000
 """Queues, or pools, among which a name is looked for."""
 MOST_ALIKE = 500
 """Names among which one is looked for that may have been meant: on the engine's thread."""
+MOST_MISSPELT = 64
+"""Letters of a name of which those that are one letter off are looked up."""
+LETTERS = "0123456789abcdefghijklmnopqrstuvwxyz-./_"
 MAX_ID = 300
 KEPT_TEXT = 200
 """Characters of a text of strangers that stay with the request: fifty requests may each come with megabytes."""
@@ -59,11 +65,22 @@ def _whole(text: str) -> str:
 
 
 def shortened(ask: DraftAsk) -> DraftAsk:
-    """As it stays with the run."""
+    """As it stays with the run, which everybody may read: without what is secret in it."""
     excerpts = tuple(
-        Excerpt(field=excerpt.field[:KEPT_TEXT], text=excerpt.text[:KEPT_TEXT]) for excerpt in ask.excerpts
+        Excerpt(
+            field=_without_secrets(one.field, KEPT_TEXT),
+            text=MARKER if says_secret(one.field) else _without_secrets(one.text, KEPT_TEXT),
+        )
+        for one in ask.excerpts
     )
-    return msgspec.structs.replace(ask, excerpts=excerpts)
+    return msgspec.structs.replace(ask, question=_without_secrets(ask.question, MOST_QUESTION), excerpts=excerpts)
+
+
+def _without_secrets(text: str, most: int) -> str:
+    """The first characters of a text; one that begins among them and ends behind them is seen whole."""
+    shown = visible(text[: most + MARGIN])
+    found = secrets_in(shown, personal=False)
+    return applied(shown, found, upto=most) if found else text[:most]
 
 
 def finding_of(suggestion: Suggestion) -> Finding:
@@ -91,11 +108,33 @@ def finding_about(engine: Engine, wanted: str) -> Finding:
                 id=wanted, kind=f"about_{word}", text=f"{word} {wanted}, as it is now", about=wanted, targets=(wanted,)
             )
     names = [name for word in ("queue", "pool") for name in _names(engine, word)]
-    close = get_close_matches(wanted, names[:MOST_ALIKE], 1)
-    meant = f" (did you mean {ascii(close[0])[1:-1][:60]}?)" if close else ""
+    close = _one_off(engine, wanted) or get_close_matches(wanted, names[:MOST_ALIKE], 1)
     raise NotFoundError(
-        f"there is no finding, queue, pool, node or workload {ascii(wanted)[:62]}{meant}", "See `muster recommend`"
+        f"there is no finding, queue, pool, node or workload {ascii(wanted)[:62]}{did_you_mean(close)}",
+        "See `muster recommend`",
     )
+
+
+def did_you_mean(names: Sequence[str]) -> str:
+    return f" (did you mean {ascii(names[0])[1:-1][:60]}?)" if names else ""
+
+
+def finding_alike(wanted: str, ids: Sequence[str]) -> str:
+    """As in " (did you mean R-k3vq7?)"; empty where none is alike."""
+    return did_you_mean(get_close_matches(wanted, ids[:MOST_ALIKE], 1))
+
+
+def _one_off(engine: Engine, wanted: str) -> list[str]:
+    """A node or workload that is called so but for one letter, or for upper and lower case. Looked up, not searched
+    for: a cell may have millions."""
+    if len(wanted) > MOST_MISSPELT:
+        return []
+    cuts = [(wanted[:at], wanted[at:]) for at in range(len(wanted) + 1)]
+    ways = [wanted.lower(), wanted.upper(), *(head + tail[1:] for head, tail in cuts if tail)]
+    ways += [head + tail[1] + tail[0] + tail[2:] for head, tail in cuts if len(tail) > 1]
+    ways += [head + letter + rest for head, tail in cuts for letter in LETTERS for rest in (tail, tail[1:])]
+    known = (engine.state.capacity.row_of, engine.state.workloads.row_of)
+    return next(([way] for rows in known for way in ways if way != wanted and way in rows), [])
 
 
 def _names(engine: Engine, word: str) -> list[str]:

@@ -44,6 +44,8 @@ UNASKED = frozenset(
     ("not_configured", "bad_endpoint", "no_key", "budget", "rate_limited", "circuit_open", "egress_denied")
 )
 """Reasons for no draft by which nothing was sent."""
+UNANSWERED = frozenset(("connection", "deadline", "auth", "model_missing"))
+"""The same by which nothing came back."""
 PHASES = {
     "starting": "starting",
     "asking": "sending the question",
@@ -58,6 +60,7 @@ FLAGS = {
     "target_missed": "tried on a fork, it does NOT reach what is asked",
     "partial": "made from a part of what there is",
 }
+IN_PART = "tried on a fork, it helps, but not all that is late"
 EGRESS = {
     "local": "local: told names and the texts that you add, without secrets",
     "trusted": "trusted: told names and the texts that you add, without secrets, addresses, e-mails",
@@ -96,7 +99,8 @@ def head_section(run: DraftRun, standing: ModelStanding | None, now_ms: int, wid
     if run.ask.question:
         lines += hanging("", f"“{printable(run.ask.question)}”", width, "", "strong")[:3]
     if run.ask.finding:
-        lines += hanging(fit("about", LABEL), printable(run.ask.finding), width)
+        text = f"{printable(run.ask.finding)}  {printable(run.about)}" if run.about else printable(run.ask.finding)
+        lines += hanging(fit("about", LABEL), text, width)
     if run.ask.task != "act":
         lines += hanging(fit("wanted", LABEL), TASKS[run.ask.task], width)
     for note in run.notes:
@@ -198,7 +202,11 @@ def model_sections(run: DraftRun, width: int, ways: Ways = KEYS) -> list[Section
     if run.model_state == "rejected":
         lines = hanging("✗ ", printable(run.reason).replace("_", " "), width, "bad", "bad")
         lines += hanging("", printable(run.why), width)
-        heard = "It was not asked." if run.reason in UNASKED else "Nothing that it said is shown."
+        heard = "Nothing that it said is shown."
+        if run.reason in UNASKED:
+            heard = "It was not asked."
+        elif run.reason in UNANSWERED or run.reason.startswith("http_"):
+            heard = "It gave no answer."
         lines.append(text_line(cut(f"{heard} The draft by rule stands.", width), "dim"))
         return [Section(WHOSE["model"], tuple(lines), "no draft")]
     if run.model_state == "cancelled":
@@ -217,13 +225,17 @@ def do_sections(draft: Draft, width: int, ways: Ways = KEYS) -> list[Section]:
     """What is to be done, in typed words; whether a fork shows that it works, whom it hits, the way back, and how such
     drafts have done."""
     lines: list[Line] = []
+    helps = draft.drafter == "rule"  # the rules draft nothing that does not
     for flag in draft.flags:
-        lines += hanging("! ", FLAGS.get(flag, flag), width, "warn", "warn")
+        told = IN_PART if flag == "target_missed" and helps else FLAGS.get(flag, flag)
+        lines += hanging("! ", told, width, "warn", "warn")
+    if helps and draft.steps and draft.summary:
+        lines += sentence_lines(draft.summary[0], width, fit("why", LABEL))
     if draft.request is None and not draft.steps:
         lines += _nothing(draft, width)
     lines += _step_lines(draft, width)
     if draft.target is not None:
-        lines += _target_lines(draft.target, width)
+        lines += _target_lines(draft.target, width, helps=helps)
     elif draft.preview is not None:
         told = "tried; it names no target: what it does is before and after"
         lines += hanging(fit("fork", LABEL), told, width, "dim")
@@ -284,8 +296,9 @@ def _step_lines(draft: Draft, width: int) -> list[Line]:
     return lines
 
 
-def _target_lines(target: Target, width: int) -> list[Line]:
-    glyph, tone, said = ("✓ ", "ok", "reached") if target.met else ("✗ ", "bad", "NOT reached")
+def _target_lines(target: Target, width: int, *, helps: bool) -> list[Line]:
+    missed = ("◐ ", "warn", "in part") if helps else ("✗ ", "bad", "NOT reached")
+    glyph, tone, said = ("✓ ", "ok", "reached") if target.met else missed
     lines = hanging(fit("fork", LABEL) + glyph, f"{said}: {printable(target.text)}", width, tone, tone)
     came = f"was {printable(target.before)}, then {printable(target.after)}"
     lines += hanging(fit("", LABEL), came, width)
@@ -367,8 +380,9 @@ def why_sections(draft: Draft, width: int) -> list[Section]:
     """The words of the rules: templates of ours."""
     sections = []
     acts = draft.task != "act" or bool(draft.steps)  # else the summary, and what to find out, is above
-    said = _said(draft) if acts else ()
-    why = [line for sentence in (*said, *draft.rationale) for line in sentence_lines(sentence, width, "· ")]
+    said = _said(draft) if acts and not draft.steps else ()  # of an act the head tells why, and what a fork showed
+    rest = [one for one in draft.rationale if not any(each.why and each.why in one.text for each in draft.tried)]
+    why = [line for sentence in (*said, *rest) for line in sentence_lines(sentence, width, "· ")]
     if why:
         sections.append(Section("Why", tuple(why), "by template, from the facts"))
     for part in draft.parts:
@@ -419,12 +433,25 @@ def sentence_lines(sentence: Sentence, width: int, bullet: str = "") -> list[Lin
     """A sentence in lines, each piece in its look, and at its end what it cites."""
     spans = [_piece(piece) for piece in sentence.spans]
     if sentence.cites:
-        spans.append((f" [{' '.join(map(printable, sentence.cites))}]", "dim"))
+        spans.append((f" [{cited(sentence.cites)}]", "dim"))
     room = max(8, width - len(bullet))
     return [
         Line(((bullet if not number else " " * len(bullet), "dim"), *line))
         for number, line in enumerate(flowed(spans, room))
     ]
+
+
+def cited(ids: Sequence[str]) -> str:
+    """As in "F1–F4 F9"."""
+    runs: list[list[str]] = []
+    for id_ in map(printable, ids):
+        last = runs[-1][-1] if runs else ""
+        follows = last[1:].isdecimal() and id_[1:].isdecimal() and int(id_[1:]) == int(last[1:]) + 1
+        if follows and id_[:1] == last[:1]:
+            runs[-1].append(id_)
+        else:
+            runs.append([id_])
+    return " ".join(f"{run[0]}–{run[-1]}" if len(run) > 2 else " ".join(run) for run in runs)
 
 
 def _piece(piece: Piece) -> Span:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from console.draft_asks import finding_about, finding_of, shortened, texts_of, tidied
+from console.draft_asks import finding_about, finding_alike, finding_of, shortened, texts_of, tidied
+from console.identity import TCP
 from engine.errors import JournalError, MusterError, NotFoundError, RefusedError, SpecError
 from engine.model import HOUR_MS
 from runbooks.draft import (
@@ -96,6 +97,7 @@ class Drafting:
         self._runs: dict[str, DraftRun] = {}
         self._stops: dict[str, threading.Event] = {}
         """For each run whose model thinks: set to have it stop."""
+        self._askers: dict[str, Actor] = {}
         self._begun_s: dict[str, float] = {}
         """When the model of each run was begun with, monotonic."""
         self._count = -1
@@ -141,6 +143,7 @@ class Drafting:
         if ask.model:
             self._stops[run_id] = threading.Event()
             self._begun_s[run_id] = time.monotonic()
+        self._askers[run_id] = actor
         self._runs[run_id] = DraftRun(
             id=run_id,
             serial=1,
@@ -167,10 +170,21 @@ class Drafting:
         with self._changed:
             return tuple(self._timed(run) for run in reversed(self._runs.values()))
 
-    def cancel(self, draft_id: str) -> DraftRun:
-        """Have the model think no further; nothing happens when it does not. Raises NotFoundError."""
+    def cancel(self, actor: Actor, draft_id: str) -> DraftRun:
+        """Have the model think no further; nothing happens when it does not. For whoever asked, and for those who could
+        have asked. Raises NotFoundError, RefusedError."""
         with self._changed:
             self._found(draft_id)
+            asker = self._askers[draft_id]
+        # Of one account of this machine are all who could end the asker's own process.
+        theirs = actor.subject == asker.subject or (actor.account == asker.account != TCP)
+        why_not = "" if theirs else self._why_not(actor)
+        if why_not:
+            raise RefusedError(f"{draft_id} was asked for by {asker.subject}: {why_not}", "Say who you are with --as")
+        return self._broken_off(draft_id)
+
+    def _broken_off(self, draft_id: str) -> DraftRun:
+        with self._changed:
             stop = self._stops.pop(draft_id, None)
             if stop is not None:
                 stop.set()
@@ -193,7 +207,7 @@ class Drafting:
         with self._changed:
             self._closed = True
             for draft_id in list(self._stops):
-                self.cancel(draft_id)
+                self._broken_off(draft_id)
             self._changed.notify_all()
         # What is submitted is submitted under the lock, so nothing comes after this.
         self._by_rule.shutdown(wait=False, cancel_futures=True)
@@ -264,13 +278,17 @@ class Drafting:
 
     def _why_not_asked(self, actor: Actor) -> str:
         """Why somebody may not have a model asked, which costs money and lets facts out; empty where they may."""
+        why_not = self._why_not(actor)
+        return f"you may not have a model asked: {why_not}" if why_not else ""
+
+    def _why_not(self, actor: Actor) -> str:
+        """Why somebody may propose nothing; empty where they may."""
 
         def read(engine: Engine) -> str:
             policies = self._gate.policies
             return may(engine.recorded(policies.current), actor, "propose", owner=policies.owner)
 
-        why_not = self._loop.call(read)
-        return f"you may not have a model asked: {why_not}" if why_not else ""
+        return self._loop.call(read)
 
     def _brief(self, run_id: str, ask: DraftAsk, now_ms: int) -> Brief:
         """What both drafters are given. What cannot be found is noted, and left out."""
@@ -279,6 +297,8 @@ class Drafting:
         if ask.finding:
             try:
                 finding = self._finding(ask.finding)
+                if not finding.kind.startswith("about_"):
+                    self._tell(run_id, about=finding.text)
             except NotFoundError as error:
                 notes.append(f"{error.problem}; the draft is made without it")
         if ask.runbook:
@@ -337,7 +357,11 @@ class Drafting:
     def _finding(self, wanted: str) -> Finding:
         """A recommendation, or an object of the cell as one. Raises NotFoundError."""
         if wanted.upper().startswith("R-"):
-            return finding_of(self._recommender.recommendation(wanted).suggestion)
+            try:
+                return finding_of(self._recommender.recommendation(wanted).suggestion)
+            except NotFoundError as error:
+                ids = [each.suggestion.id for each in self._recommender.recommendations().open]
+                raise NotFoundError(f"{error.problem}{finding_alike(wanted, ids)}", error.remedy) from None
         return self._loop.call(lambda engine: finding_about(engine, wanted))
 
     # -- proposing ----------------------------------------------------------------------------------------------------
@@ -448,7 +472,7 @@ class Drafting:
     def _forget_old(self) -> None:
         over = [run_id for run_id, run in self._runs.items() if run.over]
         for run_id in over[: max(0, len(self._runs) - MOST_KEPT)]:
-            del self._runs[run_id]
+            del self._runs[run_id], self._askers[run_id]
             self._begun_s.pop(run_id, None)
 
 

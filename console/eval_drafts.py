@@ -75,11 +75,6 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
     """With a number or an id that no fact bears out."""
 
     @property
-    def right_permille(self) -> int:
-        """Of all incidents: nothing done where nothing is wrong counts as right."""
-        return (self.right + self.left_alone) * 1000 // max(self.incidents, 1)
-
-    @property
     def good(self) -> bool:
         """Whether it is as good as it is expected to be."""
         on_faults = self.right * 1000 >= RIGHT_PERMILLE * self.faults

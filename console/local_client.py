@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from runbooks.plan import Outcome, Proposal, Request, Review
     from runbooks.policy import Deed, Verdict
     from runbooks.policy_shown import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote
-    from runbooks.shown import RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote
+    from runbooks.runbook_shown import RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote
 
 
 class LocalClient:
@@ -399,7 +399,7 @@ class LocalClient:
         return self._drafting.run(draft_id, after, wait_s)
 
     def cancel_draft(self, draft_id: str) -> DraftRun:
-        return self._drafting.cancel(draft_id)
+        return self._drafting.cancel(self._actor, draft_id)
 
     def draft_runs(self) -> tuple[DraftRun, ...]:
         return self._drafting.runs()

@@ -530,12 +530,20 @@ def framed(text: str, width: int, indent: str = "") -> list[Line]:
     lines = [
         Line(((indent + GUTTER, "accent"), (part, "dim")))
         for row in rows[:MOST_LINES]
-        for part in wrap(printable(row), max(8, width - len(GUTTER)))
+        for part in _indented(printable(row), max(8, width - len(GUTTER)))
     ]
     if len(rows) > MOST_LINES or len(lines) > MOST_LINES:
         del lines[MOST_LINES:]
         lines.append(text_line(f"{indent}the rest is not shown", "warn"))
     return lines
+
+
+def _indented(row: str, width: int) -> list[str]:
+    """A line in several, all as far from the left as it is: in YAML that has a meaning."""
+    room = len(row) - len(row.lstrip(" "))
+    if not 0 < room < width // 2:
+        return wrap(row, width)
+    return [" " * room + part for part in wrap(row, width - room)]
 
 
 def hanging(label: str, text: str, width: int, label_tone: str = "dim", tone: str = "") -> list[Line]:

@@ -45,7 +45,7 @@ from runbooks.freezes import Freeze, FreezeSpec
 from runbooks.identity import Signed
 from runbooks.plan import Outcome, Proposal, Request, Review
 from runbooks.policy_shown import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote
-from runbooks.shown import RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote
+from runbooks.runbook_shown import RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote
 
 if TYPE_CHECKING:
     from console.identity import Identity
@@ -325,7 +325,8 @@ class RemoteClient:
         return self._read("GET", path, DraftRun, params=params, timeout=_patient(wait_s))
 
     def cancel_draft(self, draft_id: str) -> DraftRun:
-        return self._last("DELETE", f"/v1/drafts/{quote(draft_id, safe='')}", DraftRun)
+        path = f"/v1/drafts/{quote(draft_id, safe='')}"
+        return self._last("DELETE", path, DraftRun, headers=self._in_whose_name(path, b"", "DELETE"))
 
     def draft_runs(self) -> tuple[DraftRun, ...]:
         return self._get("/v1/drafts", tuple[DraftRun, ...])

@@ -16,10 +16,10 @@ from console.plain import facts, table
 from console.show import tell_lines, write_json, write_lines
 from console.text import cut, printable
 from engine.errors import RefusedError, SpecError
-from runbooks.shown import RunbookAsk, RunbookVote
+from runbooks.runbook_shown import RunbookAsk, RunbookVote
 
 if TYPE_CHECKING:
-    from runbooks.shown import Problem, RunbookLine, RunbookRun, RunbookView
+    from runbooks.runbook_shown import Problem, RunbookLine, RunbookRun, RunbookView
 
 WIDTH = 78
 MOST_TITLE = 43
@@ -120,7 +120,7 @@ def lint(arguments: argparse.Namespace) -> int:
 def _bytes(name: str) -> bytes:
     from pathlib import Path
 
-    from runbooks.files import file_of
+    from runbooks.runbook_files import file_of
     from runbooks.strict_yaml import MOST_BYTES
 
     if name == "-":

@@ -12,7 +12,7 @@ from console.proposal_text import framed, hanging
 from console.text import cut, printable, wrap
 from console.theme import state_look
 from console.views import Heading, Row, Span
-from runbooks.shown import RunbookLine, RunbookRun, RunbookView
+from runbooks.runbook_shown import RunbookLine, RunbookRun, RunbookView
 
 HEADINGS = (
     Heading("id", "ID", most=28),

@@ -10,7 +10,7 @@ from console.feed import in_thread
 from console.runbook_text import run_lines
 from console.text import printable
 from engine.errors import RefusedError
-from runbooks.shown import RunbookAsk
+from runbooks.runbook_shown import RunbookAsk
 
 if TYPE_CHECKING:
     from console.app import MusterApp

@@ -26,7 +26,6 @@ from runbooks.answer import NOT_FOR_MODELS, offered
 from runbooks.parameters import PARAMETERS
 from runbooks.plan import ActionName
 
-PARTS = ("perfect", "hostile")
 STALL_S = 3.0
 """How long the hostile one keeps silent: longer than what it is asked with allows."""
 MOST_FACTS = 4

@@ -57,7 +57,7 @@ from runbooks.admission import check_admitted
 from runbooks.freezes import FreezeSpec
 from runbooks.identity import Actor, AuthRefused, Signed
 from runbooks.policy import Verdict
-from runbooks.shown import RunbookAsk, RunbookVote
+from runbooks.runbook_shown import RunbookAsk, RunbookVote
 
 if TYPE_CHECKING:
     from engine.loop import EngineLoop

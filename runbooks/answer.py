@@ -17,10 +17,10 @@ from engine.spec import ID_PATTERN
 from runbooks import strict_json
 from runbooks.checks import MEANINGS, OPERATORS
 from runbooks.draft import MOST_STEPS, DraftRejected, Task
+from runbooks.input_values import milliseconds, near, why_not_literal
 from runbooks.parameters import AT_MOST_ONE, MOST_LITERALS, ONE_OF, PARAMETERS, SOME, Parameter, Type
 from runbooks.plan import ActionName, OnFail
 from runbooks.runbook import INPUT_TYPES, MOST_INPUTS, InputType
-from runbooks.values import milliseconds, near, why_not_literal
 
 SCHEMA_VERSION = 1
 """Part of what a kept answer is found by."""

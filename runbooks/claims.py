@@ -41,6 +41,8 @@ MOST_ABOUT = Fraction(1, 8)
 FARTHEST = 2
 """More than 10 is said of 12, not of 1,000: beyond this factor it says nothing."""
 MOST_ENUMERATION = 9
+MOST_NUMBERS = 40
+"""Of one text that are held to the facts; what follows is marked unseen: nobody reads it, and each costs time."""
 
 _STATISTICS = frozenset(("p95", "p50", "mean"))
 """A number that is one of these is not another of them."""
@@ -189,6 +191,9 @@ class Ground:
             if not on_record and not _AWAITED.search(plain[: match.start()]):
                 mark(match.start(), match.end(), "a draft approves nothing; no record says that anybody did")
         numbers = [one for one in quantities(text) if not any(taken[one.start : one.end])]
+        for quantity in numbers[MOST_NUMBERS:]:
+            mark(quantity.start, quantity.end, f"a text with over {MOST_NUMBERS} numbers is not looked through")
+        numbers = numbers[:MOST_NUMBERS]
         for i, quantity in enumerate(numbers):
             between = (numbers[i - 1].end if i else 0, numbers[i + 1].start if i + 1 < len(numbers) else len(text))
             why = self._why_not(plain, quantity, mentions, cites, between)
@@ -388,6 +393,10 @@ class Ground:
 def _agrees(quantity: Quantity, reading: Reading) -> bool:
     value, is_ = quantity.value, reading.value
     assert value is not None, "looked at before"
+    if quantity.bound in ("", "about") and abs(float(value) - reading.nearly) > (
+        2 * float(quantity.step) + abs(reading.nearly) / 4
+    ):
+        return False  # Far off; exact arithmetic is slow, and a hostile answer is full of numbers.
     match quantity.bound:
         case "above":
             return value < is_ <= value * FARTHEST

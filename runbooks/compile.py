@@ -18,12 +18,12 @@ from engine.query import Kind, Query, Term
 from runbooks import checks
 from runbooks.acts import Maker
 from runbooks.checks import MEANINGS, Check, Finding
+from runbooks.input_values import milliseconds, near, selected_by, why_not_value
 from runbooks.lint import lint
 from runbooks.parameters import PARAMETERS
 from runbooks.plan import Act, Limits, Request, StepRequest
 from runbooks.runbook import CheckLine, Input, InputType, Runbook, StepLine, reference
-from runbooks.shown import Chosen
-from runbooks.values import milliseconds, near, selected_by, why_not_value
+from runbooks.runbook_shown import Chosen
 
 if TYPE_CHECKING:
     from engine.control import Engine

@@ -354,6 +354,8 @@ class DraftRun(msgspec.Struct, frozen=True, kw_only=True):
     asked_ms: int
     """Cell time."""
     who: str = ""
+    about: str = ""
+    """What the finding says, where one was asked about; names in it are untrusted."""
     notes: tuple[str, ...] = ()
     """What of the request could not be used, and what was made of that: an id that is not there, a text that was cut.
     """

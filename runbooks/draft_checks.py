@@ -19,12 +19,12 @@ from runbooks.answer import Answered, AnsweredStep, Claim, action_of, offered, r
 from runbooks.claims import Ground
 from runbooks.compile import EXISTS, exists
 from runbooks.draft import Brief, Draft, DraftRejected, DraftStep, Fact, Flag, Part, Sentence
+from runbooks.input_values import milliseconds
 from runbooks.leaks import refuse_leak
 from runbooks.parameters import MOST_TEXT, Parameter, Type, why_not_id
 from runbooks.plan import Act, ActionName, Proposal, Request, StepRequest
 from runbooks.pseudonyms import is_plain
 from runbooks.runbook import InputType
-from runbooks.values import milliseconds
 from runbooks.wording import command_name
 
 if TYPE_CHECKING:

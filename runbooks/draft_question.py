@@ -133,9 +133,6 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     def names(self, *kinds: str) -> tuple[str, ...]:
         return tuple(id_ for kind, id_ in self.named if kind in kinds)
 
-    def hints(self, *kinds: str) -> tuple[str, ...]:
-        return tuple(id_ for kind, id_ in self.hinted if kind in kinds)
-
 
 def read(engine: Engine, question: str, finding: Finding | None) -> Asked:
     """What is asked, of the cell as it is."""

@@ -21,13 +21,13 @@ from runbooks.answer import AnsweredCheck, AnsweredInput, AnsweredRunbook, Answe
 from runbooks.catalog import CATALOG
 from runbooks.checks import MEANINGS, CheckName
 from runbooks.draft import DraftRejected, RunbookDraft
+from runbooks.input_values import milliseconds, only_targets
 from runbooks.links import defanged, links
 from runbooks.lint import AFTER, STATE_CHECK, STOPS_WORK, TAKES_NODES, TELLS, Linter, lint_file
 from runbooks.parameters import PARAMETERS
 from runbooks.plan import Act, Confirm, Plan, Step
 from runbooks.runbook import HEADINGS, InputType, Runbook, parse, reference
-from runbooks.shown import Problem
-from runbooks.values import milliseconds, only_targets
+from runbooks.runbook_shown import Problem
 
 RealName = Callable[[str, InputType], str]
 """The real id of what was told under that name, of that type. Raises DraftRejected where nothing was."""

@@ -23,11 +23,11 @@ from runbooks.draft_records import on_record
 from runbooks.draft_runbook import runbook_of
 from runbooks.draft_solver import Option, made
 from runbooks.draft_words import MOST_QUESTIONS, MOST_RISKS, MOST_TITLE, Cited, objects_of, rationale, said, summary
-from runbooks.files import LIBRARY
 from runbooks.plan import Act, Proposal, Request, RunbookRef, StepRequest
 from runbooks.readings import MAX_COMMENT
 from runbooks.runbook import MOST_TITLE as MOST_RUNBOOK_TITLE
 from runbooks.runbook import Runbook, parse
+from runbooks.runbook_files import LIBRARY
 from runbooks.shelf import Call
 from runbooks.symptoms import Scene
 from runbooks.wording import title

@@ -81,6 +81,8 @@ class Reading(NamedTuple):
     """It stands in the words of a fact without being its value, as the 95 % of a percentile does."""
     hearsay: bool = False
     """Somebody wrote it into a text that a fact repeats: it bears out what cites that fact, and nothing else."""
+    nearly: float = 0.0
+    """The value, for a first look."""
 
 
 @lru_cache(maxsize=2 * MOST_FACTS)
@@ -99,7 +101,7 @@ def readings_of(fact: Fact, now_ms: int) -> tuple[Reading, ...]:
     noun = "" if fact.unit != "count" else _noun_of(fact)
 
     def reading(value: Fraction, kind: Kind, *, exact: bool = False) -> Reading:
-        return Reading(value, kind, noun, matters, fact.subject, fact.kind, fact.id, exact)
+        return Reading(value, kind, noun, matters, fact.subject, fact.kind, fact.id, exact, nearly=float(value))
 
     number = Fraction(fact.value)
     if fact.unit != "permille":
@@ -148,7 +150,9 @@ def written(text: str, fact: str, subject: str, kind: str, matters: frozenset[st
             continue
         between = (numbers[i - 1].end if i else 0, numbers[i + 1].start if i + 1 < len(numbers) else len(text))
         said = matters or matters_of(around(plain, one, between))
-        found.append(Reading(one.value, one.kind, one.noun, said, subject, kind, fact, exact=True))
+        found.append(
+            Reading(one.value, one.kind, one.noun, said, subject, kind, fact, exact=True, nearly=float(one.value))
+        )
     return found
 
 

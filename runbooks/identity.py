@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Literal, get_args
+from typing import Literal
 
 import msgspec
 
@@ -11,7 +11,6 @@ from engine.errors import RefusedError
 
 Kind = Literal["human", "service", "llm", "system"]
 Role = Literal["viewer", "operator", "approver", "admin", "auditor", "drafter"]
-ROLES: tuple[Role, ...] = get_args(Role)
 
 TCP = "tcp"
 """The account of whoever comes over TCP: the system does not say who it is."""

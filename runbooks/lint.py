@@ -13,6 +13,15 @@ from engine.errors import SpecError
 from runbooks import catalog, checks, inverse
 from runbooks.checks import MEANINGS, Check, CheckName
 from runbooks.confusable import skeleton
+from runbooks.input_values import (
+    flat,
+    milliseconds,
+    near,
+    only_targets,
+    part_of,
+    selected_by,
+    target_values,
+)
 from runbooks.lint_values import ValueLinter
 from runbooks.parameters import (
     AT_MOST_ONE,
@@ -36,17 +45,8 @@ from runbooks.runbook import (
     parse,
     reference,
 )
-from runbooks.shown import Problem
+from runbooks.runbook_shown import Problem
 from runbooks.strict_yaml import Path, unseen
-from runbooks.values import (
-    flat,
-    milliseconds,
-    near,
-    only_targets,
-    part_of,
-    selected_by,
-    target_values,
-)
 
 TELLS: frozenset[ActionName] = frozenset(("notify", "open_review"))
 """What changes nothing of the cell: T0, with nothing to verify or to take back."""

@@ -9,11 +9,11 @@ import msgspec
 from engine.errors import SpecError
 from runbooks import checks
 from runbooks.checks import MEANINGS, OPERATORS, Check, CheckName, Subject
+from runbooks.input_values import milliseconds, near, selected_by, why_not_literal, why_not_value
 from runbooks.parameters import MOST_DURATION_MS, MOST_LITERALS, Parameter, Type
 from runbooks.runbook import MOST_MEMBERS, NAME, PROPERTIES, CheckLine, Input, Runbook, reference
-from runbooks.shown import Problem
+from runbooks.runbook_shown import Problem
 from runbooks.strict_yaml import Path
-from runbooks.values import milliseconds, near, selected_by, why_not_literal, why_not_value
 
 IDS: tuple[Type, ...] = (
     "node_id", "workload_id", "queue", "pool", "zone", "reservation", "tenant", "budget", "channel", "name",

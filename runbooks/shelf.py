@@ -24,17 +24,17 @@ from runbooks.amounts import utc
 from runbooks.approvals import METADATA, VOTE, Deed, Votes, authors, missing, need
 from runbooks.compile import compile_runbook
 from runbooks.confusable import skeleton
-from runbooks.files import LIBRARY, File, files_of
 from runbooks.gate import wall_ms
 from runbooks.identity import Actor, AuthRefused
+from runbooks.input_values import near
 from runbooks.lint import lint_file
 from runbooks.plan import RunbookRef
 from runbooks.policy import Policy, Vote
 from runbooks.readings import MAX_COMMENT, check_text
 from runbooks.runbook import Runbook, parse
-from runbooks.shown import Problem, RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote, Status
-from runbooks.telling import rollback_of, verifications_of, view_of
-from runbooks.values import near
+from runbooks.runbook_files import LIBRARY, File, files_of
+from runbooks.runbook_shown import Problem, RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote, Status
+from runbooks.runbook_words import rollback_of, verifications_of, view_of
 
 if TYPE_CHECKING:
     from engine.control import Engine

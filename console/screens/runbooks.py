@@ -15,7 +15,7 @@ from console.table import WindowTable
 from console.text import cut, printable
 from console.views import Window
 from engine.errors import MusterError
-from runbooks.shown import RunbookAsk, RunbookLine, RunbookRun, RunbookView
+from runbooks.runbook_shown import RunbookAsk, RunbookLine, RunbookRun, RunbookView
 
 if TYPE_CHECKING:
     from console.client import Client

@@ -64,7 +64,7 @@ from runbooks.plan import Act, Blast, Effect, Outcome, Party, Plan, Proposal, Re
 from runbooks.plan import Simulated as Fork
 from runbooks.policy import Verdict
 from runbooks.policy_shown import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote
-from runbooks.shown import Chosen, RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote
+from runbooks.runbook_shown import Chosen, RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote
 from tests.console import fake_gate, fake_policy
 
 NOW_MS = 1_772_366_400_000

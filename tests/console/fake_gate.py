@@ -25,7 +25,7 @@ from runbooks.plan import (
     Tier,
     VoteLine,
 )
-from runbooks.shown import InputLine, Problem, RunbookLine, RunbookView
+from runbooks.runbook_shown import InputLine, Problem, RunbookLine, RunbookView
 
 NOW_MS = 1_772_366_400_000
 MINUTE = 60_000

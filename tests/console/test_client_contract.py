@@ -32,7 +32,7 @@ from recommender.sizes import SizingRequest
 from runbooks.draft import DraftAsk, DraftRun
 from runbooks.freezes import FreezeSpec
 from runbooks.plan import Act, MoneyChange, QueueChange, Request, StepRequest, asks
-from runbooks.shown import RunbookAsk, RunbookVote
+from runbooks.runbook_shown import RunbookAsk, RunbookVote
 from tests.support.elastic_cells import pool, work
 from tests.support.gates import gate_of
 from tests.support.served import HOUR_MS, gpu_job, running_loop, served_on_unix, socket_folder

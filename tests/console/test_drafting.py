@@ -143,7 +143,7 @@ def test_a_call_that_is_cancelled_ends_at_once_and_is_settled(
         while not server.seen:
             run = service.run(run.id, run.serial, 0.05)
         begun = time.monotonic()
-        run = service.cancel(run.id)
+        run = service.cancel(ME, run.id)
         assert time.monotonic() - begun < 0.2
         assert (run.model_state, run.reason, run.thinking) == ("cancelled", "cancelled", None)
         service.close()
@@ -397,6 +397,32 @@ def test_in_a_team_who_asked_for_a_draft_does_not_approve_it(
         assert looked.rule is not None, "who may look may have the rules look"
 
 
+def test_who_may_not_ask_may_not_break_off_what_another_asked(
+    loop: EngineLoop, server: ModelServer, worker: Worker
+) -> None:
+    gate = team_gate(loop.engine, lambda: 1_000_000)
+    ann, ben, eve = (Member(gate, name).actor for name in ("ann", "ben", "eve"))
+    server.silent.set()
+    with drafting(loop, gate, worker=worker, model_url=server.url) as service:
+        for ends in (ann, ben):
+            run = service.begin(ann, DraftAsk(question="what waits?", model=True))
+            with pytest.raises(RefusedError, match="eve is not"):
+                service.cancel(eve, run.id)
+            assert service.run(run.id).model_state == "thinking"
+            assert service.cancel(ends, run.id).model_state == "cancelled"
+
+
+def test_secrets_in_what_was_asked_are_not_told_to_who_may_only_look(loop: EngineLoop) -> None:
+    secret = "AKIA2E0A8F3B244C9986"
+    pasted = (Excerpt(field="log", text=f"{'x ' * 94}{secret}"), Excerpt(field="DB_PASSWORD", text="hunter2"))
+    with drafting(loop) as service:
+        run = drafted(service, f"why does it fail with password=hunter2 and {secret}?", model=False, excerpts=pasted)
+        told = msgspec.json.encode(service.runs()).decode()
+        assert secret[:8] not in told
+        assert "hunter2" not in told
+        assert run.ask.question.startswith("why does it fail with password=")
+
+
 def test_two_who_share_an_account_are_two_when_both_sign(loop: EngineLoop, server: ModelServer, worker: Worker) -> None:
     forgotten(loop)
     server.content = UNCORDON
@@ -430,13 +456,23 @@ def test_where_nothing_can_be_written_no_model_is_asked_and_the_rules_draft(
         loop.call(lambda engine: engine.recorded(lambda c: c.exec_driver_sql("PRAGMA query_only = OFF")))
         assert drafted(service).model_state == "done"
         assert len(server.seen) == 1
-        server.silent.set()
-        run = service.begin(ME, DraftAsk(question="and what of b?", model=True))
-        while len(server.seen) < 2:
+
+
+@pytest.mark.thorough
+def test_a_call_whose_end_cannot_be_written_is_settled_as_spent(
+    tmp_path: Path, server: ModelServer, worker: Worker
+) -> None:
+    server.silent.set()
+    with (
+        running_loop(tmp_path / "journal.db") as loop,
+        drafting(loop, worker=worker, model_url=server.url, **PRICED) as service,
+    ):
+        run = service.begin(ME, DraftAsk(question="what of b?", model=True))
+        while not server.seen:
             service.run(run.id, run.serial, 0.05)
         loop.call(lambda engine: engine.record(lambda c: c.exec_driver_sql("PRAGMA query_only = ON")))
         service.close()
         loop.call(lambda engine: engine.recorded(lambda c: c.exec_driver_sql("PRAGMA query_only = OFF")))
         service.standing()
         assert spent(loop)[-1][0] == spent(loop)[-1][1]
-        assert [data["outcome"] for _, data in records(loop, "llm.")] == ["ok", "lost"]
+        assert [data["outcome"] for _, data in records(loop, "llm.")] == ["lost"]

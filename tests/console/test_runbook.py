@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+import runbooks.input_values
 import runbooks.lint
 import runbooks.lint_values
-import runbooks.values
 from console.cli import run
 from console.remote_client import RemoteClient
 from console.runbook import list_lines, view_lines
@@ -24,12 +24,12 @@ from engine.errors import SpecError
 from engine.loop import EngineLoop
 from runbooks import key_files
 from runbooks.checks import MEANINGS
-from runbooks.files import LIBRARY
 from runbooks.identity import OWNER
 from runbooks.parameters import PARAMETERS
 from runbooks.policy import Person
 from runbooks.runbook import HEADINGS, INPUT_TYPES
-from runbooks.shown import RunbookLine, RunbookView
+from runbooks.runbook_files import LIBRARY
+from runbooks.runbook_shown import RunbookLine, RunbookView
 from tests.support.gates import gate_of
 from tests.support.people import team
 from tests.support.runbook_texts import SOUND, but
@@ -38,7 +38,7 @@ from tests.support.served import gpu_job, running_loop, served_on_unix
 Shell = Callable[..., int]
 Capture = pytest.CaptureFixture[str]
 ID = "drain-failing-node"
-SOURCES = [Path(module.__file__).read_text() for module in (runbooks.lint, runbooks.lint_values, runbooks.values)]
+SOURCES = [Path(module.__file__).read_text() for module in (runbooks.lint, runbooks.lint_values, runbooks.input_values)]
 RULES = set(re.findall(r'"([a-z]+(?:-[a-z]+)+)"', "".join(SOURCES)))
 """Of the linter, as far as they have a hyphen."""
 

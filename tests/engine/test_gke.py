@@ -17,17 +17,6 @@ from engine.traces.gke import MINUTE_MS, Training, cell, phases
 from engine.traces.gke_run import Clock, Measured, run, run_phase
 from tests.support.invariants import check_quota_kept, check_state
 
-NAMES_65K = [
-    "1 one gang",
-    "1 it ends",
-    "2 training",
-    "2 inference",
-    "3 inference",
-    "4 it scales",
-    "5 training",
-    "5 inf",
-]
-
 
 def played(name: str, nodes: int, training: Training = "jobsets", path: Path | None = None) -> list[Measured]:
     """All phases, with every invariant checked from the ground up after each; the runner checks counts itself."""

@@ -149,7 +149,8 @@ def test_one_child_is_used_again_and_killed_when_it_is_cancelled(worker: Worker)
     assert first not in worker.pids
 
 
-@pytest.mark.parametrize("when", ["busy", pytest.param("idle", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("when", ["busy", "idle"])
 def test_one_that_is_killed_is_replaced(worker: Worker, when: str) -> None:
     ask(worker)
     (pid,) = worker.pids

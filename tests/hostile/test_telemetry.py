@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from runbooks.prompt import Prompt, prompt_of
 from runbooks.vocabulary import METRICS, fact
 from tests.hostile.harness import cases
 from tests.support.answered import Desk
+from tests.support.effort import some
 from tests.support.planted_secrets import BESIDE_A_NAME, SECRETS, disguises, seen_in, shapes
 
 KEY = b"k" * 32
@@ -103,7 +104,7 @@ def check_form(made: Prompt, task: Task = "act") -> None:
 
 @pytest.mark.parametrize("egress", EGRESS)
 def test_no_injection_leaves_its_fence(egress: Egress) -> None:
-    for row in INJECTIONS:
+    for row in some(INJECTIONS, 1 if egress == "trusted" else 5):
         check_form(prompt(brief_with("every", row["text"].replace("{node}", "g3")), egress))
 
 
@@ -212,7 +213,7 @@ def _secret_texts() -> Iterator[tuple[str, str, str]]:
 
 @pytest.mark.parametrize("egress", EGRESS)
 def test_no_secret_leaves_by_any_field(egress: Egress) -> None:
-    for kind, text, secret in _secret_texts():
+    for kind, text, secret in some(list(_secret_texts()), 1 if egress == "trusted" else 5):
         assert not seen_in(told(prompt(brief_with("every", text), egress)), secret), kind
 
 
@@ -268,8 +269,8 @@ def test_no_secret_leaves_in_any_disguise_in_any_field() -> None:
 @pytest.mark.parametrize(
     "kind",
     [
-        "aws key id", "pem",
-        *(pytest.param(kind, marks=pytest.mark.thorough) for kind in ("passphrase with blanks", "jwt")),
+        "aws key id",
+        *(pytest.param(kind, marks=pytest.mark.thorough) for kind in ("pem", "passphrase with blanks", "jwt")),
     ],
 )  # fmt: skip
 def test_no_half_of_a_secret_is_left_where_a_text_is_cut(kind: str) -> None:
@@ -296,19 +297,24 @@ def test_what_is_not_secret_stays() -> None:
 # -- size --------------------------------------------------------------------------------------------------------------
 
 
+HUGE: dict[str, Callable[[], str]] = {
+    "one line": lambda: "x" * 5_000_000,
+    "labels": lambda: "\n".join(f"k{i}=v{i}" for i in range(10**6)),
+    "lines": lambda: "a log line that comes again and again\n" * 130_000,
+    "nothing to see": lambda: "\u200b" * 5_000_000,
+    "not ASCII": lambda: "é " * 2_500_000,
+    "a long secret": lambda: "password: " + "hunter2 " * 600_000,
+}
+
+
 @pytest.mark.parametrize(
-    "text",
-    [
-        "x" * 5_000_000, "a log line that comes again and again\n" * 130_000,
-        "\n".join(f"k{i}=v{i}" for i in range(10**6)),
-        "\u200b" * 5_000_000, "é " * 2_500_000, "password: " + "hunter2 " * 600_000,
-    ],
-    ids=["one line", "lines", "labels", "nothing to see", "not ASCII", "a long secret"],
-)  # fmt: skip
-def test_a_huge_text_is_cut_and_costs_little(text: str) -> None:
+    "name", ["one line", *(pytest.param(one, marks=pytest.mark.thorough) for one in HUGE if one != "one line")]
+)
+def test_a_huge_text_is_cut_and_costs_little(name: str) -> None:
     import hashlib
     import time
 
+    text = HUGE[name]()
     begun = time.process_time()
     made = prepared(text, most=8000)
     took_s = time.process_time() - begun

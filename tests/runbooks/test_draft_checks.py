@@ -21,6 +21,7 @@ from runbooks.parameters import PARAMETERS
 from runbooks.plan import Act, Proposal, Request
 from tests.support.answered import CANARY, MODEL, SAID, Desk, answer_of, marked, step
 from tests.support.cells import small_cell
+from tests.support.effort import examples
 
 QUOTA = step("set_quota", queue="a", add_gpus=8)
 
@@ -226,7 +227,7 @@ def _fitting(parameter: Any) -> st.SearchStrategy[Any]:
 
 
 @given(steps())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None, derandomize=True)
 def test_any_steps_are_a_draft_or_rejected_by_name_and_change_nothing(steps: list[dict[str, Any]]) -> None:
     desk = _shared()
     before = desk.state()

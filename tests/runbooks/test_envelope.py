@@ -6,11 +6,12 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runbooks.draft import REASONS
 from runbooks.envelope import Unusable, read
+from tests.support.effort import examples
 
 SCALARS = (
     st.none() | st.booleans() | st.integers(-5, 10**18) | st.text(max_size=5) | st.just("stop") | st.just("assistant")
@@ -49,6 +50,7 @@ def test_a_good_answer() -> None:
 
 
 @given(JUNK, JUNK, JUNK)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 def test_junk_anywhere_is_a_named_refusal_or_text(top: Any, choice: Any, message: Any) -> None:
     for answer in (top, whole(choices=top), whole(choice={"message": message, "index": choice}), whole(usage=message)):
         found = outcome(answer)

@@ -25,11 +25,11 @@ from engine.model import (
     Settings,
 )
 from engine.stragglers import SampleOf
-from runbooks.files import LIBRARY
 from runbooks.lint import lint_file
 from runbooks.runbook import parse
+from runbooks.runbook_files import LIBRARY
+from runbooks.runbook_shown import RunbookAsk, RunbookRun, RunbookVote
 from runbooks.shelf import Shelf
-from runbooks.shown import RunbookAsk, RunbookRun, RunbookVote
 from tests.support.cells import CLASSES, submit, workload
 from tests.support.gates import ME, gate_of
 

@@ -22,6 +22,7 @@ from runbooks.model_cache import MOST_KEPT, TTL_MS, Cache, key_of
 from runbooks.model_call import Answer, Spent
 from runbooks.model_endpoint import endpoint_of
 from tests.support.cells import small_cell
+from tests.support.effort import examples
 
 T = TypeVar("T")
 PRICES = Prices(in_=1_000_000, out=5_000_000)
@@ -127,7 +128,7 @@ def test_a_clock_that_is_set_back_gives_nothing_back() -> None:
     assert books.use.hour <= LIMITS.hour
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30), deadline=None, derandomize=True)
 @given(
     st.lists(
         st.one_of(

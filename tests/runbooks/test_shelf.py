@@ -18,8 +18,8 @@ from runbooks.gate import Gate
 from runbooks.identity import Actor
 from runbooks.plan import RunbookRef
 from runbooks.runbook import parse
+from runbooks.runbook_shown import RunbookAsk, RunbookLine, RunbookVote
 from runbooks.shelf import About, Shelf
-from runbooks.shown import RunbookAsk, RunbookLine, RunbookVote
 from tests.support.cells import small_cell, submit, workload
 from tests.support.gates import ME, gate_of
 from tests.support.runbook_texts import SOUND, but

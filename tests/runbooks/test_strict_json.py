@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runbooks.strict_json import NotJson, loads
+from tests.support.effort import examples
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)))
 PLAIN = st.recursive(
@@ -26,6 +27,7 @@ PLAIN = st.recursive(
 
 
 @given(PLAIN, st.booleans())
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 def test_what_is_json_is_taken_as_it_is(value: Any, escaped: bool) -> None:
     found = loads(json.dumps(value, ensure_ascii=escaped).encode())
     assert found == value
@@ -93,7 +95,7 @@ def test_brackets_and_commas_in_strings_are_text() -> None:
     assert loads(b'"\\ud83d\\ude00 \\\\ud800"') == "😀 \\ud800"
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300), deadline=None, derandomize=True)
 @given(st.binary(max_size=60) | st.text('[]{}",:\\u0dDeE1.-aNntf\n', max_size=40).map(str.encode))
 def test_nothing_but_notjson_is_raised_and_nothing_taken_that_json_refuses(data: bytes) -> None:
     try:

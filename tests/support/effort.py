@@ -4,10 +4,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from typing import TypeVar
 
+T = TypeVar("T")
 THOROUGH = bool(os.environ.get("TESTS_THOROUGH"))
 
 
 def examples(most: int) -> int:
     """Random cases of a property test."""
     return most if THOROUGH else max(most * 2 // 5, 5)
+
+
+def some(rows: Sequence[T], every: int) -> Sequence[T]:
+    """Rows of a table that one test goes through: all of them, or each of so many."""
+    return rows if THOROUGH else rows[::every]

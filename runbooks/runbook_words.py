@@ -8,7 +8,7 @@ from runbooks import checks, inverse, wording
 from runbooks.checks import MEANINGS
 from runbooks.plan import Act, Plan
 from runbooks.runbook import CheckLine, Input, LimitLine, Runbook, StepLine
-from runbooks.shown import InputLine, Problem, RunbookLine, RunbookView
+from runbooks.runbook_shown import InputLine, Problem, RunbookLine, RunbookView
 
 
 def view_of(
