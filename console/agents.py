@@ -24,9 +24,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from console.server import Forbidden, body, decoded
-from engine.agents import SampleOf, UsageOf
+from console.http_answers import Forbidden, body, decoded
+from engine.agents import UsageOf
 from engine.errors import SpecError, UnreachableError
+from engine.stragglers import SampleOf
 
 if TYPE_CHECKING:
     from engine.control import Engine

@@ -13,9 +13,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from console.client import Client, refuse_read_only
+from console.http_answers import LONGEST_WAIT_S, Forbidden, answer, body, decoded, number
 from console.identity import CALLER
 from console.local_client import LocalClient
-from console.server import LONGEST_WAIT_S, Forbidden, answer, body, decoded, number
 from runbooks.draft import DraftAsk, Drafter
 
 

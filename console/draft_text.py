@@ -384,7 +384,8 @@ def why_sections(draft: Draft, width: int) -> list[Section]:
     rest = [one for one in draft.rationale if not any(each.why and each.why in one.text for each in draft.tried)]
     why = [line for sentence in (*said, *rest) for line in sentence_lines(sentence, width, "· ")]
     if why:
-        sections.append(Section("Why", tuple(why), "by template, from the facts"))
+        heading = "In short" if draft.task in ("handover", "incident") else "Why"
+        sections.append(Section(heading, tuple(why), "by template, from the facts"))
     for part in draft.parts:
         told = [line for sentence in part.sentences for line in sentence_lines(sentence, width, "· ")]
         sections.append(Section(printable(part.heading), tuple(told or [text_line("nothing", "dim")])))
@@ -579,9 +580,9 @@ def standing_rows(standing: ModelStanding) -> list[tuple[str, str]]:
     if not standing.configured:
         return [("model", "none is configured: drafts are made by rule, and nothing leaves this machine")]
     rows = [
-        ("model", printable(standing.model)),
-        ("at", place(standing.endpoint)),
-        ("egress", EGRESS.get(standing.egress, printable(standing.egress))),
+        ("model", printable(standing.model) or "no name is given"),
+        ("at", place(standing.endpoint) if standing.endpoint else "no endpoint that can be used"),
+        ("egress", EGRESS.get(standing.egress, printable(standing.egress)) or "nothing leaves this machine"),
         ("now", printable(standing.problem) if standing.problem else "can be asked"),
         ("calls", f"{standing.calls_hour:,} in the last hour"),
         ("spent", f"{_of(standing.spent_hour_microusd, standing.budget_hour_microusd)} in the last hour, "

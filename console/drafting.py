@@ -8,6 +8,7 @@ never proposes itself: `propose` does, when a person asks for that, and then it 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import threading
 import time
 import traceback
@@ -42,6 +43,7 @@ from runbooks.facts import gather
 from runbooks.identity import Actor
 from runbooks.life import ENDED
 from runbooks.model_drafter import MODEL, ModelDrafter, Setup
+from runbooks.plan import Evidence
 from runbooks.policy import may
 from runbooks.readings import MAX_COMMENT, check_text
 from runbooks.shelf import Shelf
@@ -381,6 +383,7 @@ class Drafting:
             origin="model" if drafter == "model" else "recommender",
             requester=actor.subject,
             reason=_reason(reason.strip() or draft.request.reason, run.ask.finding),
+            evidence=(*draft.request.evidence, _evidence(draft_id, draft)),
         )
         number, runbook = int(draft_id.removeprefix("D-")), self._approved(draft)
 
@@ -511,6 +514,11 @@ def agreement(run: DraftRun) -> str:
 def _acts(draft: Draft) -> set[tuple[str, tuple[str, ...]]]:
     steps = draft.request.steps if draft.request is not None else ()
     return {(step.act.action, tuple(sorted(step.act.targets))) for step in steps}
+
+
+def _evidence(draft_id: str, draft: Draft) -> Evidence:
+    """The draft, by the facts that it rests on: a voter sees by its id where to read them."""
+    return Evidence(id=draft_id, sha256=hashlib.sha256(msgspec.json.encode(draft.facts)).hexdigest())
 
 
 def _reason(words: str, finding: str) -> str:

@@ -12,9 +12,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from console.client import Client
+from console.http_answers import answer, body, decoded
 from console.identity import CALLER
 from console.local_client import LocalClient
-from console.server import answer, body, decoded
 from runbooks.policy_shown import PolicyChange, PolicyVote
 
 

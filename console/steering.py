@@ -195,17 +195,7 @@ class Steering:
     def act_on(self) -> None:
         """Propose what the chosen recommendation says; the person decides on the plan."""
         pane = cast("RecommendationsPane", self._app.navigator.current)
-
-        async def ask_and_do() -> None:
-            try:
-                told = await pane.act(self._app)
-            except MusterError as error:
-                self._app.report(error)
-            else:
-                self._app.say(told)
-            self.refresh()
-
-        self._app.run_worker(ask_and_do(), exclusive=True, group="propose")
+        self._told(lambda: pane.act(self._app))
 
     def reject_chosen(self) -> None:
         if self._app.context().screen == "recommendations":
@@ -412,17 +402,11 @@ class Steering:
         name = action.commands[0]
         arguments = parse(name, line)
 
-        async def ask_and_do() -> None:
-            try:
-                shell = action.shell_line((line,))
-                told = await finish(self._app, action, lambda: propose(self._app.client(), name, arguments), shell)
-            except MusterError as error:
-                self._app.report(error)
-            else:
-                self._app.say(told)
-            self.refresh()
+        async def proposed() -> str:
+            shell = action.shell_line((line,))
+            return await finish(self._app, action, lambda: propose(self._app.client(), name, arguments), shell)
 
-        self._app.run_worker(ask_and_do(), exclusive=True, group="propose")
+        self._told(proposed)
 
     def _add_edit(self, text: str) -> None:
         """To the what-ifs, with one more edit. Raises SpecError before anything has moved."""

@@ -1,4 +1,4 @@
-"""When a model is not asked: after several failures in a row of time, and when it was asked often enough.
+"""When a model is not asked: for a while after several failures, and when it was asked often enough.
 
 Clocks are monotonic, in seconds. Methods may be called from any thread.
 """

@@ -25,6 +25,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     about: tuple[tuple[str, str], ...] = ()
     """(kind, id) of what is in question, besides what is acted on."""
     target: Target | None = None
+    starts: tuple[str, ...] = ()
+    """Of what is late, what starts because of it."""
+    ahead_ms: int = 0
+    """How far the trial ran ahead for that."""
     tried: tuple[Tried, ...] = ()
     questions: tuple[str, ...] = ()
     risks: tuple[str, ...] = ()

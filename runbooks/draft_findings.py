@@ -82,7 +82,7 @@ def _nodes_drained(runbook: str) -> OfFinding:
             return Answer(option=None, why="the node is not in the cell any more")
         if not borne_out(finding, there[0]):
             return Answer(
-                option=None, why=f"node {there[0]} is sound as far as the cell shows, and nothing that was seen of it is told",
+                option=None, why=f"the cell holds node {there[0]} for sound, and what was seen of it is not told",
                 questions=("What was seen of it, and is it so now?",),
             )  # fmt: skip
         return draft_nodes.drained(scene, there[0], finding.text, runbook)
@@ -203,7 +203,7 @@ def spot(scene: Scene, asked: Asked) -> Answer | None:
 
 
 def unknown(scene: Scene, asked: Asked) -> Answer | None:
-    """A kind that has no rule: what the question says beside it, or an object that somebody points at; else it is told."""
+    """A kind that has no rule: what the question says beside it, or an object that is pointed at; else it is told."""
     pointed = finding_of(asked).kind.startswith("about_")
     return None if pointed or asked.text.strip() else only_told(scene, asked)
 

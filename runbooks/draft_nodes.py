@@ -147,7 +147,7 @@ def node_errors(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     text = f"{symptom.text}; what is said of it is not measured here"
     if symptom.subject not in asked.broken:
         return Answer(option=None, why=text,
-                      questions=("Which error, of which device, since when?", "Does what runs there suffer?"))  # fmt: skip
+                      questions=("Which error, of which device, since when?",))  # fmt: skip
     found = _cordon(scene, symptom.subject, text, "no new work there until somebody has looked")
     if found is None or found.option is None:
         return found
@@ -223,7 +223,7 @@ def zone_lost(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     result = Solver(scene.engine, (), 2**31).try_(option)
     if result.refused:
         return None
-    return Answer(option=option, why=symptom.text, risks=(option.harms,),
+    return Answer(option=option, why=symptom.text, risks=(option.harms,), about=(("zone", symptom.subject),),
                   questions=("What does the provider or the data centre say?",))  # fmt: skip
 
 
@@ -363,7 +363,8 @@ def tenant(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
         return Answer(option=None, why=f"{symptom.text}; holding or suspending its newest work lets none of them start",
                       tried=tuple(solver.tried))  # fmt: skip
     return Answer(option=result.option, why=symptom.text, tried=tuple(solver.tried), risks=(result.option.harms,),
-                  questions=(f"Did {name} agree this with anybody?",),
+                  questions=(f"Did {name} agree this with anybody?",), starts=tuple(sorted(result.started))[:2],
+                  ahead_ms=result.ahead_ms,
                   partial=result.started != solver.watched)  # fmt: skip
 
 
@@ -378,13 +379,31 @@ def idle_sizes(scene: Scene) -> list[Symptom]:
     """Pools that never shrink below more than is used of them: by their least, or by what is set for now."""
     found = []
     for name, size in scene.sizes.items():
-        if size.scaling is None or name not in scene.pools or size.ready <= size.asked:
+        if size.scaling is None or name not in scene.pools or size.ready <= size.asked or awaited(scene, name):
             continue
         kept = max(size.scaling.least, set_now(scene, name))
+        if size.scaling.headroom and size.asked + size.scaling.headroom > kept:
+            kept = size.asked + size.scaling.headroom
         if kept > size.asked and scene.pools[name].price_microusd_hour:
             text = f"pool {name} keeps at least {kept:,} nodes, and {size.asked:,} would do now"
             found.append(Symptom(kind="idle_pool", of="pool", subject=name, weight=size.ready - size.asked, text=text))
     return found
+
+
+def awaited(scene: Scene, pool: str) -> int:
+    """Workloads that may use the pool and will want it: those whose time has not come, or whose turn has not, and those
+    that somebody has put aside; and reservations of its nodes."""
+    state = scene.state
+    w, row = state.workloads, int(state.capacity.pool_of[pool])
+    if not w.ids:
+        return 0
+    c, states, to_come = state.capacity, view(w.state), 0
+    for one in np.flatnonzero(states == WorkloadState.WAITING).tolist():
+        to_come += any(row in shape.pool_set for shape in w.class_at(one).shapes)
+    for one in np.flatnonzero(np.isin(states, (WorkloadState.HELD, WorkloadState.SUSPENDED))).tolist():
+        to_come += all(set(shape.pool_set) == {row} for shape in w.class_at(one).shapes)
+    booked = (id_ for each in state.bookings.reservations for id_ in each.spec.nodes)
+    return to_come + sum(c.pool[c.row_of[id_]] == row for id_ in booked if id_ in c.row_of)
 
 
 def set_now(scene: Scene, pool: str) -> int:
@@ -395,6 +414,9 @@ def set_now(scene: Scene, pool: str) -> int:
 def idle_pool(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     """What keeps it is lowered to what is in use now: its least, or what is set; the autoscaler gives back the rest."""
     size = scene.sizes[symptom.subject]
+    set_for = set_now(scene, symptom.subject)
+    if size.scaling is not None and size.scaling.headroom and max(size.scaling.least, set_for) <= size.asked:
+        return no_headroom(scene, symptom)
     if size.scaling is not None and size.scaling.least <= size.asked:
         option = Option(
             text=f"let pool {symptom.subject} have {size.asked:,} nodes, in place of what is set",
@@ -405,6 +427,17 @@ def idle_pool(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
             return None
         return Answer(option=option, why=symptom.text, risks=(option.harms,))
     return least(scene, symptom.subject, size.asked, symptom.text)
+
+
+def no_headroom(scene: Scene, symptom: Symptom) -> Answer | None:
+    option = Option(
+        text=f"let pool {symptom.subject} keep no empty nodes",
+        steps=(("set_scaling", {"pool": symptom.subject, "headroom": 0}),),
+        harms="What comes at once has to wait until machines boot.",
+    )  # fmt: skip
+    if not Solver(scene.engine, ()).try_(option).harmless:
+        return None
+    return Answer(option=option, why=symptom.text, risks=(option.harms,), questions=("Does anybody count on it?",))
 
 
 def least(scene: Scene, pool: str, to: int, why: str) -> Answer | None:

@@ -7,7 +7,7 @@ an everyday word too ("gpu", "batch") counts for little.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -50,7 +50,7 @@ TOPICS: Mapping[str, str] = {
     "idle": r"burn\w*|idle|wast\w*|unused|paying|paid|empty|underus\w*|unneeded|oversized|shrink\w*|excess\w*|surplus"
     r"|downsiz\w*",
     "ahead": r"forecast\w*|peak|tomorrow|morning|prescale|ahead|surge|expected|foreseen|upcoming|soon|monday|deadline",
-    "hold": r"hold\w*|held|paus\w*|suspend\w*|closed|disabled|resume\w*|release\w*|unpause|reopen\w*|open",
+    "hold": r"(?:un)?hold\w*|held|(?:un)?paus\w*|(?:un)?suspend\w*|closed|disabled|resume\w*|release\w*|reopen\w*|open",
     "dependency": r"depend\w*|upstream|prerequisite|after\w*|chain",
     "ecc": r"ecc|xid|dbe|remap\w*|uncorrect\w*|faulty|hbm|memory-errors?|bitflips?",
     "throttle": r"throttl\w*|thermal\w*|overheat\w*|heat|temperatures?|cooling",
@@ -97,16 +97,22 @@ _DOUBT = re.compile(
 )
 """With such a word it is no statement of what is."""
 _OVER = re.compile(
-    r"\b(?:is|are|was|were|been|got|now|its|it's|s)\s+(?:all\s+|long\s+|now\s+)?(?:back|over|done|finished|fixed"
+    r"\b(?:is|are|was|were|been|got|now|its|it's|s)\s+(?:all\s+|long\s+|now\s+)?(?:back|up|over|done|finished|fixed"
     r"|complete\w*|restored|repaired|replaced|swapped|changed|patched|updated|upgraded|tested|healthy|ready|resolved"
     r"|cancell?ed|gone|passed|clean|fine)\b|\b(?:came|come)\s+back\b|\bforgot(?:ten)?\s+to\b"
-    r"|\b(?:work|job|repair|maintenance|upgrade|rollout|swap|test|tests|demo)\s+(?:done|finished|complete\w*|over|passed)\b"
+    r"|\b(?:work|job|repair|maintenance|upgrade|rollout|swap|test|tests|demo|window|freeze|storm|move|migration|outage|event)"
+    r"\s+(?:has\s+|is\s+|was\s+)?(?:done|finished|complete\w*|over|passed|ended|lifted|expired|gone)\b"
+    r"|^\(?(?:it\s+|which\s+|that\s+)?ended\b|\bended\s+(?:at\s+)?\d|\b(?:just|pls|please|so|then|^)\s*use\s+(?:it|them|those|these)\b"
 )
 _NOT_OVER = re.compile(r"\b(?:not|isn|aren|wasn|until|till|when|once|if|unless|before|no)\b")
 _LET_GO = re.compile(
     r"\b(?:release|resume|unhold|unsuspend|unpause|let go(?: of)?|restart)\s+(?:please\s+)?"
     r"(?:it|them|all|these|those|this|that|the)\b|\b(?:release|resume|unhold|unsuspend|unpause)\s+(?:it|them)?\s*please\b"
     r"|\bget\s+(?:it|them|this|these)\s+(?:going|running|started)\b"
+)
+_LET_GO_OF = re.compile(
+    r"(?:^|\bplease|\bpls|\byou|\band|\bthen)\s*\b(?:release|resume|unhold|unsuspend|unpause)\s+"
+    r"(?:please\s+|(?:work)?loads?\s+|jobs?\s+|runs?\s+|gangs?\s+)*(\S+)"
 )
 UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000}
 LEAST_NEAR = 5
@@ -156,7 +162,7 @@ def read(engine: Engine, question: str, finding: Finding | None) -> Asked:
     return Asked(
         text=question, topics=frozenset(topics), named=tuple(named), hinted=tuple(k for k in hinted if k not in named),
         slo_ms=slo_ms, finding=finding, broken=tuple(id_ for id_ in nodes if stated_broken(lower, id_.lower())),
-        over=stated_over(lower),
+        over=stated_over(lower, {id_.lower() for _, id_ in named}),
     )  # fmt: skip
 
 
@@ -169,7 +175,7 @@ def stated_broken(lower: str, node: str) -> bool:
         rf"{_HARD}(?:\s+(?!on\b|at\b|of\b|from\b|in\b)[\w%#]+){{0,4}}\s+(?:on|at|of|from|in)\s+(?:the\s+)?"
         rf"(?:(?:gpu|device|slot)\s*#?\d*\s+(?:on|of|in)\s+)?(?:node|host|machine|box|server)?\s*{name}"
     )
-    bus = re.compile(rf"{name}\s+(?:has\s+)?(?:lost\s+a\s+gpu|fell|fallen)\s+off\s+the\s+bus")
+    bus = re.compile(rf"{name}\s+(?:(?:gpu|device|slot)\s*#?\d*\s+)?(?:has\s+)?(?:fell|fallen)\s+off\s+the\s+bus")
     clauses = re.split(r"[.;!?\n,]+(?:\s|$)", lower)
     return any(
         (has.search(clause) or on.search(clause) or bus.search(clause)) and not _DOUBT.search(clause)
@@ -177,11 +183,12 @@ def stated_broken(lower: str, node: str) -> bool:
     )
 
 
-def stated_over(lower: str) -> bool:
+def stated_over(lower: str, names: Collection[str]) -> bool:
+    """Whether it says outright that something is over, back or mended; or asks to let go of what it names."""
     clauses = re.split(r"[.;!?\n,]+(?:\s|$)|\s-\s|\bbut\b", lower)
-    return any(bool(_OVER.search(clause)) and not _NOT_OVER.search(clause) for clause in clauses) or bool(
-        _LET_GO.search(lower)
-    )
+    if any(_OVER.search(clause) and not _NOT_OVER.search(clause) for clause in clauses) or _LET_GO.search(lower):
+        return True
+    return any(found[1].strip(".,:;!?") in names for clause in clauses for found in _LET_GO_OF.finditer(clause))
 
 
 def objects(engine: Engine, words: list[str]) -> tuple[dict[tuple[str, str], None], dict[tuple[str, str], None]]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from engine.columns import view
 from engine.explain import QUOTA
 from engine.model import NodeState, QueueMode
-from runbooks import draft_nodes, draft_question, draft_told, draft_waits
+from runbooks import draft_chains, draft_intent, draft_nodes, draft_question, draft_told, draft_waits
 from runbooks.draft_case import Answer
 from runbooks.draft_findings import FINDINGS, idle_reservation, unknown
 from runbooks.draft_question import Asked
@@ -36,15 +36,17 @@ def answer(scene: Scene, asked: Asked) -> Answer:
     """What should be done about what is asked, or why nothing."""
     if asked.over:
         scene.done_with = frozenset(asked.names("node"))
+    scene.intent = draft_intent.intent(asked.text, (*asked.named, *asked.hinted))
     if asked.finding is not None:
         rule = FINDINGS.get(asked.finding.kind, unknown)
         found = rule(scene, asked)
         if found is not None:
-            return found
+            return allowed(scene, found)
     looked: list[Answer] = []
     for symptom in ranked(scene, asked)[:MOST_LOOKED]:
         rule_of = RULES.get(symptom.kind) or (draft_waits.answer if symptom.kind.startswith("wait_") else None)
         made = rule_of(scene, symptom, asked) if rule_of is not None else None
+        made = allowed(scene, made) if made is not None else None
         if made is not None and made.option is not None:
             return made
         if made is not None:
@@ -52,6 +54,19 @@ def answer(scene: Scene, asked: Asked) -> Answer:
     if looked:
         return looked[0]
     return Answer(option=None, why=all_well(scene, asked), about=asked.named[:MOST_TOLD])
+
+
+def allowed(scene: Scene, made: Answer) -> Answer:
+    """The same; without its acts where whoever asks says that what they change is to stay as it is."""
+    if made.option is None:
+        return made
+    ids = [id_ for _, given in made.option.steps for id_ in draft_intent.ids_in(given)]
+    kept = draft_intent.touches(scene, scene.intent.spared, ids)
+    if not (kept or scene.intent.nothing):
+        return made
+    why = f"{made.why}; {kept or 'all of it'} is to stay as it is, as whoever asks says"
+    return Answer(option=None, why=why, about=made.about, tried=made.tried,
+                  questions=("Until when, and who decides that?",))  # fmt: skip
 
 
 def all_well(scene: Scene, asked: Asked) -> str:
@@ -62,8 +77,8 @@ def all_well(scene: Scene, asked: Asked) -> str:
     if asked.named:
         names = ", ".join(dict.fromkeys(id_ for _, id_ in asked.named[:3]))
         out = [text for kind, id_ in asked.named[:3] if (text := out_of_use(scene, kind, id_))]
-        told = f"{'; '.join(out)}; else n" if out else "n"
-        return f"{told}othing is wrong with {names} as far as the cell shows"
+        told = f"{'; '.join(out)}; nothing else is wrong" if out else "nothing is wrong"
+        return f"{told} with {names} as far as the cell shows"
     if late:
         return "what waits has not waited long, and no node, queue or reservation is in its way"
     return "nothing waits, and no node, queue or budget needs anything"
@@ -74,7 +89,7 @@ def out_of_use(scene: Scene, kind: str, id_: str) -> str:
     state = scene.state
     if kind == "node" and state.capacity.state[row := state.capacity.row(id_)] != NodeState.READY:
         since = minutes(scene.now_ms - state.capacity.since[row])
-        text = f"node {id_} is {NodeState(state.capacity.state[row]).label}, for {since}"
+        text = f"node {id_} has been {NodeState(state.capacity.state[row]).label} for {since}"
     elif kind == "queue" and state.queues.mode[row := state.queues.row(id_)] != QueueMode.OPEN:
         text = f"queue {id_} is {QueueMode(state.queues.mode[row]).label}"
     else:
@@ -92,12 +107,13 @@ def looked_at(scene: Scene) -> str:
     queued = work.get("queued", 0)
     longest = f" (the longest for {minutes(scene.overview.oldest_wait_ms)})" if queued else ""
     aside = [f"{work[label]:,} {label}" for label in ("held", "suspended") if work.get(label)]
-    return ", ".join(
+    silent = scene.agents.suspect if scene.agents is not None else 0
+    return "; ".join(
         [
             f"{work.get('running', 0):,} workloads running, {queued:,} queued{longest}", *aside,
-            f"nodes {by_state(nodes)}", f"queues {by_state(queues)}",
+            f"nodes: {by_state(nodes)}", f"queues: {by_state(queues)}",
             counted(len(state.bookings.reservations), "reservation"), counted(len(scene.budgets), "budget"),
-            "no node silent" if scene.agents is None or not scene.agents.suspect else f"{scene.agents.suspect:,} silent",
+            f"{counted(silent, 'node')} silent",
         ]
     )  # fmt: skip
 
@@ -133,6 +149,7 @@ TOPICS_OF: Mapping[str, tuple[str, ...]] = {
     "parked_OnHold": ("hold",),
     "parked_Suspended": ("hold",),
     "parked_DependencyNeverSatisfied": ("dependency",),
+    "parked_WaitingForDependency": ("dependency", "wait"),
     "idle_pool": ("idle", "budget"),
     "priority": ("priority",),
     "move": ("wait",),
@@ -147,13 +164,14 @@ ONLY_ASKED = frozenset(
     (
         "oversized", "cordoned", "idle_reservation", "node_errors", "tenant", "idle_pool", "budget", "flapping",
         "held_queue", "parked_OnHold", "parked_Suspended", "parked_DependencyNeverSatisfied", "stuck",
+        "parked_WaitingForDependency",
     )
 )  # fmt: skip
 """Gone into only where they are asked about: by themselves they hurt nobody, or the cell cannot tell."""
 BY_NAME = frozenset(
     (
         "idle_reservation", "budget", "flapping", "held_queue", "parked_OnHold", "parked_Suspended", "cordoned",
-        "parked_DependencyNeverSatisfied",
+        "parked_DependencyNeverSatisfied", "parked_WaitingForDependency",
     )
 )  # fmt: skip
 """Of those, what is asked about by its name alone."""
@@ -197,7 +215,8 @@ def focused(symptom: Symptom, asked: Asked) -> Symptom:
 def score(scene: Scene, symptom: Symptom, asked: Asked) -> int:
     """How likely the question is about it; 0 where it is not."""
     topics = TOPICS_OF.get(symptom.kind, ())
-    by_topic = bool(asked.topics.intersection(topics))
+    stated = symptom.kind == "node_errors" and symptom.subject in asked.broken
+    by_topic = stated or bool(asked.topics.intersection(topics))
     by_name = related(scene, symptom, asked.named)
     is_asked = by_topic or (by_name and symptom.kind in BY_NAME)
     if symptom.kind in ONLY_ASKED and not is_asked:
@@ -362,4 +381,5 @@ RULES: Mapping[str, Rule] = {
     "parked_OnHold": on_hold,
     "parked_Suspended": on_hold,
     "parked_DependencyNeverSatisfied": never,
+    "parked_WaitingForDependency": draft_chains.answer,
 }

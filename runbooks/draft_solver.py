@@ -113,7 +113,7 @@ class Solver:
         """How far a trial of this cell runs ahead when it should run so far."""
         return ms if self._live <= MOST_AHEAD else 0
 
-    def _run_ahead(self, fork: Engine, ms: int) -> None:
+    def run_ahead(self, fork: Engine, ms: int) -> None:
         if ms:
             cycles = max(LEAST_CYCLES, CYCLES // max(self._live, 1))
             fork.cycle_every_ms = max(fork.cycle_every_ms, ms // cycles)
@@ -124,7 +124,7 @@ class Solver:
         found = self._without.get(ahead_ms)
         if found is None:
             with forked(self._base) as fork:
-                self._run_ahead(fork, ahead_ms)
+                self.run_ahead(fork, ahead_ms)
                 found = self._without[ahead_ms] = ran(fork)
         return found
 
@@ -142,7 +142,7 @@ class Solver:
             try:
                 acts = done(fork, option)
                 fork.settle()
-                self._run_ahead(fork, ahead_ms)
+                self.run_ahead(fork, ahead_ms)
             except MusterError as error:
                 return self._noted(Result(option=option, refused=error.problem))
             after = ran(fork)

@@ -13,7 +13,7 @@ import msgspec
 
 from engine import explain
 from engine.counterfactual import verified
-from engine.model import PoolSpec, QueueMode
+from engine.model import RESOURCES, PoolSpec, QueueMode
 from engine.money import MICROUSD, usd
 from engine.templates import grows, suits
 from runbooks import draft_nodes
@@ -83,6 +83,8 @@ def found(case: Case, best: Result) -> Answer:
             after=f"{started:,} start {within}{f', {late - started:,} go on waiting' if started < late else ''}",
             met=started == late,
         ),
+        starts=tuple(sorted(best.started))[:2],
+        ahead_ms=best.ahead_ms,
         tried=tuple(one for one in case.solver.tried if one.text != best.option.text),
         risks=(best.option.harms,) if best.option.harms else (),
         partial=started < late,
@@ -99,6 +101,7 @@ def _none(case: Case) -> Iterator[Family]:
 def more_room(case: Case) -> Iterator[Family]:
     yield from uncordoned(case)
     yield from larger_pools(case)
+    yield from owners_due(case)
     yield from given_way(case)
 
 
@@ -112,7 +115,7 @@ def uncordoned(case: Case) -> Iterator[Family]:
     """As few as it takes of the healthy nodes that are out of use, of pools that it may use; none where whoever asks
     says that they are out on purpose."""
     c = case.state.capacity
-    if "planned" in case.asked.topics and "finished" not in case.asked.topics:
+    if "planned" in case.asked.topics and not case.asked.over:
         return
     names = {pool.name for pool in case.pools()}
     fit = [id_ for id_ in case.scene.healthy_cordoned if c.pools[c.pool[c.row_of[id_]]].name in names]
@@ -206,12 +209,18 @@ def _higher(pool: PoolSpec, most: int) -> Callable[[int], Option]:
 
 
 def growing(case: Case) -> list[PoolSpec]:
-    """Pools that grow, or are kept from it, and would do for what is late, the cheapest first; those on demand before
-    spot of the same price."""
+    """Pools that grow, or are kept from it, and would do for what is late: those that are named, then those that grow,
+    then the cheapest; those on demand before spot of the same price. One that is said to stay as it is does not."""
     w = case.state.workloads
     shapes = [shape for lot in case.lots for shape in w.class_at(lot.row).shapes]
     pools = [pool for pool in case.pools() if pool.scaling is not None and any(suits(pool, s) for s in shapes)]
-    return sorted(pools, key=lambda pool: (not grows(pool), pool.price_microusd_hour, pool.spot, pool.name))
+    pools = [pool for pool in pools if ("pool", pool.name) not in case.scene.intent.spared]
+    named = case.asked.names("pool")
+
+    def key(pool: PoolSpec) -> tuple[bool, bool, int, bool, str]:
+        return pool.name not in named, not grows(pool), pool.price_microusd_hour, pool.spot, pool.name
+
+    return sorted(pools, key=key)
 
 
 def _nodes_for(case: Case, pool: PoolSpec) -> int:
@@ -240,15 +249,19 @@ def _boot_ms(case: Case) -> int:
 
 
 def given_way(case: Case) -> Iterator[Family]:
-    """The least important work gives way to what is more important, where somebody asks for just that."""
+    """The least important work gives way to what is more important, where somebody asks for just that, or where what is
+    more important has lost its nodes with a zone."""
+    if "planned" in case.asked.topics and not case.asked.over:
+        # What is out of use on purpose comes back: nobody has to stop for that.
+        return
     pointed_at = bool(case.asked.names("workload")) and bool(case.asked.text.strip())
-    if "priority" not in case.asked.topics and not pointed_at:
+    if "priority" not in case.asked.topics and not pointed_at and not displaced(case):
         return
     w, state = case.state.workloads, case.state
     pools = {_row(case, pool) for pool in case.pools()}
     victims: list[tuple[int, int, str]] = []
     for row in range(len(w.ids)):
-        if state.is_bound(row) and w.value_at(row) < case.priority:
+        if state.is_bound(row) and w.value_at(row) < case.priority and not case.scene.is_spared(row):
             nodes = [state.allocations.node[a] for a in state.allocations.of_workload(w.first_allocation[row])]
             if nodes and all(state.capacity.pool[node] in pools for node in nodes):
                 lost = 0 if w.checkpoint_cost[row] else w.lost_if_stopped(row, case.scene.now_ms)
@@ -260,9 +273,64 @@ def given_way(case: Case) -> Iterator[Family]:
         yield Family(1, len(ids), _given_way("suspend", ids))
 
 
-def _given_way(action: ActionName, ids: list[str]) -> Callable[[int], Option]:
+def displaced(case: Case) -> bool:
+    """Whether what is late ran, and lost its place, and a zone is dark."""
+    if not any(symptom.kind == "zone_lost" for symptom in case.scene.nodes()):
+        return False
+    history = case.scene.engine.workload(case.first.id).history
+    return any(item.what == "requeued" for item in history)
+
+
+RECLAIM = re.compile(
+    r"\b(?:kick\w*|evict\w*|reclaim\w*|preempt\w*|throw|take\s+(?:it|them|ours?|theirs?)?\s*back|claw\w*|borrow\w*|lent|owns?"
+    r"|owner|guarantee\w*|entitle\w*|ours?|own\s+(?:quota|share)|within\s+(?:its|our|their)\s+(?:quota|share)|gets?\s+back)\b"
+)
+"""Words of those who want back what is their own."""
+
+
+def owners_due(case: Case) -> Iterator[Family]:
+    """Work of queues that hold more than their own goes, where what is late is within the quota of its own queue, and
+    somebody asks for that: least important first, of those what loses least."""
+    if not RECLAIM.search(case.asked.text.lower()):
+        return
+    state, tree, w = case.state, case.state.queues, case.state.workloads
+    own = w.queue[case.first.row]
+    resource = "gpu_milli" if case.first.gpu_milli else "cpu_milli"
+    slot = RESOURCES.index(resource)
+    nominal_ = tree.specs[own].nominal.get(resource)
+    if nominal_ is None or tree.used_vector(own)[slot] + case.wanted(resource) > nominal_:
+        return
+    root = tree.path[own][-1]
+    over = {
+        row: tree.used_vector(row)[slot] - spec.nominal[resource]
+        for row, spec in enumerate(tree.specs)
+        if row != own and not tree.children[row] and tree.path[row][-1] == root and resource in spec.nominal
+    }
+    pools = {_row(case, pool) for pool in case.pools()}
+    victims: list[tuple[int, int, str, int, int]] = []
+    for row in range(len(w.ids)):
+        if not state.is_bound(row) or over.get(w.queue[row], 0) <= 0 or case.scene.is_spared(row):
+            continue
+        nodes = [state.allocations.node[a] for a in state.allocations.of_workload(w.first_allocation[row])]
+        if w.value_at(row) <= case.priority and nodes and all(state.capacity.pool[node] in pools for node in nodes):
+            lost = w.lost_if_stopped(row, case.scene.now_ms) * w.tasks[row]
+            victims.append(
+                (w.value_at(row), lost, w.ids[row], w.queue[row], w.class_at(row).request[2 if slot == 2 else 0])
+            )
+    ids: list[str] = []
+    for _, _, id_, queue, held in sorted(victims):
+        if over[queue] > 0:
+            ids.append(id_)
+            over[queue] -= held
+    ids = ids[:MOST_REBALANCE]
+    if ids:
+        yield Family(1, len(ids), _given_way("preempt", ids, "that is above the quota of its own queue"))
+        yield Family(1, len(ids), _given_way("suspend", ids, "that is above the quota of its own queue"))
+
+
+def _given_way(action: ActionName, ids: list[str], which: str = "of lower priority") -> Callable[[int], Option]:
     return lambda count: Option(
-        text=f"{action} {counted(count, 'workload')} of lower priority",
+        text=f"{action} {counted(count, 'workload')} {which}",
         steps=((action, {"workloads": tuple(ids[:count])}),),
         harms="What gives way loses its work since the last checkpoint, and waits.",
     )
@@ -290,16 +358,23 @@ def _take_back(name: str) -> Callable[[int], Option]:
     )
 
 
+def related_names(case: Case) -> set[str]:
+    """Of what waits: itself, whose it is, and the queues that it is in."""
+    tree = case.state.queues
+    queues = {tree.specs[vertex].name for vertex in tree.path[tree.row(case.symptom.subject)]}
+    return queues.union(*(lot.members for lot in case.lots), *(lot.tenants for lot in case.lots))
+
+
 def opened(case: Case) -> Iterator[Family]:
     """The queues above it that are held. One that drains was closed on purpose, and for longer."""
     tree = case.state.queues
     path = tree.path[tree.row(case.symptom.subject)]
     closed = [vertex for vertex in path if tree.mode[vertex] != QueueMode.OPEN]
     trouble = case.scene.nodes()
-    finished = "finished" in case.asked.topics
-    if any(tree.mode[vertex] != QueueMode.HELD for vertex in closed) and not finished:
+    pointed = related_names(case).intersection(case.asked.names("queue", "workload", "tenant"))
+    if any(tree.mode[vertex] != QueueMode.HELD for vertex in closed) and not (pointed or case.asked.over):
         return
-    if "planned" in case.asked.topics and not finished:
+    if "planned" in case.asked.topics and not case.asked.over:
         return
     if any(symptom.kind in ("zone_lost", "spot_storm") for symptom in trouble):
         return
@@ -392,6 +467,7 @@ def raised(scene: Scene, name: str, asked: Asked) -> Option:
 def quota_or_way(case: Case) -> Iterator[Family]:
     """More quota, where there is room; else that less important work returns what it has."""
     yield from more_quota(case)
+    yield from owners_due(case)
     yield from given_way(case)
 
 
@@ -407,7 +483,7 @@ FAMILIES: Mapping[str, Callable[[Case], Iterator[Family]]] = {
 }
 """Token -> what might be done."""
 QUESTIONS: Mapping[str, tuple[str, ...]] = {
-    explain.QUEUE_HELD: ("Who closed the queue, and until when?",),
+    explain.QUEUE_HELD: ("Until when is the queue to be closed?",),
     explain.BUDGET: ("Has the owner of the money agreed to more?",),
     explain.NO_NODES: ("Does its owner know that no node here can take it?",),
     explain.RESERVED: ("Does the owner of the reservation still come?",),
@@ -427,6 +503,11 @@ def _no_way(case: Case, token: str) -> str:
         return f"{case.symptom.text}: {reason}; its owner set that limit"
     if token == explain.PREEMPTED:
         return f"{case.symptom.text}: {reason}; room is being made"
+    if token == explain.QUEUE_HELD:
+        tree = case.state.queues
+        closed = [tree.specs[row].name for row in tree.path[tree.row(case.symptom.subject)]]
+        who = case.scene.closed_by("queue", closed)
+        return f"{case.symptom.text}: {reason}{f'; {who}' if who else ''}; nothing that was tried helps without harm"
     size = whole(case.first.gpu_milli or case.first.cpu_milli)
     said = f" ({size} {'GPU' if case.first.gpu_milli else 'CPU'} asked for)"
     return f"{case.symptom.text}: {reason or 'not known'}{said}{when}; nothing that was tried helps without harm"

@@ -21,7 +21,8 @@ from runbooks.draft import Brief, Draft, DraftStep, Flag
 from runbooks.draft_case import Answer
 from runbooks.draft_records import on_record
 from runbooks.draft_runbook import runbook_of
-from runbooks.draft_solver import Option, made
+from runbooks.draft_solver import Option, Solver, made
+from runbooks.draft_target import with_target
 from runbooks.draft_words import MOST_QUESTIONS, MOST_RISKS, MOST_TITLE, Cited, objects_of, rationale, said, summary
 from runbooks.plan import Act, Proposal, Request, RunbookRef, StepRequest
 from runbooks.readings import MAX_COMMENT
@@ -103,7 +104,9 @@ class RuleDrafter:
         cited = Cited(scene.engine, brief)
         about = dict.fromkeys((*answer.about, *objects_of(acts)))
         cites = [id_ for kind, subject in about for id_ in cited.of(kind, subject)]
-        flags: list[Flag] = ["target_missed"] if answer.partial else []
+        target = with_target(scene, answer, acts)
+        flags: list[Flag] = ["target_missed"] if answer.partial or (target is not None and not target.met) else []
+        flags += too_large(scene)
         return Draft(
             drafter="rule", task=brief.task, title=preview.title[:MOST_TITLE],
             summary=summary(answer, cites), rationale=rationale(answer, cites),
@@ -114,7 +117,8 @@ class RuleDrafter:
             questions=tuple(said(text) for text in answer.questions[:MOST_QUESTIONS]),
             facts=cited.facts, flags=tuple(flags), request=request,
             kind=ref.id if ref is not None else " + ".join(dict.fromkeys(act.action for act in acts)),
-            preview=preview, effects=preview.effects, target=answer.target, tried=answer.tried,
+            template=ref.id if ref is not None else "",
+            preview=preview, effects=preview.effects, target=target, tried=answer.tried,
             version=scene.engine.version,
         )  # fmt: skip
 
@@ -163,8 +167,13 @@ class RuleDrafter:
             drafter="rule", task=brief.task, title=heading, summary=summary(answer, cites),
             rationale=(*rationale(answer, cites), *looked),
             questions=tuple(said(text) for text in answer.questions[:MOST_QUESTIONS]),
-            tried=answer.tried, facts=cited.facts, version=scene.engine.version,
+            tried=answer.tried, facts=cited.facts, version=scene.engine.version, flags=tuple(too_large(scene)),
         )  # fmt: skip
+
+
+def too_large(scene: Scene) -> list[Flag]:
+    """Trials that do not run ahead see part of what comes: only what starts, or stops, at once."""
+    return [] if Solver(scene.engine, ()).ahead(1) else ["partial"]
 
 
 def library(id_: str) -> tuple[Runbook, RunbookRef] | None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from runbooks import strict_json
+from runbooks.confusable import drawn_alike
 from runbooks.draft import DraftRejected
 
 LEAST_QUOTED = 40
 """Letters and digits in a row of our instructions that are no accident."""
 LEAST_TEXT = 4
+_RUN = re.compile(r"[A-Za-z0-9+/_-]{48,}=*")
+_HEX = re.compile(r"[0-9A-Fa-f]{80,}")
 
 
 def refuse_leak(content: str, canary: str, instructions: Iterable[str]) -> None:
@@ -26,8 +30,9 @@ def refuse_leak(content: str, canary: str, instructions: Iterable[str]) -> None:
             piece in text for piece in _in_base64(canary) for text in texts
         ):
             raise DraftRejected("leak_detected", "the answer holds the mark of its own instructions", "It is dropped")
+    readings = (whole, whole[::-1], *(_squeezed(text) for text in _unpacked(texts)))
     for instruction in instructions:
-        if _quoted(_squeezed(instruction), whole):
+        if any(_quoted(_squeezed(instruction), reading) for reading in readings):
             raise DraftRejected("leak_detected", "the answer quotes its own instructions", "It is dropped")
 
 
@@ -52,9 +57,20 @@ def _decoded(content: str) -> list[str]:
 
 
 def _squeezed(text: str) -> str:
-    """Letters and digits alone, in their plainest form."""
-    folded = unicodedata.normalize("NFKD", text).casefold()
+    """Letters and digits alone, in their plainest form, and those of other scripts as the Latin ones they look like."""
+    folded = drawn_alike(unicodedata.normalize("NFKD", text).casefold())
     return re.sub(r"[\W_]+", "", folded)
+
+
+def _unpacked(texts: Iterable[str]) -> Iterator[str]:
+    """What long runs of base64 and hex in them read as."""
+    for text in texts:
+        for run in _RUN.findall(re.sub(r"\s+", "", text)):
+            packed = run.rstrip("=").replace("-", "+").replace("_", "/")
+            with contextlib.suppress(ValueError):
+                yield base64.b64decode(packed[: len(packed) // 4 * 4]).decode("latin-1")
+        for run in _HEX.findall(re.sub(r"\s+", "", text)):
+            yield bytes.fromhex(run[: len(run) // 2 * 2]).decode("latin-1")
 
 
 def _in_base64(word: str) -> Iterable[str]:

@@ -342,7 +342,11 @@ def _too_large(most: int) -> Refused:
 
 def _of_status(status: int) -> Refused:
     if status in (401, 403):
-        return Refused("auth", f"the server does not take the key (status {status})", "Set a key that is valid")
+        return Refused(
+            "auth",
+            f"the server does not take the key (status {status})",
+            "Set a valid MUSTER_MODEL_KEY or model_key_file and restart the engine",
+        )
     if status == 404:
         return Refused(
             "model_missing", "the server has no such model, or model_url is not its base URL", "Look at both settings"

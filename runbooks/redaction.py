@@ -25,7 +25,7 @@ import msgspec
 
 from runbooks.confusable import drawn_alike
 
-REDACTION_VERSION = 1
+REDACTION_VERSION = 2
 """Part of what a kept answer is found by: raise it with every change of the rules."""
 MARKER = "[redacted]"
 _LEAST_RUN = 20
@@ -41,7 +41,11 @@ _UNSEEN = re.compile(
 
 _NAMES = drawn_alike(
     r"pass(?:word|wd|wort|phrase|code|e)?s?|pwd|kennwort|contrase(?:n|ñ)a|clave|senha|mot[ _-]?de[ _-]?passe|"
-    r"wachtwoord|парол[ьяе]|密码|密碼|口令|パスワード|비밀번호|"
+    r"wachtwoord|парол[ьяею]|密码|密碼|口令|パスワード|비밀번호|has(?:ł|l)[oa]|(?:ş|s)ifre|l(?:ö|o)senord|adgangskode|salasana|"
+    r"heslo|jelsz(?:ó|o)|كلمة (?:المرور|السر)|पासवर्ड|סיסמ[הא]|m(?:ậ|a)t kh(?:ẩ|a)u|รหัสผ่าน|"
+    r"pw|p[@4a][s$5]{2}w[o0]rd|pass\s{1,2}word|p[ ._*-]a[ ._*-]s[ ._*-]s[ ._*-]w[ ._*-]o[ ._*-]r[ ._*-]d|"
+    r"s[ ._*-]e[ ._*-]c[ ._*-]r[ ._*-]e[ ._*-]t|t[ ._*-]o[ ._*-]k[ ._*-]e[ ._*-]n|"
+    r"2fa|(?:one[ -]?time|recovery|backup|security|verification|access)[ -]?(?:code|password)s?|"
     r"secrets?|geheimnis|tokens?|api[ _-]?keys?|apikey|access[ _-]?keys?|(?:private|signing|account|encryption|master|"
     r"shared|storage|license|host|ssh|service|auth|app|user|webhook|client|session)[ _-]?key|"
     r"key[ _-]?(?:data|material)|"
@@ -52,7 +56,7 @@ _NAMES = drawn_alike(
 """What something is called that is kept secret, in some languages."""
 _GLUED = r"password|passwd|passphrase|pwd|secret|apikey|accesskey|privatekey|credential|token"
 """Those that say it also at the end of a longer word."""
-_KEY = rf"(?:(?<![^\W_])(?:{_NAMES})|{_GLUED}s?)(?:[_.-][\w.-]{{0,64}})?(?![^\W_])"
+_KEY = rf"(?:(?<![^\W_])(?:{_NAMES})|{_GLUED}s?)(?:[_.-][\w.-]{{0,64}})?(?:(?=[是は为為])|(?![^\W_]))"
 _WHOLE_KEY = rf"(?:[\w.-]{{0,64}}?[_.-])?\w{{0,32}}?{_KEY}"
 """With what stands before it, where it is known to begin here."""
 _CAMEL = r"\b[a-z][A-Za-z0-9]{0,40}(?:Password|Passwd|Secret|Token|ApiKey|AccessKey|PrivateKey|Credential|Pwd)s?\b"
@@ -65,7 +69,8 @@ _LINES = re.compile(
 )
 """A line that begins with such a name: all that follows, and the lines below that stand further in."""
 _PAIRS = re.compile(
-    rf"(?P<key>{_KEY})[\\\"'\])]*\s*(?:::?=?|=>?|:=|\s+(?:is|are|was|lautet|ist|es|est|:|=)\s+|->|\||\t|,(?=\S))\s*"
+    rf"(?P<key>{_KEY})[\\\"'\])]*(?:\s?\([^()\n]{{0,40}}\))?(?:\s(?:for|of|on|at|in|von|de|para)\s[^\s:=]{{1,60}}){{0,2}}"
+    rf"\s*(?:::?=?|=>?|:=|\s+(?:is|are|was|lautet|ist|es|est|:|=)\s*[:=]?\s+|\s?[是は为為]\s?|\s+is\s?:|->|\||\t|,(?=\S))\s*"
     rf"[\[({{]?\s*\\{{0,4}}"
     rf"(?:(?:bearer|basic|digest|token|negotiate|apikey|aws4-hmac-sha256|b)\s*[:\s]\s*)?(?P<value>{_VALUE})",
     re.IGNORECASE,
@@ -79,6 +84,8 @@ _CAMEL_PAIRS = re.compile(rf"{_CAMEL}[\"'\])]*\s*(?:=>?|:=?)\s*(?P<value>{_VALUE
 _FLAGS = re.compile(
     rf"(?<!\S)--?(?:{_WHOLE_KEY})[= \t]+(?P<value>{_VALUE})"
     r"|(?<!\S)(?:-u|--user|--proxy-user)[= \t]*(?P<user>[^\s:]+:\S+)"
+    r"|--from-(?:literal|env-file)[= ][\w.-]+=(?P<literal>\S+)"
+    r"|\b(?:docker|podman|nerdctl|helm registry|oc|az|skopeo|buildah)\s+login\b[^\n]{0,200}?\s-p[= ]?(?P<login>\S+)"
     r"|\b(?:sshpass|mysql|mysqldump|mariadb|mongo|psql|redis-cli|smbclient|ldapsearch)\b[^\n]{0,200}?\s-(?:p|a|w|W)\s?"
     r"(?P<short>[^\s-]\S*)",
     re.IGNORECASE,
@@ -102,7 +109,12 @@ _SCHEMES = re.compile(
     r"\b(?:bearer|basic|digest|negotiate|ntlm)\s+(?P<value>[A-Za-z0-9+/=_.~-]{8,4000})"
     r"|\b(?:machine|login)\s+\S+\s+(?:login\s+\S+\s+)?password\s+(?P<netrc>\S+)"
     r"|\b(?:requirepass|masterauth|identified\s+(?:with\s+\S+\s+)?by(?:\s+password)?)\s+(?P<stated>\S+)"
-    r"|\b(?:password|passwd|passphrase|passwort|pwd)\s+(?P<loose>(?=\S*\d)\S{6,})",
+    r"|\b(?:password|passwd|passphrase|passwort|pwd|kennwort|wachtwoord|clave|senha)\s+(?P<loose>(?=\S*\d)\S{6,})"
+    r"|\b(?:password|passwd|passphrase|passwort|pwd)\s+(?P<quoted>'[^'\n]{4,}'|\"[^\"\n]{4,}\")"
+    r"|\b(?:password|passwd|passphrase|passwort|secret|token)\b[^\n:=]{0,60}?\s(?:to|into|auf|zu)\s(?P<changed>(?=\S*\d)\S{6,})"
+    r"|\b(?:credentials?|creds)\s+(?P<both>[^\s:/]+\s?[:/]\s?\S+)"
+    r"|\b(?:user(?:name)?|login)[=: ]\s?\S+[,;]?\s+(?:pass\s+|/\s)(?P<beside>\S+)"
+    r"|(?:code|pin|otp|2fa|passcode)[ \t]+(?:is[ \t]+)?(?P<code>\d{4,8}|\d{3}[ -]\d{3})\b",
     re.IGNORECASE,
 )
 _URL_AUTH = re.compile(
@@ -112,6 +124,8 @@ _BLOCK = r"[ \w]{0,40}(?:key|certificate|message|block|secret|signature|data)[ \
 _BLOCKS = re.compile(
     rf"-[ \t]?begin {_BLOCK}.*?(?:-[ \t]?end {_BLOCK}+|\Z)|putty-user-key-file.*?(?:private-mac:[^\n]*|\Z)", re.DOTALL
 )
+_BARE_BLOCK = re.compile(r"begin [\w ]{0,20}private key\W*\n(?:[a-z0-9+/=]{4,}(?:\n|\Z))+")
+"""One whose dashes were lost."""
 _BLOCK_END = re.compile(rf"\A(?:(?!-[ \t]?begin ).)*-[ \t]?end {_BLOCK}+", re.DOTALL)
 """The end of a block whose beginning was cut off."""
 
@@ -120,6 +134,7 @@ _W = r"[A-Za-z0-9_-]"
 _FORMS = re.compile(
     "|".join((
         rf"\b(?:akia|asia|abia|acca|agpa|aida|aipa|anpa|anva|aroa|apka|asca){_A}{{12,}}",  # Amazon
+        r"\ba[ -]?k[ -]?i[ -]?a(?:[ -]?[a-z0-9]){16}(?![a-z0-9])",
         rf"eyj{_W}{{6,}}(?:\.{_W}*){{1,4}}",  # JSON web tokens
         rf"\bgh[pousr]_{_A}{{16,}}|\bgithub_pat_\w{{16,}}",
         rf"\bgl(?:pat|ptt|dt|rt|cbt|soat|ft|imt|agent|sa)-?{_W}{{16,}}|\bglsa_\w{{16,}}|\bglc_\w{{16,}}",
@@ -143,6 +158,8 @@ _FORMS = re.compile(
 
 _PERSONAL = re.compile(
     r"[\w.+%-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){0,8}"  # e-mail addresses, and user@host
+    r"|[\w.+%-]{1,64}\s?(?:\(at\)|\[at\]|\{at\})\s?[\w-]{1,63}(?:\s?(?:\.|\(dot\)|\[dot\]|\[\.\])\s?[\w-]{1,63}){0,8}"
+    r"|(?<![\d.])\d{1,3}(?:(?:\[\.\]|\(\.\)|\(dot\)|\[dot\])\d{1,3}){3}|\bip-\d{1,3}(?:-\d{1,3}){3}\b|\b\d{3}-\d{2}-\d{4}\b"
     r"|(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.])(?::\d+)?"
     r"|(?<![\w:])(?:[0-9a-f]{1,4}:){3,7}[0-9a-f]{1,4}(?![\w:])|(?<![\w:])(?:[0-9a-f]{0,4}:){1,6}:(?:[0-9a-f]{1,4}:?){0,7}"
     r"|\b(?:[0-9a-f]{2}[:-]){5}[0-9a-f]{2}\b"
@@ -244,7 +261,7 @@ Span = tuple[int, int]
 def _spans(text: str) -> Iterator[Span]:
     """What is found by its form or by the name beside it."""
     looks = drawn_alike(text)
-    for pattern in (_BLOCKS, _BLOCK_END, _FORMS):
+    for pattern in (_BLOCKS, _BARE_BLOCK, _BLOCK_END, _FORMS):
         for match in pattern.finditer(looks):
             yield match.span()
     yield from _wrapped(looks)
@@ -397,7 +414,7 @@ def _is_card(text: str) -> bool:
         return True
     digits = [int(char) for char in text if char.isdigit()]
     doubled = [sum(divmod(2 * digit, 10)) if i % 2 else digit for i, digit in enumerate(reversed(digits))]
-    return sum(doubled) % 10 == 0 and len(set(digits)) > 2
+    return sum(doubled) % 10 == 0 and len(set(digits)) > 1
 
 
 def mask_unknown(text: str, keep: frozenset[str]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -45,6 +45,15 @@ CORDONED_MS = HOUR_MS
 """What was cordoned more lately is somebody's present work."""
 LEFT_MS = 15 * 60_000
 """Before its end, below which a reservation is left alone."""
+
+
+class Intent(NamedTuple):
+    """What whoever asks says is to stay as it is (`runbooks.draft_intent`)."""
+
+    nothing: bool = False
+    """No act at all is wanted."""
+    spared: frozenset[tuple[str, str]] = frozenset()
+    """(kind, id)."""
 
 
 class Lot(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +108,7 @@ class Scene:
         self.record = record or OnRecord()
         self.done_with: frozenset[str] = frozenset()
         """Nodes of which somebody says that what they were taken out for is over."""
+        self.intent = Intent()
         self.state = engine.state
         self.agents = agents
         self.now_ms = engine.now_ms
@@ -190,6 +200,12 @@ class Scene:
         first = next(iter(known), None)
         return f"{', '.join(told)}: muster show {first.proposal} has the reason" if first is not None else ""
 
+    def is_spared(self, row: int) -> bool:
+        """Whether a workload is to stay as it is, or all of its queue is."""
+        w = self.state.workloads
+        queue, tenant = self.state.queues.specs[w.queue[row]].name, w.tenants.names[w.tenant[row]]
+        return not self.intent.spared.isdisjoint((("workload", w.ids[row]), ("queue", queue), ("tenant", tenant)))
+
     def queue_lots(self, queue: str) -> list[Lot]:
         """Those of a queue, and of all below it."""
         tree = self.state.queues
@@ -208,7 +224,7 @@ class Scene:
         """One for each queue and cause of waits that are longer; those of the highest priority, then the longest,
         first."""
         found: dict[tuple[str, str], list[Lot]] = {}
-        for lot in self.lots:
+        for lot in without(self.lots, self.intent.spared):
             if lot.wait_ms > late_ms:
                 found.setdefault((lot.queue, lot.token), []).append(lot)
         return [wait(queue, token, lots) for (queue, token), lots in found.items()]
@@ -357,6 +373,19 @@ class Scene:
             )
             for (token, queue), ids in found.items()
         ]  # fmt: skip
+
+
+def without(lots: Iterable[Lot], spared: frozenset[tuple[str, str]]) -> list[Lot]:
+    """Lots without the workloads that are to stay as they are."""
+    kept = []
+    for lot in lots:
+        members = tuple(id_ for id_ in lot.members if ("workload", id_) not in spared)
+        if len(members) == len(lot.members):
+            kept.append(lot)
+        elif members:
+            left_out = len(lot.members) - len(members)
+            kept.append(msgspec.structs.replace(lot, id=members[0], members=members, count=lot.count - left_out))
+    return kept
 
 
 def wait(queue: str, token: str, lots: list[Lot]) -> Symptom:

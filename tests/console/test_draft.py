@@ -198,6 +198,45 @@ def test_what_the_engine_refuses_is_told_with_its_remedy(muster: Any) -> None:
     assert "there is no finding 'R-x'\n  Did you mean R-x7?" in err
 
 
+def test_a_drafted_runbook_goes_to_a_file_and_never_over_one(muster: Any, tmp_path: Path) -> None:
+    file = tmp_path / "slow-nodes.md"
+    client = DraftingClient(fake_drafts.run(rule=fake_drafts.new_runbook()))
+    words = ("draft", "nodes are slow", "--runbook", "--out", str(file))
+    code, _, err = muster(client, *words)
+    book = fake_drafts.new_runbook().runbook
+    assert book is not None
+    assert (code, file.read_text(), "the rules'" in err) == (0, book.text, True)
+    file.write_text("mine")
+    asked = len(client.asked)
+    code, _, err = muster(client, *words)
+    assert (code, file.read_text(), len(client.asked)) == (4, "mine", asked)
+    assert "is there already" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("x",), 2, "Give --runbook too"),
+        (("x", "--runbook"), 4, "no runbook was drafted"),
+        (("D-1",), 4, "no runbook was drafted"),
+    ],
+)
+def test_there_is_no_file_where_there_is_no_runbook(
+    muster: Any, tmp_path: Path, words: tuple[str, ...], code: int, told: str
+) -> None:
+    file = tmp_path / "none.md"
+    got, _, err = muster(DraftingClient(), "draft", *words, "--out", str(file))
+    assert (got, told in err, file.exists()) == (code, True, False)
+
+
+def test_a_runbook_keeps_its_indentation_on_the_way_to_a_person(muster: Any) -> None:
+    _, out, _ = muster(DraftingClient(fake_drafts.run(rule=fake_drafts.new_runbook())), "draft", "x", "--runbook")
+    book = fake_drafts.new_runbook().runbook
+    assert book is not None
+    indented = [line for line in book.text.splitlines() if line.startswith("  ") and len(line) < 70]
+    assert all(f"┃ {line}" in out for line in indented)
+
+
 def test_the_model_is_told_of_without_a_key(muster: Any) -> None:
     code, out, _ = muster(DraftingClient(standing=STANDING), "model")
     assert (code, "qwen2.5-7b" in out, "$0.0063 of $0.5000 in the last hour" in out) == (0, True, True)

@@ -32,7 +32,7 @@ from tests.support.model_server import NOTHING, ModelServer, model_server
 from tests.support.served import HOUR_MS, running_loop
 from tests.support.team import Member, team_gate
 
-PRICED = {"model_price_in": "1", "model_price_out": "5"}
+PRICED: dict[str, Any] = {"model_price_in": "1", "model_price_out": "5"}
 
 
 @pytest.fixture
@@ -354,7 +354,7 @@ def test_one_person_alone_may_approve_what_they_had_drafted(
     server.content = UNCORDON
     gate = gate_of(loop.engine)
     with drafting(loop, gate, worker=worker, model_url=server.url) as service:
-        run = drafted(service, "node g0 is cordoned and nobody knows why")
+        run = drafted(service, "the repair of node g0 is done, and it is still cordoned")
         assert run.agreement == "same action and target"
         assert loop.call(lambda engine: engine.node("g0")).state == "cordoned", "a draft does nothing"
         shown = service.propose(ME, run.id, "model", "looked at it")
@@ -381,7 +381,7 @@ def test_in_a_team_who_asked_for_a_draft_does_not_approve_it(
     gate = team_gate(loop.engine, lambda: 1_000_000)
     ann, ben, eve = (Member(gate, name) for name in ("ann", "ben", "eve"))
     with drafting(loop, gate, worker=worker, model_url=server.url) as service:
-        run = drafted(service, "node g0 is cordoned", actor=ann.actor)
+        run = drafted(service, "the repair of node g0 is done, and it is still cordoned", actor=ann.actor)
         for drafter in ("model", "rule"):
             shown = service.propose(ann.actor, run.id, drafter)
             assert (shown.plan.requester, shown.self_approvable) == ("person:ann", False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from console.query import VALUES, FilterError, complete, parse_filter
@@ -70,6 +70,7 @@ def test_errors_point_at_what_is_wrong(text: str, caret: str, says: str) -> None
 
 
 @given(st.text(max_size=60))
+@settings(deadline=None, derandomize=True)
 def test_any_text_is_a_filter_or_a_named_error(text: str) -> None:
     complete("workloads", text, len(text))
     try:

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from console import server
+from console import http_answers
 from console.sockets import bind_tcp, bind_unix, parse_listen, private_folder, probe
 from engine.errors import MusterError, RefusedError, SpecError
 from engine.loop import EngineLoop
@@ -110,7 +110,7 @@ def test_unknown_routes_methods_and_things(http: httpx.Client) -> None:
 
 
 def test_a_body_that_is_too_large_is_refused(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MAX_BODY_BYTES", 1000)
+    monkeypatch.setattr(http_answers, "MAX_BODY_BYTES", 1000)
     refused(http.post("/v1/query", content=b" " * 1001), 413, "invalid")
     refused(http.post("/v1/query", content=iter([b" " * 600, b" " * 600])), 413, "invalid")
     assert http.get("/v1/health").status_code == 200

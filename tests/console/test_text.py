@@ -6,7 +6,7 @@ import time
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.style import Style
@@ -60,6 +60,7 @@ def test_printable(raw: str, safe: str) -> None:
 
 
 @given(st.text(alphabet=st.characters(codec=None)))
+@settings(deadline=None, derandomize=True)
 def test_nothing_printable_can_act(raw: str) -> None:
     safe = printable(raw)
     assert not any(ord(char) < 32 or 0x7F <= ord(char) < 0xA0 or 0xD800 <= ord(char) < 0xE000 for char in safe)
@@ -87,6 +88,7 @@ def test_a_million_characters_cost_nothing() -> None:
 
 
 @given(st.text(max_size=40), st.integers(0, 30))
+@settings(deadline=None, derandomize=True)
 def test_fit_is_exactly_as_wide_as_asked(raw: str, width: int) -> None:
     text = printable(raw)
     assert cell_len(cut(text, width)) <= width

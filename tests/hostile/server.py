@@ -28,7 +28,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from plays import PLAYS, PORTS, Client, form_of
+from plays import PLAYS, PORTS, Client
+from status_plays import form_of
 
 
 @dataclass

@@ -305,7 +305,7 @@ def test_a_child_that_lies_is_rejected(does: str, expected: str) -> None:
     pids = worker.pids
     worker.close()
     assert all(map(is_gone, pids))
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
 
 
 def test_one_that_is_never_ready_can_be_cancelled() -> None:

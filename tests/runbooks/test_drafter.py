@@ -222,7 +222,7 @@ def test_a_gang_that_stands_still_is_started_anew() -> None:
 
 def test_a_node_is_drained_only_where_its_work_runs_on_elsewhere() -> None:
     found = Finding(id="R-x", kind="unusual_ecc_errors", text="drain node g0: 9 errors", targets=("g0",), about="g0",
-                    action="drain", observed=(Observation(metric="ecc_errors", window="last 24 h", value="9"),))  # fmt: skip
+                    action="drain", observed=(Observation(metric="ecc_errors", window="24 h", value="9"),))  # fmt: skip
     engine = Engine.open(None, cell=small_cell(gpu_nodes=2, quota={"gpu_milli": 2**40}))
     engine.command(submit(workload("w0", gpu=8000, run=LONG, checkpoint=60_000)))
     engine.advance(HOUR_MS)
@@ -232,6 +232,25 @@ def test_a_node_is_drained_only_where_its_work_runs_on_elsewhere() -> None:
     assert [action for action, _ in acts(room)] == ["cordon", "drain", "open_review"]
     engine.command(submit(workload("w1", gpu=8000, run=LONG)))
     assert acts(drafted(engine, finding=found)) == [("cordon", (on,))]
+
+
+def test_who_took_something_out_of_use_is_told_with_the_plan_that_has_the_reason() -> None:
+    """As the service asks for one, of a cell with a record."""
+    engine = Engine.open(None, cell=small_cell(quota={"gpu_milli": 2**40}))
+    gate = gate_of(engine)
+    for action, target in (("hold_queue", "a"), ("cordon", "g0")):
+        made = gate.propose(action, [target], reason="network work")
+        gate.approve(made.id)
+    engine.command(jobs("late", 2, gpu=1000))
+    engine.advance(engine.now_ms + 20 * 60_000)
+    draft = drafted(engine, "queue a waits")
+    assert acts(draft) == [("open_queue", ("a",))]
+    assert "P-1" in " ".join(risk.text for risk in draft.risks)
+    draft = drafted(engine, "is g0 well?")
+    assert acts(draft) == []
+    assert "cordoned" in draft.summary[0].text
+    assert "P-2" in draft.summary[0].text
+    assert "Looked at: " in draft.rationale[-1].text
 
 
 # -- nothing is wrong -------------------------------------------------------------------------------------------------

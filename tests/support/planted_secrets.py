@@ -24,7 +24,10 @@ SECRETS: dict[str, tuple[str, str]] = {
     "pem": (f"-----BEGIN PRIVATE KEY-----\n{_B64}\n{_B64}\n-----END PRIVATE KEY-----", _B64[:24]),
     "pem on one line": (f"-----BEGIN RSA PRIVATE KEY-----\\n{_B64}\\n-----END RSA PRIVATE KEY-----", _B64[:24]),
     "openssh key": (f"-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEA{_B64}\n", _B64[:24]),
-    "pgp key": (f"-----BEGIN PGP PRIVATE KEY BLOCK-----\n\n{_B64}\n=aB3d\n-----END PGP PRIVATE KEY BLOCK-----", _B64[:24]),
+    "pgp key": (
+        f"-----BEGIN PGP PRIVATE KEY BLOCK-----\n\n{_B64}\n=aB3d\n-----END PGP PRIVATE KEY BLOCK-----",
+        _B64[:24],
+    ),
     "ssh public key": (f"ssh-rsa {_B64} ann@host", _B64[:24]),
     "github": ("ghp_16C7e42F292c6912E7710c838347Ae178B4a", "292c6912E7710c83"),
     "github app": ("ghs_16C7e42F292c6912E7710c838347Ae178B4a", "292c6912E7710c83"),
@@ -37,7 +40,10 @@ SECRETS: dict[str, tuple[str, str]] = {
     "anthropic": ("sk-ant-api03-Zx98Yw76Vu54Ts32Rq10", "Yw76Vu54Ts32Rq10"),
     "google api": ("AIzaSyD4k9vLq2mN8pR6tW1xZ3bC5dF7gH0jK2", "4k9vLq2mN8pR6tW1"),
     "google oauth": ("ya29.a0AfH6SMBx7vQ2kL9mN4pR8sT3wY6", "7vQ2kL9mN4pR8sT3"),
-    "azure storage": ("AccountKey=Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq==", "cqFlqUwJPLlmEtlC"),
+    "azure storage": (
+        "AccountKey=Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq==",
+        "cqFlqUwJPLlmEtlC",
+    ),
     "azure sas": ("https://x.blob.core.windows.net/c?sv=2024&sig=Zm9vYmFyYmF6cXV4MTIz", "Zm9vYmFyYmF6cXV4"),
     "stripe": ("sk_live_4eC39HqLyjWDarjtT1zdp7dc", "39HqLyjWDarjtT1z"),
     "huggingface": ("hf_QwErTyUiOpAsDfGhJkLzXcVb", "yUiOpAsDfGhJkLzX"),
@@ -119,6 +125,21 @@ def shapes(value: str) -> Iterator[tuple[str, str]]:
     yield "glued", f"PGPASSWORD={value} psql"
     yield "escaped json", json.dumps(json.dumps(json.dumps({"secret": value})))
     yield "arrow", f"token -> {value}"
+    yield "whose", f"Password for admin => {value}"
+    yield "in brackets", f"password (admin): {value}"
+    yield "is and a colon", f"the password is: {value}"
+    yield "quoted", f"passphrase '{value}'"
+    yield "of a literal", f"kubectl create secret generic x --from-literal=k={value}"
+    yield "login", f"docker login -u bob -p {value} registry"
+    yield "pair", f"credentials admin:{value}"
+    yield "beside a user", f"user=admin pass {value}"
+    yield "short name", f"pw: {value}"
+    yield "letters apart", f"p a s s w o r d = {value}"
+    yield "other letters", f"p@ssw0rd={value}"
+    yield "over a line", f"pass\nword={value}"
+    for word in ("hasło", "şifre", "lösenord", "كلمة المرور", "पासवर्ड", "סיסמה", "mật khẩu", "รหัสผ่าน", "密码"):
+        yield word, f"{word}: {value}"
+    yield "chinese sentence", f"密码是{value}"
     yield "sentence", f"I think the api key is {value}, try it"
 
 

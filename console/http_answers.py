@@ -1,0 +1,112 @@
+"""What every HTTP route does: bodies read within bounds, answers encoded beside the event loop, errors as answers."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from engine.errors import MusterError, RefusedError, SpecError
+from runbooks.identity import AuthRefused
+
+MAX_BODY_BYTES = 64 * 2**20
+LONGEST_WAIT_S = 60.0
+"""For what a long poll waits for."""
+
+STATUS = {
+    "invalid": 400,
+    "not_found": 404,
+    "refused": 409,
+    "journal": 503,
+    "journal_corrupt": 503,
+    "journal_busy": 503,
+    "unreachable": 502,
+}
+"""HTTP status of an error code; anything else is 500."""
+
+DEFECT = MusterError("the engine failed on this request", "Its log has the details; this is a defect of Muster")
+LOG = logging.getLogger("muster.server")
+
+
+class Forbidden(RefusedError):
+    """Refused whatever the state of the cell: answered with 403 instead of 409."""
+
+
+class TooLarge(SpecError):
+    """A body above MAX_BODY_BYTES: answered with 413."""
+
+
+async def answer(ask: Callable[[], object]) -> Response:
+    """Asks on a worker thread, because asking blocks, and encodes the answer there too."""
+    try:
+        content = await run_in_threadpool(lambda: msgspec.json.encode(ask()))
+    except MusterError as error:
+        return refusal(error)
+    except Exception:
+        LOG.exception("a request met a defect")
+        return refusal(DEFECT)
+    return Response(content, media_type="application/json")
+
+
+async def body(request: Request) -> bytes:
+    """The whole body. Raises TooLarge as soon as more than MAX_BODY_BYTES are announced or have come."""
+    announced = request.headers.get("content-length", "0")
+    if announced.isdigit() and int(announced) > MAX_BODY_BYTES:
+        raise _too_large()
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > MAX_BODY_BYTES:
+            raise _too_large()
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def decoded(content: bytes, kind: Any) -> Any:
+    """The body as `kind`. Raises SpecError naming the field or the byte."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.ValidationError as error:
+        problem, _, at = str(error).partition(" - at `$")
+        raise SpecError(at.rstrip("`").lstrip(".") or "body", problem, "") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise SpecError("body", f"is not JSON ({error})", "Send one JSON value") from None
+    except RecursionError:
+        raise SpecError("body", "is nested too deeply", "Flatten it") from None
+
+
+def number(request: Request, name: str, default: float, least: float, most: float) -> float:
+    """A number of the query string. Raises SpecError naming it."""
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value <= most:
+        raise SpecError(name, f"{text[:40]!a} is not a number from {least:g} to {most:g}", "")
+    return value
+
+
+def refusal(error: MusterError) -> Response:
+    """An error as an answer."""
+    status = (
+        403
+        if isinstance(error, Forbidden | AuthRefused)
+        else 413
+        if isinstance(error, TooLarge)
+        else STATUS.get(error.code, 500)
+    )
+    content = msgspec.json.encode({"code": error.code, "problem": error.problem, "remedy": error.remedy})
+    return Response(content, status_code=status, media_type="application/json")
+
+
+def _too_large() -> TooLarge:
+    return TooLarge("body", f"is larger than {MAX_BODY_BYTES // 2**20} MiB", "Split it")

@@ -1,0 +1,113 @@
+"""Whether what is drafted brings about what it is for: conditions on the objects that it acts on, read before it and,
+on a fork, after it. They are those of `runbooks.checks`, as runbooks have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from engine.errors import MusterError
+from runbooks.checks import Check, CheckName, Operator, evaluate, words
+from runbooks.checks import Finding as Checked
+from runbooks.draft import Target
+from runbooks.draft_case import Answer
+from runbooks.draft_nodes import AGAIN_MS
+from runbooks.draft_solver import Option, Solver, done, forked
+from runbooks.plan import Act
+from runbooks.symptoms import Scene
+
+MOST_CHECKS = 6
+STATES: dict[str, tuple[CheckName, str]] = {
+    "cordon": ("node_state", "cordoned"),
+    "uncordon": ("node_state", "ready"),
+    "hold_queue": ("queue_mode", "held"),
+    "open_queue": ("queue_mode", "open"),
+    "hold": ("workload_state", "held"),
+    "suspend": ("workload_state", "suspended"),
+    "unreserve": ("reservation_state", "not made"),
+    "release": ("workload_reason", "none"),
+    "resume": ("workload_reason", "none"),
+    "requeue": ("workload_reason", "none"),
+    "move": ("workload_reason", "none"),
+    "set_priority": ("workload_reason", "none"),
+    "resize": ("workload_reason", "none"),
+    "approve_spending": ("workload_reason", "none"),
+}
+"""Action -> what is so of each of its targets once it has helped."""
+NUMBERS: dict[str, tuple[tuple[str, CheckName, Operator], ...]] = {
+    "set_scaling": (("most", "pool_most", "=="), ("least", "pool_wanted", "<=")),
+    "scale_pool": (("nodes", "pool_wanted", "=="),),
+    "set_targets": (("nodes", "pool_target", ">="),),
+}
+"""Action -> (what it is told, what is read of its target, how the two compare)."""
+
+
+def with_target(scene: Scene, answer: Answer, acts: Sequence[Act]) -> Target | None:
+    """The target of an answer, with its checks; of one that has none what its acts are to bring about. None where no
+    check says that."""
+    if answer.option is None:
+        return answer.target
+    ran = _ran(scene, answer, tuple(dict.fromkeys(conditions(scene, answer, acts)))[:MOST_CHECKS])
+    if ran is None:
+        return answer.target
+    before, after = ran
+    if answer.target is not None:
+        return Target(
+            text=answer.target.text, before=answer.target.before, after=answer.target.after, met=answer.target.met,
+            checks=after,
+        )  # fmt: skip
+    return Target(
+        text="; ".join(_aim(one.check) for one in after),
+        before="; ".join(_plain(one) for one in before),
+        after="; ".join(_plain(one) for one in after),
+        met=all(one.verdict == "success" for one in after),
+        checks=after,
+    )
+
+
+def conditions(scene: Scene, answer: Answer, acts: Sequence[Act]) -> Iterable[Check]:
+    """What is to be so afterwards: of the work that waits first, then of what is acted on."""
+    yield from (Check(check="workload_reason", of=id_, op="==", value="none") for id_ in answer.starts[:2])
+    given = dict(answer.option.steps) if answer.option is not None else {}
+    for act in acts:
+        if act.action == "drain":
+            yield from (Check(check="node_workloads", of=id_, op="==", value=0) for id_ in act.targets)
+        elif act.action == "set_budget":
+            yield from (Check(check="budget_spent_permille", of=id_, op="<", value=1000) for id_ in act.targets)
+        elif act.action in STATES and not (act.action == "cordon" and "drain" in given):
+            reads, state = STATES[act.action]
+            yield from (Check(check=reads, of=id_, op="==", value=state) for id_ in act.targets)
+        for name, reads, op in NUMBERS.get(act.action, ()):
+            number = given.get(act.action, {}).get(name)
+            if isinstance(number, int):
+                yield Check(check=reads, of=act.targets[0], op=op, value=number)
+    for kind, id_ in answer.about:
+        if kind == "zone":
+            yield Check(check="zone_ready", of=id_, op="==", value=0)
+
+
+def _ran(
+    scene: Scene, answer: Answer, checks: Sequence[Check]
+) -> tuple[tuple[Checked, ...], tuple[Checked, ...]] | None:
+    """What they read before, and on a fork after it."""
+    option: Option | None = answer.option
+    if not checks or option is None:
+        return None
+    solver = Solver(scene.engine, ())
+    with forked(scene.engine) as fork:
+        try:
+            done(fork, option)
+            fork.settle()
+            solver.run_ahead(fork, solver.ahead(answer.ahead_ms or AGAIN_MS))
+            after = tuple(evaluate(fork, check) for check in checks)
+        except MusterError:
+            return None
+    return tuple(evaluate(scene.engine, check) for check in checks), after
+
+
+def _aim(check: Check) -> str:
+    return f"workload {check.of} waits no more" if check.check == "workload_reason" else words(check)
+
+
+def _plain(found: Checked) -> str:
+    return found.found.partition(";")[0]
