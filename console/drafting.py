@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from console.draft_asks import finding_about, finding_alike, finding_of, shortened, texts_of, tidied
-from console.identity import TCP
 from engine.errors import JournalError, MusterError, NotFoundError, RefusedError, SpecError
 from engine.model import HOUR_MS
 from runbooks.draft import (
@@ -40,7 +39,7 @@ from runbooks.draft import (
 from runbooks.draft_books import DraftBooks
 from runbooks.drafter import Preview, RuleDrafter
 from runbooks.facts import gather
-from runbooks.identity import Actor
+from runbooks.identity import TCP, Actor
 from runbooks.life import ENDED
 from runbooks.model_drafter import MODEL, ModelDrafter, Setup
 from runbooks.plan import Evidence

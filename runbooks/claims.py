@@ -136,10 +136,12 @@ class Ground:
         for fact in facts:
             if fact.subject:
                 self._kinds.setdefault(fact.subject, set()).add(fact.kind)
-            for word in names_in(fact.value) if isinstance(fact.value, str) else ():
-                # A word of somebody's note is no name by that, nor is the state of a plan.
-                if not (is_hearsay(fact) and word.isalpha()) and not _AUTHORITY.fullmatch(word):
-                    self._kinds.setdefault(word, set())
+            metric = METRICS.get(fact.metric)
+            # The state of a plan is no name, nor is a word of somebody's note.
+            if isinstance(fact.value, str) and (metric is None or metric.value != "word"):
+                for word in names_in(fact.value):
+                    if not (is_hearsay(fact) and word.isalpha()):
+                        self._kinds.setdefault(word, set())
         for kind, id_ in names:
             self._kinds.setdefault(id_, set()).add(kind)
         self._said = frozenset(

@@ -1,4 +1,4 @@
-"""Work that waits for other work: which of that, up the chain, is what really keeps it, and what is done about that one.
+"""Work that waits for other work: which of that, up the chain, really keeps it, and what is done about that one.
 
 What runs, or waits for its turn, is in nobody's way: it ends. What somebody holds or has suspended does not, and nobody
 looks there when it is the last of the chain that is late.
@@ -6,7 +6,7 @@ looks there when it is the last of the chain that is late.
 
 from __future__ import annotations
 
-from engine.model import QueueMode, WorkloadState
+from engine.model import WorkloadState
 from runbooks import draft_waits
 from runbooks.draft_case import Answer
 from runbooks.draft_question import Asked
@@ -34,9 +34,10 @@ def answer(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     held = [id_ for id_ in roots if w.state[w.row_of[id_]] == WorkloadState.HELD]
     suspended = [id_ for id_ in roots if w.state[w.row_of[id_]] == WorkloadState.SUSPENDED]
     chain = f"{waiting[0]} waits for {', '.join(roots[:3])}" if roots else symptom.text
-    for ids, action, label in ((suspended, "resume", "suspended"), (held, "release", "on hold")):
-        if ids:
-            return _let_go(scene, asked, tuple(ids[:20]), action, f"{chain}, which is {label}")
+    if suspended:
+        return _let_go(scene, asked, tuple(suspended[:20]), "resume", f"{chain}, which is suspended")
+    if held:
+        return _let_go(scene, asked, tuple(held[:20]), "release", f"{chain}, which is on hold")
     text = f"{chain}, which goes on by itself" if roots else symptom.text
     return Answer(option=None, why=text, about=tuple(("workload", id_) for id_ in roots[:3]))
 

@@ -15,7 +15,7 @@ from runbooks.symptoms import Intent, Scene
 
 CLAUSE = re.compile(r"[.;!?\n,()]+(?:\s|$)|\s-+\s|\s\(|\bbut\b|\bhowever\b|\bwhile\b|\bwhereas\b")
 NEVER = re.compile(
-    r"\b(?:just|only|pls|please)\s+(?:to\s+)?confirm\b|\b(?:just|only)\s+(?:checking|asking|curious|fyi|info|for info)\b"
+    r"\b(?:just|only|pls|please)\s+(?:to\s+)?confirm\b|\b(?:just|only)\s+(?:checking|asking|curious|fyi|info)\b"
     r"|\bno\s+(?:action|change|changes)\s+(?:is\s+|are\s+)?(?:needed|required|wanted|please|pls)?|\bdo\s+nothing\b"
     r"|\b(?:don'?t|do\s+not|never)\s+(?:change|touch|do)\s+(?:anything|a\s+thing)\b|\bfor\s+(?:your\s+)?info\b"
     r"|\b(?:change|code|config|deploy|deployment|production|prod)\s+freeze\s+(?:is\s+)?(?:on|active|in\s+(?:force|effect))\b"
@@ -101,13 +101,27 @@ def touches(scene: Scene, spared: frozenset[tuple[str, str]], ids: Iterable[str]
     for id_ in ids:
         if id_ in names:
             return id_
+        below = _kept_below(scene, spared, id_)
+        if below:
+            return below
         row = state.workloads.row_of.get(id_)
         if row is not None and queues:
             path = state.queues.path[state.workloads.queue[row]]
             over = [state.queues.specs[at].name for at in path if state.queues.specs[at].name in queues]
             if over and state.queues.mode[state.queues.row(over[0])] != QueueMode.OPEN:
-                return over[0]
+                return str(over[0])
         node = state.capacity.row_of.get(id_)
         if node is not None and state.capacity.pools[state.capacity.pool[node]].name in pools:
-            return state.capacity.pools[state.capacity.pool[node]].name
+            return str(state.capacity.pools[state.capacity.pool[node]].name)
+    return ""
+
+
+def _kept_below(scene: Scene, spared: frozenset[tuple[str, str]], queue: str) -> str:
+    """What is to stay as it is and is of a queue, where it is one: what is done to the queue is done to that."""
+    tree, w = scene.state.queues, scene.state.workloads
+    vertex = next((row for row, spec in enumerate(tree.specs) if spec.name == queue), -1)
+    for kind, id_ in sorted(spared) if vertex >= 0 else ():
+        leaf = tree.row(id_) if kind == "queue" else w.queue[w.row_of[id_]] if kind == "workload" else -1
+        if leaf >= 0 and vertex in tree.path[leaf]:
+            return id_
     return ""

@@ -249,8 +249,9 @@ def spot_storm(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     steps: list[tuple[ActionName, dict[str, Any]]] = []
     inputs: dict[str, str] = {}
     stays = max(0, size.ready + size.booting + size.other - len(symptom.ids))
+    stays = max(stays, spec.scaling.least) if spec.scaling is not None else stays
     if spec.scaling is not None and spec.scaling.most > stays:
-        steps.append(("set_scaling", {"pool": spec.name, "most": max(stays, spec.scaling.least)}))
+        steps.append(("set_scaling", {"pool": spec.name, "most": stays}))
     fallback = _fallback(scene, shapes)
     if fallback:
         nodes = min(len(symptom.ids), _room(scene, fallback))

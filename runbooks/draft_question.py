@@ -46,8 +46,9 @@ TOPICS: Mapping[str, str] = {
     r"|abus\w*|greedy|bomb\w*|takeover|gobbl\w*|clog\w*|overrun|drown\w*|bogart\w*|monster\w*"
     r"|everyone|everybody",
     "budget": r"budget\w*|spend\w*|spent|costs?|money|bill\w*|usd|dollars?|overspen\w*|funds?|allocation|\$\w*",
-    "oversized": r"requests?|requested|oversized|rightsiz\w*|overask\w*|overprovision\w*|air|asks?",
-    "idle": r"burn\w*|idle|wast\w*|unused|paying|paid|empty|underus\w*|unneeded|oversized|shrink\w*|excess\w*|surplus"
+    "oversized": r"shrink\w*|maxrss|rss|overestimat\w*|uses?|requests?|requested|oversized|rightsiz\w*|overask\w*|overprovision\w*|air|asks?",
+    "idle": r"burn\w*|idle|idles|idling|wast\w*|unused|paying|paid|empty|underus\w*|unneeded"
+    r"|oversized|shrink\w*|excess\w*|surplus"
     r"|downsiz\w*",
     "ahead": r"forecast\w*|peak|tomorrow|morning|prescale|ahead|surge|expected|foreseen|upcoming|soon|monday|deadline",
     "hold": r"(?:un)?hold\w*|held|(?:un)?paus\w*|(?:un)?suspend\w*|closed|disabled|resume\w*|release\w*|reopen\w*|open",

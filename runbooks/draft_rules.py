@@ -193,7 +193,8 @@ def ranked(scene: Scene, asked: Asked) -> list[Symptom]:
     scored = [(score(scene, symptom, asked), symptom) for symptom in symptoms]
     scored = [(points, symptom) for points, symptom in scored if points > 0]
     if asked.named:
-        near = [(points, symptom) for points, symptom in scored if related(scene, symptom, asked.named)]
+        # Whose priority is meant is told by the words themselves.
+        near = [one for one in scored if one[1].kind == "priority" or related(scene, one[1], asked.named)]
         # Somebody who asks about waits and names what does not wait means what waits beside it.
         beside = bool(asked.topics & ABOUT_WAITS) and not asked.names("workload", "tenant")
         scored = near or [(points, symptom) for points, symptom in scored if beside and symptom.lots]

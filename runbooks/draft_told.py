@@ -8,13 +8,19 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from engine.model import HOUR_MS, MAX_QUANTITY, WorkloadState
+from engine.model import HOUR_MS, MAX_QUANTITY, PriorityClassSpec, WorkloadState
 from engine.money import usd
 from runbooks.draft_case import Answer
-from runbooks.draft_question import Asked
-from runbooks.draft_solver import Option, Solver
+from runbooks.draft_question import EVERYDAY, Asked
+from runbooks.draft_solver import Option, Solver, named
 from runbooks.symptoms import Lot, Scene, Symptom, counted
 
+DOWN = re.compile(
+    r"\b(?:lower\w*|down|demot\w*|deprio\w*|back\s+to|put|set|reset|reduce\w*|drop|downgrad\w*|instead|mistake\w*|accident\w*|wrong\w*"
+    r"|mis\w*|should|only|just|belongs?|trivial|abus\w*)\b"
+)
+"""Words of those who want less importance for something."""
+LEAST_STEM = 4
 WAITS = (WorkloadState.QUEUED, WorkloadState.WAITING, WorkloadState.HELD)
 AHEAD_MS = 30 * 60_000
 COUNT = re.compile(
@@ -45,15 +51,21 @@ class Wish(NamedTuple):
 def told(scene: Scene, asked: Asked) -> list[Symptom]:
     """What a question asks for, as far as the cell bears it out."""
     found = []
+    for ids in grouped(scene, asked):
+        to = class_meant(scene, asked, ids[0])
+        if to:
+            text = f"{ids[0]} waits" if len(ids) == 1 else f"{len(ids):,} workloads such as {ids[0]} wait"
+            found.append(Symptom(kind="priority", of="workload", subject=ids[0], ids=ids, text=text, hurts=True))
     for id_ in asked.names("workload"):
-        if class_meant(scene, asked, id_):
-            found.append(Symptom(kind="priority", of="workload", subject=id_, text=f"{id_} waits", hurts=True))
         if queue_meant(scene, asked, id_):
             found.append(Symptom(kind="move", of="workload", subject=id_, text=f"{id_} waits", hurts=True))
-    for lot, used in oversized(scene):
+    for over in oversized(scene):
+        lot = over.lot
+        asks = [f"{lot.cpu_milli // lot.tasks // 1000:,} CPU"] * bool(over.cpu_milli)
+        asks += [f"{lot.memory_mib // lot.tasks // 1024:,} GiB"] * bool(over.memory_mib)
         text = (
-            f"{counted(lot.count, 'workload')} of queue {lot.queue} ask for {lot.cpu_milli // lot.tasks // 1000:,} CPU "
-            f"a task, and their likes use {used / 1000:.1f} at most"
+            f"{counted(lot.count, 'workload')} of queue {lot.queue} ask for {' and '.join(asks)} a task, and "
+            f"their likes use {used_of(over)} at most"
         )
         found.append(Symptom(kind="oversized", of="queue", subject=lot.queue, text=text, lots=(lot,), hurts=True))
     wish = wished(scene, asked)
@@ -66,27 +78,48 @@ def told(scene: Scene, asked: Asked) -> list[Symptom]:
 # -- another priority, another queue ----------------------------------------------------------------------------------
 
 
+def grouped(scene: Scene, asked: Asked) -> list[tuple[str, ...]]:
+    """Waiting workloads that are named; and those that a word stands for, which their names begin with."""
+    w = scene.state.workloads
+    named = [id_ for id_ in asked.names("workload") if w.state[w.row_of[id_]] in WAITS]
+    words = {word.rstrip("-*") for word in re.findall(r"[a-z0-9_*-]+", asked.text.lower()) if len(word) >= LEAST_STEM}
+    stems = words | {word.removesuffix("s") for word in words if len(word) > LEAST_STEM}
+    starts = tuple(f"{stem}-" for stem in sorted(stems) if stem not in EVERYDAY)
+    alike: dict[int, list[str]] = {}
+    for lot in scene.lots:
+        if lot.id.lower().startswith(starts) and not set(lot.members).intersection(named):
+            kept = [id_ for id_ in lot.members if id_.lower().startswith(starts)]
+            alike.setdefault(w.priority[lot.row], []).extend(kept)
+    return [(id_,) for id_ in named] + [tuple(ids[:MOST_RESIZED]) for ids in alike.values()]
+
+
 def class_meant(scene: Scene, asked: Asked, id_: str) -> str:
     """The one other priority class that the question names; empty where it names none, or several."""
     w = scene.state.workloads
     row = w.row_of.get(id_)
-    if row is None or "priority" not in asked.topics or w.state[row] not in WAITS:
+    if row is None or w.state[row] not in WAITS:
         return ""
     words = set(re.findall(r"[a-z0-9_-]+", asked.text.lower()))
-    own = w.priority_classes[w.priority[row]].name
-    found = [spec.name for spec in w.priority_classes if spec.name.lower() in words and spec.name != own]
-    return found[0] if len(found) == 1 else ""
+    own: PriorityClassSpec = w.priority_classes[w.priority[row]]
+    found: list[PriorityClassSpec] = [spec for spec in w.priority_classes if spec.name.lower() in words and spec.name != own.name]
+    said = "priority" in asked.topics or own.name.lower() in words
+    if not said or len(found) != 1 or (found[0].value < own.value and not DOWN.search(asked.text.lower())):
+        return ""
+    return found[0].name
 
 
 def priority(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     id_, to = symptom.subject, class_meant(scene, asked, symptom.subject)
     w = scene.state.workloads
+    if next(spec.value for spec in w.priority_classes if spec.name == to) < w.value_at(w.row_of[id_]):
+        return lowered(scene, symptom, to)
+    ids = symptom.ids or (id_,)
     value = next(spec.value for spec in w.priority_classes if spec.name == to)
     option = Option(
-        text=f"make {id_} of class {to}", steps=(("set_priority", {"workloads": (id_,), "to": to}),),
+        text=f"make {named(ids)} of class {to}", steps=(("set_priority", {"workloads": ids, "to": to}),),
         harms=f"What is less important than {to} starts later, or gives way.",
     )  # fmt: skip
-    result = Solver(scene.engine, (id_,), value).try_(option, AHEAD_MS)
+    result = Solver(scene.engine, ids, value).try_(option, AHEAD_MS)
     least = [name for name in (*result.stopped, *result.delayed) if w.value_at(w.row_of[name]) >= value]
     if result.refused or least or value <= w.value_at(w.row_of[id_]):
         return Answer(option=None, why=f"{symptom.text}; of class {to} it would not be better for it, or for others",
@@ -94,6 +127,27 @@ def priority(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     own = w.priority_classes[w.priority[w.row_of[id_]]].name
     return Answer(option=option, why=f"{id_} waits as {own}", risks=(option.harms,),
                   questions=("Who says that it is that important?",))  # fmt: skip
+
+
+def lowered(scene: Scene, symptom: Symptom, to: str) -> Answer | None:
+    """Waiting work of less importance than it was given, where it stands in front of other waiting work."""
+    w, ids = scene.state.workloads, symptom.ids
+    own = w.value_at(w.row_of[ids[0]])
+    value = next(spec.value for spec in w.priority_classes if spec.name == to)
+    behind = [lot for lot in scene.lots if value < lot.priority < own]
+    behind = behind or [lot for lot in scene.lots if value == lot.priority]
+    if not behind:
+        return Answer(option=None, why=f"{symptom.text}; nothing waits behind it that is more important than {to}")
+    option = Option(
+        text=f"make {named(ids)} of class {to}", steps=(("set_priority", {"workloads": ids, "to": to}),),
+        harms="It starts later than what is more important.",
+    )  # fmt: skip
+    result = Solver(scene.engine, [id_ for lot in behind for id_ in lot.members], value).try_(option, AHEAD_MS)
+    if result.refused or result.stopped:
+        return None
+    was = w.priority_classes[w.priority[w.row_of[ids[0]]]].name
+    return Answer(option=option, why=f"{symptom.text} as {was}, in front of {behind[0].id}", risks=(option.harms,),
+                  questions=("Does its owner know?",))  # fmt: skip
 
 
 def queue_meant(scene: Scene, asked: Asked, id_: str) -> str:
@@ -129,48 +183,84 @@ def move(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
 # -- requests that are too large --------------------------------------------------------------------------------------
 
 
-def oversized(scene: Scene) -> list[tuple[Lot, int]]:
-    """(lot of one group, milli-CPU that one task of its likes uses at most) where that is far less than is asked for.
-    Likes have the same owner and the same name, or are of the same request."""
+class Over(NamedTuple):
+    """A lot of one group, and what one task of its likes uses at most, where that is far less than is asked for; 0
+    where it is not."""
+
+    lot: Lot
+    cpu_milli: int
+    memory_mib: int
+
+
+def oversized(scene: Scene) -> list[Over]:
+    """Likes have the same owner and the same name."""
     w, usage = scene.state.workloads, scene.state.usage
-    used: dict[tuple[int, str], list[int]] = {}
+    used: dict[tuple[int, str], list[tuple[int, int]]] = {}
     for row, there in usage.of.items():
         if scene.state.is_bound(row) and w.tasks[row]:
-            most = sum(use.cpu_milli for use in there.values()) // w.tasks[row]
-            used.setdefault((w.tenant[row], w.names[row]), []).append(most)
+            cpu, memory = (sum(use[i] for use in there.values()) // w.tasks[row] for i in (0, 1))
+            used.setdefault((w.tenant[row], w.names[row]), []).append((cpu, memory))
     found = []
     for lot in scene.lots:
         seen = used.get((w.tenant[lot.row], w.names[lot.row]), []) if w.names[lot.row] else []
-        each = lot.cpu_milli // max(lot.tasks, 1)
-        known = len(seen) >= LIKES and len(w.class_at(lot.row).groups) == 1 and max(seen) > 0
-        if known and smaller(max(seen)) * 1000 <= WORTH_PERMILLE * each:
-            found.append((lot, max(seen)))
+        if len(seen) < LIKES or len(w.class_at(lot.row).groups) != 1:
+            continue
+        cpu, memory = (max(one[i] for one in seen) for i in (0, 1))
+        tasks = max(lot.tasks, 1)
+        cpu *= 0 < smaller(cpu, 1000) * 1000 <= WORTH_PERMILLE * (lot.cpu_milli // tasks)
+        memory *= 0 < smaller(memory, 1024) * 1000 <= WORTH_PERMILLE * (lot.memory_mib // tasks)
+        if cpu or memory:
+            found.append(Over(lot, cpu, memory))
     return found
 
 
-def smaller(used: int) -> int:
-    """A request for what is used, and half as much again, in whole cores."""
+def smaller(used: int, unit: int) -> int:
+    """A request for what is used, and half as much again, in whole cores or GiB."""
     parts, of = SPARE
-    return -(-used * parts // of // 1000) * 1000
+    return -(-used * parts // of // unit) * unit
+
+
+def used_of(over: Over) -> str:
+    cpu, memory = f"{over.cpu_milli / 1000:.1f} CPU", f"{over.memory_mib / 1024:.1f} GiB"
+    return " and ".join([cpu] * bool(over.cpu_milli) + [memory] * bool(over.memory_mib))
 
 
 def resized(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     lot = symptom.lots[0]
-    used = next((most for one, most in oversized(scene) if one.row == lot.row), 0)
+    over = next((one for one in oversized(scene) if one.lot.row == lot.row), None)
     ids = lot.members[:MOST_RESIZED]
-    if not used:
+    if over is None:
         return None
-    to = smaller(used)
-    option = Option(
-        text=f"let {counted(len(ids), 'workload')} ask for {to // 1000:,} CPU a task",
-        steps=(("resize", {"workloads": ids, "cpu_milli": to, "evidence": f"likes use {used / 1000:.1f} CPU"}),),
-        harms="If they need more than their likes they run slower.",
-    )  # fmt: skip
-    result = Solver(scene.engine, ids, lot.priority).try_(option)
+    solver = Solver(scene.engine, ids, lot.priority)
+    tried = [solver.try_(one) for one in less(over, ids)]
+    result = max(tried, key=lambda one: one.gain)
+    option = result.option
     if not result.gain:
         return None
     return Answer(option=option, why=symptom.text, risks=(option.harms,), questions=("Do their owners agree?",),
                   partial=len(result.started) < len(ids))  # fmt: skip
+
+
+def less(over: Over, ids: tuple[str, ...]) -> list[Option]:
+    """To ask for less of one, then of both."""
+    ways: list[dict[str, int]] = []
+    cpu = {"cpu_milli": smaller(over.cpu_milli, 1000)}
+    memory = {"memory_mib": smaller(over.memory_mib, 1024)}
+    ways += [cpu] * bool(over.cpu_milli) + [memory] * bool(over.memory_mib)
+    ways += [cpu | memory] * bool(over.cpu_milli and over.memory_mib)
+    found = []
+    for way in ways:
+        to = [f"{way['cpu_milli'] // 1000:,} CPU"] if "cpu_milli" in way else []
+        to += [f"{way['memory_mib'] // 1024:,} GiB"] if "memory_mib" in way else []
+        steps = (("resize", {"workloads": ids, **way, "evidence": f"likes use {used_of(over)}"}),)
+        found.append(
+            Option(
+                text=f"let {counted(len(ids), 'workload')} ask for {' and '.join(to)} a task",
+                steps=steps,  # type: ignore[arg-type]
+                harms="If they need more than their likes they run slower, or out of memory.",
+            )
+        )
+    return found
 
 
 # -- machines by a certain time ---------------------------------------------------------------------------------------

@@ -34,7 +34,6 @@ from runbooks.symptoms import Scene
 from runbooks.wording import title
 
 if TYPE_CHECKING:
-    from engine.agents import AgentsReport
     from engine.control import Engine
 
 
@@ -56,7 +55,9 @@ class RuleDrafter:
         if brief.task in ("handover", "incident"):
             return shift_words.told(brief)
         record = self._call(on_record)
-        base, agents = self._call(_forked)
+        # A turn each: in a large cell either takes its time.
+        agents = self._call(lambda engine: engine.agents.report())
+        base = self._call(lambda engine: engine.fork())
         try:
             base.settle()
             scene = Scene(base, agents, record)
@@ -93,9 +94,15 @@ class RuleDrafter:
     def _drafted(self, brief: Brief, requester: str, scene: Scene, answer: Answer) -> Draft:
         if answer.option is None or brief.task == "explain":
             return self._words_only(brief, scene, answer)
+        bare = msgspec.structs.replace(answer.option, runbook="")
         try:
-            acts, request, ref = self._request(scene, answer, answer.option, requester)
-            preview = self._preview(request, ref)
+            try:
+                acts, request, ref = self._request(scene, answer, answer.option, requester)
+                preview = self._preview(request, ref)
+            except MusterError:
+                # A runbook may ask for more than these acts need.
+                acts, request, ref = self._request(scene, answer, bare, requester)
+                preview = self._preview(request, ref)
         except MusterError as error:
             refused = msgspec.structs.replace(
                 answer, option=None, why=f"{answer.why}; to {answer.option.text} is refused: {error.problem}"
@@ -206,7 +213,3 @@ def target_of(act: Act) -> dict[str, int | str | tuple[str, ...]]:
         if parameter.target:
             found[name] = act.targets if parameter.many else act.targets[0]
     return found
-
-
-def _forked(engine: Engine) -> tuple[Engine, AgentsReport]:
-    return engine.fork(), engine.agents.report()

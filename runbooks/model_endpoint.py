@@ -158,14 +158,15 @@ def _host(parts: SplitResult) -> str:
     bracketed = parts.netloc.startswith("[")
     if bracketed and (address is None or re.fullmatch(r"\[[^\]]*\](:[0-9]+)?", parts.netloc) is None):
         raise SpecError("model_url", "what stands in brackets is no IPv6 address alone", "Write it as [::1]:8000")
-    if address is None:
-        # 2130706433, 0x7f.1 and 127.1 are addresses to a resolver and names to whoever reads them.
-        if not _HOST_NAME.fullmatch(host) or len(host) > 253 or _LAST_NUMERIC.fullmatch(host.rpartition(".")[2]):
-            raise SpecError(
-                "model_url",
-                f"{host[:60]!r} is no host name and no address",
-                "Write an address as 127.0.0.1 or [::1], and other letters than ASCII as xn--",
-            )
+    # 2130706433, 0x7f.1 and 127.1 are addresses to a resolver and names to whoever reads them.
+    if address is None and (
+        not _HOST_NAME.fullmatch(host) or len(host) > 253 or _LAST_NUMERIC.fullmatch(host.rpartition(".")[2])
+    ):
+        raise SpecError(
+            "model_url",
+            f"{host[:60]!r} is no host name and no address",
+            "Write an address as 127.0.0.1 or [::1], and other letters than ASCII as xn--",
+        )
     if host in _METADATA_NAMES or (address is not None and _is_nobodys(address)):
         raise SpecError(
             "model_url",

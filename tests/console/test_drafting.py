@@ -16,13 +16,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from console.drafting import MOST_KEPT
+from console.drafting import MOST_KEPT, Drafting
 from engine.commands import Cordon
 from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.loop import EngineLoop
 from runbooks import model_budget
 from runbooks.circuit import OPEN_S
-from runbooks.draft import DraftAsk, Excerpt
+from runbooks.draft import DraftAsk, DraftRun, Excerpt
 from runbooks.model_cache import TTL_MS
 from runbooks.model_call import Worker
 from runbooks.model_endpoint import endpoint_of
@@ -72,6 +72,14 @@ def spent(loop: EngineLoop) -> list[tuple[int, int]]:
     table = model_budget.SPEND.c
     query = model_budget.select(table.reserved, table.spent).order_by(table.id)
     return loop.call(lambda engine: engine.recorded(lambda c: [tuple(row) for row in c.execute(query)]))
+
+
+def asked(service: Drafting, run: DraftRun, server: ModelServer) -> DraftRun:
+    """As it is when the server has its question."""
+    while not server.seen:
+        run = service.run(run.id, run.serial, 0.05)
+        assert not run.over, run.why
+    return run
 
 
 @pytest.mark.parametrize(
@@ -140,8 +148,7 @@ def test_a_call_that_is_cancelled_ends_at_once_and_is_settled(
     server.silent.set()
     with drafting(loop, worker=worker, model_url=server.url, **PRICED) as service:
         run = service.begin(ME, DraftAsk(question="what waits?", model=True))
-        while not server.seen:
-            run = service.run(run.id, run.serial, 0.05)
+        run = asked(service, run, server)
         begun = time.monotonic()
         run = service.cancel(ME, run.id)
         assert time.monotonic() - begun < 0.2
@@ -242,8 +249,7 @@ def test_when_the_engine_stops_a_call_is_ended_and_settled(server: ModelServer) 
             run = service.begin(ME, DraftAsk(question="what waits?", model=True))
             waits = threading.Thread(target=service.run, args=(run.id, 2**60, 30))
             waits.start()
-            while not server.seen:
-                service.run(run.id, run.serial, 0.05)
+            run = asked(service, run, server)
             begun = time.monotonic()
             service.close()
             assert time.monotonic() - begun < 2
@@ -468,8 +474,7 @@ def test_a_call_whose_end_cannot_be_written_is_settled_as_spent(
         drafting(loop, worker=worker, model_url=server.url, **PRICED) as service,
     ):
         run = service.begin(ME, DraftAsk(question="what of b?", model=True))
-        while not server.seen:
-            service.run(run.id, run.serial, 0.05)
+        run = asked(service, run, server)
         loop.call(lambda engine: engine.record(lambda c: c.exec_driver_sql("PRAGMA query_only = ON")))
         service.close()
         loop.call(lambda engine: engine.recorded(lambda c: c.exec_driver_sql("PRAGMA query_only = OFF")))

@@ -145,7 +145,16 @@ DRAFT_MUTANTS: tuple[Mutant, ...] = (
         ANSWERS,
     ),
     Mutant("the canary may be told", "leaks", *never("if canary:"), ANSWERS),
-    Mutant("instructions may be told", "leaks", *never("if _quoted(_squeezed(instruction), whole):"), ANSWERS),
+    Mutant("instructions may be told", "leaks", *never("if any(_quoted(_squeezed(instruction), reading)"), ANSWERS),
+    Mutant("instructions may be told in base64", "leaks", "for text in _unpacked(texts)", "for text in ()", ANSWERS),
+    # -- where it is asked
+    Mutant(
+        "an address behind a point",
+        "model_endpoint",
+        '.lower().removesuffix(".")',
+        ".lower()",
+        ("model_endpoint",),
+    ),
     # -- claims
     Mutant(
         "a number may be any other",
@@ -160,6 +169,16 @@ DRAFT_MUTANTS: tuple[Mutant, ...] = (
         "    if matters & _STATISTICS and not matters & _STATISTICS & reading.matters:\n        return False\n",
         "",
         ("claims",),
+    ),
+    Mutant(
+        "a stranger's note vouches",
+        "claims",
+        "if fact.kind in _RECORDED and not is_hearsay(fact)",
+        "if fact.kind in _RECORDED",
+        ("claims",),
+    ),
+    Mutant(
+        "one approval vouches for all", "claims", "any(id_ in cites or about in named for", "any(True for", ("claims",)
     ),
     Mutant(
         "links stay links",

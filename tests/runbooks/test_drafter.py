@@ -16,7 +16,7 @@ from runbooks import draft_question
 from runbooks.draft import Brief, Draft, Finding, Observation
 from runbooks.drafter import RuleDrafter
 from tests.support.cells import CLASSES, small_cell, submit, workload
-from tests.support.gates import ME, gate_of
+from tests.support.gates import ME, Person, gate_of
 
 HOUR_MS = 3_600_000
 LONG = 1000 * HOUR_MS
@@ -151,7 +151,7 @@ def test_as_few_nodes_return_as_it_takes_and_none_that_flaps() -> None:
     assert [action for action, _ in acts(draft)] == ["uncordon"]
     assert len(acts(draft)[0][1]) == 2
     assert "g0" not in acts(draft)[0][1]
-    assert draft.kind == "hand-back-nodes"
+    assert draft.kind == draft.template == "hand-back-nodes"
 
 
 def test_a_held_queue_is_opened_but_not_while_a_zone_is_going_down() -> None:
@@ -230,6 +230,10 @@ def test_a_node_is_drained_only_where_its_work_runs_on_elsewhere() -> None:
     found = msgspec.structs.replace(found, targets=(on,), about=on)
     room = drafted(engine, finding=found)
     assert [action for action, _ in acts(room)] == ["cordon", "drain", "open_review"]
+    assert room.template == "gpu-ecc-rising"
+    assert room.target is not None
+    assert [(one.check.check, one.verdict) for one in room.target.checks] == [("node_workloads", "success")]
+    assert acts(drafted(engine, finding=msgspec.structs.replace(found, observed=()))) == []
     engine.command(submit(workload("w1", gpu=8000, run=LONG)))
     assert acts(drafted(engine, finding=found)) == [("cordon", (on,))]
 
@@ -237,10 +241,10 @@ def test_a_node_is_drained_only_where_its_work_runs_on_elsewhere() -> None:
 def test_who_took_something_out_of_use_is_told_with_the_plan_that_has_the_reason() -> None:
     """As the service asks for one, of a cell with a record."""
     engine = Engine.open(None, cell=small_cell(quota={"gpu_milli": 2**40}))
-    gate = gate_of(engine)
+    person = Person(gate_of(engine))
     for action, target in (("hold_queue", "a"), ("cordon", "g0")):
-        made = gate.propose(action, [target], reason="network work")
-        gate.approve(made.id)
+        made = person.propose(action, [target], "network work")
+        person.approve(made.id, made.digest)
     engine.command(jobs("late", 2, gpu=1000))
     engine.advance(engine.now_ms + 20 * 60_000)
     draft = drafted(engine, "queue a waits")
