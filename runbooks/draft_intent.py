@@ -27,7 +27,7 @@ STAYS = re.compile(
     r"(?:alone|as\s+(?:is|it|they)|off|out|closed|held|shut|paused|suspended|parked|cordoned|down|drained|frozen|on\s+hold"
     r"|warm|there|put|reserved|that\s+way|like\s+that|at|up|running|empty|ready)\b"
     r"|\b(?:leave|keep)\s+(?:it|them|that|those|this|these|\S+[-_]\S+)\s*$"
-    r"|\b(?:don'?t|do\s+not|never|must\s+not|mustn'?t|may\s+not|shall\s+not|should\s+not|shouldn'?t|cannot\s+be|not\s+to\s+be)\s+"
+    r"|\b(?:don'?t|do\s+not|never|must\s+not|mustn'?t|may\s+not|shall\s+not|should\s+not|shouldn'?t|cannot\s+be|not\s+to\s+be)\s+(?:be\s+)?"
     r"(?:touch\w*|open\w*|release\w*|resume\w*|start\w*|uncordon\w*|return\w*|use|used|approve\w*|kill\w*|stop\w*|preempt\w*"
     r"|evict\w*|move|moved|delete\w*|drain\w*|cancel\w*|requeue\w*|restart\w*|shrink|raise\w*|scale\w*|suspend\w*|remove\w*"
     r"|take|run|hold|lower\w*|bump\w*|disturb\w*|interrupt\w*)\b"
@@ -50,6 +50,8 @@ DEMANDS = re.compile(
 PAST = re.compile(
     r"\b(?:why|forgot|over|ended|finished|done|passed|lifted|expired|was\s+until|no\s+longer|not\s+any\s?more|forgot\w*|still\s+closed)\b"
 )
+AHEAD = re.compile(r"\b(?:until|till|til|before|once|unless|yet)\b")
+"""With such a word what is over is so only later."""
 PRONOUN = re.compile(r"\b(?:it|its|it's|them|they|that|this|those|these|one)\b")
 
 
@@ -64,7 +66,7 @@ def intent(text: str, named: Sequence[tuple[str, str]]) -> Intent:
         here = [(kind, id_) for kind, id_ in named if says(clause, id_.lower())]
         stays = bool(STAYS.search(clause))
         until = bool(UNTIL.search(clause)) and not DEMANDS.search(clause)
-        if (stays or until) and not PAST.search(clause):
+        if (stays or until) and not (PAST.search(clause) and not AHEAD.search(clause)):
             excepted = re.search(r"\b(?:except|apart\s+from|other\s+than)\b(.*)", clause)
             within = [one for one in here if excepted is None or says(excepted[1], one[1].lower())]
             spared.update(within or (last if until or PRONOUN.search(clause) or not excepted else ()))

@@ -18,7 +18,7 @@ from runbooks.draft_case import Answer
 from runbooks.draft_findings import FINDINGS, idle_reservation, unknown
 from runbooks.draft_question import Asked
 from runbooks.draft_solver import Option, Solver
-from runbooks.symptoms import Scene, Symptom, counted, minutes, wait
+from runbooks.symptoms import Scene, Symptom, counted, minutes, wait, without
 
 LATE_MS, ASKED_LATE_MS = 10 * 60_000, 5 * 60_000
 """What has waited for less is not late, unless somebody says what was promised; and where somebody asks about waits."""
@@ -279,7 +279,7 @@ def _named_waits(scene: Scene, asked: Asked, late_ms: int) -> list[Symptom]:
     """Waits of workloads that are named, however short."""
     found = []
     for id_ in asked.names("workload"):
-        for lot in scene.lots:
+        for lot in without(scene.lots, scene.intent.spared):
             if id_ in lot.members and lot.wait_ms <= late_ms:
                 found.append(wait(lot.queue, lot.token, [lot]))
     return found
@@ -328,6 +328,7 @@ def on_hold(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     whoever asks says that what it waited for is over."""
     words = tuple(f"{word.lower()}-" for word in draft_question.WORD.findall(asked.text) if len(word) >= LEAST_PREFIX)
     named = [id_ for id_ in symptom.ids if id_ in asked.names("workload") or id_.lower().startswith(words)]
+    named = [id_ for id_ in named if not scene.is_spared(scene.state.workloads.row(id_))]
     suspended = symptom.kind == "parked_Suspended"
     by_others = [id_ for id_ in named if asked.over or not (suspended or held_by_owner(scene, id_))]
     if not by_others:
@@ -362,10 +363,19 @@ def never(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     )  # fmt: skip
 
 
+def zone_lost(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+    """What is more important than what runs elsewhere, and lost its place with the zone, first of all."""
+    for late in scene.waits(ASKED_LATE_MS):
+        found = draft_waits.displaced_way(scene, late, asked)
+        if found is not None and allowed(scene, found).option is not None:
+            return found
+    return draft_nodes.zone_lost(scene, symptom, asked)
+
+
 RULES: Mapping[str, Rule] = {
     "straggler": draft_nodes.straggler,
     "flapping": draft_nodes.flapping,
-    "zone_lost": draft_nodes.zone_lost,
+    "zone_lost": zone_lost,
     "spot_storm": draft_nodes.spot_storm,
     "node_errors": draft_nodes.node_errors,
     "stuck": draft_nodes.stuck,

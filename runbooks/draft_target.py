@@ -94,11 +94,12 @@ def _ran(
     if not checks or option is None:
         return None
     solver = Solver(scene.engine, ())
+    ahead_ms = answer.ahead_ms or (AGAIN_MS if answer.target is None else 0)
     with forked(scene.engine) as fork:
         try:
             done(fork, option)
             fork.settle()
-            solver.run_ahead(fork, solver.ahead(answer.ahead_ms or AGAIN_MS))
+            solver.run_ahead(fork, solver.ahead(ahead_ms))
             after = tuple(evaluate(fork, check) for check in checks)
         except MusterError:
             return None

@@ -101,7 +101,9 @@ def class_meant(scene: Scene, asked: Asked, id_: str) -> str:
         return ""
     words = set(re.findall(r"[a-z0-9_-]+", asked.text.lower()))
     own: PriorityClassSpec = w.priority_classes[w.priority[row]]
-    found: list[PriorityClassSpec] = [spec for spec in w.priority_classes if spec.name.lower() in words and spec.name != own.name]
+    found: list[PriorityClassSpec] = [
+        spec for spec in w.priority_classes if spec.name.lower() in words and spec.name != own.name
+    ]
     said = "priority" in asked.topics or own.name.lower() in words
     if not said or len(found) != 1 or (found[0].value < own.value and not DOWN.search(asked.text.lower())):
         return ""

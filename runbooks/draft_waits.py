@@ -69,6 +69,18 @@ def answer(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
     return found(case, best)
 
 
+def displaced_way(scene: Scene, symptom: Symptom, asked: Asked) -> Answer | None:
+    """Less important work gives way to what lost its nodes with a zone, where that starts all of it."""
+    case = Case(scene, symptom, asked)
+    if symptom.kind not in (f"wait_{explain.CAPACITY}", f"wait_{explain.FRAGMENTED}") or not displaced(case):
+        return None
+    for family in given_way(case):
+        result = case.solver.least(family.low, family.high, family.option, family.ahead_ms, family.enough)
+        if result.gain == len(case.solver.watched):
+            return found(case, result)
+    return None
+
+
 def found(case: Case, best: Result) -> Answer:
     late, started = len(case.solver.watched), len(best.started)
     within = "at once" if not best.ahead_ms else f"within {minutes(best.ahead_ms)}"
@@ -255,7 +267,7 @@ def given_way(case: Case) -> Iterator[Family]:
         # What is out of use on purpose comes back: nobody has to stop for that.
         return
     pointed_at = bool(case.asked.names("workload")) and bool(case.asked.text.strip())
-    if "priority" not in case.asked.topics and not pointed_at and not displaced(case):
+    if case.asked.topics.isdisjoint(("priority", "tenant")) and not pointed_at and not displaced(case):
         return
     w, state = case.state.workloads, case.state
     pools = {_row(case, pool) for pool in case.pools()}

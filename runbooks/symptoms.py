@@ -101,9 +101,7 @@ class Scene:
     """One look at a cell. `engine` is a fork on which everything has started that would start anyway; `agents` what
     agents say on the live one."""
 
-    def __init__(
-        self, engine: Engine, agents: AgentsReport | None = None, record: OnRecord | None = None
-    ) -> None:
+    def __init__(self, engine: Engine, agents: AgentsReport | None = None, record: OnRecord | None = None) -> None:
         self.engine = engine
         self.record = record or OnRecord()
         self.done_with: frozenset[str] = frozenset()
@@ -188,7 +186,8 @@ class Scene:
             lost = any(at_ms > self.now_ms - 24 * HOUR_MS for at_ms in failures.losses.get(row, ()))
             kept = row in failures.notes or c.doomed[row] >= 0 or c.booking[row] != OPEN
             fresh = self.now_ms - c.since[row] < CORDONED_MS and not said
-            if not (lost or kept or fresh or c.node_ids[row] in self.record.left_alone):
+            to_stay = {("node", c.node_ids[row]), ("pool", c.pools[c.pool[row]].name)} & self.intent.spared
+            if not (lost or kept or fresh or to_stay or c.node_ids[row] in self.record.left_alone):
                 found.append(row)
         found.sort(key=lambda row: (not self.is_idle(row), c.since[row], c.node_ids[row]))
         return self.node_ids(found)

@@ -619,7 +619,7 @@ def test_a_draft_changes_nothing_until_somebody_proposes_it_and_others_approve(
     loop.call(lambda engine: engine.command(Cordon(ids=("g0",))))
     loop.call(lambda engine: engine.advance(engine.now_ms + 2 * HOUR_MS))
     looks, acts = connect(read_only=True), connect()
-    ask = DraftAsk(question="node g0 is cordoned and nobody knows why", model=True)
+    ask = DraftAsk(question="node g0 is still cordoned, its repair is done", model=True)
     assert ended_draft(looks, ask).rule is not None
     run = ended_draft(acts, ask)
     assert (run.rule_state, run.model_state, run.reason) == ("done", "rejected", "not_configured")
