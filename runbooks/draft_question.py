@@ -46,7 +46,8 @@ TOPICS: Mapping[str, str] = {
     r"|abus\w*|greedy|bomb\w*|takeover|gobbl\w*|clog\w*|overrun|drown\w*|bogart\w*|monster\w*"
     r"|everyone|everybody",
     "budget": r"budget\w*|spend\w*|spent|costs?|money|bill\w*|usd|dollars?|overspen\w*|funds?|allocation|\$\w*",
-    "oversized": r"shrink\w*|maxrss|rss|overestimat\w*|uses?|requests?|requested|oversized|rightsiz\w*|overask\w*|overprovision\w*|air|asks?",
+    "oversized": r"shrink\w*|maxrss|rss|overestimat\w*|uses?|requests?|requested|oversized|rightsiz\w*|overask\w*"
+    r"|overprovision\w*|air|asks?",
     "idle": r"burn\w*|idle|idles|idling|wast\w*|unused|paying|paid|empty|underus\w*|unneeded"
     r"|oversized|shrink\w*|excess\w*|surplus"
     r"|downsiz\w*",

@@ -59,6 +59,8 @@ _LIKE: Mapping[str, frozenset[str]] = {
 """Matters that people call by each other's names."""
 CLAUSE = re.compile(r"[,;:()\[\]]|\.\s|\b(?:and|but|while|whereas|because|since|so|although|though|which|who|as)\b")
 _WORD = re.compile(r"[A-Za-z_0-9]+")
+_ID_LIKE = re.compile(r"(?=[\w./-]*\d)\w+(?:[./-]\w+)+")
+"""As in tp-64-run: its parts are no words."""
 TOKEN = re.compile(r"[^\W_](?:[\w./-]*[\w])?")
 OF_WHOLE = re.compile(r"\s?(?:of|out of|/)\s?(?:the\s|its\s)?")
 
@@ -178,7 +180,7 @@ def is_hearsay(fact: Fact) -> bool:
 
 
 def matters_of(text: str) -> frozenset[str]:
-    words = [word.lower() for word in _WORD.findall(text)]
+    words = [word.lower() for word in _WORD.findall(_ID_LIKE.sub(" ", text))]
     # The name of a metric says what it is of: queue_waiting.
     words += [part for word in words if word in METRICS for part in word.split("_")]
     return frozenset(matter for word in words if (matter := _MATTER.get(word)))

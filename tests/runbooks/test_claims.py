@@ -249,6 +249,12 @@ def test_any_text_comes_back_whole(text: str) -> None:
     assert all(defanged(text[start:end]).count("://") == 0 for start, end in found)
 
 
+def test_a_word_inside_an_id_says_nothing_of_what_a_number_is_about() -> None:
+    asked = msgspec.structs.replace(fact("workload_gpus", "tp-64-run", 32_000), id="F1")
+    said_of_it = Ground((asked,), now_ms=NOW_MS).sentence("The GPUs of tp-64-run are 32 GPU", ("F1",))
+    assert not any(span.mark for span in said_of_it.spans)
+
+
 def test_a_long_text_takes_no_time() -> None:
     """What is quadratic in a text of the largest size would be felt: nothing here may look back over all of it."""
     import time
