@@ -61,6 +61,26 @@ class Guarded:
         return getattr(self.within, name)
 
 
+class Vanishing:
+    """A terminal that may go away: what is written to it after that is dropped. An error would end the thread that
+    draws, and then nobody empties its queue, and the console waits for ever for room in it instead of ending."""
+
+    def __init__(self, within: IO[str]) -> None:
+        self.within = within
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            return self.within.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self.within.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.within, name)
+
+
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
     """Until the end, nothing that is printed can act on a terminal."""

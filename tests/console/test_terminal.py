@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import pty
 import re
@@ -14,12 +15,16 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar, cast
 
 import pytest
+from textual.drivers._writer_thread import WriterThread
+
+from console.guarded import Vanishing
 
 MUSTER = str(Path(sys.executable).with_name("muster"))
 PATIENCE_S = 30.0
@@ -156,6 +161,25 @@ def test_a_terminal_that_goes_away_takes_the_console_with_it_but_not_the_engine(
         [MUSTER, "overview", "--cell", "demo"], env=environment, capture_output=True, text=True, check=False
     )
     assert alive.returncode == 0, alive.stderr
+
+
+def test_what_is_still_to_be_drawn_when_the_terminal_is_gone_keeps_nobody_waiting() -> None:
+    terminal, inside = pty.openpty()
+    drawn_on = io.TextIOWrapper(io.FileIO(inside, "w"), write_through=True)
+    writer = WriterThread(cast(IO[str], Vanishing(drawn_on)))
+    os.close(terminal)
+
+    def draw_and_leave() -> None:
+        for _ in range(200):
+            writer.write("x" * 500)
+        writer.stop()
+
+    writer.start()
+    leaving = threading.Thread(target=draw_and_leave, daemon=True)
+    leaving.start()
+    leaving.join(PATIENCE_S)
+    assert not leaving.is_alive()
+    drawn_on.close()
 
 
 def test_without_a_terminal_it_says_so_and_names_what_to_use(environment: dict[str, str]) -> None:
