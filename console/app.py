@@ -8,12 +8,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, TextIO, cast
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
 from textual import on, work
@@ -25,7 +24,7 @@ from textual.widgets import Static
 from console import actions
 from console.actions import Action, Context, ScreenName
 from console.feed import Arrived, Connected, Feed, Lost, Outage, Seen
-from console.guarded import Vanishing, inert
+from console.guarded import draw_on_what_may_vanish, inert
 from console.navigator import Navigator
 from console.screens.frame import Frame
 from console.screens.lines import OneLine
@@ -338,8 +337,7 @@ def run(
 ) -> int:
     """Show the console until the person leaves. The factory is called on a thread, after the first paint and again
     after every loss. Returns an exit code."""
-    if sys.__stderr__ is not None:
-        sys.__stderr__ = cast(TextIO, Vanishing(sys.__stderr__))  # what Textual draws on
+    draw_on_what_may_vanish()
     app = MusterApp(client_factory, read_only=read_only, title=title, start=start, log=log, identity=identity)
     app.run()
     return app.return_code or 0

@@ -11,7 +11,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from typing import IO, Any, cast
+from typing import IO, Any, TextIO, cast
 
 _ACTS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but tab and line end, DEL, C1
@@ -79,6 +79,12 @@ class Vanishing:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.within, name)
+
+
+def draw_on_what_may_vanish() -> None:
+    """For the rest of the process: Textual draws on `sys.__stderr__`."""
+    if sys.__stderr__ is not None:
+        sys.__stderr__ = cast(TextIO, Vanishing(sys.__stderr__))
 
 
 @contextlib.contextmanager
