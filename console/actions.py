@@ -36,12 +36,18 @@ ScreenName = Literal[
     "record",
     "draft",
     "drafts",
+    "queue",
+    "topology",
+    "cost",
+    "settings",
+    "tasks",
+    "bookmarks",
 ]
 TargetKind = Literal["", "workload", "node", "queue", "proposal", "runbook", "draft"]
 SCREENS: tuple[ScreenName, ...] = (
     "overview", "queues", "workloads", "nodes", "events", "whatif", "workload", "node", "pools", "orders",
     "recommendations", "forecast", "proposals", "proposal", "runbooks", "runbook", "audit",
-    "record", "draft", "drafts",
+    "record", "draft", "drafts", "queue", "topology", "cost", "settings", "tasks", "bookmarks",
 )  # fmt: skip
 LISTS: tuple[ScreenName, ...] = ("queues", "workloads", "nodes", "pools", "orders")
 
@@ -99,6 +105,8 @@ class Action:
     """It leads to a change though it has no plan of its own: not for a session that only reads."""
     fleeting: bool = False
     """In the footer only while it is possible."""
+    jump: str = ""
+    """The key that leads here behind `g`, from any page."""
 
     @property
     def mutates(self) -> bool:
@@ -178,28 +186,34 @@ _TRIED: tuple[ScreenName, ...] = (*_WORK, *_NODES, *_QUEUES, "whatif")
 """Where an edit of a what-if begins, or is run."""
 
 ACTIONS: tuple[Action, ...] = (
-    Action("overview", "Overview", ("1",), commands=("overview", "o"), shell="muster"),
-    Action("queues", "Queues", ("2",), commands=("queues",), argument="filter", shell="muster get queues"),
+    Action("overview", "Overview", ("1",), commands=("overview", "o"), shell="muster", jump="o"),
+    Action("queues", "Queues", ("2",), commands=("queues",), argument="filter", shell="muster get queues", jump="q"),
     Action(
         "workloads", "Workloads", ("3",), commands=("workloads", "jobs"), argument="filter",
-        shell="muster get workloads",
+        shell="muster get workloads", jump="w",
     ),
-    Action("nodes", "Nodes", ("4",), commands=("nodes",), argument="filter", shell="muster get nodes"),
-    Action("events", "Events", ("5",), commands=("events",)),
-    Action("pools", "Pools", commands=("pools",), argument="filter", shell="muster pools"),
+    Action("nodes", "Nodes", ("4",), commands=("nodes",), argument="filter", shell="muster get nodes", jump="n"),
+    Action("events", "Events", ("5",), commands=("events",), jump="e"),
+    Action("pools", "Pools", commands=("pools",), argument="filter", shell="muster pools", jump="l"),
     Action("orders", "Orders of machines", commands=("orders",), argument="filter", shell="muster orders"),
     Action(
-        "whatif", "What if", ("6",), commands=("whatif",), argument="edit", shell="muster whatif --edit 'EDIT'",
-    ),
-    Action("recommendations", "Recommendations", ("7",), commands=("recommendations", "rec"), shell="muster recommend"),
-    Action(
-        "forecast", "Forecast", ("8",), commands=("forecast",), argument="ids", shell="muster forecast WHAT:NAME",
+        "whatif", "What if", ("6",), commands=("whatif",), argument="edit",
+        shell="muster whatif --edit 'EDIT'", jump="i",
     ),
     Action(
-        "proposals", "Proposals", ("9",), commands=("proposals", "p"), argument="words", shell="muster proposals",
+        "recommendations", "Recommendations", ("7",), commands=("recommendations", "rec"),
+        shell="muster recommend", jump="s",
     ),
-    Action("runbooks", "Runbooks", ("0",), commands=("runbooks",), shell="muster runbook list"),
-    Action("audit", "Audit", commands=("audit",), argument="words", shell="muster audit show"),
+    Action(
+        "forecast", "Forecast", ("8",), commands=("forecast",), argument="ids",
+        shell="muster forecast WHAT:NAME", jump="f",
+    ),
+    Action(
+        "proposals", "Proposals", ("9",), commands=("proposals", "p"), argument="words",
+        shell="muster proposals", jump="p",
+    ),
+    Action("runbooks", "Runbooks", ("0",), commands=("runbooks",), shell="muster runbook list", jump="r"),
+    Action("audit", "Audit", commands=("audit",), argument="words", shell="muster audit show", jump="a"),
     Action("record", "Record of the audit", commands=("record",), argument="id", shell="muster audit show --seq N"),
     Action("proposal", "Proposal by id", commands=("proposal",), argument="id", shell="muster show ID"),
     Action("runbook", "Runbook by id", commands=("runbook",), argument="id", shell="muster runbook show ID"),
@@ -266,7 +280,7 @@ ACTIONS: tuple[Action, ...] = (
         "draft", "Draft what to do", ("d",), _DRAFTED, shell="muster draft 'QUESTION' --from ID", commands=("draft",),
         argument="words",
     ),
-    Action("drafts", "Drafts", commands=("drafts",), shell="muster drafts"),
+    Action("drafts", "Drafts", commands=("drafts",), shell="muster drafts", jump="d"),
     Action("handover", "Hand-over", commands=("handover",), argument="words", shell="muster handover"),
     Action("incident", "Incident summary", commands=("incident",), argument="words", shell="muster incident"),
     Action(

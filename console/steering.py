@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from console.actions import Action, Context, complete_command, key_label, parse_command
+from console.deeds import DEEDS
 from console.feed import in_thread
 from console.query import FilterError, complete
 from console.screens.pane import ListPane, sortable
@@ -114,10 +116,17 @@ class Steering:
         deed = self._deeds.get(action.id)
         if deed is not None:
             deed()
+        elif action.id in DEEDS:
+            self._do_deed(action, "")
         elif action.argument == "id":
             self.open_command(action.commands[0] + " ")
         else:
             self.goto(action.id)
+
+    def _do_deed(self, action: Action, argument: str) -> None:
+        """Raises SpecError where what stands behind its name cannot be read."""
+        module, _, name = DEEDS[action.id].partition(":")
+        getattr(importlib.import_module(module), name)(self._app, argument)
 
     def goto(self, name: str, filter_text: str | None = None) -> None:
         """To a main page, if need be through a filter. Raises FilterError before anything has moved."""
@@ -360,7 +369,9 @@ class Steering:
         """Do a `:` line. With `drill` it came from the page, and Back returns there. Raises SpecError."""
         command = parse_command(line, list(self._app.actions.values()))
         action, argument = command.action, command.argument
-        if action.id == "run":
+        if action.id in DEEDS:
+            self._do_deed(action, argument)
+        elif action.id == "run":
             self._run_typed(argument)
         elif action.id == "draft":
             self._draft_typed(argument)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from console.actions import Target
-from console.details import Section, node_columns
+from console.details import Section
+from console.node_text import node_columns
 from console.screens.pane import Connect, DetailPane
 from console.text import cut, printable
 from engine.query import NodeDetail

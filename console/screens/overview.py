@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from console.details import Section, overview_columns
+from console.details import Section
+from console.overview_text import overview_columns
 from console.screens.pane import DetailPane
 from engine.query import Overview
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -36,6 +36,15 @@ WIDE = 100
 """From this width on a page of details has two columns."""
 BETWEEN = 2
 """Cells between the two."""
+
+
+class AsOf(NamedTuple):
+    """Of when data are."""
+
+    version: int
+    """Of the cell's state; 0 where they are of no version."""
+    at_ms: int
+    """Cell time, Unix milliseconds UTC."""
 
 
 class Pane(Vertical):
@@ -83,6 +92,23 @@ class Pane(Vertical):
     def note(self) -> str:
         """Counts, filter and order, for the title line."""
         return ""
+
+    @property
+    def line(self) -> str:
+        """The `:` line that leads here, with filter and order: what history, bookmarks and a restored session keep."""
+        return self.NAME
+
+    @property
+    def as_of(self) -> AsOf | None:
+        """Of when what is shown is; None while nothing is, or where time does not matter."""
+        return None
+
+    def place(self) -> dict[str, Any]:
+        """Where on the page the person is, as JSON can hold it: what `put_back` of a page of the same line takes."""
+        return {}
+
+    def put_back(self, place: dict[str, Any]) -> None:
+        """Go to that place as soon as there are data. What no longer exists is left out."""
 
     @property
     def targets(self) -> tuple[Target, ...]:

@@ -7,12 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from console.actions import Target
-from console.details import Section, text_line, workload_columns
+from console.details import Section, text_line
 from console.feed import in_thread
 from console.outlook import eta_section
 from console.plain import estimate_line
 from console.screens.pane import Connect, DetailPane
 from console.text import cut, permille, printable, wrap
+from console.workload_text import workload_columns
 from engine.errors import MusterError
 from engine.outlook import AskStart, RunStatus, StartEstimate
 from engine.query import Reason, Unblocking, WorkloadDetail

@@ -16,7 +16,9 @@ import numpy as np
 import pytest
 
 from console.agents import MOST_BEATS
-from console.details import Line, findings, node_columns
+from console.details import Line
+from console.node_text import node_columns
+from console.overview_text import findings
 from console.plain import overview_lines
 from console.remote_client import RemoteClient
 from console.sockets import bind_unix

@@ -11,8 +11,8 @@ import pytest
 
 from console.advice_text import recommendation_lines
 from console.cli import run
-from console.details import fleet
 from console.fragmentation import consolidation_lines, fragmentation_lines, request_of
+from console.overview_text import fleet
 from console.plain import overview_lines
 from console.remote_client import RemoteClient
 from console.wishes import parse

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from console.details import node_columns
+from console.node_text import node_columns
 from console.plain import beneath, terms
 from engine.control import Engine
 from engine.model import CellSpec, NodeSpec, PoolSpec, QueueSpec, Resources, ServiceSpec
