@@ -11,7 +11,7 @@ from console.attach import connect
 from console.show import tell_lines, write_json, write_lines
 from console.text import duration, printable
 from engine.errors import MusterError, RefusedError, SpecError
-from runbooks.policy import DIGEST_TYPED
+from runbooks.plan import DIGEST_TYPED
 
 if TYPE_CHECKING:
     from console.client import Client

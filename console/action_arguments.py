@@ -148,6 +148,8 @@ def _quota_arguments(target: argparse.ArgumentParser) -> None:
         "--disruptions", type=integer, metavar="N", help="most preemptions in a window; -1 for no limit"
     )
     target.add_argument("--disruption-window", metavar="TIME")
+    target.add_argument("--start-within", metavar="TIME", help="objective: its work starts within it; 0 for none")
+    target.add_argument("--objective", metavar="PERCENT", help="how much of its work should, such as 95%%")
     target.add_argument(
         "--placement", nargs="+", metavar="PROFILE|SCORE=WEIGHT", help="how its nodes are chosen; none: as pools say"
     )

@@ -23,6 +23,7 @@ from textual.widgets import Static
 
 from console import actions
 from console.actions import Action, Context, ScreenName
+from console.event_log import EventLog
 from console.feed import Arrived, Connected, Feed, Lost, Outage, Seen
 from console.guarded import draw_on_what_may_vanish, inert
 from console.navigator import Navigator
@@ -33,7 +34,7 @@ from console.settings import Settings
 from console.steering import Steering
 from console.text import printable
 from console.theme import DARK, THEMES
-from console.views import EventLog, lost_banner, top_bar, unwritable_banner
+from console.views import lost_banner, top_bar, unwritable_banner
 from engine.errors import MusterError, SpecError, UnreachableError
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ class MusterApp(App[None]):
     @on(Arrived)
     def _arrived(self, event: Arrived) -> None:
         changes = event.changes
-        self.events.add(changes.items, changes.missed)
+        self.events.add(changes.items, changes.missed, changes.at_ms)
         self._health = event.health or self._health
         self._draw_alarm()
         # The first answer brings what happened before, at the version that is known already.

@@ -270,6 +270,12 @@ def _where_arguments(submit: argparse.ArgumentParser) -> None:
 
 
 def _engine_commands(commands: Any) -> None:
+    browser = command(commands, "web", "console.web:serve", "the console in a browser of this machine")
+    browser.add_argument("--port", type=count, default=8000, metavar="N", help="listen there (8000); 0: where is room")
+    browser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="a loopback address (127.0.0.1)")
+    browser.add_argument("--open", action="store_true", help="open it in the browser")
+    browser.add_argument("--demo", action="store_true", default=argparse.SUPPRESS, help="of the demo cluster")
+    reach(browser, sub=True)
     replay = command(commands, "replay", "console.replay:replay", "replay a trace and measure what its jobs met")
     replay.add_argument("file")
     replay.add_argument("--format", required=True, choices=FORMATS)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
         ConsolidationRequest,
         FairnessReport,
         FragmentationReport,
+        HeatMap,
+        HeatRequest,
         NodeDetail,
         Overview,
         Page,
@@ -143,6 +145,10 @@ class Client(Protocol):
 
     def goodput(self) -> GoodputReport:
         """What finished work has cost, and how much of what was paid for was of use."""
+        ...
+
+    def topology(self, request: HeatRequest) -> HeatMap:
+        """Zones, blocks, racks or nodes as tiles of a map. Raises NotFoundError for a place that there is not."""
         ...
 
     def fragmentation(self) -> FragmentationReport:

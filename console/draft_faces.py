@@ -12,10 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from console.client import Client, refuse_read_only
+from console.client import refuse_read_only
+from console.faces import CallerFaces
 from console.http_answers import LONGEST_WAIT_S, Forbidden, answer, body, decoded, number
-from console.identity import CALLER
-from console.local_client import LocalClient
 from runbooks.draft import DraftAsk, Drafter
 
 
@@ -24,15 +23,8 @@ class ProposeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str = ""
 
 
-class DraftFaces:
+class DraftFaces(CallerFaces):
     """The handlers. Who may propose is the policy's to say."""
-
-    def __init__(self, client: LocalClient) -> None:
-        self._of_nobody = client
-
-    @property
-    def _client(self) -> Client:
-        return self._of_nobody.acting_as(CALLER.get())
 
     def routes(self) -> list[Route]:
         return [

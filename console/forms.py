@@ -297,6 +297,8 @@ NODE_FORMS: Forms = {
 QUEUE_FORMS: Forms = {
     "min_runtime": ("min_runtime_ms", duration_ms),
     "disruption_window": ("disruption_window_ms", duration_ms),
+    "start_within": ("start_within_ms", duration_ms),
+    "objective": ("objective_permille", permille),
     "placement": ("placement", profile),
 }
 BURST_FORMS: Forms = {"window": ("window_ms", duration_ms), "cooldown": ("cooldown_ms", duration_ms)}

@@ -13,7 +13,6 @@ from engine.control import Engine
 from engine.model import BudgetSpec, QueueSpec
 from engine.money import MICROUSD
 from engine.scaling import PRESETS
-from runbooks.acts import Maker
 from runbooks.draft import Draft
 from runbooks.plan import Act
 
@@ -26,12 +25,6 @@ def acts_of(draft: Draft) -> tuple[Act, ...]:
     if draft.request is None:
         return ()
     return tuple(step.act for step in draft.request.steps if step.act.action not in TELLS)
-
-
-def perfect_acts(scene: Scene) -> tuple[Act, ...]:
-    """What a perfect answer would do here. Raises MusterError where the incident cannot be answered so."""
-    maker = Maker(scene.engine)
-    return tuple(maker.act(action, given) for action, given in scene.incident.perfect)
 
 
 def told(act: Act, budgets: Mapping[str, BudgetSpec]) -> dict[str, Any]:

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
         ConsolidationRequest,
         FairnessReport,
         FragmentationReport,
+        HeatMap,
+        HeatRequest,
         NodeDetail,
         Overview,
         Page,
@@ -189,6 +191,9 @@ class LocalClient:
 
     def goodput(self) -> GoodputReport:
         return self._loop.call(lambda engine: engine.goodput())
+
+    def topology(self, request: HeatRequest) -> HeatMap:
+        return self._loop.call(lambda engine: engine.topology(request))
 
     def fragmentation(self) -> FragmentationReport:
         return self._loop.call(lambda engine: engine.fragmentation())

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from textual.widget import Widget
 
     from console.actions import ScreenName
-    from console.views import EventLog
+    from console.event_log import EventLog
 
 
 class Navigator:

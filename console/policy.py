@@ -21,7 +21,7 @@ from console.show import tell_lines, write_json, write_lines
 from console.text import printable, timestamp
 from engine.errors import NotFoundError, RefusedError, SpecError, UnreachableError
 from runbooks.identity import Scope
-from runbooks.policy import DIGEST_TYPED
+from runbooks.plan import DIGEST_TYPED
 from runbooks.policy_shown import PolicyChange, PolicyVote
 
 if TYPE_CHECKING:

@@ -11,10 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from console.client import Client
+from console.faces import CallerFaces
 from console.http_answers import answer, body, decoded
-from console.identity import CALLER
-from console.local_client import LocalClient
 from runbooks.policy_shown import PolicyChange, PolicyVote
 
 
@@ -22,15 +20,8 @@ class CheckBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: str
 
 
-class PolicyFaces:
+class PolicyFaces(CallerFaces):
     """The handlers. Who may change the policy is the policy's to say."""
-
-    def __init__(self, client: LocalClient) -> None:
-        self._of_nobody = client
-
-    @property
-    def _client(self) -> Client:
-        return self._of_nobody.acting_as(CALLER.get())
 
     def routes(self) -> list[Route]:
         return [

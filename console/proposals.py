@@ -39,7 +39,7 @@ from console.show import tell_lines, write_json, write_lines
 from console.text import cut, duration, printable, timestamp
 from engine.errors import MusterError, RefusedError, SpecError
 from runbooks import life
-from runbooks.policy import DIGEST_TYPED
+from runbooks.plan import DIGEST_TYPED
 
 if TYPE_CHECKING:
     from console.client import Client

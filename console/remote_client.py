@@ -20,6 +20,8 @@ from engine.query import (
     ConsolidationRequest,
     FairnessReport,
     FragmentationReport,
+    HeatMap,
+    HeatRequest,
     NodeDetail,
     Overview,
     Page,
@@ -116,6 +118,9 @@ class RemoteClient:
 
     def goodput(self) -> GoodputReport:
         return self._get("/v1/goodput", GoodputReport)
+
+    def topology(self, request: HeatRequest) -> HeatMap:
+        return self._read("POST", "/v1/topology", HeatMap, content=_encoded(request))
 
     def fragmentation(self) -> FragmentationReport:
         return self._get("/v1/fragmentation", FragmentationReport)

@@ -9,7 +9,7 @@
     GET  /v1/proposals?states=&limit= /v1/proposals/{id} /v1/reviews /v1/freezes
     POST /v1/preview /v1/propose /v1/proposals/{id}/revise /v1/vote /v1/approve /v1/execute /v1/pause /v1/resume
          /v1/confirm /v1/rollback /v1/cancel /v1/break-glass /v1/close-review /v1/freeze /v1/thaw
-    POST /v1/query /v1/showback /v1/consolidation /v1/command /v1/runs
+    POST /v1/query /v1/topology /v1/showback /v1/consolidation /v1/command /v1/runs
     POST /v1/quote /v1/forecast /v1/recommendations/{id}/reject /v1/history /v1/import/samples /v1/import/runs
          /v1/sizing
     POST /v1/agents/...   (`console.agents`)
@@ -38,7 +38,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from console.audit_faces import AuditFaces
-from console.client import Client, refuse_read_only
+from console.client import refuse_read_only
+from console.faces import CallerFaces
 from console.http_answers import DEFECT, LONGEST_WAIT_S, Forbidden, answer, body, decoded, number, refusal
 from console.identity import CALLER, SIGNED, account_of, claim_of
 from console.local_client import LocalClient
@@ -163,17 +164,12 @@ class Watch:
         self._moved = asyncio.Event()
 
 
-class Faces:
+class Faces(CallerFaces):
     """The handlers. `client` answers, and refuses changes when read-only."""
 
     def __init__(self, client: LocalClient, watch: Watch) -> None:
-        self._of_nobody = client
+        super().__init__(client)
         self._watch = watch
-
-    @property
-    def _client(self) -> Client:
-        """In the name of whoever makes the request that is answered; a defect where nobody was told."""
-        return self._of_nobody.acting_as(CALLER.get())
 
     def routes(self) -> list[Route]:
         return [
@@ -188,6 +184,7 @@ class Faces:
             Route("/v1/queues/{name:path}", self.queue, methods=["GET"]),
             Route("/v1/fairness", self.fairness, methods=["GET"]),
             Route("/v1/showback", self.showback, methods=["POST"]),
+            Route("/v1/topology", self.topology, methods=["POST"]),
             Route("/v1/budgets", self.budgets, methods=["GET"]),
             Route("/v1/goodput", self.goodput, methods=["GET"]),
             Route("/v1/scaling", self.scaling, methods=["GET"]),
@@ -276,6 +273,10 @@ class Faces:
 
     async def fairness(self, request: Request) -> Response:
         return await answer(self._client.fairness)
+
+    async def topology(self, request: Request) -> Response:
+        wanted = decoded(await body(request), HeatRequest)
+        return await answer(lambda: self._client.topology(wanted))
 
     async def showback(self, request: Request) -> Response:
         wanted = decoded(await body(request), ShowbackRequest)

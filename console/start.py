@@ -210,7 +210,6 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
     }
     if arguments.demo:
         from console import demo
-        from engine.traces.generate import ai_cell
 
         seed = arguments.seed
         if arguments.scenario:
@@ -221,7 +220,7 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
             **shared,
             speed=speed,
             start_ms=demo.START_MS,
-            cell=ai_cell(arguments.nodes or demo.NODES),
+            cell=demo.cell(arguments.nodes or demo.NODES),
             feed=lambda engine: demo.feed(engine, seed),
         )
     check_speed(settings.speed, "--speed")
@@ -273,14 +272,16 @@ def _playing(arguments: argparse.Namespace, shared: dict[str, Any]) -> Served:
 
 def refuse_without_terminal() -> None:
     """Raises SpecError unless a console can be shown here."""
+    import os
+
+    if os.environ.get("TEXTUAL_DRIVER", "").endswith(":WebDriver"):
+        return  # a browser is the terminal: console.web
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise SpecError(
             "",
             "the console needs a terminal",
             "Use `muster overview` or `muster get workloads` in pipes and scripts",
         )
-    import os
-
     if os.environ.get("TERM", "") in ("", "dumb"):
         raise SpecError("TERM", "this terminal cannot place a cursor", "Use `muster overview`, or set TERM")
 

@@ -5,16 +5,14 @@ A cell is text and a tone (see `console.theme`); every text has passed `printabl
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from difflib import get_close_matches
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from console.query import FilterError, Token, parse_filter, tokens
-from console.text import NONE, duration, permille, printable, show, timestamp
+from console.query import COLUMN_TERM, SORT, parse_view
+from console.text import NONE, duration, milli, permille, printable, show, timestamp
 from console.theme import state_look
-from engine.query import COLUMNS, Change, Column, Kind, Page, Query, Term
+from engine.query import COLUMNS, Column, Kind, Page, Query, Term
 
 if TYPE_CHECKING:
     from console.client import Health
@@ -29,6 +27,8 @@ class Row(NamedTuple):
     id: str
     cells: tuple[Span, ...]
     state: str = ""
+    asks: tuple[int, int] = (0, 0)
+    """Milli-GPU and milli-CPU that it asks for, or has: what marked rows come to."""
 
 
 class Heading(NamedTuple):
@@ -75,11 +75,13 @@ LISTS: dict[Kind, tuple[str, ...]] = {
 KEY_COLUMN: dict[Kind, str] = {
     "workloads": "id", "nodes": "id", "queues": "name", "reservations": "name", "pools": "name", "orders": "id",
 }  # fmt: skip
-SORT = "sort:"
 NEWEST_FIRST = ("-submitted",)
 SHARE = Column(
     "quota_use", "QUOTA USE", "permille", "Share of the GPU quota in use, or of the CPU quota where there is none"
 )
+SHARE_OF = ("gpu_used", "gpu_nominal", "cpu_used", "cpu_nominal")
+SUMMED: dict[Kind, tuple[str, str]] = {"workloads": ("gpu", "cpu"), "nodes": ("gpu", "cpu")}
+"""What marked rows are added up by."""
 _WIDEST = {"id": 40, "name": 60, "queue": 28, "pool": 20, "rack": 16, "reason": 22}
 
 
@@ -91,11 +93,17 @@ class ListView:
     filter_text: str = ""
     where: tuple[Term, ...] = ()
     sort: tuple[str, ...] = ()
+    chosen: tuple[str, ...] = ()
+    """Columns in the order in which a person wants them; empty: those of the kind."""
 
     @classmethod
     def of(cls, kind: Kind) -> ListView:
         """The list as it first opens."""
         return cls(kind, sort=NEWEST_FIRST if kind == "workloads" else ())
+
+    def copy(self) -> ListView:
+        """For a thread that reads while the person edits."""
+        return replace(self)
 
     @property
     def headings(self) -> tuple[Heading, ...]:
@@ -103,69 +111,88 @@ class ListView:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """What is shown: this kind's list, and the column it is sorted by should that not be among them."""
-        names = LISTS[self.kind]
-        sorted_by = self.sort[0].lstrip("-") if self.sort and self.sort != NEWEST_FIRST else ""
-        extra = (sorted_by,) if sorted_by and sorted_by not in names else ()
-        known = {column.name: column for column in (*COLUMNS[self.kind], SHARE)}
+        """What is shown: the chosen columns or this kind's, and those it is sorted by should they not be among them."""
+        names = self.chosen or LISTS[self.kind]
+        sorted_by = [] if self.sort == NEWEST_FIRST else [name.removeprefix("-") for name in self.sort]
+        extra = [name for name in sorted_by if name not in names]
+        known = every_column(self.kind)
         return tuple(known[name] for name in (*names[:3], *extra, *names[3:]))
 
     def filter(self, text: str) -> None:
-        """Replace the filter; `sort:wait` in it sorts, `sort:-wait` downwards. On FilterError the former one stays."""
-        words = tokens(text)
-        orders = [word for word in words if word.text.startswith(SORT)]
-        for word in orders:
-            self._check_column(word)
-        for word in orders:
-            # Blanks in its place keep the positions that an error points at.
-            text = text[: word.start] + " " * len(word.text) + text[word.end :]
-        self.where = parse_filter(self.kind, text)
-        self.filter_text = " ".join(word.text for word in words if word not in orders)
-        if orders:
-            self.sort = (orders[-1].text.removeprefix(SORT),)
+        """Replace the filter; `sort:queue,-wait` in it sorts, `columns:id,gpu` chooses columns, and what it does not
+        speak of stays. On FilterError all of it stays."""
+        told = parse_view(self.kind, text, (SHARE.name,) if self.kind == "queues" else ())
+        self.where, self.filter_text = told.terms, told.filter_text
+        self.sort = self.sort if told.sort is None else told.sort
+        self.chosen = self.chosen if told.columns is None else told.columns
 
-    def _check_column(self, word: Token) -> None:
-        name = word.text.removeprefix(SORT).removeprefix("-")
-        names = [column.name for column in COLUMNS[self.kind]]
-        if name not in names:
-            near = get_close_matches(name, names, 1)
-            hint = f"Did you mean {near[0]}?" if near else f"It can be {', '.join(names)}"
-            raise FilterError(word.end - len(name), word.end, f"no column '{printable(name)}' to sort by", hint)
+    @property
+    def line(self) -> str:
+        """The whole view as `filter` takes it; order and columns only where they are not those of the kind."""
+        parts = [self.filter_text] if self.filter_text else []
+        if self.sort and self.sort != ListView.of(self.kind).sort:
+            parts.append(SORT + ",".join(self.sort))
+        if self.chosen and self.chosen != LISTS[self.kind]:
+            parts.append(COLUMN_TERM + ",".join(self.chosen))
+        return " ".join(parts)
 
-    def sort_by(self, name: str) -> None:
-        """Sort by a column; again the same column turns the direction. Quantities start with the largest."""
+    def sort_by(self, name: str, *, then: bool = False) -> None:
+        """Sort by a column; again the same column turns the direction. Quantities start with the largest. `then`: by
+        this one where what it is sorted by is equal."""
         if name == SHARE.name:
             name = "gpu_used"
         column = next(column for column in COLUMNS[self.kind] if column.name == name)
         forward, backward = name, "-" + name
         if column.unit != "text":
             forward, backward = backward, forward
-        self.sort = (backward,) if self.sort == (forward,) else (forward,)
+        if then and self.sort and self.sort[0].removeprefix("-") != name:
+            self.sort = (self.sort[0], backward if self.sort[1:] == (forward,) else forward)
+            return
+        rest = self.sort[1:] if self.sort and self.sort[0].removeprefix("-") == name else ()
+        self.sort = (backward if self.sort[:1] == (forward,) else forward, *rest)
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Columns that the engine is asked for: what is shown, and what a row needs besides."""
+        shown = [column.name for column in self.columns if column is not SHARE]
+        quota = SHARE_OF if SHARE in self.columns else ()
+        state = ("state",) if "state" in every_column(self.kind) else ()
+        return tuple(dict.fromkeys((*shown, KEY_COLUMN[self.kind], *state, *quota, *SUMMED.get(self.kind, ()))))
 
     def query(self, offset: int, limit: int) -> Query:
-        names = tuple(column.name for column in self.columns if column is not SHARE)
-        return Query(kind=self.kind, columns=names, where=self.where, sort=self.sort, offset=offset, limit=limit)
+        return Query(kind=self.kind, columns=self.asked, where=self.where, sort=self.sort, offset=offset, limit=limit)
 
     def window(self, page: Page, offset: int) -> Window:
         """A page of the engine as rows of the table."""
         index = {name: position for position, name in enumerate(page.columns)}
         columns, key = self.columns, index[KEY_COLUMN[self.kind]]
         state = index.get("state")
+        sums = [index[name] for name in SUMMED.get(self.kind, ())]
         rows = [
             Row(
                 str(values[key]),
                 tuple(cell(column, values, index) for column in columns),
                 "" if state is None else str(values[state]),
+                (values[sums[0]] or 0, values[sums[1]] or 0) if sums else (0, 0),
             )
             for values in page.rows
         ]
         return Window(offset, rows, page.matched, page.total, page.version, page.at_ms)
 
+    @property
+    def order(self) -> tuple[tuple[str, bool], ...]:
+        """Column names and whether descending, the one that decides first; none when in creation order."""
+        return tuple((name.removeprefix("-"), name.startswith("-")) for name in self.sort)
+
     def sorted_by(self) -> tuple[str, bool]:
-        """Column name and whether descending; empty when in creation order."""
-        if not self.sort:
-            return "", False
-        return self.sort[0].lstrip("-"), self.sort[0].startswith("-")
+        """The column that decides first; empty when in creation order."""
+        return self.order[0] if self.sort else ("", False)
+
+
+def every_column(kind: Kind) -> dict[str, Column]:
+    """All that can be shown of a kind, by name."""
+    share = (SHARE,) if kind == "queues" else ()
+    return {column.name: column for column in (*COLUMNS[kind], *share)}
 
 
 def heading(column: Column) -> Heading:
@@ -215,20 +242,26 @@ def meter(share: int, width: int) -> str:
     return "━" * filled + "┄" * (width - filled)
 
 
-def summary(view: ListView, window: Window | None, marked: int) -> str:
-    """ "412 of 10,000 · state:queued · by wait ↓ · 3 marked"."""
+def summary(view: ListView, window: Window | None, marked: Sequence[Row] = ()) -> str:
+    """ "412 of 10,000  ·  /state:queued  ·  by queue ↑, wait ↓  ·  3 marked, 24 GPU"."""
     parts = []
     if window is not None:
         count = f"{window.matched:,}"
         parts.append(f"{count} of {window.total:,}" if view.where else count)
     if view.filter_text:
         parts.append(f"/{printable(view.filter_text)}")
-    name, down = view.sorted_by()
-    if name:
-        parts.append(f"by {name} {'↓' if down else '↑'}")
+    if view.order:
+        parts.append("by " + ", ".join(f"{name} {'↓' if down else '↑'}" for name, down in view.order))
     if marked:
-        parts.append(f"{marked} marked")
+        parts.append(marked_text(marked))
     return "  ·  ".join(parts)
+
+
+def marked_text(marked: Sequence[Row]) -> str:
+    """ "3 marked, 24 GPU": how many, and what they come to."""
+    gpu, cpu = sum(row.asks[0] for row in marked), sum(row.asks[1] for row in marked)
+    sums = f", {milli(gpu)} GPU" if gpu else f", {milli(cpu)} CPU" if cpu else ""
+    return f"{len(marked):,} marked{sums}"
 
 
 def top_bar(health: Health | None, title: str, at_ms: int, version: int, *, read_only: bool, width: int) -> list[Span]:
@@ -268,53 +301,3 @@ def unwritable_banner(health: Health) -> str:
         problem = printable(health.journal_error)
         return f" ✗ the journal cannot be written: nothing can be executed, looking goes on · {problem}"
     return f" ✗ audit: {printable(health.audit_error)}" if health.audit_error else ""
-
-
-EVENT_HEADINGS = (
-    Heading("at", "TIME", most=19),
-    Heading("what", "EVENT", most=20),
-    Heading("subject", "SUBJECT", most=40),
-    Heading("detail", "DETAIL", most=200),
-)
-_EVENT_TONES = {
-    "failed": "bad", "down": "bad", "cancelled": "warn", "requeued": "warn", "held": "warn", "draining": "warn",
-    "cordoned": "warn", "drained": "warn", "finished": "ok", "running": "ok", "started": "ok", "placed": "info",
-    "suspended": "warn", "resumed": "info", "suspect": "warn", "swapped": "warn",
-}  # fmt: skip
-
-
-class EventLog:
-    """The last changes seen, newest first. Grows at one end only, so that what is read stays where it is."""
-
-    def __init__(self, keep: int = 5_000) -> None:
-        self._rows: deque[Row] = deque(maxlen=keep)
-        self._serial = 0
-        self.missed = 0
-
-    def add(self, items: Sequence[Change], missed: int = 0) -> None:
-        """Take in a batch, oldest first."""
-        self.missed += missed
-        for item in items:
-            self._serial += 1
-            self._rows.appendleft(_event_row(self._serial, item))
-
-    def clear(self) -> None:
-        self._rows.clear()
-
-    def window(self, words: Sequence[str], offset: int, limit: int) -> Window:
-        """Rows in which every word occurs."""
-        lowered = [word.lower() for word in words]
-        rows = list(self._rows)  # in one step: another thread adds
-        found = [row for row in rows if all(any(word in text.lower() for text, _ in row.cells) for word in lowered)]
-        return Window(offset, found[offset : offset + limit], len(found), len(rows), self._serial, 0)
-
-
-def _event_row(serial: int, item: Change) -> Row:
-    what = printable(item.what)
-    cells = (
-        (timestamp(item.at_ms), "dim"),
-        (what, _EVENT_TONES.get(what, "")),
-        (printable(item.subject), ""),
-        (printable(item.detail), "dim"),
-    )
-    return Row(str(serial), cells, printable(item.subject))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import msgspec
 
 from console.action_arguments import action_arguments
-from console.forms import RESOURCE_FORMS, profile
+from console.forms import RESOURCE_FORMS, permille, profile
 from console.moments import Now, clock_of, moment_ms
 from engine.errors import MusterError, SpecError
 from engine.measures import duration_ms, shown
@@ -162,9 +162,11 @@ def queue_change(was: QueueSpec, arguments: argparse.Namespace) -> QueueChange:
     for field in ("weight", "order", "reclaim", "disruptions"):
         if getattr(arguments, field) is not None:
             given[field] = getattr(arguments, field)
-    for field in ("min_runtime", "disruption_window"):
+    for field in ("min_runtime", "disruption_window", "start_within"):
         if getattr(arguments, field) is not None:
             given[f"{field}_ms"] = _duration(getattr(arguments, field), _flag(field))
+    if arguments.objective is not None:
+        given["objective_permille"] = _share(arguments.objective, "--objective")
     if arguments.placement is not None:
         given["placement"] = _placement(arguments.placement)
     given["burst"] = _burst(was.burst, arguments)
@@ -238,6 +240,13 @@ def _placement(words: Sequence[str]) -> dict[str, int]:
 def _duration(text: str, flag: str) -> int:
     try:
         return duration_ms(text)
+    except ValueError as error:
+        raise SpecError(flag, str(error)) from None
+
+
+def _share(text: str, flag: str) -> int:
+    try:
+        return permille(text)
     except ValueError as error:
         raise SpecError(flag, str(error)) from None
 

@@ -36,6 +36,8 @@ from engine.query import (
     Changes,
     FairnessReport,
     FragmentationReport,
+    HeatMap,
+    HeatRequest,
     NodeDetail,
     Overview,
     Page,
@@ -693,6 +695,10 @@ class Engine:
     def scaling(self) -> ScalingReport:
         """What the autoscaler goes by, and how large pools are and should be."""
         return scaling_report.scaling(self.state, self._clock_ms, self.forecaster)
+
+    def topology(self, request: HeatRequest) -> HeatMap:
+        """Zones, blocks, racks or nodes as a map. Raises SpecError and NotFoundError."""
+        return self.reader.heat(request, self._clock_ms)
 
     def fragmentation(self) -> FragmentationReport:
         return self.reader.fragmentation(self._clock_ms)

@@ -17,8 +17,9 @@ from engine.explain import Explainer
 from engine.fairness import report
 from engine.growth import ready_ms
 from engine.model import NodeState, PoolSpec, QueueMode, ReservationSpec, WorkloadState
+from engine.objectives import burns
 from engine.orders import OrderState
-from engine.query import COLUMNS, Kind, Term, VertexReport
+from engine.query import COLUMNS, Burn, Kind, Term, VertexReport
 from engine.quota import UNLIMITED, WIDTH, BurstState
 from engine.state import State
 
@@ -255,6 +256,19 @@ class QueueSource(Source):
         used = np.array([q.used_vector(row) for row in range(self.size)], np.int64).reshape(-1, 4)
         nominal = np.array([q.nominal_at(row, slot) for row in range(self.size) for slot in range(WIDTH)], np.int64)
         nominal = nominal.reshape(-1, WIDTH)
+
+        @cache
+        def burn_of() -> dict[str, Burn]:
+            return {burn.queue: burn for burn in burns(state, now_ms)}
+
+        def burning(window: str) -> Callable[[Rows], Numbers]:
+            def column(rows: Rows) -> Numbers:
+                found = [burn_of().get(spec.name) for spec in q.specs]
+                permille = [None if burn is None else getattr(burn, window).burn_permille for burn in found]
+                return np.array([-1 if each is None else each for each in permille], np.int64)[rows]
+
+            return column
+
         self.texts = {"name": [spec.name for spec in q.specs], "parent": [spec.parent for spec in q.specs]}
         self.codes = {"state": state_of, "burst": burst_state}
         self.numbers = {
@@ -269,6 +283,8 @@ class QueueSource(Source):
             "past_share": share_of("past_share_ppb"),
             "burst_left": burst_left,
             "weight": lambda rows: np.array([spec.weight for spec in q.specs], np.int64)[rows],
+            "burn": burning("hour"),
+            "burn_6h": burning("six_hours"),
         }
         for i, name in ((0, "cpu"), (1, "memory"), (2, "gpu")):
             self.numbers[f"{name}_used"] = lambda rows, i=i: used[rows, i]  # type: ignore[misc]
@@ -277,7 +293,8 @@ class QueueSource(Source):
         for name in ("cpu", "gpu"):
             self.numbers[f"{name}_borrowed"] = reported("borrowed", f"{name}_milli")
             self.numbers[f"{name}_lent"] = reported("lent", f"{name}_milli")
-        self.absent["oldest_wait"] = self.absent["burst_left"] = -1
+        for name in ("oldest_wait", "burst_left", "burn", "burn_6h"):
+            self.absent[name] = -1
 
 
 class ReservationSource(Source):

@@ -140,6 +140,8 @@ def placed(state: State, event: ev.PlacedMany, *, claimed: bool) -> None:
     view(w.done)[rows] = 0
     view(w.flags)[rows] = np.frombuffer(event.flags, np.int8) if event.flags else 0
     view(w.attempts)[rows] += 1
+    if state.queues.starts.of:
+        state.queues.starts.note_many(state.queues, view(w.queue)[rows], now_ms - view(w.since)[rows], now_ms)
     _set_state(state, rows, WorkloadState.QUEUED, WorkloadState.PLACED, wl.PLACED, now_ms, 1)
     bounds = {cls: max(w.classes[cls].bound_ms, 1) for cls in set(classes)}
     _enter_ends(state, [(now_ms + bounds[cls], row) for cls, row in zip(classes, rows.tolist(), strict=True)])

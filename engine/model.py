@@ -203,6 +203,11 @@ class QueueSpec(Spec, frozen=True, kw_only=True):
     disruption_window_ms: int = HOUR_MS
     placement: dict[str, int] = {}
     """Score name -> weight (`engine.scores`) for choosing among nodes that fit. Empty: as the pool says, or pack."""
+    start_within_ms: int = 0
+    """Objective: its work, and that of the queues below, starts within this time after it could. 0: none. Decisions do
+    not go by it; it is measured (`engine.objectives`)."""
+    objective_permille: int = 950
+    """So much of it should."""
 
 
 class PriorityClassSpec(Spec, frozen=True, kw_only=True):

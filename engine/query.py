@@ -136,6 +136,8 @@ COLUMNS: dict[Kind, tuple[Column, ...]] = {
         Column("burst", "BURST", "text", "idle, burst or cooldown; empty without a burst quota"),
         Column("burst_left", "LEFT", "duration", "Until the burst window or the cool-down ends"),
         Column("weight", "WEIGHT", "count", "Weight in fair sharing"),
+        Column("burn", "BURN", "permille", "Late starts of the last hour, of those its objective allows: 100 % uses it up"),
+        Column("burn_6h", "BURN 6H", "permille", "The same of the last six hours"),
     ),
     "reservations": (
         Column("name", "RESERVATION", "text", "Advance reservation"),
@@ -442,6 +444,30 @@ class NodeDetail(msgspec.Struct, frozen=True, kw_only=True):
     """What work here is known to use of CPU and memory."""
 
 
+class BurnWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """How one window stands against an objective."""
+
+    started: int
+    """Starts in the window."""
+    late: int
+    """Of them those that came later than the objective wants."""
+    waiting: int
+    """Workloads that have waited longer than that already; they count as late too."""
+    burn_permille: int | None
+    """Share of late ones, of the share that may be late: at 1000 just as much as is allowed. None without any work."""
+
+
+class Burn(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast a queue uses up what its objective allows."""
+
+    queue: str
+    within_ms: int
+    objective_permille: int
+    """So much of its work should start within that time."""
+    hour: BurnWindow
+    six_hours: BurnWindow
+
+
 class QueueDetail(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     now_ms: int
@@ -456,6 +482,8 @@ class QueueDetail(msgspec.Struct, frozen=True, kw_only=True):
     over: dict[str, int]
     """What it, or else the nearest queue above, draws above what it may, by resource or `pool/resource`. Empty unless a
     quota was reduced or a burst is over."""
+    burn: Burn | None = None
+    """How it stands to its objective; None where it has none."""
 
 
 class PoolOverview(msgspec.Struct, frozen=True, kw_only=True):
@@ -510,6 +538,8 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """Of all nodes, now."""
     idle_microusd_hour: int = 0
     """What of that no workload is charged for."""
+    burns: tuple[Burn, ...] = ()
+    """Of the queues that have an objective."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -650,6 +680,62 @@ class FragmentationReport(msgspec.Struct, frozen=True, kw_only=True):
     pools: tuple[PoolFragmentation, ...]
     shapes: tuple[ShapeFragmentation, ...]
     """The most frequent kinds first."""
+
+
+HeatLevel = Literal["zone", "block", "rack", "node"]
+
+
+class HeatRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What of the cell is looked at as a map, and how closely."""
+
+    level: HeatLevel
+    """What one tile is."""
+    within: dict[str, str] = {}
+    """zone, block or rack -> its name; empty names are places that are not known. Only nodes in all of them."""
+    offset: int = 0
+    limit: int = 2_000
+    """Tiles of one answer."""
+
+
+class HeatTile(msgspec.Struct, frozen=True, kw_only=True):
+    """A domain of the topology, or one node."""
+
+    name: str
+    """Empty for nodes of which it is not known where they are."""
+    zone: str
+    block: str
+    rack: str
+    """Where it is, at wider levels than its own; its own name at its own level."""
+    nodes: int
+    states: dict[str, int]
+    """Node state -> nodes, of those there are."""
+    use_permille: int
+    """Allocated share of its scarcest resource."""
+    gpu_milli: int
+    gpu_free_milli: int
+    split_milli: int
+    """Of the free GPU what is on nodes of which other devices, or other parts of a device, are in use."""
+    price_microusd_hour: int
+    """Of all its nodes."""
+    spot: int
+    """Nodes that their provider may take back."""
+    pool: str = ""
+    """Of a node."""
+
+
+class HeatMap(msgspec.Struct, frozen=True, kw_only=True):
+    """Tiles by place, in the order of their names; nodes in the order in which they came to their rack."""
+
+    version: int
+    now_ms: int
+    level: HeatLevel
+    within: dict[str, str]
+    offset: int
+    total: int
+    """Tiles there are."""
+    tiles: tuple[HeatTile, ...]
+    dearest_microusd_hour: int
+    """The highest price of one node in the cell."""
 
 
 class ConsolidationRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

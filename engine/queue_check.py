@@ -49,6 +49,8 @@ def _check_fields(spec: QueueSpec, at: str) -> None:
     check_quantity(spec.min_runtime_ms, f"{at}.min_runtime_ms")
     check_quantity(spec.disruptions, f"{at}.disruptions", least=-1)
     check_quantity(spec.disruption_window_ms, f"{at}.disruption_window_ms", least=1)
+    check_quantity(spec.start_within_ms, f"{at}.start_within_ms")
+    check_quantity(spec.objective_permille, f"{at}.objective_permille", least=1, most=999)
     _check_quota(spec, spec.nominal, spec.borrowing_limit, spec.lending_limit, at)
     pools: set[str] = set()
     for i, flavor in enumerate(spec.flavors):

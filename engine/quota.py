@@ -30,6 +30,7 @@ from engine.columns import Names, Table, summed, view
 from engine.errors import NotFoundError, RefusedError
 from engine.events import BORROWED, BURST
 from engine.model import HOUR_MS, RESOURCES, FlavorQuota, QueueMode, QueueSpec
+from engine.starts import Starts
 
 Vector = tuple[int, int, int, int]
 Charge = tuple[tuple[int, int], ...]
@@ -89,6 +90,8 @@ class QueueTree(Table):
 
     def derive(self) -> None:
         self.specs = [s if isinstance(s, QueueSpec) else msgspec.convert(s, QueueSpec) for s in self.specs]
+        self.starts = Starts()
+        """Counted for the objectives of these specs."""
         self.slots = len(self.flavors.names) * WIDTH
         self._limited_slots: np.ndarray[Any, np.dtype[np.bool_]] | None = None
         """`limited` as an array; None when it has to be made anew."""
@@ -128,6 +131,7 @@ class QueueTree(Table):
         """Append a vertex. The spec has passed `check_queues`."""
         row = len(self.specs)
         wider = self._widen(spec)
+        self.starts = Starts()
         self.specs.append(spec)
         self.mode.append(QueueMode.OPEN)
         self.used.extend([0] * self.slots)
@@ -154,6 +158,7 @@ class QueueTree(Table):
         """Give the vertex of that name another spec. The spec has passed `check_change`."""
         row = self.row_of[spec.name]
         self.specs[row] = spec
+        self.starts = Starts()
         if self._widen(spec):
             self.derive()
         else:

@@ -23,6 +23,7 @@ from engine.explain import Explainer
 from engine.failures import NOTES
 from engine.fairness import report
 from engine.fragmentation import headline_ppm, measured
+from engine.heat import Heat
 from engine.listing import (
     SOURCES,
     Numbers,
@@ -42,6 +43,7 @@ from engine.model import (
     TopologyRequest,
     WorkloadState,
 )
+from engine.objectives import burns
 from engine.query import (
     DEFAULT_COLUMNS,
     DecisionReport,
@@ -49,6 +51,8 @@ from engine.query import (
     FairnessReport,
     FragmentationReport,
     GroupDetail,
+    HeatMap,
+    HeatRequest,
     HistoryItem,
     MigInstance,
     NodeDetail,
@@ -113,6 +117,7 @@ class Reader:
         self._state = state
         self._scheduler = scheduler
         self.explainer = Explainer(state, scheduler)
+        self._heat = Heat(state)
         self._order_key: tuple[Any, ...] | None = None
         self._order: Numbers = np.zeros(0, dtype=np.int64)
 
@@ -356,6 +361,7 @@ class Reader:
             spec=tree.specs[row],
             leaves=tuple(tree.specs[queue].name for queue in leaves),
             over={"/".join(filter(None, tree.named_slot(slot))): excess for slot, excess in over},
+            burn=next((burn for burn in burns(state, now_ms) if burn.queue == name), None),
         )
 
     def reservation(self, name: str) -> ReservationSpec:
@@ -425,6 +431,10 @@ class Reader:
     def fragmentation(self, now_ms: int) -> FragmentationReport:
         """How much of the free GPU the work of the cell could not use, by pool and by kind of task."""
         return measured(self._state, now_ms)
+
+    def heat(self, request: HeatRequest, now_ms: int) -> HeatMap:
+        """The cell as a map. Raises SpecError and NotFoundError."""
+        return self._heat.map(request, now_ms)
 
     def _decision(self, made: Decision) -> DecisionReport:
         w, queues = self._state.workloads, self._state.queues
@@ -496,6 +506,7 @@ class Reader:
             mass_suspicion=state.failures.is_mass(state.settings.health.mass_permille),
             cost_microusd_hour=sum(state.ledger.cost.rate),
             idle_microusd_hour=sum(state.ledger.cost.rate) - sum(state.ledger.used.rate),
+            burns=() if brief else burns(state, now_ms),
         )
 
     def _pools(self) -> tuple[PoolOverview, ...]:

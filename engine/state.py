@@ -439,6 +439,7 @@ class State(Table):
             w.array_running[w.array[row]] += 1
         self.queues.charge(w.queue[row], self.charge_of(row), self.now_ms)
         self._count_bound(row, 1)
+        self.queues.starts.note(self.queues, w.queue[row], self.now_ms - w.since[row], self.now_ms)
         w.set_state(row, WorkloadState.PLACED, wl.PLACED, self.now_ms, on_nodes)
         heappush(self.ends, (w.expected_end(row, self.now_ms), row))
         if w.terms[row]:

@@ -146,12 +146,24 @@ MEANINGS: dict[CheckName, Meaning] = {
 
 Range = tuple[int, int]
 
+WAITS = {"none": "nothing", "something": "something"}
+"""Of `workload_reason`: what is no reason."""
+
 
 def words(check: Check) -> str:
     """What is asked, as in "node n1 is cordoned", "pool gpu has >= 8 free GPUs"."""
     text = f"{check.value:,}" if isinstance(check.value, int) else check.value
+    if check.check == "workload_reason" and check.value == "none":
+        return says(check.check, check.of, "none" if check.op == "==" else "something")
     prefix = "" if check.op == "==" else "not " if check.op == "!=" else f"{check.op} "
-    return MEANINGS[check.check].says.format(of=check.of, value=prefix + text)
+    return says(check.check, check.of, prefix + text)
+
+
+def says(name: CheckName, of: str, value: str) -> str:
+    """A value of a reading in words, as in "node n1 is ready", "workload w1 waits for nothing"."""
+    if name == "workload_reason" and value in WAITS:
+        return f"workload {of} waits for {WAITS[value]}"
+    return MEANINGS[name].says.format(of=of, value=value)
 
 
 def check_well_formed(check: Check, where: str) -> None:
@@ -254,7 +266,7 @@ def evaluate(engine: Engine, check: Check, *, waited_ms: int | None = None) -> F
     if value is None:
         return Finding(check=check, verdict="inconclusive", found=f"not known: {words(check)}")
     text = f"{value:,}" if isinstance(value, int) else value
-    found = meaning.says.format(of=check.of, value=text)
+    found = says(check.check, check.of, text)
     if holds(check, value):
         return Finding(check=check, verdict="success", found=found)
     found = f"{found}; wanted {_wanted(check)}"

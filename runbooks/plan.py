@@ -30,6 +30,8 @@ ActionName = Literal[
 Tier = Literal["T0", "T1", "T2", "T3"]
 """T0 tells somebody, T1 can be taken back, T2 disrupts, T3 is hard to undo."""
 TIERS: tuple[Tier, ...] = get_args(Tier)
+DIGEST_TYPED = 6
+"""Characters of a digest that a person types who means just that plan."""
 Origin = Literal["person", "runbook", "recommender", "model"]
 """Who thought it out. What a machine did needs a person's vote at any tier."""
 OnFail = Literal["rollback", "pause", "abort"]

@@ -27,8 +27,6 @@ Deed = Literal[
 ]  # fmt: skip
 Typed = Literal["key", "digest"]
 """How an approval is confirmed: one key, or the beginning of the digest typed."""
-DIGEST_TYPED = 6
-"""Characters of the digest that are typed."""
 Verdict = Literal["approve", "reject", "abstain"]
 MACHINES: tuple[Origin, ...] = ("recommender", "model")
 OWNER_ROLES: frozenset[Role] = frozenset(("viewer", "operator", "approver", "admin"))

@@ -48,6 +48,8 @@ def _facts(spec: QueueSpec) -> Iterator[tuple[str, str]]:
     yield "minimum run time", span(spec.min_runtime_ms)
     yield "disruptions", "no limit" if spec.disruptions < 0 else f"{spec.disruptions:,}"
     yield "disruption window", span(spec.disruption_window_ms)
+    if spec.start_within_ms:
+        yield "objective", f"{spec.objective_permille / 10:g} % start within {span(spec.start_within_ms)}"
     if spec.placement:
         yield "placement", ", ".join(f"{score} {weight}" for score, weight in spec.placement.items())
 

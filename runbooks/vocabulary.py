@@ -323,6 +323,8 @@ def fact(metric: str, subject: str, value: int | str, *, tenant: str = "", at: M
     meaning = at[metric]
     says = _ONE.sub(r"\1", meaning.says) if value == 1 and meaning.unit == "count" else meaning.says
     text = says.format(of=subject, value=said(value, meaning.unit))
+    if metric == "workload_reason" and value == "none":
+        text = f"workload {subject} waits for nothing"
     return Fact(
         id="", metric=metric, kind=meaning.of, subject=subject, tenant=tenant, value=value, unit=meaning.unit, text=text
     )

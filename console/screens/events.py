@@ -8,7 +8,8 @@ from textual import on
 
 from console.screens.pane import Connect, WordsPane
 from console.table import WindowTable
-from console.views import EVENT_HEADINGS, EventLog
+from console.event_log import EVENT_HEADINGS, EventLog
+from console.query import parse_filter
 
 
 class EventsPane(WordsPane):
@@ -33,9 +34,10 @@ class EventsPane(WordsPane):
 
     def filter(self, text: str) -> None:
         """Show events in which every word occurs."""
+        terms = parse_filter("events", text)
         self._filter = " ".join(text.split())
         self.table.empty = f"no event matches {self._filter}" if self._filter else "nothing happened yet"
-        self.table.show(EVENT_HEADINGS, partial(self._log.window, self._filter.split()))
+        self.table.show(EVENT_HEADINGS, partial(self._log.window, terms))
 
     @on(WindowTable.RowChosen)
     def _chosen(self, event: WindowTable.RowChosen) -> None:

@@ -642,9 +642,9 @@ class FakeClient:
             for number, metric in enumerate(("demand_gpu", "running", "waiting"))
         )  # fmt: skip
         points = tuple(
-            HistoryPoint(self.now_ms - (9 - i) * MINUTE, 0, None, None, None, None, None)
+            HistoryPoint(self.now_ms - (9 - i) * request.step_ms, 0, None, None, None, None, None)
             if i == 4
-            else HistoryPoint(self.now_ms - (9 - i) * MINUTE, 1, i * 1e3, i * 1e3, i * 1e3, i * 1e3, i * 1e3)
+            else HistoryPoint(self.now_ms - (9 - i) * request.step_ms, 1, i * 1e3, i * 1e3, i * 1e3, i * 1e3, i * 1e3)
             for i in range(10)
         )
         return History(

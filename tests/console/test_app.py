@@ -18,6 +18,7 @@ from console.dialogs import ConfirmDialog, HelpDialog, SortDialog
 from console.screens.lines import OneLine
 from console.screens.pane import ListPane
 from engine.errors import RefusedError
+from runbooks.plan import DIGEST_TYPED
 from tests.console.fake_client import FakeClient
 
 ROOT = Path(__file__).parents[2]
@@ -324,7 +325,7 @@ async def test_an_engine_lost_behind_an_open_dialog_changes_nothing() -> None:
     async with console(client) as pilot:
         dialog = await cancel_first(pilot)
         client.down = True
-        await press(pilot, *dialog._proposal.digest[: dialogs.PREFIX])
+        await press(pilot, *dialog._proposal.digest[: DIGEST_TYPED])
         await until(pilot, lambda: "not connected" in notes(pilot) or "does not answer" in notes(pilot))
         assert client.approved == []
 

@@ -1,5 +1,5 @@
-"""The examples of docs/shell.md, runbooks.md, approval.md, audit.md and drafts.md are run, in order, against a demo
-engine; what else the documents show is read."""
+"""The examples of docs/shell.md, runbooks.md, audit.md, approval.md, drafts.md and console.md are run, in order, against
+a demo engine; what else the documents show is read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCKS = [
     block
-    for name in ("shell.md", "runbooks.md", "audit.md", "approval.md", "drafts.md")
+    for name in ("shell.md", "runbooks.md", "audit.md", "approval.md", "drafts.md", "console.md")
     for block in re.findall(r"^```sh\n(.*?)^```$", (ROOT / "docs" / name).read_text(), re.MULTILINE | re.DOTALL)
 ]
 

@@ -16,7 +16,6 @@ from console.eval_drafts import evaluate, tally
 from console.eval_model import Seat, scripted
 from console.incident_play import VERBS, Scene
 from console.incident_scores import CHECKS, GOES_ON, Score, outcome, score, score_acts
-from console.incident_ways import perfect_acts
 from console.incidents import Incident, Keeps, load
 from console.scripted_model import LIES, perfect
 from engine.errors import NotFoundError, SpecError
@@ -31,6 +30,7 @@ from runbooks.model_drafter import Setup
 from runbooks.model_endpoint import Egress, endpoint_of
 from runbooks.plan import Act, Note, Request, StepRequest
 from tests.support.gates import gate_of
+from tests.support.perfect_acts import perfect_acts
 
 INCIDENTS = load()
 BY_ID = {one.id: one for one in INCIDENTS}

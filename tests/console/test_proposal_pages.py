@@ -45,8 +45,8 @@ from engine.commands import Cordon, Submit
 from engine.loop import EngineLoop
 from runbooks.freezes import FreezeSpec
 from runbooks.key_files import write_new_key
-from runbooks.plan import Proposal, asks
-from runbooks.policy import DIGEST_TYPED, Person
+from runbooks.plan import DIGEST_TYPED, Proposal, asks
+from runbooks.policy import Person
 from tests.console import fake_gate
 from tests.console.fake_client import FakeClient
 from tests.console.fake_gate import ALICE, IMITATION, NOW_MS, changed_since, halfway, proposal, voted
@@ -645,7 +645,6 @@ def test_three_columns_say_what_is_possible_now() -> None:
 
 
 def test_one_key_is_for_the_mild_and_alone_for_whom_the_policy_lets() -> None:
-    assert dialogs.PREFIX == DIGEST_TYPED
     assert not one_key(proposal(typed="key")), "the tier wants the digest whatever the policy says"
     assert not one_key(proposal(tier="T1", typed="digest"))
     assert one_key(proposal(tier="T1", typed="key"))

@@ -10,11 +10,12 @@ from console import action_arguments
 from console.actions import ACTIONS, SCREENS, Context, Target, actions, complete_command, footer, parse_command
 from console.charts import graph, shrink
 from console.details import Section
+from console.event_log import EventLog
 from console.node_text import node_columns
 from console.overview_text import overview_columns
 from console.plain import workload_lines
 from console.query import FilterError
-from console.views import EventLog, ListView, lost_banner, meter, summary, top_bar
+from console.views import ListView, lost_banner, meter, summary, top_bar
 from console.workload_text import workload_columns
 from engine.errors import SpecError
 from engine.model import Affinity, Spread, Toleration

@@ -125,6 +125,8 @@ QUEUES: dict[str, list[Any]] = {
     "burst": ["", "", ""],
     "burst_left": [None, None, None],
     "weight": [1, 1, 1],
+    "burn": [None, None, None],
+    "burn_6h": [None, None, None],
 }
 
 

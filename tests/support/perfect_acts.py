@@ -1,0 +1,13 @@
+"""What a perfect answer to a scripted incident would do."""
+
+from __future__ import annotations
+
+from console.incident_play import Scene
+from runbooks.acts import Maker
+from runbooks.plan import Act
+
+
+def perfect_acts(scene: Scene) -> tuple[Act, ...]:
+    """Raises MusterError where the incident cannot be answered so."""
+    maker = Maker(scene.engine)
+    return tuple(maker.act(action, given) for action, given in scene.incident.perfect)
