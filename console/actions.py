@@ -13,7 +13,7 @@ from typing import Literal
 from console import query
 from console.text import printable
 from engine.errors import SpecError
-from engine.query import COLUMNS, Kind
+from engine.query import Kind
 
 ScreenName = Literal[
     "overview",
@@ -42,12 +42,14 @@ ScreenName = Literal[
     "settings",
     "tasks",
     "bookmarks",
+    "policy",
+    "reviews",
 ]
-TargetKind = Literal["", "workload", "node", "queue", "proposal", "runbook", "draft"]
+TargetKind = Literal["", "workload", "node", "queue", "proposal", "runbook", "draft", "policy", "review"]
 SCREENS: tuple[ScreenName, ...] = (
     "overview", "queues", "workloads", "nodes", "events", "whatif", "workload", "node", "pools", "orders",
     "recommendations", "forecast", "proposals", "proposal", "runbooks", "runbook", "audit",
-    "record", "draft", "drafts", "queue", "topology", "cost", "settings", "tasks", "bookmarks",
+    "record", "draft", "drafts", "queue", "topology", "cost", "settings", "tasks", "bookmarks", "policy", "reviews",
 )  # fmt: skip
 LISTS: tuple[ScreenName, ...] = ("queues", "workloads", "nodes", "pools", "orders")
 
@@ -97,7 +99,7 @@ class Action:
     """What does the same from the shell; `{ids}` stands for the targets."""
     commands: tuple[str, ...] = ()
     """Names in the `:` bar."""
-    argument: Literal["", "filter", "id", "ids", "flags", "column", "edit", "words"] = ""
+    argument: Literal["", "filter", "id", "ids", "flags", "columns", "edit", "words"] = ""
     """What stands behind its name in the `:` bar. `flags`: what stands behind it in the shell."""
     footer: bool = False
     why_not: Why = field(default=_always)
@@ -176,6 +178,7 @@ def _only_typed(example: str) -> Why:
     return lambda _context: f"type {example}"
 
 
+_MARKED: tuple[ScreenName, ...] = ("workloads", "nodes", "queues")
 _WORK: tuple[ScreenName, ...] = ("workloads", "workload")
 _NODES: tuple[ScreenName, ...] = ("nodes", "node")
 _QUEUES: tuple[ScreenName, ...] = ("queues",)
@@ -212,6 +215,7 @@ ACTIONS: tuple[Action, ...] = (
         "proposals", "Proposals", ("9",), commands=("proposals", "p"), argument="words",
         shell="muster proposals", jump="p",
     ),
+    Action("cost", "Cost", commands=("cost",), argument="words", shell="muster cost --nodes N", jump="c"),
     Action("runbooks", "Runbooks", ("0",), commands=("runbooks",), shell="muster runbook list", jump="r"),
     Action("audit", "Audit", commands=("audit",), argument="words", shell="muster audit show", jump="a"),
     Action("record", "Record of the audit", commands=("record",), argument="id", shell="muster audit show --seq N"),
@@ -263,6 +267,37 @@ ACTIONS: tuple[Action, ...] = (
         "break_glass", "Break the glass", ("B",), ("proposal",), shell="muster break-glass ID", changes=True,
         commands=("break-glass",), argument="id", targets="proposal",
         why_not=_needs_state("executed without votes", "awaiting"),
+    ),
+    Action("policy", "Approval policy", commands=("policy",), shell="muster policy show", jump="y"),
+    Action("reviews", "Reviews", commands=("reviews",), shell="muster reviews", jump="v"),
+    Action(
+        "approve_policy", "Approve", ("A",), ("policy",), shell="muster policy approve ID", footer=True, changes=True,
+        fleeting=True, targets="policy", why_not=_needs_state("approved", "awaiting"),
+    ),
+    Action(
+        "reject_policy", "Reject", ("N",), ("policy",), shell="muster policy reject ID", footer=True, changes=True,
+        fleeting=True, targets="policy", why_not=_needs_state("rejected", "awaiting"),
+    ),
+    Action(
+        "set_freeze", "Set a freeze", ("F",), ("policy",), shell="muster freeze NAME --for 2h", commands=("freeze",),
+        argument="words", footer=True, changes=True,
+    ),
+    Action(
+        "end_freeze", "End freeze", ("T",), ("policy",), shell="muster thaw NAME", commands=("thaw",), argument="id",
+        footer=True, changes=True, fleeting=True, targets="policy", why_not=_needs_state("ended", "by hand"),
+    ),
+    Action(
+        "close_review", "Close review", ("K",), ("reviews",), shell="muster review close N --comment TEXT",
+        commands=("close-review",), argument="words", footer=True, changes=True, fleeting=True, targets="review",
+        why_not=_needs_state("closed", "open"),
+    ),
+    Action(
+        "approve_runbook", "Approve it", ("Y",), ("runbook",), shell="muster runbook approve ID", footer=True,
+        changes=True, fleeting=True, targets="runbook", why_not=_needs_state("approved", "draft", "changed"),
+    ),
+    Action(
+        "retire_runbook", "Retire it", ("X",), ("runbook",), shell="muster runbook retire ID --reason WHY",
+        changes=True, targets="runbook", why_not=_needs_state("retired", "approved", "changed", "draft"),
     ),
     Action("verify", "Verify", ("v",), ("audit",), shell="muster audit verify", footer=True),
     Action(
@@ -436,16 +471,20 @@ ACTIONS: tuple[Action, ...] = (
         "consolidate", "Consolidate", tier="T2", shell="muster consolidate {ids}", commands=("consolidate",),
         argument="flags", why_not=_only_typed(":consolidate --unblock ID"),
     ),
-    Action("mark", "Mark", ("space",), ("workloads", "nodes", "queues")),
-    Action("filter", "Filter", ("slash",), (*LISTS, "events", "proposals", "audit"), footer=True),
-    Action("sort", "Sort", ("s",), LISTS, commands=("sort",), argument="column", footer=True),
+    Action("mark", "Mark", ("space",), _MARKED),
+    Action("mark_range", "Mark a range", ("v",), _MARKED),
+    Action("mark_all", "Mark all that match", ("a",), _MARKED),
+    Action("filter", "Filter", ("slash",), (*LISTS, "events", "proposals", "audit", "runbooks", "drafts"), footer=True),
+    Action("sort", "Sort", ("s",), LISTS, commands=("sort",), argument="columns", footer=True),
+    Action("columns", "Columns", ("c",), LISTS, commands=("columns",), argument="columns"),
+    Action("copy", "Copy", ("y",), shell="muster get KIND -f FILTER -o csv"),
     Action(
-        "copy", "Copy id", ("y",),
-        ("workloads", "nodes", "queues", "workload", "node", "events", "recommendations", *_PROPOSALS, "runbooks",
-         "runbook", "audit", "record", "draft", "drafts"),
+        "export", "Export", ("o",), (*LISTS, "events", "proposals", "audit", "runbooks"), commands=("export",),
+        argument="words", shell="muster get KIND -f FILTER -o csv",
     ),
+    Action("still", "Freeze the page", ("f",), commands=("still",)),
     Action("refresh", "Refresh", ("r", "f5")),
-    Action("theme", "Light or dark", ("t",), commands=("theme",)),
+    Action("theme", "Next theme", ("t",), commands=("theme",), argument="words"),
     Action("command", "Go", ("colon",), footer=True),
     Action("help", "Help", ("question_mark",), commands=("help",), footer=True),
     Action("palette", "All actions", ("ctrl+p",)),
@@ -503,8 +542,8 @@ def parse_command(line: str, available: Sequence[Action]) -> Command:
         if name in action.commands:
             if argument and not action.argument:
                 raise SpecError("", f":{name} takes nothing behind it")
-            if not argument and action.argument in ("id", "column"):
-                raise SpecError("", f":{name} needs {'an id' if action.argument == 'id' else 'a column'}")
+            if not argument and action.argument == "id":
+                raise SpecError("", f":{name} needs an id")
             return Command(action, argument)
     names = [command for action in available for command in action.commands]
     near = get_close_matches(name, names, 1)
@@ -521,13 +560,12 @@ def complete_command(line: str, cursor: int, available: Sequence[Action], kind: 
     if not space:
         return [command for action in available for command in action.commands[:1] if command.startswith(name)]
     action = next((action for action in available if name in action.commands), None)
-    if action is None or (" " in argument.rstrip() and action.argument == "column"):
+    if action is None:
         return []
     if action.argument == "filter":
         return query.complete(_kind_of(action), argument, len(argument))
-    if action.argument == "column":
-        stem = argument.lstrip("-")
-        return [argument[: len(argument) - len(stem)] + c.name for c in COLUMNS[kind] if c.name.startswith(stem)]
+    if action.argument == "columns":
+        return query.complete_columns(kind, argument.rpartition(" ")[2], signed=action.id == "sort")
     return []
 
 

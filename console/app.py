@@ -10,7 +10,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -27,13 +27,13 @@ from console.event_log import EventLog
 from console.feed import Arrived, Connected, Feed, Lost, Outage, Seen
 from console.guarded import draw_on_what_may_vanish, inert
 from console.navigator import Navigator
+from console.palettes import THEMES, theme_for
 from console.screens.frame import Frame
 from console.screens.lines import OneLine
 from console.screens.pane import Pane
 from console.settings import Settings
 from console.steering import Steering
 from console.text import printable
-from console.theme import DARK, THEMES
 from console.views import lost_banner, top_bar, unwritable_banner
 from engine.errors import MusterError, SpecError, UnreachableError
 
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from textual.command import Provider
 
     from console.client import Client, Health
-    from console.dialogs import PromptBar
     from console.identity import Identity
+    from console.prompt_bar import PromptBar
 
 LEAST_WIDTH, LEAST_HEIGHT = 60, 15
 STALE_MS = 2_000
@@ -76,7 +76,10 @@ class MusterApp(App[None]):
         log: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
         identity: Identity | None = None,
+        theme: str = "dark",
+        production: Sequence[str] = (),
     ) -> None:
+        """`theme` as the setting of that name has it; `production`: patterns of names of cells that are."""
         super().__init__()
         self._identity = identity
         self.title = title
@@ -96,7 +99,8 @@ class MusterApp(App[None]):
         self.steering = Steering(self)
         for theme in THEMES:
             self.register_theme(theme)
-        self.theme = DARK.name
+        self.theme = theme_for(theme, os.environ, self.console.color_system).name
+        self._production = production
         for key in dict.fromkeys(key for action in self.actions.values() for key in action.keys):
             if key not in _BOUND_ELSEWHERE:
                 self.bind(key, f"key('{key}')", show=False)
@@ -335,10 +339,15 @@ def run(
     start: ScreenName = "overview",
     log: Path | None = None,
     identity: Identity | None = None,
+    theme: str = "auto",
+    production: Sequence[str] = (),
 ) -> int:
     """Show the console until the person leaves. The factory is called on a thread, after the first paint and again
     after every loss. Returns an exit code."""
     draw_on_what_may_vanish()
-    app = MusterApp(client_factory, read_only=read_only, title=title, start=start, log=log, identity=identity)
+    app = MusterApp(
+        client_factory, read_only=read_only, title=title, start=start, log=log, identity=identity, theme=theme,
+        production=production,
+    )  # fmt: skip
     app.run()
     return app.return_code or 0

@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
-from console.text import fit, timestamp
+from rich.cells import cell_len
+
+from console.text import cut, fit, timestamp
 
 if TYPE_CHECKING:
     from console.views import Span
@@ -22,7 +24,7 @@ _EIGHTHS = " ▁▂▃▄▅▆▇█"
 BAND, ABOVE, LIMIT, NOW, MARK, BEYOND = "░", "▒", "═", "│", "┊", "▴"
 """What a ribbon is made of beside its line: the band, the band above the limit, the limit, the columns of now and of
 the mark, and a value above the scale."""
-FILLS = "█▒░╳+·o=:"
+FILLS = "█▒░╳+o·=:"
 """Of the parts of a stack, from the lowest on."""
 _STEPS_MS = tuple(n * 60_000 for n in (1, 5, 15, 30, 60, 180, 360, 720, 1440, 2880, 10_080, 20_160, 43_200, 129_600))
 _DAY_MS = 86_400_000
@@ -283,6 +285,24 @@ def column_at(at_ms: int, begin_ms: int, end_ms: int, width: int) -> int | None:
     if not begin_ms <= at_ms < end_ms:
         return None
     return (at_ms - begin_ms) * width // (end_ms - begin_ms)
+
+
+def legend(parts: Sequence[Span], width: int) -> list[Spans]:
+    """Pieces three cells apart, in as many lines as they take."""
+    lines: list[Spans] = []
+    line: list[Span] = []
+    used = 0
+    for text, tone in parts:
+        text = cut(text, width)
+        if line and used + 3 + cell_len(text) > width:
+            lines.append(tuple(line))
+            line, used = [], 0
+        if line:
+            line.append(("   ", ""))
+            used += 3
+        line.append((text, tone))
+        used += cell_len(text)
+    return [*lines, tuple(line)] if line else lines
 
 
 def _spans(cells: Sequence[tuple[str, str]]) -> Spans:

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from console.action_arguments import ACTIONS, POLICIES, action_arguments
 from console.arguments import as_json, command, count, positive, reach
 from console.gate_commands import audit_commands, policy_commands, proposal_commands, runbook_commands
+from console.quote_arguments import quote_arguments
 from console.version import VERSION
 
 EXIT_CODES: dict[int, tuple[str, tuple[str, ...]]] = {
@@ -418,31 +419,7 @@ def _advice_commands(commands: Any) -> None:
     forecast.add_argument("--hours", type=positive, default=48, metavar="N", help="so many ahead (48)")
     reach(forecast, sub=True)
     cost = command(commands, "cost", "console.cost:cost", "when it would start and what it would cost, by option")
-    cost.add_argument("--nodes", type=positive, metavar="N", help="nodes, one task on each")
-    cost.add_argument("--gpus", type=count, metavar="N", help="GPUs of each node (default all it has)")
-    cost.add_argument("--model", metavar="MODEL", help="of the GPUs, such as H100")
-    cost.add_argument("--hours", metavar="X", help="how long it runs; else from what ran before")
-    cost.add_argument("--start", default="now", metavar="WHEN", help='now, tonight, +6h or "2026-11-22 02:00" (UTC)')
-    cost.add_argument("--spot", action="store_true", help="spot machines only")
-    work = cost.add_argument_group("the work")
-    work.add_argument("--cpus", metavar="CORES", help="of each node (default its part of them, as of the GPUs)")
-    work.add_argument("--memory", metavar="SIZE", help="of each node, such as 64GiB (default as --cpus)")
-    work.add_argument("--queue", metavar="NAME", help="queue it would go to (default the largest leaf)")
-    work.add_argument("--tenant", metavar="NAME", help="who pays; without --hours, whose work it is like")
-    work.add_argument("--name", metavar="NAME", help="without --hours, what it is like")
-    work.add_argument("--priority", metavar="CLASS", help="priority class (default normal)")
-    work.add_argument("--checkpoint", metavar="TIME", help="what it keeps when it is stopped: work up to every so long")
-    outside = cost.add_argument_group("outside the cell")
-    outside.add_argument("--prices", metavar="FILE", help="price list, as of `define`")
-    outside.add_argument("--machine-type", metavar="TYPE", action="append", help="of the list (default the pools' own)")
-    outside.add_argument("--region", metavar="NAME", help="of the list (default all)")
-    ahead = cost.add_argument_group("how it is found")
-    ahead.add_argument("--seeds", type=positive, metavar="N", help="so many rehearsals, to the end, however long")
-    ahead.add_argument("--within", metavar="TIME", help="runs ahead for so long, such as 20s (default half a second)")
-    ahead.add_argument("--seed", type=count, default=0, metavar="N", help="of the first; the same gives the same")
-    ahead.add_argument(
-        "--arrivals", action=argparse.BooleanOptionalAction, default=True, help="more work arrives as of late (default)"
-    )
+    quote_arguments(cost)
     reach(cost, sub=True)
     history = command(commands, "history", "console.telemetry:history", "what was measured, by window")
     history.add_argument("metric", nargs="?", default="", help="such as demand_gpu; without: what there is")

@@ -48,7 +48,7 @@ def cost(arguments: argparse.Namespace) -> None:
             write_json(found)
             return
         write_lines(quote_lines(found, request))
-        if arguments.seeds is None and arguments.within is None and unknown_starts(found) and sys.stdout.isatty():
+        if arguments.seeds is None and arguments.within is None and unknownstart_words(found) and sys.stdout.isatty():
             print(f"\nnot every start was reached: running further ahead for up to {ON_MS // 1000} s, Ctrl-C ends it",
                   file=sys.stderr)  # fmt: skip
             further = msgspec.structs.replace(request, within_ms=ON_MS)
@@ -194,7 +194,7 @@ def _types_of(client: Client, model: str, gpus: int | None) -> list[str]:
     ]
 
 
-def unknown_starts(found: Quote) -> bool:
+def unknownstart_words(found: Quote) -> bool:
     """Whether an option of the cell was not run ahead to its start."""
     return any(option.seeds and option.start_ms.p50 is None for option in found.options)
 
@@ -204,15 +204,15 @@ def unknown_starts(found: Quote) -> bool:
 
 def quote_lines(found: Quote, request: QuoteRequest) -> list[str]:
     """One block for each option: start, run and cost as quantiles, then what it rests on."""
-    lines = [_asked(found, request), ""]
+    lines = [asked_words(found, request), ""]
     rows: list[list[str]] = []
     beneath: list[list[str]] = []
     for option in found.options:
-        name, where = _names(option)
-        rows.append([name, "start", *_starts(option, found.at_ms)])
-        rows.append([where, "runs", *_each(option.duration_ms, duration)])
-        rows.append(["", "cost", *_each(option.cost_microusd, money)])
-        beneath.append(_beneath(option))
+        name, where = option_names(option)
+        rows.append([name, "start", *start_words(option, found.at_ms)])
+        rows.append([where, "runs", *quantile_words(option.duration_ms, duration)])
+        rows.append(["", "cost", *quantile_words(option.cost_microusd, money)])
+        beneath.append(_wrapped(option_notes(option)))
     shown_lines = table(_COLUMNS, rows, (False, False, True, True, True))
     lines.append(shown_lines[0])
     for n, more in enumerate(beneath):
@@ -223,7 +223,8 @@ def quote_lines(found: Quote, request: QuoteRequest) -> list[str]:
     return lines
 
 
-def _asked(found: Quote, request: QuoteRequest) -> str:
+def asked_words(found: Quote, request: QuoteRequest) -> str:
+    """What is asked for, and when."""
     devices = "" if request.gpus == 0 else f"{'all' if request.gpus is None else request.gpus} "
     of = f" with {devices}{printable(request.model) or 'GPU'}" if request.model or request.gpus else ""
     run = found.run_time
@@ -232,7 +233,7 @@ def _asked(found: Quote, request: QuoteRequest) -> str:
     return f"{nodes}{of} for {lasts}, asked at {timestamp(found.at_ms)} UTC (v{found.version:,})"
 
 
-def _names(option: QuoteOption) -> tuple[str, str]:
+def option_names(option: QuoteOption) -> tuple[str, str]:
     """What the option is called, and where it is."""
     when = {"now": "now", "later": f"at {timestamp(option.asked_start_ms)[5:16]}"}.get(option.label, option.label)
     kind = f"{when}, spot" if option.spot else when
@@ -242,7 +243,9 @@ def _names(option: QuoteOption) -> tuple[str, str]:
     return kind, f"{place} {printable(option.region)}".rstrip()
 
 
-def _starts(option: QuoteOption, now_ms: int) -> list[str]:
+def start_words(option: QuoteOption, now_ms: int) -> list[str]:
+    """Quantiles of the start, from now."""
+
     def text(at_ms: int | None) -> str:
         if at_ms is None:
             # It was not run ahead to its end; but it does not start before it was asked to.
@@ -253,12 +256,13 @@ def _starts(option: QuoteOption, now_ms: int) -> list[str]:
     return [text(at_ms) for at_ms in (option.start_ms.p10, option.start_ms.p50, option.start_ms.p90)]
 
 
-def _each(values: Quantiles, text: Callable[[int], str]) -> list[str]:
+def quantile_words(values: Quantiles, text: Callable[[int], str]) -> list[str]:
+    """p10, p50 and p90."""
     return [NONE if value is None else text(value) for value in (values.p10, values.p50, values.p90)]
 
 
-def _beneath(option: QuoteOption) -> list[str]:
-    """Odds, why not at once, and what else there is to say, wrapped."""
+def option_notes(option: QuoteOption) -> list[str]:
+    """What it costs an hour, odds, why not at once, and what else there is to say."""
     chance = ""
     if option.chance_permille == 0:
         chance = f"it did not start within the {duration(option.looked_ms)} that it was run ahead"
@@ -272,7 +276,7 @@ def _beneath(option: QuoteOption) -> list[str]:
         f"interrupted: {odds} ({option.interruption_basis})",
         *option.notes,
     ]
-    return _wrapped([text for text in texts if text])
+    return [text for text in texts if text]
 
 
 def _wrapped(texts: Sequence[str]) -> list[str]:

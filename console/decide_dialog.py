@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -15,20 +15,38 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widgets import Input
 
-from console import dialogs
+from console.confirm_dialog import NO, AskingDialog, DigestTyping
 from console.details import Section, text_line
-from console.dialogs import NO, Dialog, DigestTyping, PromptInput
+from console.dialogs import Dialog
+from console.feed import in_thread
+from console.prompt_bar import PromptInput
 from console.proposal_text import hanging
 from console.screens.lines import OneLine, part
 from console.screens.sections import SectionsView
 from console.text import printable, wrap
+from engine.errors import MusterError
 
+LOOK_S = 1.0
+"""How often it is looked whether somebody else has decided meanwhile."""
 Ending = Literal["reason", "key", "digest"]
 """What ends it with a yes: Enter behind a reason (for what only stops things), `y`, or the digest's beginning."""
 
 
-class DecideDialog(Dialog):
-    """Asks for what a decision needs. True only after its `ending`; `reason` then holds what was written."""
+class News(NamedTuple):
+    """What has become of what is asked about since it was shown."""
+
+    note: str = ""
+    """Worth knowing; an answer still counts."""
+    over: str = ""
+    """Why no answer counts any more."""
+
+
+class DecideDialog(AskingDialog):
+    """Asks for what a decision needs. True only after its `ending`; `reason` then holds what was written.
+
+    It watches what it asks about: once somebody else has decided that, or while the engine is away, no answer is taken,
+    and what was written stays.
+    """
 
     DEFAULT_CSS = """
     DecideDialog > Vertical { border: round $warning; }
@@ -47,55 +65,84 @@ class DecideDialog(Dialog):
         *,
         digest: str = "",
         least_reason: int | None = None,
+        written: str = "",
         alarm: bool = False,
+        look: Callable[[], News] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`sections` of a width is what is shown; `least_reason` the characters a reason must have, None: none is asked
-        for."""
-        super().__init__()
-        self.reason = ""
+        """`sections` of a width is what is shown; `least_reason` the characters a reason must have, 0: as one likes,
+        None: there is none; `written`: what was written before; `look`, called on a thread, tells what has become of
+        what is asked about."""
+        super().__init__(clock)
+        self.reason = written
         self._sections = sections
         self._deed = deed
         self._ending = ending
         self._digest = DigestTyping(digest)
         self._least = least_reason
-        self._clock = clock
-        self._shown_at = 0.0
-        self._writing = least_reason is not None
+        self._writing = bool(least_reason) or (ending == "reason" and least_reason is not None)
+        self._look = look
+        self._news = News()
+        self._away = ""
         self._body = SectionsView()
         self._sign = OneLine("key")
-        self._input = PromptInput(select_on_focus=False, max_length=500)
+        self._input = PromptInput(written, select_on_focus=False, max_length=500)
+        self._told = OneLine("top")
         self._question = OneLine("top")
         self.set_class(alarm, "-alarm")
 
     def compose(self) -> ComposeResult:
         with Vertical():
             yield self._body
-            if self._writing:
-                with Horizontal():
-                    yield self._sign
-                    yield self._input
+            yield self._told
+            with Horizontal():
+                yield self._sign
+                yield self._input
             yield self._question
 
     def on_mount(self) -> None:
-        self._shown_at = self._clock()
+        self._sign.styles.width = 9
+        self._sign.show([part(" reason ", "key")])
+        self._input.cursor_blink = False
+        self._told.display = False
+        self._write(self._writing)
+        if self._look is not None:
+            self.set_interval(LOOK_S, self._look_again)
+
+    def _write(self, writing: bool) -> None:
+        self._writing = writing
+        self._input.disabled = not writing
+        self._input.parent.display = writing or bool(self.reason)  # type: ignore[union-attr]
+        (self._input if writing else self._body).focus()
         self._ask()
-        if self._writing:
-            self._sign.styles.width = 9
-            self._sign.show([part(" reason ", "key")])
-            self._input.cursor_blink = False
-            self._input.focus()
-        else:
-            self._body.focus()
 
     def on_resize(self) -> None:
-        self.leave_room(self._body, 3)
+        self.leave_room(self._body, 4)
         self.call_after_refresh(lambda: self._body.show(self._sections(self._body.text_width)))
 
+    # --- what others do meanwhile
+
+    def _look_again(self) -> None:
+        self.run_worker(self._looked(), exclusive=True, group="look")
+
+    async def _looked(self) -> None:
+        assert self._look is not None
+        try:
+            self._news, self._away = await in_thread(self._look), ""
+        except MusterError as error:
+            self._away = error.problem
+        told = self._news.over or self._news.note
+        if self._away:
+            told = "no answer from the engine: nothing is sent now, and what you wrote stays here"
+        self._told.display = bool(told)
+        self._told.show([part(f" {told}", "bad" if self._away or self._news.over else "warn")])
+        self._ask()
+
     @property
-    def _too_early(self) -> bool:
-        """Keys typed before it could be read do not count as an answer."""
-        return self._clock() - self._shown_at < dialogs.GUARD_S
+    def _takes_answers(self) -> bool:
+        return not (self.too_early or self._away or self._news.over)
+
+    # --- answering
 
     @on(Input.Changed)
     def _edited(self, event: Input.Changed) -> None:
@@ -106,17 +153,14 @@ class DecideDialog(Dialog):
     def _written(self, event: Input.Submitted) -> None:
         """The reason is there: that was all, or the answer comes next."""
         event.stop()
-        if self._too_early or not self._enough:
+        if not self._takes_answers or not self._enough:
             return
         self.reason = " ".join(self._input.value.split())
         if self._ending == "reason":
             self.dismiss(True)
             return
-        self._writing = False
-        self._input.disabled = True
-        self._shown_at = self._clock()
-        self._body.focus()
-        self._ask()
+        self.read_anew()
+        self._write(False)
 
     @property
     def _enough(self) -> bool:
@@ -130,20 +174,24 @@ class DecideDialog(Dialog):
             event.stop()
             self.dismiss(False)
             return
-        if self._too_early:
+        if not self._takes_answers:
             return
-        if self._ending == "key":
+        if event.key == "r" and self._least is not None:
+            event.stop()
+            self._write(True)
+        elif self._ending == "key":
             if event.key in ("y", "Y"):
                 event.stop()
                 self.dismiss(True)
-            return
-        if self._digest.take(event):
+        elif self._digest.take(event):
             if self._digest.done:
                 self.dismiss(True)
             self._ask()
 
     def _ask(self) -> None:
-        if self._writing:
+        if self._away or self._news.over:
+            self._question.show([part(" esc ", "key"), part("leave it ", "strong")])
+        elif self._writing:
             lacks = (self._least or 0) - len("".join(self._input.value.split()))
             if lacks > 0:
                 more = f"say why, {lacks} character{'s' if lacks != 1 else ''} more"
@@ -151,10 +199,11 @@ class DecideDialog(Dialog):
             else:
                 then = [part(" ↵ ", "key"), part(self._deed if self._ending == "reason" else "go on", "off")]
             self._question.show([part(" esc ", "key"), part("leave it ", "strong"), part("  "), *then])
-        elif self._ending == "key":
-            self._question.show([*NO, part(" y ", "key"), part(f"yes, {self._deed}", "off")])
         else:
-            self._question.show([*NO, *self._digest.question(self._deed)])
+            yes = [part(" y ", "key"), part(f"yes, {self._deed}", "off")]
+            asked = yes if self._ending == "key" else self._digest.question(self._deed)
+            why = [part("   "), part(" r ", "key"), part("say why", "off")] if self._least is not None else []
+            self._question.show([*NO, *asked, *why])
 
 
 class PassphraseDialog(Dialog):

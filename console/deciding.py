@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from console.details import Section, text_line
-from console.dialogs import one_key
 from console.feed import in_thread
+from console.proposal_needs import new_votes, one_key, others_needed, what_moved
 from console.proposal_text import hanging, plan_sections, screen_digest, state_word, touched
 from console.text import printable, timestamp
-from engine.errors import RefusedError
+from engine.errors import RefusedError, UnreachableError
+from runbooks import life
 from runbooks.plan import Outcome, Plan, Proposal, Request, StepRequest
 
 if TYPE_CHECKING:
@@ -24,10 +25,17 @@ if TYPE_CHECKING:
     from runbooks.keys import DecisionKind
     from runbooks.policy_shown import Caller
 
-DIRECT_WIDTH = 80
-"""At which the text of a direct action's plan is hashed for a signature."""
 LEAST_REASON = 3
 """Letters of a reason to reject or to take back."""
+T = TypeVar("T")
+_UNSENT: dict[tuple[str, str], str] = {}
+"""(proposal, deed) -> what was written for it when the engine went away."""
+_GOOD_IN: dict[str, tuple[str, ...]] = {
+    "approve": ("awaiting",), "BREAK THE GLASS": ("awaiting",), "reject": tuple(life.OPEN), "execute": ("approved",),
+    "pause": ("executing", "verifying"), "withdraw": (*life.OPEN, "stale"),
+    "roll it back": ("verified", "failed", "paused", "rollback_failed"),
+}  # fmt: skip
+"""What is asked -> states in which a yes to it still means something; else that in which it was asked."""
 LEAST_GLASS = 10
 """Of one to break the glass; the policy may want more."""
 WARNING = (
@@ -41,41 +49,48 @@ async def approve(app: MusterApp, proposal: Proposal, width: int) -> str:
     """Vote yes; what was the last vote needed carries it out. `width` is that of the plan as it was read. Gives what to
     tell. Raises MusterError."""
     ending: Ending = "key" if one_key(proposal) else "digest"
-    least = LEAST_REASON if proposal.wants_reason else None
+    least = LEAST_REASON if proposal.wants_reason else 0
     signing = "your vote is signed with your own key" if proposal.signed else ""
     said = await _asked(app, proposal, "approve", ending, least, signing)
     if said is None:
         return f"{proposal.id}: you have not voted"
     signed = await _vote_signature(app, proposal, width)
-    outcome = await in_thread(lambda: app.client().approve(proposal.id, proposal.digest, said, signed))
+    outcome = await _sent(
+        proposal, "approve", said, lambda: app.client().approve(proposal.id, proposal.digest, said, signed)
+    )
     return told(outcome, proposal.title)
 
 
-async def approve_own(app: MusterApp, proposal: Proposal) -> str:
-    """Of who asked for it and has just confirmed it: with the reason and the signature that the policy may want of that
-    too. Gives what to tell. Raises MusterError."""
+async def approve_own(app: MusterApp, proposal: Proposal, width: int) -> str:
+    """Of who asked for it and has just confirmed it, at that width: with the reason and the signature that the policy
+    may want of that too. Gives what to tell. Raises MusterError."""
     said: str | None = ""
     if proposal.wants_reason:
         said = await _asked(app, proposal, "carry it out", "reason", LEAST_REASON)
     if said is None:
         return f"{proposal.id}: nothing was done. It waits for your vote, or withdraw it: :proposals"
-    signed = await _vote_signature(app, proposal, DIRECT_WIDTH)
-    outcome = await in_thread(lambda: app.client().approve(proposal.id, proposal.digest, said, signed))
+    signed = await _vote_signature(app, proposal, width)
+    outcome = await _sent(
+        proposal, "carry it out", said, lambda: app.client().approve(proposal.id, proposal.digest, said, signed)
+    )
     return told(outcome, proposal.title)
 
 
 async def reject(app: MusterApp, proposal: Proposal) -> str:
-    said = await _asked(app, proposal, "reject", "reason", LEAST_REASON)
+    """Vote no. No harder than a yes, and a reason is asked for where a yes needs one."""
+    said = await _asked(app, proposal, "reject", "key", LEAST_REASON if proposal.wants_reason else 0)
     if said is None:
         return f"{proposal.id}: you have not voted"
-    done = await in_thread(lambda: app.client().vote(proposal.id, proposal.digest, "reject", said))
+    done = await _sent(
+        proposal, "reject", said, lambda: app.client().vote(proposal.id, proposal.digest, "reject", said)
+    )
     return f"{done.id} is {state_word(done.state)}: nothing of it will be done"
 
 
 async def execute(app: MusterApp, proposal: Proposal) -> str:
     if await _asked(app, proposal, "execute", "key" if one_key(proposal) else "digest") is None:
         return f"{proposal.id}: nothing was done"
-    return told(await in_thread(lambda: app.client().execute(proposal.id)), proposal.title)
+    return told(await _sent(proposal, "execute", "", lambda: app.client().execute(proposal.id)), proposal.title)
 
 
 async def pause(app: MusterApp, proposal: Proposal) -> str:
@@ -83,14 +98,14 @@ async def pause(app: MusterApp, proposal: Proposal) -> str:
     said = await _asked(app, proposal, "pause", "reason", 0)
     if said is None:
         return f"{proposal.id}: it goes on"
-    done = await in_thread(lambda: app.client().pause(proposal.id, said))
+    done = await _sent(proposal, "pause", said, lambda: app.client().pause(proposal.id, said))
     return f"{done.id} is {state_word(done.state)}"
 
 
 async def go_on(app: MusterApp, proposal: Proposal) -> str:
     if await _asked(app, proposal, "resume", "key") is None:
         return f"{proposal.id}: it stays paused"
-    return told(await in_thread(lambda: app.client().resume(proposal.id)), proposal.title)
+    return told(await _sent(proposal, "resume", "", lambda: app.client().resume(proposal.id)), proposal.title)
 
 
 async def accept(app: MusterApp, proposal: Proposal) -> str:
@@ -99,7 +114,12 @@ async def accept(app: MusterApp, proposal: Proposal) -> str:
     found = last.verified if last else ()
     if await _asked(app, proposal, "accept it as it is and go on", "digest", None, *found) is None:
         return f"{proposal.id}: it stays paused"
-    return told(await in_thread(lambda: app.client().resume(proposal.id, accept=True)), proposal.title)
+    return told(
+        await _sent(
+            proposal, "accept it as it is and go on", "", lambda: app.client().resume(proposal.id, accept=True)
+        ),
+        proposal.title,
+    )
 
 
 async def say_go(app: MusterApp, proposal: Proposal) -> str:
@@ -109,7 +129,9 @@ async def say_go(app: MusterApp, proposal: Proposal) -> str:
         raise RefusedError(f"no step of {proposal.id} waits for a word", "Look at what it waits for")
     if await _asked(app, proposal, f"do step {step}", "key" if one_key(proposal) else "digest") is None:
         return f"{proposal.id}: step {step} waits"
-    return told(await in_thread(lambda: app.client().confirm(proposal.id, step)), proposal.title)
+    return told(
+        await _sent(proposal, "do its step", "", lambda: app.client().confirm(proposal.id, step)), proposal.title
+    )
 
 
 async def roll_back(app: MusterApp, proposal: Proposal) -> str:
@@ -117,21 +139,24 @@ async def roll_back(app: MusterApp, proposal: Proposal) -> str:
     said = await _asked(app, proposal, "roll it back", ending, LEAST_REASON, proposal.inverse)
     if said is None:
         return f"{proposal.id}: nothing was taken back"
-    return told(await in_thread(lambda: app.client().rollback(proposal.id, said)), f"{proposal.title}, taken back")
+    return told(
+        await _sent(proposal, "roll it back", said, lambda: app.client().rollback(proposal.id, said)),
+        f"{proposal.title}, taken back",
+    )
 
 
 async def withdraw(app: MusterApp, proposal: Proposal) -> str:
     said = await _asked(app, proposal, "withdraw", "reason", 0)
     if said is None:
         return f"{proposal.id}: it stays"
-    done = await in_thread(lambda: app.client().cancel(proposal.id, said))
+    done = await _sent(proposal, "withdraw", said, lambda: app.client().cancel(proposal.id, said))
     return f"{done.id} is {state_word(done.state)}"
 
 
 async def ask_again(app: MusterApp, proposal: Proposal) -> str:
     """Show what it would do now, and put that to the vote: the author's as a new revision, anybody else's as a new
     proposal. Nobody has voted on either."""
-    from console.dialogs import ConfirmDialog, others_needed
+    from console.confirm_dialog import ConfirmDialog
 
     request = request_of(proposal)
     fresh = await in_thread(lambda: app.client().preview(request))
@@ -153,8 +178,25 @@ async def break_glass(app: MusterApp, proposal: Proposal, width: int) -> str:
     if said is None:
         return f"{proposal.id}: the glass is whole, nothing was done"
     signed = await _signature(app, proposal, "breakglass", width) if proposal.signed else None
-    outcome = await in_thread(lambda: app.client().break_glass(proposal.id, proposal.digest, said, signed))
+    outcome = await _sent(
+        proposal, "BREAK THE GLASS", said, lambda: app.client().break_glass(proposal.id, proposal.digest, said, signed)
+    )
     return f"{told(outcome, proposal.title)}\na review of it is open now"
+
+
+async def _sent(proposal: Proposal, deed: str, said: str, call: Callable[[], T]) -> T:
+    """Have the engine do it. Where it goes away meanwhile, say so plainly, and keep what was written for the next try.
+    Nothing can be done twice by asking twice: a vote counts once, and a plan is carried out once. Raises MusterError."""
+    try:
+        done = await in_thread(call)
+    except UnreachableError as error:
+        _UNSENT[proposal.id, deed] = said
+        raise UnreachableError(
+            f"the engine went away before it said what became of '{deed}' for {proposal.id}: {error.problem}",
+            "This page says it once the engine is back. What you wrote is kept; asking again cannot do it twice",
+        ) from None
+    _UNSENT.pop((proposal.id, deed), None)
+    return done
 
 
 async def _asked(
@@ -167,7 +209,7 @@ async def _asked(
     alarm: bool = False,
 ) -> str | None:
     """The reason that was given, empty where none was asked for; None: no. `told` is said above what it is about."""
-    from console.decide_dialog import DecideDialog
+    from console.decide_dialog import DecideDialog, News
 
     def sections(width: int) -> list[Section]:
         what = hanging("touches  ", ", ".join(touched(proposal.plan)), width, "dim")
@@ -180,9 +222,14 @@ async def _asked(
         title = deed[0].upper() + deed[1:]
         return [Section(printable(f"{title}: {proposal.title}"), (*lines, *what), head)]
 
+    def look() -> News:
+        now = app.client().proposal(proposal.id)
+        return News(new_votes(proposal, now), what_moved(proposal, now, _GOOD_IN.get(deed, (proposal.state,))))
+
     dialog = DecideDialog(
-        sections, deed, ending, digest=proposal.digest, least_reason=least_reason, alarm=alarm, clock=app.clock
-    )
+        sections, deed, ending, digest=proposal.digest, least_reason=least_reason,
+        written=_UNSENT.get((proposal.id, deed), ""), alarm=alarm, look=look, clock=app.clock,
+    )  # fmt: skip
     return dialog.reason if await app.push_screen_wait(dialog) else None
 
 
@@ -280,8 +327,6 @@ def told(outcome: Outcome, title: str) -> str:
 
 def put_to_vote(proposal: Proposal) -> str:
     """As in "P-3 is put to the vote until 13:00:00 UTC"."""
-    from console.dialogs import others_needed
-
     until = timestamp(proposal.expires_ms, date=False)
     return "\n".join(
         (

@@ -1,6 +1,21 @@
 """What actions do that are neither a page nor a page's own affair: each is a function of a module of its own."""
 
-DEEDS: dict[str, str] = {}
+DEEDS: dict[str, str] = {
+    "columns": "console.list_deeds:columns",
+    "sort": "console.list_deeds:sort",
+    "mark_range": "console.list_deeds:mark_range",
+    "mark_all": "console.list_deeds:mark_all",
+    "still": "console.list_deeds:freeze",
+    "copy": "console.copying:copy",
+    "export": "console.exporting:export",
+    "approve_policy": "console.policy_deeds:approve_policy",
+    "reject_policy": "console.policy_deeds:reject_policy",
+    "set_freeze": "console.policy_deeds:freeze",
+    "end_freeze": "console.policy_deeds:thaw",
+    "close_review": "console.policy_deeds:close_review",
+    "approve_runbook": "console.policy_deeds:approve_runbook",
+    "retire_runbook": "console.policy_deeds:retire_runbook",
+}
 """Action id -> `module:function`, called as `function(app, argument)`: `argument` is what stands behind its name in the
 `:` bar, empty for a key. Raises SpecError for an argument it cannot read; whatever takes time it runs as a worker of
 the app. The module is loaded when it is first wanted."""

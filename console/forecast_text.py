@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from console.advice_text import bars, forecast_head, forecast_skill
-from console.charts import Spans, column_at, framed, gutter, ribbon, round_top, time_axis
+from console.charts import Spans, column_at, framed, gutter, legend, ribbon, round_top, time_axis
 from console.details import Line, Section, text_line
 from console.text import cut, duration, fit, milli, printable, timestamp, wrap
 from engine.model import HOUR_MS
@@ -154,15 +154,7 @@ def _legend(known: Known, found: Forecast | None, limit: int | None, ready: int 
     if known.boot_ms is not None:
         sign = "┊ nodes" if ready is not None else "nodes"
         parts.append((f"{sign} ordered now are ready in {duration(known.boot_ms[1])} (p95)", "accent"))
-    lines: list[Spans] = []
-    line: list[tuple[str, str]] = []
-    for text, tone in parts:
-        text = cut(text, width)
-        if line and sum(len(each) for each, _ in line) + 3 + len(text) > width:
-            lines.append(tuple(line))
-            line = []
-        line += [("   ", ""), (text, tone)] if line else [(text, tone)]
-    return [*lines, tuple(line)]
+    return legend(parts, width)
 
 
 # -- what it means ----------------------------------------------------------------------------------------------------

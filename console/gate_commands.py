@@ -148,6 +148,16 @@ def policy_commands(commands: Any) -> None:
 
 def _freeze_commands(commands: Any) -> None:
     freeze = command(commands, "freeze", "console.policy:freeze", "let no plans run during a window")
+    freeze_arguments(freeze)
+    thaw = command(commands, "thaw", "console.policy:thaw", "end a freeze that was set by hand")
+    thaw.add_argument("name", metavar="NAME")
+    listed = command(commands, "freezes", "console.policy:freezes", "when plans do not run")
+    for one in (freeze, thaw, listed):
+        reach(one, sub=True)
+
+
+def freeze_arguments(freeze: argparse.ArgumentParser) -> None:
+    """What stands behind `freeze`, in the shell and in the console."""
     freeze.add_argument("name", metavar="NAME", help="what to call it")
     freeze.add_argument("--for", dest="lasting", metavar="TIME", help="from now on for so long, such as 4h")
     freeze.add_argument("--from", dest="since", metavar="MOMENT", help="such as 2026-12-20T18:00+01:00")
@@ -163,11 +173,6 @@ def _freeze_commands(commands: Any) -> None:
             f"--{part}", action="append", default=[], metavar="NAME", help=f"only what touches this {part}"
         )
     freeze.add_argument("--reason", default="", help="shown with it")
-    thaw = command(commands, "thaw", "console.policy:thaw", "end a freeze that was set by hand")
-    thaw.add_argument("name", metavar="NAME")
-    listed = command(commands, "freezes", "console.policy:freezes", "when plans do not run")
-    for one in (freeze, thaw, listed):
-        reach(one, sub=True)
 
 
 def _group(commands: Any, name: str, text: str) -> Any:

@@ -1,15 +1,18 @@
-"""Where a person is: a stack of pages over one of five roots.
+"""Where a person is: a stack of pages over one of the roots, and the way they came.
 
-Roots are kept, so that coming back finds the same row.
+Roots are kept, so that coming back finds the same row. The way is kept as text, one trail for each view: the line of
+every page of the stack and the place on it. It is what `[` and `]` go through and what a session keeps.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, cast
 
 from console.screens.overview import OverviewPane
-from console.screens.pane import Connect, ListPane, Pane
+from console.screens.pane import Connect, ListPane, Pane, Step
+from engine.errors import SpecError
 
 if TYPE_CHECKING:
     from textual.widget import Widget
@@ -17,71 +20,228 @@ if TYPE_CHECKING:
     from console.actions import ScreenName
     from console.event_log import EventLog
 
+MOST_DEPTH = 24
+"""Pages of one stack: the oldest between the root and the newest are forgotten."""
+MOST_VIEWS = 60
+"""Views that `[` goes back through."""
+
+
+Trail = tuple[Step, ...]
+"""A stack of pages, the root first."""
+
+
+def trail_of(value: object) -> Trail:
+    """What a session kept, as a trail. Whatever is not a page of this console ends it."""
+    steps: list[Step] = []
+    for each in value if isinstance(value, list) else ():
+        if not (isinstance(each, list) and len(each) == 2 and isinstance(each[0], str) and isinstance(each[1], dict)):
+            break
+        if not known(each[0].partition(" ")[0]):
+            break
+        steps.append(Step(each[0], each[1]))
+    return tuple(steps[:MOST_DEPTH])
+
+
+def known(name: str) -> bool:
+    """Whether there is a page of that name."""
+    return name == "overview" or name in _PAGES
+
+
+def _line(pane: Pane) -> str:
+    return pane.awaited.line if pane.awaited is not None else pane.line
+
+
+def _settle(pane: Pane) -> None:
+    """Have a page that is put up show what it was last seen with."""
+    step, pane.awaited = pane.awaited, None
+    if step is None:
+        return
+    take = getattr(pane, "take", getattr(pane, "filter", None))
+    if pane.line != step.line and take is not None:
+        try:
+            take(step.line.partition(" ")[2])
+        except SpecError:
+            return  # kept by another version: the page opens as it does
+    if pane.place() != step.place:
+        pane.put_back(step.place)
+
 
 class Navigator:
     """Shows one pane of the stack in `body`, hides the others."""
 
-    def __init__(self, connect: Connect, log: EventLog) -> None:
+    def __init__(self, connect: Connect, log: EventLog, landed: Callable[[], object] = lambda: None) -> None:
+        """`landed` is called when the page that is shown can take keys."""
         self._connect = connect
         self._log = log
+        self._landed = landed
         self._body: Widget | None = None
-        self._roots: dict[ScreenName, Pane] = {}
+        self._roots: dict[str, Pane] = {}
+        self._landing: Pane | None = None
         self.stack: list[Pane] = []
+        self._views: list[Trail] = []
+        self._at = -1
+        self._before: Trail = ()
 
     @property
     def current(self) -> Pane | None:
         return self.stack[-1] if self.stack else None
 
-    def open(self, body: Widget, name: ScreenName) -> None:
-        """The first page."""
+    @property
+    def landing(self) -> bool:
+        """The page that is shown is being put up and takes no keys yet."""
+        return self._landing is not None and self._landing is self.current
+
+    def open(self, body: Widget, name: ScreenName, trail: Trail = ()) -> None:
+        """The first page, or the pages where somebody was."""
         self._body = body
-        self.goto(name)
+        if trail:
+            self._follow(trail)
+            self._enter()
+        else:
+            self.goto(name)
 
     def goto(self, name: ScreenName) -> Pane:
         """Leave everything for a root."""
-        root = self._roots.get(name)
-        if root is None:
-            root = self._roots[name] = self._new(name)
-        self._leave(1)
+        self._leave_view()
+        root = self._root(name)
+        self._cut(1)
         if self.stack and self.stack[0] is not root:
             self.stack[0].display = False
         self.stack = [root]
         self._show(root)
+        self._enter()
         return root
 
     def drill(self, name: ScreenName, argument: str = "") -> Pane:
         """A page on top of this one: a workload, a node, or a list through a filter."""
+        self._leave_view()
         pane = self._new(name, argument)
         if self.stack:
             self.stack[-1].display = False
         self.stack.append(pane)
+        if len(self.stack) > MOST_DEPTH:
+            self._forget(1)
         self._show(pane)
+        self._enter()
         return pane
 
     def back(self) -> bool:
-        """One page back; false at a root."""
+        """One page up; false at a root."""
         if len(self.stack) < 2:
             return False
-        self._leave(len(self.stack) - 1)
-        self._show(self.stack[-1])
+        self.climb(len(self.stack) - 1)
         return True
 
-    def _leave(self, depth: int) -> None:
+    def climb(self, depth: int) -> None:
+        """Up to the page that so many pages make a stack of."""
+        if 0 < depth < len(self.stack):
+            self._leave_view()
+            self._cut(depth)
+            self._show(self.stack[-1])
+            self._enter()
+
+    # --- the way one came
+
+    def travel(self, step: int) -> bool:
+        """To an earlier (-1) or later (1) view, with its place; false where there is none."""
+        if not 0 <= self._at + step < len(self._views):
+            return False
+        self._leave_view()
+        self._at += step
+        self._follow(self._views[self._at])
+        return True
+
+    def page_before(self) -> bool:
+        """To the view before this one, wherever in the way that is; again comes back."""
+        if not self._before:
+            return False
+        before = self._before
+        self._leave_view()
+        self._follow(before)
+        self._enter()
+        return True
+
+    def trail(self) -> Trail:
+        """The pages of the stack and the place on each."""
+        return tuple(pane.awaited or Step(pane.line, pane.place()) for pane in self.stack)
+
+    def _leave_view(self) -> None:
+        """Write down where on the present view the person was."""
+        if self.stack and self._at >= 0:
+            self._before = self._views[self._at] = self.trail()
+
+    def _enter(self) -> None:
+        """A new view: what lay ahead of the one before is no longer where `]` leads."""
+        del self._views[self._at + 1 :]
+        self._views.append(self.trail())
+        del self._views[:-MOST_VIEWS]
+        self._at = len(self._views) - 1
+
+    def _follow(self, trail: Trail) -> None:
+        """Have the stack be these pages. Those that are there already are kept as they are."""
+        name, _, argument = trail[0].line.partition(" ")
+        root = self._roots.get(name)
+        if root is None:
+            root = self._roots[name] = self._new(cast("ScreenName", name), argument)
+            root.awaited = trail[0]
+        if self.stack:
+            self.stack[-1].display = False
+        if not self.stack or self.stack[0] is not root:
+            self._cut(1)
+            self.stack = [root]
+        same = 1
+        while same < min(len(self.stack), len(trail)) and _line(self.stack[same]) == trail[same].line:
+            same += 1
+        self._cut(same)
+        for step in trail[same:]:
+            name, _, argument = step.line.partition(" ")
+            pane = self._new(cast("ScreenName", name), argument)
+            pane.awaited = step
+            self.stack.append(pane)
+        top = self.stack[-1]
+        top.awaited = trail[-1]
+        self._show(top)
+
+    # --- panes
+
+    def _root(self, name: ScreenName) -> Pane:
+        root = self._roots.get(name)
+        if root is None:
+            root = self._roots[name] = self._new(name)
+        return root
+
+    def _cut(self, depth: int) -> None:
         """Take away the pages above `depth`."""
-        for pane in self.stack[depth:]:
+        while len(self.stack) > depth:
+            self._forget(len(self.stack) - 1)
+
+    def _forget(self, index: int) -> None:
+        pane = self.stack.pop(index)
+        if pane.parent is not None:
             pane.remove()
-        del self.stack[depth:]
 
     def _show(self, pane: Pane) -> None:
         assert self._body is not None
         if pane.parent is None:
+            self._landing = pane
             self._body.mount(pane)
-            pane.call_after_refresh(pane.land)
+            pane.call_after_refresh(self._land, pane)
             return
         pane.display = True
+        _settle(pane)
         pane.land()
         pane.reload()
         pane.post_message(Pane.Changed())
+        if not self.landing:
+            self._landed()
+
+    def _land(self, pane: Pane) -> None:
+        if pane is self._landing:
+            self._landing = None
+        if pane is self.current:
+            _settle(pane)
+            pane.land()
+            self._landed()
 
     def _new(self, name: ScreenName, argument: str = "") -> Pane:
         if name == "overview":
@@ -90,6 +250,7 @@ class Navigator:
         page = getattr(importlib.import_module(f"console.screens.{module}"), class_name)
         given = {"": (), "log": (self._log,), "argument": (argument,)}[takes]
         pane: Pane = page(self._connect, *given)
+        pane.argument = argument
         if isinstance(pane, ListPane) and argument:
             pane.view.filter(argument)
         return pane
@@ -107,6 +268,7 @@ _PAGES: dict[str, tuple[str, str, Literal["", "log", "argument"]]] = {
     "node": ("node", "NodePane", "argument"),
     "recommendations": ("recommendations", "RecommendationsPane", ""),
     "forecast": ("forecast", "ForecastPane", "argument"),
+    "cost": ("cost", "cost_page", "argument"),
     "proposals": ("proposals", "ProposalsPane", "argument"),
     "proposal": ("proposal", "ProposalPane", "argument"),
     "runbooks": ("runbooks", "RunbooksPane", ""),
@@ -115,6 +277,8 @@ _PAGES: dict[str, tuple[str, str, Literal["", "log", "argument"]]] = {
     "record": ("audit", "RecordPane", "argument"),
     "draft": ("draft", "DraftPane", "argument"),
     "drafts": ("draft", "DraftsPane", ""),
+    "policy": ("policy", "PolicyPane", ""),
+    "reviews": ("policy", "ReviewsPane", ""),
 }
 """Module of `console.screens`, class, and what it takes beside the connection. A page is imported when first shown: the
 first frame waits for none of them."""

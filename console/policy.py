@@ -26,7 +26,7 @@ from runbooks.policy_shown import PolicyChange, PolicyVote
 
 if TYPE_CHECKING:
     from console.client import Client
-    from runbooks.freezes import Freeze
+    from runbooks.freezes import Freeze, FreezeSpec
     from runbooks.identity import Signed
     from runbooks.policy_shown import Candidate, Change, PolicyCheck, PolicyView
 
@@ -322,30 +322,31 @@ def keys(arguments: argparse.Namespace) -> None:
 
 def freeze(arguments: argparse.Namespace) -> None:
     """Stop plans during a window."""
+    with closing(connect(arguments)) as client:
+        client.freeze(freeze_spec(arguments, client.whoami().now_ms))
+        found = client.freezes()
+    _tell_freezes(arguments, found)
+
+
+def freeze_spec(arguments: argparse.Namespace, now_ms: int) -> FreezeSpec:
+    """What was typed behind `freeze`. `now_ms` is the engine's wall clock. Raises SpecError."""
     from engine.measures import duration_ms
     from runbooks.freezes import FreezeSpec, moment_ms
 
     scope = Scope(pools=tuple(arguments.pool), queues=tuple(arguments.queue), tenants=tuple(arguments.tenant))
-    with closing(connect(arguments)) as client:
-        start = until = None
-        if not arguments.weekly:
-            now_ms = client.whoami().now_ms
-            start = moment_ms(arguments.since, "--from") if arguments.since else now_ms
-            if bool(arguments.until) == bool(arguments.lasting):
-                raise SpecError("freeze", "needs an end", "Give --for 4h, --until MOMENT, or --weekly WINDOW")
-            try:
-                until = (
-                    moment_ms(arguments.until, "--until") if arguments.until else start + duration_ms(arguments.lasting)
-                )
-            except ValueError as error:
-                raise SpecError("--for", str(error), "") from None
-        spec = FreezeSpec(
-            name=arguments.name, tier=arguments.tier, scope=scope, weekly=tuple(arguments.weekly),
-            zone=arguments.zone, from_ms=start, until_ms=until, reason=arguments.reason,
-        )  # fmt: skip
-        client.freeze(spec)
-        found = client.freezes()
-    _tell_freezes(arguments, found)
+    start = until = None
+    if not arguments.weekly:
+        start = moment_ms(arguments.since, "--from") if arguments.since else now_ms
+        if bool(arguments.until) == bool(arguments.lasting):
+            raise SpecError("freeze", "needs an end", "Give --for 4h, --until MOMENT, or --weekly WINDOW")
+        try:
+            until = moment_ms(arguments.until, "--until") if arguments.until else start + duration_ms(arguments.lasting)
+        except ValueError as error:
+            raise SpecError("--for", str(error), "") from None
+    return FreezeSpec(
+        name=arguments.name, tier=arguments.tier, scope=scope, weekly=tuple(arguments.weekly),
+        zone=arguments.zone, from_ms=start, until_ms=until, reason=arguments.reason,
+    )  # fmt: skip
 
 
 def thaw(arguments: argparse.Namespace) -> None:

@@ -291,18 +291,17 @@ def _tier(proposal: Proposal, width: int) -> Section:
         lines += hanging("may take  ", f"at most {', '.join(most)}", width, "dim")
     begins = "with the last vote" if plan.start == "approved" else "when somebody executes it after that"
     lines += hanging("begins    ", begins, width, "dim")
-    lines += hanging("policy    ", printable(plan.policy_digest)[:12], width, "dim")
-    lines += hanging("plan      ", f"{printable(proposal.digest)[:16]}, revision {proposal.revision}", width, "dim")
+    digests = f"{printable(proposal.digest)[:16]}, revision {proposal.revision}"
+    lines += hanging("plan      ", f"{digests}, by policy {printable(plan.policy_digest)[:12]}", width, "dim")
     return Section("Tier and limits", tuple(lines), "only rises")
 
 
 def _evidence(proposal: Proposal, width: int) -> Section:
     plan = proposal.plan
     author = f"{name_of(plan.author.subject)} ({plan.author.kind}{', signed' if plan.author.signed else ''})"
-    lines = hanging("written by  ", author, width, "dim")
+    lines = hanging("written by  ", f"{author}, thought out by {ORIGINS[plan.origin]}", width, "dim")
     if plan.requester:
         lines += hanging("asked by    ", name_of(plan.requester), width, "dim")
-    lines += hanging("thought out by  ", ORIGINS[plan.origin], width, "dim")
     if plan.runbook is not None:
         book = f"{printable(plan.runbook.id)} version {plan.runbook.version}, {printable(plan.runbook.sha256)[:12]}"
         lines += hanging("runbook     ", book, width, "dim")

@@ -130,8 +130,8 @@ def parse_view(kind: Listed, text: str, shown: Sequence[str] = ()) -> ViewLine:
 
 
 def parse_sort(kind: Listed, text: str, at: int = 0) -> tuple[str, ...]:
-    """`queue,-wait` or `queue:asc,wait:desc` as the engine's sort: the first decides, the next where it is equal. Raises
-    FilterError; `at` is where the text stands in what a person typed."""
+    """`queue,-wait` or `queue:asc,wait:desc` as the engine's sort: the first decides, the next where it is equal. `at` is
+    where the text stands in what a person typed. Raises FilterError."""
     found: list[str] = []
     for part, start in _listed(text, at):
         name, colon, order = part.removeprefix("-").partition(":")
@@ -186,7 +186,7 @@ def complete(kind: Listed, text: str, cursor: int, values: Mapping[str, Sequence
     typed = token.text[: cursor - token.start]
     for word in (SORT, COLUMN_TERM):
         if typed.startswith(word):
-            return _complete_names(kind, word, typed.removeprefix(word))
+            return [word + offer for offer in complete_columns(kind, typed.removeprefix(word), signed=word == SORT)]
     match = _TERM.fullmatch(typed)
     if match is None:
         bang, stem = ("!", typed[1:]) if typed.startswith("!") else ("", typed)
@@ -208,13 +208,13 @@ def complete(kind: Listed, text: str, cursor: int, values: Mapping[str, Sequence
     return [f"{bang}{name}{op}{head}{comma}{quoted(offer)}" for offer in offers]
 
 
-def _complete_names(kind: Listed, word: str, typed: str) -> list[str]:
-    """Columns behind `sort:` or `columns:`, those that are there already left out."""
+def complete_columns(kind: Listed, typed: str, *, signed: bool) -> list[str]:
+    """What a list of columns could become, those that are there already left out. `signed`: each may have a `-`."""
     head, comma, stem = typed.rpartition(",")
-    minus, stem = ("-", stem[1:]) if stem.startswith("-") and word == SORT else ("", stem)
+    minus, stem = ("-", stem[1:]) if stem.startswith("-") and signed else ("", stem)
     there = {part.removeprefix("-") for part in head.split(",")}
     names = [name for name in _named(kind) if name.startswith(stem.lower()) and name not in there]
-    return [f"{word}{head}{comma}{minus}{name}" for name in names]
+    return [f"{head}{comma}{minus}{name}" for name in names]
 
 
 def asked_value(kind: Listed, text: str, cursor: int) -> tuple[str, str] | None:
@@ -311,7 +311,8 @@ def _number(column: Column, value: str, at: int, token: Token) -> int:
 
 def _unknown_column(kind: Listed, name: str, token: Token) -> FilterError:
     near = _nearest(kind, name)
-    hint = f"Did you mean {near[0]}?" if near else f"Columns are {', '.join(column.name for column in columns_of(kind))}"
+    names = ", ".join(column.name for column in columns_of(kind))
+    hint = f"Did you mean {near[0]}?" if near else f"Columns are {names}"
     start = token.start + token.text.startswith("!")
     return FilterError(start, start + len(name), f"{kind} have no column '{printable(name)}'", hint)
 

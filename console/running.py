@@ -32,8 +32,8 @@ async def ask_inputs(app: MusterApp, runbook_id: str) -> str:
 
 async def run(app: MusterApp, runbook_id: str, inputs: Mapping[str, str]) -> str:
     """Try it, show what it would do, and on a yes propose exactly what the same file says now. Raises MusterError."""
+    from console.confirm_dialog import ConfirmDialog
     from console.deciding import put_to_vote
-    from console.dialogs import ConfirmDialog
 
     given = dict(inputs)
     tried = await in_thread(lambda: app.client().run_runbook(RunbookAsk(id=runbook_id, inputs=given)))

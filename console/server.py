@@ -47,7 +47,7 @@ from engine.commands import AnyCommand
 from engine.costs import ShowbackRequest
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
 from engine.outlook import Ask
-from engine.query import ConsolidationRequest, Query
+from engine.query import ConsolidationRequest, HeatRequest, Query
 from recommender.forecasts import ForecastRequest
 from recommender.history import HistoryRequest, RunBatch, SampleBatch
 from recommender.quotes import QuoteRequest

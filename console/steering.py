@@ -11,12 +11,9 @@ from console.actions import Action, Context, complete_command, key_label, parse_
 from console.deeds import DEEDS
 from console.feed import in_thread
 from console.query import FilterError, complete
-from console.screens.pane import ListPane, sortable
-from console.text import visible
-from console.theme import DARK, LIGHT
+from console.screens.pane import ListPane
 from console.views import ListView
 from engine.errors import MusterError, NotFoundError, SpecError
-from engine.query import COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -26,7 +23,7 @@ if TYPE_CHECKING:
 
     from console.actions import ScreenName
     from console.app import MusterApp
-    from console.dialogs import PromptBar
+    from console.prompt_bar import PromptBar
     from console.screens.draft import DraftPane
     from console.screens.proposal import ProposalPane
     from console.screens.proposals import ProposalsPane
@@ -38,7 +35,7 @@ if TYPE_CHECKING:
 
 ONE = ("workload", "node", "proposal", "runbook", "record")
 """Pages of one thing, whose id stands behind their name."""
-NARROWED = ("forecast", "proposals", "audit")
+NARROWED = ("forecast", "cost", "proposals", "audit")
 """Pages that may be narrowed down by what stands behind their name."""
 ABOUT = ("recommendations", "workloads", "workload", "nodes", "node", "queues", "pools")
 """Pages whose chosen one a draft may be about."""
@@ -85,10 +82,7 @@ class Steering:
             "mark": lambda: app.simulate_key("space"),
             "filter": self.open_filter,
             "command": self.open_command,
-            "sort": self.choose_sort,
-            "copy": self.copy,
             "refresh": self.refresh,
-            "theme": self.turn_theme,
             "help": self.help,
             "palette": app.action_command_palette,
             "rehearse": self.rehearse,
@@ -135,7 +129,7 @@ class Steering:
         self.close_bar()
         pane = self._app.navigator.goto(cast("ScreenName", name))
         if filter_text is not None and isinstance(pane, ListPane):
-            pane.filter(filter_text)
+            pane.take(filter_text)
 
     def back(self) -> None:
         """Undo the innermost selection or filter, else one page back."""
@@ -153,29 +147,10 @@ class Steering:
         if self._app.navigator.current is not None:
             self._app.navigator.current.look_again()
 
-    def copy(self) -> None:
-        pane = self._app.navigator.current
-        text = pane.copyable if pane is not None else ""
-        if text:
-            self._app.copy_to_clipboard(visible(text))
-            self._app.say(f"copied {text}")
-
-    def turn_theme(self) -> None:
-        self._app.theme = LIGHT.name if self._app.theme == DARK.name else DARK.name
-
     def help(self) -> None:
-        from console.dialogs import HelpDialog
+        from console.help_dialog import HelpDialog
 
         self._app.push_screen(HelpDialog(list(self._app.actions.values()), self._app.context()))
-
-    def choose_sort(self) -> None:
-        from console.dialogs import SortDialog
-
-        pane = self._app.navigator.current
-        if isinstance(pane, ListPane):
-            known = {column.name: column for column in COLUMNS[pane.KIND]}
-            columns = [known[name] for name in sortable(pane.view)]
-            self._app.push_screen(SortDialog(columns, pane.view.sorted_by(), pane.sort_by))
 
     # --- what if
 
@@ -389,8 +364,6 @@ class Steering:
             self._decide_on(argument, action.id)
         elif action.id == "reject":
             self._reject(argument)
-        elif action.id == "sort":
-            self._sort(argument)
         elif action.argument == "edit":
             self._add_edit(argument)
         elif drill and action.argument == "filter":
@@ -433,12 +406,6 @@ class Steering:
         from console.moments import clock_of
 
         return read_workloads(path, clock_of(self._app.client()))
-
-    def _sort(self, argument: str) -> None:
-        pane = self._app.navigator.current
-        if not isinstance(pane, ListPane):
-            raise SpecError("", "this page has no order")
-        pane.filter(f"{pane.view.filter_text} sort:{argument}")
 
     async def _open_any(self, name: str) -> None:
         """Whatever has this id."""
@@ -497,7 +464,7 @@ class Steering:
     def _open_bar(
         self, sign: str, text: str, candidates: Callable[[str, int], list[str]], history: list[str] | None = None
     ) -> None:
-        from console.dialogs import PromptBar
+        from console.prompt_bar import PromptBar
 
         self.close_bar()
         self._bar = PromptBar(sign, text, candidates, history or [])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -23,7 +23,8 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from console.feed import in_thread
-from console.text import fit, printable
+from console.selection import MOST, Selection
+from console.text import cut, fit, printable
 from console.theme import drawn, tones
 from console.views import Heading, Row, Window
 from engine.errors import MusterError
@@ -34,8 +35,23 @@ KEEP_CHUNKS = 40
 GUTTER = 2
 GAP = 2
 
+LEVELS = ("", "²", "³")
+"""Behind the arrow of the second and third column that rows are sorted by."""
+
 Fetch = Callable[[int, int], Window]
 """Offset and limit to rows. Blocks; called on a thread."""
+
+
+class Place(NamedTuple):
+    """Where in a table a person is."""
+
+    index: int = 0
+    """Of the row under the cursor."""
+    id: str = ""
+    top: int = 0
+    """Index of the first row in view."""
+    x: int = 0
+    """Cells scrolled to the right."""
 
 
 class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
@@ -52,12 +68,14 @@ class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
         Binding("pagedown,ctrl+f", "page(1.0)", show=False),
         Binding("ctrl+u", "page(-0.5)", show=False),
         Binding("ctrl+d", "page(0.5)", show=False),
-        Binding("g,home", "first", show=False),
+        Binding("home", "first", show=False),
         Binding("G,end", "last", show=False),
         Binding("left", "shift(-1)", show=False),
         Binding("right", "shift(1)", show=False),
         Binding("enter", "choose", show=False),
         Binding("space", "mark", show=False),
+        Binding("shift+up,K", "stretch(-1)", show=False),
+        Binding("shift+down,J", "stretch(1)", show=False),
     ]
 
     class RowChosen(Message):
@@ -68,11 +86,12 @@ class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
             self.row = row
 
     class SortRequested(Message):
-        """A click on a header."""
+        """A click on a header; with Shift, `then`: by this one where the first is equal."""
 
-        def __init__(self, name: str) -> None:
+        def __init__(self, name: str, then: bool = False) -> None:
             super().__init__()
             self.name = name
+            self.then = then
 
     class Loaded(Message):
         """New rows are shown."""
@@ -91,14 +110,26 @@ class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
     class Touched(Message):
         """The cursor is on another row, or the marks changed."""
 
+    class TooMany(Message):
+        """More rows were to be marked than one plan takes."""
+
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.empty = "nothing here"
-        self.marked: dict[str, Row] = {}
+        self.selection = Selection()
+        self.markable = False
+        """Rows can be marked, because something can be done with several."""
+        self.frozen = False
+        """Nothing is asked for anew; only rows that were never in view are fetched."""
+        self.mixed = False
+        """Frozen, and yet some rows in memory are newer than the rest."""
         self.cursor = 0
         self._cursor_id = ""
         self._headings: tuple[Heading, ...] = ()
-        self._sorted: tuple[str, bool] = ("", False)
+        self._sorted: tuple[tuple[str, bool], ...] = ()
+        self._grows_at_top = False
+        self._place = Place()
+        self._version = 0
         self._fetch: Fetch | None = None
         self._source = 0
         self._shown = 0
@@ -112,14 +143,39 @@ class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
 
     # --- what the owner of the table calls
 
-    def show(self, headings: tuple[Heading, ...], fetch: Fetch, sorted_by: tuple[str, bool] = ("", False)) -> None:
-        """Show other rows, from the top. What is on the screen stays until they have arrived."""
-        self._headings, self._fetch, self._sorted = headings, fetch, sorted_by
+    def show(
+        self,
+        headings: tuple[Heading, ...],
+        fetch: Fetch,
+        sorted_by: tuple[tuple[str, bool], ...] = (),
+        *,
+        grows_at_top: bool = False,
+        place: Place | None = None,
+    ) -> None:
+        """Show other rows, from the top or from a place. What is on the screen stays until they have arrived.
+        `grows_at_top`: new rows come first, so that what is read moves down by as many."""
+        self._headings, self._fetch, self._sorted, self._grows_at_top = headings, fetch, sorted_by, grows_at_top
+        self._place = place or Place()
         self._source += 1
-        self.reload()
+        self._ask_again()
+
+    def show_columns(
+        self, headings: tuple[Heading, ...], fetch: Fetch, sorted_by: tuple[tuple[str, bool], ...]
+    ) -> None:
+        """The same rows with other columns: the place stays."""
+        self.show(headings, fetch, sorted_by, grows_at_top=self._grows_at_top, place=self.place)
 
     def reload(self) -> None:
-        """Ask again for the rows in view."""
+        """Ask again for the rows in view, unless they are to stay as they are."""
+        if not self.frozen and self.selection.anchor is None:
+            self._ask_again()
+
+    def look_again(self) -> None:
+        """Ask again although the rows are frozen."""
+        self._ask_again()
+
+    def _ask_again(self) -> None:
+        self.mixed = False
         self._generation += 1
         self._load_missing()
 
@@ -128,8 +184,51 @@ class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
         """The row under the cursor, if it has arrived."""
         return self._row(self.cursor)
 
+    @property
+    def headings(self) -> tuple[Heading, ...]:
+        return self._headings
+
+    @property
+    def fetch(self) -> Fetch | None:
+        """What gives the rows that are shown."""
+        return self._fetch
+
+    @property
+    def matched(self) -> int:
+        """How many rows there are; -1 before the first answer."""
+        return self._matched
+
+    @property
+    def marked(self) -> dict[str, Row]:
+        return self.selection.marked
+
+    @property
+    def at_top(self) -> bool:
+        """The first row is in view and under the cursor: what is new is seen at once."""
+        return self.cursor == 0 and self.scroll_offset.y == 0
+
+    @property
+    def place(self) -> Place:
+        return Place(self.cursor, self._cursor_id, self.scroll_offset.y, self.scroll_offset.x)
+
+    def put_back(self, place: Place) -> None:
+        """Go to a place, and there to its row should that be near."""
+        self._place = place
+        self._source += 1
+        self._ask_again()
+
+    def rows_in_memory(self) -> list[Row]:
+        """What was fetched of what is shown, in order."""
+        chunks = sorted(self._chunks)
+        return [row for chunk in chunks for row in self._chunks[chunk][1]]
+
     def clear_marks(self) -> None:
-        self.marked.clear()
+        self.selection.clear()
+        self.refresh()
+        self.post_message(self.Touched())
+
+    def redraw_marks(self) -> None:
+        """The marks were changed from outside."""
         self.refresh()
         self.post_message(self.Touched())
 
@@ -149,36 +248,77 @@ class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
                 source, generation = self._source, self._generation
                 try:
                     window = await in_thread(partial(self._fetch, *wanted))
+                    moved = self._moved(window) if source == self._shown and self._holds_view(wanted) else 0
+                    if moved and not self._covers(window, moved):
+                        wanted = self._range_at(self.scroll_offset.y + moved)
+                        window = await in_thread(partial(self._fetch, *wanted))
+                        moved = self._moved(window, moved)
                 except MusterError as error:
                     if generation != self._generation:
                         continue  # asked again meanwhile, perhaps because the engine is back
                     self.post_message(self.LoadFailed(error))
                     return
                 if source == self._source:
-                    self._take(window, wanted[1], generation)
+                    self._take(window, wanted[1], generation, moved)
         finally:
             self._loading = False
 
     def _next_range(self) -> tuple[int, int] | None:
         """Offset and limit of what is to be fetched next."""
         if self._shown != self._source:
-            return 0, CHUNK * (1 + self.size.height // CHUNK)
+            return self._range_at(self._place.top)
         first, last = self._chunks_in_view()
         if any(self._chunks.get(chunk, _NEVER)[0] != self._generation for chunk in range(first, last + 1)):
             return first * CHUNK, (last - first + 1) * CHUNK
         for chunk in (last + 1, first - 1):
             if 0 <= chunk * CHUNK < self._matched and chunk not in self._chunks:
                 return chunk * CHUNK, CHUNK
+        if (anchor := self.selection.anchor) is not None:
+            for chunk in range(min(anchor, self.cursor) // CHUNK, max(anchor, self.cursor) // CHUNK + 1):
+                if chunk not in self._chunks:
+                    return chunk * CHUNK, CHUNK
         return None
+
+    def _range_at(self, top: int) -> tuple[int, int]:
+        first, last = max(0, top) // CHUNK, max(0, top + self.size.height) // CHUNK
+        return first * CHUNK, (last - first + 1) * CHUNK
+
+    def _holds_view(self, wanted: tuple[int, int]) -> bool:
+        return wanted[0] <= self.scroll_offset.y < wanted[0] + wanted[1]
+
+    def _covers(self, window: Window, moved: int) -> bool:
+        """Whether it has the rows that are in view once all have moved so far."""
+        top = self.scroll_offset.y + moved
+        bottom = min(top + self.size.height, window.matched)
+        return window.start <= top and bottom <= window.start + len(window.rows)
+
+    def _moved(self, window: Window, guess: int = 0) -> int:
+        """By how many rows what is read has moved since it was drawn. At the very top it stays at the top: that is how
+        one watches a tail."""
+        index, name = self.cursor, self._cursor_id
+        if self.cursor == 0:
+            index = self.scroll_offset.y
+            row = self._row(index)
+            name = row.id if row is not None else ""
+        if not index or not name:
+            return 0
+        here = [at - index for at, row in enumerate(window.rows, window.start) if row.id == name]
+        if here:
+            return here[0]
+        return guess or (max(0, window.matched - self._matched) if self._grows_at_top else 0)
 
     def _chunks_in_view(self) -> tuple[int, int]:
         top = self.scroll_offset.y
         bottom = min(top + self.size.height - 1, max(0, self._matched - 1))
         return top // CHUNK, max(top, bottom) // CHUNK
 
-    def _take(self, window: Window, asked: int, generation: int) -> None:
+    def _take(self, window: Window, asked: int, generation: int, moved: int = 0) -> None:
         """Put rows that arrived in place of the old ones, and draw what changed."""
-        if self._shown != self._source:
+        begins = self._shown != self._source
+        if begins:
+            if not window.rows and window.matched:
+                self._place = Place(top=max(0, window.matched - self.size.height))  # that place is there no more
+                return
             self._start_over()
         before = self._rows_in_view()
         for start in range(0, asked, CHUNK):
@@ -186,11 +326,16 @@ class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
             self._chunks[(window.start + start) // CHUNK] = (generation, window.rows[start : start + CHUNK])
         while len(self._chunks) > KEEP_CHUNKS:
             self._chunks.pop(next(iter(self._chunks)))
+        self.mixed = self.mixed or (self.frozen and window.version != self._version)
+        if not self.frozen:
+            self._version = window.version
         resized = self._measure(window.rows) or window.matched != self._matched
         self._matched = window.matched
         if resized:
             self._resize_content()
-        self._follow(window)
+        self._follow(begins, moved)
+        self.selection.refresh(window.rows)
+        self._stretch_range()
         after = self._rows_in_view()
         if resized or len(before) != len(after):
             self.refresh()
@@ -205,22 +350,28 @@ class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
         self._chunks.clear()
         self._widths = [self._title_width(heading) for heading in self._headings]
         self._matched = -1
-        self.cursor, self._cursor_id = 0, ""
-        self.set_reactive(WindowTable.scroll_target_y, 0)
-        self.scroll_to(0, 0, animate=False)
+        self.selection.end()
         self._strips.clear()
         self.refresh()
 
-    def _follow(self, window: Window) -> None:
-        """Keep the cursor on its row. At the very top it stays at the top: that is how one watches a tail."""
+    def _follow(self, begins: bool, moved: int) -> None:
+        """Keep the cursor, and what is in view, on the same rows."""
+        top = self.scroll_offset.y
+        if begins:
+            place, self._place = self._place, Place()
+            near = self._range_at(place.top)
+            here = [
+                at for at in range(*(near[0], sum(near))) if place.id and getattr(self._row(at), "id", "") == place.id
+            ]
+            self.cursor, self._cursor_id = (here or [place.index])[0], ""
+            moved, top = self.cursor - place.index, place.top
+            self.scroll_to(x=place.x, animate=False, force=True)
+        elif self.cursor > 0:
+            self.cursor += moved
         self.cursor = max(0, min(self.cursor, self._matched - 1))
-        if self._cursor_id and self.cursor > 0:
-            for index, row in enumerate(window.rows, window.start):
-                if row.id == self._cursor_id:
-                    moved, self.cursor = index - self.cursor, index
-                    if moved:
-                        self.scroll_to(y=self.scroll_offset.y + moved, animate=False)
-                    break
+        if begins or moved:
+            self.set_reactive(WindowTable.scroll_target_y, max(0, top + moved))
+            self.scroll_to(y=max(0, top + moved), animate=False, force=True)
         self._note_cursor()
 
     def _note_cursor(self) -> None:
@@ -251,7 +402,14 @@ class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
         return grown
 
     def _title_width(self, heading: Heading) -> int:
-        return len(heading.title) + (2 if heading.name == self._sorted[0] else 0)
+        return len(heading.title) + len(self._arrow(heading.name))
+
+    def _arrow(self, name: str) -> str:
+        """Behind the title of a column that the rows are sorted by: which way, and whether it decides first."""
+        for level, (column, down) in enumerate(self._sorted[: len(LEVELS)]):
+            if column == name:
+                return (" ↓" if down else " ↑") + LEVELS[level]
+        return ""
 
     def _layout(self) -> list[int]:
         """Widths as drawn: the last column, if it is text, takes what is left."""
@@ -339,14 +497,19 @@ class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
         return strip
 
     def _header(self) -> Strip:
-        style, name, down = self._tones["header"], *self._sorted
+        style = self._tones["header"]
         segments = [drawn(" " * GUTTER, style)]
         for heading, width in zip(self._headings, self._layout(), strict=False):
-            here = heading.name == name
-            title = f"{heading.title} {'↓' if down else '↑'}" if here else heading.title
+            arrow = self._arrow(heading.name)
+            # A narrow column keeps its arrow and loses letters of its title.
+            title = cut(heading.title, max(0, width - len(arrow))) + arrow
             cell = fit(title, width, right=heading.right) + " " * GAP
-            segments.append(drawn(cell, self._tones["sorted"] if here else style))
+            segments.append(drawn(cell, self._tones["sorted"] if arrow else style))
         strip = self._in_view(segments, style)
+        if self.scroll_offset.x:
+            frozen = min(self._frozen(), self._width)
+            hidden = drawn("«", self._tones["sorted"])
+            strip = Strip.join([strip.crop(0, max(0, frozen - 1)), Strip([hidden]), strip.crop(frozen, self._width)])
         if self.max_scroll_x > self.scroll_offset.x:
             strip = Strip.join([strip.crop(0, self._width - 2), Strip([drawn(" »", self._tones["sorted"])])])
         return strip
@@ -378,6 +541,7 @@ class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
             self._refresh_row(old)
             self._refresh_row(self.cursor)
             self._reveal()
+            self._stretch_range()
             self._note_cursor()
 
     def _reveal(self) -> None:
@@ -420,37 +584,100 @@ class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
             self.post_message(self.RowChosen(row))
 
     def action_mark(self) -> None:
-        """Mark or unmark the row under the cursor, and go on to the next."""
+        """Mark or unmark the row under the cursor, and go on to the next. Ends a range."""
         row = self.cursor_row
-        if row is None:
+        if row is None or not self.markable:
             return
-        if self.marked.pop(row.id, None) is None:
-            self.marked[row.id] = row
+        if self.selection.anchor is not None:
+            self.action_range()
+            return
+        if not self.selection.toggle(row):
+            self.post_message(self.TooMany())
         self._refresh_row(self.cursor)
         self._go(self.cursor + 1)
         self.post_message(self.Touched())
+
+    def action_range(self) -> None:
+        """Begin a range at the cursor, which moving then stretches; or end it and keep its marks."""
+        if not self.markable or self._matched < 1:
+            return
+        if self.selection.anchor is None:
+            self.selection.begin(self.cursor)
+            self._stretch_range()
+        else:
+            self.selection.end()
+        self.refresh()
+        self.post_message(self.Touched())
+
+    def action_stretch(self, lines: int) -> None:
+        """Begin a range, or stretch it."""
+        if self.selection.anchor is None:
+            self.action_range()
+        self._go(self.cursor + lines)
+
+    def give_up_range(self) -> bool:
+        """Undo a range that is being marked; false when none is."""
+        if self.selection.anchor is None:
+            return False
+        self.selection.give_up()
+        self.redraw_marks()
+        return True
+
+    def _stretch_range(self) -> None:
+        """The range goes from where it began to the cursor. It holds the rows that are here; others are asked for."""
+        anchor = self.selection.anchor
+        if anchor is None:
+            return
+        first, last = min(anchor, self.cursor), max(anchor, self.cursor)
+        if last - first >= MOST:
+            first, last = (anchor, anchor + MOST - 1) if self.cursor > anchor else (anchor - MOST + 1, anchor)
+            self.post_message(self.TooMany())
+        every = [self._row(index) for index in range(first, last + 1)]
+        self.selection.extend([row for row in every if row is not None])
+        self.redraw_marks()
+        if None in every:
+            self._load_missing()
 
     def on_click(self, event: events.Click) -> None:
         offset = event.get_content_offset(self)
         if offset is None:
             return
         if offset.y == 0:
-            self._click_header(offset.x)
+            self._click_header(offset.x, then=event.shift)
             return
         index = offset.y - 1 + self.scroll_offset.y
-        if index == self.cursor:
+        if index >= self._matched:
+            return
+        if event.shift and self.markable:
+            if self.selection.anchor is None:
+                self.action_range()
+            self._go(index)
+        elif event.ctrl and self.markable:
+            self._go(index)
+            if self.cursor_row is not None:
+                self.selection.toggle(self.cursor_row)
+                self.redraw_marks()
+        elif index == self.cursor:
             self.action_choose()
-        elif index < self._matched:
+        else:
             self._go(index)
 
-    def _click_header(self, x: int) -> None:
+    def on_mouse_scroll_right(self, event: events.MouseScrollRight) -> None:
+        event.stop()
+        self.action_shift(1)
+
+    def on_mouse_scroll_left(self, event: events.MouseScrollLeft) -> None:
+        event.stop()
+        self.action_shift(-1)
+
+    def _click_header(self, x: int, *, then: bool) -> None:
         if x >= self._frozen():
             x += self.scroll_offset.x
         edge = GUTTER
         for heading, width in zip(self._headings, self._layout(), strict=False):
             edge += width + GAP
             if x < edge:
-                self.post_message(self.SortRequested(heading.name))
+                self.post_message(self.SortRequested(heading.name, then))
                 return
 
 

@@ -1,77 +1,17 @@
-"""How things look: two themes, the tones text is drawn in, and a glyph and a word for every state.
+"""How things look: the tones text is drawn in, and a glyph and a word for every state.
 
-View models name tones; only here do tones become colours. No state is told by colour alone.
+View models name tones; only here do tones become the colours of a theme. No state is told by colour alone.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from rich.segment import Segment
 from rich.style import Style
 from textual.theme import Theme
 
 from console.text import printable
-
-DARK = Theme(
-    name="muster-dark",
-    dark=True,
-    primary="#7aa2c8",
-    secondary="#8a93a6",
-    accent="#e0b060",
-    foreground="#d3d7de",
-    background="#14171c",
-    surface="#191d23",
-    panel="#232932",
-    success="#86b57a",
-    warning="#d9a95b",
-    error="#d9736e",
-    variables={
-        "cursor": "#2b3a4d",
-        "dim": "#7d8593",
-        "faint": "#3a424e",
-        "faded": "#5c6472",
-        "info": "#6fb3b8",
-        "border": "#3a424e",
-        "input-cursor-background": "#d3d7de",
-        "scrollbar": "#2f3641",
-        "scrollbar-hover": "#46505e",
-        "scrollbar-active": "#7aa2c8",
-        "scrollbar-background": "#14171c",
-        "scrollbar-background-hover": "#14171c",
-        "scrollbar-background-active": "#14171c",
-    },
-)
-
-LIGHT = Theme(
-    name="muster-light",
-    dark=False,
-    primary="#2a5f93",
-    secondary="#5c6675",
-    accent="#8a5a00",
-    foreground="#23272e",
-    background="#f7f7f4",
-    surface="#eeeeea",
-    panel="#e3e3dd",
-    success="#2f7a35",
-    warning="#96610a",
-    error="#b3302b",
-    variables={
-        "cursor": "#cfdff0",
-        "dim": "#666d78",
-        "faint": "#c9c9c2",
-        "faded": "#9a9f98",
-        "info": "#1f6f75",
-        "border": "#c9c9c2",
-        "input-cursor-background": "#23272e",
-        "scrollbar": "#cfcfc8",
-        "scrollbar-hover": "#b5b5ac",
-        "scrollbar-active": "#2a5f93",
-        "scrollbar-background": "#f7f7f4",
-        "scrollbar-background-hover": "#f7f7f4",
-        "scrollbar-background-active": "#f7f7f4",
-    },
-)
-
-THEMES = (DARK, LIGHT)
 
 STATES: dict[str, tuple[str, str]] = {
     "queued": ("○", "warn"),
@@ -121,6 +61,10 @@ def state_look(state: str) -> tuple[str, str]:
 
 def tones(theme: Theme) -> dict[str, Style]:
     """The style of every tone a view model may name, in the colours of a theme."""
+    return _ansi_tones(theme) if theme.ansi else _rgb_tones(theme)
+
+
+def _rgb_tones(theme: Theme) -> dict[str, Style]:
     colours = theme.variables
     return {
         "base": Style(color=theme.foreground, bgcolor=theme.background),
@@ -129,6 +73,7 @@ def tones(theme: Theme) -> dict[str, Style]:
         "dim": Style(color=colours["dim"]),
         "struck": Style(color=colours["dim"], strike=True),
         "faint": Style(color=colours["faint"]),
+        "rule": Style(color=colours["rule"]),
         "ok": Style(color=theme.success),
         "warn": Style(color=theme.warning),
         "bad": Style(color=theme.error),
@@ -143,11 +88,40 @@ def tones(theme: Theme) -> dict[str, Style]:
         "top": Style(color=theme.foreground, bgcolor=theme.panel),
         "key": Style(color=theme.accent, bgcolor=theme.panel, bold=True),
         "off": Style(color=colours["dim"], bgcolor=theme.panel),
-        "faded": Style(color=colours["faded"], bgcolor=theme.panel),
+        "faded": Style(color=colours["off"], bgcolor=theme.panel),
         "tab": Style(color=theme.background, bgcolor=theme.primary, bold=True),
         "brand": Style(color=theme.background, bgcolor=theme.accent, bold=True),
         "alarm": Style(color=theme.background, bgcolor=theme.error, bold=True),
         "caution": Style(color=theme.background, bgcolor=theme.warning, bold=True),
+    }
+
+
+def _ansi_tones(theme: Theme) -> dict[str, Style]:
+    """Blocks are made by turning text and ground around: the terminal's palette is its owner's affair."""
+
+    def style(colour: str | None = None, **attributes: Any) -> Style:
+        return Style(color=(colour or "default").removeprefix("ansi_"), **attributes)
+
+    return {
+        "base": Style(color="default", bgcolor="default"),
+        **dict.fromkeys(("", "dim", "top", "off"), style()),
+        "strong": style(bold=True),
+        "struck": style(strike=True),
+        **dict.fromkeys(("faint", "rule", "faded"), style(dim=True)),
+        "ok": style(theme.success),
+        "warn": style(theme.warning),
+        "bad": style(theme.error),
+        "info": style(theme.variables["info"]),
+        "accent": style(theme.accent),
+        "head": style(theme.primary, bold=True),
+        **dict.fromkeys(("link", "bar"), style(theme.primary)),
+        "cursor": Style(reverse=True),
+        "header": style(bold=True, underline=True),
+        "sorted": style(theme.accent, bold=True, underline=True),
+        "key": style(theme.accent, bold=True),
+        **dict.fromkeys(("tab", "brand"), style(bold=True, reverse=True)),
+        "alarm": style(theme.error, bold=True, reverse=True),
+        "caution": style(theme.warning, bold=True, reverse=True),
     }
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from console.actions import Action
     from console.app import MusterApp
     from console.client import Client
+    from console.details import Line
 
 NOTHING = "none"
 """As a quantity: the resource is no longer named. As a burst: there is none."""
@@ -116,23 +117,34 @@ def wanted(client: Client, name: str, arguments: argparse.Namespace, reason: str
             return asks(action, tuple(arguments.ids), reason)
 
 
-async def finish(app: MusterApp, action: Action, ask: Callable[[], Proposal], shell: str) -> str:
+async def finish(
+    app: MusterApp,
+    action: Action,
+    ask: Callable[[], Proposal],
+    shell: str,
+    *,
+    found: Callable[[int], Sequence[Line]] | None = None,
+    follow: bool = False,
+) -> str:
     """Have the engine's plan confirmed and done; or put to the vote, where the policy wants others than who asks. What
-    was not wanted is withdrawn. Gives what to tell the person in the end. Raises MusterError."""
+    was not wanted is withdrawn. `found`: what led to it. `follow`: go to its page, which shows how far it is and how to
+    take it back. Gives what to tell the person in the end. Raises MusterError."""
+    from console.confirm_dialog import ConfirmDialog
     from console.deciding import approve_own, put_to_vote
-    from console.dialogs import ConfirmDialog
     from console.feed import in_thread
 
     proposal = await in_thread(ask)
-    dialog = ConfirmDialog(proposal, shell, app.clock)
+    dialog = ConfirmDialog(proposal, shell, app.clock, found=found)
     if not await app.push_screen_wait(dialog):
         # Whether or not the engine can be told: what nobody votes on expires.
         with suppress(MusterError):
             await in_thread(lambda: app.client().cancel(proposal.id))
         return f"{action.title}: nothing was changed"
+    if follow:
+        app.navigator.drill("proposal", proposal.id)
     if not dialog.alone:
         return put_to_vote(proposal)
-    return await approve_own(app, proposal)
+    return await approve_own(app, proposal, dialog.plan_width)
 
 
 def canary(client: Client, arguments: argparse.Namespace, reason: str) -> Request:

@@ -118,8 +118,11 @@ class Child:
             _RUNNING.discard(self)
 
 
-def start(work: Callable[[Report], None], timeout_s: float) -> Child:
-    """Run `work(report)` in a copy of this process, for at most `timeout_s` wall seconds.
+def start(
+    work: Callable[[Report], None], timeout_s: float, *, keep: tuple[int, ...] = (), niceness: int = NICENESS
+) -> Child:
+    """Run `work(report)` in a copy of this process, for at most `timeout_s` wall seconds. `keep`: files of ours that
+    stay open in it.
 
     Called on the thread whose objects it uses: nothing may be half-way changed. Raises OSError when there is no
     process or memory to be had.
@@ -137,7 +140,7 @@ def start(work: Callable[[Report], None], timeout_s: float) -> Child:
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
-            _work(work, writing, parent)
+            _work(work, writing, parent, keep, niceness)
     except OSError:
         os.close(reading)
         os.close(writing)
@@ -149,7 +152,7 @@ def start(work: Callable[[Report], None], timeout_s: float) -> Child:
     return Child(pid, reading, timeout_s)
 
 
-def _work(work: Callable[[Report], None], pipe: int, parent: int) -> None:
+def _work(work: Callable[[Report], None], pipe: int, parent: int, keep: tuple[int, ...], niceness: int) -> None:
     """The child's whole life."""
     code = 1
     try:
@@ -162,8 +165,8 @@ def _work(work: Callable[[Report], None], pipe: int, parent: int) -> None:
         if _LIBC is not None:
             _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == parent:
-            os.nice(NICENESS)
-            _close_all_but(pipe)
+            os.nice(niceness)
+            _close_all_but(pipe, *keep)
             # What was there is never garbage here, and to look through it would copy all of it; what is made here is
             # freed without looking, or ends with the process.
             gc.freeze()
@@ -200,14 +203,14 @@ def _end(_signal: int, _frame: object) -> None:
     os._exit(128 + signal.SIGTERM)
 
 
-def _close_all_but(pipe: int) -> None:
+def _close_all_but(*kept: int) -> None:
     """Sockets, databases and locks belong to the parent. Standard error stays, for tracebacks."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     os.dup2(nowhere, 1)
     for entry in os.listdir("/dev/fd"):
         number = int(entry)
-        if number > 2 and number != pipe:
+        if number > 2 and number not in kept:
             with contextlib.suppress(OSError):
                 os.close(number)
 

@@ -196,6 +196,21 @@ def report(tree: QueueTree, totals: Vector, demand: Sequence[Vector], now_ms: in
     ]
 
 
+def above_quota(tree: QueueTree) -> tuple[list[int], list[int]]:
+    """(what the queues that take work draw above their quotas, what of it is in a burst), in the order of RESOURCES.
+    Where only single pools have quotas, what is above those."""
+    borrowed, bursting = [0] * WIDTH, [0] * WIDTH
+    for row, children in enumerate(tree.children):
+        if children:
+            continue
+        excess = tree.burst_excess(row)
+        for resource in range(WIDTH):
+            whole = (resource,) if tree.limited[row] >> resource & 1 else range(resource, tree.slots, WIDTH)
+            borrowed[resource] += sum(tree.borrowed(row, slot) for slot in whole)
+            bursting[resource] += sum(excess.get(slot, 0) for slot in whole)
+    return borrowed, bursting
+
+
 def _key(tree: QueueTree, slot: int) -> str:
     pool, resource = tree.named_slot(slot)
     return f"{pool}/{resource}" if pool else resource

@@ -139,7 +139,7 @@ class Heat:
 
 def _within(c: Capacity, within: dict[str, str]) -> Numbers:
     """Mask of the nodes there are in all of these places."""
-    here = view(c.state) != NodeState.REMOVED
+    here: Numbers = view(c.state) != NodeState.REMOVED
     for level, name in within.items():
         if level not in DOMAINS:
             raise SpecError("within", f"'{level[:40]}' is no level of places", f"Use: {', '.join(DOMAINS)}")
@@ -214,7 +214,9 @@ def _tile(m: Measures, i: int, name: str, place: tuple[str, str, str], pool: str
         rack=place[2],
         nodes=sum(states),
         states={NodeState(state).label: count for state, count in enumerate(states) if count},
-        use_permille=max(((have - left) * 1000 // have for have, left in zip(full, free, strict=True) if have), default=0),
+        use_permille=max(
+            ((have - left) * 1000 // have for have, left in zip(full, free, strict=True) if have), default=0
+        ),
         gpu_milli=full[_GPU],
         gpu_free_milli=free[_GPU],
         split_milli=int(m.split[i]),

@@ -136,7 +136,7 @@ COLUMNS: dict[Kind, tuple[Column, ...]] = {
         Column("burst", "BURST", "text", "idle, burst or cooldown; empty without a burst quota"),
         Column("burst_left", "LEFT", "duration", "Until the burst window or the cool-down ends"),
         Column("weight", "WEIGHT", "count", "Weight in fair sharing"),
-        Column("burn", "BURN", "permille", "Late starts of the last hour, of those its objective allows: 100 % uses it up"),
+        Column("burn", "BURN", "permille", "Late starts of the last hour, of those its objective allows"),
         Column("burn_6h", "BURN 6H", "permille", "The same of the last six hours"),
     ),
     "reservations": (
@@ -540,6 +540,10 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """What of that no workload is charged for."""
     burns: tuple[Burn, ...] = ()
     """Of the queues that have an objective."""
+    borrowed: dict[str, int] = {}
+    """What of `used` queues draw above their quotas; nothing where there are no quotas."""
+    in_burst: dict[str, int] = {}
+    """Of that, what they draw above their borrowing limits too, for a while."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):

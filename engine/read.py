@@ -21,7 +21,7 @@ from engine.errors import SpecError
 from engine.events import BACKFILLED, BORROWED, BURST, FAILURE_CAUSES, REQUEUE_CAUSES
 from engine.explain import Explainer
 from engine.failures import NOTES
-from engine.fairness import report
+from engine.fairness import above_quota, report
 from engine.fragmentation import headline_ppm, measured
 from engine.heat import Heat
 from engine.listing import (
@@ -480,6 +480,7 @@ class Reader:
         state = self._state
         w = state.workloads
         capacity, used = totals(state)
+        borrowed, bursting = above_quota(state.queues)
         oldest = min((group.rows[group.front] for group in state.pending.groups.values()), default=-1)
         waits = sorted(recent.waits)
         started, finished = recent.last_hour(now_ms)
@@ -507,6 +508,8 @@ class Reader:
             cost_microusd_hour=sum(state.ledger.cost.rate),
             idle_microusd_hour=sum(state.ledger.cost.rate) - sum(state.ledger.used.rate),
             burns=() if brief else burns(state, now_ms),
+            borrowed={name: quantity for name, quantity in zip(RESOURCES, borrowed, strict=True) if quantity},
+            in_burst={name: quantity for name, quantity in zip(RESOURCES, bursting, strict=True) if quantity},
         )
 
     def _pools(self) -> tuple[PoolOverview, ...]:

@@ -62,6 +62,11 @@ class Starts:
         rows = [row for row in self.of[vertex] if row[0] > first]
         return sum(row[1] for row in rows), sum(row[2] for row in rows)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Starts) and self.of == other.of
+
+    __hash__ = None  # type: ignore[assignment]
+
     def copy(self) -> Starts:
         other = Starts()
         if self.of is not None:

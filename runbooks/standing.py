@@ -108,7 +108,9 @@ class Standing:
             return RefusedError(f"{row.id} expired at {utc(row.expires_ms)}", "Propose it again")
         state = row.state.replace("_", " ")
         why = f": {row.note}" if row.note else ""
-        return RefusedError(f"{row.id} is {state}{why}", life.WHAT_THEN.get(row.state, ""))
+        if row.state == "approved":
+            why = f", approved by {self._approvers(connection, row)}"
+        return RefusedError(f"{row.id} is {state} since {utc(row.since_ms)}{why}", life.WHAT_THEN.get(row.state, ""))
 
     def _approvers(self, connection: Connection, row: Row) -> str:
         votes = self.votes(connection, row)

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from engine.errors import RefusedError
 from runbooks import books, life, policy
+from runbooks.amounts import utc
 from runbooks.audit import Audit
 from runbooks.books import VOTE, Row
 from runbooks.compose import scope_of
@@ -87,9 +88,9 @@ class Voting:
         if row.state not in life.OPEN or (row.state == "approved" and verdict != "reject"):
             return self._standing.too_late(connection, row), actor
         if digest != row.digest:
-            return RefusedError(
-                f"the digest given is not that of {row.id}", "Look at the proposal again and vote on what it shows"
-            ), actor
+            since = f", revision {row.revision} of {utc(row.since_ms)}" if row.revision > 1 else ""
+            problem = f"the digest given is not that of {row.id}{since}"
+            return RefusedError(problem, "Look at the proposal again and vote on what it shows"), actor
         try:
             actor = self._policies.proved(connection, actor, signed, "vote", row, verdict, now_ms)
         except RefusedError as error:

@@ -6,10 +6,10 @@ from functools import partial
 
 from textual import on
 
-from console.screens.pane import Connect, WordsPane
-from console.table import WindowTable
 from console.event_log import EVENT_HEADINGS, EventLog
 from console.query import parse_filter
+from console.screens.pane import Connect, WordsPane
+from console.table import WindowTable
 
 
 class EventsPane(WordsPane):

@@ -22,7 +22,6 @@ from recommender.history import HistoryRequest
 from recommender.metrics import METRICS
 
 if TYPE_CHECKING:
-
     from textual.timer import Timer
     from textual.worker import Worker
 

@@ -6,12 +6,15 @@ A vote for it is taken once the end of the plan has been on the screen.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from console.actions import Target
+from console.advice_text import found_sections
 from console.deciding import keys_note, request_of, unverified, waiting_step
 from console.details import Section
+from console.proposal_needs import press_next
 from console.proposal_text import (
     Fresh,
     head_section,
@@ -21,19 +24,25 @@ from console.proposal_text import (
     vote_section,
     word_sections,
 )
-from console.screens.pane import Connect, DetailPane
+from console.screens.pane import AsOf, Connect, DetailPane
 from console.text import cut, printable
 from engine.errors import MusterError, RefusedError
+from runbooks import life
 from runbooks.plan import Proposal
 
 if TYPE_CHECKING:
     from console.app import MusterApp
     from console.client import Client
+    from recommender.recommendations import Recommendation
     from runbooks.policy_shown import Caller
 
-ASK_S = 2.0
-"""How often it is asked anew what nothing else tells: votes change no state of the cell."""
+ASK_S = 1.0
+"""How often it is asked anew what nothing else tells, as long as something can become of it: votes change no state of the
+cell."""
+SELDOM_S = 5.0
+"""The same for what is over."""
 DRAW_S = 1.0
+IS_SUGGESTION = re.compile("R-[a-z2-7]{5}")
 
 
 class Kept(NamedTuple):
@@ -43,6 +52,8 @@ class Kept(NamedTuple):
     """Monotonic clock when that was answered."""
     fresh: Fresh | None
     """What a stale one would do now."""
+    found: Recommendation | None = None
+    """The suggestion that it follows from."""
 
 
 class ProposalPane(DetailPane[Kept]):
@@ -55,8 +66,10 @@ class ProposalPane(DetailPane[Kept]):
         self._clock: Callable[[], float] = lambda: 0.0
         self._plan_lines = 0
         self._plan_width = 0
-        self._seen = ""
-        """Digest of the plan whose end was on the screen."""
+        self._top = 0
+        """Line to scroll to once there is something to show."""
+        self._seen = ("", 0)
+        """Digest, and width as it was laid out, of the plan whose end was on the screen."""
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -69,10 +82,30 @@ class ProposalPane(DetailPane[Kept]):
         return cut(printable(self._proposal_id), 32)
 
     @property
+    def line(self) -> str:
+        return f"proposal {self._proposal_id}"
+
+    @property
+    def as_of(self) -> AsOf | None:
+        return AsOf(0, self._now_ms(self.detail)) if self.detail is not None else None
+
+    @property
     def note(self) -> str:
-        if self.detail is None or self.detail.proposal.state != "awaiting":
+        """What to press next, or for what it waits."""
+        if self.detail is None:
             return ""
-        return "" if self.seen_to_the_end else "read to the end of the plan to vote (pgdn, G)"
+        shown = self.detail.proposal
+        return press_next(
+            shown, self.detail.caller.me, self._now_ms(self.detail), read=self.seen_to_the_end,
+            waits_for_word=waiting_step(shown) is not None, unverified=unverified(shown),
+        )  # fmt: skip
+
+    def place(self) -> dict[str, Any]:
+        return {"top": self._left.scroll_offset.y}
+
+    def put_back(self, place: dict[str, Any]) -> None:
+        top = place.get("top")
+        self._top = top if isinstance(top, int) else 0
 
     @property
     def targets(self) -> tuple[Target, ...]:
@@ -88,8 +121,8 @@ class ProposalPane(DetailPane[Kept]):
 
     @property
     def seen_to_the_end(self) -> bool:
-        """The last line of exactly this plan was on the screen."""
-        return self.detail is not None and self._seen == self.detail.proposal.digest
+        """The last line of exactly this plan, laid out as it is now, was on the screen."""
+        return self.detail is not None and self._seen == (self.detail.proposal.digest, self._plan_width)
 
     @property
     def plan_width(self) -> int:
@@ -111,7 +144,7 @@ class ProposalPane(DetailPane[Kept]):
         if self.detail is None or self.seen_to_the_end or not self._plan_lines or not self._left.size.height:
             return
         if self.display and self._left.scroll_offset.y + self._left.size.height >= self._plan_lines:
-            self._seen = self.detail.proposal.digest
+            self._seen = (self.detail.proposal.digest, self._plan_width)
             self.post_message(self.Changed())
 
     # --- what is shown
@@ -123,7 +156,16 @@ class ProposalPane(DetailPane[Kept]):
             before = self.detail
             fresh = before.fresh if before is not None and before.proposal.stale == shown.stale else None
             fresh = fresh or self._proposed_now(client, shown)
-        return Kept(shown, caller, self._clock(), fresh)
+        return Kept(shown, caller, self._clock(), fresh, self._found_by_recommender(client, shown))
+
+    def _found_by_recommender(self, client: Client, shown: Proposal) -> Recommendation | None:
+        """What it follows from, where its reason names a suggestion that still stands: asked for once."""
+        if self.detail is not None or not IS_SUGGESTION.fullmatch(shown.reason):
+            return self.detail.found if self.detail is not None else None
+        try:
+            return client.recommendation(shown.reason)
+        except MusterError:
+            return None
 
     def _proposed_now(self, client: Client, shown: Proposal) -> Fresh:
         """What proposing it again would show: looked at, never done in its place."""
@@ -136,7 +178,7 @@ class ProposalPane(DetailPane[Kept]):
 
     def columns(self, detail: Kept, width: int) -> tuple[list[Section], list[Section]]:
         shown, me = detail.proposal, detail.caller.me
-        now_ms = detail.caller.now_ms + round((self._clock() - detail.at) * 1000)
+        now_ms = self._now_ms(detail)
         plan = [head_section(shown, now_ms, width), *plan_sections(shown, width)]
         self._plan_lines = sum(1 + len(section.lines) for section in plan) + len(plan) - 1
         self._plan_width = width
@@ -144,18 +186,27 @@ class ProposalPane(DetailPane[Kept]):
             vote_section(shown, width, me, keys_note(detail.caller)),
             *step_section(shown, width),
             *stale_section(shown, width, detail.fresh),
+            *found_sections(detail.found, width),
             *word_sections(shown, width),
         ]
         return plan, stands
 
+    def _now_ms(self, detail: Kept) -> int:
+        """The engine's wall clock."""
+        return detail.caller.now_ms + round((self._clock() - detail.at) * 1000)
+
     def _draw(self) -> None:
         super()._draw()
+        if self._top and self.detail is not None:
+            self._left.scroll_to(y=self._top, animate=False)
+            self._top = 0
         self.call_after_refresh(self._look_for_end)
 
     def _tick(self) -> None:
         if not self.display or not self.is_attached:
             return
-        if self.detail is None or self._clock() - self.detail.at >= ASK_S:
+        over = self.detail is not None and self.detail.proposal.state in life.ENDED
+        if self.detail is None or self._clock() - self.detail.at >= (SELDOM_S if over else ASK_S):
             self.reload()
         else:
             self._draw()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from textual import on
 
-from console.advice_text import explanation_lines, followed_text, list_line
+from console.advice_text import explanation_lines, followed_text, found_lines, list_line
 from console.details import Line, Section, text_line
 from console.screens.pane import Connect, DetailPane
 from console.screens.sections import SectionsView
@@ -120,7 +120,10 @@ class RecommendationsPane(DetailPane[Recommendations]):
         action = next(action for action in app.actions.values() if name in action.commands)
         shell = shlex.join(["muster", *map(printable, chosen.command)])
         reason = chosen.suggestion.id
-        return await finish(app, action, lambda: propose(app.client(), name, arguments, reason), shell)
+        return await finish(
+            app, action, lambda: propose(app.client(), name, arguments, reason), shell,
+            found=lambda width: found_lines(chosen, width), follow=True,
+        )  # fmt: skip
 
     @on(SectionsView.LinkChosen)
     def _chosen(self, event: SectionsView.LinkChosen) -> None:

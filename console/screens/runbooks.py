@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from textual import on
@@ -9,12 +10,13 @@ from textual import on
 from console.actions import Target
 from console.details import Section
 from console.feed import in_thread
+from console.proposal_text import screen_digest
 from console.runbook_text import HEADINGS, columns, row_of
-from console.screens.pane import Connect, DetailPane, TablePane
+from console.screens.pane import AsOf, Connect, DetailPane, TablePane
 from console.table import WindowTable
 from console.text import cut, printable
 from console.views import Window
-from engine.errors import MusterError
+from engine.errors import MusterError, RefusedError
 from runbooks.runbook_shown import RunbookAsk, RunbookLine, RunbookRun, RunbookView
 
 if TYPE_CHECKING:
@@ -32,6 +34,11 @@ class RunbooksPane(TablePane):
 
     def on_mount(self) -> None:
         self.table.show(HEADINGS, self._rows)
+
+    @property
+    def as_of(self) -> AsOf | None:
+        """The shelf is of no moment of the cell."""
+        return None
 
     @property
     def note(self) -> str:
@@ -73,6 +80,35 @@ class RunbookPane(DetailPane[RunbookView]):
         self._tried: RunbookRun | str | None = None
         """A dry run without inputs, or why there is none."""
         self._tried_for = ""
+        self._lengths = (0, 0)
+        """Lines of the file, as laid out, in the left and the right column."""
+        self._unread = [True, True]
+        self._read_of = ("", 0)
+        """SHA-256 and width of what `_unread` is about."""
+        self.read_digest = ""
+        """Of the text that was shown of it."""
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.watch(self._left, "scroll_y", self._look_for_ends, init=False)
+        self.watch(self._right, "scroll_y", self._look_for_ends, init=False)
+
+    @property
+    def line(self) -> str:
+        return f"runbook {self._runbook_id}"
+
+    @property
+    def note(self) -> str:
+        if self.detail is None or self.detail.line.status not in ("draft", "changed"):
+            return ""
+        if any(self._unread):
+            return "to approve it read to its end (pgdn, G; tab: the other column)"
+        return "Y approves this version, A tries it"
+
+    def refuse_unread(self) -> None:
+        """Raises RefusedError while the end of the file was not on the screen."""
+        if self.detail is None or any(self._unread):
+            raise RefusedError("the end of it was not on the screen yet", "Read on to it (pgdn, G), then approve it")
 
     @property
     def crumb(self) -> str:
@@ -95,10 +131,27 @@ class RunbookPane(DetailPane[RunbookView]):
         super().reload()
 
     def columns(self, detail: RunbookView, width: int) -> tuple[list[Section], list[Section]]:
-        return columns(detail, self._tried, width)
+        left, right = columns(detail, self._tried, width)
+        if self._read_of != (detail.line.sha256, width):
+            self._read_of, self._unread = (detail.line.sha256, width), [True, True]
+        self.read_digest = screen_digest([*left, *right])
+        sides = (left, right) if self._right.display else ([*left, *right], [])
+        self._lengths = (_height(sides[0]), _height(sides[1]))
+        return left, right
+
+    def _look_for_ends(self) -> None:
+        """Of each column the last line, laid out as it is now, is or was on the screen."""
+        before = list(self._unread)
+        for at, view in enumerate((self._left, self._right)):
+            seen = view.size.height and view.scroll_offset.y + view.size.height >= self._lengths[at]
+            if self.display and (seen or not self._lengths[at]):
+                self._unread[at] = False
+        if before != self._unread:
+            self.post_message(self.Changed())
 
     def _draw(self) -> None:
         super()._draw()
+        self.call_after_refresh(self._look_for_ends)
         if self.detail is not None and self._tried_for != self.detail.line.sha256:
             self._tried_for = self.detail.line.sha256
             if not self.detail.problems:
@@ -112,3 +165,8 @@ class RunbookPane(DetailPane[RunbookView]):
         except MusterError as error:
             self._tried = f"{error.problem}. {error.remedy}"
         self._draw()
+
+
+def _height(sections: Sequence[Section]) -> int:
+    """Lines that they take, with their heads and the gaps between."""
+    return sum(1 + len(section.lines) for section in sections) + max(len(sections) - 1, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rich.cells import cell_len
 from rich.style import Style
@@ -33,7 +33,7 @@ class SectionsView(ScrollView, can_focus=True, inherit_bindings=False):
         Binding("down,j", "move(1)", show=False),
         Binding("pageup,ctrl+u,ctrl+b", "page(-1)", show=False),
         Binding("pagedown,ctrl+d,ctrl+f", "page(1)", show=False),
-        Binding("g,home", "edge(-1)", show=False),
+        Binding("home", "edge(-1)", show=False),
         Binding("G,end", "edge(1)", show=False),
         Binding("left", "neighbour(-1)", show=False),
         Binding("right", "neighbour(1)", show=False),
@@ -58,6 +58,8 @@ class SectionsView(ScrollView, can_focus=True, inherit_bindings=False):
         super().__init__(id=id)
         self._lines: list[Line] = []
         self._cursor = -1
+        self._place: tuple[int, str] | None = None
+        """First line in view and link under the cursor, to go to once there are lines."""
         self._tones: dict[str, Style] = {}
 
     @property
@@ -85,11 +87,37 @@ class SectionsView(ScrollView, can_focus=True, inherit_bindings=False):
         size = Size(self.size.width, len(lines))
         if size != self.virtual_size or len(before) != len(lines):
             self.virtual_size = size
+            self._go_to_place()
             self.refresh()
             return
         for index, (old, new) in enumerate(zip(before, lines, strict=True)):
             if old != new:
                 self._refresh_line(index)
+
+    def place(self) -> dict[str, Any]:
+        """Where a person reads: the first line in view, and the link under the cursor."""
+        top, link = self._place or (self.scroll_offset.y, self.link)
+        return {"top": top, "link": link}
+
+    def put_back(self, place: object) -> None:
+        """Go there, as soon as there are lines. What makes no sense counts for nothing."""
+        top, link = (place.get("top"), place.get("link")) if isinstance(place, dict) else (None, None)
+        if isinstance(top, int) and isinstance(link, str) and (top, link) != (0, ""):
+            self._place = (top, link)
+            self._go_to_place()
+
+    def _go_to_place(self) -> None:
+        """Once there are links, or more lines than a first note: what was read may come in several answers."""
+        if self._place is None or not self.size.height:
+            return
+        top, link = self._place
+        here = [index for index, line in enumerate(self._lines) if line.link == link]
+        if len(self._lines) <= top or (link and not here):
+            return
+        self._place = None
+        self._cursor = here[0] if link else self._cursor
+        self.scroll_to(y=top, animate=False, force=True)
+        self.refresh()
 
     def _hold_place(self, before: list[Line], after: list[Line]) -> None:
         """Have the line that is read at the top stay there when lines come or go above it."""
@@ -147,6 +175,7 @@ class SectionsView(ScrollView, can_focus=True, inherit_bindings=False):
             self.refresh(Region(0, y, self.size.width, 1))
 
     def action_move(self, step: int) -> None:
+        self._place = None
         ahead = range(self._cursor + step, len(self._lines) if step > 0 else -1, step)
         target = next((index for index in ahead if self._lines[index].link), None)
         top, height = self.scroll_offset.y, self.size.height
@@ -168,9 +197,11 @@ class SectionsView(ScrollView, can_focus=True, inherit_bindings=False):
             self.scroll_to(y=max(0, self._cursor - height // 2), animate=False)
 
     def action_page(self, pages: int) -> None:
+        self._place = None
         self.scroll_to(y=self.scroll_offset.y + pages * max(1, self.size.height - 1), animate=False)
 
     def action_edge(self, side: int) -> None:
+        self._place = None
         self.scroll_to(y=0 if side < 0 else len(self._lines), animate=False)
 
     def action_neighbour(self, step: int) -> None:
@@ -193,4 +224,4 @@ class SectionsView(ScrollView, can_focus=True, inherit_bindings=False):
 def _head(section: Section, width: int) -> Line:
     note = cut(section.note, max(0, width - cell_len(section.title) - 6))
     rule = width - cell_len(section.title) - cell_len(note) - 2
-    return Line(((section.title, "head"), (" " + "─" * rule + " ", "faint"), (note, "dim")))
+    return Line(((section.title, "head"), (" " + "─" * rule + " ", "rule"), (note, "dim")))

@@ -26,6 +26,7 @@ from console_keys import Fingers, Pressed, acts, titled
 
 from tests.support.pseudo_terminal import PseudoTerminal
 
+ROOT = Path(__file__).resolve().parents[2]
 MUSTER = str(Path(sys.executable).with_name("muster"))
 NODES, WORKLOADS = 130_000, 1_000_000
 SIZES = ((140, 45), (80, 24))
@@ -80,13 +81,12 @@ def main() -> int:
     parser.add_argument("--workloads", type=int, default=WORKLOADS)
     parser.add_argument("--rounds", type=int, default=6, help="how often everything is done in each terminal")
     parser.add_argument("--idle", type=float, default=IDLE_S, metavar="S", help="seconds of doing nothing on each page")
-    parser.add_argument("--socket", metavar="PATH", help="of an engine that runs already, instead of one of its own")
     parser.add_argument("--json", metavar="FILE", help="also write the figures as JSON")
     options = parser.parse_args()
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory(prefix="mu-") as folder:
         state = Path(folder)
-        with engine(state, options.nodes, options.workloads, options.socket) as path:
+        with engine(state, options.nodes, options.workloads) as path:
             print(f"console on {options.nodes:,} nodes and {options.workloads:,} workloads, the engine scheduling")
             print(f"{platform.python_version()}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}\n")
             figures += told(first_paint(path, state))
@@ -101,7 +101,8 @@ def main() -> int:
                     figures += told(of_keys(at, fingers.pressed))
                     figures += told(of_memory(at, terminal))
             figures += told(idle_pages(path, state, options.idle))
-        figures += told(still(state, options.idle))
+        with engine(state, options.nodes, options.workloads, per_second=0) as path:
+            figures += told(still(path, state, options.idle))
     missed = [figure for figure in figures if figure.missed]
     print("\nall budgets are met" if not missed else f"\n{len(missed)} missed: {', '.join(f.what for f in missed)}")
     if options.json:
@@ -122,26 +123,16 @@ def told(figures: Iterator[Figure]) -> Iterator[Figure]:
 
 
 @contextmanager
-def engine(state: Path, nodes: int, workloads: int, socket: str | None) -> Iterator[Path]:
-    """The socket of an engine with so much in it, whose work goes on."""
-    if socket:
-        yield Path(socket)
-        return
-    path = state / "large.sock"
-    command = [sys.executable, "-m", "tests.support.large_cells", str(path), str(nodes), str(workloads)]
-    yield from _run_engine(command, path, environment(state))
-
-
-@contextmanager
-def still_engine(state: Path) -> Iterator[Path]:
-    """The socket of an engine on which nothing happens."""
-    path = state / "still.sock"
-    command = [MUSTER, "serve", "--data", str(state / "still"), "--socket", str(path), "--cell", "still"]
+def engine(state: Path, nodes: int, workloads: int, *, per_second: int = 200) -> Iterator[Path]:
+    """The socket of an engine with so much in it, and so much coming every second; with nothing coming, time stands."""
+    path = state / f"{per_second}.sock"
+    command = [sys.executable, "-m", "tests.support.large_cells", str(path)]
+    command += ["--nodes", str(nodes), "--workloads", str(workloads), "--per-second", str(per_second)]
     yield from _run_engine(command, path, environment(state))
 
 
 def _run_engine(command: Sequence[str], path: Path, around: dict[str, str]) -> Iterator[Path]:
-    process = subprocess.Popen(command, env=around, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, env=around, cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
         until = time.monotonic() + START_S
         asking = [MUSTER, "overview", "--connect", str(path)]
@@ -227,9 +218,9 @@ def idle_pages(path: Path, state: Path, seconds: float) -> Iterator[Figure]:
             yield Figure("   bytes/s from the engine", answered, "")
 
 
-def still(state: Path, seconds: float) -> Iterator[Figure]:
+def still(path: Path, state: Path, seconds: float) -> Iterator[Figure]:
     """On a cell in which nothing happens, nothing is to be done."""
-    with still_engine(state) as path, console(path, state) as terminal:
+    with console(path, state) as terminal:
         for key in ("1", "3"):
             terminal.press(key)
             terminal.until(titled(PAGES[key]), PAGES[key])

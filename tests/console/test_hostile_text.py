@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 
 import console.app
 from console.app import MusterApp
-from console.dialogs import PromptInput
+from console.prompt_bar import PromptInput
 from engine.errors import RefusedError
 from engine.query import COLUMNS
 from tests.console import fake_gate

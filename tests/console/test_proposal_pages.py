@@ -19,11 +19,12 @@ from console.actions import by_key
 from console.advisor import Advisor
 from console.app import MusterApp
 from console.audit_text import parse_words
+from console.confirm_dialog import ConfirmDialog
 from console.decide_dialog import DecideDialog, InputsDialog, PassphraseDialog
 from console.details import Section
-from console.dialogs import ConfirmDialog, by_author_alone, one_key
 from console.identity import Identity
 from console.local_client import LocalClient
+from console.proposal_needs import by_author_alone, one_key
 from console.proposal_text import (
     GUTTER,
     HANG,
@@ -40,7 +41,7 @@ from console.query import FilterError
 from console.runbook_text import request_words
 from console.screens.proposal import ProposalPane
 from console.settings import Settings
-from console.views import unwritable_banner
+from console.frame_text import unwritable_banner
 from engine.commands import Cordon, Submit
 from engine.loop import EngineLoop
 from runbooks.freezes import FreezeSpec
@@ -338,7 +339,7 @@ async def test_a_new_revision_must_be_read_anew_and_the_old_digest_is_no_yes() -
     async with shown(client, "proposal P-1", size=(80, 24)) as pilot:
         await press(pilot, "G")
         assert page(pilot).seen_to_the_end
-        await press(pilot, "g")
+        await press(pilot, "g", "g")
         client.stage(1, notes=True, revision=2)
         page(pilot).reload()
         await until(pilot, lambda: not page(pilot).seen_to_the_end)

@@ -52,7 +52,7 @@ def test_other_kinds() -> None:
     [
         ("stat:queued", "^^^^", "Did you mean state?"),
         ("a state:quued", "        ^^^^^", "Did you mean queued?"),
-        ("state:pending", "      ^^^^^^^", "running, finished"),
+        ("state:parked", "      ^^^^^^", "running, finished"),
         ("gpu>=x", "     ^", "not a number"),
         ("memory>64", "       ^^", "64g"),
         ('name:"x', "     ^^", "not closed"),

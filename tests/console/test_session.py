@@ -52,7 +52,7 @@ def test_a_folder_that_cannot_be_written_is_told_and_choices_hold_until_the_end(
     session.remember("theme", "dark")
     session.note_place({"trail": []})
     assert session.recall("theme") == "dark"
-    assert len(session.problems) == 2
+    assert any("begins anew" in problem for problem in session.problems)
 
 
 def test_a_clean_end_leaves_nothing_and_a_living_console_is_not_taken_over(tmp_path: Path) -> None:

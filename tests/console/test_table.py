@@ -11,7 +11,7 @@ from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 
 from console.table import CHUNK, WindowTable
-from console.theme import DARK
+from console.palettes import DARK
 from console.views import Heading, Row, Window
 from engine.errors import UnreachableError
 
@@ -65,7 +65,8 @@ class TableApp(App[None]):
 async def shown(rows: Rows, size: tuple[int, int] = (60, 21)) -> AsyncIterator[tuple[Pilot[None], WindowTable]]:
     app = TableApp()
     async with app.run_test(size=size) as pilot:
-        app.table.show(HEADINGS, rows.fetch, ("n", True))
+        app.table.show(HEADINGS, rows.fetch, (("n", True),))
+        app.table.markable = True
         app.table.focus()
         await settled(pilot)
         yield pilot, app.table
@@ -100,7 +101,7 @@ async def test_a_hundred_thousand_rows_cost_a_window() -> None:
         assert time.perf_counter() - began < 2
         assert len(rows.asked) <= 6
         assert all(limit <= 3 * CHUNK for _, limit in rows.asked)
-        await pilot.press("g")
+        await pilot.press("home")
         assert table.cursor == 0
 
 

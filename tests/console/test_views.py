@@ -14,7 +14,7 @@ from console.event_log import EventLog
 from console.node_text import node_columns
 from console.overview_text import overview_columns
 from console.plain import workload_lines
-from console.query import FilterError
+from console.query import FilterError, parse_filter
 from console.views import ListView, lost_banner, meter, summary, top_bar
 from console.workload_text import workload_columns
 from engine.errors import SpecError
@@ -77,7 +77,9 @@ def test_summary() -> None:
     view = ListView.of("workloads")
     view.filter("state:queued")
     window = view.window(FakeClient(500).query(view.query(0, 10)), 0)
-    assert summary(view, window, 2) == "100 of 500  ·  /state:queued  ·  by submitted ↓  ·  2 marked"
+    marked = [row for row in window.rows if row.asks[0]][:2]
+    gpu = sum(row.asks[0] for row in marked) // 1000
+    assert summary(view, window, marked) == f"100 of 500  ·  /state:queued  ·  by submitted ↓  ·  2 marked, {gpu} GPU"
 
 
 def test_meter_never_hides_a_little_and_never_overflows() -> None:
@@ -261,8 +263,8 @@ def test_events_newest_first_and_filtered() -> None:
     log = EventLog(keep=3)
     for version, what in enumerate(("submitted", "placed", "running", "failed"), 1):
         log.add([Change(version=version, at_ms=NOW_MS, what=what, subject="wl-1", detail="")])
-    assert [row.cells[1][0] for row in log.window([], 0, 10).rows] == ["failed", "running", "placed"]
-    assert log.window(["FAIL"], 0, 10).matched == 1
+    assert [row.cells[1][0] for row in log.window((), 0, 10).rows] == ["failed", "running", "placed"]
+    assert log.window(parse_filter("events", "FAIL"), 0, 10).matched == 1
 
 
 # --- the registry

@@ -1,0 +1,82 @@
+"""The order of keys: what is typed at once after a jump, a bar or a new page goes to where it was meant for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.events import Key
+from textual.widgets import Input
+
+from console.jumps import PREFIX, Jumps
+
+if TYPE_CHECKING:
+    from console.app import MusterApp
+
+AT_ONCE = ("ctrl+c",)
+"""Keys that never wait."""
+MOST_HELD = 200
+"""Keys that wait for a page. Nobody types so many: a paste or a stuck key."""
+AWAY = "the engine does not answer: nothing can be done until it is back. esc leaves"
+
+
+class Keys:
+    """Sees every key before any widget does. One per app."""
+
+    def __init__(self, app: MusterApp) -> None:
+        self._app = app
+        self._held: list[Key] = []
+        """Pressed while the page they are for is being put up."""
+        self.jumps = Jumps(app.actions.values())
+
+    def passes(self, event: Key) -> Key | None:
+        """The key that widgets are to see; None where it has been dealt with."""
+        app = self._app
+        if event.key in AT_ONCE:
+            return event
+        if app.screen is not app.screen_stack[0]:
+            return self._over_the_page(event)
+        if app.steering.typing:
+            return None if app.steering.takes(event) else event
+        if app.navigator.landing:
+            if len(self._held) < MOST_HELD:
+                self._held.append(event)
+            return None
+        if self.jumps.waiting:
+            return self._second(event)
+        if event.key == PREFIX and not isinstance(app.focused, Input):
+            self.jumps.begin()
+            app.draw_footer()
+            return None
+        return None if app.steering.takes(event) else event
+
+    async def replay(self) -> None:
+        """The page is there: what was typed for it. A key that opens another page leaves the rest to that."""
+        while self._held and not self._app.navigator.landing:
+            await self._app.on_event(self._held.pop(0))
+
+    def _second(self, event: Key) -> Key | None:
+        jump = self.jumps.end(event.key, event.character)
+        app = self._app
+        if jump.kind == "page":
+            app.action_act(jump.action)
+        elif jump.kind == "before":
+            app.action_act("page_before")
+        app.draw_footer()
+        return Key("home", None) if jump.kind == "first" else None
+
+    def _over_the_page(self, event: Key) -> Key | None:
+        from console.dialogs import Dialog
+
+        dialog = self._app.screen
+        if isinstance(dialog, Dialog) and dialog.refuses(event):
+            self._app.say(AWAY)
+            return None
+        if isinstance(self._app.focused, Input):
+            return event
+        if self.jumps.waiting:
+            # Over a page there is nowhere to go but to the top.
+            return Key("home", None) if self.jumps.end(event.key, event.character).kind == "first" else event
+        if event.key == PREFIX:
+            self.jumps.begin()
+            return None
+        return event

@@ -1,0 +1,123 @@
+"""The approval policy: what waits for votes, when plans do not run, what is in force; and the reviews."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from textual import on
+
+from console.actions import Target
+from console.details import Section
+from console.policy_text import CANDIDATE, FREEZE, REVIEW, policy_columns, review_sections
+from console.screens.pane import DetailPane
+from console.screens.sections import SectionsView
+from engine.errors import RefusedError
+from runbooks.plan import Review
+from runbooks.policy_shown import Candidate, PolicyView
+
+if TYPE_CHECKING:
+    from console.client import Client
+
+ASK_S = 5.0
+"""How often it is asked anew: votes and freezes change no state of the cell."""
+
+
+class KeptPolicy(NamedTuple):
+    view: PolicyView
+    now_ms: int
+    """The engine's wall clock."""
+
+
+class PolicyPane(DetailPane[KeptPolicy]):
+    NAME = "policy"
+    TARGETS = "policy"
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.set_interval(ASK_S, self._tick)
+
+    def _tick(self) -> None:
+        if self.display and self.is_attached:
+            self.reload()
+
+    @property
+    def note(self) -> str:
+        if self.detail is None:
+            return ""
+        waiting = len(self.detail.view.candidates)
+        hold = sum(freeze.holds for freeze in self.detail.view.freezes)
+        told = [f"{waiting} wait{'s' if waiting == 1 else ''} for votes"] if waiting else []
+        told += [f"{hold} freeze{'s' if hold != 1 else ''} hold{'s' if hold == 1 else ''} now"] if hold else []
+        return "  ·  ".join(told)
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        link = self._left.link
+        if link.startswith(CANDIDATE):
+            return (Target(link.removeprefix(CANDIDATE), "awaiting"),)
+        return (Target(link.removeprefix(FREEZE), "by hand"),) if link.startswith(FREEZE) else ()
+
+    def candidate(self) -> Candidate:
+        """The one under the cursor. Raises RefusedError."""
+        chosen = next((target.id for target in self.targets if target.state == "awaiting"), "")
+        found = [each for each in self.detail.view.candidates if each.id == chosen] if self.detail else []
+        if not found:
+            raise RefusedError("no policy that waits for votes is under the cursor", "Go to one with j and k")
+        return found[0]
+
+    def ask(self, client: Client) -> KeptPolicy:
+        return KeptPolicy(client.policy(), client.whoami().now_ms)
+
+    def columns(self, detail: KeptPolicy, width: int) -> tuple[list[Section], list[Section]]:
+        return policy_columns(detail.view, detail.now_ms, width)
+
+    @on(SectionsView.LinkChosen)
+    def _chosen(self, event: SectionsView.LinkChosen) -> None:
+        """What is under the cursor is acted on by its keys; it leads nowhere."""
+        event.prevent_default()
+        event.stop()
+
+
+class ReviewsPane(DetailPane[tuple[Review, ...]]):
+    NAME = "reviews"
+    TARGETS = "review"
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.set_interval(ASK_S, self._tick)
+
+    def _tick(self) -> None:
+        if self.display and self.is_attached:
+            self.reload()
+
+    @property
+    def note(self) -> str:
+        if self.detail is None:
+            return ""
+        waiting = sum(not each.closed_ms for each in self.detail)
+        return f"{waiting:,} open" if waiting else "none is open"
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        chosen = self.chosen()
+        return (Target(str(chosen.id), "closed" if chosen.closed_ms else "open"),) if chosen is not None else ()
+
+    def chosen(self) -> Review | None:
+        """The one under the cursor."""
+        link = self._left.link or self._right.link
+        return next((each for each in self.detail or () if f"{REVIEW}{each.id}" == link), None)
+
+    def ask(self, client: Client) -> tuple[Review, ...]:
+        return client.reviews()
+
+    def columns(self, detail: tuple[Review, ...], width: int) -> tuple[list[Section], list[Section]]:
+        return review_sections(detail, width), []
+
+    @on(SectionsView.LinkChosen)
+    def _chosen(self, event: SectionsView.LinkChosen) -> None:
+        """Enter goes to what it is about."""
+        event.prevent_default()
+        event.stop()
+        chosen = self.chosen()
+        if chosen is not None and chosen.about.startswith("P-"):
+            self.post_message(self.Follow(f"proposal {chosen.about}"))
