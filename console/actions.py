@@ -181,7 +181,7 @@ def _only_typed(example: str) -> Why:
 _MARKED: tuple[ScreenName, ...] = ("workloads", "nodes", "queues")
 _WORK: tuple[ScreenName, ...] = ("workloads", "workload")
 _NODES: tuple[ScreenName, ...] = ("nodes", "node")
-_QUEUES: tuple[ScreenName, ...] = ("queues",)
+_QUEUES: tuple[ScreenName, ...] = ("queues", "queue")
 _PROPOSALS: tuple[ScreenName, ...] = ("proposals", "proposal")
 _DRAFTED: tuple[ScreenName, ...] = tuple(name for name in SCREENS if name not in ("recommendations", "draft"))
 """Where a draft begins with what is selected, if anything is."""
@@ -335,10 +335,14 @@ ACTIONS: tuple[Action, ...] = (
     Action("compare", "Beside", ("b",), ("whatif",), footer=True),
     Action("stop_run", "Stop run", ("z",), ("whatif",)),
     Action("eta", "When it starts", ("e",), ("workload",), shell="muster eta ID", footer=True),
+    Action("queue", "Queue by name", commands=("queue",), argument="id", shell="muster fairness NAME"),
     Action("workload", "Workload by id", commands=("workload", "w", "why"), argument="id", shell="muster why ID"),
     Action("node", "Node by id", commands=("node", "n"), argument="id", shell="muster get nodes id:ID"),
     Action("open", "Open", ("enter",), commands=("open",), argument="id", footer=True),
     Action("back", "Back", ("escape", "backspace", "h"), footer=True),
+    Action("earlier", "Earlier view", ("left_square_bracket",)),
+    Action("later", "Later view", ("right_square_bracket",)),
+    Action("page_before", "The page before", commands=("before",)),
     Action(
         "cancel", "Cancel", ("X",), _WORK, "T2", "workload", "muster cancel {ids}", ("cancel",), "ids", True,
         _needs_state("cancelled", "queued", "held", "waiting", "suspended", "placed", "running"),
@@ -494,7 +498,8 @@ ACTIONS: tuple[Action, ...] = (
 
 _KEY_LABELS = {
     "enter": "↵", "escape": "esc", "slash": "/", "colon": ":", "question_mark": "?", "ctrl+p": "^p", "ctrl+c": "^c",
-    "backspace": "⌫", "f5": "F5",
+    "backspace": "⌫", "f5": "F5", "left_square_bracket": "[", "right_square_bracket": "]", "asterisk": "*",
+    "apostrophe": "'", "comma": ",",
 }  # fmt: skip
 
 

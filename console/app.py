@@ -12,41 +12,53 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.text import Text
-from textual import on, work
+from textual import constants, on, work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.events import Event, Key, Resize
+from textual.filter import LineFilter, Monochrome, NoColor
+from textual.message import Message
 from textual.widgets import Static
 
 from console import actions
 from console.actions import Action, Context, ScreenName
 from console.event_log import EventLog
-from console.feed import Arrived, Connected, Feed, Lost, Outage, Seen
+from console.feed import Arrived, Connected, Feed, Lost, in_thread
+from console.frame_text import age_spans, lost_banner, silent_banner, since_boot, top_bar, unwritable_banner
 from console.guarded import draw_on_what_may_vanish, inert
-from console.navigator import Navigator
-from console.palettes import THEMES, theme_for
-from console.screens.frame import Frame
+from console.keys import Keys
+from console.link import Link
+from console.navigator import Navigator, trail_of
+from console.palettes import PLAIN, THEMES, theme_for
+from console.screens.frame import CRUMB, Frame
 from console.screens.lines import OneLine
 from console.screens.pane import Pane
+from console.session import Session
 from console.settings import Settings
 from console.steering import Steering
+from console.terminal_driver import TerminalDriver
 from console.text import printable
-from console.views import lost_banner, top_bar, unwritable_banner
 from engine.errors import MusterError, SpecError, UnreachableError
 
 if TYPE_CHECKING:
     from textual.command import Provider
+    from textual.timer import Timer
 
-    from console.client import Client, Health
+    from console.client import Client
     from console.identity import Identity
     from console.prompt_bar import PromptBar
 
 LEAST_WIDTH, LEAST_HEIGHT = 60, 15
-STALE_MS = 2_000
-"""Cell time after which waits and ages on the screen are asked for anew although nothing happened."""
+NO_COLOURS = NoColor()
+REST_S = 0.15
+"""While keys come quicker than that, what happens in the cell waits."""
+LONGEST_S = 1.0
+"""How long it waits at most."""
+NOTE_S = 1.0
+"""At most so often it is written down where the person is."""
 _BOUND_ELSEWHERE = ("enter", "space", "ctrl+p", "ctrl+c")
 
 
@@ -55,6 +67,10 @@ def _palette() -> type[Provider]:
     from console.palette import ActionProvider
 
     return ActionProvider
+
+
+class Landed(Message):
+    """The page that is shown takes keys."""
 
 
 class MusterApp(App[None]):
@@ -74,10 +90,11 @@ class MusterApp(App[None]):
         title: str = "muster",
         start: ScreenName = "overview",
         log: Path | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = since_boot,
         identity: Identity | None = None,
         theme: str = "dark",
         production: Sequence[str] = (),
+        session: Session | None = None,
     ) -> None:
         """`theme` as the setting of that name has it; `production`: patterns of names of cells that are."""
         super().__init__()
@@ -89,21 +106,28 @@ class MusterApp(App[None]):
         self.clock = clock
         self._start = start
         self._log_path = log or Path(os.environ.get("TMPDIR", "/tmp")) / f"muster-console-{os.getuid()}.log"
-        self._client: Client | None = None
-        self._health: Health | None = None
-        self._seen = Seen()
-        self._outage: Outage | None = None
+        self.session = session or Session()
+        self._noting: Timer | None = None
+        self._waiting: Timer | None = None
+        self._keyed_at = self._due_at = float("-inf")
+        self.link = Link()
         self.feed = Feed(client_factory, self.post_message)
         self.frame = Frame()
-        self.navigator = Navigator(self.client, self.events)
+        self.navigator = Navigator(self.client, self.events, lambda: self.post_message(Landed()))
         self.steering = Steering(self)
-        for theme in THEMES:
-            self.register_theme(theme)
+        self.keys = Keys(self)
+        for known in THEMES:
+            self.register_theme(known)
         self.theme = theme_for(theme, os.environ, self.console.color_system).name
         self._production = production
         for key in dict.fromkeys(key for action in self.actions.values() for key in action.keys):
             if key not in _BOUND_ELSEWHERE:
                 self.bind(key, f"key('{key}')", show=False)
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Textual answers NO_COLOR by shades of grey; here a theme does, and without any colour."""
+        filters = [each for each in super().get_line_filters() if not isinstance(each, Monochrome)]
+        return [*filters, NO_COLOURS] if self.theme == PLAIN.name else filters
 
     def compose(self) -> ComposeResult:
         yield self.frame
@@ -119,13 +143,49 @@ class MusterApp(App[None]):
 
     def _open(self) -> None:
         """The frame is on the screen: now there is time for the rest."""
-        self.navigator.open(self.frame.body, self._start)
+        place, lost = self.session.begin()
+        trail = trail_of(place.get("trail"))
+        if trail and lost:
+            self.say("restored where you were: the console before this one was lost")
+        self.navigator.open(self.frame.body, self._start, trail)
         self.feed.start()
+        self.set_interval(1, self._tick)
+        for problem in self.session.problems:
+            self.report(SpecError("", problem))
+
+    @on(Landed)
+    async def _landed(self) -> None:
+        await self.keys.replay()
+
+    def leave(self) -> None:
+        """The person ends the console."""
+        self.session.leave(self._place())
+        self.exit()
+
+    async def action_quit(self) -> None:
+        self.leave()
 
     def on_unmount(self) -> None:
         self.feed.stop()
+        if self.navigator.stack:
+            self.session.note_place(self._place())
+        self.session.close()
+
+    def _place(self) -> dict[str, Any]:
+        return {"trail": self.navigator.trail()}
+
+    def _note_place(self) -> None:
+        """Soon, beside the keys."""
+        if self._noting is None:
+            self._noting = self.set_timer(NOTE_S, self._write_place)
+
+    async def _write_place(self) -> None:
+        self._noting = None
+        place = self._place()
+        await in_thread(lambda: self.session.note_place(place))
 
     def on_resize(self, event: Resize) -> None:
+        self.send_all()
         small = event.size.width < LEAST_WIDTH or event.size.height < LEAST_HEIGHT
         base = self.screen_stack[0]
         if base.has_class("-small") and not small and self.navigator.current is not None:
@@ -141,91 +201,130 @@ class MusterApp(App[None]):
 
     def client(self) -> Client:
         """The client of the moment. Raises UnreachableError while there is none. Safe on any thread."""
-        client = self._client
-        if client is None:
-            raise UnreachableError("not connected to an engine", "The console keeps trying")
-        return client
+        return self.link.client()
 
     @on(Connected)
     def _connected(self, event: Connected) -> None:
-        self._client, self._health = event.client, event.health
-        if event.health.version < self._seen.version:
+        again = self.link.outage is not None
+        if self.link.connected(event, self.clock()):
             self.events.clear()
-        self._seen = Seen(event.health.version, event.health.now_ms)
-        if self._outage is not None:
-            self._outage.timer.stop()
-            self._outage = None
-        self._draw_alarm()
+        self._draw_banner()
+        if again and self.navigator.current is not None:
+            # Whatever was being waited for died with the engine; what is not of the cell may have changed too.
+            self.navigator.current.look_again()
         self._reload()
 
     @on(Arrived)
     def _arrived(self, event: Arrived) -> None:
         changes = event.changes
+        if changes.version < self.link.seen.version:
+            self.events.clear()
         self.events.add(changes.items, changes.missed, changes.at_ms)
-        self._health = event.health or self._health
-        self._draw_alarm()
-        # The first answer brings what happened before, at the version that is known already.
-        moved = bool(changes.items) or changes.version != self._seen.version
-        moved = moved or changes.at_ms - self._seen.reloaded_ms >= STALE_MS
-        self._seen.version, self._seen.at_ms = changes.version, changes.at_ms
+        moved = self.link.arrived(event, self.clock())
+        self._draw_banner()
         if moved:
-            self._reload()
+            self._reload_when_keys_rest()
         self._draw_top()
 
     @on(Lost)
     def _lost(self, event: Lost) -> None:
-        self._client = None
-        if self._outage is None:
-            self._outage = Outage(self.clock(), self.set_interval(1, self._draw_banner))
-        known = isinstance(event.error, MusterError | OSError)
-        self._outage.problem = str(event.error) if known else f"{type(event.error).__name__} while asking the engine"
-        self._outage.retry_at = self.clock() + event.retry_in_s
-        self._draw_banner()
-        self._draw_footer()
+        self.link.lost(event, self.clock())
+        self._tick()
+        self.draw_footer()
+
+    def _reload_when_keys_rest(self) -> None:
+        """A key is answered before the cell's news: those come when the fingers rest, or have waited long enough."""
+        now = self.clock()
+        if self._waiting is not None:
+            return
+        if now - self._keyed_at >= REST_S:
+            self._reload()
+            return
+        self._due_at = now + LONGEST_S
+        self._waiting = self.set_timer(REST_S, self._rested)
+
+    def _rested(self) -> None:
+        self._waiting = None
+        now = self.clock()
+        if now - self._keyed_at < REST_S and now < self._due_at:
+            self._waiting = self.set_timer(REST_S, self._rested)
+        else:
+            self._reload()
 
     def _reload(self) -> None:
-        self._seen.reloaded_ms = self._seen.at_ms
+        self.link.seen.reloaded_ms = self.link.seen.at_ms
         if self.navigator.current is not None:
             self.navigator.current.reload()
         self._draw_top()
-        self._draw_footer()
+        self.draw_footer()
 
     # --- drawing the frame
 
-    def _draw_top(self) -> None:
-        seen, width = self._seen, self.size.width
-        spans = top_bar(self._health, self.title, seen.at_ms, seen.version, read_only=self.read_only, width=width)
-        self.frame.show_top(spans)
+    def _tick(self) -> None:
+        """Time passes: ages, and how long the engine has been away. Nothing is drawn that reads as before."""
+        self._draw_banner()
+        self._draw_title()
+        self._draw_top()
 
-    def _draw_alarm(self) -> None:
-        """A line on every page while nothing can be recorded, and so nothing executed."""
-        if self._outage is None and self._health is not None:
-            self.frame.show_banner(unwritable_banner(self._health))
+    def _draw_top(self) -> None:
+        seen, away = self.link.seen, self.link.outage is not None
+        self.frame.show_top(
+            top_bar(
+                self.link.health, self.title, seen.at_ms, seen.version,
+                read_only=self.read_only, width=self.size.width, retrying=away,
+            )
+        )  # fmt: skip
 
     def _draw_banner(self) -> None:
-        if self._outage is not None:
-            now = self.clock()
-            outage = self._outage
+        """A line on every page while the engine is away, or nothing can be recorded and so nothing executed."""
+        outage, now = self.link.outage, self.clock()
+        text = ""
+        if outage is not None:
             lost_for, retry_in = now - outage.since, max(0.0, outage.retry_at - now)
-            self.frame.show_banner(lost_banner(outage.problem, lost_for, retry_in, self._seen.at_ms))
+            text = lost_banner(outage.problem, lost_for, retry_in, self.link.seen.at_ms)
+        elif self.link.health is not None:
+            text = silent_banner(self.link.silence(now)) or unwritable_banner(self.link.health)
+        self.frame.show_banner(text)
+        for screen in self.screen_stack[1:]:
+            if hasattr(screen, "tell_outage"):
+                screen.tell_outage(text if outage is not None else "")
 
     @on(Pane.Changed)
     def _draw_page_lines(self) -> None:
+        if self.navigator.current is not None:
+            self.frame.show_tabs(self.navigator.stack[0].NAME)
+            self._draw_title()
+            self.draw_footer()
+            self._note_place()
+
+    def _draw_title(self) -> None:
         pane = self.navigator.current
         if pane is not None:
-            self.frame.show_tabs(self.navigator.stack[0].NAME)
-            self.frame.show_title([page.crumb for page in self.navigator.stack], pane.note)
-            self._draw_footer()
+            age = age_spans(self.link.age(pane, self.clock()), wide=self.size.width >= 100)
+            self.frame.show_title([page.crumb for page in self.navigator.stack], pane.note, age)
 
-    def _draw_footer(self) -> None:
-        self.frame.show_footer(actions.footer(list(self.actions.values()), self.context()))
+    def draw_footer(self) -> None:
+        """What the keys mean now."""
+        if self.keys.jumps.waiting:
+            self.frame.show_jumps(self.keys.jumps.offers())
+        else:
+            self.frame.show_footer(actions.footer(list(self.actions.values()), self.context()))
 
     def context(self) -> Context:
         """Where the person is, for the registry."""
         pane = self.navigator.current
         if pane is None:
-            return Context(connected=self._client is not None)
-        return Context(pane.NAME, pane.TARGETS, pane.targets, self._client is not None, len(self.navigator.stack))
+            return Context(connected=self.connected)
+        return Context(pane.NAME, pane.TARGETS, pane.targets, self.connected, len(self.navigator.stack))
+
+    @property
+    def connected(self) -> bool:
+        return self.link.client_now is not None
+
+    def send_all(self) -> None:
+        """Take nothing for granted of what the terminal shows."""
+        if isinstance(self._driver, TerminalDriver):
+            self._driver.forget()
 
     def say(self, text: str) -> None:
         """A short note in the corner."""
@@ -297,12 +396,21 @@ class MusterApp(App[None]):
 
     @on(OneLine.Pressed)
     def _pressed(self, event: OneLine.Pressed) -> None:
-        self.action_act(event.press)
+        crumb, _, depth = event.press.partition(":")
+        if crumb == CRUMB:
+            self.navigator.climb(int(depth))
+        else:
+            self.action_act(event.press)
 
     async def on_event(self, event: Event) -> None:
         """Keys come by here in order, before the focused widget has seen the one before."""
-        if not (isinstance(event, Key) and not event.is_forwarded and self.steering.takes(event)):
-            await super().on_event(event)
+        if isinstance(event, Key) and not event.is_forwarded:
+            self._keyed_at = self.clock()
+            passed = self.keys.passes(event)
+            if passed is None:
+                return
+            event = passed
+        await super().on_event(event)
 
     async def on_prompt_bar_ready(self, event: PromptBar.Ready) -> None:
         await self.steering.ready(event.bar)
@@ -341,13 +449,17 @@ def run(
     identity: Identity | None = None,
     theme: str = "auto",
     production: Sequence[str] = (),
+    session: Session | None = None,
 ) -> int:
     """Show the console until the person leaves. The factory is called on a thread, after the first paint and again
     after every loss. Returns an exit code."""
     draw_on_what_may_vanish()
     app = MusterApp(
         client_factory, read_only=read_only, title=title, start=start, log=log, identity=identity, theme=theme,
-        production=production,
+        production=production, session=session,
     )  # fmt: skip
+    if constants.DRIVER is None:
+        # Not in a browser, where textual-serve brings one.
+        app.driver_class = TerminalDriver
     app.run()
     return app.return_code or 0

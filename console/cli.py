@@ -102,6 +102,7 @@ def parser() -> argparse.ArgumentParser:
     _scenario(root)
     root.add_argument("--fresh", action="store_true", help="with --demo: forget the earlier demo and start anew")
     _speed(root)
+    _looks(root)
     reach(root)
     root.set_defaults(run="console.start:open_console", json=False)
     commands = root.add_subparsers(title="commands", metavar="COMMAND")
@@ -494,6 +495,16 @@ def _ahead(target: argparse.ArgumentParser, *, arrivals: bool = False) -> None:
     target.add_argument("--seed", type=count, default=0, metavar="N", help="of the first; the same gives the same")
     more = "more work arrives as it did of late" if not arrivals else "leave out that more work arrives as of late"
     target.add_argument("--arrivals", action=argparse.BooleanOptionalAction, default=arrivals, help=more)
+
+
+def _looks(target: argparse.ArgumentParser) -> None:
+    """How the console is shown."""
+    group = target.add_argument_group("how it looks")
+    group.add_argument("--theme", metavar="NAME", help="dark, light, contrast, safe, sixteen or plain")
+    group.add_argument("--no-color", dest="theme", action="store_const", const="plain", help="no colours: --theme plain")
+    group.add_argument(
+        "--linear", action="store_true", default=None, help="line by line, for screen readers, pipes and any terminal"
+    )
 
 
 def _scenario(target: argparse.ArgumentParser) -> None:

@@ -36,23 +36,23 @@ class AskingDialog(Dialog):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
-        self._readable_at = math.inf
+        self._painted_at = math.inf
 
     def on_mount(self) -> None:
         self.read_anew()
 
     def read_anew(self) -> None:
         """What is asked differs: keys count again a moment after it is on the screen."""
-        self._readable_at = math.inf
+        self._painted_at = math.inf
         self.call_after_refresh(self._painted)
 
     def _painted(self) -> None:
-        self._readable_at = self._clock() + dialogs.GUARD_S
+        self._painted_at = self._clock()
 
     @property
     def too_early(self) -> bool:
         """Keys typed before it could be read do not count as an answer."""
-        return self._clock() < self._readable_at
+        return self._clock() - self._painted_at < dialogs.GUARD_S or self._painted_at == math.inf
 
 
 class DigestTyping:
@@ -117,7 +117,8 @@ class ConfirmDialog(AskingDialog):
         self._body = SectionsView()
         self._question = OneLine("top")
         self._plan_lines = 0
-        self._seen = False
+        self.seen = False
+        """The last line of the plan was on the screen."""
         self.plan_width = 0
         """Of the plan as it was shown."""
 
@@ -157,7 +158,7 @@ class ConfirmDialog(AskingDialog):
         above = [Section("The run", tuple(self._above(width)))] if self._above is not None else []
         plan = [*above, *plan_sections(self._proposal, width)]
         if width != self.plan_width:
-            self.plan_width, self._seen = width, False
+            self.plan_width, self.seen = width, False
         self._plan_lines = sum(1 + len(section.lines) for section in plan) + len(plan) - 1
         self._body.show([*plan, *self._behind(width)], width)
         self.call_after_refresh(self._look_for_end)
@@ -177,14 +178,14 @@ class ConfirmDialog(AskingDialog):
     def _look_for_end(self) -> None:
         """The last line of the plan, laid out as it is now, is or was on the screen."""
         height = self._body.size.height
-        if not self._seen and height and self._body.scroll_offset.y + height >= self._plan_lines > 0:
-            self._seen = True
+        if not self.seen and height and self._body.scroll_offset.y + height >= self._plan_lines > 0:
+            self.seen = True
             self.read_anew()
         self._ask()
 
     def on_key(self, event: events.Key) -> None:
         """The only way to yes."""
-        if self.too_early or not self._seen:
+        if self.too_early or not self.seen:
             return
         if self._plain:
             if event.key in ("y", "Y"):
@@ -197,7 +198,7 @@ class ConfirmDialog(AskingDialog):
             self._ask()
 
     def _ask(self) -> None:
-        if not self._seen:
+        if not self.seen:
             self._question.show([*NO, READ_ON])
         elif self._plain:
             yes = f"yes, {self._deed}" if self.alone else "put it to the vote, nothing else"

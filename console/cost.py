@@ -48,7 +48,7 @@ def cost(arguments: argparse.Namespace) -> None:
             write_json(found)
             return
         write_lines(quote_lines(found, request))
-        if arguments.seeds is None and arguments.within is None and unknownstart_words(found) and sys.stdout.isatty():
+        if arguments.seeds is None and arguments.within is None and unknown_starts(found) and sys.stdout.isatty():
             print(f"\nnot every start was reached: running further ahead for up to {ON_MS // 1000} s, Ctrl-C ends it",
                   file=sys.stderr)  # fmt: skip
             further = msgspec.structs.replace(request, within_ms=ON_MS)
@@ -194,7 +194,7 @@ def _types_of(client: Client, model: str, gpus: int | None) -> list[str]:
     ]
 
 
-def unknownstart_words(found: Quote) -> bool:
+def unknown_starts(found: Quote) -> bool:
     """Whether an option of the cell was not run ahead to its start."""
     return any(option.seeds and option.start_ms.p50 is None for option in found.options)
 

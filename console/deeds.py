@@ -6,6 +6,7 @@ DEEDS: dict[str, str] = {
     "mark_range": "console.list_deeds:mark_range",
     "mark_all": "console.list_deeds:mark_all",
     "still": "console.list_deeds:freeze",
+    "theme": "console.looks:choose",
     "copy": "console.copying:copy",
     "export": "console.exporting:export",
     "approve_policy": "console.policy_deeds:approve_policy",

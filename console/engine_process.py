@@ -57,6 +57,8 @@ from runbooks.shelf import Shelf
 
 KEEP_ALIVE_S = 75
 """Longer than a screen is left alone between two questions, so that connections are rarely made anew."""
+SWITCH_S = 0.0005
+"""How long the engine's thread may keep the interpreter when a request waits for it; each needs it several times."""
 STOP_S = 5
 """Longest wait for requests under way when stopping."""
 
@@ -109,6 +111,7 @@ def serve(served: Served) -> None:
     """
     if served.journal is not None:
         private_folder(served.journal.parent)
+    sys.setswitchinterval(SWITCH_S)
     os.umask(0o077)  # whoever may connect may not read the journal for that
     engine = Engine.open(
         served.journal, seed=served.seed, use_snapshot=served.use_snapshot, forecaster=CapacityForecaster()

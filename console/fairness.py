@@ -52,7 +52,7 @@ def fairness_lines(report: FairnessReport) -> list[str]:
     ]
     if report.decisions:
         lines += ["", "last starts, and why not the next in line"]
-        lines += [_decision(made) for made in report.decisions[:SHOWN_DECISIONS]]
+        lines += [decision_line(made) for made in report.decisions[:SHOWN_DECISIONS]]
     if len(report.decisions) > SHOWN_DECISIONS:
         lines.append(f"  and {len(report.decisions) - SHOWN_DECISIONS:,} more: muster fairness --json")
     return lines
@@ -88,7 +88,7 @@ def _burst(burst: BurstReport | None) -> str:
     return burst.state if burst.state == "idle" else f"{burst.state}, {duration(burst.ends_in_ms)} left"
 
 
-def _decision(made: DecisionReport) -> str:
+def decision_line(made: DecisionReport) -> str:
     first = f"{timestamp(made.at_ms, date=False)} {printable(made.workload)} of {printable(made.queue)}"
     if made.rule == "alone":
         return f"  {first}: nothing else could start"

@@ -10,14 +10,11 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from textual.message import Message
 
 if TYPE_CHECKING:
-    from textual.timer import Timer
-
     from console.client import Client, Health
     from engine.query import Changes
 
@@ -31,25 +28,6 @@ HEALTH_EVERY_S = 2.0
 RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 BEHIND = 200
 """How many versions back the event tail starts."""
-
-
-@dataclass
-class Seen:
-    """What of the cell is on the screen."""
-
-    version: int = 0
-    at_ms: int = 0
-    reloaded_ms: int = 0
-
-
-@dataclass
-class Outage:
-    """Since when and why the engine does not answer."""
-
-    since: float
-    timer: Timer
-    problem: str = ""
-    retry_at: float = 0.0
 
 
 class Connected(Message):

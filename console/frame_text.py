@@ -30,6 +30,10 @@ def since_boot() -> float:
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
+SILENT_S = 10.0
+"""It answers every second: after so many something is wrong with it, or with the way to it."""
+
+
 class Heard(NamedTuple):
     version: int
     at_ms: int
@@ -87,14 +91,16 @@ def age_spans(age: Age | None, *, wide: bool) -> list[Span]:
 
 
 def top_bar(
-    health: Health | None, title: str, at_ms: int, version: int, *, read_only: bool, width: int, retrying: bool = False
-) -> list[Span]:
-    """The first line: which cell, its clock and speed, the version shown, and whether one may act."""
-    spans: list[Span] = [(" muster ", "brand"), (" ", "top")]
+    health: Health | None, title: str, at_ms: int, version: int, *, read_only: bool, width: int, retrying: bool = False,
+    production: bool = False,
+) -> list[Span]:  # fmt: skip
+    """The first line: which cell, its clock and speed, the version shown, and whether one may act. `production`: it is
+    red and says so, for another window that looks the same may be the test cell."""
+    spans: list[Span] = [(" muster PRODUCTION ", "alarm") if production else (" muster ", "brand"), (" ", "top")]
     if health is None:
         spans += [(printable(title), "top"), ("  retrying …" if retrying else "  connecting …", "off")]
         return [*spans, ("  read-only", "key")] if read_only else spans
-    spans.append((printable(health.cell or title)[:24], "top"))
+    spans.append((printable(health.cell or title)[:24], "strong" if production else "top"))
     spans.append((f"  {timestamp(at_ms, date=width >= 100)} UTC", "top"))
     spans.append((_pace(health), "caution" if health.paused else "off"))
     spans.append((f"  v{version:,}", "off"))
@@ -120,6 +126,13 @@ def lost_banner(problem: str, lost_for_s: float, retry_in_s: float, at_ms: int) 
     age = f" · data of {timestamp(at_ms, date=False)}" if at_ms else ""
     lost_for = duration(max(0, int(lost_for_s * 1000)))
     return f" ✗ no connection for {lost_for}{age} · {retry} · {printable(problem)}"
+
+
+def silent_banner(silent_s: float) -> str:
+    """What the banner says while there is a connection and nothing comes over it; empty while something does."""
+    if silent_s < SILENT_S:
+        return ""
+    return f" ! the engine has said nothing for {duration(int(silent_s * 1000))}: it is very busy, stopped, or gone"
 
 
 def unwritable_banner(health: Health) -> str:

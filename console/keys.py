@@ -37,7 +37,7 @@ class Keys:
             return self._over_the_page(event)
         if app.steering.typing:
             return None if app.steering.takes(event) else event
-        if app.navigator.landing:
+        if app.navigator.landing or app.navigator.current is None:
             if len(self._held) < MOST_HELD:
                 self._held.append(event)
             return None

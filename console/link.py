@@ -56,7 +56,7 @@ class Link:
         return behind
 
     def arrived(self, event: Arrived, now: float) -> bool:
-        """Whether the page is to be asked for anew. The first answer brings what happened before, at the version that is
+        """Whether the page is to be asked for anew. The first answer brings what happened before, at a version that is
         known already."""
         changes, seen = event.changes, self.seen
         moved = bool(changes.items) or changes.version != seen.version
@@ -78,6 +78,10 @@ class Link:
         self.outage.problem = str(event.error) if known else f"{type(event.error).__name__} while asking the engine"
         self.outage.retry_at = now + event.retry_in_s
         return first
+
+    def silence(self, now: float) -> float:
+        """Seconds since the engine was last heard."""
+        return max(0.0, now - self._spoke)
 
     def age(self, pane: Pane, now: float) -> Age | None:
         """How old what a page shows is; None where there is nothing to be old."""

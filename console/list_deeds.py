@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from console.screens.pane import ListPane, Pane, TablePane, sortable
+from console.screens.pane import ListPane, TablePane, sortable
 from console.selection import MOST
 from console.views import LISTS, every_column
 from engine.errors import MusterError, SpecError
@@ -76,11 +76,16 @@ def mark_all(app: MusterApp, _argument: str) -> None:
 
 
 def freeze(app: MusterApp, _argument: str) -> None:
-    """`f`: what is shown stays as it is; again: it follows the cell. Raises MusterError where nothing is updated."""
-    pane: Pane | None = app.navigator.current
-    if pane is not None:
+    """`f`: what is shown stays as it is; again: it follows the cell."""
+    pane = app.navigator.current
+    if pane is None:
+        return
+    try:
         pane.freeze()
-        app._draw_page_lines()
+    except MusterError as error:
+        app.report(error)
+        return
+    app.say(f"{pane.NAME} stays as it is; f goes on" if pane.frozen else f"{pane.NAME} follows the cell")
 
 
 def _list(app: MusterApp) -> ListPane:

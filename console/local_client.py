@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
@@ -17,7 +19,9 @@ from console.forecasts import Forecasts
 from console.insights import Insights
 from console.quotes import Quotes
 from console.recommendations import Recommender
+from console.standing import Standing
 from console.version import VERSION
+from engine.errors import UnreachableError
 from runbooks import policy_view
 from runbooks.admission import admit
 from runbooks.identity import OWNER, THIS_ACCOUNT, Actor
@@ -77,6 +81,22 @@ if TYPE_CHECKING:
     from runbooks.runbook_shown import RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote
 
 
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _seen_by_its_author(method: Method) -> Method:
+    """What they read next shows what came of it."""
+
+    @functools.wraps(method)
+    def done(self: LocalClient, *arguments: Any, **named: Any) -> Any:
+        try:
+            return method(self, *arguments, **named)
+        finally:
+            self._note_written()
+
+    return cast("Method", done)
+
+
 class LocalClient:
     """Implements `console.client.Client` over an engine loop, a gate and an advisor of this process.
 
@@ -118,6 +138,9 @@ class LocalClient:
         self._who = who or user_name()
         self._actor = actor
         self._name = name
+        self._standing = Standing(loop, gate)
+        self._written: dict[str, int] = {}
+        """By account: the version in which its last change is seen."""
 
     def acting_as(self, actor: Actor) -> LocalClient:
         """The same client in another's name."""
@@ -140,65 +163,72 @@ class LocalClient:
         return self._loop.call(lambda _: policies.identified(claim.account, claim.person, claim.signed, claim.digest))
 
     def health(self) -> Health:
-        def read(engine: Engine) -> Health:
-            awaiting, stuck = self._gate.pending()
-            return Health(
-                name=self._name,
-                cell=engine.overview().cell,
-                version=engine.version,
-                now_ms=engine.now_ms,
-                speed=self._loop.speed,
-                paused=self._loop.paused,
-                pid=os.getpid(),
-                journal=str(engine.path or ""),
-                journal_error=engine.journal_error,
-                software=VERSION,
-                history_error=self._archive.error,
-                audit_error=(self._doorkeeper.error if self._doorkeeper else "") or self._gate.audit.error,
-                approval=self._gate.mode(),
-                awaiting=awaiting,
-                stuck=stuck,
-            )
+        if not self._loop.readings.beside:
+            return self._loop.call(self._health)
+        readings, engine = self._loop.readings, self._loop.engine
+        return self._health_of(readings.shown_version(), readings.shown_ms(), engine, *self._standing.latest())
 
-        return self._loop.call(read)
+    def _health(self, engine: Engine) -> Health:
+        return self._health_of(engine.version, engine.now_ms, engine, *self._standing.look())
+
+    def _health_of(self, version: int, now_ms: int, engine: Engine, approval: str, awaiting: int, stuck: int) -> Health:
+        return Health(
+            name=self._name,
+            cell=engine.state.cell,
+            version=version,
+            now_ms=now_ms,
+            speed=self._loop.speed,
+            paused=self._loop.paused,
+            pid=os.getpid(),
+            journal=str(engine.path or ""),
+            journal_error=engine.journal_error,
+            software=VERSION,
+            history_error=self._archive.error,
+            audit_error=(self._doorkeeper.error if self._doorkeeper else "") or self._gate.audit.error,
+            approval=approval,
+            awaiting=awaiting,
+            stuck=stuck,
+        )
 
     def overview(self) -> Overview:
-        return self._loop.call(lambda engine: engine.overview())
+        return self._read("overview")
 
     def query(self, query: Query) -> Page:
-        return self._loop.call(lambda engine: engine.query(query))
+        return self._read("query", query)
 
     def workload(self, workload_id: str) -> WorkloadDetail:
-        return self._loop.call(lambda engine: engine.workload(workload_id))
+        return self._read("workload", workload_id)
 
     def node(self, node_id: str) -> NodeDetail:
-        return self._loop.call(lambda engine: engine.node(node_id))
+        return self._read("node", node_id)
 
     def queue(self, name: str) -> QueueDetail:
-        return self._loop.call(lambda engine: engine.queue(name))
+        return self._read("queue", name)
 
     def fairness(self) -> FairnessReport:
-        return self._loop.call(lambda engine: engine.fairness())
+        return self._read("fairness")
 
     def showback(self, request: ShowbackRequest) -> Showback:
-        return self._loop.call(lambda engine: engine.showback(request))
+        return self._read("showback", request)
 
     def budgets(self) -> BudgetReport:
-        return self._loop.call(lambda engine: engine.budgets())
+        return self._read("budgets")
 
     def scaling(self) -> ScalingReport:
-        return self._loop.call(lambda engine: engine.scaling())
+        return self._read("scaling")
 
     def goodput(self) -> GoodputReport:
-        return self._loop.call(lambda engine: engine.goodput())
+        return self._read("goodput")
 
     def topology(self, request: HeatRequest) -> HeatMap:
-        return self._loop.call(lambda engine: engine.topology(request))
+        return self._read("topology", request)
 
     def fragmentation(self) -> FragmentationReport:
-        return self._loop.call(lambda engine: engine.fragmentation())
+        return self._read("fragmentation")
 
     def consolidation(self, request: ConsolidationRequest) -> Consolidation:
+        if self._loop.readings.beside:
+            return self._read("consolidation", request)
         from engine.consolidation import plan
 
         # As with `unblocking`: the engine is held up for one fork.
@@ -209,6 +239,8 @@ class LocalClient:
         return self._advisor.estimate(workload_id)
 
     def unblocking(self, workload_id: str) -> Unblocking:
+        if self._loop.readings.beside:
+            return self._read("unblocking", workload_id)
         from engine.counterfactual import verified
 
         # The engine is held up for one fork; the search goes on beside it.
@@ -221,6 +253,7 @@ class LocalClient:
     def recommendation(self, rec_id: str) -> Recommendation:
         return self._recommender.recommendation(rec_id)
 
+    @_seen_by_its_author
     def reject_recommendation(self, rec_id: str, reason: str = "") -> Recommendation:
         self._refuse_if_read_only()
         self._refuse_unless("submit")
@@ -242,11 +275,13 @@ class LocalClient:
     def advice_on(self, workload_id: str) -> PlacementAdvice:
         return self._insights.advice_on(workload_id)
 
+    @_seen_by_its_author
     def import_samples(self, batch: SampleBatch) -> ImportReceipt:
         self._refuse_if_read_only()
         self._refuse_unless("configure")
         return self._archive.import_samples(batch)
 
+    @_seen_by_its_author
     def import_runs(self, batch: RunBatch) -> ImportReceipt:
         self._refuse_if_read_only()
         self._refuse_unless("configure")
@@ -273,8 +308,9 @@ class LocalClient:
     def changes(self, after: int, wait_s: float, limit: int = 500) -> Changes:
         if wait_s > 0:
             self._loop.wait_version(after, wait_s)
-        return self._loop.call(lambda engine: engine.changes(after, limit))
+        return self._read("changes", after, limit)
 
+    @_seen_by_its_author
     def command(self, command: AnyCommand) -> Receipt:
         self._refuse_if_read_only()
         return self._loop.call(lambda engine: admit(engine, self._gate, self._actor, command))
@@ -282,10 +318,12 @@ class LocalClient:
     def preview(self, request: Request) -> Proposal:
         return self._loop.call(lambda _: self._gate.preview(self._actor, request))
 
+    @_seen_by_its_author
     def propose(self, request: Request) -> Proposal:
         self._refuse_if_read_only()
         return self._loop.call(lambda _: self._gate.propose(self._actor, request))
 
+    @_seen_by_its_author
     def revise(self, proposal_id: str, request: Request) -> Proposal:
         self._refuse_if_read_only()
         return self._loop.call(lambda _: self._gate.revise(self._actor, proposal_id, request))
@@ -296,42 +334,52 @@ class LocalClient:
     def proposal(self, proposal_id: str) -> Proposal:
         return self._loop.call(lambda _: self._gate.proposal(proposal_id))
 
+    @_seen_by_its_author
     def approve(self, proposal_id: str, digest: str, comment: str = "", signed: Signed | None = None) -> Outcome:
         return self._done(lambda: self._gate.approve(self._actor, proposal_id, digest, comment, signed))
 
+    @_seen_by_its_author
     def vote(
         self, proposal_id: str, digest: str, verdict: Verdict, comment: str = "", signed: Signed | None = None
     ) -> Proposal:
         self._refuse_if_read_only()
         return self._loop.call(lambda _: self._gate.vote(self._actor, proposal_id, digest, verdict, comment, signed))
 
+    @_seen_by_its_author
     def execute(self, proposal_id: str) -> Outcome:
         return self._done(lambda: self._gate.execute(self._actor, proposal_id))
 
+    @_seen_by_its_author
     def pause(self, proposal_id: str, reason: str = "") -> Proposal:
         self._refuse_if_read_only()
         return self._loop.call(lambda _: self._gate.pause(self._actor, proposal_id, reason))
 
+    @_seen_by_its_author
     def resume(self, proposal_id: str, accept: bool = False) -> Outcome:
         return self._done(lambda: self._gate.resume(self._actor, proposal_id, accept=accept))
 
+    @_seen_by_its_author
     def confirm(self, proposal_id: str, step: str) -> Outcome:
         return self._done(lambda: self._gate.confirm(self._actor, proposal_id, step))
 
+    @_seen_by_its_author
     def rollback(self, proposal_id: str, reason: str = "") -> Outcome:
         self._refuse_if_read_only()
         return self._loop.call(lambda _: self._gate.rollback(self._actor, proposal_id, reason))
 
+    @_seen_by_its_author
     def cancel(self, proposal_id: str, reason: str = "") -> Proposal:
         self._refuse_if_read_only()
         return self._loop.call(lambda _: self._gate.cancel(self._actor, proposal_id, reason))
 
+    @_seen_by_its_author
     def break_glass(self, proposal_id: str, digest: str, reason: str, signed: Signed | None = None) -> Outcome:
         return self._done(lambda: self._gate.break_glass(self._actor, proposal_id, digest, reason, signed))
 
     def reviews(self) -> tuple[Review, ...]:
         return self._loop.call(lambda _: self._gate.reviews())
 
+    @_seen_by_its_author
     def close_review(self, review: int, comment: str) -> None:
         self._refuse_if_read_only()
         self._loop.call(lambda _: self._gate.close_review(self._actor, review, comment))
@@ -345,10 +393,12 @@ class LocalClient:
     def check_policy(self, text: str) -> PolicyCheck:
         return self._loop.call(lambda _: policy_view.check(self._gate.policies, self._actor, text))
 
+    @_seen_by_its_author
     def propose_policy(self, change: PolicyChange) -> Candidate:
         self._refuse_if_read_only()
         return self._loop.call(lambda _: self._gate.policies.propose(self._actor, change))
 
+    @_seen_by_its_author
     def vote_policy(self, vote: PolicyVote) -> Candidate:
         self._refuse_if_read_only()
         return self._loop.call(lambda _: self._gate.policies.vote(self._actor, vote))
@@ -356,10 +406,12 @@ class LocalClient:
     def freezes(self) -> tuple[Freeze, ...]:
         return self._loop.call(lambda _: self._gate.freezes())
 
+    @_seen_by_its_author
     def freeze(self, spec: FreezeSpec) -> None:
         self._refuse_if_read_only()
         self._loop.call(lambda _: self._gate.policies.freeze(self._actor, spec))
 
+    @_seen_by_its_author
     def thaw(self, name: str) -> None:
         self._refuse_if_read_only()
         self._loop.call(lambda _: self._gate.policies.thaw(self._actor, name))
@@ -383,15 +435,18 @@ class LocalClient:
     def runbook(self, runbook_id: str) -> RunbookView:
         return self._shelf.view(runbook_id)
 
+    @_seen_by_its_author
     def run_runbook(self, ask: RunbookAsk) -> RunbookRun:
         if not ask.dry_run:
             self._refuse_if_read_only()
         return self._shelf.run(self._actor, ask)
 
+    @_seen_by_its_author
     def approve_runbook(self, vote: RunbookVote) -> RunbookLine:
         self._refuse_if_read_only()
         return self._shelf.approve(self._actor, vote)
 
+    @_seen_by_its_author
     def retire_runbook(self, vote: RunbookVote) -> RunbookLine:
         self._refuse_if_read_only()
         return self._shelf.retire(self._actor, vote)
@@ -409,6 +464,7 @@ class LocalClient:
     def draft_runs(self) -> tuple[DraftRun, ...]:
         return self._drafting.runs()
 
+    @_seen_by_its_author
     def propose_draft(self, draft_id: str, drafter: Drafter, reason: str = "") -> Proposal:
         self._refuse_if_read_only()
         return self._drafting.propose(self._actor, draft_id, drafter, reason)
@@ -428,18 +484,22 @@ class LocalClient:
     def audit_proof(self, wanted: AuditProofOf) -> AuditProof:
         return self._auditing.proof(wanted)
 
+    @_seen_by_its_author
     def anchor_audit(self) -> AuditState:
         self._refuse_if_read_only()
         return self._auditing.anchor(self._actor)
 
+    @_seen_by_its_author
     def rotate_audit_key(self) -> AuditState:
         self._refuse_if_read_only()
         return self._auditing.rotate(self._actor)
 
+    @_seen_by_its_author
     def redact_audit(self, ref: str, reason: str) -> AuditErased:
         self._refuse_if_read_only()
         return self._auditing.redact(self._actor, ref, reason)
 
+    @_seen_by_its_author
     def seal_audit(self, before_ms: int) -> AuditSealed:
         self._refuse_if_read_only()
         return self._auditing.seal(self._actor, before_ms)
@@ -450,6 +510,21 @@ class LocalClient:
 
     def close(self) -> None:
         """Nothing to release: whoever made the loop stops it."""
+
+    def _read(self, what: str, *arguments: object) -> Any:
+        """What the engine answers, with all in it that this person changed."""
+        return self._loop.read(what, *arguments, least_version=self._written.get(self._whose, 0))
+
+    def _note_written(self) -> None:
+        if self._loop.readings.beside:
+            self._written[self._whose] = self._loop.engine.version
+            self._standing.forget()
+            with contextlib.suppress(UnreachableError):  # the engine is stopping
+                self._loop.post(lambda _: self._loop.readings.show_written())
+
+    @property
+    def _whose(self) -> str:
+        return self._actor.account or self._actor.subject
 
     def _refuse_if_read_only(self) -> None:
         if self.read_only:

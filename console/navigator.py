@@ -266,6 +266,7 @@ _PAGES: dict[str, tuple[str, str, Literal["", "log", "argument"]]] = {
     "whatif": ("whatif", "WhatIfPane", ""),
     "workload": ("workload", "WorkloadPane", "argument"),
     "node": ("node", "NodePane", "argument"),
+    "queue": ("queue", "QueuePane", "argument"),
     "recommendations": ("recommendations", "RecommendationsPane", ""),
     "forecast": ("forecast", "ForecastPane", "argument"),
     "cost": ("cost", "cost_page", "argument"),

@@ -3,166 +3,230 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from console.charts import graph, length, shrink
-from console.details import Line, Section, fact_bars, plural, text_line
-from console.query import quoted
-from console.text import cut, duration, fit, money, permille, printable
-from console.theme import state_look
-from console.views import meter
-from engine.model import WorkloadState
+from console.charts import graph, shrink
+from console.details import Line, Section, fact_bars, plural, quantity, text_line
+from console.overview_ahead import ahead, cost
+from console.overview_findings import (
+    Finding,
+    lines_of,
+    of_advice,
+    of_budgets,
+    of_objectives,
+    of_proposals,
+    of_the_cell,
+    pool_filter,
+)
+from console.overview_queues import QueueRow, blocked, objectives, queues
+from console.quota_bars import BOOTING, BORROWED, BURST, DOWN, IDLE, OUT, USED, Part, bar
+from console.text import cut, duration, fit, permille, printable
 from engine.query import Overview, PoolOverview
 
-SLOW_WAIT_MS = 30 * 60_000
-"""A wait above this is worth a line on the overview."""
+if TYPE_CHECKING:
+    from console.views import Span
+    from engine.costs import BudgetLine
+    from recommender.forecasts import Forecast
+    from recommender.recommendations import Recommendation
+    from runbooks.plan import Proposal
+
+
+class Beside(NamedTuple):
+    """What is asked for on a slower beat, because it takes longer to find."""
+
+    budgets: tuple[BudgetLine, ...] = ()
+    forecast: Forecast | None = None
+    boot_ms: int = 0
+    """Until a node that is ordered now takes work, where nodes can be ordered."""
+    advice: tuple[Recommendation, ...] = ()
+    why_not: str = ""
+    """Why there is no forecast."""
+
+
+class Glance(NamedTuple):
+    """What the overview shows."""
+
+    view: Overview
+    queues: tuple[QueueRow, ...] = ()
+    awaiting: int = 0
+    """Proposals that wait for votes."""
+    stuck: int = 0
+    """Plans that were begun and do not go on."""
+    proposals: tuple[Proposal, ...] = ()
+    """The first of those that wait."""
+
+    @property
+    def version(self) -> int:
+        return self.view.version
+
+    @property
+    def now_ms(self) -> int:
+        return self.view.now_ms
+
+
+class Room(NamedTuple):
+    """Lines that the parts of a page of some height may take."""
+
+    findings: int
+    queues: int
+    reasons: int
+    objectives: int
+    budgets: int
+    ahead: int
+    trend: int
+    resources: int
+
+
+_ROOMS = ((25, Room(6, 4, 2, 1, 1, 3, 0, 1)), (34, Room(9, 6, 4, 2, 2, 5, 0, 3)), (48, Room(10, 9, 6, 4, 3, 7, 4, 4)))
+_MOST = Room(14, 14, 9, 6, 5, 11, 6, 4)
+"""By the height of the page."""
+
+
+def room_for(height: int) -> Room:
+    return next((room for below, room in _ROOMS if height < below), _MOST)
 
 
 def overview_columns(
-    view: Overview, width: int, awaiting: int = 0, stuck: int = 0
+    glance: Glance, width: int, height: int = 60, beside: Beside | None = None
 ) -> tuple[list[Section], list[Section]]:
-    """Left: is it fine, the fleet. Right: the work, and why it waits. `width` is that of one column; `awaiting`:
-    proposals that wait for votes; `stuck`: plans that were begun and do not go on."""
+    """Left: is it fine, the fleet. Right: who waits, why, at what price, and what comes. `width` is that of one column,
+    `height` that of the page."""
+    view, room, beside = glance.view, room_for(height), beside or Beside()
+    found = all_findings(glance, beside)
     left = [
-        Section("Now", tuple(findings(view, width) + proposed(awaiting, stuck, width))),
-        fleet(view, width),
+        Section(
+            "Now", tuple(now_lines(view, found, width, room.findings)), f"{len(found)} to look at" if found else ""
+        ),
+        fleet(view, width, room.resources),
         pools(view.pools, width),
     ]
-    right = [work(view, width), blocked(view, width), trend(view, width)]
+    if room.trend:
+        left.append(trend(view, width, room.trend // 2))
+    right = [queues(glance.queues, view, width, room.queues), blocked(view, width, room.reasons)]
+    if view.burns:
+        right.append(objectives(view.burns, width, room.objectives))
+    right += [cost(view, beside.budgets, width, room.budgets), ahead(view, beside, width, room.ahead)]
     return left, right
 
 
-def findings(view: Overview, width: int) -> list[Line]:
-    """Is it fine? If not, what, and where to look."""
+def all_findings(glance: Glance, beside: Beside) -> list[Finding]:
+    if not glance.view.pools:
+        return []
+    return [
+        *of_the_cell(glance.view),
+        *of_objectives(glance.view.burns),
+        *of_budgets(beside.budgets),
+        *of_proposals(glance.awaiting, glance.stuck, glance.proposals),
+        *of_advice(beside.advice),
+    ]
+
+
+def now_lines(view: Overview, found: Sequence[Finding], width: int, most: int) -> list[Line]:
+    """Is it fine? If not, what, and what to press."""
     if not view.pools:
         return [
             Line((("! ", "warn"), ("this cell has no nodes yet", ""))),
             Line((("  muster define cell.yaml", "dim"),)),
             Line((("  or look at a busy one: muster --demo", "dim"),)),
         ]
-    found: list[Line] = []
-    down = sum(pool.down for pool in view.pools)
-    if down:
-        found.append(_finding("✗", "bad", f"{down:,} {plural('node', down)} down", "nodes state:down", width))
-    if view.suspect:
-        network = ": the network?" if view.mass_suspicion else ""
-        text = f"{view.suspect:,} {plural('node', view.suspect)} suspect{network}"
-        found.append(_finding("?", "warn", text, "nodes state:suspect", width))
-    leaving = sum(pool.cordoned + pool.draining for pool in view.pools)
-    if leaving:
-        text = f"{leaving:,} {plural('node', leaving)} cordoned or draining"
-        found.append(_finding("◇", "warn", text, "nodes state:cordoned,draining", width))
-    booting, ordered = sum(pool.booting for pool in view.pools), sum(pool.ordered for pool in view.pools)
-    if booting or ordered:
-        text = f"{booting:,} {plural('node', booting)} booting, {ordered:,} ordered"
-        found.append(_finding("◔", "info", text, "nodes state:booting", width))
-    if view.wait_p95_ms > SLOW_WAIT_MS:
-        text = f"wait p95 is {duration(view.wait_p95_ms)}"
-        found.append(_finding("!", "warn", text, "workloads state:queued sort:-wait", width))
-    if view.oldest_wait_ms > SLOW_WAIT_MS:
-        oldest = printable(view.oldest_waiting)
-        text = f"{oldest} waits {duration(view.oldest_wait_ms)}"
-        found.append(_finding("!", "warn", text, f"workload {oldest}", width))
-    failed = view.states.get("failed", 0)
-    if failed:
-        found.append(_finding("✗", "bad", f"{failed:,} failed", "workloads state:failed", width))
     if not found:
-        found.append(Line((("● ", "ok"), ("all nodes up, nothing waits long", ""))))
-    return found
+        return [Line((("● ", "ok"), (cut("fine: all nodes up, nothing waits long or costs too much", width - 2), "")))]
+    return lines_of(found, width, most)
 
 
-def proposed(awaiting: int, stuck: int, width: int) -> list[Line]:
-    """What waits for people."""
-    found = []
-    if stuck:
-        text = f"{stuck:,} {plural('plan', stuck)} begun, not done"
-        found.append(_finding("!", "bad", text, "proposals", width))
-    if awaiting:
-        text = f"{awaiting:,} {plural('proposal', awaiting)} to vote on"
-        found.append(_finding("◌", "warn", text, "proposals", width))
-    return found
+# -- fleet and pools --------------------------------------------------------------------------------------------------
 
 
-def fleet(view: Overview, width: int) -> Section:
-    lines = fact_bars(view.capacity, view.used, width)
+def fleet(view: Overview, width: int, resources: int = 4) -> Section:
+    main = "gpu_milli" if view.capacity.get("gpu_milli") else "cpu_milli"
+    amounts = _fleet_parts(view, main)
+    lines = [Line(tuple(bar(amounts, width)))]
+    told = [(part, quantity(main, amount)) for part, amount in amounts if amount]
+    lines += _legend_lines(told, width)
+    spot = sum(pool.nodes for pool in view.pools if pool.spot)
+    if spot:
+        lines.append(
+            Line((("  spot ", "dim"), (cut(f"{spot:,} {plural('node', spot)} may be taken back", width - 7), "")))
+        )
     if view.fragmentation_ppm:
         share = f"{permille(view.fragmentation_ppm // 1000)} of the free GPU is fragmented"
-        lines.insert(1, Line(((" " * 8, ""), (cut(share, width - 8), "dim"))))
-    if view.cost_microusd_hour:
-        text = f"{money(view.cost_microusd_hour)}/h, {money(view.idle_microusd_hour)}/h idle"
-        lines.append(Line(((fit("cost", 7) + " ", "dim"), (cut(text, width - 8), ""))))
+        lines.append(Line(((cut(f"  {share}", width), "dim"),), "topology"))
+    others = {name: amount for name, amount in view.capacity.items() if name != main}
+    lines += fact_bars(others, view.used, width)[:resources]
     nodes, ready = sum(pool.nodes for pool in view.pools), sum(pool.ready for pool in view.pools)
-    return Section("Fleet", tuple(lines), f"{ready:,}/{nodes:,} nodes ready · {printable(view.policy)}")
+    what = "GPU" if main == "gpu_milli" else "CPU"
+    return Section(f"Fleet, {what}", tuple(lines), f"{ready:,}/{nodes:,} nodes ready · {printable(view.policy)}")
+
+
+def _fleet_parts(view: Overview, main: str) -> list[tuple[Part, int]]:
+    """What the fleet's capacity is doing. Parts add up to all of it."""
+    used = view.used.get(main, 0)
+    borrowed = min(view.borrowed.get(main, 0), used)
+    burst = min(view.in_burst.get(main, 0), borrowed)
+    unready = [sum(amounts) for amounts in zip(*(_not_ready(pool, main) for pool in view.pools), strict=True)]
+    return [
+        (USED, used - borrowed),
+        (BORROWED, borrowed - burst),
+        (BURST, burst),
+        *_rest(max(0, view.capacity.get(main, 0) - used), unready),
+    ]
+
+
+def _rest(free: int, unready: Sequence[int]) -> list[tuple[Part, int]]:
+    """What is not used, by why not: idle is what could be."""
+    parts = []
+    for part, amount in zip((DOWN, BOOTING, OUT), unready, strict=False):
+        amount = min(amount, free)
+        free -= amount
+        parts.append((part, amount))
+    return [(IDLE, free), *parts]
+
+
+def _not_ready(pool: PoolOverview, main: str) -> tuple[int, int, int]:
+    """Capacity of the pool's nodes that are down, that boot, and that take no work for another reason."""
+    each = pool.capacity.get(main, 0) // max(1, pool.nodes)
+    return pool.down * each, pool.booting * each, (pool.cordoned + pool.draining + pool.suspect) * each
+
+
+def _legend_lines(told: Sequence[tuple[Part, str]], width: int) -> list[Line]:
+    lines: list[list[Span]] = [[]]
+    used = 0
+    for part, amount in told:
+        spans: list[Span] = [(part.sign, part.tone), (f" {amount} ", ""), (f"{part.word}  ", "dim")]
+        size = len(amount) + len(part.word) + 5
+        if used + size - 2 > width and lines[-1]:
+            lines.append([])
+            used = 0
+        lines[-1] += spans
+        used += size
+    return [Line(tuple(spans)) for spans in lines if spans]
 
 
 def pools(items: Sequence[PoolOverview], width: int) -> Section:
     longest = max((len(pool.name) for pool in items), default=0)
     name_width = min(longest, max(8, width - 26))
-    return Section("Pools", tuple(_pool(pool, name_width, width) for pool in items), "nodes ready")
+    return Section("Pools", tuple(_pool(pool, name_width, width) for pool in items), "use · nodes ready")
 
 
 def _pool(pool: PoolOverview, name_width: int, width: int) -> Line:
     scarce = "gpu_milli" if pool.capacity.get("gpu_milli") else "cpu_milli"
-    share = pool.used.get(scarce, 0) * 1000 // max(1, pool.capacity.get(scarce, 0))
+    total, used = pool.capacity.get(scarce, 0), pool.used.get(scarce, 0)
+    amounts = [(USED, used), *_rest(max(0, total - used), _not_ready(pool, scarce))]
     count = f"{pool.ready:,}/{pool.nodes:,}" if pool.ready != pool.nodes else f"{pool.nodes:,}"
-    bar = max(4, width - name_width - 2 - 5 - 1 - 11)
+    if pool.spot:
+        count = f"spot {count}"
+    size = max(4, width - name_width - 2 - 5 - 1 - 11)
     tone = "bad" if pool.down else "warn" if pool.ready != pool.nodes else "dim"
     spans = (
         (fit(printable(pool.name), name_width) + "  ", ""),
-        (meter(share, bar), "bar"),
-        (f" {permille(share):>4}", ""),
-        (f"{count:>11}", tone),
+        *bar(amounts, size),
+        (f" {permille(used * 1000 // max(1, total)):>4}", ""),
+        (f"{cut(count, 12):>12}", tone),
     )
-    return Line(spans, f"nodes pool:{quoted(printable(pool.name))}")
+    return Line(spans, pool_filter(pool.name))
 
 
-def work(view: Overview, width: int) -> Section:
-    states = [state.label for state in WorkloadState if view.states.get(state.label)]
-    most = max((view.states[state] for state in states), default=1)
-    lines = [_counted(state, view.states[state], most, width) for state in states]
-    if not lines:
-        lines = [text_line("no work yet; submit some with `muster submit`", "dim")]
-    lines.append(Line())
-    if view.oldest_waiting:
-        spans = (
-            ("oldest     ", "dim"),
-            (duration(view.oldest_wait_ms), ""),
-            (f"  {printable(view.oldest_waiting)}", "link"),
-        )
-        lines.append(Line(spans, f"workload {printable(view.oldest_waiting)}"))
-    waits = f"p50 {duration(view.wait_p50_ms)} · p95 {duration(view.wait_p95_ms)}"
-    lines.append(Line((("waits      ", "dim"), (waits, ""))))
-    hour = f"{view.started_last_hour:,} started · {view.finished_last_hour:,} finished"
-    lines.append(Line((("last hour  ", "dim"), (hour, ""))))
-    return Section("Work", tuple(lines), f"{sum(view.states.values()):,} in all")
-
-
-def _counted(state: str, count: int, most: int, width: int) -> Line:
-    glyph, tone = state_look(state)
-    bar = max(0, width - 24)
-    spans = (
-        (f"{glyph} ", tone),
-        (fit(state, 10), ""),
-        (f"{count:>11,} ", ""),
-        (length(count, most, bar), "faint"),
-    )
-    return Line(spans, f"workloads state:{state}")
-
-
-def blocked(view: Overview, width: int) -> Section:
-    if not view.blocked:
-        return Section("Why work waits", (text_line("nothing waits", "dim"),))
-    most = view.blocked[0][1]
-    name_width = min(22, max(12, width - 11))
-    lines = []
-    for token, count in view.blocked[:8]:
-        token = printable(token)
-        bar = length(count, most, width - name_width - 10)
-        spans = ((fit(token, name_width), ""), (f"{count:>9,} ", ""), (bar, "faint"))
-        lines.append(Line(spans, f"workloads state:queued,held reason:{quoted(token)}"))
-    return Section("Why work waits", tuple(lines))
-
-
-def trend(view: Overview, width: int) -> Section:
+def trend(view: Overview, width: int, height: int = 2) -> Section:
     """Use and queue over time, newest at the right."""
     # A cell takes its first sample before its clock is set.
     samples = [sample for sample in view.history if sample[0] > 0]
@@ -171,13 +235,16 @@ def trend(view: Overview, width: int) -> Section:
     use = shrink([share for _, share, _ in samples], width - 8)
     queued = shrink([count for _, _, count in samples], width - 8)
     label = "GPU use" if view.capacity.get("gpu_milli") else "CPU use"
-    span = duration(samples[-1][0] - samples[0][0])
-    lines = [Line(((fit(label, 8), "dim"), (line, "bar"))) for line in graph(use, 2, 1000)]
-    lines += [Line(((fit("queued", 8), "dim"), (line, "warn"))) for line in graph(queued, 2, max(1, *queued))]
-    lines[1] = Line(((fit(permille(samples[-1][1]), 8), ""), lines[1].spans[1]))
-    lines[3] = Line(((fit(f"{samples[-1][2]:,}", 8), ""), lines[3].spans[1]))
-    return Section("Trend", tuple(lines), f"last {span}")
+    lines = _curve(label, permille(samples[-1][1]), graph(use, height, 1000), "bar")
+    lines += _curve("queued", f"{samples[-1][2]:,}", graph(queued, height, max(1, *queued)), "warn")
+    return Section("Trend", tuple(lines), f"last {duration(samples[-1][0] - samples[0][0])}")
 
 
-def _finding(glyph: str, tone: str, text: str, link: str, width: int) -> Line:
-    return Line(((f"{glyph} ", tone), (fit(text, max(10, width - 4)), ""), ("↵", "dim")), link)
+def _curve(label: str, last: str, rows: Sequence[str], tone: str) -> list[Line]:
+    """A curve beside its name and its last value."""
+    names = [(label, "dim"), (last, "")]
+    return [
+        Line(((fit(names[row][0], 8), names[row][1]) if row < 2 else (" " * 8, ""), (text, tone)))
+        for row, text in enumerate(rows)
+    ]
+

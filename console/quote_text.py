@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from recommender.quotes import Quantiles, Quote, QuoteOption, QuoteRequest
 
 KEY = "├ p10  ● p50  ┤ p90  ▸ later than was looked"
+Range = tuple[int | None, int | None, int | None, str]
+"""p10, p50 and p90, None where it is not known, and the three in words."""
 _TONES = {"now": "ok", "later": "info", "pool": "", "list": "dim"}
 
 
@@ -27,26 +29,24 @@ def compared(found: Quote, request: QuoteRequest, width: int) -> list[Section]:
     if not options:
         return [Section("Options", tuple(text_line(line, "warn") for text in found.warnings
                                          for line in wrap(printable(text), width)))]  # fmt: skip
-    starts = [
-        (each.start_ms.p10, each.start_ms.p50, each.start_ms.p90, ", ".join(_once(start_words(each, found.at_ms))))
-        for each in options
-    ]
-    latest = max(
-        (at_ms for *quantiles, _ in starts for at_ms in quantiles if at_ms is not None), default=found.at_ms
-    )  # fmt: skip
-    span = max(1, latest - found.at_ms)
-    ahead = [(*(None if at is None else max(0, at - found.at_ms) for at in row[:3]), row[3]) for row in starts]
+    starts = [_start(each, found.at_ms) for each in options]
     costs = [_cost(each.cost_microusd) for each in options]
-    dearest = max((value for *values, _ in costs for value in values if value is not None), default=1)
     names = [" · ".join(part for part in option_names(each) if part) for each in options]
     rows = list(zip(options, names, strict=True))
     return [
-        Section("When it starts", tuple(_rows(rows, ahead, span, width)), asked_words(found, request)),
-        Section("What it costs", tuple(_rows(rows, costs, dearest, width)), KEY),
+        Section("When it starts", tuple(_rows(rows, starts, width)), asked_words(found, request)),
+        Section("What it costs", tuple(_rows(rows, costs, width)), KEY),
     ]
 
 
-def _cost(values: Quantiles) -> tuple[int | None, int | None, int | None, str]:
+def _start(option: QuoteOption, now_ms: int) -> Range:
+    """From now."""
+    at = option.start_ms
+    low, mid, high = (None if each is None else max(0, each - now_ms) for each in (at.p10, at.p50, at.p90))
+    return low, mid, high, ", ".join(_once(start_words(option, now_ms)))
+
+
+def _cost(values: Quantiles) -> Range:
     return values.p10, values.p50, values.p90, ", ".join(_once(quantile_words(values, money)))
 
 
@@ -57,10 +57,11 @@ def _once(words: Sequence[str]) -> Sequence[str]:
 
 def _rows(
     rows: Sequence[tuple[QuoteOption, str]],
-    values: Sequence[tuple[int | None, int | None, int | None, str]],
-    top: int,
+    values: Sequence[Range],
     width: int,
 ) -> list[Line]:
+    """One scale for all: from 0 to the most that is known."""
+    top = max((value for *quantiles, _ in values for value in quantiles if value is not None), default=1)
     words = max(cell_len(each[3]) for each in values)
     name = min(max(cell_len(title) for _, title in rows), max(10, width // 3))
     bar = width - name - words - 4

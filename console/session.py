@@ -30,15 +30,21 @@ KEPT_S = 7 * 86_400
 MOST_LOST = 20
 """Files of lost consoles that are looked at."""
 
+LOST, ALWAYS = "lost", "always"
+"""What a new console goes on from."""
+_LEFT = "left"
+
 Json = Any
 
 
 class Session:
     """The choices of one cell, and the place of one console. Safe on any thread."""
 
-    def __init__(self, folder: Path | None = None, name: str = "console") -> None:
-        """Without a folder nothing outlives the process. `name` tells apart what shares a folder."""
+    def __init__(self, folder: Path | None = None, name: str = "console", *, restore: str = LOST) -> None:
+        """Without a folder nothing outlives the process. `name` tells apart what shares a folder. `restore`: LOST goes
+        on where a console was lost, ALWAYS also where one was left."""
         self._folder = folder
+        self._restore = restore
         self._name = name
         self._lock = threading.Lock()
         self._known: dict[str, Json] = {}
@@ -93,6 +99,14 @@ class Session:
         return value
 
     # --- where the person is
+
+    def begin(self) -> tuple[dict[str, Json], bool]:
+        """Where the new console begins, {} for the beginning; and whether one before it was lost there."""
+        lost = self.lost()
+        if lost:
+            return lost, True
+        left = self.recall(_LEFT) if self._restore == ALWAYS else None
+        return left if isinstance(left, dict) else {}, False
 
     def lost(self) -> Json:
         """Where a console was that did not end by its person's wish, the last one first. It is this console's from now
@@ -157,8 +171,10 @@ class Session:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         return descriptor, path
 
-    def leave(self) -> None:
-        """The person has ended the console: there is nothing to go on from."""
+    def leave(self, place: Json = None) -> None:
+        """The person has ended the console at that place: there is nothing to go on from, unless they want that."""
+        if self._restore == ALWAYS:
+            self.remember(_LEFT, place)
         with self._lock:
             if self._place is not None:
                 self._place[1].unlink(missing_ok=True)

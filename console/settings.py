@@ -19,6 +19,7 @@ MAX_SOCKET_BYTES = 100
 """Longest path a Unix socket is bound to. The kernel's limit is 107 bytes on Linux and 103 on macOS."""
 
 APPROVALS = ("team", "solo")
+THEMES = ("auto", "dark", "light", "contrast", "safe", "sixteen", "plain")
 EGRESS = ("local", "trusted", "external")
 DURATIONS = ("keep_minutes", "keep_fives", "keep_hours", "model_deadline")
 """Settings that are times such as "2d"."""
@@ -100,6 +101,13 @@ class Settings:
     """Certificates (PEM) that the server's must come from, in place of the system's."""
     model_tenants: tuple[str, ...] = ()
     """Tenants whose things an external server may be told of; empty: none of any tenant."""
+    theme: str = "auto"
+    """How the console looks: dark, light, contrast, safe (for the colour-blind), sixteen (the terminal's own colours),
+    plain (no colours), or auto: as the terminal and NO_COLOR say, and as it was last chosen."""
+    linear: bool = False
+    """The console line by line, for screen readers and terminals that cannot place a cursor."""
+    production: tuple[str, ...] = ("prod", "prod-*", "*-prod", "production", "*-production")
+    """Patterns of names of cells whose header is red and says PRODUCTION."""
     socket_group: str = ""
     """OS group whose members may connect to an engine started from here; empty: nobody but its owner."""
 
@@ -263,6 +271,8 @@ def _checked(key: str, value: Any, where: str) -> Any:
         check_speed(value, where)
     if key == "approval" and value not in APPROVALS:
         raise SpecError(where, f"'{key}' is {value[:40]!a}", f"Give {' or '.join(APPROVALS)}")
+    if key == "theme" and value not in THEMES:
+        raise SpecError(where, f"'{key}' is {value[:40]!a}", f"Give {', '.join(THEMES)}")
     _check_model(key, value, where)
     if key in DURATIONS:
         from engine.measures import duration_ms

@@ -44,8 +44,10 @@ def open_console(arguments: argparse.Namespace) -> int:
     is asked for before, as long as the terminal is a terminal."""
     if not arguments.demo and (arguments.fresh or arguments.nodes or arguments.scenario):
         raise SpecError("--fresh, --nodes and --scenario", "belong to the demo", "Add --demo")
-    refuse_without_terminal()
     settings = settings_of(arguments)
+    linear = settings.linear or cannot_place_a_cursor()
+    if not linear:
+        refuse_without_terminal()
     if arguments.speed is not None:
         check_speed(arguments.speed, "--speed")
     from console.identity import Identity
@@ -53,9 +55,17 @@ def open_console(arguments: argparse.Namespace) -> int:
     identity = Identity(settings)
     identity.unlock()
     connect, title, folder = _connector(arguments, settings, identity)
-    from console.app import run
+    if linear:
+        from console.linear import run as converse
 
-    status = run(connect, read_only=settings.readonly, title=title, log=folder / "console.log", identity=identity)
+        status = converse(connect, identity, read_only=settings.readonly)
+    else:
+        from console.app import run
+
+        status = run(
+            connect, read_only=settings.readonly, title=title, log=folder / "console.log", identity=identity,
+            theme=settings.theme, production=settings.production,
+        )  # fmt: skip
     if not settings.connect:
         _tell_what_goes_on(folder / "engine.pid", title)
     return status
@@ -280,10 +290,17 @@ def refuse_without_terminal() -> None:
         raise SpecError(
             "",
             "the console needs a terminal",
-            "Use `muster overview` or `muster get workloads` in pipes and scripts",
+            "Use `muster --linear`, or `muster overview` and `muster get workloads`, in pipes and scripts",
         )
-    if os.environ.get("TERM", "") in ("", "dumb"):
-        raise SpecError("TERM", "this terminal cannot place a cursor", "Use `muster overview`, or set TERM")
+    if cannot_place_a_cursor():
+        raise SpecError("TERM", "this terminal cannot place a cursor", "Use `muster --linear`, or set TERM")
+
+
+def cannot_place_a_cursor() -> bool:
+    """Of a terminal that says of itself that it can only write line after line."""
+    import os
+
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "") in ("", "dumb")
 
 
 def _written_pid(paths: CellPaths) -> int:

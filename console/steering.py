@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from engine.query import Kind
     from runbooks.draft import DraftAsk, Drafter
 
-ONE = ("workload", "node", "proposal", "runbook", "record")
+ONE = ("workload", "node", "queue", "proposal", "runbook", "record")
 """Pages of one thing, whose id stands behind their name."""
 NARROWED = ("forecast", "cost", "proposals", "audit")
 """Pages that may be narrowed down by what stands behind their name."""
-ABOUT = ("recommendations", "workloads", "workload", "nodes", "node", "queues", "pools")
+ABOUT = ("overview", "recommendations", "workloads", "workload", "nodes", "node", "queues", "queue", "pools")
 """Pages whose chosen one a draft may be about."""
 READ_FIRST = ("approve", "break_glass")
 """What is done with a proposal once its page was read to the end of the plan."""
@@ -76,8 +76,11 @@ class Steering:
         self._history: list[str] = []
         self._deeds: dict[str, Callable[[], object]] = {
             "back": self.back,
+            "earlier": partial(self.travel, -1),
+            "later": partial(self.travel, 1),
+            "page_before": self.page_before,
             "leave": self.leave,
-            "quit": app.exit,
+            "quit": app.leave,
             "open": lambda: app.simulate_key("enter"),
             "mark": lambda: app.simulate_key("space"),
             "filter": self.open_filter,
@@ -137,9 +140,18 @@ class Steering:
         if pane is not None and not pane.clear_one():
             self._app.navigator.back()
 
+    def travel(self, step: int) -> None:
+        """Through the views as one came by them."""
+        if not self._app.navigator.travel(step):
+            self._app.say("this is where you began" if step < 0 else "this is where you came from last")
+
+    def page_before(self) -> None:
+        if not self._app.navigator.page_before():
+            self._app.say("there was no page before this one")
+
     def leave(self) -> None:
         if not self._app.navigator.back():
-            self._app.exit()
+            self._app.leave()
 
     def refresh(self) -> None:
         """Ask the engine now, also when the next try to reach it would come later."""
@@ -409,7 +421,7 @@ class Steering:
 
     async def _open_any(self, name: str) -> None:
         """Whatever has this id."""
-        for page, ask in (("workload", "workload"), ("node", "node")):
+        for page, ask in (("workload", "workload"), ("node", "node"), ("queue", "queue")):
             try:
                 await in_thread(lambda ask=ask: getattr(self._app.client(), ask)(name))
             except NotFoundError:
@@ -436,6 +448,11 @@ class Steering:
                     app.action_act(name)
                     return True
         return False
+
+    @property
+    def typing(self) -> bool:
+        """A bar is open, or opens."""
+        return self._bar is not None
 
     async def ready(self, bar: PromptBar) -> None:
         """The bar can take keys: first those that came too early."""

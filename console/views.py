@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from console.query import COLUMN_TERM, SORT, parse_view
-from console.text import NONE, duration, milli, permille, printable, show, timestamp
+from console.text import NONE, milli, permille, printable, show
 from console.theme import state_look
 from engine.query import COLUMNS, Column, Kind, Page, Query, Term
-
-if TYPE_CHECKING:
-    from console.client import Health
 
 Span = tuple[str, str]
 """Text and the tone it is drawn in."""
@@ -227,13 +224,20 @@ def _tone(column: Column, value: Any) -> str:
     return "dim" if column.unit == "text" else ""
 
 
-def _share(values: Sequence[Any], index: dict[str, int]) -> Span:
+def share_of(values: Sequence[Any], index: dict[str, int]) -> int | None:
+    """Permille of the quota in use; None without a quota."""
     for used, nominal in (("gpu_used", "gpu_nominal"), ("cpu_used", "cpu_nominal")):
         quota = values[index[nominal]]
         if quota:
-            share = (values[index[used]] or 0) * 1000 // quota
-            return f"{meter(min(share, 1000), 8)} {permille(share):>4}", "bar" if share < 1000 else "warn"
-    return "no quota", "faint"
+            return (values[index[used]] or 0) * 1000 // quota  # type: ignore[no-any-return]
+    return None
+
+
+def _share(values: Sequence[Any], index: dict[str, int]) -> Span:
+    share = share_of(values, index)
+    if share is None:
+        return "no quota", "faint"
+    return f"{meter(min(share, 1000), 8)} {permille(share):>4}", "bar" if share < 1000 else "warn"
 
 
 def meter(share: int, width: int) -> str:
@@ -262,42 +266,3 @@ def marked_text(marked: Sequence[Row]) -> str:
     gpu, cpu = sum(row.asks[0] for row in marked), sum(row.asks[1] for row in marked)
     sums = f", {milli(gpu)} GPU" if gpu else f", {milli(cpu)} CPU" if cpu else ""
     return f"{len(marked):,} marked{sums}"
-
-
-def top_bar(health: Health | None, title: str, at_ms: int, version: int, *, read_only: bool, width: int) -> list[Span]:
-    """The first line: which cell, its clock and speed, the version shown, and whether one may act."""
-    spans: list[Span] = [(" muster ", "brand"), (" ", "top")]
-    if health is None:
-        return [*spans, (printable(title), "top"), ("  connecting …", "off")]
-    spans.append((printable(health.cell or title)[:24], "top"))
-    spans.append((f"  {timestamp(at_ms, date=width >= 100)} UTC", "top"))
-    spans.append((_pace(health), "caution" if health.paused else "off"))
-    spans.append((f"  v{version:,}", "off"))
-    if health.journal_error:
-        spans.append(("  ✗ journal ", "alarm"))
-    elif width >= 100:
-        spans.append((f"  engine {printable(health.software)} pid {health.pid}", "off"))
-    if read_only:
-        spans.append(("  read-only", "key"))
-    return spans
-
-
-def _pace(health: Health) -> str:
-    if health.paused:
-        return " PAUSED "
-    return "" if health.speed == 1 else f" ×{health.speed:g}"
-
-
-def lost_banner(problem: str, lost_for_s: float, retry_in_s: float, at_ms: int) -> str:
-    """What the banner says while the engine does not answer."""
-    retry = f"retry in {retry_in_s:.0f}s" if retry_in_s >= 1 else "connecting"
-    age = f" · data of {timestamp(at_ms, date=False)}" if at_ms else ""
-    return f" ✗ no connection for {duration(int(lost_for_s * 1000))}{age} · {retry} · {printable(problem)}"
-
-
-def unwritable_banner(health: Health) -> str:
-    """What the banner says while nothing can be recorded; empty while all is well."""
-    if health.journal_error:
-        problem = printable(health.journal_error)
-        return f" ✗ the journal cannot be written: nothing can be executed, looking goes on · {problem}"
-    return f" ✗ audit: {printable(health.audit_error)}" if health.audit_error else ""

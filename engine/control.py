@@ -34,6 +34,8 @@ from engine.model import HOUR_MS, CellSpec, ReservationSpec, WorkloadState
 from engine.provider import ProviderFaults
 from engine.query import (
     Changes,
+    Consolidation,
+    ConsolidationRequest,
     FairnessReport,
     FragmentationReport,
     HeatMap,
@@ -43,6 +45,7 @@ from engine.query import (
     Page,
     Query,
     QueueDetail,
+    Unblocking,
     WorkloadDetail,
 )
 from engine.recent import Recent
@@ -702,6 +705,18 @@ class Engine:
 
     def fragmentation(self) -> FragmentationReport:
         return self.reader.fragmentation(self._clock_ms)
+
+    def unblocking(self, workload_id: str) -> Unblocking:
+        """What would let it start now; the search is over forks of this engine."""
+        from engine.counterfactual import verified
+
+        return verified(self.fork(), workload_id)
+
+    def consolidation(self, request: ConsolidationRequest) -> Consolidation:
+        """What would be moved to have larger pieces free; planned on a fork of this engine."""
+        from engine.consolidation import plan
+
+        return plan(self.fork(), request)
 
     def changes(self, after: int, limit: int = 500) -> Changes:
         """What happened after version `after`, as far as it is remembered."""

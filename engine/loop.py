@@ -18,6 +18,7 @@ from engine.control import Engine
 from engine.errors import JournalError, MusterError, UnreachableError
 from engine.model import WorkloadSpec
 from engine.pages import Pages
+from engine.readings import Readings
 from engine.twin import Twins
 
 T = TypeVar("T")
@@ -52,6 +53,7 @@ class EngineLoop:
         """Why the thread ended when nobody asked it to; empty while all is well."""
         self.twins = Twins(engine)
         """What-ifs and start estimates. `start` is for the engine's thread; the rest may be called from any."""
+        self.readings = Readings(engine)
         self._pages = Pages()
         self._feed = feed
         self._next: tuple[int, WorkloadSpec | AnyCommand] | None = None
@@ -99,8 +101,20 @@ class EngineLoop:
                 f"the engine did not answer within {timeout_s:g} s", "It may be overloaded"
             ) from None
 
+    def read(self, what: str, *arguments: object, least_version: int = 0) -> Any:
+        """What the engine's method of that name answers, of that version or a later one; raises what it does. Of a
+        large cell it is told as of a moment ago, beside the engine; of a small one by the engine, between turns."""
+        found = self.readings.ask(what, arguments, least_version)
+        if found is None and self.readings.beside:
+            # The first look after a while, or somebody's own write is to be seen.
+            self.call(lambda _: self.readings.refresh())
+            found = self.readings.ask(what, arguments, least_version)
+        if found is None:
+            return self.call(lambda engine: getattr(engine, what)(*arguments))
+        return self.readings.decoded(what, found)
+
     def wait_version(self, after: int, timeout_s: float) -> int:
-        """The state version, as soon as it is beyond `after` or the time is up."""
+        """The version that readers are shown, as soon as it is beyond `after` or the time is up."""
         with self._changed:
             self._changed.wait_for(lambda: self._version > after or self._stopping, timeout_s)
             return self._version
@@ -121,6 +135,7 @@ class EngineLoop:
             self.fault = f"the engine stopped on a fault of its own: {type(error).__name__}: {error}"
             self._stopping = True
         self.twins.close()
+        self.readings.close()
         self._refuse_rest()
 
     def _turns(self) -> None:
@@ -146,6 +161,7 @@ class EngineLoop:
                 except JournalError:
                     # The engine says so in journal_error and keeps answering questions.
                     retry_at = now + RETRY_S
+            self.readings.tend()
             self._announce()
 
     def _take_calls(self) -> None:
@@ -216,7 +232,7 @@ class EngineLoop:
             print(f"muster: load that was not taken: {error}", file=sys.stderr)
 
     def _announce(self) -> None:
-        version = self.engine.version
+        version = self.readings.shown_version()
         if version == self._version:
             return
         with self._changed:

@@ -502,6 +502,8 @@ class PoolOverview(msgspec.Struct, frozen=True, kw_only=True):
     suspect: int = 0
     ordered: int = 0
     """Asked for and not granted yet."""
+    spot: bool = False
+    """Its provider may take its nodes back."""
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):

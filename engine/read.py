@@ -547,6 +547,7 @@ class Reader:
                     booting=int(states[i, NodeState.BOOTING]),
                     suspect=int(states[i, NodeState.SUSPECT]),
                     ordered=self._state.orders.due(i),
+                    spot=pool.spot,
                 )
             )
         return tuple(rows)

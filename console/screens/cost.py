@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from textual import on
@@ -14,7 +15,7 @@ from console.screens.chart_pane import ChartPane
 from console.screens.pane import AsOf, Connect, Pane
 from console.screens.sections import SectionsView
 from console.text import printable
-from engine.costs import GROUPINGS, TAG, ShowbackRequest
+from engine.costs import GROUPINGS, TAG, Showback, ShowbackRequest
 from engine.errors import MusterError, SpecError
 from engine.model import HOUR_MS
 from engine.money import DAY_MS
@@ -147,7 +148,7 @@ class CostPane(ChartPane[Spending]):
         try:
             for day in days:
                 request = ShowbackRequest(by=by, since_ms=day * DAY_MS, until_ms=(day + 1) * DAY_MS - 1)
-                self._days[by, day] = day_of(await in_thread(lambda r=request: self.connect().showback(r)))
+                self._days[by, day] = day_of(await in_thread(partial(self._charged, request)))
                 self._draw()
         except MusterError as error:
             self._stopped = True
@@ -156,6 +157,9 @@ class CostPane(ChartPane[Spending]):
             if by == self._asked.by:
                 self._filling = None
         self.post_message(self.Changed())
+
+    def _charged(self, request: ShowbackRequest) -> Showback:
+        return self.connect().showback(request)
 
     def clear_one(self) -> bool:
         """The first Back stops asking for days."""

@@ -13,6 +13,11 @@ from console.views import Span
 
 TABS = ("overview", "queues", "workloads", "nodes", "events", "whatif")
 
+CRUMB = "crumb"
+"""Before the depth of a page, in what a click on its name means."""
+MOST_CRUMBS = 5
+"""Pages that the title names beside the root; those between are dots."""
+
 
 class Frame(Vertical):
     """Lines of text that the app fills, and a body that holds the pages."""
@@ -44,12 +49,25 @@ class Frame(Vertical):
             parts.append(part(f" {number} {name} ", tone, name))
         self._tabs.show(parts)
 
-    def show_title(self, crumbs: Sequence[str], note: str) -> None:
-        """Where one is, and what of how much is shown."""
+    def show_title(self, crumbs: Sequence[str], note: str, age: Sequence[Span] = ()) -> None:
+        """Where one is, what of how much is shown, and at the right end how old that is. A click on a page that lies
+        below goes there."""
         parts: list[Part] = [part("  ")]
-        for crumb in crumbs[:-1]:
-            parts += [part(crumb, "dim"), part(" › ", "dim")]
-        self._title.show([*parts, part(crumbs[-1], "head"), part("   "), part(note, "dim")])
+        first = max(1, len(crumbs) - MOST_CRUMBS)
+        for depth, crumb in enumerate(crumbs[:-1], 1):
+            if depth == 1 or depth > first:
+                parts += [part(crumb, "dim", f"{CRUMB}:{depth}"), part(" › ", "dim")]
+            elif depth == first:
+                parts.append(part("… › ", "dim"))
+        right = [part(text, tone) for text, tone in age]
+        self._title.show([*parts, part(crumbs[-1], "head"), part("   "), part(note, "dim")], right)
+
+    def show_jumps(self, offers: Sequence[tuple[str, str, str]]) -> None:
+        """What the next key means, while a prefix waits for it."""
+        parts: list[Part] = [part(" g ", "key"), part("and then ", "off")]
+        for key, title, action in offers:
+            parts += [part(f" {key} ", "key", action), part(f"{title} ", "top", action)]
+        self._footer.show(parts)
 
     def show_footer(self, offers: Sequence[tuple[Action, str]]) -> None:
         """What can be done here; what cannot is dimmed and says why when tried."""

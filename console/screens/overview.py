@@ -1,29 +1,92 @@
-"""Is it fine, and if not, what now? Every line with a cursor leads to what it counts."""
+"""Is it fine, and if not, what now? Every line with a cursor leads to where it is worked on."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from console.details import Section
-from console.overview_text import overview_columns
-from console.screens.pane import DetailPane
-from engine.query import Overview
+from console.feed import in_thread
+from console.overview_queues import question, worst_first
+from console.overview_text import Beside, Glance, overview_columns
+from console.screens.pane import Connect, DetailPane
+from console.text import printable
+from engine.errors import MusterError, UnreachableError
 
 if TYPE_CHECKING:
     from console.client import Client
 
+BESIDE_S = 20.0
+"""Wall seconds between questions that take longer to answer."""
+HOURS_AHEAD = 24
 
-class OverviewPane(DetailPane[Overview]):
+
+class OverviewPane(DetailPane[Glance]):
     NAME = "overview"
     ALWAYS_TWO = True
 
-    _pending = (0, 0)
-    """Proposals that wait for votes, and plans that got stuck."""
+    def __init__(self, connect: Connect) -> None:
+        super().__init__(connect)
+        self._beside = Beside()
+        self._beside_at = float("-inf")
+        self._asking_beside = False
 
-    def ask(self, client: Client) -> Overview:
+    @property
+    def copyable(self) -> str:
+        """The id that the line under the cursor is about."""
+        link = (self._left if self._left.has_focus else self._right).link
+        page, _, name = link.partition(" ")
+        return name if page in ("workload", "node", "queue", "proposal") else ""
+
+    def ask(self, client: Client) -> Glance:
         health = client.health()
-        self._pending = health.awaiting, health.stuck
-        return client.overview()
+        waiting = client.proposals(("awaiting",), 4) if health.awaiting else ()
+        return Glance(client.overview(), worst_first(client.query(question())), health.awaiting, health.stuck, waiting)
 
-    def columns(self, detail: Overview, width: int) -> tuple[list[Section], list[Section]]:
-        return overview_columns(detail, width, *self._pending)
+    def columns(self, detail: Glance, width: int) -> tuple[list[Section], list[Section]]:
+        return overview_columns(detail, width, self.size.height, self._beside)
+
+    def reload(self) -> None:
+        super().reload()
+        if self.frozen is None and not self._asking_beside and time.monotonic() - self._beside_at >= BESIDE_S:
+            self._asking_beside = True
+            self.run_worker(self._ask_beside())
+
+    def look_again(self) -> None:
+        self._beside_at = float("-inf")
+        super().look_again()
+        self.reload()
+
+    async def _ask_beside(self) -> None:
+        """What may take long never keeps the page waiting: it is drawn when it comes."""
+        try:
+            self._beside = await in_thread(lambda: beside(self.connect()))
+        except UnreachableError:
+            return  # asked again with the next reload
+        except MusterError as error:
+            self._beside = self._beside._replace(why_not=printable(str(error)))
+        finally:
+            self._asking_beside = False
+        self._beside_at = time.monotonic()
+        self._draw()
+
+
+def beside(client: Client) -> Beside:
+    """Blocks. What cannot be had is left out, but for an engine that is away."""
+    from recommender.forecasts import ForecastRequest
+
+    budgets = client.budgets().budgets
+    grows = [size.scaling for size in client.scaling().pools if size.scaling is not None]
+    found = Beside(budgets=budgets, boot_ms=max((each.boot_ms[0] for each in grows), default=0))
+    try:
+        found = found._replace(forecast=client.forecast(ForecastRequest(hours=HOURS_AHEAD)))
+    except UnreachableError:
+        raise
+    except MusterError as error:
+        found = found._replace(why_not=printable(str(error)))
+    try:
+        return found._replace(advice=client.recommendations().open)
+    except UnreachableError:
+        raise
+    except MusterError:
+        return found

@@ -595,6 +595,11 @@ class DetailPane(Pane, Generic[D]):
         self._right.show(right if two else [], width)
         self.post_message(self.Changed())
 
+    def text_lines(self) -> list[str]:
+        """The page as lines of text, for an incident's notes."""
+        lines = [*self._left.lines, *self._right.lines]
+        return ["".join(text for text, _ in line.spans).rstrip() for line in lines]
+
     @on(SectionsView.LinkChosen)
     def _link(self, event: SectionsView.LinkChosen) -> None:
         self.post_message(self.Follow(event.link))

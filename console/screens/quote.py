@@ -155,8 +155,11 @@ class QuotePane(ChartPane[Found]):
     async def _stop(self) -> None:
         """End what runs ahead for this in the engine."""
         with suppress(MusterError):
-            for run_id, _ in await in_thread(lambda: self._runs(self.connect())):
-                await in_thread(lambda name=run_id: self.connect().cancel_run(name))
+            await in_thread(lambda: self._end_runs(self.connect()))
+
+    def _end_runs(self, client: Client) -> None:
+        for run_id, _ in self._runs(client):
+            client.cancel_run(run_id)
 
     def _runs(self, client: Client) -> list[tuple[str, int]]:
         """(id, progress) of what runs ahead for the same work."""

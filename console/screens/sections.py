@@ -68,6 +68,11 @@ class SectionsView(ScrollView, can_focus=True, inherit_bindings=False):
         return max(20, self.size.width - MARGIN - 1)
 
     @property
+    def lines(self) -> list[Line]:
+        """What is shown, headings among it."""
+        return self._lines
+
+    @property
     def link(self) -> str:
         """The link under the cursor."""
         return self._lines[self._cursor].link if 0 <= self._cursor < len(self._lines) else ""

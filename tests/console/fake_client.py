@@ -11,12 +11,14 @@ import msgspec
 
 from console.client import Health, RuntimeEstimate, refuse_read_only
 from engine.commands import AnyCommand, Receipt
-from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackLine, ShowbackRequest, TenantGoodput
+from engine.costs import BudgetLine, BudgetReport, GoodputReport, Showback, ShowbackLine, ShowbackRequest, TenantGoodput
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError, UnreachableError
-from engine.model import QueueSpec
+from engine.model import BudgetSpec, QueueSpec
 from engine.outlook import Ask, Figure, Interval, Outlook, RunStatus, ScoreReport, Start, StartFigure, Unit
 from engine.query import (
     DEFAULT_COLUMNS,
+    Burn,
+    BurnWindow,
     BurstReport,
     Change,
     Changes,
@@ -27,6 +29,9 @@ from engine.query import (
     DecisionReport,
     FairnessReport,
     GroupDetail,
+    HeatMap,
+    HeatRequest,
+    HeatTile,
     HistoryItem,
     MigInstance,
     NodeDetail,
@@ -241,6 +246,8 @@ class FakeClient:
             "burst": (None, "burst", None, "cooldown")[number],
             "burst_left": (None, 42 * MINUTE, None, 7 * MINUTE)[number],
             "weight": 1 + number,
+            "burn": (4_038, None, 0, None)[number],
+            "burn_6h": (1_025, None, 0, None)[number],
         }
 
     def _event(self, what: str, subject: str, detail: str = "") -> None:
@@ -320,7 +327,22 @@ class FakeClient:
             started_last_hour=120,
             finished_last_hour=98,
             history=history,
-        )
+            burns=(
+                Burn(
+                    queue=self._text(2, "research/train"), within_ms=60 * MINUTE, objective_permille=900,
+                    hour=BurnWindow(started=40, late=9, waiting=12, burn_permille=4_038),
+                    six_hours=BurnWindow(started=300, late=20, waiting=12, burn_permille=1_025),
+                ),
+                Burn(
+                    queue="prod/serve", within_ms=5 * MINUTE, objective_permille=990,
+                    hour=BurnWindow(started=0, late=0, waiting=0, burn_permille=None),
+                    six_hours=BurnWindow(started=70, late=0, waiting=0, burn_permille=0),
+                ),
+            ),
+            borrowed={"gpu_milli": 4_000},
+            cost_microusd_hour=812_500_000,
+            idle_microusd_hour=90_000_000,
+        )  # fmt: skip
 
     def _pool(self, name: str) -> PoolOverview:
         rows = [row for row in self._tables["nodes"] if row["pool"] == name]
@@ -478,6 +500,7 @@ class FakeClient:
             spec=QueueSpec(name=name, nominal={"gpu_milli": row["gpu_nominal"] or 0}, weight=row["weight"]),
             leaves=(name,),
             over={},
+            burn=self.overview().burns[0] if row["burn"] else None,
         )
 
     def showback(self, request: ShowbackRequest) -> Showback:
@@ -512,7 +535,45 @@ class FakeClient:
 
     def budgets(self) -> BudgetReport:
         self._answer()
-        return BudgetReport(version=self.version, now_ms=self.now_ms, budgets=())
+        line = BudgetLine(
+            spec=BudgetSpec(name=self._text(4, "research-day"), scope="queue", of="research", limit_microusd=9 * 10**9,
+                            window_ms=24 * 60 * MINUTE),
+            stage="warned", spent_microusd=7_400_000_000, rate_microusd_hour=512_000_000,
+            window_start_ms=self.now_ms - 12 * 60 * MINUTE, window_end_ms=self.now_ms + 12 * 60 * MINUTE,
+            forecast_microusd=13_544_000_000, spent_at_ms=self.now_ms + 187 * MINUTE, waiting=0,
+        )  # fmt: skip
+        return BudgetReport(version=self.version, now_ms=self.now_ms, budgets=(line,))
+
+    def topology(self, request: HeatRequest) -> HeatMap:
+        """Four nodes a rack, four racks a block."""
+        self._answer()
+        levels = ("zone", "block", "rack", "id")
+        level = "id" if request.level == "node" else request.level
+        rows = [row for row in self._tables["nodes"] if all(row[k] == v for k, v in request.within.items())]
+        if not rows and request.within:
+            raise NotFoundError(f"there is no {next(iter(request.within))} like that")
+        lots: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        for row in rows:
+            lots.setdefault(tuple(row[each] for each in levels[: levels.index(level) + 1]), []).append(row)
+        tiles = [self._tile(way, lot) for way, lot in lots.items()]
+        return HeatMap(
+            version=self.version, now_ms=self.now_ms, level=request.level, within=request.within,
+            offset=request.offset, total=len(tiles), dearest_microusd_hour=24_000_000,
+            tiles=tuple(tiles[request.offset : request.offset + request.limit]),
+        )  # fmt: skip
+
+    def _tile(self, way: tuple[str, ...], rows: list[dict[str, Any]]) -> HeatTile:
+        zone, block, rack = (*way, "", "", "")[:3]
+        states = [row["state"] for row in rows]
+        free = [row["gpu_free"] for row in rows]
+        return HeatTile(
+            name=way[-1], zone=zone, block=block, rack=rack, nodes=len(rows),
+            states={state: states.count(state) for state in sorted(set(states))},
+            use_permille=sum(row["use"] for row in rows) // len(rows), gpu_milli=sum(row["gpu"] for row in rows),
+            gpu_free_milli=sum(free), split_milli=sum(milli for milli in free if 0 < milli < 8_000),
+            price_microusd_hour=sum(24_000_000 if row["gpu"] else 1_500_000 for row in rows),
+            spot=sum(row["pool"] == "a100" for row in rows), pool=rows[0]["pool"] if len(way) == 4 else "",
+        )  # fmt: skip
 
     def fairness(self) -> FairnessReport:
         self._answer()

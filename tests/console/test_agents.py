@@ -18,7 +18,7 @@ import pytest
 from console.agents import MOST_BEATS
 from console.details import Line
 from console.node_text import node_columns
-from console.overview_text import findings
+from console.overview_findings import of_the_cell
 from console.plain import overview_lines
 from console.remote_client import RemoteClient
 from console.sockets import bind_unix
@@ -249,7 +249,7 @@ def test_suspects_and_nodes_kept_out_are_seen_on_the_overview_and_the_page_of_th
     engine.advance(1000)
     (nodes,) = [line for line in overview_lines(engine.overview()) if line.startswith("nodes")]
     assert nodes.endswith("6 suspect; it may be the network, few are declared lost at a time")
-    assert any("6 nodes suspect: the network?" in plain(line) for line in findings(engine.overview(), 60))
+    assert any("6 nodes suspect: the network?" in found.text for found in of_the_cell(engine.overview()))
     engine.state.failures.note([0], FLAPS)
     left, _ = node_columns(engine.node("g0"), 60)
     assert any("kept out" in plain(line) and "flaps" in plain(line) for section in left for line in section.lines)

@@ -42,7 +42,7 @@ async def console(
 ) -> AsyncIterator[Pilot[None]]:
     app = MusterApp(lambda: client, read_only=read_only, start=start, title="test")  # type: ignore[arg-type]
     async with app.run_test(size=size, notifications=True) as pilot:
-        await until(pilot, lambda: line(pilot, "title").startswith("  " + start) and app._client is not None)
+        await until(pilot, lambda: line(pilot, "title").startswith("  " + start) and app.connected)
         await pilot.app.workers.wait_for_complete()
         await pilot.pause()
         yield pilot
@@ -248,10 +248,17 @@ async def test_a_paste_of_anything_is_one_harmless_line() -> None:
 # --- acting
 
 
-async def cancel_first(pilot: Pilot[None]) -> ConfirmDialog:
-    await press(pilot, "X")
+async def read_to_the_end(pilot: Pilot[None]) -> None:
+    """Of the plan that is asked about: before that there is no yes."""
     await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmDialog))
     await pilot.pause()
+    await press(pilot, "G")
+    await until(pilot, lambda: pilot.app.screen.seen and pilot.app.screen._painted_at < float("inf"))  # type: ignore[attr-defined]
+
+
+async def cancel_first(pilot: Pilot[None]) -> ConfirmDialog:
+    await press(pilot, "X")
+    await read_to_the_end(pilot)
     return pilot.app.screen  # type: ignore[return-value]
 
 
@@ -290,7 +297,7 @@ async def test_a_reversible_plan_takes_a_y_but_not_an_early_one(monkeypatch: pyt
         await until(pilot, lambda: here(pilot).targets and here(pilot).targets[0].state == "queued")
         monkeypatch.setattr(dialogs, "GUARD_S", 1_000)
         await press(pilot, "H")
-        await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmDialog))
+        await read_to_the_end(pilot)
         await press(pilot, "y")
         assert client.approved == [], "typed before it could be read"
         monkeypatch.setattr(dialogs, "GUARD_S", 0.0)
@@ -351,12 +358,12 @@ async def test_a_quota_typed_in_the_console_is_confirmed_and_done() -> None:
         assert "'x' is not a whole number" in hint(pilot)
         await write(pilot, "set-quota research/train --nominal gpu=64 --over evict")
         await press(pilot, "enter")
-        await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmDialog))
+        await read_to_the_end(pilot)
         await press(pilot, "y", "enter")
         await until(pilot, lambda: "nothing was changed" in notes(pilot))
         assert client.approved == [], "what evicts is not done by one key"
         pilot.app.steering.run("set-quota research/train --weight 5")  # type: ignore[attr-defined]
-        await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmDialog))
+        await read_to_the_end(pilot)
         await press(pilot, "y")
         await until(pilot, lambda: len(client.approved) == 1)
     evicting, weighing = (plan.queue for plan in client.proposed)
@@ -371,7 +378,7 @@ async def test_queues_are_held_by_a_key_and_only_while_they_are_open() -> None:
     async with console(client, start="queues") as pilot:
         await until(pilot, lambda: here(pilot).targets)
         await press(pilot, "P")
-        await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmDialog))
+        await read_to_the_end(pilot)
         await press(pilot, "y")
         await until(pilot, lambda: client.state_of("research/train") == "held")
         await until(pilot, lambda: here(pilot).targets[0].state == "held")

@@ -34,7 +34,7 @@ async def shown(
     """A console after these `:` lines."""
     app = MusterApp(lambda: client, title="test", read_only=read_only)  # type: ignore[arg-type,return-value]
     async with app.run_test(size=size, notifications=True) as pilot:
-        await until(pilot, lambda: app._client is not None and app.navigator.current is not None)
+        await until(pilot, lambda: app.connected and app.navigator.current is not None)
         for each in lines:
             app.steering.run(each)
         await pilot.pause()

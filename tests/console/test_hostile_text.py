@@ -92,7 +92,7 @@ async def poisoned(offset: int, size: tuple[int, int]) -> AsyncIterator[tuple[Pi
     answers = Poisoned(client, offset, kept)
     app = Watched(lambda: answers)
     async with app.run_test(size=size, notifications=True) as pilot:
-        await until(pilot, lambda: app._client is not None)
+        await until(pilot, lambda: app.connected)
         yield pilot, client
 
 

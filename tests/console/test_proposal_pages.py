@@ -51,7 +51,7 @@ from runbooks.policy import Person
 from tests.console import fake_gate
 from tests.console.fake_client import FakeClient
 from tests.console.fake_gate import ALICE, IMITATION, NOW_MS, changed_since, halfway, proposal, voted
-from tests.console.test_app import hint, line, notes, press, quick, until, write  # noqa: F401
+from tests.console.test_app import hint, line, notes, press, quick, read_to_the_end, until, write  # noqa: F401
 from tests.console.test_hostile_text import check_screen, take_the_bait
 from tests.support.gates import gate_of
 from tests.support.people import ALICE as AUTHOR
@@ -72,7 +72,7 @@ async def shown(
     """A console after these `:` lines."""
     app = MusterApp(lambda: client, title="test", identity=settings and Identity(settings), read_only=read_only)
     async with app.run_test(size=size, notifications=True) as pilot:
-        await until(pilot, lambda: app._client is not None and app.navigator.current is not None)
+        await until(pilot, lambda: app.connected and app.navigator.current is not None)
         for each in lines:
             app.steering.run(each)
         await pilot.pause()
@@ -155,8 +155,7 @@ async def test_two_people_drain_a_node_and_neither_can_alone(keyed: tuple[Person
     bob, settings = keyed
     with cell(AUTHOR, bob) as made:
         async with shown(made.of(AUTHOR), "drain g0") as pilot:
-            await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmDialog))
-            await pilot.pause()
+            await read_to_the_end(pilot)
             text = on_screen(pilot)
             assert "needs 1 vote of others than you: approver" in text
             assert "put it to the vote, nothing else" in text
@@ -254,8 +253,7 @@ async def test_what_changed_since_stops_it_and_is_shown_in_three_columns(keyed: 
             await until(pilot, lambda: "It is not what was shown" in on_screen(pilot))
             assert re.search(r"shown +│ now +│ new", on_screen(pilot))
             await press(pilot, "V")
-            await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmDialog))
-            await pilot.pause()
+            await read_to_the_end(pilot)
             await press(pilot, "y")
             await until(pilot, lambda: "P-2 is put to the vote" in notes(pilot))
 
@@ -425,15 +423,13 @@ async def test_who_may_not_approve_alone_is_told_before_being_asked(monkeypatch:
 
     monkeypatch.setattr(client, "preview", by_others)
     async with shown(client, "cordon node-00000") as pilot:
-        await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmDialog))
-        await pilot.pause()
+        await read_to_the_end(pilot)
         assert "needs 1 vote of others than you: approver" in on_screen(pilot)
         await press(pilot, "n")
         await until(pilot, lambda: "nothing was changed" in notes(pilot))
         assert client.kept["P-1"].state == "cancelled", "what is not wanted waits for no votes"
         pilot.app.steering.run("cordon node-00001")  # type: ignore[attr-defined]
-        await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmDialog))
-        await pilot.pause()
+        await read_to_the_end(pilot)
         await press(pilot, "y")
         await until(pilot, lambda: "P-2 is put to the vote until 12:10:00 UTC" in notes(pilot))
         assert client.approved == []
@@ -452,8 +448,7 @@ async def test_where_a_yes_must_say_why_a_direct_action_asks_for_that_too(monkey
 
     monkeypatch.setattr(client, "approve", kept)
     async with shown(client, "cordon node-00000") as pilot:
-        await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmDialog))
-        await pilot.pause()
+        await read_to_the_end(pilot)
         dialog = await decide(pilot, "y")
         assert comments == []
         dialog._input.value = "it smokes"
@@ -483,8 +478,7 @@ async def test_a_runbook_is_tried_first_and_then_put_to_the_vote() -> None:
         dialog = await decide(pilot, "A", InputsDialog)
         dialog._inputs[0].value = "node-00001"
         await press(pilot, "enter", "enter", "enter")
-        await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmDialog))
-        await pilot.pause()
+        await read_to_the_end(pilot)
         assert [ask.dry_run for ask in client.runs_asked] == [True]
         assert "node-00001 (given)" in on_screen(pilot)
         await press(pilot, "y")

@@ -32,7 +32,7 @@ def after(*lines: str, keys: tuple[str, ...] = (), title: str = "") -> Steps:
 
     async def run(pilot: Pilot[None]) -> None:
         console: Any = pilot.app
-        await until(pilot, lambda: console._client is not None and line(pilot, "title"))
+        await until(pilot, lambda: console.connected and line(pilot, "title"))
         for command in lines:
             console.steering.run(command)
         await until(pilot, lambda: title in line(pilot, "title"))

@@ -11,11 +11,12 @@ from console.actions import ACTIONS, SCREENS, Context, Target, actions, complete
 from console.charts import graph, shrink
 from console.details import Section
 from console.event_log import EventLog
+from console.frame_text import lost_banner, top_bar
 from console.node_text import node_columns
-from console.overview_text import overview_columns
+from console.overview_text import Glance, overview_columns
 from console.plain import workload_lines
 from console.query import FilterError, parse_filter
-from console.views import ListView, lost_banner, meter, summary, top_bar
+from console.views import ListView, meter, summary
 from console.workload_text import workload_columns
 from engine.errors import SpecError
 from engine.model import Affinity, Spread, Toleration
@@ -115,7 +116,7 @@ def test_banner_says_how_long_how_old_and_when_again() -> None:
 def test_pages_fit_their_width(width: int) -> None:
     client = FakeClient(500)
     pages = (
-        overview_columns(client.overview(), width),
+        overview_columns(Glance(client.overview()), width),
         workload_columns(client.workload("wl-000003"), width),
         workload_columns(client.workload("wl-000000"), width),
         node_columns(client.node("node-00001"), width),
@@ -249,7 +250,7 @@ def test_the_node_page_shows_where_it_stands_what_it_is_like_and_how_its_devices
 
 
 def test_overview_links_lead_somewhere() -> None:
-    left, right = overview_columns(FakeClient().overview(), 56)
+    left, right = overview_columns(Glance(FakeClient().overview()), 56)
     links = {line.link for section in left + right for line in section.lines if line.link}
     assert "nodes state:down" in links
     assert "workloads state:queued sort:-wait" in links

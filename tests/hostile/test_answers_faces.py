@@ -97,7 +97,7 @@ async def test_the_console_shows_it_and_nothing_to_click() -> None:
         rows = [row for row in PLAYED if row["expect"] == ["accepted"]]
         rows += {row["expect"][0]: row for row in PLAYED}.values()
         async with app.run_test(size=(100, 40), notifications=True) as pilot:
-            await until(pilot, lambda: app._client is not None and app.navigator.current is not None)
+            await until(pilot, lambda: app.connected and app.navigator.current is not None)
             for i, row in enumerate(rows):
                 _put(server, row)
                 app.steering.run(f"draft --llm {QUESTION} ({i})")

@@ -103,7 +103,7 @@ async def test_the_console_shows_the_rules_draft_and_nothing_to_click(server: Se
         before = loop.call(lambda engine: engine.state.digest())
         app = MusterApp(lambda: client, title="test")
         async with app.run_test(size=(100, 40), notifications=True) as pilot:
-            await until(pilot, lambda: app._client is not None and app.navigator.current is not None)
+            await until(pilot, lambda: app.connected and app.navigator.current is not None)
             for row in _one_of_each():
                 app.steering.run(f"draft --llm case={row['id']}")
                 await until(pilot, lambda row=row: _over(app, row["id"]))

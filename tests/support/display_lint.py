@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-DOORS = frozenset({"printable", "visible"})
+DOORS = frozenset({"printable", "visible", "pasteable"})
 SAFE = DOORS | {
     # of console.text: from numbers and moments, or texts that have been through the door
     "duration", "mebibytes", "milli", "money", "permille", "timestamp", "show", "cut", "fit", "key_label",

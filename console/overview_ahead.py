@@ -1,0 +1,110 @@
+"""What it costs, and what is coming: sections of the overview. No Textual in here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from console.charts import MARK, column_at, framed, gutter, ribbon, round_top, time_axis
+from console.details import Line, Section, text_line
+from console.text import cut, duration, fit, milli, money, permille, printable
+from console.views import meter
+from engine.model import HOUR_MS
+from engine.query import Overview
+
+if TYPE_CHECKING:
+    from console.overview_text import Beside
+    from engine.costs import BudgetLine
+    from recommender.forecasts import Forecast
+
+
+def cost(view: Overview, budgets: Sequence[BudgetLine], width: int, most: int) -> Section:
+    """Cost an hour, and of each budget what is spent and how fast."""
+    note = "" if view.cost_microusd_hour else "nodes have no price"
+    idle = f", {short_money(view.idle_microusd_hour)} of it idle" if view.idle_microusd_hour else ""
+    lines = [
+        Line(
+            (("now ", "dim"), (f"{short_money(view.cost_microusd_hour)}/h", ""), (cut(idle, width - 14), "dim")), "cost"
+        )
+    ]
+    ordered = sorted(budgets, key=lambda line: -(line.forecast_microusd * 1000 // max(1, line.spec.limit_microusd)))
+    lines += [_budget(line, width) for line in ordered[:most]]
+    if not budgets:
+        lines.append(
+            Line((("no budgets: ", "dim"), (cut(":set-budget NAME --queue QUEUE --limit 500", width - 12), "faint")))
+        )
+    return Section("Cost", tuple(lines), note or (f"{len(budgets)} budgets" if len(budgets) > most else ""))
+
+
+def _budget(line: BudgetLine, width: int) -> Line:
+    """Spent of the limit as a bar; the rate now beside the rate that lasts until the window ends."""
+    limit = max(1, line.spec.limit_microusd)
+    share = line.spent_microusd * 1000 // limit
+    left_ms = max(1, line.window_end_ms - line.window_start_ms)
+    lasting = limit * HOUR_MS // left_ms
+    over = line.forecast_microusd > line.spec.limit_microusd
+    tone = "bad" if line.stage == "spent" else "warn" if over or line.stage == "warned" else "dim"
+    rate = f"{'▲' if over else ' '}{short_money(line.rate_microusd_hour)} of {short_money(lasting)}/h"
+    name = fit(printable(line.spec.name), max(6, min(16, width - len(rate) - 14)))
+    size = max(0, width - len(name) - len(rate) - 8)
+    spans = ((name + " ", ""), (meter(min(share, 1000), size), tone), (f" {permille(share):>5} ", ""), (rate, tone))
+    return Line(spans, "cost")
+
+
+def short_money(microusd: int) -> str:
+    """Dollars as briefly as one reads them: "$9,397", "$5.20", "$1.2M"."""
+    if microusd >= 1_000_000 * 1_000_000:
+        return f"${microusd / 1e12:,.1f}M"
+    return money(microusd) if microusd < 100_000_000 else f"${round(microusd / 1e6):,}"
+
+
+def ahead(view: Overview, beside: Beside, width: int, height: int) -> Section:
+    """Demand that is foretold against what there is. A mark shows when a node ordered now would take work."""
+    forecast = beside.forecast
+    if forecast is None:
+        return Section("Ahead", (text_line(cut(beside.why_not or "forecast is on its way …", width), "dim"),))
+    if not forecast.hours:
+        return Section("Ahead", (text_line("too little history to foretell anything", "dim"),))
+    gpu = forecast.metric == "demand_gpu"
+    ready = _capacity(view, "gpu_milli" if gpu else "cpu_milli")
+    low, mid, high = ([round(getattr(hour, q)) for hour in forecast.hours] for q in ("p10", "p50", "p90"))
+    top = round_top(max([ready, *high]))
+    indent = gutter(top, milli)
+    columns = max(8, width - indent)
+    begin, end = forecast.hours[0].at_ms, forecast.hours[-1].at_ms + HOUR_MS
+    mark = column_at(view.now_ms + beside.boot_ms, begin, end, columns) if beside.boot_ms else None
+    rows = ribbon(low, mid, high, columns, height, top, mark=mark, limit=ready)
+    lines = [Line(spans, "forecast") for spans in framed(rows, top, milli)]
+    if height >= 5:
+        lines += [Line(spans) for spans in time_axis(begin, end, columns, indent)]
+    return Section(
+        f"Ahead, {'GPU' if gpu else 'CPU'} demand",
+        (_verdict(forecast, ready, beside.boot_ms, width), *lines),
+        _key(beside.boot_ms),
+    )
+
+
+def _verdict(forecast: Forecast, ready: int, boot_ms: int, width: int) -> Line:
+    """Whether what is ready will do, in a line."""
+    over = next((hour for hour in forecast.hours if hour.p50 > ready), None)
+    perhaps = next((hour for hour in forecast.hours if hour.p90 > ready), None)
+    first = over or perhaps
+    if first is None:
+        return Line(
+            (("● ", "ok"), (cut(f"what is ready will do for {len(forecast.hours)} h", width - 2), "")), "forecast"
+        )
+    in_ms = max(0, first.at_ms - forecast.now_ms)
+    when = "now" if not in_ms else f"in {duration(in_ms)}"
+    sure = "" if over else "may be "
+    short = milli(round((over.p50 if over else first.p90) - ready) // 1000 * 1000)
+    order = "" if not boot_ms else f", order {'now' if in_ms <= boot_ms else f'within {duration(in_ms - boot_ms)}'}"
+    return Line((("▲ ", "warn"), (cut(f"{sure}{short} short {when}{order}", width - 2), "")), "forecast")
+
+
+def _key(boot_ms: int) -> str:
+    return f"═ ready  {MARK} ordered now, +{duration(boot_ms)}" if boot_ms else "═ ready  ░ p10-p90"
+
+
+def _capacity(view: Overview, name: str) -> int:
+    """Of the nodes that take work, those that boot among them."""
+    return sum(pool.capacity.get(name, 0) * (pool.ready + pool.booting) // max(1, pool.nodes) for pool in view.pools)

@@ -1,0 +1,79 @@
+"""How the console drives a terminal: as Textual does, but Esc is known at once and only what changes is sent.
+
+Textual looks for a lone Esc ten times a second, which a person who goes back feels. Terminals that tell keys apart by
+the Kitty protocol need no waiting at all; for the others the wait is `ESC_S`.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+from codecs import getincrementaldecoder
+from collections.abc import Iterable
+
+from textual import constants
+from textual._xterm_parser import XTermParser
+from textual.drivers.linux_driver import LinuxDriver
+from textual.message import Message
+
+from console.thrift import Thrift
+
+ESC_S = 0.025
+"""Longest wait after Esc for the rest of a sequence, unless `ESCDELAY` (milliseconds) says otherwise: a terminal writes
+a sequence at once, and links rarely part what was written at once."""
+LOOK_S = 0.1
+"""How often it is looked whether the program ends, while no key comes."""
+TICK_S = 0.001
+READ_BYTES = 4096
+_ESC = b"\x1b"
+
+
+class TerminalDriver(LinuxDriver):
+    """Textual's driver, with the two differences."""
+
+    def __init__(self, *arguments: object, **named: object) -> None:
+        super().__init__(*arguments, **named)  # type: ignore[arg-type]
+        self._thrift = Thrift()
+        if "ESCDELAY" not in os.environ:
+            constants.ESCAPE_DELAY = ESC_S  # type: ignore[misc]
+
+    def forget(self) -> None:
+        """Send everything of the next frame."""
+        self._thrift.forget()
+
+    @property
+    def behind(self) -> bool:
+        """Whether the terminal has not yet taken all that was written: the link is slow, or somebody holds it."""
+        return self._writer_thread is not None and not self._writer_thread._queue.empty()
+
+    def write(self, data: str) -> None:
+        super().write(self._thrift.passed_on(data))
+
+    def run_input_thread(self) -> None:
+        """Read keys until the end. A lone Esc is one as soon as nothing followed it for a moment."""
+        parser = XTermParser(self._debug)
+        decode = getincrementaldecoder("utf-8")("replace").decode
+        with selectors.SelectSelector() as selector:
+            selector.register(self.fileno, selectors.EVENT_READ)
+            wait = LOOK_S
+            while not self.exit_event.is_set():
+                data = b""
+                if selector.select(wait):
+                    data = self._read()
+                    if not data:
+                        # The terminal is gone.
+                        self._loop.call_soon_threadsafe(self._app.exit)
+                        return
+                    self._tell(parser.feed(decode(data)))
+                wait = constants.ESCAPE_DELAY + TICK_S if data.endswith(_ESC) else LOOK_S
+                self._tell(parser.tick())
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self.fileno, READ_BYTES)
+        except OSError:
+            return b""
+
+    def _tell(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            self.process_message(message)

@@ -1,0 +1,303 @@
+"""Reads of a large cell, answered beside its engine: a child process has a copy of it as it was a moment ago, by copy on
+write, and answers from that. So nobody waits for a turn of the engine, and no turn waits for a reader.
+
+While somebody looks, a fresh copy takes the place of the last one every few tenths of a second; each answer says its
+version, and versions never go back. The copy is made between two turns, by the engine's thread, which is held up for
+the fork alone. Cells so small that a turn is over before it is noticed need none of this: their engine answers itself.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from typing import Any
+
+import msgspec
+
+from engine import child
+from engine.control import Engine
+from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
+from engine.errors import MusterError, of_code
+from engine.query import (
+    Changes,
+    Consolidation,
+    ConsolidationRequest,
+    FairnessReport,
+    FragmentationReport,
+    HeatMap,
+    HeatRequest,
+    NodeDetail,
+    Overview,
+    Page,
+    Query,
+    QueueDetail,
+    Unblocking,
+    WorkloadDetail,
+)
+from engine.scaling_report import ScalingReport
+
+LARGE = 20_000
+"""Nodes and workloads from which on a cell is read beside its engine."""
+EVERY_S = 0.25
+"""Wall seconds between two copies: a console draws no more often."""
+LEAST_SHARE = 20
+"""A copy that took long to make is followed by a pause of so many times that: the engine has the rest."""
+IDLE_S = 5.0
+"""Wall seconds without a reader after which no copy is made or kept."""
+AFTER_WRITE_S = 0.1
+"""Between two copies that are made at once because somebody wrote and will want to see it."""
+PATIENCE_S = 30.0
+SLOW_PATIENCE_S = 600.0
+"""For what nobody expects at once."""
+MOST_LIGHT_ROWS = 1_000
+"""Windows of more rows are answered beside those of a screen."""
+_LIFE_S = 3600.0
+_HEADER = struct.Struct("<I")
+_ANSWERS: dict[str, Any] = {
+    "query": Page,
+    "overview": Overview,
+    "workload": WorkloadDetail,
+    "node": NodeDetail,
+    "queue": QueueDetail,
+    "changes": Changes,
+    "fairness": FairnessReport,
+    "showback": Showback,
+    "budgets": BudgetReport,
+    "goodput": GoodputReport,
+    "scaling": ScalingReport,
+    "fragmentation": FragmentationReport,
+    "topology": HeatMap,
+    "unblocking": Unblocking,
+    "consolidation": Consolidation,
+}
+"""What can be asked of an engine, by the name of its method, and what comes back."""
+_ASKED_WITH: dict[str, Any] = {
+    "query": tuple[Query],
+    "workload": tuple[str],
+    "node": tuple[str],
+    "queue": tuple[str],
+    "changes": tuple[int, int],
+    "showback": tuple[ShowbackRequest],
+    "topology": tuple[HeatRequest],
+    "unblocking": tuple[str],
+    "consolidation": tuple[ConsolidationRequest],
+}
+_SLOW = frozenset(
+    ("fairness", "showback", "budgets", "goodput", "scaling", "fragmentation", "unblocking", "consolidation")
+)
+"""What may take longer than a screen can wait: answered by a process of its own."""
+
+
+class Gone(Exception):
+    """The copy cannot be asked any more."""
+
+
+class Lane:
+    """One question at a time, over a socket."""
+
+    def __init__(self, patience_s: float) -> None:
+        self.ours, self.theirs = socket.socketpair()
+        self.lock = threading.Lock()
+        self.ours.settimeout(patience_s)
+
+    def ask(self, frame: bytes) -> bytes:
+        """Raises Gone."""
+        with self.lock:
+            try:
+                self.ours.sendall(_HEADER.pack(len(frame)) + frame)
+                answer = _received(self.ours)
+            except OSError:
+                raise Gone from None
+        if answer is None:
+            raise Gone
+        return answer
+
+    def close(self) -> bool:
+        """Whether it is closed: not while somebody waits for an answer."""
+        if not self.lock.acquire(blocking=False):
+            return False
+        self.ours.close()
+        self.lock.release()
+        return True
+
+
+class Copy:
+    """The engine as it was, in a process of its own."""
+
+    def __init__(self, engine: Engine) -> None:
+        """On the engine's thread. Raises OSError when there is no process or memory to be had."""
+        begun = time.monotonic()
+        self.version, self.at_ms = engine.version, engine.now_ms
+        self.quick, self.slow = Lane(PATIENCE_S), Lane(SLOW_PATIENCE_S)
+        quick, slow = self.quick.theirs.detach(), self.slow.theirs.detach()
+        try:
+            self._worker = child.start(lambda _: _serve(engine, quick, slow), _LIFE_S, keep=(quick, slow), niceness=0)
+        finally:
+            os.close(quick)
+            os.close(slow)
+        self.made_at = time.monotonic()
+        self.cost_s = self.made_at - begun
+
+    def ask(self, what: str, arguments: tuple[object, ...]) -> bytes:
+        """The answer as JSON. Raises what the engine would, and Gone."""
+        slow = what in _SLOW or (what == "query" and arguments[0].limit > MOST_LIGHT_ROWS)  # type: ignore[attr-defined]
+        answer = (self.slow if slow else self.quick).ask(_encode((what, arguments)))
+        if answer[:1] == b"+":
+            return answer[1:]
+        raise of_code(**msgspec.json.decode(answer[1:], type=dict[str, str]))
+
+    def retire(self) -> bool:
+        """Let go of it, unless somebody still waits for an answer. True when it is gone."""
+        if not (self.quick.close() and self.slow.close()):
+            return False
+        # It ends by itself when nobody can ask it any more.
+        self._worker.frames()
+        return self._worker.over
+
+    def end(self) -> None:
+        self._worker.cancel()
+
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Readings:
+    """What is read of one engine. `tend`, `refresh` and `close` are for the engine's thread, the rest for any."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._copy: Copy | None = None
+        self._retired: list[Copy] = []
+        self._looked_at = -IDLE_S
+        self.beside = False
+        """Whether reads go to a copy."""
+        self._measure()
+
+    # -- on any thread ------------------------------------------------------------------------------------------------
+
+    def ask(self, what: str, arguments: tuple[object, ...], least_version: int) -> bytes | None:
+        """The answer as JSON, from a copy of that version or later; None where there is no such copy."""
+        self._looked_at = time.monotonic()
+        copy = self._copy
+        if copy is None or copy.version < least_version:
+            return None
+        try:
+            return copy.ask(what, arguments)
+        except Gone:
+            return None
+
+    @staticmethod
+    def decoded(what: str, answer: bytes) -> Any:
+        return msgspec.json.decode(answer, type=_ANSWERS[what])
+
+    def shown_version(self) -> int:
+        """The version that a reader is shown."""
+        copy = self._copy
+        return self._engine.version if copy is None else copy.version
+
+    def shown_ms(self) -> int:
+        """The cell time of that version, milliseconds."""
+        copy = self._copy
+        return self._engine.now_ms if copy is None else copy.at_ms
+
+    # -- on the engine's thread ---------------------------------------------------------------------------------------
+
+    def tend(self) -> None:
+        """Between two turns: a fresh copy, if it is time for one."""
+        self._retired = [copy for copy in self._retired if not copy.retire()]
+        self._measure()
+        copy, now = self._copy, time.monotonic()
+        if copy is None:
+            return
+        if not self.beside or now - self._looked_at > IDLE_S:
+            self._put(None)
+        elif now - copy.made_at >= max(EVERY_S, copy.cost_s * LEAST_SHARE):
+            self.refresh()
+
+    def refresh(self) -> None:
+        """A copy of the present state, unless there is one."""
+        engine, copy = self._engine, self._copy
+        if self.beside and (copy is None or (copy.version, copy.at_ms) != (engine.version, engine.now_ms)):
+            try:
+                self._put(Copy(engine))
+            except OSError:
+                # No memory for a copy: the engine answers itself.
+                self._put(None)
+
+    def show_written(self) -> None:
+        """Somebody wrote: they will look at what came of it."""
+        copy = self._copy
+        if copy is not None and time.monotonic() - copy.made_at >= AFTER_WRITE_S:
+            self.refresh()
+
+    def close(self) -> None:
+        self._put(None)
+        self.beside = False
+        for copy in self._retired:
+            copy.retire()
+            copy.end()
+        self._retired = []
+
+    def _put(self, copy: Copy | None) -> None:
+        if self._copy is not None:
+            self._retired.append(self._copy)
+        self._copy = copy
+
+    def _measure(self) -> None:
+        state = self._engine.state
+        self.beside = len(state.workloads.ids) + len(state.capacity.node_ids) >= LARGE
+
+
+# -- in the child -----------------------------------------------------------------------------------------------------
+
+
+def _serve(engine: Engine, quick: int, slow: int) -> None:
+    """Answer until nobody can ask any more. What is slow goes to a copy of this copy, as soon as there is any."""
+    lanes = [socket.socket(fileno=quick), socket.socket(fileno=slow)]
+    while len(lanes) == 2:
+        ready = select.select(lanes, (), ())[0]
+        if lanes[0] in ready:
+            if not _answer(engine, lanes[0]):
+                return
+        elif os.fork() == 0:
+            lanes.pop(0).close()
+        else:
+            lanes.pop(1).close()
+    while _answer(engine, lanes[0]):
+        pass
+
+
+def _answer(engine: Engine, lane: socket.socket) -> bool:
+    """Take one question and answer it. False when there are no more."""
+    frame = _received(lane)
+    if frame is None:
+        return False
+    what, raw = msgspec.msgpack.decode(frame, type=tuple[str, msgspec.Raw])
+    try:
+        arguments = msgspec.msgpack.decode(raw, type=_ASKED_WITH.get(what, tuple[()]))
+        answer = b"+" + msgspec.json.encode(getattr(engine, what)(*arguments))
+    except MusterError as error:
+        told = {"code": error.code, "problem": error.problem, "remedy": error.remedy}
+        answer = b"-" + msgspec.json.encode(told)
+    lane.sendall(_HEADER.pack(len(answer)) + answer)
+    return True
+
+
+def _received(lane: socket.socket) -> bytes | None:
+    """One frame; None when the other end is closed."""
+    header = _exactly(lane, _HEADER.size)
+    return None if header is None else _exactly(lane, _HEADER.unpack(header)[0])
+
+
+def _exactly(lane: socket.socket, size: int) -> bytes | None:
+    found = lane.recv(size)
+    while found and len(found) < size:
+        more = lane.recv(size - len(found))
+        if not more:
+            return None
+        found += more
+    return found or None
