@@ -10,7 +10,8 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -80,7 +81,10 @@ class MusterApp(App[None]):
     ENABLE_COMMAND_PALETTE = True
     COMMANDS: ClassVar = {_palette}
     AUTO_FOCUS = None
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c", "quit", show=False, priority=True)]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+c", "quit", show=False, priority=True),
+        Binding("ctrl+z", "suspend_process", show=False, priority=True),
+    ]
 
     def __init__(
         self,
@@ -95,9 +99,12 @@ class MusterApp(App[None]):
         theme: str = "dark",
         production: Sequence[str] = (),
         session: Session | None = None,
+        flags: Mapping[str, Any] | None = None,
     ) -> None:
-        """`theme` as the setting of that name has it; `production`: patterns of names of cells that are."""
+        """`theme` as the setting of that name has it; `production`: patterns of names of cells that are; `flags`: what
+        was given on the command line, for the page of settings."""
         super().__init__()
+        self.flags = flags or {}
         self._identity = identity
         self.title = title
         self.read_only = read_only
@@ -118,6 +125,8 @@ class MusterApp(App[None]):
         self.keys = Keys(self)
         for known in THEMES:
             self.register_theme(known)
+        if theme == "auto" and not os.environ.get("NO_COLOR"):
+            theme = self.session.recall("theme") or theme
         self.theme = theme_for(theme, os.environ, self.console.color_system).name
         self._production = production
         for key in dict.fromkeys(key for action in self.actions.values() for key in action.keys):
@@ -268,10 +277,12 @@ class MusterApp(App[None]):
 
     def _draw_top(self) -> None:
         seen, away = self.link.seen, self.link.outage is not None
+        name = self.link.health.cell if self.link.health is not None else self.title
         self.frame.show_top(
             top_bar(
                 self.link.health, self.title, seen.at_ms, seen.version,
                 read_only=self.read_only, width=self.size.width, retrying=away,
+                production=any(fnmatchcase(name, pattern) for pattern in self._production),
             )
         )  # fmt: skip
 
@@ -450,13 +461,14 @@ def run(
     theme: str = "auto",
     production: Sequence[str] = (),
     session: Session | None = None,
+    flags: Mapping[str, Any] | None = None,
 ) -> int:
     """Show the console until the person leaves. The factory is called on a thread, after the first paint and again
     after every loss. Returns an exit code."""
     draw_on_what_may_vanish()
     app = MusterApp(
         client_factory, read_only=read_only, title=title, start=start, log=log, identity=identity, theme=theme,
-        production=production, session=session,
+        production=production, session=session, flags=flags,
     )  # fmt: skip
     if constants.DRIVER is None:
         # Not in a browser, where textual-serve brings one.

@@ -179,6 +179,7 @@ def _list_arguments(get: argparse.ArgumentParser) -> None:
     get.add_argument("-f", "--filter", default="", metavar="FILTER", help="such as 'state:queued gpu>=8 !tenant:acme'")
     get.add_argument("--sort", default="", metavar="COLUMNS", help="such as gpu:desc,id")
     get.add_argument("--columns", default="", metavar="COLUMNS", help="comma-separated; see --columns help")
+    get.add_argument("-o", "--output", choices=("table", "csv", "json"), default="table", help="csv for spreadsheets")
     get.add_argument("--limit", type=count, default=100, metavar="N", help="rows at most, 0 for all (default 100)")
     reach(get, sub=True)
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         ConsolidationRequest,
         FairnessReport,
         FragmentationReport,
+        Hit,
         HeatMap,
         HeatRequest,
         NodeDetail,
@@ -126,6 +127,10 @@ class Client(Protocol):
     def workload(self, workload_id: str) -> WorkloadDetail: ...
     def node(self, node_id: str) -> NodeDetail: ...
     def queue(self, name: str) -> QueueDetail: ...
+
+    def find(self, name: str, kinds: tuple[str, ...] = (), limit: int = 24) -> tuple[Hit, ...]:
+        """What is called so, then what begins so: of these kinds (of `engine.query.Hit`), or of all."""
+        ...
 
     def fairness(self) -> FairnessReport:
         """What each queue holds and deserves, and why the last starts went in their order."""

@@ -132,6 +132,12 @@ class SortDialog(Dialog):
 
     def on_mount(self) -> None:
         self._body.focus()
+
+    def on_resize(self) -> None:
+        self.leave_room(self._body, 0)
+        self.call_after_refresh(self._show)
+
+    def _show(self) -> None:
         lines = tuple(
             Line(((self._arrow(column.name), "accent"), (fit(column.name, 20), ""), (column.help, "dim")), column.name)
             for column in self._columns

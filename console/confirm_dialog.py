@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from textual import events
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.message import Message
 
 from console import dialogs
 from console.details import Line, Section, text_line
@@ -85,6 +86,16 @@ class DigestTyping:
         return [part("type ", "off"), part(wanted, "key"), part(f" to {deed}: ", "off"), part(typed, "strong")]
 
 
+class PlanView(SectionsView):
+    """Says when it has room for other lines than before."""
+
+    class LaidOut(Message):
+        """Its height may differ."""
+
+    def on_resize(self) -> None:
+        self.post_message(self.LaidOut())
+
+
 class ConfirmDialog(AskingDialog):
     """Shows a proposal and asks. True only after `y` (T0, T1) or the first characters of the digest (T2, T3). Where the
     policy wants others than who asks, `y` puts it to the vote and does nothing else."""
@@ -114,7 +125,7 @@ class ConfirmDialog(AskingDialog):
         self._shell = shell
         self._digest = DigestTyping(proposal.digest)
         self._title = OneLine("key")
-        self._body = SectionsView()
+        self._body = PlanView()
         self._question = OneLine("top")
         self._plan_lines = 0
         self.seen = False
@@ -174,6 +185,10 @@ class ConfirmDialog(AskingDialog):
             same = tuple(text_line(line, "dim") for line in wrap(self._shell, width)[:6])
             found.append(Section("The same from the shell", same))
         return found
+
+    @on(PlanView.LaidOut)
+    def _laid_out(self) -> None:
+        self._look_for_end()
 
     def _look_for_end(self) -> None:
         """The last line of the plan, laid out as it is now, is or was on the screen."""

@@ -16,10 +16,10 @@ from console.auditing import Auditing
 from console.client import Health, refuse_read_only
 from console.drafting import Drafting
 from console.forecasts import Forecasts
+from console.gate_figures import GateFigures
 from console.insights import Insights
 from console.quotes import Quotes
 from console.recommendations import Recommender
-from console.standing import Standing
 from console.version import VERSION
 from engine.errors import UnreachableError
 from runbooks import policy_view
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         FragmentationReport,
         HeatMap,
         HeatRequest,
+        Hit,
         NodeDetail,
         Overview,
         Page,
@@ -138,7 +139,7 @@ class LocalClient:
         self._who = who or user_name()
         self._actor = actor
         self._name = name
-        self._standing = Standing(loop, gate)
+        self._figures = GateFigures(loop, gate)
         self._written: dict[str, int] = {}
         """By account: the version in which its last change is seen."""
 
@@ -163,13 +164,13 @@ class LocalClient:
         return self._loop.call(lambda _: policies.identified(claim.account, claim.person, claim.signed, claim.digest))
 
     def health(self) -> Health:
-        if not self._loop.readings.beside:
+        if not self._loop.copies.beside:
             return self._loop.call(self._health)
-        readings, engine = self._loop.readings, self._loop.engine
-        return self._health_of(readings.shown_version(), readings.shown_ms(), engine, *self._standing.latest())
+        copies, engine = self._loop.copies, self._loop.engine
+        return self._health_of(copies.shown_version(), copies.shown_ms(), engine, *self._figures.latest())
 
     def _health(self, engine: Engine) -> Health:
-        return self._health_of(engine.version, engine.now_ms, engine, *self._standing.look())
+        return self._health_of(engine.version, engine.now_ms, engine, *self._figures.look())
 
     def _health_of(self, version: int, now_ms: int, engine: Engine, approval: str, awaiting: int, stuck: int) -> Health:
         return Health(
@@ -205,6 +206,12 @@ class LocalClient:
     def queue(self, name: str) -> QueueDetail:
         return self._read("queue", name)
 
+    def find(self, name: str, kinds: tuple[str, ...] = (), limit: int = 24) -> tuple[Hit, ...]:
+        from console.finding import beside
+
+        hits: tuple[Hit, ...] = (*self._read("find", name, kinds, limit), *beside(self, name, kinds, limit))
+        return tuple(sorted(hits, key=lambda hit: hit.id != name))[:limit]
+
     def fairness(self) -> FairnessReport:
         return self._read("fairness")
 
@@ -227,7 +234,7 @@ class LocalClient:
         return self._read("fragmentation")
 
     def consolidation(self, request: ConsolidationRequest) -> Consolidation:
-        if self._loop.readings.beside:
+        if self._loop.copies.beside:
             return self._read("consolidation", request)
         from engine.consolidation import plan
 
@@ -239,7 +246,7 @@ class LocalClient:
         return self._advisor.estimate(workload_id)
 
     def unblocking(self, workload_id: str) -> Unblocking:
-        if self._loop.readings.beside:
+        if self._loop.copies.beside:
             return self._read("unblocking", workload_id)
         from engine.counterfactual import verified
 
@@ -516,11 +523,11 @@ class LocalClient:
         return self._loop.read(what, *arguments, least_version=self._written.get(self._whose, 0))
 
     def _note_written(self) -> None:
-        if self._loop.readings.beside:
+        if self._loop.copies.beside:
             self._written[self._whose] = self._loop.engine.version
-            self._standing.forget()
+            self._figures.forget()
             with contextlib.suppress(UnreachableError):  # the engine is stopping
-                self._loop.post(lambda _: self._loop.readings.show_written())
+                self._loop.post(lambda _: self._loop.copies.show_written())
 
     @property
     def _whose(self) -> str:

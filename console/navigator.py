@@ -244,16 +244,21 @@ class Navigator:
             self._landed()
 
     def _new(self, name: ScreenName, argument: str = "") -> Pane:
-        if name == "overview":
-            return OverviewPane(self._connect)
-        module, class_name, takes = _PAGES[name]
-        page = getattr(importlib.import_module(f"console.screens.{module}"), class_name)
-        given = {"": (), "log": (self._log,), "argument": (argument,)}[takes]
-        pane: Pane = page(self._connect, *given)
-        pane.argument = argument
-        if isinstance(pane, ListPane) and argument:
-            pane.view.filter(argument)
-        return pane
+        return new_page(name, argument, self._connect, self._log)
+
+
+def new_page(name: ScreenName, argument: str, connect: Connect, log: EventLog) -> Pane:
+    """A page that is on no screen yet. Raises FilterError for a list through a filter that cannot be read."""
+    if name == "overview":
+        return OverviewPane(connect)
+    module, class_name, takes = _PAGES[name]
+    page = getattr(importlib.import_module(f"console.screens.{module}"), class_name)
+    given = {"": (), "log": (log,), "argument": (argument,)}[takes]
+    pane: Pane = page(connect, *given)
+    pane.argument = argument
+    if isinstance(pane, ListPane) and argument:
+        pane.view.filter(argument)
+    return pane
 
 
 _PAGES: dict[str, tuple[str, str, Literal["", "log", "argument"]]] = {
@@ -270,6 +275,7 @@ _PAGES: dict[str, tuple[str, str, Literal["", "log", "argument"]]] = {
     "recommendations": ("recommendations", "RecommendationsPane", ""),
     "forecast": ("forecast", "ForecastPane", "argument"),
     "cost": ("cost", "cost_page", "argument"),
+    "settings": ("settings", "SettingsPane", "argument"),
     "proposals": ("proposals", "ProposalsPane", "argument"),
     "proposal": ("proposal", "ProposalPane", "argument"),
     "runbooks": ("runbooks", "RunbooksPane", ""),

@@ -20,33 +20,30 @@ if TYPE_CHECKING:
 
 def cost(view: Overview, budgets: Sequence[BudgetLine], width: int, most: int) -> Section:
     """Cost an hour, and of each budget what is spent and how fast."""
-    note = "" if view.cost_microusd_hour else "nodes have no price"
-    idle = f", {short_money(view.idle_microusd_hour)} of it idle" if view.idle_microusd_hour else ""
-    lines = [
-        Line(
-            (("now ", "dim"), (f"{short_money(view.cost_microusd_hour)}/h", ""), (cut(idle, width - 14), "dim")), "cost"
-        )
-    ]
+    idle = f", {short_money(view.idle_microusd_hour)} idle" if view.idle_microusd_hour else ""
+    now = f"{short_money(view.cost_microusd_hour)}/h{idle}" if view.cost_microusd_hour else "nodes have no price"
     ordered = sorted(budgets, key=lambda line: -(line.forecast_microusd * 1000 // max(1, line.spec.limit_microusd)))
-    lines += [_budget(line, width) for line in ordered[:most]]
+    lines = [_budget(line, width) for line in ordered[:most]]
     if not budgets:
-        lines.append(
+        lines = [
             Line((("no budgets: ", "dim"), (cut(":set-budget NAME --queue QUEUE --limit 500", width - 12), "faint")))
-        )
-    return Section("Cost", tuple(lines), note or (f"{len(budgets)} budgets" if len(budgets) > most else ""))
+        ]
+    if len(budgets) > most > 1:
+        lines.append(Line(((f"{len(budgets) - most} more", "dim"),), "cost"))
+    return Section("Cost", tuple(lines), now)
 
 
 def _budget(line: BudgetLine, width: int) -> Line:
     """Spent of the limit as a bar; the rate now beside the rate that lasts until the window ends."""
     limit = max(1, line.spec.limit_microusd)
     share = line.spent_microusd * 1000 // limit
-    left_ms = max(1, line.window_end_ms - line.window_start_ms)
-    lasting = limit * HOUR_MS // left_ms
+    lasting = limit * HOUR_MS // max(1, line.window_end_ms - line.window_start_ms)
     over = line.forecast_microusd > line.spec.limit_microusd
     tone = "bad" if line.stage == "spent" else "warn" if over or line.stage == "warned" else "dim"
     rate = f"{'▲' if over else ' '}{short_money(line.rate_microusd_hour)} of {short_money(lasting)}/h"
-    name = fit(printable(line.spec.name), max(6, min(16, width - len(rate) - 14)))
-    size = max(0, width - len(name) - len(rate) - 8)
+    room = width - len(rate) - 7
+    size = max(0, room - 16) if width >= 46 else 0
+    name = fit(printable(line.spec.name), max(4, room - size - 1))
     spans = ((name + " ", ""), (meter(min(share, 1000), size), tone), (f" {permille(share):>5} ", ""), (rate, tone))
     return Line(spans, "cost")
 

@@ -24,6 +24,10 @@ _COLUMNS = (
     "gpu_nominal", "gpu_borrowed", "gpu_lent", "cpu_used", "cpu_nominal", "cpu_borrowed", "cpu_lent",
 )  # fmt: skip
 LATE_MS = 30 * 60_000
+ROOMY = 4
+"""From so many lines on, one more tells how many there are besides."""
+SHARES_FROM, BARS_FROM = 46, 66
+"""Widths of a column from which on it has shares, and bars of the quotas."""
 
 
 class QueueRow(NamedTuple):
@@ -80,24 +84,22 @@ def worst_first(page: Page) -> tuple[QueueRow, ...]:
     return tuple(found)
 
 
-def queues(rows: Sequence[QueueRow], view: Overview, width: int, most: int) -> Section:
-    """The worst first: name, how many wait, the longest wait, share and burn."""
-    waiting, running = view.states.get("queued", 0), view.states.get("running", 0) + view.states.get("placed", 0)
-    note = f"{waiting:,} wait · {running:,} run"
+def queues(rows: Sequence[QueueRow], width: int, most: int) -> Section:
+    """The worst first: name, how many wait, the longest wait, burn; and share and quota where there is room."""
     if not rows:
-        return Section("Queues", (text_line("no queues yet", "dim"),), note)
-    wide = width >= 62
-    numbers = 6 + 1 + 7 + 1 + 5 + 6
-    name_width = max(8, min(max(len(row.name) for row in rows), width - numbers - (17 if wide else 0) - 1))
-    title = f"{'':{name_width + 1}}{'WAIT':>6}{'OLDEST':>8}{'SHARE':>6}{'BURN':>6}"
-    lines = [Line(((title + ("  QUOTA" if wide else ""), "dim"),))]
-    lines += [_queue(row, name_width, width - name_width - numbers - 3 if wide else 0) for row in rows[:most]]
-    if len(rows) > most:
+        return Section("Queues", (text_line("no queues yet", "dim"),))
+    shares, bars = width >= SHARES_FROM, width >= BARS_FROM
+    heads = f"{'WAIT':>6}{'OLDEST':>8}{'SHARE' if shares else '':>{6 if shares else 0}}{'BURN':>6}"
+    name = max(8, min(max(len(row.name) for row in rows), width - len(heads) - 1 - (16 if bars else 0)))
+    size = min(40, width - name - 1 - len(heads) - 2) if bars else 0
+    lines = [_queue(row, name if bars else width - len(heads) - 1, size, shares) for row in rows[:most]]
+    if len(rows) > most >= ROOMY:
         lines.append(Line(((f"{len(rows) - most} more", "dim"),), "queues"))
-    return Section("Queues, worst first", tuple(lines), note)
+    left = " " * (width - name - 1 - len(heads) - 2 - size) if bars else ""
+    return Section("Queues", tuple(lines), heads + (f"  {'QUOTA':<{size}}{left}" if bars else ""))
 
 
-def _queue(row: QueueRow, name_width: int, bar_width: int) -> Line:
+def _queue(row: QueueRow, name_width: int, bar_width: int, shares: bool) -> Line:
     burn = NONE if row.burn_permille is None else f"×{times(row.burn_permille)}"
     shut = row.state not in ("open", "")
     glyph, tone = state_look(row.state) if shut else (" ", "")
@@ -106,12 +108,13 @@ def _queue(row: QueueRow, name_width: int, bar_width: int) -> Line:
         (glyph, tone),
         (f"{row.queued:>6,}", "faint" if not row.queued else ""),
         (f"{duration(row.oldest_ms) if row.oldest_ms else NONE:>8}", "warn" if row.oldest_ms > LATE_MS else "dim"),
-        (f"{permille(row.share_permille) if row.share_permille else NONE:>6}", "dim"),
-        (f"{burn:>6}", burn_tone(row.burn_permille)),
     ]
-    if bar_width >= 6:
+    if shares:
+        spans.append((f"{permille(row.share_permille) if row.share_permille else NONE:>6}", "dim"))
+    spans.append((f"{burn:>6}", burn_tone(row.burn_permille)))
+    if bar_width:
         parts = quota_parts(row.used, row.nominal, row.borrowed, row.lent, row.borrowed if row.burst == "burst" else 0)
-        spans += [("  ", ""), *bar(parts, min(bar_width, 40))]
+        spans += [("  ", ""), *bar(parts, bar_width)]
     return Line(tuple(spans), f"queue {printable(row.name)}")
 
 
@@ -125,23 +128,23 @@ def objectives(burns: Sequence[Burn], width: int, most: int) -> Section:
     """Who starts too late, the worst first: over one hour and over six, at 1 just as much as is allowed."""
     ordered = sorted(burns, key=lambda burn: -(burn.hour.burn_permille or 0))
     lines = [_objective(burn, width) for burn in ordered[:most]]
-    return Section("Objectives, burn", tuple(lines), "1 h · 6 h · late of")
+    return Section("Objectives", tuple(lines), f"{'1 H':>6}{'6 H':>6}{'LATE':>9}")
 
 
 def _objective(burn: Burn, width: int) -> Line:
     late, every = burn.hour.late + burn.hour.waiting, burn.hour.started + burn.hour.waiting
-    wanted = f" {burn.objective_permille / 10:g}% in {duration(burn.within_ms)}"
+    wanted = f" {burn.objective_permille / 10:g}% in {duration(burn.within_ms)}" if width >= SHARES_FROM else ""
     both = [window.burn_permille for window in (burn.hour, burn.six_hours)]
     told = [NONE if value is None else f"×{times(value)}" for value in both]
-    name = max(6, width - len(wanted) - 7 - 7 - 11)
+    name = max(6, width - 2 - len(wanted) - 6 - 6 - 9)
     glyph = "▲" if (both[0] or 0) > FULL_PERMILLE else "●" if both[0] is not None else "·"
     spans = (
         (f"{glyph} ", "ok" if glyph == "●" else burn_tone(both[0])),
-        (fit(printable(burn.queue), name - 2), "link"),
+        (fit(printable(burn.queue), name), "link"),
         (wanted, "dim"),
-        (f"{told[0]:>7}", burn_tone(both[0])),
-        (f"{told[1]:>7}", burn_tone(both[1])),
-        (fit(f"{late:,}/{every:,}", 11, right=True), ""),
+        (f"{told[0]:>6}", burn_tone(both[0])),
+        (f"{told[1]:>6}", burn_tone(both[1])),
+        (fit(f"{late:,}/{every:,}", 9, right=True), ""),
     )
     return Line(spans, f"queue {printable(burn.queue)}")
 
@@ -159,4 +162,6 @@ def blocked(view: Overview, width: int, most: int) -> Section:
         spans = ((fit(token, name_width), ""), (f"{count:>9,} ", ""), (line, "faint"))
         lines.append(Line(spans, f"workloads state:queued,held reason:{quoted(token)}"))
     rest = len(view.blocked) - most
-    return Section("Why work waits", tuple(lines), f"{rest} more {plural('reason', rest)}" if rest > 0 else "")
+    more = f" · {rest} more {plural('reason', rest)}" if rest > 0 else ""
+    waiting, running = view.states.get("queued", 0), view.states.get("running", 0) + view.states.get("placed", 0)
+    return Section("Why work waits", tuple(lines), f"{waiting:,} wait, {running:,} run{more}")

@@ -64,6 +64,12 @@ class Glance(NamedTuple):
         return self.view.now_ms
 
 
+MOST_ROWS = 18
+"""Lines of a chart, however high the page is."""
+ABOUT_AHEAD = 4
+"""Lines of the forecast besides its rows: head, verdict, axis of time."""
+
+
 class Room(NamedTuple):
     """Lines that the parts of a page of some height may take."""
 
@@ -77,7 +83,12 @@ class Room(NamedTuple):
     resources: int
 
 
-_ROOMS = ((25, Room(6, 4, 2, 1, 1, 3, 0, 1)), (34, Room(9, 6, 4, 2, 2, 5, 0, 3)), (48, Room(10, 9, 6, 4, 3, 7, 4, 4)))
+_ROOMS = (
+    (22, Room(6, 3, 2, 1, 1, 3, 0, 1)),
+    (25, Room(6, 4, 3, 2, 2, 3, 0, 1)),
+    (34, Room(9, 6, 4, 2, 2, 5, 0, 3)),
+    (48, Room(10, 9, 6, 4, 3, 7, 4, 4)),
+)
 _MOST = Room(14, 14, 9, 6, 5, 11, 6, 4)
 """By the height of the page."""
 
@@ -101,12 +112,19 @@ def overview_columns(
         pools(view.pools, width),
     ]
     if room.trend:
-        left.append(trend(view, width, room.trend // 2))
-    right = [queues(glance.queues, view, width, room.queues), blocked(view, width, room.reasons)]
+        left.append(trend(view, width, min(MOST_ROWS, max(room.trend, _left_over(left, height) - 1)) // 2))
+    right = [queues(glance.queues, width, room.queues), blocked(view, width, room.reasons)]
     if view.burns:
         right.append(objectives(view.burns, width, room.objectives))
-    right += [cost(view, beside.budgets, width, room.budgets), ahead(view, beside, width, room.ahead)]
+    right.append(cost(view, beside.budgets, width, room.budgets))
+    rows = min(MOST_ROWS, max(room.ahead, _left_over(right, height) - ABOUT_AHEAD))
+    right.append(ahead(view, beside, width, rows))
     return left, right
+
+
+def _left_over(sections: Sequence[Section], height: int) -> int:
+    """Lines of the page below these and an empty one."""
+    return height - sum(2 + len(section.lines) for section in sections)
 
 
 def all_findings(glance: Glance, beside: Beside) -> list[Finding]:
@@ -143,19 +161,21 @@ def fleet(view: Overview, width: int, resources: int = 4) -> Section:
     lines = [Line(tuple(bar(amounts, width)))]
     told = [(part, quantity(main, amount)) for part, amount in amounts if amount]
     lines += _legend_lines(told, width)
-    spot = sum(pool.nodes for pool in view.pools if pool.spot)
-    if spot:
-        lines.append(
-            Line((("  spot ", "dim"), (cut(f"{spot:,} {plural('node', spot)} may be taken back", width - 7), "")))
-        )
-    if view.fragmentation_ppm:
-        share = f"{permille(view.fragmentation_ppm // 1000)} of the free GPU is fragmented"
-        lines.append(Line(((cut(f"  {share}", width), "dim"),), "topology"))
+    lines += _beside(view, width)
     others = {name: amount for name, amount in view.capacity.items() if name != main}
     lines += fact_bars(others, view.used, width)[:resources]
     nodes, ready = sum(pool.nodes for pool in view.pools), sum(pool.ready for pool in view.pools)
     what = "GPU" if main == "gpu_milli" else "CPU"
     return Section(f"Fleet, {what}", tuple(lines), f"{ready:,}/{nodes:,} nodes ready · {printable(view.policy)}")
+
+
+def _beside(view: Overview, width: int) -> list[Line]:
+    """What cuts across the parts: machines that may be taken back, and room that lies in the wrong pieces."""
+    spot = sum(pool.nodes for pool in view.pools if pool.spot)
+    told = [f"{spot:,} spot {plural('node', spot)}"] if spot else []
+    if view.fragmentation_ppm:
+        told.append(f"{permille(view.fragmentation_ppm // 1000)} of the free GPU is fragmented")
+    return [Line(((cut(" · ".join(told), width), "dim"),), "topology")] if told else []
 
 
 def _fleet_parts(view: Overview, main: str) -> list[tuple[Part, int]]:
@@ -247,4 +267,3 @@ def _curve(label: str, last: str, rows: Sequence[str], tone: str) -> list[Line]:
         Line(((fit(names[row][0], 8), names[row][1]) if row < 2 else (" " * 8, ""), (text, tone)))
         for row, text in enumerate(rows)
     ]
-

@@ -144,7 +144,9 @@ def _amounts(
     if vertex is not None:
         borrowed, lent = vertex.borrowed.get(key, 0), vertex.lent.get(key, 0)
         burst = vertex.burst.excess.get(key, 0) if vertex.burst is not None else 0
-    of = "no limit here" if nominal is None else f"of {quantity(name, nominal)}"
+    if nominal is None:
+        return [fact(title, f"{quantity(name, used)}, no limit")]
+    of = f"of {quantity(name, nominal)}"
     more = [f"{quantity(name, amount)} {part.word}" for part, amount in ((BORROWED, borrowed), (LENT, lent)) if amount]
     if burst:
         more.append(f"{quantity(name, burst)} in a burst")

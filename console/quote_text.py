@@ -43,6 +43,9 @@ def _start(option: QuoteOption, now_ms: int) -> Range:
     """From now."""
     at = option.start_ms
     low, mid, high = (None if each is None else max(0, each - now_ms) for each in (at.p10, at.p50, at.p90))
+    if low is None and option.seeds:
+        # Not before that: as far as was looked.
+        low = max(option.looked_ms, option.asked_start_ms - now_ms)
     return low, mid, high, ", ".join(_once(start_words(option, now_ms)))
 
 

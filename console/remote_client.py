@@ -20,6 +20,7 @@ from engine.query import (
     ConsolidationRequest,
     FairnessReport,
     FragmentationReport,
+    Hit,
     HeatMap,
     HeatRequest,
     NodeDetail,
@@ -103,6 +104,12 @@ class RemoteClient:
 
     def queue(self, name: str) -> QueueDetail:
         return self._get(f"/v1/queues/{quote(name, safe='')}", QueueDetail)
+
+    def find(self, name: str, kinds: tuple[str, ...] = (), limit: int = 24) -> tuple[Hit, ...]:
+        params = {"name": name, "kinds": ",".join(kinds), "limit": limit}
+        kind: Any = tuple[Hit, ...]
+        found: tuple[Hit, ...] = self._read("GET", "/v1/find", kind, params=params)
+        return found
 
     def fairness(self) -> FairnessReport:
         return self._get("/v1/fairness", FairnessReport)

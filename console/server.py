@@ -2,6 +2,7 @@
 
     GET  /v1/health /v1/overview /v1/workloads/{id} /v1/workloads/{id}/estimate /v1/workloads/{id}/unblocking
          /v1/workloads/{id}/advice
+         /v1/find?name=&kinds=&limit=
          /v1/nodes/{id} /v1/queues/{name} /v1/fairness /v1/budgets /v1/goodput /v1/scaling /v1/fragmentation
          /v1/recommendations /v1/recommendations/{id}
          /v1/changes?after=&wait_s=&limit=
@@ -182,6 +183,7 @@ class Faces(CallerFaces):
             Route("/v1/workloads/{id:path}", self.workload, methods=["GET"]),
             Route("/v1/nodes/{id:path}", self.node, methods=["GET"]),
             Route("/v1/queues/{name:path}", self.queue, methods=["GET"]),
+            Route("/v1/find", self.find, methods=["GET"]),
             Route("/v1/fairness", self.fairness, methods=["GET"]),
             Route("/v1/showback", self.showback, methods=["POST"]),
             Route("/v1/topology", self.topology, methods=["POST"]),
@@ -270,6 +272,12 @@ class Faces(CallerFaces):
     async def queue(self, request: Request) -> Response:
         name = request.path_params["name"]
         return await answer(lambda: self._client.queue(name))
+
+    async def find(self, request: Request) -> Response:
+        asked = request.query_params
+        name, kinds = asked.get("name", ""), tuple(kind for kind in asked.get("kinds", "").split(",") if kind)
+        limit = int(number(request, "limit", 24, 0, 200))
+        return await answer(lambda: self._client.find(name, kinds, limit))
 
     async def fairness(self, request: Request) -> Response:
         return await answer(self._client.fairness)

@@ -1,4 +1,4 @@
-"""One key of a TOML file of settings, changed in place: comments, order and all other lines stay as a person wrote them.
+"""One key of a TOML file of settings, changed in place: comments, order and all other lines stay as they were written.
 
 The file is replaced as a whole or not at all, and only when what comes out reads as it should.
 """

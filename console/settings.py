@@ -19,6 +19,11 @@ MAX_SOCKET_BYTES = 100
 """Longest path a Unix socket is bound to. The kernel's limit is 107 bytes on Linux and 103 on macOS."""
 
 APPROVALS = ("team", "solo")
+START_PAGES = (
+    "overview", "queues", "workloads", "nodes", "pools", "topology", "events", "whatif", "recommendations", "forecast",
+    "cost", "proposals", "runbooks", "audit",
+)  # fmt: skip
+RESTORE = ("lost", "always")
 THEMES = ("auto", "dark", "light", "contrast", "safe", "sixteen", "plain")
 EGRESS = ("local", "trusted", "external")
 DURATIONS = ("keep_minutes", "keep_fives", "keep_hours", "model_deadline")
@@ -106,6 +111,11 @@ class Settings:
     plain (no colours), or auto: as the terminal and NO_COLOR say, and as it was last chosen."""
     linear: bool = False
     """The console line by line, for screen readers and terminals that cannot place a cursor."""
+    start_page: str = "overview"
+    """The page that the console begins with, unless it goes on from where it was."""
+    restore: str = "lost"
+    """Which console the next goes on from: "lost", one that was killed or lost its terminal; "always", also one that
+    was left."""
     production: tuple[str, ...] = ("prod", "prod-*", "*-prod", "production", "*-production")
     """Patterns of names of cells whose header is red and says PRODUCTION."""
     socket_group: str = ""
@@ -219,7 +229,7 @@ def _from_file(path: Path) -> dict[str, Any]:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SpecError(str(path), f"is not TOML: {error}", "Mend the line") from None
-    return {key: _checked(key, value, _where(path, text, key)) for key, value in table.items()}
+    return {key: checked(key, value, place(path, text, key)) for key, value in table.items()}
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -227,8 +237,13 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     for key, kind in _types().items():
         name = ENVIRONMENT + key.upper()
         if environment.get(name):
-            found[key] = _checked(key, _parsed(environment[name], kind), name)
+            found[key] = checked(key, _parsed(environment[name], kind), name)
     return found
+
+
+def from_text(key: str, text: str) -> Any:
+    """What a person types or the environment says, as the setting's type; what does not fit is left for `checked`."""
+    return _parsed(text, _types().get(key, str))
 
 
 def _parsed(text: str, kind: type) -> Any:
@@ -245,7 +260,8 @@ def _parsed(text: str, kind: type) -> Any:
     return text
 
 
-def _checked(key: str, value: Any, where: str) -> Any:
+def checked(key: str, value: Any, where: str) -> Any:
+    """A value as the setting has it. Raises SpecError saying what would do; `where` is what set it."""
     types = _types()
     if key not in types:
         import difflib
@@ -271,8 +287,9 @@ def _checked(key: str, value: Any, where: str) -> Any:
         check_speed(value, where)
     if key == "approval" and value not in APPROVALS:
         raise SpecError(where, f"'{key}' is {value[:40]!a}", f"Give {' or '.join(APPROVALS)}")
-    if key == "theme" and value not in THEMES:
-        raise SpecError(where, f"'{key}' is {value[:40]!a}", f"Give {', '.join(THEMES)}")
+    choices: tuple[str, ...] | None = {"theme": THEMES, "start_page": START_PAGES, "restore": RESTORE}.get(key)
+    if choices is not None and value not in choices:
+        raise SpecError(where, f"'{key}' is {value[:40]!a}", f"Give {', '.join(choices)}")
     _check_model(key, value, where)
     if key in DURATIONS:
         from engine.measures import duration_ms
@@ -308,7 +325,7 @@ def check_speed(value: float, where: str) -> None:
         raise SpecError(where, f"speed {value} is out of range", "Give a number above 0 and at most 1000000")
 
 
-def _where(path: Path, text: str, key: str) -> str:
+def place(path: Path, text: str, key: str) -> str:
     """The file and the line that sets `key`, for messages."""
     for number, line in enumerate(text.splitlines(), start=1):
         name = line.split("=")[0].strip().strip("[]").strip().strip("\"'")

@@ -25,7 +25,7 @@ from console.plain import (
     unblocking_lines,
     workload_lines,
 )
-from console.query import parse_filter
+from console.query import FilterError, parse_filter, parse_sort
 from console.text import LONGEST, duration, printable
 from engine.errors import NotFoundError, SpecError
 from engine.query import COLUMNS, DEFAULT_COLUMNS, Kind, Page, Query, Term
@@ -73,17 +73,21 @@ def get(arguments: argparse.Namespace) -> None:
     if arguments.columns == "help":
         write_lines(facts([(column.name, column.help) for column in COLUMNS[kind]]))
         return
-    if arguments.id and kind in ("workloads", "nodes"):
+    if arguments.id and kind in ("workloads", "nodes") and arguments.output != "csv":
+        arguments.json = arguments.json or arguments.output == "json"
         _get_one(arguments)
         return
-    key = "id" if kind == "orders" else "name"
+    key = "id" if kind in ("workloads", "nodes", "orders") else "name"
     where = (Term(key, "=", arguments.id),) if arguments.id else parse_filter(kind, arguments.filter)
     query = Query(kind=kind, columns=_columns(kind, arguments.columns), where=where, sort=_sort(kind, arguments.sort))
+    if arguments.output == "csv":
+        _stream_csv(arguments, query)
+        return
     with closing(connect(arguments)) as client:
         page = _all_rows(client, query, arguments.limit)
     if arguments.id and not page.rows:
         raise NotFoundError(f"there is no {kind.removesuffix('s')} '{arguments.id}'", f"See `muster get {kind}`")
-    if arguments.json:
+    if arguments.json or arguments.output == "json":
         write_json(_page_object(page))
         return
     write_lines(page_table(kind, page))
@@ -107,6 +111,11 @@ def why(arguments: argparse.Namespace) -> None:
 def write_json(value: Any) -> None:
     """One JSON value and a line end on standard output. What could act on a terminal is in the escapes of JSON."""
     sys.stdout.write(inert_json(msgspec.json.encode(value).decode()) + "\n")
+
+
+def write_text(text: str) -> None:
+    """What `console.sheet` made: in it nothing can act on a terminal."""
+    write_lines(text.splitlines())
 
 
 def write_lines(lines: Iterable[str]) -> None:
@@ -157,6 +166,33 @@ def _all_rows(client: Client, query: Query, limit: int) -> Page:
     return page
 
 
+def _stream_csv(arguments: argparse.Namespace, query: Query) -> None:
+    """Window after window, so that a million rows take no more memory than one."""
+    from console.sheet import csv_text, plain, title
+
+    known = {column.name: column for column in COLUMNS[query.kind]}
+    columns = [known[name] for name in query.columns]
+    limit, written = arguments.limit, 0
+    with closing(connect(arguments)) as client:
+        while True:
+            wanted = min(limit - written, WINDOW) if limit else WINDOW
+            page = client.query(msgspec.structs.replace(query, offset=written, limit=wanted))
+            if arguments.id and not page.rows:
+                raise NotFoundError(
+                    f"there is no {query.kind.removesuffix('s')} '{arguments.id}'", f"See `muster get {query.kind}`"
+                )
+            if not written:
+                write_text(csv_text([[title(column) for column in columns]]))
+            write_text(
+                csv_text([[plain(c, value) for c, value in zip(columns, row, strict=True)] for row in page.rows])
+            )
+            written += len(page.rows)
+            if not page.rows or written >= (limit or page.matched) or written >= page.matched:
+                break
+    if written < page.matched:
+        print(f"{written:,} of {page.matched:,} written; --limit 0 writes all", file=sys.stderr)
+
+
 def _page_object(page: Page) -> dict[str, Any]:
     items = [dict(zip(page.columns, row, strict=True)) for row in page.rows]
     return {
@@ -173,14 +209,10 @@ def _columns(kind: Kind, text: str) -> tuple[str, ...]:
 
 def _sort(kind: Kind, text: str) -> tuple[str, ...]:
     """`gpu:desc,id` or `-gpu,id` as the engine's sort."""
-    found = []
-    for part in filter(None, text.split(",")):
-        name, _, order = part.removeprefix("-").partition(":")
-        if order not in ("", "asc", "desc"):
-            raise SpecError("sort", f"{order[:40]!a} is no order", "Write asc or desc after the colon")
-        descending = part.startswith("-") or order == "desc"
-        found.append(("-" if descending else "") + _known(kind, name, "sort"))
-    return tuple(found)
+    try:
+        return parse_sort(kind, text) if text else ()
+    except FilterError as error:
+        raise SpecError("sort", error.short, error.remedy) from None
 
 
 def _known(kind: Kind, name: str, where: str) -> str:

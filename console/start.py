@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from console.attach import running_paths, settings_of
 from console.settings import (
@@ -28,9 +28,11 @@ from console.text import printable
 from engine.errors import RefusedError, SpecError, UnreachableError
 
 if TYPE_CHECKING:
+    from console.actions import ScreenName
     from console.client import Client
     from console.engine_process import Served
     from console.identity import Identity
+    from console.session import Session
     from engine.model import CellSpec
     from recommender.retention import Retention
 
@@ -48,6 +50,12 @@ def open_console(arguments: argparse.Namespace) -> int:
     linear = settings.linear or cannot_place_a_cursor()
     if not linear:
         refuse_without_terminal()
+        if sys.stdout.isatty():
+            from console.terminal_watch import watched
+
+            ended = watched()
+            if ended is not None:
+                return ended
     if arguments.speed is not None:
         check_speed(arguments.speed, "--speed")
     from console.identity import Identity
@@ -64,11 +72,24 @@ def open_console(arguments: argparse.Namespace) -> int:
 
         status = run(
             connect, read_only=settings.readonly, title=title, log=folder / "console.log", identity=identity,
-            theme=settings.theme, production=settings.production,
+            theme=settings.theme, production=settings.production, flags=vars(arguments),
+            start=cast("ScreenName", settings.start_page),
         )  # fmt: skip
     if not settings.connect:
         _tell_what_goes_on(folder / "engine.pid", title)
     return status
+
+
+def _session(settings: Settings, folder: Path) -> Session:
+    """What is kept of this person for this cell; for an engine elsewhere beside the cells, by where it is."""
+    from console.session import Session
+
+    if not settings.connect:
+        return Session(folder, restore=settings.restore)
+    import hashlib
+
+    where = hashlib.sha256(settings.connect.encode()).hexdigest()[:12]
+    return Session(folder, f"console-{where}", restore=settings.restore)
 
 
 def _tell_what_goes_on(pid_file: Path, cell: str) -> None:

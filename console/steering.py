@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 ONE = ("workload", "node", "queue", "proposal", "runbook", "record")
 """Pages of one thing, whose id stands behind their name."""
-NARROWED = ("forecast", "cost", "proposals", "audit")
+NARROWED = ("forecast", "cost", "settings", "proposals", "audit")
 """Pages that may be narrowed down by what stands behind their name."""
 ABOUT = ("overview", "recommendations", "workloads", "workload", "nodes", "node", "queues", "queue", "pools")
 """Pages whose chosen one a draft may be about."""
@@ -93,6 +93,9 @@ class Steering:
             "compare": lambda: self._on_page("compare"),
             "stop_run": lambda: self._on_page("stop"),
             "eta": lambda: self._on_page("ask_eta"),
+            "fold": lambda: self._on_page("fold"),
+            "colour": lambda: self._on_page("next_colouring"),
+            "zoom_out": lambda: self._on_page("zoom_out"),
             "act_on": self.act_on,
             "reject": self.reject_chosen,
             "run": self.run_chosen,

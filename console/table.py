@@ -25,7 +25,7 @@ from textual.strip import Strip
 from console.feed import in_thread
 from console.selection import MOST, Selection
 from console.text import cut, fit, printable
-from console.theme import drawn, tones
+from console.theme import QUIET, drawn, tones
 from console.views import Heading, Row, Window
 from engine.errors import MusterError
 
@@ -489,7 +489,7 @@ class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
             gutter = "▌" + dot if at_cursor and self.has_focus else dot + " "
             segments = [drawn(gutter, style + self._tones["accent"])]
             for (text, tone), heading, width in zip(row.cells, self._headings, self._layout(), strict=True):
-                tone = "" if at_cursor and tone == "dim" else tone
+                tone = "" if at_cursor and tone in QUIET else tone
                 cell = fit(text, width, right=heading.right) + " " * GAP
                 segments.append(drawn(cell, style + self._tones[tone]))
             strip = self._in_view(segments, style)

@@ -16,6 +16,7 @@ from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 
+from console.terminal_watch import watch
 from console.thrift import Thrift
 
 ESC_S = 0.025
@@ -34,6 +35,7 @@ class TerminalDriver(LinuxDriver):
     def __init__(self, *arguments: object, **named: object) -> None:
         super().__init__(*arguments, **named)  # type: ignore[arg-type]
         self._thrift = Thrift()
+        self._entered = False
         if "ESCDELAY" not in os.environ:
             constants.ESCAPE_DELAY = ESC_S  # type: ignore[misc]
 
@@ -48,6 +50,34 @@ class TerminalDriver(LinuxDriver):
 
     def write(self, data: str) -> None:
         super().write(self._thrift.passed_on(data))
+
+    def start_application_mode(self) -> None:
+        self._entered = True
+        if (found := watch()) is not None:
+            found.entered()
+            self._loop.add_reader(found.lifeline, self._unwatched)
+        super().start_application_mode()
+
+    def _unwatched(self) -> None:
+        """The process that the shell waited for was killed: this one is no longer wanted."""
+        if (found := watch()) is not None:
+            self._loop.remove_reader(found.lifeline)
+        self._app.exit()
+
+    def close(self) -> None:
+        super().close()
+        self._entered = False
+        # All is written.
+        if (found := watch()) is not None:
+            found.left()
+
+    def _sigcont_application(self, *_: object) -> None:
+        """Somebody may have stopped the process without asking: then nothing was taken back, and nothing is to be set
+        up anew."""
+        if self._entered:
+            self.forget()
+        else:
+            super()._sigcont_application()
 
     def run_input_thread(self) -> None:
         """Read keys until the end. A lone Esc is one as soon as nothing followed it for a moment."""

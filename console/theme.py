@@ -59,6 +59,10 @@ def state_look(state: str) -> tuple[str, str]:
     return STATES.get(state, ("·", ""))
 
 
+QUIET = ("dim", "faint")
+"""Tones in which nothing is drawn on the line of the cursor: that is read first."""
+
+
 def tones(theme: Theme) -> dict[str, Style]:
     """The style of every tone a view model may name, in the colours of a theme."""
     return _ansi_tones(theme) if theme.ansi else _rgb_tones(theme)

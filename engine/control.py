@@ -27,6 +27,7 @@ from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
 from engine.errors import JournalError, MusterError, RefusedError
 from engine.executors.protocol import Confirmations, Outcome, Report, ReportKind
 from engine.executors.simulated import Faults, SimulatedExecutor
+from engine.finding import find
 from engine.forecast import Forecaster
 from engine.intake import check
 from engine.journal import Beside, Estimate, Journal, Memory
@@ -40,6 +41,7 @@ from engine.query import (
     FragmentationReport,
     HeatMap,
     HeatRequest,
+    Hit,
     NodeDetail,
     Overview,
     Page,
@@ -670,6 +672,10 @@ class Engine:
     def overview(self, *, brief: bool = False) -> Overview:
         """`brief`: without what takes long to find, `blocked` and `fragmentation_ppm`."""
         return self.reader.overview(self.recent, self._clock_ms, brief=brief)
+
+    def find(self, name: str, kinds: tuple[str, ...] = (), limit: int = 24) -> tuple[Hit, ...]:
+        """What is called so, and what begins so."""
+        return find(self.state, name, kinds, limit)
 
     def workload(self, workload_id: str) -> WorkloadDetail:
         return self.reader.workload(workload_id, self._clock_ms)

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 from engine.commands import AnyCommand, Submit
 from engine.control import Engine
+from engine.copies import Copies
 from engine.errors import JournalError, MusterError, UnreachableError
 from engine.model import WorkloadSpec
 from engine.pages import Pages
-from engine.readings import Readings
 from engine.twin import Twins
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class EngineLoop:
         """Why the thread ended when nobody asked it to; empty while all is well."""
         self.twins = Twins(engine)
         """What-ifs and start estimates. `start` is for the engine's thread; the rest may be called from any."""
-        self.readings = Readings(engine)
+        self.copies = Copies(engine)
         self._pages = Pages()
         self._feed = feed
         self._next: tuple[int, WorkloadSpec | AnyCommand] | None = None
@@ -104,14 +104,14 @@ class EngineLoop:
     def read(self, what: str, *arguments: object, least_version: int = 0) -> Any:
         """What the engine's method of that name answers, of that version or a later one; raises what it does. Of a
         large cell it is told as of a moment ago, beside the engine; of a small one by the engine, between turns."""
-        found = self.readings.ask(what, arguments, least_version)
-        if found is None and self.readings.beside:
+        found = self.copies.ask(what, arguments, least_version)
+        if found is None and self.copies.beside:
             # The first look after a while, or somebody's own write is to be seen.
-            self.call(lambda _: self.readings.refresh())
-            found = self.readings.ask(what, arguments, least_version)
+            self.call(lambda _: self.copies.refresh())
+            found = self.copies.ask(what, arguments, least_version)
         if found is None:
             return self.call(lambda engine: getattr(engine, what)(*arguments))
-        return self.readings.decoded(what, found)
+        return self.copies.decoded(what, found)
 
     def wait_version(self, after: int, timeout_s: float) -> int:
         """The version that readers are shown, as soon as it is beyond `after` or the time is up."""
@@ -135,7 +135,7 @@ class EngineLoop:
             self.fault = f"the engine stopped on a fault of its own: {type(error).__name__}: {error}"
             self._stopping = True
         self.twins.close()
-        self.readings.close()
+        self.copies.close()
         self._refuse_rest()
 
     def _turns(self) -> None:
@@ -161,7 +161,7 @@ class EngineLoop:
                 except JournalError:
                     # The engine says so in journal_error and keeps answering questions.
                     retry_at = now + RETRY_S
-            self.readings.tend()
+            self.copies.tend()
             self._announce()
 
     def _take_calls(self) -> None:
@@ -232,7 +232,7 @@ class EngineLoop:
             print(f"muster: load that was not taken: {error}", file=sys.stderr)
 
     def _announce(self) -> None:
-        version = self.readings.shown_version()
+        version = self.copies.shown_version()
         if version == self._version:
             return
         with self._changed:

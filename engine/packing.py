@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from engine.errors import SpecError, TraceError
 from engine.model import RESOURCES
+from engine.progress import counted
 from engine.scores import (
     BEST,
     CPU,
@@ -208,7 +209,7 @@ def pack(nodes: Nodes, pods: Pods, policy: Policy, *, seed: int = 42, inflate: f
     chooser = CHOOSERS[policy](Floor(nodes, rank), pods, random)
     allocated = np.zeros(len(order), np.int64)
     total = placed = 0
-    for at, shape in enumerate(order):
+    for at, shape in enumerate(counted(order, "pods", len(order))):
         if chooser.place(shape):
             total += pods.shapes[shape].gpu_milli
             placed += 1

@@ -200,6 +200,17 @@ DEFAULT_COLUMNS: dict[Kind, tuple[str, ...]] = {
 }  # fmt: skip
 
 
+class Hit(msgspec.Struct, frozen=True):
+    """Something that has an id, found by the whole of it or by how it begins."""
+
+    kind: str
+    """workload, node, queue, pool, order, reservation; a level of the topology; or of what is beside the cell:
+    proposal, runbook, draft, recommendation, run, record."""
+    id: str
+    detail: str = ""
+    """Its state, or what it is about."""
+
+
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
     """Why a workload waits. The first of a list is the primary one."""
 

@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from engine.errors import SpecError
+from engine.progress import counted
 from engine.traces.trace import Problems, TraceFile, csv_rows
 from recommender.anomaly import DAY_MS, DEFAULTS, WEEK_MS, detect, step_of
 
@@ -226,7 +227,8 @@ def backtest(
     agrees with their windows."""
     alarms = {
         method: {
-            series.name: [at_ms for at_ms in alarm(series) if at_ms >= series.scored_from_ms] for series in all_series
+            series.name: [at_ms for at_ms in alarm(series) if at_ms >= series.scored_from_ms]
+            for series in counted(all_series, f"series by {method}", len(all_series))
         }
         for method, alarm in METHODS.items()
     }

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from engine.errors import SpecError
+from engine.progress import counted
 from recommender.demand import DemandModel
 from recommender.hourly import DAY, Floats, Hourly, filled
 
@@ -61,7 +62,8 @@ def backtest(series: Hourly) -> dict[str, Score]:
 def predictions(series: Hourly, origins: Sequence[int] | np.ndarray) -> Floats:
     """[origin, quantile, hour ahead]: what the model says, given the hours before each origin and nothing else."""
     model = DemandModel()
-    said = [model.forecast(series.values[:at], AHEAD, first_hour=series.first_hour).quantiles for at in origins]
+    each = counted(origins, "origins", len(origins))
+    said = [model.forecast(series.values[:at], AHEAD, first_hour=series.first_hour).quantiles for at in each]
     return np.stack(said)
 
 

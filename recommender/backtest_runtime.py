@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import SpecError
+from engine.progress import counted, stage
 from engine.traces.trace import FORMATS as READERS
 from engine.traces.trace import Problems, TraceFile, TraceJob
 from recommender.run_history import Submission
@@ -62,6 +63,7 @@ def read(files: Sequence[str | Path], format: str, problems: Problems) -> tuple[
     """
     told: list[tuple[int, TraceJob, str]] = []
     for path in files:
+        stage("reading the trace")
         file = TraceFile(path, problems)
         jobs = list(READERS[format](file))
         told += [(file.origin_ms + job.arrival_ms, job, file.path.name.split(".")[0]) for job in jobs]
@@ -123,7 +125,7 @@ def predictions(runs: Sequence[Run], figures: tuple[str, ...]) -> list[RunTime]:
     model = RunModel(figures + tuple(f"figure {at}" for at in range(len(figures), width)))
     due: list[tuple[int, int, int]] = []
     said: list[RunTime] = []
-    for at, run in enumerate(runs):
+    for at, run in enumerate(counted(runs, "jobs", len(runs))):
         while due and due[0][0] <= run.submission.at_ms:
             now, what, which = heapq.heappop(due)
             if what == ENDED:

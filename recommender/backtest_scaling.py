@@ -17,6 +17,7 @@ import numpy as np
 
 from engine.errors import SpecError
 from engine.forecast import DAY, WEEK, Series
+from engine.progress import counted
 from engine.traces.demand import FULL, LEAST_HOURS, UNMET, over_provisioned
 from recommender import ahead
 from recommender.hourly import Hourly, filled
@@ -46,7 +47,7 @@ def backtest(series: Hourly, lead: int) -> dict[str, Score]:
     # Hours without a value are not scored.
     scored = np.isfinite(values[first:])
     demand = values[first:][scored]
-    said = [ahead.ahead(past, lead) for past in pasts]
+    said = [ahead.ahead(past, lead) for past in counted(pasts, "hours", len(pasts))]
     capacity = decided(values, first, lead, said)
     scores = {
         "muster": _score(demand, capacity[scored]),

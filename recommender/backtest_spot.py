@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from engine.errors import SpecError
+from engine.progress import counted
 from recommender.spot_price import AHEAD, DAY, WEEK, Changes, forecast, hourly
 
 TRAIN = 0.6
@@ -34,7 +35,7 @@ def backtest(changes: Changes) -> dict[str, Score]:
     origins = range(int(len(mean) * TRAIN), len(mean) - AHEAD + 1, EVERY)
     came = np.array([mean[at : at + AHEAD].mean() for at in origins])
     rules = {
-        "muster": [forecast(mean[:at]) for at in origins],
+        "muster": [forecast(mean[:at]) for at in counted(origins, "origins", len(origins))],
         "last_value": [mean[at - 1] for at in origins],
         "mean_24h": [mean[at - DAY : at].mean() for at in origins],
         "median_7d": [np.median(mean[max(at - WEEK, 0) : at]) for at in origins],

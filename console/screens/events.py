@@ -1,4 +1,7 @@
-"""What happens in the cell, newest first. Enter opens the workload or node an event is about."""
+"""What happens in the cell, newest first, as it happens. Enter opens the workload or node an event is about.
+
+While the first line is in view it follows; scrolled away from, it stays where it is read and tells how many are new.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from console.event_log import EVENT_HEADINGS, EventLog
 from console.query import parse_filter
 from console.screens.pane import Connect, WordsPane
 from console.table import WindowTable
+from engine.query import Term
 
 
 class EventsPane(WordsPane):
@@ -18,14 +22,29 @@ class EventsPane(WordsPane):
     def __init__(self, connect: Connect, log: EventLog) -> None:
         super().__init__(connect)
         self._log = log
+        self._terms: tuple[Term, ...] = ()
+        self._seen = log.serial
+        """Serial of the newest event when the first line was last in view."""
 
     def on_mount(self) -> None:
         self.filter("")
 
     @property
     def note(self) -> str:
+        if not self.counts:
+            return ""
         missed = [f"{self._log.missed:,} missed"] if self._log.missed else []
-        return "  ·  ".join([*self.counts, *missed, "newest first"]) if self.counts else ""
+        return "  ·  ".join([*self.counts, *missed, self._tail])
+
+    @property
+    def _tail(self) -> str:
+        """Whether it follows what happens."""
+        if self.frozen is None and self.table.at_top:
+            return "newest first, following"
+        new = self._log.newer_than(self._seen, self._terms)
+        if self.frozen is not None:
+            return f"{new:,} new"
+        return f"stays here, {new:,} new, home follows" if new else "stays here, home follows"
 
     @property
     def copyable(self) -> str:
@@ -33,11 +52,18 @@ class EventsPane(WordsPane):
         return row.state if row else ""
 
     def filter(self, text: str) -> None:
-        """Show events in which every word occurs."""
-        terms = parse_filter("events", text)
+        """Show other events. Raises FilterError and stays as it is when the filter cannot be read."""
+        self._terms = parse_filter("events", text)
         self._filter = " ".join(text.split())
         self.table.empty = f"no event matches {self._filter}" if self._filter else "nothing happened yet"
-        self.table.show(EVENT_HEADINGS, partial(self._log.window, terms))
+        fetch = partial(self._log.window, self._terms)
+        self.table.show(EVENT_HEADINGS, fetch, grows_at_top=True)
+
+    @on(WindowTable.Loaded)
+    @on(WindowTable.Touched)
+    def _follow_tail(self) -> None:
+        if self.table.at_top and self.frozen is None:
+            self._seen = self._log.serial
 
     @on(WindowTable.RowChosen)
     def _chosen(self, event: WindowTable.RowChosen) -> None:

@@ -23,7 +23,7 @@ from console.query import FilterError
 from console.row_filter import matches
 from console.screens.sections import MARGIN, SectionsView
 from console.selection import MOST
-from console.table import Place, WindowTable
+from console.table import Fetch, Place, WindowTable
 from console.text import printable, timestamp
 from console.views import KEY_COLUMN, LISTS, NEWEST_FIRST, SHARE, ListView, Row, Window, summary
 from engine.errors import MusterError, RefusedError, UnreachableError
@@ -218,7 +218,7 @@ class TablePane(Pane):
         if self._still is None:
             return ""
         newer = ", rows read since are newer" if self.table.mixed else ""
-        return f"‖ frozen at {timestamp(self._still.at_ms, date=False)}{newer}"
+        return f"as of {timestamp(self._still.at_ms, date=False)}{newer}"
 
     @property
     def notes(self) -> list[str]:
@@ -302,8 +302,12 @@ class WordsPane(TablePane):
         return f"{self.NAME} {self._filter}".rstrip()
 
     def filter(self, text: str) -> None:
-        """Show other rows."""
+        """Show other rows. Raises FilterError and stays as it is when the filter cannot be read."""
         raise NotImplementedError
+
+    def take(self, text: str) -> None:
+        """Show what a line says. Raises FilterError."""
+        self.filter(text)
 
     def clear_one(self) -> bool:
         if super().clear_one():
@@ -399,11 +403,15 @@ class ListPane(TablePane):
             return True
         return False
 
+    def fetcher(self, view: ListView) -> Fetch:
+        """What fetches the rows of this view, on a thread."""
+        return partial(fetch_rows, self.connect, view)
+
     def _ask_anew(self, place: Place | None = None) -> None:
         self.table.empty = f"no {self.KIND} match {self.view.filter_text}" if self.view.where else f"no {self.KIND} yet"
         # The thread reads a copy: the person may edit the view while it asks.
         view = self.view.copy()
-        fetch = partial(fetch_rows, self.connect, view)
+        fetch = self.fetcher(view)
         newest_first = view.sort[:1] == NEWEST_FIRST
         self.table.show(view.headings, fetch, view.order, grows_at_top=newest_first, place=place)
         self.post_message(self.Changed())

@@ -1,13 +1,24 @@
-"""All queues: what waits in each, whether it may start, and how much it uses, borrows and lends. Enter shows a queue's
-workloads."""
+"""All queues as a tree: what waits in each, whether it may start, and how much it uses, borrows and lends. Filtered or
+sorted it is a flat list. Enter opens a queue, `x` folds a cohort."""
 
 from __future__ import annotations
 
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
 from textual import on
 
-from console.query import quoted
-from console.screens.pane import ListPane
+from console.queue_tree import fetch
+from console.screens.pane import Connect, ListPane
 from console.table import WindowTable
+from console.text import printable
+
+if TYPE_CHECKING:
+    from console.table import Fetch
+    from console.views import ListView
+
+MOST_KEPT = 500
+"""Folded cohorts that are kept with the place."""
 
 
 class QueuesPane(ListPane):
@@ -15,8 +26,43 @@ class QueuesPane(ListPane):
     KIND = "queues"
     TARGETS = "queue"
 
+    def __init__(self, connect: Connect) -> None:
+        super().__init__(connect)
+        self._folded: frozenset[str] = frozenset()
+        self._cohorts: dict[str, str] = {}
+        """Queue -> the cohort it is in, as last fetched."""
+
+    @property
+    def note(self) -> str:
+        if not self._folded or self.view.where or self.view.sort:
+            return super().note
+        return f"{super().note}  ·  {len(self._folded)} folded"
+
+    def fetcher(self, view: ListView) -> Fetch:
+        return partial(fetch, self.connect, view, self._folded, self._cohorts)
+
+    def fold(self) -> None:
+        """Fold the cohort under the cursor away or back; on a queue within one, that one."""
+        row = self.table.cursor_row
+        if row is None or self.view.where or self.view.sort:
+            self.app.notify("a list that is filtered or sorted has no tree to fold", markup=False, timeout=3)
+            return
+        name = row.id if row.id in self._cohorts.values() else self._cohorts.get(row.id, "")
+        if name:
+            self._folded ^= {name}
+            place = self.table.place
+            self._ask_anew(place if name == row.id else place._replace(id=name))
+
+    def place(self) -> dict[str, Any]:
+        return super().place() | {"folded": sorted(self._folded)[:MOST_KEPT]}
+
+    def put_back(self, place: dict[str, Any]) -> None:
+        folded = place.get("folded")
+        if isinstance(folded, list):
+            self._folded = frozenset(name for name in folded[:MOST_KEPT] if isinstance(name, str))
+            self._ask_anew()
+        super().put_back(place)
+
     @on(WindowTable.RowChosen)
     def _chosen(self, event: WindowTable.RowChosen) -> None:
-        name = event.row.id
-        below = "" if "/" in name else f",{quoted(name + '/*')}"
-        self.post_message(self.Follow(f"workloads queue:{quoted(name)}{below}"))
+        self.post_message(self.Follow(f"queue {printable(event.row.id)}"))

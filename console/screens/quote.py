@@ -78,6 +78,11 @@ class QuotePane(ChartPane[Found]):
     def as_of(self) -> AsOf | None:
         return None if self.detail is None else AsOf(self.detail.quote.version, self.detail.quote.at_ms)
 
+    @property
+    def frozen(self) -> AsOf | None:
+        """An answer is of its moment: only a person asks again."""
+        return self.as_of
+
     def on_mount(self) -> None:
         self._timer = self.set_interval(LOOK_S, self._look, pause=True)
         self._chart.show(asking(self._words, "asking …", 60))
@@ -85,7 +90,7 @@ class QuotePane(ChartPane[Found]):
         self._start()
 
     def reload(self) -> None:
-        """An answer is of its moment: only a person asks again."""
+        """Only while nothing was asked, as before there was an engine."""
         if self.detail is None and self._work is None and not self._further:
             self._start()
 

@@ -16,7 +16,7 @@ from textual.strip import Strip
 
 from console.details import Line, Section
 from console.text import cut
-from console.theme import drawn, tones
+from console.theme import QUIET, drawn, tones
 
 MARGIN = 2
 
@@ -168,7 +168,9 @@ class SectionsView(ScrollView, can_focus=True, inherit_bindings=False):
         if here:
             style += self._tones["cursor"]
         segments = [drawn("▌ " if here else "  ", style + self._tones["accent"])]
-        segments += [drawn(text, style + self._tones[tone]) for text, tone in line.spans]
+        segments += [
+            drawn(text, style + self._tones["" if here and tone in QUIET else tone]) for text, tone in line.spans
+        ]
         strip = Strip(segments)
         if strip.cell_length > width:
             strip = Strip.join([strip.crop(0, width - 2), Strip([drawn("… ", style + self._tones["dim"])])])

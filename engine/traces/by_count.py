@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+from engine.progress import counter
+
 NEVER = 2**62
 """After every arrival."""
 
@@ -55,7 +57,10 @@ def easy(jobs: Jobs, processors: int) -> list[int]:
     run = Run(jobs, processors)
     arrivals = [*jobs.arrival, NEVER]
     ends, arrived = run.ends, 0
+    tell = counter("jobs", len(jobs.arrival))
     while ends or arrivals[arrived] < NEVER:
+        if tell is not None:
+            tell(arrived)
         now = arrivals[arrived]
         something_ended = bool(ends) and ends[0][0] <= now
         if something_ended:

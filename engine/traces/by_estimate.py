@@ -87,7 +87,10 @@ def backfill(jobs: Jobs, processors: int, estimates: Estimates, order: Order = "
     run = Run(jobs, processors, estimates, order)
     arrivals = [*jobs.arrival, NEVER]
     arrived = 0
+    tell = counter("jobs", len(jobs.arrival))
     while run.ends or arrivals[arrived] < NEVER:
+        if tell is not None:
+            tell(arrived)
         now = min(arrivals[arrived], run.next_event())
         run.end_due(now)
         while arrivals[arrived] == now:

@@ -34,6 +34,7 @@ from engine.model import (
     TaskGroup,
     WorkloadSpec,
 )
+from engine.progress import counted
 from engine.query import WorkloadDetail
 
 COMMIT = "ff69552e"
@@ -256,7 +257,7 @@ def run(scenario: Scenario, load: Sequence[tuple[int, WorkloadSpec]]) -> tuple[E
     equal times ends come before arrivals."""
     engine = Engine.open(None, cell=cell(scenario))
     cycles = 0
-    for at_ms, arriving in groupby(load, key=lambda entry: entry[0]):
+    for at_ms, arriving in groupby(counted(load, "workloads", len(load)), key=lambda entry: entry[0]):
         cycles += _let_end(engine, at_ms)
         engine.advance(at_ms)
         for answer in engine.commands([Submit(workloads=(spec,)) for _, spec in arriving]):

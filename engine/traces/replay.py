@@ -37,6 +37,7 @@ from engine.model import (
     TaskGroup,
     WorkloadSpec,
 )
+from engine.progress import counted, stage
 from engine.traces import by_count
 from engine.traces.openb import read_nodes
 from engine.traces.swf import read_header
@@ -106,6 +107,7 @@ def prepare(
     if not math.isfinite(arrivals) or not 0.0001 <= arrivals <= 10_000:
         raise SpecError("arrivals", f"{arrivals} is out of range", "Give a number from 0.0001 to 10000")
     problems = Problems(strict=strict)
+    stage("reading the trace")
     raw = [job for job in read_jobs(path, format, problems) if job.run_ms > 0]
     if format in WHOLE_REQUESTS and node_file is None:
         raw = list(_gpus_only(raw, problems))
@@ -278,7 +280,8 @@ def run(plan: Plan, policy: Policy) -> Engine:
     engine = Engine.open(None, cell=plan.cell)
     engine.command(SetPolicy(policy=policy))
     last_two = LastTwo(engine)
-    for at_ms, arriving in groupby(zip(plan.jobs, plan.estimates, strict=True), key=lambda entry: entry[0].arrival_ms):
+    jobs = counted(zip(plan.jobs, plan.estimates, strict=True), "jobs", len(plan.jobs))
+    for at_ms, arriving in groupby(jobs, key=lambda entry: entry[0].arrival_ms):
         engine.advance(at_ms)
         specs = [
             workload(job, last_two.estimate(job, known), known) if plan.learns else workload(job, known)
@@ -287,6 +290,7 @@ def run(plan: Plan, policy: Policy) -> Engine:
         for answer in engine.commands([Submit(workloads=(spec,)) for spec in specs]):
             if isinstance(answer, MusterError):
                 plan.problems.skip(answer.problem)
+    stage("the last jobs end")
     while (due := engine.next_due()) is not None:
         engine.advance(due)
     return engine

@@ -17,10 +17,10 @@ from console.theme import STATES, tones
 COLOURED = (DARK, LIGHT, CONTRAST, SAFE)
 ON_PAGES = ("", "strong", "dim", "struck", "ok", "warn", "bad", "info", "accent", "head", "link", "bar")
 """Tones of text that stands on the page, and on the line of the cursor."""
-IN_BLOCKS = ("header", "sorted", "top", "key", "off", "tab", "brand", "alarm", "caution")
-"""Tones of text on a ground of its own."""
-SHAPES = ("faint", "faded")
-"""What lends shape to a number beside it, and keys that do nothing now: WCAG asks less of them, or nothing."""
+IN_BLOCKS = ("header", "sorted", "top", "key", "off", "tab", "brand", "alarm", "caution", "faint")
+"""Tones of text on a ground of its own; faint text is drawn as other text is where the cursor stands."""
+UNUSABLE = "faded"
+"""Keys that do nothing now, of which WCAG asks nothing."""
 STATE_TONES = sorted({tone for _, tone in STATES.values()} - {""})
 
 Rgb = tuple[float, float, float]
@@ -54,7 +54,7 @@ def grounds(theme: Theme, tone: str) -> list[Style]:
 @pytest.mark.parametrize("depth", [ColorSystem.TRUECOLOR, ColorSystem.EIGHT_BIT], ids=["24 bit", "256 colours"])
 @pytest.mark.parametrize("theme", COLOURED, ids=name_of)
 def test_text_can_be_read(theme: Theme, depth: ColorSystem) -> None:
-    least = {**dict.fromkeys((*ON_PAGES, *IN_BLOCKS), 7.0 if theme is CONTRAST else 4.5), **dict.fromkeys(SHAPES, 3.0)}
+    least = dict.fromkeys((*ON_PAGES, *IN_BLOCKS), 7.0 if theme is CONTRAST else 4.5) | {UNUSABLE: 3.0}
     poor = []
     for tone, wanted in least.items():
         for ground in grounds(theme, tone):
@@ -68,7 +68,7 @@ def test_text_can_be_read(theme: Theme, depth: ColorSystem) -> None:
 
 
 def test_every_tone_is_one_whose_contrast_is_measured() -> None:
-    assert {*ON_PAGES, *IN_BLOCKS, *SHAPES, "base", "cursor", "rule"} == set(tones(DARK))
+    assert {*ON_PAGES, *IN_BLOCKS, UNUSABLE, "base", "cursor", "rule"} == set(tones(DARK))
     assert all(tones(theme).keys() == tones(DARK).keys() for theme in THEMES)
 
 

@@ -218,15 +218,16 @@ async def test_without_a_key_the_page_says_so_and_what_to_do() -> None:
 
 
 @pytest.mark.thorough
-async def test_to_reject_takes_one_line_and_the_reason_is_shown_framed() -> None:
+async def test_to_reject_is_no_harder_than_to_approve_and_its_reason_is_shown_framed() -> None:
     with cell() as made:
         made.of(AUTHOR).propose(asks("drain", ("g0",), "it fails"))
         async with shown(made.of(BOB), "proposal P-1", size=(100, 36)) as pilot:
             dialog = await decide(pilot, "N")
-            await press(pilot, "enter")
-            assert made.base.proposal("P-1").state == "awaiting", "a rejection says why"
+            await press(pilot, "r")
             dialog._input.value = "[@click=app.quit]the canary runs[/] on it"
             await press(pilot, "enter")
+            assert made.base.proposal("P-1").state == "awaiting", "the reason is not the answer"
+            await press(pilot, "y")
             await until(pilot, lambda: made.base.proposal("P-1").state == "rejected")
             await until(pilot, lambda: "nothing of it will be done" in notes(pilot))
             await until(pilot, lambda: page(pilot).detail.proposal.state == "rejected")
@@ -478,9 +479,9 @@ async def test_a_runbook_is_tried_first_and_then_put_to_the_vote() -> None:
         dialog = await decide(pilot, "A", InputsDialog)
         dialog._inputs[0].value = "node-00001"
         await press(pilot, "enter", "enter", "enter")
-        await read_to_the_end(pilot)
+        await until(pilot, lambda: "node-00001 (given)" in on_screen(pilot))
         assert [ask.dry_run for ask in client.runs_asked] == [True]
-        assert "node-00001 (given)" in on_screen(pilot)
+        await read_to_the_end(pilot)
         await press(pilot, "y")
         await until(pilot, lambda: "P-7 is put to the vote" in notes(pilot))
         ask = client.runs_asked[-1]

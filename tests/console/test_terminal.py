@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
 import os
 import pty
 import re
-import select
 import shlex
 import shutil
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, TypeVar, cast
 
@@ -25,6 +22,7 @@ import pytest
 from textual.drivers._writer_thread import WriterThread
 
 from console.guarded import Vanishing
+from tests.support.pseudo_terminal import PseudoTerminal, children
 
 MUSTER = str(Path(sys.executable).with_name("muster"))
 PATIENCE_S = 30.0
@@ -112,55 +110,209 @@ def test_a_session_in_tmux(environment: dict[str, str], tmp_path: Path) -> None:
         tmux.call("kill-server")
 
 
-def in_a_terminal(environment: dict[str, str], *arguments: str) -> tuple[int, int]:
-    """(process, terminal) of `muster` in a pseudo-terminal of its own."""
-    child, terminal = pty.fork()
-    if child == 0:
-        os.execve(MUSTER, [MUSTER, *arguments], environment)
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    return child, terminal
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of consoles that all look at one engine."""
+    folder = tmp_path_factory.mktemp("lab")
+    mine = os.environ | {f"XDG_{kind}": str(folder) for kind in ("STATE_HOME", "CONFIG_HOME", "DATA_HOME")}
+    mine |= {"XDG_RUNTIME_DIR": str(folder), "TERM": "xterm-256color"}
+    mine.pop("NO_COLOR", None)
+    engine = subprocess.Popen([MUSTER, "serve", "--demo", "--nodes", "40"], env=mine, stderr=subprocess.DEVNULL)
+    asking = [MUSTER, "overview", "--cell", "demo"]
+    wait_for(lambda: subprocess.run(asking, env=mine, capture_output=True).returncode, lambda code: not code, "answer")
+    yield mine
+    engine.terminate()
+    engine.wait()
 
 
-def read_until(terminal: int, wanted: bytes) -> bytes:
-    seen = b""
-
-    def more() -> bytes:
-        nonlocal seen
-        if select.select([terminal], [], [], 0.05)[0]:
-            try:
-                seen += os.read(terminal, 65_536)
-            except OSError:  # the other side has closed
-                return seen
-        return seen
-
-    return wait_for(more, lambda text: wanted in text, f"{wanted!r}")
-
-
-def exit_status(child: int) -> int:
-    return wait_for(lambda: os.waitpid(child, os.WNOHANG), lambda ended: ended[0] == child, "end of the process")[1]
-
-
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_the_console_and_restores_the_terminal(environment: dict[str, str], how: signal.Signals) -> None:
-    child, terminal = in_a_terminal(environment, "--demo", "--nodes", "40")
+@contextmanager
+def console_in(environment: dict[str, str], *command: str) -> Iterator[PseudoTerminal]:
+    """A console that shows data; whatever runs in the terminal is ended at the end."""
+    terminal = PseudoTerminal(command or (MUSTER, "--demo"), environment)
     try:
-        read_until(terminal, b"nodes ready")
-        os.kill(child, how)
-        read_until(terminal, b"\x1b[?1049l")
-        assert os.waitstatus_to_exitcode(exit_status(child)) == 0
+        terminal.shows("nodes ready")
+        yield terminal
     finally:
-        os.close(terminal)
+        terminal.close()
 
 
-def test_a_terminal_that_goes_away_takes_the_console_with_it_but_not_the_engine(environment: dict[str, str]) -> None:
-    child, terminal = in_a_terminal(environment, "--demo", "--nodes", "40")
-    read_until(terminal, b"nodes ready")
-    os.close(terminal)
-    exit_status(child)
-    alive = subprocess.run(
-        [MUSTER, "overview", "--cell", "demo"], env=environment, capture_output=True, text=True, check=False
+def at_overview(terminal: PseudoTerminal) -> None:
+    """Where a console begins."""
+
+
+def in_a_dialog(terminal: PseudoTerminal) -> None:
+    terminal.press("3")
+    terminal.shows("STATE", "running")
+    terminal.press("s")
+    terminal.shows("Sort by")
+
+
+def typing_a_filter(terminal: PseudoTerminal) -> None:
+    terminal.press("3")
+    terminal.shows("STATE", "running")
+    terminal.press("/state:run")
+    terminal.shows("state:run")
+
+
+def kill_the_console(shell: int) -> int:
+    """Process id -> exit code to be seen."""
+    os.kill(console_below(shell), signal.SIGKILL)
+    return 128 + signal.SIGKILL
+
+
+def tell_both(how: signal.Signals) -> Callable[[int], int]:
+    def tell(shell: int) -> int:
+        for process in (watch_below(shell), console_below(shell)):
+            os.kill(process, how)
+        return 0
+
+    return tell
+
+
+def tell_the_watch(how: signal.Signals) -> Callable[[int], int]:
+    def tell(shell: int) -> int:
+        os.kill(watch_below(shell), how)
+        return 0
+
+    return tell
+
+
+def kill_the_watch(shell: int) -> int:
+    os.kill(watch_below(shell), signal.SIGKILL)
+    return 128 + signal.SIGKILL
+
+
+def crash(shell: int) -> int:
+    os.kill(console_below(shell), signal.SIGSEGV)
+    return 128 + signal.SIGSEGV
+
+
+def watch_below(shell: int) -> int:
+    return children(shell)[0]
+
+
+def console_below(shell: int) -> int:
+    return children(shell)[1]
+
+
+PLACES = (at_overview, in_a_dialog, typing_a_filter)
+ENDS = (
+    kill_the_console, kill_the_watch, crash, tell_the_watch(signal.SIGTERM), tell_the_watch(signal.SIGHUP),
+    tell_both(signal.SIGTERM), tell_both(signal.SIGHUP),
+)  # fmt: skip
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("end", ENDS)
+def test_whatever_ends_the_console_the_terminal_is_as_before(
+    lab: dict[str, str], place: Callable[[PseudoTerminal], None], end: Callable[[int], int]
+) -> None:
+    ends_and_restores(lab, place, end)
+
+
+@pytest.mark.parametrize("end", [kill_the_console, kill_the_watch])
+def test_a_killed_console_leaves_the_terminal_as_before(lab: dict[str, str], end: Callable[[int], int]) -> None:
+    ends_and_restores(lab, typing_a_filter, end)
+
+
+def ends_and_restores(
+    environment: dict[str, str], place: Callable[[PseudoTerminal], None], end: Callable[[int], int]
+) -> None:
+    with console_in(environment, *in_a_shell(f"{MUSTER} --demo")) as terminal:
+        place(terminal)
+        assert terminal.screen.left_on(), "a console that draws has switched something on"
+        assert terminal.attributes != terminal.before
+        code = end(terminal.pid)
+        wait_for(lambda: (terminal.pump(0.05), terminal.screen.left_on())[1], lambda left: not left, "leaving")
+        wait_for(lambda: terminal.attributes, lambda now: now == terminal.before, "restored terminal")
+        said = wait_for(lambda: (terminal.pump(0.05), terminal.screen.main_text)[1], lambda text: "left" in text, "end")
+        assert f"left with {code}" in said
+        wait_for(lambda: children(terminal.pid), lambda left: len(left) == 1, "end of both processes")
+
+
+def in_a_shell(command: str) -> tuple[str, ...]:
+    """As under a shell, which outlives it: a terminal whose first process ends is gone."""
+    return ("/bin/sh", "-c", f"{command}; echo left with $?; sleep 60")
+
+
+@pytest.mark.thorough
+def test_a_fault_of_the_console_restores_the_terminal_and_says_where_to_read_on(lab: dict[str, str]) -> None:
+    program = (
+        "import console.steering, console.cli\n"
+        "def fault(self): raise RuntimeError('planted')\n"
+        "console.steering.Steering.copy = fault\n"
+        "console.cli.main(['--demo'])"
     )
-    assert alive.returncode == 0, alive.stderr
+    with console_in(lab, sys.executable, "-c", program) as terminal:
+        terminal.press("3")
+        terminal.shows("STATE", "running")
+        terminal.press("yy")
+        assert terminal.wait() == 1
+        assert not terminal.screen.left_on()
+        assert terminal.attributes == terminal.before
+        assert "console.log" in terminal.screen.main_text
+        assert "planted" not in terminal.screen.main_text
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_a_console_is_a_job_of_its_shell(lab: dict[str, str]) -> None:
+    with closing(PseudoTerminal(("/bin/bash", "--norc", "--noprofile", "-i"), lab | {"PS1": "ready> "})) as shell:
+        said = TextOf(shell)
+        said.until("ready> ")
+        shell.press(f"{MUSTER} --demo\r")
+        shell.shows("nodes ready")
+        shell.press("\x1a")
+        said.until("Stopped")
+        assert not shell.screen.left_on(), "a stopped console leaves the terminal to its shell"
+        shell.press("jobs\r")
+        said.until("[1]+  Stopped")
+        shell.press("fg\r")
+        shell.shows("nodes ready")
+        shell.press("3")
+        shell.shows("STATE", "running")
+        shell.resize(100, 30)
+        shell.until(lambda screen: "? help" in screen.text[-1], "a frame of the new size")
+        os.kill(children(shell.pid)[1], signal.SIGKILL)
+        said.until("the console was ended by SIGKILL")
+        assert not shell.screen.left_on()
+        shell.press("echo code $?\r")
+        said.until("code 137")
+
+
+class TextOf:
+    """What a shell says on a terminal, each thing waited for once."""
+
+    def __init__(self, terminal: PseudoTerminal) -> None:
+        self._terminal = terminal
+        self._read = 0
+
+    def until(self, text: str) -> None:
+        def said() -> str:
+            self._terminal.pump(0.05)
+            return self._terminal.screen.main_text[self._read :]
+
+        wait_for(said, lambda new: text in new, f"{text!r}")
+        self._read = len(self._terminal.screen.main_text)
+
+
+def test_a_terminal_that_goes_away_takes_the_console_with_it_but_not_the_engine(lab: dict[str, str]) -> None:
+    with console_in(lab) as terminal:
+        both = [terminal.pid, *children(terminal.pid)]
+        os.close(terminal.leader)
+        terminal.leader = os.open(os.devnull, os.O_RDWR)
+        terminal.closed = True
+        wait_for(lambda: [pid for pid in both[1:] if alive(pid)], lambda left: not left, "end of the console")
+    seen = subprocess.run([MUSTER, "overview", "--cell", "demo"], env=lab, capture_output=True, text=True, check=False)
+    assert seen.returncode == 0, seen.stderr
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_what_is_still_to_be_drawn_when_the_terminal_is_gone_keeps_nobody_waiting() -> None:

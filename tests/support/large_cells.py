@@ -13,6 +13,7 @@ import asyncio
 import gc
 import itertools
 import random
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -168,9 +169,9 @@ def _lots(numbers: range, size: int) -> Iterator[Sequence[int]]:
     return (numbers[at : at + size] for at in range(0, len(numbers), size))
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     from console.advisor import Advisor
-    from console.engine_process import run_server
+    from console.engine_process import SWITCH_S, run_server
     from console.local_client import LocalClient
     from console.sockets import bind_unix
     from engine.loop import EngineLoop
@@ -182,10 +183,11 @@ def main() -> None:
     parser.add_argument("--workloads", type=int, default=1_000_000)
     parser.add_argument("--per-second", type=int, default=200, help="submissions; 0: an engine with nothing to do")
     parser.add_argument("--journal", type=Path, help="a new file; left out: in memory")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     kept = Path(tempfile.gettempdir()) / f"muster-large-{options.nodes}-{options.workloads}.state"
     engine = large_engine(options.nodes, options.workloads, journal=options.journal, kept=kept)
     feed = steady_feed(engine, options.per_second) if options.per_second else None
+    sys.setswitchinterval(SWITCH_S)
     loop = EngineLoop(engine, feed=feed)
     client = LocalClient(loop, gate_of(engine), Advisor(loop), name="large")
     loop.paused = feed is None

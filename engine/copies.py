@@ -1,5 +1,5 @@
-"""Reads of a large cell, answered beside its engine: a child process has a copy of it as it was a moment ago, by copy on
-write, and answers from that. So nobody waits for a turn of the engine, and no turn waits for a reader.
+"""Reads of a large cell, answered beside its engine: a child process has a copy of it as it was a moment ago, by copy
+on write, and answers from that. So nobody waits for a turn of the engine, and no turn waits for a reader.
 
 While somebody looks, a fresh copy takes the place of the last one every few tenths of a second; each answer says its
 version, and versions never go back. The copy is made between two turns, by the engine's thread, which is held up for
@@ -30,6 +30,7 @@ from engine.query import (
     FragmentationReport,
     HeatMap,
     HeatRequest,
+    Hit,
     NodeDetail,
     Overview,
     Page,
@@ -63,6 +64,7 @@ _ANSWERS: dict[str, Any] = {
     "workload": WorkloadDetail,
     "node": NodeDetail,
     "queue": QueueDetail,
+    "find": tuple[Hit, ...],
     "changes": Changes,
     "fairness": FairnessReport,
     "showback": Showback,
@@ -80,6 +82,7 @@ _ASKED_WITH: dict[str, Any] = {
     "workload": tuple[str],
     "node": tuple[str],
     "queue": tuple[str],
+    "find": tuple[str, tuple[str, ...], int],
     "changes": tuple[int, int],
     "showback": tuple[ShowbackRequest],
     "topology": tuple[HeatRequest],
@@ -165,7 +168,7 @@ class Copy:
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Readings:
+class Copies:
     """What is read of one engine. `tend`, `refresh` and `close` are for the engine's thread, the rest for any."""
 
     def __init__(self, engine: Engine) -> None:

@@ -15,7 +15,7 @@ Figures = tuple[str, int, int]
 """(mode of approval, proposals that wait for votes, plans that got stuck)"""
 
 
-class Standing:
+class GateFigures:
     """The last figures that were looked up."""
 
     def __init__(self, loop: EngineLoop, gate: Gate) -> None:

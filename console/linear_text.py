@@ -1,0 +1,96 @@
+"""Pages as they are said: one fact a line, in words, for a screen reader. No Textual in here.
+
+The same sections and rows as on the screen; what only lends shape there (bars, rules, glyphs beside their words) is left
+out, and columns become "name: value, value".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from console.details import Line, Section
+from console.proposal_text import GUTTER, HANG
+from console.text import NONE, printable
+from console.views import Heading, Row
+
+QUOTED = "quoted: "
+"""Before what somebody else wrote: on the screen it stands behind a gutter."""
+FACTS = 7
+"""Of a row; its page has the rest."""
+
+_SHAPES = re.compile("[\u2500-\u259f\u2800-\u28ff]+")
+"""Rules, bars, charts."""
+_GLYPHS = re.compile("[○◇◔●✓✗⊘‖◌◑◂↵▌☐☑■□▲▼◆★☆]")
+"""What always stands beside its word."""
+_WORDS = {"→": " to ", "·": ", ", "›": ", ", "…": " and more", "⇧": "", "↑": " rising", "↓": " falling", "≤": " at most "}
+_GAP = re.compile(r"\s{2,}")
+
+
+class Said(NamedTuple):
+    """One line, and the command that tells more of it."""
+
+    text: str
+    link: str = ""
+
+
+def said_of(sections: Sequence[Section]) -> list[Said]:
+    """Each section by its title, then its facts; one without facts is left out."""
+    said: list[Said] = []
+    for section in sections:
+        facts = _facts(section.lines)
+        if facts:
+            title = spoken(f"{section.title}  {section.note}" if section.note else section.title)
+            said += [Said(f"{title}." if said or section.title else title), *facts]
+    return said
+
+
+def _facts(lines: Sequence[Line]) -> list[Said]:
+    """What a line goes on with below joins it."""
+    facts: list[Said] = []
+    for line in lines:
+        text = "".join(part for part, _ in line.spans)
+        bare = text.lstrip()
+        if bare.startswith(HANG) and facts:
+            facts[-1] = facts[-1]._replace(text=f"{facts[-1].text} {spoken(bare[len(HANG) :])}")
+        elif bare.startswith(GUTTER.rstrip()):
+            facts.append(Said(QUOTED + printable(bare[len(GUTTER) :]), line.link))
+        elif told := spoken(text):
+            facts.append(Said(told, line.link))
+    return facts
+
+
+def spoken(text: str) -> str:
+    """A line of the screen in words."""
+    text = _GLYPHS.sub(" ", _SHAPES.sub("   ", text))
+    for sign, word in _WORDS.items():
+        text = text.replace(sign, word)
+    parts = [part for part in (_tidy(part) for part in _GAP.split(text)) if part]
+    if len(parts) < 2:
+        return parts[0] if parts else ""
+    first = parts[0] if parts[0].endswith((":", ",", ".")) else f"{parts[0]}:"
+    return f"{first} {', '.join(part.rstrip(',') for part in parts[1:])}"
+
+
+def _tidy(part: str) -> str:
+    return re.sub(r"\s+,", ",", " ".join(part.split())).strip(", ")
+
+
+def row_said(row: Row, headings: Sequence[Heading], link: str = "") -> Said:
+    """A row of a table: what it is, then its most important columns by name. What does not apply is left out."""
+    texts = [spoken(text) if index else printable(text) for index, (text, _) in enumerate(row.cells)]
+    named = [
+        f"{heading.title.lower()} {text}"
+        for heading, text in zip(headings[1:], texts[1:], strict=False)
+        if text and text != NONE
+    ]
+    return Said(f"{texts[0]}: {', '.join(named[:FACTS])}", link)
+
+
+def changes(before: Sequence[Said], now: Sequence[Said]) -> list[Said]:
+    """What a page says now that it did not say before, and the reverse."""
+    was, is_now = {line.text for line in before}, {line.text for line in now}
+    new = [line for line in now if line.text not in was]
+    gone = [Said(f"no more: {line.text}") for line in before if line.text not in is_now]
+    return [*new, *gone] if new or gone else [Said("nothing has changed")]

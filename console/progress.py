@@ -1,0 +1,149 @@
+"""How far a long command is, on standard error: one line with the time left for people, JSON for programs.
+
+As JSON it also ends with whoever started it: that is what its standard input is for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from console.guarded import Guarded, write_over
+from console.text import duration, printable
+from engine.progress import listening
+
+CHOICES = ("auto", "json", "off")
+EVERY_S = 0.2
+SURE_S = 2.0
+"""Before that the time left is a guess that nobody wants."""
+MARK = '{"progress":'
+"""How a line of progress begins as JSON; all other lines are for people."""
+
+
+class Step(msgspec.Struct, frozen=True):
+    """How far something is."""
+
+    what: str
+    """What is counted, or what goes on."""
+    done: int
+    of: int
+    """0: not known."""
+    left_s: float | None = None
+    """At this pace; None: nobody can tell."""
+
+    @property
+    def permille(self) -> int | None:
+        return min(1000, self.done * 1000 // self.of) if self.of else None
+
+
+class _Line(msgspec.Struct):
+    progress: Step
+
+
+class Pace:
+    """Time left of what is counted, from how fast it went so far."""
+
+    def __init__(self) -> None:
+        self._what = ""
+        self._began = 0.0
+
+    def step(self, what: str, done: int, of: int) -> Step:
+        now = time.perf_counter()
+        if what != self._what or not done:
+            self._what, self._began = what, now
+        went = now - self._began
+        left = went * (of - done) / done if of and done and went >= SURE_S else None
+        return Step(what, done, of, None if left is None else round(left, 1))
+
+
+def progress_argument(target: argparse.ArgumentParser) -> None:
+    target.add_argument(
+        "--progress", choices=CHOICES, default="auto",
+        help="on standard error: auto, a line where a terminal is; json, for programs; off",
+    )  # fmt: skip
+
+
+@contextmanager
+def told(arguments: argparse.Namespace) -> Iterator[None]:
+    """While it lasts, work that counts itself is shown as `--progress` says. Nothing of it stays on a terminal."""
+    how = getattr(arguments, "progress", "off")
+    if how == "json":
+        end_with_starter()
+        with listening(_Teller(_json).tell):
+            yield
+    elif how == "auto" and sys.stderr.isatty():
+        try:
+            with listening(_Teller(_line).tell):
+                yield
+        finally:
+            write_over("")
+    else:
+        yield
+
+
+class _Teller:
+    """Passes on at most so many steps a second, but every beginning."""
+
+    def __init__(self, show: Any) -> None:
+        self._show = show
+        self._pace = Pace()
+        self._what = ""
+        self._next = 0.0
+
+    def tell(self, what: str, done: int, of: int) -> None:
+        now = time.perf_counter()
+        step = self._pace.step(what, done, of)
+        if what != self._what or now >= self._next:
+            self._what, self._next = what, now + EVERY_S
+            self._show(step)
+
+
+def _line(step: Step) -> None:
+    write_over(step_words(step))
+
+
+def step_words(step: Step) -> str:
+    """As `jobs 12,345 of 77,222, 16%, 1m 20s left`."""
+    if not step.of:
+        return f"{printable(step.what)} …"
+    left = "" if step.left_s is None else f", {duration(round(step.left_s * 1000))} left"
+    return f"{printable(step.what)} {step.done:,} of {step.of:,}, {(step.permille or 0) // 10}%{left}"
+
+
+def _json(step: Step) -> None:
+    err = sys.stderr.within if isinstance(sys.stderr, Guarded) else sys.stderr
+    print(json.dumps({"progress": msgspec.to_builtins(step)}), file=err, flush=True)
+
+
+def read(line: str) -> Step | None:
+    """The step that a line of standard error tells; None for any other line."""
+    if not line.startswith(MARK):
+        return None
+    try:
+        return msgspec.json.decode(line, type=_Line).progress
+    except msgspec.DecodeError:
+        return None
+
+
+def end_with_starter() -> None:
+    """When the other end of standard input is closed, whoever started this is gone: so is the result's reader."""
+
+    def wait() -> None:
+        try:
+            while os.read(0, 4096):
+                pass
+        except OSError:
+            return
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True, name="muster-starter").start()
