@@ -10,6 +10,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, NoReturn
 
@@ -63,7 +64,8 @@ def _run(arguments: Sequence[str]) -> int:
     from engine.errors import MusterError
 
     try:
-        return _load(parsed.run)(parsed) or 0
+        with _progress(parsed):
+            return _load(parsed.run)(parsed) or 0
     except MusterError as error:
         _tell(error.code, error.problem, error.remedy, getattr(parsed, "json", False))
         return exit_code(error.code)
@@ -76,6 +78,15 @@ def _run(arguments: Sequence[str]) -> int:
         path = _crash_log(arguments)
         _tell("error", f"unexpected {type(error).__name__}, this is a defect of Muster", f"See {path}", False)
         return 1
+
+
+def _progress(parsed: argparse.Namespace) -> AbstractContextManager[None]:
+    """How far a command is that takes long; nothing for the others."""
+    if not hasattr(parsed, "progress"):
+        return nullcontext()
+    from console.progress import told
+
+    return told(parsed)
 
 
 def exit_code(error_code: str) -> int:
@@ -296,7 +307,7 @@ def _engine_commands(commands: Any) -> None:
     )
     replay.add_argument("--live", action="store_true", help="show it on the console")
     _speed(replay)
-    as_json(replay)
+    _long(replay)
     bench = command(commands, "bench", "console.bench:run", "run a published benchmark's load and measure it")
     bench.add_argument("scenario", choices=(*BENCHMARKS, "list"))
     bench.add_argument("--estimates", choices=("none", "known"), default="none", help="run times told beforehand")
@@ -313,11 +324,11 @@ def _engine_commands(commands: Any) -> None:
     gke.add_argument("--durable", action=argparse.BooleanOptionalAction, default=True, help="with a journal on disk")
     cuts = ("jobsets", "one", "singles")
     gke.add_argument("--training", choices=cuts, default="jobsets", help="of gke-130k: 8 gangs, one, or tasks alone")
-    as_json(bench)
+    _long(bench)
     drill = command(commands, "drill", "console.drill:run", "lose nodes of a large cell in virtual time")
     drill.add_argument("--nodes", type=positive, metavar="N", help="so many, a multiple of 650 (default 65,000)")
     drill.add_argument("--seed", type=int, default=1, metavar="N", help="of which spot nodes are lost, and run times")
-    as_json(drill)
+    _long(drill)
     pack = command(commands, "pack", "console.pack:run", "place a trace's GPU pods on its nodes, to compare policies")
     pack.add_argument("--format", required=True, choices=("openb",))
     pack.add_argument("--nodes", required=True, metavar="FILE", help="node list, plain or gzip")
@@ -326,7 +337,7 @@ def _engine_commands(commands: Any) -> None:
     pack.add_argument("--seed", type=count, default=42, metavar="N", help="of the order of arrivals")
     pack.add_argument("--seeds", type=positive, default=1, metavar="N", help="so many, from --seed on, and their mean")
     pack.add_argument("--inflate", type=float, default=1.3, metavar="X", help="GPU asked for in all, in capacities")
-    as_json(pack)
+    _long(pack)
     _backtest_commands(commands)
     _eval_commands(commands)
     serve = command(commands, "serve", "console.start:serve_engine", "run an engine in the foreground")
@@ -365,28 +376,28 @@ def _backtest_commands(commands: Any) -> None:
     runtime.add_argument("files", nargs="+", metavar="FILE", help="a trace, plain or gzip; several are one trace")
     runtime.add_argument("--format", required=True, choices=(*FORMATS, "genai", "dlrm"))
     runtime.add_argument("--strict", action="store_true", help="stop at the first bad line")
-    as_json(runtime)
+    _long(runtime)
     demand = command(kinds, "demand", "console.backtest_series:demand", "demand hour by hour, up to a day ahead")
     demand.add_argument("files", nargs="+", metavar="FILE", help="CSV with columns time and value, plain or gzip")
-    as_json(demand)
+    _long(demand)
     scaling = command(kinds, "scaling", "console.backtest_scaling:scaling", "capacity ordered ahead of demand")
     scaling.add_argument("files", nargs="+", metavar="FILE", help="CSV with columns time and value, plain or gzip")
     scaling.add_argument("--lead", type=positive, required=True, metavar="HOURS", help="how long nodes take, as 1 or 6")
-    as_json(scaling)
+    _long(scaling)
     spot = command(kinds, "spot", "console.backtest_scaling:spot", "spot prices of the next day")
     spot.add_argument("files", nargs="+", metavar="FILE", help="changes of one price: CSV, plain or gzip")
-    as_json(spot)
+    _long(spot)
     queueing = command(kinds, "queueing", "console.backtest_queueing:queueing", "waits when estimates order backfill")
     queueing.add_argument("file", metavar="FILE", help="a trace, plain or gzip")
     queueing.add_argument("--format", required=True, choices=("swf", "itp"))
     queueing.add_argument("--nodes", type=positive, required=True, metavar="N", help="processors (or GPUs)")
     queueing.add_argument("--arrivals", type=float, default=1.0, metavar="X", help="stretch (>1) or compress arrivals")
     queueing.add_argument("--every", action="store_true", help="with rows that take as long again")
-    as_json(queueing)
+    _long(queueing)
     anomaly = command(kinds, "anomaly", "console.backtest_anomaly:anomaly", "what is out of the ordinary in a series")
     anomaly.add_argument("files", nargs="+", metavar="FILE", help="CSV with columns timestamp and value")
     anomaly.add_argument("--labels", metavar="FILE", help="JSON: file name -> windows that are anomalous, as in NAB")
-    as_json(anomaly)
+    _long(anomaly)
 
 
 def _eval_commands(commands: Any) -> None:
@@ -402,7 +413,7 @@ def _eval_commands(commands: Any) -> None:
     drafts.add_argument("--part", choices=("open", "held", "all"), default="all", help="held: kept back from tuning")
     drafts.add_argument("--folder", metavar="FOLDER", help="incidents of your own: *.yaml, as docs/incidents.md tells")
     drafts.add_argument("--list", action="store_true", help="the incidents, without playing them")
-    as_json(drafts)
+    _long(drafts)
 
 
 def _advice_commands(commands: Any) -> None:
@@ -489,6 +500,15 @@ def _drafted_from(target: argparse.ArgumentParser) -> None:
     target.add_argument("--llm", action="store_true", help="ask the configured model too")
 
 
+def _long(target: argparse.ArgumentParser) -> None:
+    """Of a command that computes for long and asks no engine."""
+    as_json(target)
+    target.add_argument(
+        "--progress", choices=("auto", "json", "off"), default="auto",
+        help="on standard error: auto, a line where that is a terminal; json, a line for programs; off",
+    )  # fmt: skip
+
+
 def _ahead(target: argparse.ArgumentParser, *, arrivals: bool = False) -> None:
     """How far, how often and with what the twin runs ahead."""
     target.add_argument("--horizon", default="24h", metavar="TIME", help="how far to run ahead (default 24h)")
@@ -502,7 +522,9 @@ def _looks(target: argparse.ArgumentParser) -> None:
     """How the console is shown."""
     group = target.add_argument_group("how it looks")
     group.add_argument("--theme", metavar="NAME", help="dark, light, contrast, safe, sixteen or plain")
-    group.add_argument("--no-color", dest="theme", action="store_const", const="plain", help="no colours: --theme plain")
+    group.add_argument(
+        "--no-color", dest="theme", action="store_const", const="plain", help="no colours: --theme plain"
+    )
     group.add_argument(
         "--linear", action="store_true", default=None, help="line by line, for screen readers, pipes and any terminal"
     )

@@ -8,11 +8,10 @@ configured model, over its real connection.
 from __future__ import annotations
 
 import argparse
-import sys
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,6 @@ import msgspec
 
 from console.advisor import Advisor
 from console.drafting import Drafting
-from console.guarded import write_over
 from console.incident_play import Scene
 from console.incident_scores import Score, score
 from console.incidents import FOLDER, Incident, load
@@ -32,6 +30,7 @@ from console.show import write_json, write_lines
 from console.text import printable
 from engine.errors import RefusedError, SpecError
 from engine.loop import EngineLoop
+from engine.progress import counted
 from recommender.suggest import Evidence, Suggestion
 from runbooks.audit import Audit
 from runbooks.draft import DraftAsk, Drafter, DraftRun
@@ -92,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     drafter: Drafter = "model" if arguments.llm or arguments.scripted else "rule"
     began_s = time.perf_counter()
     with seat_of(arguments, folder) as seat:
-        scores = evaluate(incidents, drafter, _tell(arguments, len(incidents)), seat)
+        scores = evaluate(incidents, drafter, seat)
         name = seat.name if seat is not None else "the rules"
     seconds = time.perf_counter() - began_s
     report = {
@@ -120,16 +119,14 @@ def seat_of(arguments: argparse.Namespace, folder: Path) -> AbstractContextManag
 
 
 def evaluate(
-    incidents: Iterable[Incident],
+    incidents: Sequence[Incident],
     drafter: Drafter,
-    tell: Callable[[Score], object] = lambda _: None,
     seat: Seat | None = None,
 ) -> list[Score]:
     """The score of each, in their order."""
     found = []
-    for incident in incidents:
+    for incident in counted(incidents, "incidents", len(incidents)):
         found.append(asked(incident, drafter, seat))
-        tell(found[-1])
     return found
 
 
@@ -306,11 +303,3 @@ def _listed(one: Incident) -> dict[str, object]:
 def _list_lines(incidents: Sequence[Incident]) -> list[str]:
     rows = [[one.id, "nothing" if one.control else "act", "held" if one.held else "open"] for one in incidents]
     return table(("INCIDENT", "SHOULD", "PART"), rows, (False,) * 3)
-
-
-def _tell(arguments: argparse.Namespace, count: int) -> Callable[[Score], object]:
-    """Progress, where somebody looks on."""
-    if not sys.stderr.isatty():
-        return lambda _: None
-    done = iter(range(1, count + 1))
-    return lambda one: write_over(f"{next(done)}/{count} {one.incident}")

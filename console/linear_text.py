@@ -1,6 +1,6 @@
 """Pages as they are said: one fact a line, in words, for a screen reader. No Textual in here.
 
-The same sections and rows as on the screen; what only lends shape there (bars, rules, glyphs beside their words) is left
+The same sections and rows as on the screen; what only lends shape there, bars, rules, glyphs beside their words, is left
 out, and columns become "name: value, value".
 """
 
@@ -24,7 +24,16 @@ _SHAPES = re.compile("[\u2500-\u259f\u2800-\u28ff]+")
 """Rules, bars, charts."""
 _GLYPHS = re.compile("[○◇◔●✓✗⊘‖◌◑◂↵▌☐☑■□▲▼◆★☆]")
 """What always stands beside its word."""
-_WORDS = {"→": " to ", "·": ", ", "›": ", ", "…": " and more", "⇧": "", "↑": " rising", "↓": " falling", "≤": " at most "}
+_WORDS = {
+    "→": " to ",
+    "·": ", ",
+    "›": ", ",
+    "…": " and more",
+    "⇧": "",
+    "↑": " rising",
+    "↓": " falling",
+    "≤": " at most ",
+}
 _GAP = re.compile(r"\s{2,}")
 
 

@@ -22,7 +22,6 @@ from console.guarded import Guarded, write_over
 from console.text import duration, printable
 from engine.progress import listening
 
-CHOICES = ("auto", "json", "off")
 EVERY_S = 0.2
 SURE_S = 2.0
 """Before that the time left is a guess that nobody wants."""
@@ -66,16 +65,10 @@ class Pace:
         return Step(what, done, of, None if left is None else round(left, 1))
 
 
-def progress_argument(target: argparse.ArgumentParser) -> None:
-    target.add_argument(
-        "--progress", choices=CHOICES, default="auto",
-        help="on standard error: auto, a line where a terminal is; json, for programs; off",
-    )  # fmt: skip
-
-
 @contextmanager
 def told(arguments: argparse.Namespace) -> Iterator[None]:
-    """While it lasts, work that counts itself is shown as `--progress` says. Nothing of it stays on a terminal."""
+    """While it lasts, work that counts itself is shown as `--progress` says (auto, json, off). Nothing of
+    it stays on a terminal."""
     how = getattr(arguments, "progress", "off")
     if how == "json":
         end_with_starter()

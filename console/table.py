@@ -126,6 +126,8 @@ class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
         self.cursor = 0
         self._cursor_id = ""
         self._headings: tuple[Heading, ...] = ()
+        self._next: tuple[tuple[Heading, ...], tuple[tuple[str, bool], ...]] = ((), ())
+        """Headings and order of the rows that are asked for: those on the screen keep theirs until these come."""
         self._sorted: tuple[tuple[str, bool], ...] = ()
         self._grows_at_top = False
         self._place = Place()
@@ -154,7 +156,10 @@ class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
     ) -> None:
         """Show other rows, from the top or from a place. What is on the screen stays until they have arrived.
         `grows_at_top`: new rows come first, so that what is read moves down by as many."""
-        self._headings, self._fetch, self._sorted, self._grows_at_top = headings, fetch, sorted_by, grows_at_top
+        self._next, self._fetch, self._grows_at_top = (headings, sorted_by), fetch, grows_at_top
+        if headings == self._headings and sorted_by != self._sorted:
+            self._sorted = sorted_by  # the arrow at once; the rows follow
+            self.refresh(Region(0, 0, self.size.width, 1))
         self._place = place or Place()
         self._source += 1
         self._ask_again()
@@ -186,7 +191,8 @@ class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
 
     @property
     def headings(self) -> tuple[Heading, ...]:
-        return self._headings
+        """Of the rows that are asked for."""
+        return self._next[0]
 
     @property
     def fetch(self) -> Fetch | None:
@@ -347,6 +353,7 @@ class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
 
     def _start_over(self) -> None:
         self._shown = self._source
+        self._headings, self._sorted = self._next
         self._chunks.clear()
         self._widths = [self._title_width(heading) for heading in self._headings]
         self._matched = -1

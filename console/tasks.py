@@ -90,10 +90,8 @@ class Task:
             self._signal(signal.SIGKILL)
 
     def _insist(self) -> None:
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE_S)
-        except subprocess.TimeoutExpired:
-            pass
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -129,8 +127,9 @@ class Tasks:
         self._tasks: list[Task] = []
         self._count = 0
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
-        return iter(list(self._tasks))
+    @property
+    def all(self) -> tuple[Task, ...]:
+        return tuple(self._tasks)
 
     @property
     def running(self) -> list[Task]:

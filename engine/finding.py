@@ -14,7 +14,7 @@ from engine.query import Hit
 if TYPE_CHECKING:
     from engine.state import State
 
-LEVELS = ("region", "zone", "block", "rack")
+LEVELS = ("zone", "block", "rack")
 MOST_HITS = 200
 
 

@@ -382,6 +382,10 @@ class WorkloadDetail(msgspec.Struct, frozen=True, kw_only=True):
     tasks_total: int = 0
     waits_for: tuple[DependencyDetail, ...] = ()
     """Dependencies that are not met yet."""
+    needed_by: tuple[DependencyDetail, ...] = ()
+    """Who waits for it: id and state of the other, at most 100 of them."""
+    needed_by_total: int = 0
+    """How many wait for it; at most 10,000 are counted."""
     deadline_ms: int | None = None
     """Cell time by which it should have ended."""
     failures: int = 0

@@ -94,6 +94,8 @@ from engine.workloads import (
 MOST_ROWS = 10_000
 """Largest window of one answer."""
 MOST_PLACES = 1_000
+MOST_DEPENDENTS, TOLD_DEPENDENTS = 10_000, 100
+"""Of who waits for one workload: counted, and told one by one."""
 _FLAGS: tuple[tuple[int, Literal["borrowed", "burst", "backfilled"]], ...] = (
     (BORROWED, "borrowed"),
     (BURST, "burst"),
@@ -163,6 +165,7 @@ class Reader:
         workload_class = w.class_at(row)
         waits = w.state[row] == WorkloadState.QUEUED
         allocations, ranks = self._ranked(row)
+        dependents = w.dependents(row, MOST_DEPENDENTS)
         return WorkloadDetail(
             version=state.version,
             now_ms=now_ms,
@@ -201,6 +204,8 @@ class Reader:
             tasks_placed=w.tasks[row],
             tasks_total=workload_class.tasks,
             waits_for=tuple(self._dependency(target, kind) for target, kind in w.dependencies(row)),
+            needed_by=tuple(self._dependent(row, waiter, kind) for waiter, kind in dependents[:TOLD_DEPENDENTS]),
+            needed_by_total=len(dependents),
             deadline_ms=w.terms_at(row).deadline_ms or None,
             failures=w.failures[row],
             retries=w.terms_at(row).retries,
@@ -274,6 +279,15 @@ class Reader:
             id=w.ids[target],
             on=DEPENDS_ON[kind],
             state=WorkloadState(w.state[target]).label,
+            never=w.hopeless(target, kind),
+        )
+
+    def _dependent(self, target: int, waiter: int, kind: int) -> DependencyDetail:
+        w = self._state.workloads
+        return DependencyDetail(
+            id=w.ids[waiter],
+            on=DEPENDS_ON[kind],
+            state=WorkloadState(w.state[waiter]).label,
             never=w.hopeless(target, kind),
         )
 

@@ -433,6 +433,16 @@ class Workloads(Table):
             entry = self.dependency_next[entry]
         return found[::-1]
 
+    def dependents(self, target: int, most: int) -> list[tuple[int, int]]:
+        """(row, kind) of who still waits for the target, the last to say so first; no more than `most`."""
+        found: list[tuple[int, int]] = []
+        entry = self.first_dependent[target]
+        while entry != NONE and len(found) < most:
+            if self.dependency_kind[entry] < MET:
+                found.append((self.dependency_waiter[entry], int(self.dependency_kind[entry])))
+            entry = self.dependent_next[entry]
+        return found
+
     def note_progress(self, target: int) -> list[int]:
         """The workload has started or ended: count down who waits for that. Returns rows that wait for no other now."""
         ready = []

@@ -10,7 +10,7 @@ from functools import partial
 from textual import on
 
 from console.event_log import EVENT_HEADINGS, EventLog
-from console.query import parse_filter
+from console.query import FilterError, parse_filter
 from console.screens.pane import Connect, WordsPane
 from console.table import WindowTable
 from engine.query import Term
@@ -27,7 +27,11 @@ class EventsPane(WordsPane):
         """Serial of the newest event when the first line was last in view."""
 
     def on_mount(self) -> None:
-        self.filter("")
+        try:
+            self.filter(self.argument)
+        except FilterError as error:
+            self.filter("")
+            self.post_message(self.Failed(error))
 
     @property
     def note(self) -> str:

@@ -22,6 +22,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.progress import counter
 from engine.traces.by_count import NEVER, Jobs
 from engine.workloads import CORRECTIONS_MS, LAST_STEP_MS
 

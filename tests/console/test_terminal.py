@@ -80,7 +80,7 @@ def test_a_session_in_tmux(environment: dict[str, str], tmp_path: Path) -> None:
     shell = f"{shlex.quote(MUSTER)} --demo --nodes 40; echo left with $?; sleep 60"
     tmux.call("new-session", "-d", "-s", "s", "-x", "80", "-y", "24", shell)
     try:
-        tmux.until("overview", "nodes ready", "running")
+        tmux.until("overview", "nodes ready")
         tmux.press("3")
         tmux.until("workloads", "STATE", "● running")
         # All at once, as fast fingers and pasted text come: what follows "/" belongs to the bar, not to the page.

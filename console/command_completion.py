@@ -1,0 +1,121 @@
+"""What the word under the cursor of a `:` line could become: known at once, or to be asked of the engine or the disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from console import query
+from console.actions import Action, complete_command
+from console.palettes import THEMES, name_of
+from engine.edits import FORMS
+from engine.query import Kind
+
+MOST_PATHS = 50
+
+
+class Wanted(NamedTuple):
+    """Candidates that take a look somewhere else: what begins with `begun`, and what stands before it in the word."""
+
+    begun: str
+    kinds: tuple[str, ...] = ()
+    """Of `engine.query.Hit`; empty: all."""
+    before: str = ""
+    files: bool = False
+
+
+_BY_ACTION: dict[str, tuple[str, ...]] = {
+    "workload": ("workload",), "node": ("node",), "queue": ("queue",), "proposal": ("proposal",),
+    "approve": ("proposal",), "execute": ("proposal",), "pause": ("proposal",), "roll_back": ("proposal",),
+    "withdraw": ("proposal",), "break_glass": ("proposal",), "reject": ("proposal", "recommendation"),
+    "runbook": ("runbook",), "run": ("runbook",), "draft": ("draft",), "set_quota": ("queue",), "canary": ("queue",),
+    "move": ("workload",), "set_priority": ("workload",), "resize": ("workload",), "open_review": ("workload",),
+    "scale_pool": ("pool",), "set_price": ("pool",), "set_scaling": ("pool",), "set_targets": ("pool",),
+    "unreserve": ("reservation",), "consolidate": ("workload",),
+}  # fmt: skip
+"""Kinds of the first word behind the names of actions. `ids` follow from what the action acts on."""
+_BY_FLAG = {
+    ("move", "--to"): ("queue",), ("set_budget", "--queue"): ("queue",), ("reserve", "--nodes"): ("node",),
+    ("consolidate", "--unblock"): ("workload",), ("draft", "--from"): (),
+}  # fmt: skip
+_BY_EDIT = {
+    "drain": ("node",), "cordon": ("node",), "uncordon": ("node",), "remove": ("node",), "fail": ("node",),
+    "add": ("pool",), "resize": ("pool",), "shock": ("pool",), "quota": ("queue",), "weight": ("queue",),
+    "hold-queue": ("queue",), "open-queue": ("queue",), "priority": ("workload",), "preempt": ("workload",),
+    "cancel": ("workload",), "hold": ("workload",), "release": ("workload",), "move": ("workload",),
+}  # fmt: skip
+"""Kinds of the first word of an edit."""
+
+
+def complete_line(
+    line: str, cursor: int, available: Sequence[Action], kind: Kind = "workloads", names: Sequence[str] = ()
+) -> tuple[list[str], Wanted | None]:
+    """What is known, and what is to be asked besides. `names` are those of bookmarks."""
+    typed = line[:cursor]
+    head, space, argument = typed.partition(" ")
+    if not space:
+        commands = [each for action in available for each in action.commands if each.startswith(head)]
+        found = list(dict.fromkeys([*commands, *(name for name in names if name.startswith(head))]))
+        # A word that is no command may be an id.
+        return found, Wanted(head) if head and not commands else None
+    action = next((action for action in available if head in action.commands), None)
+    if action is None:
+        return [], None
+    word = argument.rpartition(" ")[2]
+    first = not argument.strip(" ") or " " not in argument.lstrip()
+    if action.id == "theme":
+        return [name for name in map(name_of, THEMES) if name.startswith(word)], None
+    if action.id in ("forget_bookmark", "bookmark"):
+        return [name for name in names if name.startswith(argument.lstrip())] if first else [], None
+    if action.argument == "edit":
+        return _edit(argument, word, first)
+    if word.startswith(("/", "~", "./")) and action.id != "filter":
+        return [], Wanted(word, files=True)
+    if action.argument in ("filter", "columns"):
+        return complete_command(line, cursor, available, kind), None
+    return [], _ids(action, argument, word, first)
+
+
+def _edit(argument: str, word: str, first: bool) -> tuple[list[str], Wanted | None]:
+    if first:
+        return [form.word for form in FORMS if form.word.startswith(word)], None
+    verb, *rest = argument.split(" ")
+    if verb == "submit":
+        return [], Wanted(word, files=True)
+    kinds = _BY_EDIT.get(verb, ())
+    return ([], _listed(word, kinds)) if kinds and len([each for each in rest if each]) <= 1 else ([], None)
+
+
+def _ids(action: Action, argument: str, word: str, first: bool) -> Wanted | None:
+    before = argument[: len(argument) - len(word)].split()
+    flagged = _BY_FLAG.get((action.id, before[-1])) if before else None
+    if flagged is not None:
+        return _listed(word, flagged)
+    if action.id == "open":
+        return Wanted(word) if first and word else None
+    if action.argument == "ids" and action.targets:
+        return _listed(word, (action.targets,))
+    kinds = _BY_ACTION.get(action.id)
+    return _listed(word, kinds) if kinds and first else None
+
+
+def _listed(word: str, kinds: tuple[str, ...]) -> Wanted:
+    """Of `a,b`, the last."""
+    before, comma, begun = word.rpartition(",")
+    return Wanted(begun, kinds, before + comma)
+
+
+def paths(wanted: Wanted) -> list[str]:
+    """Files and folders whose path begins so. Blocks."""
+    folder, _, begun = wanted.begun.rpartition("/")
+    found: list[str] = []
+    with suppress(OSError, RuntimeError, ValueError), os.scandir(Path(folder or "/").expanduser()) as entries:
+        for entry in entries:
+            if entry.name.startswith(begun) and (begun or not entry.name.startswith(".")):
+                found.append(f"{folder}/{entry.name}" + ("/" if entry.is_dir() else ""))
+                if len(found) >= MOST_PATHS * 20:
+                    break
+    return [wanted.before + query.quoted(path) for path in sorted(found)[:MOST_PATHS]]

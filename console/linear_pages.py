@@ -1,0 +1,118 @@
+"""What there is to be read in the console's line mode: pages, lists, news; each as lines."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from console.event_log import EventLog
+from console.linear_text import Said, row_said, said_of
+from console.navigator import new_page
+from console.screens.pane import DetailPane, ListPane, fetch_rows
+from console.text import timestamp
+from engine.errors import NotFoundError, SpecError
+
+if TYPE_CHECKING:
+    from console.actions import ScreenName
+    from console.client import Client
+    from console.views import Heading, ListView, Row
+    from engine.query import Change
+
+WIDTH = 160
+"""For which pages are laid out, in cells: wide enough that little of a line is cut."""
+NAMED = 3
+"""Things that are named of each kind of news."""
+WORST = ("down", "failed", "suspect", "requeued", "cancelled", "held", "draining", "cordoned")
+"""News that come first."""
+PAGES: tuple[ScreenName, ...] = (
+    "overview", "workload", "node", "queue", "recommendations", "forecast", "cost", "runbook", "record", "draft",
+    "drafts", "policy", "reviews", "topology",
+)  # fmt: skip
+LISTS: tuple[ScreenName, ...] = ("queues", "workloads", "nodes", "pools", "orders", "proposals", "runbooks")
+_ONE = {"workloads": "workload", "nodes": "node", "queues": "queue", "proposals": "proposal", "runbooks": "runbook"}
+"""The page of one of them."""
+
+Part = Callable[[int, int], tuple[list[Said], int]]
+"""Offset and limit -> lines, and how many there are in all."""
+
+
+def part_of(line: str, client: Callable[[], Client]) -> Part:
+    """What a page has to say, for the `:` line that leads to it. Raises MusterError, FilterError."""
+    name, _, argument = line.partition(" ")
+    if name in ("proposals", "runbooks"):
+        return lambda start, limit: sliced(_table(client(), name, argument), start, limit)
+    pane = new_page(cast("ScreenName", name), argument, client, EventLog())
+    if isinstance(pane, ListPane):
+        return partial(_rows, client, pane.view, _ONE.get(name, ""))
+    assert isinstance(pane, DetailPane), f"{name} is one of PAGES"
+    said = said_of([section for column in pane.columns(pane.ask(client()), WIDTH) for section in column])
+    return partial(sliced, said)
+
+
+def findings(client: Callable[[], Client]) -> list[Said]:
+    """What needs somebody: the first section of the overview."""
+    pane = cast("DetailPane[object]", new_page("overview", "", client, EventLog()))
+    left, right = pane.columns(pane.ask(client()), WIDTH)
+    return said_of([*left, *right][:1])
+
+
+def sliced(said: Sequence[Said], start: int, limit: int) -> tuple[list[Said], int]:
+    return list(said[start : start + limit]), len(said)
+
+
+def _rows(
+    client: Callable[[], Client], view: ListView, page: str, start: int, limit: int
+) -> tuple[list[Said], int]:  # fmt: skip
+    window = fetch_rows(client, view, start, limit)
+    said = [row_said(row, view.headings, f"{page} {row.id}" if page else "") for row in window.rows]
+    return said, window.matched
+
+
+def _table(client: Client, name: str, words: str) -> list[Said]:
+    """Proposals or runbooks in whose line every word occurs. What is over is told when `all` are asked for."""
+    rows: Sequence[Row]
+    headings: Sequence[Heading]
+    if name == "proposals":
+        from console.proposal_text import LIST_HEADINGS, SHOWN_STATES, list_rows
+
+        every, caller = words == "all", client.whoami()
+        rows = list_rows(client.proposals(() if every else SHOWN_STATES), caller.now_ms, caller.me)
+        headings, words = LIST_HEADINGS, "" if every else words
+    else:
+        from console.runbook_text import HEADINGS, row_of
+
+        rows, headings = [row_of(line) for line in client.runbooks()], HEADINGS
+    said = [row_said(row, headings, f"{_ONE[name]} {row.id}") for row in rows]
+    return [line for line in said if all(word in line.text.lower() for word in words.lower().split())]
+
+
+def page_of(client: Client, wanted: str) -> str:
+    """The `:` line that leads to whatever has that id. Raises SpecError."""
+    if wanted.startswith("P-"):
+        return f"proposal {wanted}"
+    for kind, ask in (("workload", client.workload), ("node", client.node), ("queue", client.queue)):
+        with contextlib.suppress(NotFoundError):
+            ask(wanted)
+            return f"{kind} {wanted}"
+    raise SpecError("", f"nothing has the id '{wanted[:60]}'", "Say workloads, nodes or queues to find it")
+
+
+def news(items: Sequence[Change]) -> str:
+    """As in "1 down: node-4; 12 started, 3 finished"."""
+    counts = Counter(item.what for item in items)
+    worst = []
+    for what in WORST:
+        if what in counts:
+            names = list(dict.fromkeys(item.subject for item in items if item.what == what))
+            more = " and more" if len(names) > NAMED else ""
+            worst.append(f"{counts.pop(what):,} {what}: {', '.join(names[:NAMED])}{more}")
+    rest = ", ".join(f"{count:,} {what}" for what, count in counts.most_common())
+    return "; ".join([*worst, *([rest] if rest else [])])
+
+
+def event_said(change: Change) -> str:
+    detail = f", {change.detail}" if change.detail else ""
+    return f"{timestamp(change.at_ms, date=False)} {change.what}: {change.subject}{detail}"
