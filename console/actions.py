@@ -42,6 +42,7 @@ ScreenName = Literal[
     "settings",
     "tasks",
     "bookmarks",
+    "reservations",
     "policy",
     "reviews",
 ]
@@ -49,9 +50,10 @@ TargetKind = Literal["", "workload", "node", "queue", "proposal", "runbook", "dr
 SCREENS: tuple[ScreenName, ...] = (
     "overview", "queues", "workloads", "nodes", "events", "whatif", "workload", "node", "pools", "orders",
     "recommendations", "forecast", "proposals", "proposal", "runbooks", "runbook", "audit",
-    "record", "draft", "drafts", "queue", "topology", "cost", "settings", "tasks", "bookmarks", "policy", "reviews",
+    "record", "draft", "drafts", "queue", "topology", "cost", "settings", "tasks", "bookmarks", "reservations",
+    "policy", "reviews",
 )  # fmt: skip
-LISTS: tuple[ScreenName, ...] = ("queues", "workloads", "nodes", "pools", "orders")
+LISTS: tuple[ScreenName, ...] = ("queues", "workloads", "nodes", "pools", "orders", "reservations")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +143,17 @@ def _needs_state(verb: str, *states: str) -> Why:
     return why_not
 
 
+def _proposable(context: Context) -> str:
+    """A suggestion that asks for an action, and was not acted on."""
+    state = next((target.state for target in context.targets), "")
+    why_not = {"": "nothing is found now", "told": "it asks for attention only", "acted": "it was acted on"}
+    return why_not.get(state, "")
+
+
 def _rejectable(context: Context) -> str:
-    """A recommendation always; a proposal before it is executed."""
+    """A suggestion that is there; a proposal before it is executed."""
     if context.screen not in ("proposals", "proposal"):
-        return ""
+        return "" if context.targets else "nothing is found now"
     return _needs_state("rejected", "awaiting", "approved")(context)
 
 
@@ -180,7 +189,7 @@ def _only_typed(example: str) -> Why:
 
 _MARKED: tuple[ScreenName, ...] = ("workloads", "nodes", "queues")
 _WORK: tuple[ScreenName, ...] = ("workloads", "workload")
-_NODES: tuple[ScreenName, ...] = ("nodes", "node")
+_NODES: tuple[ScreenName, ...] = ("nodes", "node", "topology")
 _QUEUES: tuple[ScreenName, ...] = ("queues", "queue")
 _PROPOSALS: tuple[ScreenName, ...] = ("proposals", "proposal")
 _DRAFTED: tuple[ScreenName, ...] = tuple(name for name in SCREENS if name not in ("recommendations", "draft"))
@@ -196,8 +205,14 @@ ACTIONS: tuple[Action, ...] = (
         shell="muster get workloads", jump="w",
     ),
     Action("nodes", "Nodes", ("4",), commands=("nodes",), argument="filter", shell="muster get nodes", jump="n"),
-    Action("events", "Events", ("5",), commands=("events",), jump="e"),
+    Action("events", "Events", ("5",), commands=("events",), argument="words", jump="e"),
+    Action(
+        "topology", "Topology map", commands=("topology", "map"), argument="words", shell="muster get nodes", jump="t"
+    ),
     Action("pools", "Pools", commands=("pools",), argument="filter", shell="muster pools", jump="l"),
+    Action(
+        "reservations", "Reservations", commands=("reservations",), argument="filter", shell="muster get reservations",
+    ),
     Action("orders", "Orders of machines", commands=("orders",), argument="filter", shell="muster orders"),
     Action(
         "whatif", "What if", ("6",), commands=("whatif",), argument="edit",
@@ -302,6 +317,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("verify", "Verify", ("v",), ("audit",), shell="muster audit verify", footer=True),
     Action(
         "act_on", "Propose it", ("A",), ("recommendations",), shell="muster explain REC", footer=True, changes=True,
+        why_not=_proposable,
     ),
     Action(
         "reject", "Reject", ("N",), ("recommendations", *_PROPOSALS), shell="muster reject ID", commands=("reject",),
@@ -343,6 +359,9 @@ ACTIONS: tuple[Action, ...] = (
     Action("node", "Node by id", commands=("node", "n"), argument="id", shell="muster get nodes id:ID"),
     Action("open", "Open", ("enter",), commands=("open",), argument="id", footer=True),
     Action("back", "Back", ("escape", "backspace", "h"), footer=True),
+    Action("bookmarks", "Bookmarks", ("apostrophe",), commands=("bookmarks",), argument="words", jump="b"),
+    Action("bookmark", "Bookmark this view", ("asterisk",), commands=("bookmark",), argument="words"),
+    Action("forget_bookmark", "Forget it", ("x",), ("bookmarks",), commands=("forget",), argument="words", footer=True),
     Action("earlier", "Earlier view", ("left_square_bracket",)),
     Action("later", "Later view", ("right_square_bracket",)),
     Action("page_before", "The page before", commands=("before",)),
@@ -481,7 +500,10 @@ ACTIONS: tuple[Action, ...] = (
     Action("mark", "Mark", ("space",), _MARKED),
     Action("mark_range", "Mark a range", ("v",), _MARKED),
     Action("mark_all", "Mark all that match", ("a",), _MARKED),
-    Action("filter", "Filter", ("slash",), (*LISTS, "events", "proposals", "audit", "runbooks", "drafts"), footer=True),
+    Action(
+        "filter", "Filter", ("slash",),
+        (*LISTS, "events", "proposals", "audit", "runbooks", "drafts", "bookmarks"), footer=True,
+    ),
     Action("sort", "Sort", ("s",), LISTS, commands=("sort",), argument="columns", footer=True),
     Action("columns", "Columns", ("c",), LISTS, commands=("columns",), argument="columns"),
     Action("copy", "Copy", ("y",), shell="muster get KIND -f FILTER -o csv"),
@@ -492,6 +514,22 @@ ACTIONS: tuple[Action, ...] = (
     Action("still", "Freeze the page", ("f",), commands=("still",)),
     Action("refresh", "Refresh", ("r", "f5")),
     Action("theme", "Next theme", ("t",), commands=("theme",), argument="words"),
+    Action("tasks", "Long work", commands=("tasks",), argument="words", jump="k"),
+    Action(
+        "replay", "Replay a trace", commands=("replay",), argument="words",
+        shell="muster replay FILE --format swf --nodes N",
+    ),
+    Action(
+        "backtest", "Backtest estimates", commands=("backtest",), argument="words",
+        shell="muster backtest runtime FILE --format swf",
+    ),
+    Action("bench", "Benchmark", commands=("bench",), argument="words", shell="muster bench kueue-baseline"),
+    Action(
+        "pack", "Pack a trace", commands=("pack",), argument="words",
+        shell="muster pack --format openb --nodes FILE --pods FILE",
+    ),
+    Action("drill", "Drill of a loss", commands=("drill",), argument="words", shell="muster drill"),
+    Action("eval", "Score drafts", commands=("eval",), argument="words", shell="muster eval drafts"),
     Action("settings", "Settings", commands=("settings",), argument="words", jump=","),
     Action("command", "Go", ("colon",), footer=True),
     Action("help", "Help", ("question_mark",), commands=("help",), footer=True),
@@ -543,6 +581,17 @@ class Command:
     argument: str = ""
 
 
+class CommandError(SpecError):
+    """A line of the `:` bar that cannot be understood. `start` and `end` bound the offending characters."""
+
+    def __init__(self, start: int, end: int, problem: str, remedy: str = "", near: bool = False) -> None:
+        super().__init__("", problem, remedy)
+        self.start = start
+        self.end = end
+        self.near = near
+        """A command has a name much like it."""
+
+
 def parse_command(line: str, available: Sequence[Action]) -> Command:
     """Read a line of the `:` bar. Raises SpecError naming the nearest command."""
     name, _, argument = line.strip().partition(" ")
@@ -550,17 +599,15 @@ def parse_command(line: str, available: Sequence[Action]) -> Command:
     for action in available:
         if name in action.commands:
             if argument and not action.argument:
-                raise SpecError("", f":{name} takes nothing behind it")
+                at = len(name) + 1
+                raise CommandError(at, at + len(argument), f":{name} takes nothing behind it")
             if not argument and action.argument == "id":
-                raise SpecError("", f":{name} needs an id")
+                raise CommandError(len(name) + 1, len(name) + 2, f":{name} needs an id")
             return Command(action, argument)
     names = [command for action in available for command in action.commands]
     near = get_close_matches(name, names, 1)
-    raise SpecError(
-        "",
-        f"there is no command '{printable(name)[:40]}'",
-        f"Did you mean :{near[0]}?" if near else ":help lists them all",
-    )
+    hint = f"Did you mean :{near[0]}?" if near else ":help lists them all"
+    raise CommandError(0, len(name), f"there is no command '{printable(name)[:40]}'", hint, bool(near))
 
 
 def complete_command(line: str, cursor: int, available: Sequence[Action], kind: Kind = "workloads") -> list[str]:
@@ -572,12 +619,17 @@ def complete_command(line: str, cursor: int, available: Sequence[Action], kind: 
     if action is None:
         return []
     if action.argument == "filter":
-        return query.complete(_kind_of(action), argument, len(argument))
+        return query.complete(kind_of(action), argument, len(argument))
+    if action.id in query.PAGE_COLUMNS:
+        return query.complete(action.id, argument, len(argument))
     if action.argument == "columns":
         return query.complete_columns(kind, argument.rpartition(" ")[2], signed=action.id == "sort")
     return []
 
 
-def _kind_of(action: Action) -> Kind:
-    kinds: dict[str, Kind] = {"nodes": "nodes", "queues": "queues", "pools": "pools", "orders": "orders"}
+def kind_of(action: Action) -> Kind:
+    """What the list lists that an action leads to."""
+    kinds: dict[str, Kind] = {
+        "nodes": "nodes", "queues": "queues", "pools": "pools", "orders": "orders", "reservations": "reservations",
+    }  # fmt: skip
     return kinds.get(action.id, "workloads")

@@ -6,10 +6,8 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from console.details import Line, Section
 from console.figures import amount, change
 from console.plain import table
-from console.proposal_text import hanging
 from console.text import cut, duration, money, permille, printable, timestamp, wrap
 from recommender.follow_up import figure
 
@@ -349,23 +347,3 @@ def list_line(each: Recommendation, width: int) -> str:
     rank = f"{each.rank:>2}" if each.rank else " -"
     worth = f"{each.worth_gpu_milli_h / 1000:>8,.1f}"
     return cut(f"{rank}  {each.suggestion.id}  {worth}  {printable(each.suggestion.finding)}", width)
-
-
-# --- beside a proposal
-
-
-def found_sections(each: Recommendation | None, width: int) -> list[Section]:
-    """What a proposal follows from, beside the evidence that is attached to its plan."""
-    if each is None:
-        return []
-    return [Section("Found by the recommender", tuple(found_lines(each, width)), each.suggestion.id)]
-
-
-def found_lines(each: Recommendation, width: int) -> list[Line]:
-    """The finding, what it was measured on, what speaks against it, and what the twin says."""
-    suggestion = each.suggestion
-    told = [("finding", suggestion.finding), *(("evidence", evidence_text(item)) for item in suggestion.evidence)]
-    told += [("but", text) for text in suggestion.thin]
-    told += [("promised", expected_text(suggestion.expected))] if suggestion.expected else []
-    told += [("otherwise", text) for text in suggestion.alternatives[-1:]]
-    return [line for label, text in told for line in hanging(f"{label:<11}", printable(text), width)]

@@ -26,12 +26,13 @@ from textual.widgets import Static
 
 from console import actions
 from console.actions import Action, Context, ScreenName
+from console.bars import Bars
 from console.event_log import EventLog
 from console.feed import Arrived, Connected, Feed, Lost, in_thread
 from console.frame_text import age_spans, lost_banner, silent_banner, since_boot, top_bar, unwritable_banner
 from console.guarded import draw_on_what_may_vanish, inert
 from console.keys import Keys
-from console.link import Link
+from console.lifeline import Lifeline
 from console.navigator import Navigator, trail_of
 from console.palettes import PLAIN, THEMES, theme_for
 from console.screens.frame import CRUMB, Frame
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from console.client import Client
     from console.identity import Identity
     from console.prompt_bar import PromptBar
+    from console.tasks import Tasks
 
 LEAST_WIDTH, LEAST_HEIGHT = 60, 15
 NO_COLOURS = NoColor()
@@ -60,6 +62,8 @@ LONGEST_S = 1.0
 """How long it waits at most."""
 NOTE_S = 1.0
 """At most so often it is written down where the person is."""
+INSIST_S = 5.0
+"""Whoever quits twice within that means it."""
 _BOUND_ELSEWHERE = ("enter", "space", "ctrl+p", "ctrl+c")
 
 
@@ -105,6 +109,8 @@ class MusterApp(App[None]):
         was given on the command line, for the page of settings."""
         super().__init__()
         self.flags = flags or {}
+        self._tasks: Tasks | None = None
+        self._warned_at = float("-inf")
         self._identity = identity
         self.title = title
         self.read_only = read_only
@@ -117,10 +123,11 @@ class MusterApp(App[None]):
         self._noting: Timer | None = None
         self._waiting: Timer | None = None
         self._keyed_at = self._due_at = float("-inf")
-        self.link = Link()
+        self.link = Lifeline()
         self.feed = Feed(client_factory, self.post_message)
         self.frame = Frame()
         self.navigator = Navigator(self.client, self.events, lambda: self.post_message(Landed()))
+        self.bars = Bars(self)
         self.steering = Steering(self)
         self.keys = Keys(self)
         for known in THEMES:
@@ -166,8 +173,28 @@ class MusterApp(App[None]):
     async def _landed(self) -> None:
         await self.keys.replay()
 
+    @property
+    def tasks(self) -> Tasks:
+        """Long commands that run beside this console, and end with it."""
+        if self._tasks is None:
+            from console.tasks import Tasks
+
+            self._tasks = Tasks()
+        return self._tasks
+
+    def _ends_work(self) -> bool:
+        """Whether to stay, because something runs that would end: the person is told once, and may insist."""
+        running = [task.id for task in self._tasks.running] if self._tasks is not None else []
+        if not running or self.clock() - self._warned_at < INSIST_S:
+            return False
+        self._warned_at = self.clock()
+        self.say(f"{', '.join(running)} would end with the console: once more ends both, :tasks shows it")
+        return True
+
     def leave(self) -> None:
         """The person ends the console."""
+        if self._ends_work():
+            return
         self.session.leave(self._place())
         self.exit()
 
@@ -176,6 +203,8 @@ class MusterApp(App[None]):
 
     def on_unmount(self) -> None:
         self.feed.stop()
+        if self._tasks is not None:
+            self._tasks.close()
         if self.navigator.stack:
             self.session.note_place(self._place())
         self.session.close()
@@ -373,14 +402,11 @@ class MusterApp(App[None]):
 
     @on(Pane.Follow)
     def _follow(self, event: Pane.Follow) -> None:
-        try:
-            self.steering.run(event.line, drill=True)
-        except SpecError as error:
-            self.report(error)
+        self.steering.follow(event.line)
 
     @on(Pane.Compose)
     def _compose(self, event: Pane.Compose) -> None:
-        self.steering.open_command(event.line)
+        self.bars.open_command(event.line)
 
     @work(group="propose", exclusive=True)
     async def propose(self, action: Action, ids: tuple[str, ...]) -> None:
@@ -424,16 +450,16 @@ class MusterApp(App[None]):
         await super().on_event(event)
 
     async def on_prompt_bar_ready(self, event: PromptBar.Ready) -> None:
-        await self.steering.ready(event.bar)
+        await self.bars.ready(event.bar)
 
     def on_prompt_bar_edited(self, event: PromptBar.Edited) -> None:
-        self.steering.edited(event.text)
+        self.bars.edited(event.text)
 
     def on_prompt_bar_accepted(self, event: PromptBar.Accepted) -> None:
-        self.steering.accepted(event.text)
+        self.bars.accepted(event.text)
 
     def on_prompt_bar_cancelled(self) -> None:
-        self.steering.cancelled()
+        self.bars.cancelled()
 
     # --- the end
 

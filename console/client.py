@@ -22,9 +22,9 @@ if TYPE_CHECKING:
         ConsolidationRequest,
         FairnessReport,
         FragmentationReport,
-        Hit,
         HeatMap,
         HeatRequest,
+        Named,
         NodeDetail,
         Overview,
         Page,
@@ -128,8 +128,8 @@ class Client(Protocol):
     def node(self, node_id: str) -> NodeDetail: ...
     def queue(self, name: str) -> QueueDetail: ...
 
-    def find(self, name: str, kinds: tuple[str, ...] = (), limit: int = 24) -> tuple[Hit, ...]:
-        """What is called so, then what begins so: of these kinds (of `engine.query.Hit`), or of all."""
+    def find(self, name: str, kinds: tuple[str, ...] = (), limit: int = 24) -> tuple[Named, ...]:
+        """What is called so, then what begins so: of these kinds (of `engine.query.Named`), or of all."""
         ...
 
     def fairness(self) -> FairnessReport:

@@ -1,4 +1,4 @@
-"""What the word under the cursor of a `:` line could become: known at once, or to be asked of the engine or the disk."""
+"""What the word under the cursor of a `:` line could become: known at once, or a question to the engine or the disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from console import query
-from console.actions import Action, complete_command
+from console.actions import Action, complete_command, kind_of
+from console.known_values import WantedValue, wanted_value
 from console.palettes import THEMES, name_of
 from engine.edits import FORMS
 from engine.query import Kind
@@ -22,7 +23,7 @@ class Wanted(NamedTuple):
 
     begun: str
     kinds: tuple[str, ...] = ()
-    """Of `engine.query.Hit`; empty: all."""
+    """Of `engine.query.Named`; empty: all."""
     before: str = ""
     files: bool = False
 
@@ -52,7 +53,7 @@ _BY_EDIT = {
 
 def complete_line(
     line: str, cursor: int, available: Sequence[Action], kind: Kind = "workloads", names: Sequence[str] = ()
-) -> tuple[list[str], Wanted | None]:
+) -> tuple[list[str], Wanted | WantedValue | None]:
     """What is known, and what is to be asked besides. `names` are those of bookmarks."""
     typed = line[:cursor]
     head, space, argument = typed.partition(" ")
@@ -74,7 +75,10 @@ def complete_line(
         return _edit(argument, word, first)
     if word.startswith(("/", "~", "./")) and action.id != "filter":
         return [], Wanted(word, files=True)
-    if action.argument in ("filter", "columns"):
+    if action.argument == "filter":
+        page = kind_of(action)
+        return query.complete(page, argument, len(argument)), wanted_value(page, argument, len(argument))
+    if action.argument == "columns" or action.id in query.PAGE_COLUMNS:
         return complete_command(line, cursor, available, kind), None
     return [], _ids(action, argument, word, first)
 

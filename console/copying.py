@@ -213,11 +213,11 @@ def _of_table(app: MusterApp, pane: TablePane) -> list[Choice]:
     async def cells() -> None:
         """Ask which one: the menu of cells copies by itself."""
         part = await one()
-        named = zip(pane.table.headings, part.cells[0], strict=True)
+        named = zip(data.titles, part.cells[0], strict=True)
         keys = "abcdefghijklmnopqrstuvwxz0123456789"
         offers = [
-            _fixed(keys[number] if number < len(keys) else "", heading.title, text, text or "–")
-            for number, (heading, text) in enumerate(named)
+            _fixed(keys[number] if number < len(keys) else "", name, text, text or "–")
+            for number, (name, text) in enumerate(named)
         ]
         app.push_screen(CopyDialog("Copy a cell", offers, partial(_take, app)))
 

@@ -7,6 +7,8 @@ DEEDS: dict[str, str] = {
     "mark_all": "console.list_deeds:mark_all",
     "still": "console.list_deeds:freeze",
     "theme": "console.looks:choose",
+    "bookmark": "console.bookmarks:bookmark",
+    "forget_bookmark": "console.bookmarks:forget",
     "copy": "console.copying:copy",
     "export": "console.exporting:export",
     "approve_policy": "console.policy_deeds:approve_policy",
@@ -16,6 +18,12 @@ DEEDS: dict[str, str] = {
     "close_review": "console.policy_deeds:close_review",
     "approve_runbook": "console.policy_deeds:approve_runbook",
     "retire_runbook": "console.policy_deeds:retire_runbook",
+    "replay": "console.task_deeds:replay",
+    "backtest": "console.task_deeds:backtest",
+    "bench": "console.task_deeds:bench",
+    "pack": "console.task_deeds:pack",
+    "drill": "console.task_deeds:drill",
+    "eval": "console.task_deeds:evaluate",
 }
 """Action id -> `module:function`, called as `function(app, argument)`: `argument` is what stands behind its name in the
 `:` bar, empty for a key. Raises SpecError for an argument it cannot read; whatever takes time it runs as a worker of

@@ -44,7 +44,7 @@ def export(app: MusterApp, argument: str) -> None:
         raise SpecError("", "nothing is listed here", "Go to a list first, such as :workloads")
     if not argument:
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-        app.steering.open_command(f"export csv ~/muster-{pane.NAME}-{stamp}.csv")
+        app.bars.open_command(f"export csv ~/muster-{pane.NAME}-{stamp}.csv")
         return
     form, path = read_argument(argument, pane.NAME)
     if pane.work is not None and pane.work.note:

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from engine.errors import MusterError
-from engine.query import Hit
+from engine.query import Named
 
 if TYPE_CHECKING:
     from console.local_client import LocalClient
@@ -21,9 +21,9 @@ MOST_PROPOSALS = 200
 """The newest, among which is looked for those whose id begins so."""
 
 
-def beside(client: LocalClient, name: str, kinds: Sequence[str], limit: int) -> tuple[Hit, ...]:
+def beside(client: LocalClient, name: str, kinds: Sequence[str], limit: int) -> tuple[Named, ...]:
     """What is called `name`, then what begins so. What cannot be asked at present is left out: it is not found."""
-    found: dict[Hit, None] = {}
+    found: dict[Named, None] = {}
     for kind, begins, hits in _KINDS:
         if (not kinds or kind in kinds) and _may_begin(begins, name):
             with suppress(MusterError):
@@ -36,43 +36,43 @@ def _may_begin(pattern: str, name: str) -> bool:
     return name.upper().startswith(pattern) or pattern.startswith(name.upper())
 
 
-def _proposals(client: LocalClient, name: str) -> Iterator[Hit]:
+def _proposals(client: LocalClient, name: str) -> Iterator[Named]:
     if re.fullmatch(r"P-[1-9][0-9]{0,10}", name):
         with suppress(MusterError):
             one = client.proposal(name)
-            yield Hit("proposal", one.id, f"{one.state}: {one.title}")
+            yield Named("proposal", one.id, f"{one.state}: {one.title}")
     for each in client.proposals((), MOST_PROPOSALS):
         if each.id.startswith(name):
-            yield Hit("proposal", each.id, f"{each.state}: {each.title}")
+            yield Named("proposal", each.id, f"{each.state}: {each.title}")
 
 
-def _drafts(client: LocalClient, name: str) -> Iterator[Hit]:
-    return (Hit("draft", each.id, each.state) for each in client.draft_runs() if each.id.startswith(name))
+def _drafts(client: LocalClient, name: str) -> Iterator[Named]:
+    return (Named("draft", each.id, each.state) for each in client.draft_runs() if each.id.startswith(name))
 
 
-def _runs(client: LocalClient, name: str) -> Iterator[Hit]:
-    return (Hit("run", each.id, each.state) for each in client.runs() if each.id.startswith(name))
+def _runs(client: LocalClient, name: str) -> Iterator[Named]:
+    return (Named("run", each.id, each.state) for each in client.runs() if each.id.startswith(name))
 
 
-def _advice(client: LocalClient, name: str) -> Iterator[Hit]:
+def _advice(client: LocalClient, name: str) -> Iterator[Named]:
     from recommender.suggest import same_id
 
     for each in client.recommendations().open:
         if each.suggestion.id.startswith(name) or each.suggestion.id == same_id(name):
-            yield Hit("recommendation", each.suggestion.id, each.suggestion.title)
+            yield Named("recommendation", each.suggestion.id, each.suggestion.title)
 
 
-def _runbooks(client: LocalClient, name: str) -> Iterator[Hit]:
-    return (Hit("runbook", each.id, each.status) for each in client.runbooks() if each.id.startswith(name))
+def _runbooks(client: LocalClient, name: str) -> Iterator[Named]:
+    return (Named("runbook", each.id, each.status) for each in client.runbooks() if each.id.startswith(name))
 
 
-def _records(client: LocalClient, name: str) -> Iterator[Hit]:
+def _records(client: LocalClient, name: str) -> Iterator[Named]:
     """Of the audit, by number."""
     if name.isascii() and name.isdigit() and 0 < int(name) <= client.audit_state().last:
-        yield Hit("record", str(int(name)))
+        yield Named("record", str(int(name)))
 
 
-_KINDS: tuple[tuple[str, str, Callable[[LocalClient, str], Iterator[Hit]]], ...] = (
+_KINDS: tuple[tuple[str, str, Callable[[LocalClient, str], Iterator[Named]]], ...] = (
     ("proposal", "P-", _proposals),
     ("draft", "D-", _drafts),
     ("run", "T-", _runs),

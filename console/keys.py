@@ -35,8 +35,8 @@ class Keys:
             return event
         if app.screen is not app.screen_stack[0]:
             return self._over_the_page(event)
-        if app.steering.typing:
-            return None if app.steering.takes(event) else event
+        if app.bars.typing:
+            return None if app.bars.takes(event) else event
         if app.navigator.landing or app.navigator.current is None:
             if len(self._held) < MOST_HELD:
                 self._held.append(event)
@@ -47,7 +47,7 @@ class Keys:
             self.jumps.begin()
             app.draw_footer()
             return None
-        return None if app.steering.takes(event) else event
+        return None if app.bars.takes(event) else event
 
     async def replay(self) -> None:
         """The page is there: what was typed for it. A key that opens another page leaves the rest to that."""

@@ -10,6 +10,7 @@ import contextlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import IO, TYPE_CHECKING
 
 from console.actions import Action, actions, parse_command
@@ -18,6 +19,7 @@ from console.linear_input import Lines
 from console.linear_pages import LISTS, PAGES, Part, event_said, findings, news, page_of, part_of, sliced
 from console.linear_text import Said, changes
 from console.query import FilterError
+from console.screens.draft import ask_of, is_draft_id, report_of
 from console.text import printable, timestamp
 from engine.errors import MusterError, SpecError, UnreachableError
 
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
 AT_ONCE = 20
 """Lines that are said before one is asked whether to go on."""
+DRAFTED = ("draft", "handover", "incident")
+FOLLOW_S = 1.0
+"""Longest wait for something to happen before the person's keys are looked at again."""
 OWN = {
     "next": "what comes next of the answer",
     "previous": "what came before",
@@ -184,7 +189,7 @@ class Conversation:
             "again": self._again,
             "where": self._where,
             "findings": lambda: self._go("findings"),
-            "help": self._help,
+            "help": lambda: self._go("help"),
             "quit": self._leave,
             "q": self._leave,
         }
@@ -212,6 +217,8 @@ class Conversation:
             self._decide(action.id, argument)
         elif action.mutates:
             self._deciding.act(action, argument)
+        elif action.id in DRAFTED and not is_draft_id(argument):
+            self._go(f"draft {self._drafted(action.id, argument)}")
         elif action.id == "open":
             self._command(page_of(self.client(), argument))
         elif action.id in (*PAGES, *LISTS, "proposal"):
@@ -223,6 +230,12 @@ class Conversation:
         wanted = self._deciding.decide(deed, argument)
         if wanted:
             self._go(f"proposal {wanted}")
+
+    def _drafted(self, task: str, words: str) -> str:
+        """Have it drafted, by rule; nothing is done by that. Raises MusterError."""
+        client = self.client()
+        ask = ask_of(words) if task == "draft" else report_of(task, words)(client.health().now_ms)
+        return client.draft(ask).id
 
     # --- reading
 
@@ -294,6 +307,8 @@ class Conversation:
         name, _, argument = line.partition(" ")
         if name == "findings":
             return partial(sliced, findings(self.client))
+        if name == "help":
+            return partial(sliced, self._help())
         if name == "proposal":
             return partial(sliced, self._deciding.shown(argument))
         return part_of(line, self.client)
@@ -319,14 +334,14 @@ class Conversation:
         if self._hears.at_terminal:
             self._hears.line()
 
-    def _help(self) -> None:
-        for said, what in OWN.items():
-            self.say(f"{said}: {what}")
+    def _help(self) -> list[Said]:
+        told = [Said(f"{said}: {what}") for said, what in OWN.items()]
         for action in self._actions:
-            can = action.id in (*PAGES, *LISTS, *DECISIONS, "proposal", "open") or action.mutates
+            can = action.id in (*PAGES, *LISTS, *DECISIONS, *DRAFTED, "proposal", "open") or action.mutates
             if action.commands and can:
                 takes = {"": "", "filter": " FILTER", "id": " ID", "ids": " IDS"}.get(action.argument, " ...")
-                self.say(f"{action.commands[0]}{takes}: {action.title}")
+                told.append(Said(f"{action.commands[0]}{takes}: {action.title}"))
+        return told
 
     def _leave(self) -> None:
         self.left = True

@@ -9,8 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from console.event_log import EventLog
-from console.linear_text import Said, row_said, said_of
+from console.linear_text import Said, row_said, said_of, spoken
 from console.navigator import new_page
+from console.plain import overview_lines
 from console.screens.pane import DetailPane, ListPane, fetch_rows
 from console.text import timestamp
 from engine.errors import NotFoundError, SpecError
@@ -42,6 +43,8 @@ Part = Callable[[int, int], tuple[list[Said], int]]
 def part_of(line: str, client: Callable[[], Client]) -> Part:
     """What a page has to say, for the `:` line that leads to it. Raises MusterError, FilterError."""
     name, _, argument = line.partition(" ")
+    if name == "overview":
+        return partial(sliced, overview(client))
     if name in ("proposals", "runbooks"):
         return lambda start, limit: sliced(_table(client(), name, argument), start, limit)
     pane = new_page(cast("ScreenName", name), argument, client, EventLog())
@@ -57,6 +60,12 @@ def findings(client: Callable[[], Client]) -> list[Said]:
     pane = cast("DetailPane[object]", new_page("overview", "", client, EventLog()))
     left, right = pane.columns(pane.ask(client()), WIDTH)
     return said_of([*left, *right][:1])
+
+
+def overview(client: Callable[[], Client]) -> list[Said]:
+    """What needs somebody, and the cell in a few lines. The tables of the page are lists of their own."""
+    told = [Said(spoken(line)) for line in overview_lines(client().overview())]
+    return [*findings(client), Said("The cell."), *told]
 
 
 def sliced(said: Sequence[Said], start: int, limit: int) -> tuple[list[Said], int]:

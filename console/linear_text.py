@@ -1,7 +1,7 @@
 """Pages as they are said: one fact a line, in words, for a screen reader. No Textual in here.
 
-The same sections and rows as on the screen; what only lends shape there, bars, rules, glyphs beside their words, is left
-out, and columns become "name: value, value".
+The same sections and rows as on the screen. What only lends shape there is left out: bars, rules, glyphs beside their
+words. Columns become "name: value, value".
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ FACTS = 7
 
 _SHAPES = re.compile("[\u2500-\u259f\u2800-\u28ff]+")
 """Rules, bars, charts."""
-_GLYPHS = re.compile("[○◇◔●✓✗⊘‖◌◑◂↵▌☐☑■□▲▼◆★☆]")
+_GLYPHS = re.compile("[○◇◔●✓✗⊘‖◌◑◂↵▸▾☐☑■□▲▼◆★☆]")
 """What always stands beside its word."""
 _WORDS = {
-    "→": " to ",
     "·": ", ",
     "›": ", ",
     "…": " and more",
@@ -73,13 +72,16 @@ def _facts(lines: Sequence[Line]) -> list[Said]:
 def spoken(text: str) -> str:
     """A line of the screen in words."""
     text = _GLYPHS.sub(" ", _SHAPES.sub("   ", text))
+    if text.lstrip().startswith("→"):
+        text = text.replace("→", "so ", 1)
+    text = re.sub(r"\s*→\s*", " to ", text)
     for sign, word in _WORDS.items():
         text = text.replace(sign, word)
     parts = [part for part in (_tidy(part) for part in _GAP.split(text)) if part]
     if len(parts) < 2:
         return parts[0] if parts else ""
     first = parts[0] if parts[0].endswith((":", ",", ".")) else f"{parts[0]}:"
-    return f"{first} {', '.join(part.rstrip(',') for part in parts[1:])}"
+    return f"{first} {', '.join('none' if part == NONE else part for part in parts[1:])}"
 
 
 def _tidy(part: str) -> str:
@@ -87,12 +89,12 @@ def _tidy(part: str) -> str:
 
 
 def row_said(row: Row, headings: Sequence[Heading], link: str = "") -> Said:
-    """A row of a table: what it is, then its most important columns by name. What does not apply is left out."""
+    """A row of a table: what it is, then its most important columns by name. What is nothing is left out."""
     texts = [spoken(text) if index else printable(text) for index, (text, _) in enumerate(row.cells)]
     named = [
         f"{heading.title.lower()} {text}"
         for heading, text in zip(headings[1:], texts[1:], strict=False)
-        if text and text != NONE
+        if text not in ("", "0", NONE)
     ]
     return Said(f"{texts[0]}: {', '.join(named[:FACTS])}", link)
 

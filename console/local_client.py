@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         FragmentationReport,
         HeatMap,
         HeatRequest,
-        Hit,
+        Named,
         NodeDetail,
         Overview,
         Page,
@@ -206,10 +206,10 @@ class LocalClient:
     def queue(self, name: str) -> QueueDetail:
         return self._read("queue", name)
 
-    def find(self, name: str, kinds: tuple[str, ...] = (), limit: int = 24) -> tuple[Hit, ...]:
+    def find(self, name: str, kinds: tuple[str, ...] = (), limit: int = 24) -> tuple[Named, ...]:
         from console.finding import beside
 
-        hits: tuple[Hit, ...] = (*self._read("find", name, kinds, limit), *beside(self, name, kinds, limit))
+        hits: tuple[Named, ...] = (*self._read("find", name, kinds, limit), *beside(self, name, kinds, limit))
         return tuple(sorted(hits, key=lambda hit: hit.id != name))[:limit]
 
     def fairness(self) -> FairnessReport:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from console.feed import in_thread
 from console.text import printable
 from engine.errors import MusterError, NotFoundError
-from engine.query import Hit
+from engine.query import Named
 
 if TYPE_CHECKING:
     from console.app import MusterApp
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 PAGES = {
     "workload": "workload {}", "node": "node {}", "queue": "queue {}", "pool": "pools name:{}", "order": "orders id:{}",
     "reservation": "reservations name:{}", "zone": "nodes zone:{}", "block": "nodes block:{}", "rack": "nodes rack:{}",
-    "proposal": "proposal {}", "runbook": "runbook {}", "draft": "draft {}", "recommendation": "recommendations {}",
-    "run": "whatif {}", "record": "record {}",
+    "proposal": "proposal {}", "runbook": "runbook {}", "draft": "draft {}", "recommendation": "recommendations",
+    "run": "whatif", "record": "record {}",
 }  # fmt: skip
 """The line that leads to something of a kind."""
 _LIKE_AN_ID = re.compile(r"[0-9/_.:-]")
@@ -28,7 +28,7 @@ def looks_like_an_id(word: str) -> bool:
     return _LIKE_AN_ID.search(word) is not None
 
 
-def line_to(hit: Hit) -> str:
+def line_to(hit: Named) -> str:
     """The `:` line that leads there."""
     name = f'"{hit.id}"' if re.search(r"\s", hit.id) and ":{}" in PAGES.get(hit.kind, "") else hit.id
     return PAGES[hit.kind].format(name)
@@ -42,12 +42,21 @@ async def open_by_id(app: MusterApp, name: str) -> None:
         near = ", ".join(dict.fromkeys(printable(hit.id) for hit in hits[:4]))
         raise NotFoundError(f"nothing is called '{printable(name)[:80]}'", f"There is {near}" if near else "")
     if len(exact) == 1:
-        app.steering.follow(line_to(exact[0]))
+        go_to(app, exact[0])
         return
     from console.choice_dialog import ChoiceDialog
 
-    rows = [(line_to(hit), f"{hit.kind} {hit.id}", hit.detail) for hit in exact]
-    app.push_screen(ChoiceDialog(f"What is called {printable(name)[:40]}", rows, app.steering.follow))
+    rows = [(str(index), f"{hit.kind} {hit.id}", hit.detail) for index, hit in enumerate(exact)]
+    title = f"What is called {printable(name)[:40]}"
+    app.push_screen(ChoiceDialog(title, rows, lambda index: go_to(app, exact[int(index)])))
+
+
+def go_to(app: MusterApp, hit: Named) -> None:
+    """To its page; where it is one of several on a page, to its place there."""
+    app.steering.follow(line_to(hit))
+    point_at = getattr(app.navigator.current, "point_at", None)
+    if point_at is not None:
+        point_at(hit.id)
 
 
 def told(app: MusterApp, name: str) -> None:

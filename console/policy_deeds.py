@@ -108,7 +108,7 @@ async def _policy_signature(
 def freeze(app: MusterApp, argument: str) -> None:
     """As `muster freeze` takes it. By key: begin the line. Raises SpecError."""
     if not argument:
-        app.steering.open_command("freeze NAME --for 2h --tier T1 --reason ''")
+        app.bars.open_command("freeze NAME --for 2h --tier T1 --reason ''")
         return
     arguments = _freeze_line(argument)
 

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -75,13 +75,31 @@ def told(arguments: argparse.Namespace) -> Iterator[None]:
         with listening(_Teller(_json).tell):
             yield
     elif how == "auto" and sys.stderr.isatty():
-        try:
-            with listening(_Teller(_line).tell):
-                yield
-        finally:
-            write_over("")
+        with _above_the_line(), listening(_Teller(_line).tell):
+            yield
     else:
         yield
+
+
+class _Above(Guarded):
+    """A stream that takes the line of progress away before it writes."""
+
+    def write(self, text: str) -> int:
+        _take_away()
+        return super().write(text)
+
+
+@contextmanager
+def _above_the_line() -> Iterator[None]:
+    """Nothing is written behind a line of progress, and none is left at the end."""
+    out, err = sys.stdout, sys.stderr
+    if isinstance(out, Guarded) and isinstance(err, Guarded):
+        sys.stdout, sys.stderr = cast(Any, _Above(out.within)), cast(Any, _Above(err.within))
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = out, err
+        _take_away()
 
 
 class _Teller:
@@ -101,8 +119,19 @@ class _Teller:
             self._show(step)
 
 
+_shown = threading.Event()
+"""A line of progress is on the terminal."""
+
+
 def _line(step: Step) -> None:
+    _shown.set()
     write_over(step_words(step))
+
+
+def _take_away() -> None:
+    if _shown.is_set():
+        _shown.clear()
+        write_over("")
 
 
 def step_words(step: Step) -> str:

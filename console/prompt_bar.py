@@ -117,9 +117,15 @@ class PromptBar(Vertical):
         elif key.key == "escape":
             self.action_cancel()
 
-    def point_at(self, error: SpecError) -> None:
-        """Say what is wrong, below where it is wrong."""
-        start, end = getattr(error, "start", 0), getattr(error, "end", 0)
+    @property
+    def typed(self) -> str:
+        """What stands before the cursor."""
+        return self._input.value[: self._input.cursor_position]
+
+    def point_at(self, error: SpecError, start: int = -1, end: int = -1) -> None:
+        """Say what is wrong, below where it is wrong: there, or where the error itself says."""
+        if start < 0:
+            start, end = getattr(error, "start", 0), getattr(error, "end", 0)
         text = printable(getattr(error, "short", "") or error.problem)
         words = f"{text}. {printable(error.remedy)}" if error.remedy else text
         caret, room = "^" * max(1, end - start), self.size.width - 3
@@ -138,7 +144,7 @@ class PromptBar(Vertical):
     def offer_too(self, text: str, more: Sequence[str]) -> None:
         """Candidates that came later. What was for another text than is there now is nobody's any more, and what Tab
         goes through already stays."""
-        if text == self._input.value[: self._input.cursor_position] and self._offered < 0:
+        if text == self.typed and self._offered < 0:
             self._offers = list(dict.fromkeys((*self._offers, *more)))
             self._show_offers()
 

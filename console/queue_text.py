@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from console.details import Line, Section, fact, plural, quantity, text_line
-from console.fairness import decision_line, share
+from console.fairness import decision_line
 from console.overview_findings import times
 from console.overview_queues import burn_tone
 from console.query import quoted
@@ -79,24 +79,33 @@ def _state(known: Known, width: int) -> Section:
         lines.append(Line(((label, "dim"), (cut(printable(name), width - 11), "link")), f"queue {printable(name)}"))
     if len(below) > MOST_NAMED:
         lines.append(fact("", f"and {len(below) - MOST_NAMED:,} more", "dim"))
-    lines.append(fact("order", f"{spec.order}, weight {spec.weight:,}, reclaims {spec.reclaim}"))
+    lines += _told("order", f"{spec.order}, weight {spec.weight:,}, reclaims {spec.reclaim}", width)
     shares = f"{permille(row.get('share') or 0)} now, {permille(row.get('past_share') or 0)} before"
-    lines.append(fact("share", f"{shares}, above its quota and by its weight"))
-    lines += _objective(known)
-    lines += [fact("over", f"{quantity(name.rpartition('/')[2], excess)} {_words(name)} above what it may", "warn")
-              for name, excess in detail.over.items()]  # fmt: skip
+    lines += _told("share", f"{shares}, above its quota and by its weight", width)
+    lines += _objective(known, width)
+    for name, excess in detail.over.items():
+        over = f"{quantity(name.rpartition('/')[2], excess)} {_words(name)} above what it may"
+        lines += _told("over", over, width, "warn")
     return Section("Queue", tuple(lines))
 
 
-def _objective(known: Known) -> Iterator[Line]:
+def _told(label: str, text: str, width: int, tone: str = "") -> list[Line]:
+    """A fact on as many lines as it takes."""
+    return [fact("" if n else label, part, tone) for n, part in enumerate(wrap(text, max(12, width - 11)))]
+
+
+def _objective(known: Known, width: int) -> list[Line]:
     spec, burn = known.detail.spec, known.detail.burn
     if burn is None:
-        example = f":set-quota {printable(known.detail.name)} --start-within 10m --objective 95%"
-        yield Line((("objective  ", "dim"), ("none; ", "dim"), (example, "faint")))
-        return
-    yield fact("objective", f"{spec.objective_permille / 10:g}% start within {duration(spec.start_within_ms)}")
+        example = f"none; :set-quota {printable(known.detail.name)} --start-within 10m --objective 95%"
+        return _told("objective", example, width, "dim")
+    lines = _told(
+        "objective", f"{spec.objective_permille / 10:g}% start within {duration(spec.start_within_ms)}", width
+    )
     for label, window in (("burn 1 h", burn.hour), ("burn 6 h", burn.six_hours)):
-        yield fact(label, *_window(window))
+        text, tone = _window(window)
+        lines += _told(label, text, width, tone)
+    return lines
 
 
 def _window(window: BurnWindow) -> tuple[str, str]:
@@ -125,8 +134,8 @@ def _quota(known: Known, vertex: VertexReport | None, width: int) -> Section:
         lines += _flavor(flavor, vertex, width)
     if not lines:
         lines = [text_line("no quota, and nothing in use", "dim")]
-    lines.append(Line(tuple(legend((USED, BORROWED, BURST, LENT, IDLE)))))
-    lines += _burst(spec, vertex)
+    lines += [Line(tuple(legend(parts))) for parts in ((USED, BORROWED, BURST), (LENT, IDLE))]
+    lines += _burst(spec, vertex, width)
     return Section("Quota", tuple(lines), ":set-quota changes it")
 
 
@@ -177,14 +186,15 @@ def _flavor(flavor: FlavorQuota, vertex: VertexReport | None, width: int) -> Ite
             yield from _limits(flavor, name, width)
 
 
-def _burst(spec: QueueSpec, vertex: VertexReport | None) -> Iterator[Line]:
+def _burst(spec: QueueSpec, vertex: VertexReport | None, width: int) -> Iterator[Line]:
     if spec.burst is None:
         return
     limit = ", ".join(f"{quantity(name, most)} {_words(name)}" for name, most in spec.burst.limit.items())
-    times_ = f"for {duration(spec.burst.window_ms)}, then {duration(spec.burst.cooldown_ms)} without"
-    yield fact("burst", f"up to {limit} {times_}")
+    how_long = f"for {duration(spec.burst.window_ms)}, then {duration(spec.burst.cooldown_ms)} without"
+    yield from _told("burst", f"up to {limit} {how_long}", width)
     if vertex is not None and vertex.burst is not None:
-        yield fact("", *_burst_state(vertex.burst))
+        text, tone = _burst_state(vertex.burst)
+        yield from _told("", text, width, tone)
 
 
 def _burst_state(burst: BurstReport) -> tuple[str, str]:
@@ -233,7 +243,6 @@ def _neighbours(known: Known, vertex: VertexReport, width: int) -> Section:
         lines.append(text_line("nobody in its cohort borrows", "dim"))
     main = next((name for name, _ in _RESOURCES if vertex.deserved.get(name)), "")
     note = f"deserves {quantity(main, vertex.deserved[main])} {_words(main)}" if main else ""
-    lines.append(fact("share", f"{share(vertex.share_ppb)}, before {share(vertex.past_share_ppb)}"))
     return Section(f"In cohort {printable(vertex.parent)}" if vertex.parent else "Cohort", tuple(lines), note)
 
 

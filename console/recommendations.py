@@ -40,9 +40,11 @@ OLD_S = 150.0
 LOOK_EVERY_S = 10.0
 SOON_S = 1.0
 """Wall seconds until the next try or chore."""
-LOOKING_SHARE, SELDOM_S = 0.02, 60.0
-"""Of the time at most that looks in the background take: in a large cell they come less often, down to once a minute.
-"""
+LOOKING_SHARE, ASKED_SHARE, SELDOM_S = 0.02, 0.05, 60.0
+"""Of the time at most that looks in the background take, and while somebody asks: in a large cell they come less often,
+down to once a minute."""
+ASKED_S = 60.0
+"""Wall seconds since somebody last asked for which looks may take more."""
 FIRST_S = 3.0
 """Wall seconds from the start to the first look: others have more to do then."""
 TRIED = 3
@@ -282,7 +284,8 @@ class Recommender:
 
     def _every_s(self) -> float:
         """Wall seconds between looks."""
-        return min(max(LOOK_EVERY_S, self._took_s / LOOKING_SHARE), SELDOM_S)
+        asked = time.monotonic() - self._asked_s < ASKED_S
+        return min(max(LOOK_EVERY_S, self._took_s / (ASKED_SHARE if asked else LOOKING_SHARE)), SELDOM_S)
 
     def try_out(self, suggestion: Suggestion) -> None:
         """Try it on the twin now, and remember what came of it."""

@@ -20,9 +20,9 @@ from engine.query import (
     ConsolidationRequest,
     FairnessReport,
     FragmentationReport,
-    Hit,
     HeatMap,
     HeatRequest,
+    Named,
     NodeDetail,
     Overview,
     Page,
@@ -105,10 +105,10 @@ class RemoteClient:
     def queue(self, name: str) -> QueueDetail:
         return self._get(f"/v1/queues/{quote(name, safe='')}", QueueDetail)
 
-    def find(self, name: str, kinds: tuple[str, ...] = (), limit: int = 24) -> tuple[Hit, ...]:
+    def find(self, name: str, kinds: tuple[str, ...] = (), limit: int = 24) -> tuple[Named, ...]:
         params = {"name": name, "kinds": ",".join(kinds), "limit": limit}
-        kind: Any = tuple[Hit, ...]
-        found: tuple[Hit, ...] = self._read("GET", "/v1/find", kind, params=params)
+        kind: Any = tuple[Named, ...]
+        found: tuple[Named, ...] = self._read("GET", "/v1/find", kind, params=params)
         return found
 
     def fairness(self) -> FairnessReport:

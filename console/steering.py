@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import importlib
-from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-from console.actions import Action, Context, complete_command, key_label, parse_command
+from console import opening
+from console.actions import Action, Context, key_label, parse_command
+from console.bookmarks import kept
 from console.deeds import DEEDS
 from console.feed import in_thread
-from console.query import FilterError, complete
 from console.screens.pane import ListPane
 from console.views import ListView
-from engine.errors import MusterError, NotFoundError, SpecError
+from engine.errors import MusterError, SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from textual.events import Key
-    from textual.timer import Timer
-
     from console.actions import ScreenName
     from console.app import MusterApp
-    from console.prompt_bar import PromptBar
     from console.screens.draft import DraftPane
     from console.screens.proposal import ProposalPane
     from console.screens.proposals import ProposalsPane
@@ -35,7 +31,7 @@ if TYPE_CHECKING:
 
 ONE = ("workload", "node", "queue", "proposal", "runbook", "record")
 """Pages of one thing, whose id stands behind their name."""
-NARROWED = ("forecast", "cost", "settings", "proposals", "audit")
+NARROWED = ("forecast", "topology", "cost", "settings", "tasks", "proposals", "audit", "bookmarks", "events")
 """Pages that may be narrowed down by what stands behind their name."""
 ABOUT = ("overview", "recommendations", "workloads", "workload", "nodes", "node", "queues", "queue", "pools")
 """Pages whose chosen one a draft may be about."""
@@ -45,8 +41,6 @@ DECISIONS = (
     *READ_FIRST, "execute", "pause", "go_on", "accept", "say_go", "roll_back", "withdraw", "ask_again",
 )  # fmt: skip
 """Ids of actions that are functions of `console.deciding`."""
-DEBOUNCE_S = 0.12
-"""A filter is applied when the fingers rest this long."""
 
 
 def first_edit(context: Context) -> str:
@@ -67,13 +61,6 @@ class Steering:
 
     def __init__(self, app: MusterApp) -> None:
         self._app = app
-        self._bar: PromptBar | None = None
-        self._early: list[Key] | None = None
-        """Keys pressed while a bar opens; None when none does."""
-        self._filtered: Any = None
-        self._before = ""
-        self._timer: Timer | None = None
-        self._history: list[str] = []
         self._deeds: dict[str, Callable[[], object]] = {
             "back": self.back,
             "earlier": partial(self.travel, -1),
@@ -83,8 +70,8 @@ class Steering:
             "quit": app.leave,
             "open": lambda: app.simulate_key("enter"),
             "mark": lambda: app.simulate_key("space"),
-            "filter": self.open_filter,
-            "command": self.open_command,
+            "filter": app.bars.open_filter,
+            "command": app.bars.open_command,
             "refresh": self.refresh,
             "help": self.help,
             "palette": app.action_command_palette,
@@ -119,7 +106,7 @@ class Steering:
         elif action.id in DEEDS:
             self._do_deed(action, "")
         elif action.argument == "id":
-            self.open_command(action.commands[0] + " ")
+            self._app.bars.open_command(action.commands[0] + " ")
         else:
             self.goto(action.id)
 
@@ -132,7 +119,7 @@ class Steering:
         """To a main page, if need be through a filter. Raises FilterError before anything has moved."""
         if filter_text is not None:
             ListView.of(cast("Kind", name)).filter(filter_text)
-        self.close_bar()
+        self._app.bars.close()
         pane = self._app.navigator.goto(cast("ScreenName", name))
         if filter_text is not None and isinstance(pane, ListPane):
             pane.take(filter_text)
@@ -174,7 +161,7 @@ class Steering:
         if self._app.context().screen == "whatif":
             self._on_page("start")
         else:
-            self.open_command(first_edit(self._app.context()))
+            self._app.bars.open_command(first_edit(self._app.context()))
 
     def _on_page(self, deed: str) -> None:
         """Have the page that is shown do it; what it refuses is told."""
@@ -206,7 +193,7 @@ class Steering:
         """Begin the line that rejects the chosen one; what is typed behind its id is the reason."""
         chosen = cast("RecommendationsPane", self._app.navigator.current).chosen()
         if chosen is not None:
-            self.open_command(f"reject {chosen.suggestion.id} ")
+            self._app.bars.open_command(f"reject {chosen.suggestion.id} ")
 
     def _reject(self, argument: str) -> None:
         rec_id, _, reason = argument.partition(" ")
@@ -235,7 +222,7 @@ class Steering:
         if pane is not None and pane.NAME in ABOUT and pane.copyable:
             self._draft(lambda: DraftAsk(finding=pane.copyable.split()[0]))
         else:
-            self.open_command("draft ")
+            self._app.bars.open_command("draft ")
 
     def _draft_typed(self, argument: str) -> None:
         """A draft by its id, or a question. Raises SpecError."""
@@ -353,11 +340,18 @@ class Steering:
 
         self._app.run_worker(do(), exclusive=True, group="propose")
 
+    def follow(self, line: str) -> None:
+        """Go where a line leads, on top of this page. What is wrong with it is told."""
+        try:
+            self.run(line, drill=True)
+        except SpecError as error:
+            self._app.report(error)
+
     # --- command lines
 
     def run(self, line: str, *, drill: bool = False) -> None:
         """Do a `:` line. With `drill` it came from the page, and Back returns there. Raises SpecError."""
-        command = parse_command(line, list(self._app.actions.values()))
+        command = parse_command(kept(self._app.session).get(line.strip(), line), list(self._app.actions.values()))
         action, argument = command.action, command.argument
         if action.id in DEEDS:
             self._do_deed(action, argument)
@@ -372,7 +366,7 @@ class Steering:
         elif action.mutates:
             self._act(action, tuple(argument.split()))
         elif action.id == "open":
-            self._app.run_worker(self._open_any(argument), exclusive=True, group="open")
+            opening.told(self._app, argument)
         elif action.id in ONE or (action.id in NARROWED and argument):
             self._app.navigator.drill(cast("ScreenName", action.id), argument)
         elif action.id in DECISIONS and action.id != "reject":
@@ -421,132 +415,3 @@ class Steering:
         from console.moments import clock_of
 
         return read_workloads(path, clock_of(self._app.client()))
-
-    async def _open_any(self, name: str) -> None:
-        """Whatever has this id."""
-        for page, ask in (("workload", "workload"), ("node", "node"), ("queue", "queue")):
-            try:
-                await in_thread(lambda ask=ask: getattr(self._app.client(), ask)(name))
-            except NotFoundError:
-                continue
-            except MusterError as error:
-                self._app.report(error)
-                return
-            self._app.navigator.drill(cast("ScreenName", page), name)
-            return
-        self._app.report(NotFoundError(f"nothing is called '{name}'"))
-
-    # --- the bars
-
-    def takes(self, key: Key) -> bool:
-        """Whether a key is the bars' affair before any widget sees it: what opens one, and what is typed at once after
-        it, which would else act on the page."""
-        if self._early is not None:
-            self._early.append(key)
-            return True
-        app = self._app
-        if self._bar is None and app.screen is app.screen_stack[0]:
-            for name in ("filter", "command"):
-                if key.key in app.actions[name].keys:
-                    app.action_act(name)
-                    return True
-        return False
-
-    @property
-    def typing(self) -> bool:
-        """A bar is open, or opens."""
-        return self._bar is not None
-
-    async def ready(self, bar: PromptBar) -> None:
-        """The bar can take keys: first those that came too early."""
-        if bar is self._bar and self._early is not None:
-            early, self._early = self._early, None
-            for key in early:
-                await bar.take(key)
-
-    def open_command(self, text: str = "") -> None:
-        pane = self._app.navigator.current
-        kind = pane.KIND if isinstance(pane, ListPane) else "workloads"
-        available = list(self._app.actions.values())
-        self._open_bar(":", text, lambda line, cursor: complete_command(line, cursor, available, kind), self._history)
-
-    def open_filter(self) -> None:
-        pane = self._app.navigator.current
-        self._filtered = pane
-        if isinstance(pane, ListPane):
-            kind = pane.KIND
-            self._before = pane.view.filter_text
-            self._open_bar("/", self._before, lambda text, cursor: complete(kind, text, cursor))
-        elif pane is not None and hasattr(pane, "filter_text"):
-            self._before = pane.filter_text
-            self._open_bar("/", self._before, lambda _text, _cursor: [])
-
-    def _open_bar(
-        self, sign: str, text: str, candidates: Callable[[str, int], list[str]], history: list[str] | None = None
-    ) -> None:
-        from console.prompt_bar import PromptBar
-
-        self.close_bar()
-        self._bar = PromptBar(sign, text, candidates, history or [])
-        self._early = []
-        self._app.frame.mount(self._bar)
-
-    def close_bar(self) -> None:
-        if self._bar is not None:
-            self._bar.remove()
-            self._bar = None
-            self._early = None
-            if self._app.navigator.current is not None:
-                self._app.navigator.current.land()
-
-    def edited(self, text: str) -> None:
-        """A filter follows the typing; an unreadable one leaves the last good one in place."""
-        if self._timer is not None:
-            self._timer.stop()
-        if self._bar is not None and self._bar.sign == "/":
-            self._timer = self._app.set_timer(DEBOUNCE_S, lambda: self._apply_filter(text))
-
-    def _apply_filter(self, text: str) -> bool:
-        if self._bar is None:
-            return False
-        try:
-            self._filtered.filter(text)
-        except FilterError as error:
-            self._bar.point_at(error)
-            return False
-        return True
-
-    def accepted(self, text: str) -> None:
-        if self._timer is not None:
-            self._timer.stop()
-        if self._bar is None:
-            return
-        if self._bar.sign == "/":
-            if self._apply_filter(text):
-                self.close_bar()
-            return
-        bar = self._bar
-        try:
-            if text.strip():
-                self.run(text)
-                self._remember(text.strip())
-        except FilterError as error:
-            at = text.index(text.split(maxsplit=1)[1])
-            bar.point_at(FilterError(error.start + at, error.end + at, error.short, error.remedy))
-        except SpecError as error:
-            bar.point_at(error)
-        else:
-            if self._bar is bar:
-                self.close_bar()
-
-    def _remember(self, line: str) -> None:
-        with suppress(ValueError):
-            self._history.remove(line)
-        self._history.append(line)
-
-    def cancelled(self) -> None:
-        if self._timer is not None:
-            self._timer.stop()
-        if self._bar is not None and self._bar.sign == "/":
-            self._filtered.filter(self._before)
-        self.close_bar()

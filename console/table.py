@@ -19,19 +19,19 @@ from textual.binding import Binding, BindingType
 from textual.cache import LRUCache
 from textual.geometry import Region, Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from console.feed import in_thread
+from console.screens.lean import LeanScroll
 from console.selection import MOST, Selection
 from console.text import cut, fit, printable
 from console.theme import QUIET, drawn, tones
 from console.views import Heading, Row, Window
 from engine.errors import MusterError
 
-CHUNK = 100
+CHUNK = 50
 """Rows fetched and kept together."""
-KEEP_CHUNKS = 40
+KEEP_CHUNKS = 80
 GUTTER = 2
 GAP = 2
 
@@ -54,7 +54,7 @@ class Place(NamedTuple):
     """Cells scrolled to the right."""
 
 
-class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
+class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
     """Rows by window, with a cursor, marks, and a header that sorts."""
 
     DEFAULT_CSS = """
@@ -142,6 +142,8 @@ class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
         self._widths: list[int] = []
         self._strips: LRUCache[object, Strip] = LRUCache(600)
         self._tones: dict[str, Style] = {}
+        self._styles: dict[tuple[str, bool], Style] = {}
+        """By tone, and whether the cursor is on the row."""
 
     # --- what the owner of the table calls
 
@@ -223,10 +225,9 @@ class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
         self._source += 1
         self._ask_again()
 
-    def rows_in_memory(self) -> list[Row]:
-        """What was fetched of what is shown, in order."""
-        chunks = sorted(self._chunks)
-        return [row for chunk in chunks for row in self._chunks[chunk][1]]
+    def row_with(self, name: str) -> Row | None:
+        """The row of that id, if it is in memory."""
+        return next((row for _, rows in self._chunks.values() for row in rows if row.id == name), None)
 
     def clear_marks(self) -> None:
         self.selection.clear()
@@ -335,19 +336,18 @@ class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
         self.mixed = self.mixed or (self.frozen and window.version != self._version)
         if not self.frozen:
             self._version = window.version
-        resized = self._measure(window.rows) or window.matched != self._matched
+        widened = self._measure(window.rows)
         self._matched = window.matched
-        if resized:
-            self._resize_content()
+        self._resize_content()
         self._follow(begins, moved)
         self.selection.refresh(window.rows)
         self._stretch_range()
         after = self._rows_in_view()
-        if resized or len(before) != len(after):
+        if widened or len(before) != len(after):
             self.refresh()
         else:
             for line, (old, new) in enumerate(zip(before, after, strict=True)):
-                if old != new:
+                if old != new or new is None:
                     self._refresh_line(line + 1)
         self.post_message(self.Loaded(window))
 
@@ -452,6 +452,7 @@ class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
 
     def _retone(self) -> None:
         self._tones = tones(self.app.current_theme)
+        self._styles.clear()
         self._strips.clear()
         self.refresh()
 
@@ -489,19 +490,28 @@ class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
         key = (row, at_cursor, at_cursor and self.has_focus, marked, self.scroll_offset.x)
         strip = self._strips.get(key)
         if strip is None:
-            style = self._tones["base"]
-            if at_cursor:
-                style += self._tones["cursor"]
             dot = "●" if marked else " "
             gutter = "▌" + dot if at_cursor and self.has_focus else dot + " "
-            segments = [drawn(gutter, style + self._tones["accent"])]
+            # Neighbours of one style are one piece.
+            runs = [(gutter, self._style("accent", at_cursor))]
             for (text, tone), heading, width in zip(row.cells, self._headings, self._layout(), strict=True):
-                tone = "" if at_cursor and tone in QUIET else tone
                 cell = fit(text, width, right=heading.right) + " " * GAP
-                segments.append(drawn(cell, style + self._tones[tone]))
-            strip = self._in_view(segments, style)
+                style = self._style("" if at_cursor and tone in QUIET else tone, at_cursor)
+                if runs[-1][1] is style:
+                    runs[-1] = (runs[-1][0] + cell, style)
+                else:
+                    runs.append((cell, style))
+            segments = [drawn(text, style) for text, style in runs]
+            strip = self._in_view(segments, self._style("base", at_cursor))
             self._strips[key] = strip
         return strip
+
+    def _style(self, tone: str, at_cursor: bool) -> Style:
+        style = self._styles.get((tone, at_cursor))
+        if style is None:
+            ground = self._tones["base"] + self._tones["cursor"] if at_cursor else self._tones["base"]
+            style = self._styles[tone, at_cursor] = ground if tone == "base" else ground + self._tones[tone]
+        return style
 
     def _header(self) -> Strip:
         style = self._tones["header"]
@@ -523,7 +533,7 @@ class WindowTable(ScrollView, can_focus=True, inherit_bindings=False):
 
     def _in_view(self, segments: list[Segment], style: Style) -> Strip:
         """The first column stays; the others scroll beneath it."""
-        strip, width = Strip(segments).simplify(), self._width
+        strip, width = Strip(segments), self._width
         frozen = min(width, self._frozen())
         shift = self.scroll_offset.x
         if shift:

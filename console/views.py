@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from console.query import COLUMN_TERM, SORT, parse_view
+from console.row_filter import Value, matches
 from console.text import NONE, milli, permille, printable, show
 from console.theme import state_look
 from engine.query import COLUMNS, Column, Kind, Page, Query, Term
@@ -190,6 +191,16 @@ def every_column(kind: Kind) -> dict[str, Column]:
     """All that can be shown of a kind, by name."""
     share = (SHARE,) if kind == "queues" else ()
     return {column.name: column for column in (*COLUMNS[kind], *share)}
+
+
+def rows_that_match(rows: Sequence[Row], headings: Sequence[Heading], terms: Sequence[Term]) -> list[Row]:
+    """Of rows that the console made itself: each cell as it reads, and the state without its sign."""
+
+    def values(row: Row) -> dict[str, Value]:
+        named: dict[str, Value] = {each.name: text for each, (text, _) in zip(headings, row.cells, strict=True)}
+        return named | {name: row.state.replace("_", " ") for name in ("state", "status") if name in named}
+
+    return [row for row in rows if matches(terms, values(row))] if terms else list(rows)
 
 
 def heading(column: Column) -> Heading:

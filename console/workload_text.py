@@ -5,23 +5,52 @@ No Textual in here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from console.details import Line, Section, fact, plural, text_line
 from console.plain import conditions, terms, unblocking_lines
 from console.query import quoted
 from console.text import NONE, cut, duration, fit, mebibytes, milli, printable, timestamp, wrap
-from console.theme import STATES, state_look
-from engine.query import GroupDetail, HistoryItem, Unblocking, WorkloadDetail
+from console.theme import state_look
+from console.workload_beside import Beside, dependency_sections, money_section, related_section, said_section
+from console.workload_timeline import history_section, timeline
+from engine.query import GroupDetail, TaskPlace, Unblocking, WorkloadDetail
+
+if TYPE_CHECKING:
+    from console.client import RuntimeEstimate
+
+TOLD_ELSEWHERE = ("cost", "deadline", "after", "array")
+"""Terms that have a section of their own on the page."""
+SHOWN_PLACES = 200
+"""Nodes that are told one by one."""
 
 
 def workload_columns(
-    view: WorkloadDetail, width: int, unblocking: Unblocking | None = None
+    view: WorkloadDetail,
+    width: int,
+    unblocking: Unblocking | None = None,
+    likely: RuntimeEstimate | None = None,
+    beside: Beside | None = None,
 ) -> tuple[list[Section], list[Section]]:
-    """Left: what it is, why it waits and what would end that, once that is known. Right: where it runs and what
-    happened."""
-    left = [_workload_state(view), *_reasons(view, unblocking, width), _request(view, width)]
-    right = [_placement(view, width), _history(view.history, view.now_ms, width)]
+    """Left: how it stands, why it waits and what would end that, where its time and money went, what it asked for.
+    Right: where it runs, what it hangs together with, what happened. What is not known yet is not there."""
+    beside = beside or Beside()
+    left = [
+        _workload_state(view),
+        *_reasons(view, unblocking, width),
+        *timeline(view.history, view.now_ms, width),
+        *money_section(view, likely),
+        _request(view, width),
+    ]
+    right = [
+        _placement(view, width),
+        *dependency_sections(view, width),
+        related_section(view, beside, width),
+        history_section(view.history, view.now_ms, width),
+        said_section(beside, width),
+    ]
     return left, right
 
 
@@ -83,7 +112,7 @@ def _request(view: WorkloadDetail, width: int) -> Section:
     if view.checkpoint_interval_ms:
         kept = f", {duration(view.kept_ms)} of work kept" if view.kept_ms else ""
         lines.append(fact("checkpoint", f"every {duration(view.checkpoint_interval_ms)}{kept}"))
-    lines += [fact(name, text) for name, text in terms(view)]
+    lines += [fact(name, text) for name, text in terms(view) if name not in TOLD_ELSEWHERE]
     if view.tags:
         lines.append(fact("tags", " ".join(f"{key}={value}" for key, value in sorted(view.tags.items()))))
     for group in view.groups:
@@ -111,10 +140,23 @@ def _group(group: GroupDetail) -> str:
 def _placement(view: WorkloadDetail, width: int) -> Section:
     if not view.placement:
         return Section("Where it runs", (text_line("nowhere now", "dim"),))
-    node_width = min(28, max(len(place.node) for place in view.placement))
-    asked_close = view.topology is not None and (view.topology.required or view.topology.preferred)
+    asked_close = view.topology is not None and bool(view.topology.required or view.topology.preferred)
+    lines = list(_places(view.placement[:SHOWN_PLACES], asked_close))
+    if view.placement_total > len(lines):
+        lines.append(text_line(f"… and {view.placement_total - len(lines):,} nodes more", "dim"))
+    tasks = sum(place.tasks for place in view.placement)
+    all_there = view.placement_total == len(view.placement)
+    count = f"{tasks:,} {plural('task', tasks)} on " if all_there else ""
+    note = f"{count}{view.placement_total:,} {plural('node', view.placement_total)}"
+    return Section("Where it runs", tuple(lines), note)
+
+
+@lru_cache(maxsize=4)
+def _places(placement: tuple[TaskPlace, ...], asked_close: bool) -> tuple[Line, ...]:
+    """A line per node. Hundreds of them are the same from one look to the next."""
+    node_width = min(28, max(len(place.node) for place in placement))
     lines = []
-    for place in view.placement:
+    for place in placement:
         devices = " gpu " + _ranges(place.devices) if place.devices else ""
         ranks = f" {plural('rank', place.tasks)} {_ranges(range(place.rank, place.rank + place.tasks))}"
         spans = (
@@ -124,12 +166,10 @@ def _placement(view: WorkloadDetail, width: int) -> Section:
             (f"  {printable(place.rack)}" if place.rack else "", "dim"),
         )
         lines.append(Line(spans, f"node {printable(place.node)}"))
-    if view.placement_total > len(view.placement):
-        lines.append(text_line(f"… and {view.placement_total - len(view.placement):,} nodes more", "dim"))
-    return Section("Where it runs", tuple(lines), f"{view.placement_total:,} {plural('node', view.placement_total)}")
+    return tuple(lines)
 
 
-def _ranges(numbers: Sequence[int]) -> str:
+def _ranges(numbers: Iterable[int]) -> str:
     """Device indexes and ranks in short: 0-3,6."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
@@ -138,22 +178,3 @@ def _ranges(numbers: Sequence[int]) -> str:
         else:
             parts.append([number])
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in parts)
-
-
-def _history(items: Sequence[HistoryItem], now_ms: int, width: int) -> Section:
-    lines = []
-    for item in reversed(items):
-        glyph, tone = state_look(item.what if item.what in STATES else "")
-        room = max(8, width - 33)
-        lines.append(
-            Line(
-                (
-                    (timestamp(item.at_ms), "dim"),
-                    (f"  {glyph} ", tone),
-                    (fit(printable(item.what), 11), ""),
-                    (cut(printable(item.detail), room), "dim"),
-                )
-            )
-        )
-    ago = f"last {duration(now_ms - items[-1].at_ms)} ago" if items else ""
-    return Section("History", tuple(lines) or (text_line("none recorded", "dim"),), ago)

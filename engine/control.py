@@ -41,7 +41,7 @@ from engine.query import (
     FragmentationReport,
     HeatMap,
     HeatRequest,
-    Hit,
+    Named,
     NodeDetail,
     Overview,
     Page,
@@ -673,7 +673,7 @@ class Engine:
         """`brief`: without what takes long to find, `blocked` and `fragmentation_ppm`."""
         return self.reader.overview(self.recent, self._clock_ms, brief=brief)
 
-    def find(self, name: str, kinds: tuple[str, ...] = (), limit: int = 24) -> tuple[Hit, ...]:
+    def find(self, name: str, kinds: tuple[str, ...] = (), limit: int = 24) -> tuple[Named, ...]:
         """What is called so, and what begins so."""
         return find(self.state, name, kinds, limit)
 

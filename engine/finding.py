@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from engine.columns import view
 from engine.model import NodeState, WorkloadState
 from engine.orders import OrderState
-from engine.query import Hit
+from engine.query import Named
 
 if TYPE_CHECKING:
     from engine.state import State
@@ -18,7 +18,7 @@ LEVELS = ("zone", "block", "rack")
 MOST_HITS = 200
 
 
-def find(state: State, name: str, kinds: Sequence[str], limit: int) -> tuple[Hit, ...]:
+def find(state: State, name: str, kinds: Sequence[str], limit: int) -> tuple[Named, ...]:
     """What is called `name`, then what begins so: of these kinds, or of all; at most `limit` in all. The newest
     workloads come first. Costs a look-up for what is called so, and for the rest a pass over the names until there are
     enough."""
@@ -37,56 +37,56 @@ def _named(names: Iterable[str], name: str) -> Iterator[str]:
     return (each for each in names if each.startswith(name))
 
 
-def _workloads(state: State, name: str, exact: bool) -> Iterator[Hit]:
+def _workloads(state: State, name: str, exact: bool) -> Iterator[Named]:
     w = state.workloads
     ids = [name] if exact and name in w.row_of else () if exact else _named(reversed(w.ids), name)
-    return (Hit("workload", each, WorkloadState(w.state[w.row_of[each]]).label) for each in ids)
+    return (Named("workload", each, WorkloadState(w.state[w.row_of[each]]).label) for each in ids)
 
 
-def _nodes(state: State, name: str, exact: bool) -> Iterator[Hit]:
+def _nodes(state: State, name: str, exact: bool) -> Iterator[Named]:
     c = state.capacity
     ids = [name] if exact and name in c.row_of else () if exact else _named(c.row_of, name)
-    return (Hit("node", each, NodeState(c.state[c.row_of[each]]).label) for each in ids)
+    return (Named("node", each, NodeState(c.state[c.row_of[each]]).label) for each in ids)
 
 
-def _queues(state: State, name: str, exact: bool) -> Iterator[Hit]:
+def _queues(state: State, name: str, exact: bool) -> Iterator[Named]:
     rows = state.queues.row_of
-    return (Hit("queue", each) for each in ([name] if exact and name in rows else () if exact else _named(rows, name)))
+    return (Named("queue", each) for each in ([name] if exact and name in rows else () if exact else _named(rows, name)))
 
 
-def _pools(state: State, name: str, exact: bool) -> Iterator[Hit]:
+def _pools(state: State, name: str, exact: bool) -> Iterator[Named]:
     return _alike("pool", (pool.name for pool in state.capacity.pools), name, exact)
 
 
-def _reservations(state: State, name: str, exact: bool) -> Iterator[Hit]:
+def _reservations(state: State, name: str, exact: bool) -> Iterator[Named]:
     return _alike("reservation", (each.spec.name for each in state.bookings.reservations), name, exact)
 
 
-def _orders(state: State, name: str, exact: bool) -> Iterator[Hit]:
+def _orders(state: State, name: str, exact: bool) -> Iterator[Named]:
     """An order is called by its number."""
     orders = state.orders
     if exact and not (name.isascii() and name.isdigit() and str(int(name)) == name and int(name) < len(orders.pool)):
         return iter(())
     rows = [int(name)] if exact else reversed(range(len(orders.pool)))
     named = (row for row in rows if str(row).startswith(name))
-    return (Hit("order", str(row), OrderState(orders.state[row]).label) for row in named)
+    return (Named("order", str(row), OrderState(orders.state[row]).label) for row in named)
 
 
-def _domains(state: State, name: str, exact: bool) -> Iterator[Hit]:
+def _domains(state: State, name: str, exact: bool) -> Iterator[Named]:
     """Two domains of one name at different levels are two hits."""
     c = state.capacity
     for code, each in enumerate(c.places.names):
         if each and (each == name if exact else each.startswith(name)):
             for level in LEVELS:
                 if (view(getattr(c, level)) == code).any():
-                    yield Hit(level, each)
+                    yield Named(level, each)
 
 
-def _alike(kind: str, names: Iterable[str], name: str, exact: bool) -> Iterator[Hit]:
-    return (Hit(kind, each) for each in names if (each == name if exact else each.startswith(name)))
+def _alike(kind: str, names: Iterable[str], name: str, exact: bool) -> Iterator[Named]:
+    return (Named(kind, each) for each in names if (each == name if exact else each.startswith(name)))
 
 
-_KINDS: dict[str, Callable[[State, str, bool], Iterator[Hit]]] = {
+_KINDS: dict[str, Callable[[State, str, bool], Iterator[Named]]] = {
     "workload": _workloads,
     "node": _nodes,
     "queue": _queues,

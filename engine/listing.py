@@ -6,7 +6,7 @@ import difflib
 import fnmatch
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, get_args
 
 import numpy as np
@@ -22,6 +22,8 @@ from engine.orders import OrderState
 from engine.query import COLUMNS, Burn, Kind, Term, VertexReport
 from engine.quota import UNLIMITED, WIDTH, BurstState
 from engine.state import State
+from engine.texts import WORDS, Texts
+from engine.windows import Rank, window
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 Rows = Numbers | slice
@@ -34,6 +36,7 @@ class Source:
     """Rows of one kind. A column is numeric, coded text (codes into a few names) or plain text.
 
     Column functions take the rows that are wanted, so that a window costs a window and only filters cost a column.
+    `indexes` are of texts by column, where the cell is so large that they are kept.
     """
 
     size = 0
@@ -47,6 +50,8 @@ class Source:
         """Text columns with a value of their own in every row."""
         self.absent: dict[str, int] = {}
         """Numeric column -> the number that means "does not apply"."""
+        self.indexes: dict[str, Texts] = {}
+        """Text columns that can be searched and sorted quickly."""
         self.hidden: Numbers | None = None
         """Mask of rows that no answer shows; None when there are none."""
 
@@ -86,9 +91,10 @@ class WorkloadSource(Source):
         w = state.workloads
         self.size = len(w.ids)
         totals_of = np.array([(c.tasks, *c.request, c.estimate_ms) for c in w.classes], np.int64).reshape(-1, 6)
+        totals_of = np.ascontiguousarray(totals_of.T)
 
         def of_class(i: int) -> Callable[[Rows], Numbers]:
-            return lambda rows: np.asarray(totals_of[view(w.cls)[rows], i])
+            return lambda rows: np.asarray(totals_of[i].take(view(w.cls)[rows]))
 
         def waited(rows: Rows) -> Numbers:
             started, ended = view(w.started)[rows], view(w.ended)[rows]
@@ -101,13 +107,12 @@ class WorkloadSource(Source):
             return np.asarray(np.where(never, -1, np.where(ended >= 0, ended, now_ms) - started))
 
         def reason(rows: Rows) -> tuple[Numbers, list[str]]:
-            tokens: dict[str, int] = {"": 0}
-            states = view(w.state)
-            coded = np.zeros(self.size, np.int32)
-            wanted = np.arange(self.size)[rows]
-            for row in wanted[_HAS_WAITED[states[wanted]]].tolist():
-                coded[row] = tokens.setdefault(explainer.token(row), len(tokens))
-            return coded[rows], list(tokens)
+            wanted = np.arange(self.size)[rows] if isinstance(rows, slice) else rows
+            waits = np.flatnonzero(_HAS_WAITED[view(w.state)[wanted]])
+            coded = np.zeros(len(wanted), np.int32)
+            codes, tokens = explainer.tokens(wanted[waits])
+            coded[waits] = codes + 1
+            return coded, ["", *tokens]
 
         self.texts = {"id": w.ids, "name": w.names}
         self.codes = {
@@ -451,15 +456,29 @@ def matching(kind: Kind, source: Source, where: tuple[Term, ...]) -> Numbers:
 def _mask(source: Source, term: Term) -> Numbers:
     name = term.column
     if name == "text":
-        masks = [_text_mask(source.texts[column], Term(name, term.op, term.value)) for column in source.texts]
+        masks = [_column_mask(source, column, term) for column in source.texts]
         # "Not anywhere" must hold in every column, "somewhere" in one.
         return np.asarray(np.all(masks, axis=0) if term.op in ("!=", "!~") else np.any(masks, axis=0))
     if name in source.texts:
-        return _text_mask(source.texts[name], term)
+        return _column_mask(source, name, term)
     if name in source.codes:
         coded, names = source.codes[name](ALL)
         return np.asarray(_text_mask(names, term)[coded]) if names else np.zeros(source.size, bool)
     return _number_mask(source.numbers[name](ALL), source.absent.get(name), term)
+
+
+def _column_mask(source: Source, name: str, term: Term) -> Numbers:
+    """Of a column with a text of its own in every row."""
+    index, values = source.indexes.get(name), source.texts[name]
+    if index is None or not index.covers or term.op not in ("=", "!=", "~", "!~"):
+        return _text_mask(values, term)
+    # What is equal, or fits a pattern, contains each part of it that holds no sign for others.
+    part = str(term.value) if term.op in ("~", "!~") else max(re.split(r"[*?]", str(term.value)), key=len)
+    found = index.containing(part)
+    if term.op in ("=", "!="):
+        rows = np.flatnonzero(found)
+        found[rows] = _text_mask([values[row] for row in rows.tolist()], Term(name, "=", term.value))
+    return ~found if term.op in ("!=", "!~") else found
 
 
 def _text_mask(values: list[str], term: Term) -> Numbers:
@@ -493,15 +512,38 @@ def _number_mask(numbers: Numbers, absent: int | None, term: Term) -> Numbers:
     return mask if absent is None else mask & (numbers != absent)
 
 
-def ordered(kind: Kind, source: Source, rows: Numbers, sort: tuple[str, ...]) -> Numbers:
-    """The rows sorted; ties keep creation order. Values that do not apply come last."""
-    keys: list[Numbers] = []
-    for entry in reversed(sort):
+def ordered(kind: Kind, source: Source, rows: Numbers, sort: tuple[str, ...], start: int, stop: int) -> Numbers:
+    """Of the rows sorted, those from `start` to `stop`; ties keep creation order. Values that do not apply come last."""
+    ranks: list[Rank] = []
+    for entry in sort:
         name = entry.removeprefix("-")
         column_named(kind, name)
-        rank = source.rank(name, rows)
-        missing = source.absent.get(name)
-        keys.append(-rank if entry.startswith("-") else rank)
-        if missing is not None:
-            keys.append(rank == missing)
-    return rows[np.lexsort(keys)] if keys else rows
+        ranks += [_of_rows(rows, rank, source.size) for rank in _ranks(source, name, entry.startswith("-"))]
+    return np.asarray(rows[window(len(rows), ranks, start, stop)])
+
+
+def _ranks(source: Source, name: str, descending: bool) -> list[Rank]:
+    """By what the column is sorted."""
+    index = source.indexes.get(name)
+    if index is not None and index.covers:
+        ranks: list[Rank] = [partial(index.words, number) for number in range(WORDS)] + [index.rank]
+    else:
+        ranks = [partial(source.rank, name)]
+    if descending:
+        # Of numbers without a sign too, this turns the order around.
+        ranks = [partial(_turned, rank) for rank in ranks]
+    missing = source.absent.get(name)
+    if missing is None:
+        return ranks
+    return [lambda rows: source.numbers[name](rows) == missing, *ranks]
+
+
+def _turned(rank: Rank, rows: Rows) -> Numbers:
+    return ~rank(rows)
+
+
+def _of_rows(rows: Numbers, rank: Rank, size: int) -> Rank:
+    """The same by positions among the rows."""
+    if len(rows) == size:
+        return rank
+    return lambda positions: rank(rows[positions])

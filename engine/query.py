@@ -200,7 +200,7 @@ DEFAULT_COLUMNS: dict[Kind, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-class Hit(msgspec.Struct, frozen=True):
+class Named(msgspec.Struct, frozen=True):
     """Something that has an id, found by the whole of it or by how it begins."""
 
     kind: str

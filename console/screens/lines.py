@@ -11,6 +11,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
+from console.screens.lean import LeanLines
 from console.text import printable
 from console.theme import drawn, tones
 
@@ -23,7 +24,7 @@ def part(text: str, tone: str = "", press: str = "") -> Part:
     return printable(text), tone, press
 
 
-class OneLine(Widget):
+class OneLine(LeanLines, Widget):
     """Draws parts from the left and parts from the right; repaints only when they differ from before."""
 
     DEFAULT_CSS = """

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from console.actions import Target
-from console.advice_text import found_sections
+from console.advice_sections import found_sections
 from console.deciding import keys_note, request_of, unverified, waiting_step
 from console.details import Section
 from console.proposal_needs import press_next
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from runbooks.policy_shown import Caller
 
 ASK_S = 1.0
-"""How often it is asked anew what nothing else tells, as long as something can become of it: votes change no state of the
-cell."""
+"""How often it is asked anew what nothing else tells, as long as something can become of it: votes change no state of
+the cell."""
 SELDOM_S = 5.0
 """The same for what is over."""
 DRAW_S = 1.0

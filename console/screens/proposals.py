@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, cast
 from textual import on
 
 from console.actions import Target
-from console.proposal_text import SHOWN_STATES, headings, list_rows
+from console.proposal_text import LIST_HEADINGS, SHOWN_STATES, headings, list_rows
+from console.query import parse_filter
 from console.screens.pane import Connect, WordsPane
 from console.table import WindowTable
-from console.views import Window
+from console.views import Window, rows_that_match
+from engine.query import Term
 from runbooks import life
 from runbooks.plan import Proposal
 
@@ -37,6 +39,7 @@ class ProposalsPane(WordsPane):
 
     def __init__(self, connect: Connect, words: str = "") -> None:
         super().__init__(connect, words)
+        self._terms: tuple[Term, ...] = ()
         self._found: tuple[Proposal, ...] = ()
         self._caller: Caller | None = None
         self._over: tuple[Proposal, ...] = ()
@@ -72,7 +75,8 @@ class ProposalsPane(WordsPane):
         self.table.reload()
 
     def filter(self, text: str) -> None:
-        """Show those in whose row every word occurs."""
+        """Show others. Raises FilterError and stays as it is when the filter cannot be read."""
+        self._terms = parse_filter("proposals", text)
         self._filter = " ".join(text.split())
         self.table.empty = f"no proposal matches {self._filter}" if self._filter else "nothing was proposed yet"
         self.table.show(headings(self.size.width), self._rows)
@@ -85,8 +89,7 @@ class ProposalsPane(WordsPane):
         assert self._caller is not None, "it was asked"
         wall_ms = self._caller.now_ms + round((now - self._asked_at) * 1000)
         rows = list_rows(self._found, wall_ms, self._caller.me)
-        words = self._filter.lower().split()
-        kept = [row for row in rows if all(any(word in text.lower() for text, _ in row.cells) for word in words)]
+        kept = rows_that_match(rows, LIST_HEADINGS, self._terms)
         return Window(offset, kept[offset : offset + limit], len(kept), len(rows), 0, wall_ms)
 
     def _ask(self, now: float) -> None:

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from textual import on
 
-from console.advice_text import explanation_lines, followed_text, found_lines, list_line
+from console.actions import Target
+from console.advice_sections import found_lines, suggestion_sections
+from console.advice_text import followed_text, list_line
 from console.details import Line, Section, text_line
-from console.screens.pane import Connect, DetailPane
+from console.feed import in_thread
+from console.screens.pane import AsOf, Connect, DetailPane
 from console.screens.sections import SectionsView
 from console.text import printable, wrap
 from engine.errors import RefusedError
+from engine.query import Query, Term
 from recommender.recommendations import Recommendation, Recommendations
+from recommender.suggest import MAX_TARGETS, Suggestion
 
 if TYPE_CHECKING:
     from console.app import MusterApp
     from console.client import Client
 
 LINK = "rec:"
+ON_WORK = ("cancel", "hold", "release", "requeue", "suspend", "resume", "resize")
+"""Actions whose targets are workloads, which end by themselves."""
+OVER = ("finished", "failed", "cancelled")
 
 
 class RecommendationsPane(DetailPane[Recommendations]):
@@ -37,7 +45,9 @@ class RecommendationsPane(DetailPane[Recommendations]):
         if self._alone:
             return f"{self._shown}   esc: all {len(self.detail.open):,}"
         aside = f", {len(self.detail.aside):,} set aside" if self.detail.aside else ""
-        return f"{len(self.detail.open):,} found{aside}, at v{self.detail.version:,}"
+        if not self.detail.open:
+            return f"nothing stands out{aside}; it is looked at again all the time"
+        return f"{len(self.detail.open):,} found{aside}"
 
     @property
     def _alone(self) -> bool:
@@ -56,6 +66,31 @@ class RecommendationsPane(DetailPane[Recommendations]):
     def copyable(self) -> str:
         chosen = self.chosen()
         return chosen.suggestion.id if chosen else ""
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """What it could be proposed as; a suggestion is no object of the cell."""
+        chosen = self.chosen()
+        if chosen is None:
+            return ()
+        return (
+            Target(chosen.suggestion.id, "acted" if chosen.state == "acted" else "to do" if chosen.command else "told"),
+        )
+
+    @property
+    def line(self) -> str:
+        return self.NAME
+
+    @property
+    def as_of(self) -> AsOf | None:
+        return AsOf(self.detail.version, self.detail.now_ms) if self.detail is not None else None
+
+    def place(self) -> dict[str, Any]:
+        return {"shown": self._shown}
+
+    def put_back(self, place: dict[str, Any]) -> None:
+        shown = place.get("shown")
+        self._shown = shown if isinstance(shown, str) else ""
 
     def ask(self, client: Client) -> Recommendations:
         view = client.recommendations()
@@ -101,28 +136,40 @@ class RecommendationsPane(DetailPane[Recommendations]):
         if shown is None:
             return []
         link = f"{LINK}{shown.suggestion.id}" if self._alone else ""
-        lines = explanation_lines(shown, detail.now_ms, (), width)
-        fitting = [part for line in lines for part in (wrap(line, width) if len(line) > width else [line])]
+        first, *rest = suggestion_sections(shown, detail.now_ms, width)
         # The first line is a link where the list is away: so the cursor finds its place in the list again.
-        told = (Line(((fitting[0], ""),), link), *map(text_line, fitting[1:]))
-        return [Section(shown.suggestion.id, told, shown.suggestion.kind)]
+        return [first._replace(lines=(first.lines[0]._replace(link=link), *first.lines[1:])), *rest]
+
+    def point_at(self, rec_id: str) -> None:
+        """Put the cursor on it, and explain it."""
+        self._shown = rec_id
+        self._left.put_back({"top": 0, "link": f"{LINK}{rec_id}"})
+        self.reload()
 
     async def act(self, app: MusterApp) -> str:
         """Have the action of the chosen one planned, confirmed and done. Gives what to tell. Raises MusterError."""
         from console.wishes import finish, parse, propose
 
         chosen = self.chosen()
-        if chosen is None or not chosen.command:
+        if chosen is None:
+            raise RefusedError("nothing is found now", "It is looked for all the time")
+        if not chosen.command:
             raise RefusedError("there is nothing to propose", "It asks for a person's attention only")
         name, *words = chosen.command
         words = words[: words.index("--reason")] if "--reason" in words else words
+        over = await in_thread(lambda: ended(app.client(), chosen.suggestion)) if name in ON_WORK else ()
+        if over and len(over) == len(chosen.suggestion.targets):
+            raise RefusedError(
+                "all of what it is about has ended since it was found", "It is looked for anew: r shows what there is"
+            )
+        words = [word for word in words if word not in over]
         arguments = parse(name, shlex.join(words))
         action = next(action for action in app.actions.values() if name in action.commands)
-        shell = shlex.join(["muster", *map(printable, chosen.command)])
+        shell = shlex.join(["muster", name, *map(printable, words), "--reason", chosen.suggestion.id])
         reason = chosen.suggestion.id
         return await finish(
             app, action, lambda: propose(app.client(), name, arguments, reason), shell,
-            found=lambda width: found_lines(chosen, width), follow=True,
+            found=lambda width: found_lines(chosen, width, over), follow=True,
         )  # fmt: skip
 
     @on(SectionsView.LinkChosen)
@@ -137,3 +184,11 @@ class RecommendationsPane(DetailPane[Recommendations]):
         if self._alone:
             self._left.scroll_to(y=0, animate=False)
         self.reload()
+
+
+def ended(client: Client, suggestion: Suggestion) -> tuple[str, ...]:
+    """Targets that have ended since it was found. Blocks."""
+    where = tuple(Term("id", "=", target) for target in suggestion.targets)
+    page = client.query(Query(kind="workloads", columns=("id", "state"), where=where, limit=MAX_TARGETS))
+    live = {row[0] for row in page.rows if row[1] not in OVER}
+    return tuple(target for target in suggestion.targets if target not in live)

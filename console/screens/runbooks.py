@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from textual import on
@@ -11,11 +12,12 @@ from console.actions import Target
 from console.details import Section
 from console.feed import in_thread
 from console.proposal_text import screen_digest
+from console.query import parse_filter
 from console.runbook_text import HEADINGS, columns, row_of
-from console.screens.pane import AsOf, Connect, DetailPane, TablePane
+from console.screens.pane import AsOf, Connect, DetailPane, WordsPane
 from console.table import WindowTable
 from console.text import cut, printable
-from console.views import Window
+from console.views import Window, rows_that_match
 from engine.errors import MusterError, RefusedError
 from runbooks.runbook_shown import RunbookAsk, RunbookLine, RunbookRun, RunbookView
 
@@ -23,17 +25,23 @@ if TYPE_CHECKING:
     from console.client import Client
 
 
-class RunbooksPane(TablePane):
+class RunbooksPane(WordsPane):
     NAME = "runbooks"
     TARGETS = "runbook"
 
     def __init__(self, connect: Connect) -> None:
         super().__init__(connect)
         self._found: tuple[RunbookLine, ...] = ()
-        self.table.empty = "there are no runbooks"
 
     def on_mount(self) -> None:
-        self.table.show(HEADINGS, self._rows)
+        self.filter("")
+
+    def filter(self, text: str) -> None:
+        """Show others. Raises FilterError and stays as it is when the filter cannot be read."""
+        terms = parse_filter("runbooks", text)
+        self._filter = " ".join(text.split())
+        self.table.empty = f"no runbook matches {self._filter}" if self._filter else "there are no runbooks"
+        self.table.show(HEADINGS, partial(self._rows, terms))
 
     @property
     def as_of(self) -> AsOf | None:
@@ -43,7 +51,7 @@ class RunbooksPane(TablePane):
     @property
     def note(self) -> str:
         approved = sum(line.status == "approved" for line in self._found)
-        return f"{len(self._found):,}, {approved:,} approved" if self._found else ""
+        return "  ·  ".join([*self.counts, f"{approved:,} approved"]) if self._found else ""
 
     @property
     def targets(self) -> tuple[Target, ...]:
@@ -59,11 +67,12 @@ class RunbooksPane(TablePane):
         self._found = ()
         self.table.reload()
 
-    def _rows(self, offset: int, limit: int) -> Window:
+    def _rows(self, terms: tuple[Term, ...], offset: int, limit: int) -> Window:
         """Called on a thread."""
         self._found = self._found or self.connect().runbooks()
         rows = [row_of(line) for line in self._found]
-        return Window(offset, rows[offset : offset + limit], len(rows), len(rows), 0, 0)
+        kept = rows_that_match(rows, HEADINGS, terms)
+        return Window(offset, kept[offset : offset + limit], len(kept), len(rows), 0, 0)
 
     @on(WindowTable.RowChosen)
     def _chosen(self, event: WindowTable.RowChosen) -> None:

@@ -11,17 +11,17 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from console.details import Line, Section
+from console.screens.lean import LeanScroll
 from console.text import cut
 from console.theme import QUIET, drawn, tones
 
 MARGIN = 2
 
 
-class SectionsView(ScrollView, can_focus=True, inherit_bindings=False):
+class SectionsView(LeanScroll, can_focus=True, inherit_bindings=False):
     """Draws sections with the Line API. Scrolls where there are no links to go to."""
 
     DEFAULT_CSS = """

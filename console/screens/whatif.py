@@ -5,7 +5,8 @@ Runs are kept by the engine's process; the edits that are being put together are
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from textual import on
 from textual.timer import Timer
@@ -13,11 +14,13 @@ from textual.timer import Timer
 from console.details import Line, Section, text_line
 from console.feed import in_thread
 from console.outlook import outlook_sections, rests_on, run_line
-from console.screens.pane import Connect, DetailPane
+from console.progress import Pace
+from console.screens.pane import AsOf, Connect, DetailPane
 from console.screens.sections import SectionsView
-from console.text import cut, fit, printable, wrap
-from engine.edits import FORMS, AnyEdit, written
-from engine.errors import RefusedError
+from console.text import cut, duration, fit, printable, wrap
+from console.views import meter
+from engine.edits import FORMS, AnyEdit, parse, written
+from engine.errors import MusterError, RefusedError
 from engine.outlook import Outlook, RunStatus, WhatIf
 
 if TYPE_CHECKING:
@@ -44,14 +47,71 @@ class WhatIfPane(DetailPane[Kept]):
         self._shown = ""
         """Id of the run on the right; empty: the newest."""
         self._beside = ""
+        self._stopped = ""
+        """Id of the run that was last stopped from here."""
+        self._paced = ""
+        self._pace = Pace()
+        """Of the run with the id before."""
         self._timer: Timer | None = None
 
     @property
     def note(self) -> str:
         shown = self.detail.shown if self.detail else None
+        if shown is not None and shown.state == "running":
+            return self._far(shown)
         if shown is None or not isinstance(shown.answer, Outlook):
             return "nothing here changes the cell"
         return rests_on(shown.answer)
+
+    @property
+    def as_of(self) -> AsOf | None:
+        """Of when the cell was forked."""
+        shown = self.detail.shown if self.detail else None
+        return None if shown is None else AsOf(shown.version, shown.at_ms)
+
+    @property
+    def frozen(self) -> AsOf | None:
+        """An answer stays that of its moment."""
+        return self.as_of
+
+    def place(self) -> dict[str, Any]:
+        edits = [written(edit) for edit in self.edits]
+        return {"shown": self._shown, "beside": self._beside, "edits": edits}
+
+    def put_back(self, place: dict[str, Any]) -> None:
+        self._shown, self._beside = str(place.get("shown", "")), str(place.get("beside", ""))
+        for text in place.get("edits", ()):
+            # What names a file may not be there any more.
+            with suppress(MusterError):
+                self.edits.append(parse(str(text)))
+        self.reload()
+
+    def clear_one(self) -> bool:
+        """The first Back stops the run that is shown, else takes away the one beside it."""
+        shown = self.detail.shown if self.detail else None
+        if shown is not None and shown.state == "running" and self._stopped != shown.id:
+            self._stopped = shown.id
+            self.run_worker(self._stop_told(), group="stop")
+            return True
+        if self._beside:
+            self._beside = ""
+            self.reload()
+            return True
+        return False
+
+    async def _stop_told(self) -> None:
+        try:
+            await self.stop()
+        except MusterError as error:
+            self.post_message(self.Failed(error))
+
+    def _far(self, run: RunStatus) -> str:
+        """How far a run is, for how long still, and how it is stopped."""
+        if run.id != self._paced:
+            self._paced, self._pace = run.id, Pace()
+        left_s = self._pace.step("run", run.progress_permille, 1000).left_s
+        left = "" if left_s is None else f", {duration(round(left_s * 1000))} left"
+        return f"running ahead: {run.progress_permille / 10:.0f}%{left}, esc stops it"
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -87,6 +147,11 @@ class WhatIfPane(DetailPane[Kept]):
         if shown is None or shown.state != "running":
             raise RefusedError("no run goes on", "")
         await in_thread(lambda: self.connect().cancel_run(shown.id))
+        self.reload()
+
+    def point_at(self, run_id: str) -> None:
+        """Show this run."""
+        self._shown, self._beside = run_id, ""
         self.reload()
 
     def compare(self) -> None:
@@ -158,13 +223,19 @@ class WhatIfPane(DetailPane[Kept]):
                 Section("Before and after", tuple(text_line(part, "bad") for part in wrap(printable(problem), width)))
             ]
         if not isinstance(shown.answer, Outlook):
-            return [Section("Before and after", (text_line("running ahead …", "dim"),), _progress(shown))]
+            return [Section("Before and after", self._running_lines(shown, width), "esc stops it")]
         beside = detail.beside.answer if detail.beside and isinstance(detail.beside.answer, Outlook) else None
         sections = outlook_sections(shown.answer, width, beside)
         if shown.state == "running":
             first = text_line(f"first estimate: {rests_on(shown.answer)}", "warn")
-            return [Section("Running ahead", (first,), _progress(shown)), *sections]
+            return [Section("Running ahead", (*self._running_lines(shown, width), first), "esc stops it"), *sections]
+        if shown.state == "cancelled":
+            return [Section("Stopped", (text_line("the figures are of the seeds up to then", "warn"),)), *sections]
         return sections
+
+    def _running_lines(self, run: RunStatus, width: int) -> tuple[Line, ...]:
+        bar = meter(run.progress_permille, max(4, width))
+        return Line(((bar, "bar"),)), text_line(self._far(run), "dim")
 
     @on(SectionsView.LinkChosen)
     def _chosen(self, event: SectionsView.LinkChosen) -> None:
@@ -191,7 +262,3 @@ def _menu(width: int) -> Section:
         for form in FORMS
     )
     return Section("Add an edit", lines, "any may end in: at +2h")
-
-
-def _progress(run: RunStatus) -> str:
-    return f"{run.progress_permille / 10:.0f}%, z stops it"

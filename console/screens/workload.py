@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from console.actions import Target
-from console.details import Section, text_line
+from console.actions import Context, Target
+from console.details import Line, Section, text_line
 from console.feed import in_thread
 from console.outlook import eta_section
 from console.plain import estimate_line
-from console.screens.pane import Connect, DetailPane
-from console.text import cut, permille, printable, wrap
+from console.screens.pane import Connect, DetailPane, TablePane
+from console.text import cut, fit, permille, printable, wrap
+from console.workload_beside import Beside, action_section
 from console.workload_text import workload_columns
 from engine.errors import MusterError
 from engine.outlook import AskStart, RunStatus, StartEstimate
-from engine.query import Reason, Unblocking, WorkloadDetail
+from engine.query import Page, Query, Reason, Term, Unblocking, WorkloadDetail
 
 if TYPE_CHECKING:
+    from console.app import MusterApp
     from console.client import Client, RuntimeEstimate
 
+SAID = 12
+MOST_SIBLINGS = 1_000
+MOST_PROPOSALS = 64
 LOOK_S = 0.5
 """How long the engine may hold the question how far a run of the twin is."""
 OVER = ("finished", "failed", "cancelled")
@@ -39,6 +44,9 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
         self._eta: RunStatus | None = None
         """The twin's run that tells when it starts, once a person has asked."""
         self._likely: RuntimeEstimate | None = None
+        self._beside = Beside()
+        self._looked_beside: str | None = None
+        """The state in which it was asked what lies beside it."""
         self._estimated: tuple[str, int] | None = None
         """The state, and since when, in which it was asked how long it may run."""
 
@@ -58,17 +66,49 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
         return client.workload(self._workload_id)
 
     def columns(self, detail: WorkloadDetail, width: int) -> tuple[list[Section], list[Section]]:
-        left, right = workload_columns(detail, width, self._unblocking)
+        app = cast("MusterApp", self.app)
+        beside = self._beside._replace(said=tuple(app.events.about(detail.id, SAID)))
+        left, right = workload_columns(detail, width, self._unblocking, self._likely, beside)
         if self._eta is not None:
             left.insert(1, self._eta_section(self._eta, width))
         if self._likely is not None and detail.state not in OVER:
             lines = tuple(map(text_line, wrap(estimate_line(self._likely), width)))
             # Behind where it runs, which comes first on a small screen.
             right.insert(1, Section("How long it runs", lines))
+        context = Context(self.NAME, self.TARGETS, self.targets, app.context().connected)
+        right.append(action_section(list(app.actions.values()), context))
         return left, right
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        told = self._told_before()
+        if told:
+            self._left.show([Section(self.crumb, told, "loading the rest …")])
+
+    def _told_before(self) -> tuple[Line, ...]:
+        """What the list told of it from which it was opened."""
+        stack = cast("MusterApp", self.app).navigator.stack
+        below = stack[-2] if len(stack) > 1 else None
+        if not isinstance(below, TablePane):
+            return ()
+        row = below.table.row_with(self._workload_id)
+        if row is None:
+            return ()
+        headings = below.table.headings
+        return tuple(
+            Line(((fit(heading.title.lower(), 11), "dim"), cell))
+            for heading, cell in zip(headings, row.cells, strict=False)
+        )
+
+    def look_again(self) -> None:
+        self._looked_beside = None
+        super().look_again()
 
     def _draw(self) -> None:
         super()._draw()
+        if self.detail is not None and self._looked_beside != self.detail.state:
+            self._looked_beside = self.detail.state
+            self.run_worker(self._look_beside(self.detail.array), exclusive=True, group="beside")
         reasons = self.detail.reasons if self.detail else ()
         if [reason.token for reason in reasons] != [reason.token for reason in self._searched]:
             self._searched, self._unblocking = reasons, None
@@ -97,6 +137,23 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
             return Section("When it starts", (text_line("running ahead …", "dim"),), permille(run.progress_permille))
         return eta_section(run.answer, width)
 
+    async def _look_beside(self, array: str) -> None:
+        """Its array, and what proposals and findings say of it: asked for once in each of its states, one after the
+        other, so that the page waits for none of them."""
+        if array:
+            with suppress(MusterError):
+                page = await in_thread(partial(_siblings, self.connect, array))
+                states = tuple(str(row[0]) for row in page.rows)
+                self._beside = self._beside._replace(siblings=states, siblings_total=page.matched)
+                self._draw()
+        for name, ask in (("proposals", proposals_about), ("findings", findings_about)):
+            try:
+                found = await in_thread(partial(ask, self.connect, self._workload_id))
+            except MusterError:
+                found = ()
+            self._beside = self._beside._replace(**{name: found})
+        self._draw()
+
     async def _search(self, reasons: tuple[Reason, ...]) -> None:
         """What would let it start takes a while to find: the page is shown without it first. Whatever keeps the engine
         from answering, the page itself meets too and tells."""
@@ -111,3 +168,26 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
         with suppress(MusterError):
             self._likely = await in_thread(lambda: self.connect().estimate(self._workload_id))
             self._draw()
+
+
+def _siblings(connect: Connect, array: str) -> Page:
+    where = (Term("array", "=", array),)
+    return connect().query(Query(kind="workloads", columns=("state",), where=where, limit=MOST_SIBLINGS))
+
+
+def proposals_about(connect: Connect, workload_id: str) -> tuple[tuple[str, str, str], ...]:
+    """(id, state, title) of those under way that act on it. Blocks."""
+    from console.proposal_text import SHOWN_STATES
+
+    return tuple(
+        (each.id, each.state, each.title)
+        for each in connect().proposals(SHOWN_STATES, MOST_PROPOSALS)
+        if any(workload_id in step.act.targets for step in each.plan.steps)
+    )
+
+
+def findings_about(connect: Connect, workload_id: str) -> tuple[tuple[str, str], ...]:
+    """(id, what is found) of those about it. Blocks."""
+    found = connect().recommendations().open
+    own = [each.suggestion for each in found if workload_id in (*each.suggestion.targets, each.suggestion.about)]
+    return tuple((each.id, each.finding) for each in own)

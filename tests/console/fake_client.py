@@ -34,6 +34,7 @@ from engine.query import (
     HeatTile,
     HistoryItem,
     MigInstance,
+    Named,
     NodeDetail,
     NodeTasks,
     Overview,
@@ -136,6 +137,8 @@ class FakeClient:
         self.kept_reviews: tuple[Review, ...] = ()
         self.kept_freezes: tuple[Freeze, ...] = ()
         self.queries: list[Query] = []
+        self.found: list[str] = []
+        """What was looked for by its name, or the beginning of it."""
         self._hostile = hostile
         self._changed = threading.Condition()
         self._events: list[Change] = []
@@ -502,6 +505,22 @@ class FakeClient:
             over={},
             burn=self.overview().burns[0] if row["burn"] else None,
         )
+
+    def find(self, name: str, kinds: tuple[str, ...] = (), limit: int = 24) -> tuple[Named, ...]:
+        self._answer()
+        self.found.append(name)
+        of_rows = [
+            Named(kind, row[key], row["state"])
+            for kind, rows, key in (
+                ("workload", self._tables["workloads"], "id"),
+                ("node", self._tables["nodes"], "id"),
+                ("queue", self._tables["queues"], "name"),
+            )
+            for row in rows
+        ]
+        others = [Named("proposal", each, "awaiting") for each in self.kept]
+        hits = [hit for hit in (*of_rows, *others) if hit.id.startswith(name) and (not kinds or hit.kind in kinds)]
+        return tuple(sorted(hits, key=lambda hit: hit.id != name))[:limit]
 
     def showback(self, request: ShowbackRequest) -> Showback:
         self._answer()

@@ -101,7 +101,7 @@ async def test_a_what_if_is_composed_run_and_compared_by_keys(loop: EngineLoop) 
     async with app.run_test(size=(140, 40)) as pilot:
         await until(pilot, lambda: "nodes" in line(pilot, "title") and app.context().targets)
         await press(pilot, "w")
-        await until(pilot, lambda: app.steering._bar is not None and app.steering._early is None)
+        await until(pilot, lambda: app.bars.bar is not None and app.bars.early is None)
         await press(pilot, "enter")
         await until(pilot, lambda: isinstance(app.navigator.current, WhatIfPane))
         pane = app.navigator.current

@@ -25,7 +25,7 @@ class Outage:
         self.retry_at = 0.0
 
 
-class Link:
+class Lifeline:
     """One per app. Moments are those of the app's clock, which never goes back."""
 
     def __init__(self) -> None:
