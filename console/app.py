@@ -88,6 +88,7 @@ class MusterApp(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c", "quit", show=False, priority=True),
         Binding("ctrl+z", "suspend_process", show=False, priority=True),
+        Binding("ctrl+l", "redraw", show=False, priority=True),
     ]
 
     def __init__(
@@ -223,7 +224,6 @@ class MusterApp(App[None]):
         await in_thread(lambda: self.session.note_place(place))
 
     def on_resize(self, event: Resize) -> None:
-        self.send_all()
         small = event.size.width < LEAST_WIDTH or event.size.height < LEAST_HEIGHT
         base = self.screen_stack[0]
         if base.has_class("-small") and not small and self.navigator.current is not None:
@@ -361,10 +361,9 @@ class MusterApp(App[None]):
     def connected(self) -> bool:
         return self.link.client_now is not None
 
-    def send_all(self) -> None:
-        """Take nothing for granted of what the terminal shows."""
-        if isinstance(self._driver, TerminalDriver):
-            self._driver.forget()
+    def action_redraw(self) -> None:
+        """Everything anew: another program wrote on the terminal."""
+        self.refresh(layout=True)
 
     def say(self, text: str) -> None:
         """A short note in the corner."""

@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 POLL_S = 1.0
 """Longest wait of one poll: also how often the cell's clock moves on the screen when nothing happens."""
-LEAST_BETWEEN_S = 0.25
-"""At most four times a second something is redrawn, however much happens."""
+LEAST_BETWEEN_S = 1.0
+"""At most so often something is redrawn, however much happens; what happens after a rest is shown at once."""
 HEALTH_EVERY_S = 2.0
 RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 BEHIND = 200

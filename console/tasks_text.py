@@ -21,9 +21,12 @@ EXAMPLES = (
 _LOOKS = {"running": ("●", "info"), "done": ("✓", "ok"), "failed": ("✗", "bad"), "stopped": ("⊘", "dim")}
 
 
-def pages(tasks: Sequence[Task], shown: Task | None, width: int) -> tuple[list[Section], list[Section]]:
-    """Left: all of them, and what can be started. Right: the one that is shown."""
-    return [listed(tasks, shown, width), begin(width)], [] if shown is None else [about(shown, width), output(shown)]
+def pages(tasks: Sequence[Task], shown: Task | None, width: int, *, two: bool) -> tuple[list[Section], list[Section]]:
+    """Left: all of them, and what can be started. Right, or between the two: the one that is shown."""
+    one = [] if shown is None else [about(shown, width), output(shown)]
+    if two:
+        return [listed(tasks, shown, width), begin(width)], one
+    return [listed(tasks, shown, width), *one, begin(width)], []
 
 
 def listed(tasks: Sequence[Task], shown: Task | None, width: int) -> Section:

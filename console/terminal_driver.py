@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
 from codecs import getincrementaldecoder
 from collections.abc import Iterable
+from types import FrameType
 
 from textual import constants
 from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
+from textual.events import AppFocus, Key, Resize
 from textual.message import Message
 
 from console.terminal_watch import watch
@@ -26,6 +29,8 @@ LOOK_S = 0.1
 """How often it is looked whether the program ends, while no key comes."""
 TICK_S = 0.001
 READ_BYTES = 4096
+REDRAW = "ctrl+l"
+"""The key after which nothing is taken for granted of what the terminal shows."""
 _ESC = b"\x1b"
 
 
@@ -39,9 +44,10 @@ class TerminalDriver(LinuxDriver):
         if "ESCDELAY" not in os.environ:
             constants.ESCAPE_DELAY = ESC_S  # type: ignore[misc]
 
-    def forget(self) -> None:
-        """Send everything of the next frame."""
-        self._thrift.forget()
+    def process_message(self, message: Message) -> None:
+        if isinstance(message, Resize | AppFocus) or (isinstance(message, Key) and message.key == REDRAW):
+            self._thrift.forget()
+        super().process_message(message)
 
     @property
     def behind(self) -> bool:
@@ -57,6 +63,14 @@ class TerminalDriver(LinuxDriver):
             found.entered()
             self._loop.add_reader(found.lifeline, self._unwatched)
         super().start_application_mode()
+        resized = signal.getsignal(signal.SIGWINCH)
+
+        def forget_first(number: int, frame: FrameType | None) -> None:
+            self._thrift.forget()
+            if callable(resized):
+                resized(number, frame)
+
+        signal.signal(signal.SIGWINCH, forget_first)
 
     def _unwatched(self) -> None:
         """The process that the shell waited for was killed: this one is no longer wanted."""
@@ -75,7 +89,7 @@ class TerminalDriver(LinuxDriver):
         """Somebody may have stopped the process without asking: then nothing was taken back, and nothing is to be set
         up anew."""
         if self._entered:
-            self.forget()
+            self._thrift.forget()
         else:
             super()._sigcont_application()
 

@@ -19,6 +19,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from console.text import printable
+
 KEYS, SCREEN = 0, 1
 """File descriptors: keys come from standard input, and the screen is on standard output."""
 LEAVE = (
@@ -131,6 +133,6 @@ def _restore(before: list[Any]) -> None:
 
 
 def _tell(number: int) -> None:
-    name = signal.Signals(number).name
     with contextlib.suppress(OSError):
-        print(f"muster: the console was ended by {name}; the engine is not affected", file=sys.stderr)
+        told = f"muster: the console was ended by {signal.Signals(number).name}; the engine is not affected"
+        print(printable(told), file=sys.stderr)

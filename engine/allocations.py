@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from typing import Any
 
-from engine.columns import Table
+import numpy as np
 
+from engine.columns import Table, view
+
+Numbers = np.ndarray[Any, np.dtype[Any]]
 NONE = -1
 
 
@@ -85,3 +89,13 @@ class Allocations(Table):
     def workloads_on(self, node: int) -> int:
         """How many different workloads have a task on the node."""
         return len({self.workload[row] for row in self.on_node(node)})
+
+    def workloads_on_each(self) -> Numbers:
+        """The same of every node."""
+        there = view(self.workload) != NONE
+        nodes, workloads = view(self.node)[there].astype(np.int64), view(self.workload)[there]
+        counts = np.bincount(nodes, minlength=len(self.first_on_node))
+        # One can have several rows on a node.
+        shared = counts[nodes] > 1
+        pairs = np.unique(nodes[shared] << 32 | workloads[shared])
+        return np.where(counts > 1, np.bincount(pairs >> 32, minlength=len(counts)), counts)

@@ -51,6 +51,8 @@ IDLE_S = 5.0
 """Wall seconds without a reader after which no copy is made or kept."""
 AFTER_WRITE_S = 0.1
 """Between two copies that are made at once because somebody wrote and will want to see it."""
+INDEX_S = 0.01
+"""Of each turn, at most about that long, until all texts are indexed."""
 PATIENCE_S = 30.0
 SLOW_PATIENCE_S = 600.0
 """For what nobody expects at once."""
@@ -213,6 +215,8 @@ class Copies:
         """Between two turns: a fresh copy, if it is time for one."""
         self._retired = [copy for copy in self._retired if not copy.retire()]
         self._measure()
+        if self.beside:
+            self._index()
         copy, now = self._copy, time.monotonic()
         if copy is None:
             return
@@ -220,6 +224,15 @@ class Copies:
             self._put(None)
         elif now - copy.made_at >= max(EVERY_S, copy.cost_s * LEAST_SHARE):
             self.refresh()
+
+    def _index(self) -> None:
+        """Go on with what is searched and sorted quickly, for as long as a turn is not held up by it."""
+        until = time.monotonic() + INDEX_S
+        for columns in self._engine.reader.indexes.values():
+            for texts in columns.values():
+                while texts.cover():
+                    if time.monotonic() > until:
+                        return
 
     def refresh(self) -> None:
         """A copy of the present state, unless there is one."""
@@ -286,7 +299,10 @@ def _answer(engine: Engine, lane: socket.socket) -> bool:
     except MusterError as error:
         told = {"code": error.code, "problem": error.problem, "remedy": error.remedy}
         answer = b"-" + msgspec.json.encode(told)
-    lane.sendall(_HEADER.pack(len(answer)) + answer)
+    try:
+        lane.sendall(_HEADER.pack(len(answer)) + answer)
+    except BrokenPipeError:
+        return False
     return True
 
 

@@ -361,7 +361,8 @@ class Census(NamedTuple):
 def census(capacity: Capacity, shape: Shape) -> Census:
     """One vectorised pass over all devices."""
     numbers = device_numbers(capacity)
-    nodes = owners(capacity, np.arange(len(numbers)))
+    base = view(capacity.device_base)
+    nodes = np.repeat(np.arange(len(base)), np.diff(base, append=len(numbers)))
     mine = capacity.usable_mask(shape)[nodes]
     numbers, pools = numbers[mine], view(capacity.pool)[nodes[mine]]
     cut = numbers < 0

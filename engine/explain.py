@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -55,8 +56,12 @@ UNSEEN = "AwaitingEvaluation"
 TURNED = "TurnedOnDemand"
 
 GPU = RESOURCES.index("gpu_milli")
+FEW = 256
+"""Rows whose tokens are looked up one by one."""
+MOST_KINDS = 1 << 22
 MOST_NAMED = 3
 """Queues, workloads or pools that a sentence names."""
+Numbers = np.ndarray[Any, np.dtype[Any]]
 Kind = tuple[int, int, int]
 """(priority class row, queue row, class row): what like workloads share. In place of the class row, a negative number
 of its own for one that differs from its like."""
@@ -82,6 +87,42 @@ class Explainer:
             return self._queued(row).tokens[0]
         reasons = _parked(self._state, row)
         return reasons[0].token if reasons else ""
+
+    def tokens(self, rows: Numbers) -> tuple[Numbers, list[str]]:
+        """(code of the token of each row, tokens by code) of many rows that wait: one of each kind is looked at."""
+        names: dict[str, int] = {}
+
+        def code(row: int) -> int:
+            return names.setdefault(self.token(row), len(names))
+
+        codes = np.zeros(len(rows), np.int32)
+        like = self._like_others(rows) if len(rows) > FEW else np.zeros(len(rows), bool)
+        for at in np.flatnonzero(~like).tolist():
+            codes[at] = code(int(rows[at]))
+        alike = np.flatnonzero(like)
+        if len(alike):
+            w, chosen = self._state.workloads, rows[alike]
+            kinds = view(w.priority)[chosen].astype(np.int64) * len(self._state.queues.specs) + view(w.queue)[chosen]
+            kinds = kinds * len(w.classes) + view(w.cls)[chosen]
+            firsts, kind_of = _firsts(kinds, len(w.priority_classes) * len(self._state.queues.specs) * len(w.classes))
+            codes[alike] = np.array([code(row) for row in chosen[firsts].tolist()], np.int32)[kind_of]
+        return codes, list(names)
+
+    def _like_others(self, rows: Numbers) -> Numbers:
+        """Mask of those that share their token with all of their kind, as `_queued` has it."""
+        state, w = self._state, self._state.workloads
+        if state.budgets.specs:
+            return np.zeros(len(rows), bool)
+        self._renew()
+        queues = view(w.queue)[rows]
+        like = (view(w.state)[rows] == WorkloadState.QUEUED) & (view(w.kept)[rows] == 0)
+        own = {*self.promised(), *(clearing.row for clearing in state.bookings.clearings)}
+        for queue in np.unique(queues[like]).tolist():
+            if self._is_strict(queue):
+                self._ahead_of(int(rows[np.flatnonzero(like & (queues == queue))[0]]))
+                own.add(self._heads[queue])
+        like[np.isin(rows, list(own))] = False
+        return like
 
     def reasons(self, row: int) -> tuple[Reason, ...]:
         """Primary first; empty unless the workload waits."""
@@ -127,14 +168,8 @@ class Explainer:
 
     def _queued(self, row: int) -> Waiting:
         """What holds up a queued workload; evaluated once for all of its kind."""
+        self._renew()
         state = self._state
-        if self._version != state.version:
-            self._version = state.version
-            self._room = Room(state)
-            self._heads.clear()
-            self._waiting.clear()
-            self._starts.clear()
-            self._outlooks.clear()
         w = state.workloads
         ahead = self._ahead_of(row)
         alone = w.kept[row] or state.bookings.clearing_for(row) is not None or row in self.promised()
@@ -146,6 +181,16 @@ class Explainer:
         if found is None:
             found = self._waiting[kind] = Waiting(state, self._scheduler, self._room, row, ahead)
         return found
+
+    def _renew(self) -> None:
+        """Forget what is of another version."""
+        if self._version != self._state.version:
+            self._version = self._state.version
+            self._room = Room(self._state)
+            self._heads.clear()
+            self._waiting.clear()
+            self._starts.clear()
+            self._outlooks.clear()
 
     def _is_strict(self, queue: int) -> bool:
         return not self._state.pending.by_class or self._state.queues.specs[queue].order == "strict_fifo"
@@ -162,6 +207,20 @@ class Explainer:
             self._heads[queue] = min(self._scheduler.order(key, group.rows[group.front]) for key, group in groups)[-1]
         first = self._heads[queue]
         return NONE if first == row else first
+
+
+def _firsts(kinds: Numbers, most: int) -> tuple[Numbers, Numbers]:
+    """(position of the first of each kind there is, which of these each position is of)"""
+    if most > MOST_KINDS:
+        _, firsts, kind_of = np.unique(kinds, return_index=True, return_inverse=True)
+        return firsts, kind_of
+    first = np.full(most, -1, np.int64)
+    # What is written last stays.
+    first[kinds[::-1]] = np.arange(len(kinds))[::-1]
+    there = np.flatnonzero(first >= 0)
+    number = np.zeros(most, np.int64)
+    number[there] = np.arange(len(there))
+    return first[there], number[kinds]
 
 
 _OF_ROOM = frozenset((CAPACITY, FRAGMENTED, SCATTERED, NO_NODES))
@@ -304,7 +363,9 @@ class Waiting:
         return self._state.queues.lack(self._queue, self._charge(shapes), self._state.now_ms)
 
     def _charge(self, shapes: tuple[Shape, ...]) -> Charge:
-        return self._state.charge_if(self._row, shapes, self._class.least)
+        # Where they are the same, all of them is known.
+        counts = self._class.counts if self._class.rigid else self._class.least
+        return self._state.charge_if(self._row, shapes, counts)
 
     def _lacks_room(self, shapes: tuple[Shape, ...]) -> bool:
         """Whether its fewest tasks do not fit: each group counted alone, then all of them placed together."""

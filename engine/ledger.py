@@ -130,13 +130,16 @@ class Ledger(Table):
 
     def costs(self, now_ms: int) -> Rows:
         """`cost_of` every workload."""
-        rate, dt = view(self.rate), now_ms - view(self.since)
-        whole, rest = np.divmod(rate, GRAINS)
+        spent = view(self.spent_whole) + view(self.attempt_whole)
+        rest = view(self.spent_rest).astype(np.int64) + view(self.attempt_rest)
+        # To divide is slow; most have ended, or not begun.
+        running = np.flatnonzero((view(self.rate) != 0) | (rest >= GRAINS))
+        rate, dt = view(self.rate)[running], now_ms - view(self.since)[running]
+        whole, slow = np.divmod(rate, GRAINS)
         # What a large gang costs in grains passes 64 bits; in two parts none of it does.
         part, left = np.divmod(dt, GRAINS)
-        rest = rest * left + view(self.spent_rest) + view(self.attempt_rest)
-        now = rate * part + whole * left + rest // GRAINS
-        return np.asarray(view(self.spent_whole) + view(self.attempt_whole) + now)
+        spent[running] += rate * part + whole * left + (slow * left + rest[running]) // GRAINS
+        return np.asarray(spent)
 
     def wasted_of(self, row: int) -> int:
         """What of that went into work that was lost and had to be done again, micro-USD, rounded down."""

@@ -28,6 +28,8 @@ from engine.windows import Rank, window
 Numbers = np.ndarray[Any, np.dtype[Any]]
 Rows = Numbers | slice
 ALL = slice(None)
+MOST_ONE_BY_ONE = 1_000
+"""Rows of which each is looked up by itself."""
 _STILL_WAITS = (WorkloadState.QUEUED, WorkloadState.HELD, WorkloadState.SUSPENDED, WorkloadState.WAITING)
 _HAS_WAITED = np.array([s in _STILL_WAITS for s in WorkloadState])
 
@@ -167,15 +169,19 @@ class NodeSource(Source):
                 found[node] = state.usage.memory_on(node)
             return np.asarray(found[rows])
 
+        gpu_of_all = cache(lambda: free_gpu(state))
+
         def use(rows: Rows) -> Numbers:
             shares = []
-            for i, free in enumerate((view(c.free_cpu), view(c.free_memory), free_gpu(state))):
+            for i, free in enumerate((view(c.free_cpu), view(c.free_memory), gpu_of_all())):
                 most = full[view(c.pool)[rows], i]
                 shares.append(np.where(most > 0, (most - free[rows]) * 1000 // np.maximum(most, 1), 0))
             return np.asarray(np.max(shares, axis=0))
 
         def bound(rows: Rows) -> Numbers:
-            wanted = np.arange(self.size)[rows].tolist()
+            if isinstance(rows, slice) or len(rows) > MOST_ONE_BY_ONE:
+                return np.asarray(state.allocations.workloads_on_each()[rows])
+            wanted = rows.tolist()
             return np.fromiter((state.allocations.workloads_on(node) for node in wanted), np.int64, len(wanted))
 
         self.texts = {"id": c.node_ids}
@@ -193,7 +199,7 @@ class NodeSource(Source):
             "gpu": total(2),
             "cpu_free": lambda rows: view(c.free_cpu)[rows],
             "memory_free": lambda rows: view(c.free_memory)[rows],
-            "gpu_free": lambda rows: free_gpu(state)[rows],
+            "gpu_free": lambda rows: gpu_of_all()[rows],
             "use": use,
             "workloads": bound,
             "cpu_physical": of_pool(lambda pool: pool.capacity.cpu_milli + pool.reserved.cpu_milli),

@@ -1,7 +1,7 @@
 """Answers to questions: windows onto workloads, nodes and queues, one object whole, and the overview.
 
-Filters and sorts run over whole columns with numpy; only the rows of the window become Python values. The order found
-for a question is kept while the state does not change, so that scrolling costs only the window.
+Filters and sorts run over whole columns with numpy; only the rows of the window become Python values. What is sorted is
+looked through for the window alone. The rows that match are kept while the state does not change, for who scrolls on.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ from engine.query import (
     MigInstance,
     NodeDetail,
     Overview,
+    Kind,
     Page,
     PoolOverview,
     Query,
@@ -72,6 +73,7 @@ from engine.scheduler import Decision, Scheduler
 from engine.services import load_of
 from engine.state import State
 from engine.templates import grows
+from engine.texts import Texts
 from engine.topology import CELL, Spans, ranks_in_order
 from engine.workloads import (
     CHECKPOINTING,
@@ -120,8 +122,13 @@ class Reader:
         self._scheduler = scheduler
         self.explainer = Explainer(state, scheduler)
         self._heat = Heat(state)
-        self._order_key: tuple[Any, ...] | None = None
-        self._order: Numbers = np.zeros(0, dtype=np.int64)
+        self.indexes: dict[Kind, dict[str, Texts]] = {
+            "workloads": {"id": Texts(state.workloads.ids), "name": Texts(state.workloads.names)},
+            "nodes": {"id": Texts(state.capacity.node_ids)},
+        }
+        """Of the columns of text that may be long."""
+        self._matching_key: tuple[Any, ...] | None = None
+        self._matching: Numbers = np.zeros(0, dtype=np.int64)
 
     # -- windows --------------------------------------------------------------------------------------------------
 
@@ -135,26 +142,26 @@ class Reader:
                 "limit", f"{query.limit} from {query.offset} is no window", f"Ask for 0 to {MOST_ROWS} rows"
             )
         source = SOURCES[query.kind](self._state, self.explainer, now_ms)
-        order = self._ordered(query, source, now_ms)
-        window = order[query.offset : query.offset + query.limit]
+        source.indexes = self.indexes.get(query.kind, {})
+        rows = self._matched(query, source, now_ms)
+        window = ordered(query.kind, source, rows, query.sort, query.offset, query.offset + query.limit)
         values = [source.values(name, window) for name in columns]
         return Page(
             version=self._state.version,
             at_ms=now_ms,
             columns=columns,
             rows=[list(row) for row in zip(*values, strict=True)],
-            matched=len(order),
+            matched=len(rows),
             total=source.size - (0 if source.hidden is None else int(source.hidden.sum())),
         )
 
-    def _ordered(self, query: Query, source: Source, now_ms: int) -> Numbers:
-        """Rows that match, in order."""
-        key = (query.kind, query.where, query.sort, self._state.version, now_ms)
-        if key != self._order_key:
-            rows = matching(query.kind, source, query.where)
-            self._order = ordered(query.kind, source, rows, query.sort)
-            self._order_key = key
-        return self._order
+    def _matched(self, query: Query, source: Source, now_ms: int) -> Numbers:
+        """Rows that match, kept for who scrolls on."""
+        key = (query.kind, query.where, self._state.version, now_ms)
+        if key != self._matching_key:
+            self._matching = matching(query.kind, source, query.where)
+            self._matching_key = key
+        return self._matching
 
     # -- single objects -------------------------------------------------------------------------------------------
 

@@ -110,7 +110,7 @@ class TasksPane(DetailPane[Shown]):
         self._app.say(f"{self._shown.id} is being stopped")
 
     def columns(self, detail: Shown, width: int) -> tuple[list[Section], list[Section]]:
-        return pages(detail.tasks, detail.task, width)
+        return pages(detail.tasks, detail.task, width, two=bool(self._right.display))
 
     @on(SectionsView.LinkChosen)
     def _chosen(self, event: SectionsView.LinkChosen) -> None:
