@@ -345,10 +345,12 @@ class MusterApp(App[None]):
 
     def draw_footer(self) -> None:
         """What the keys mean now."""
-        if self.keys.jumps.waiting:
-            self.frame.show_jumps(self.keys.jumps.offers())
-        else:
-            self.frame.show_footer(actions.footer(list(self.actions.values()), self.context()))
+        self.frame.show_footer(actions.footer(list(self.actions.values()), self.context()))
+
+    def draw_jumps(self) -> None:
+        """What the next key means, while a prefix waits for it."""
+        jumps = self.keys.jumps
+        self.frame.show_jumps(jumps.offers() if jumps.waiting else [])
 
     def context(self) -> Context:
         """Where the person is, for the registry."""
@@ -395,7 +397,9 @@ class MusterApp(App[None]):
         if reason:
             self.say(f"{action.title}: {reason}")
         elif action.mutates:
-            self.propose(action, tuple(target.id for target in self.context().targets))
+            pane = self.navigator.current
+            targets = self.context().targets if pane is None else pane.acted_on(action, self.context())
+            self.propose(action, tuple(target.id for target in targets))
         else:
             self.steering.do(action)
 

@@ -14,7 +14,7 @@ import msgspec
 from console.details import Line, Section, text_line
 from console.proposal_text import framed, hanging, name_of
 from console.query import FilterError
-from console.text import printable, timestamp
+from console.text import printable, read_value, timestamp
 from console.views import Heading, Row, Span
 from runbooks.audit_pages import AuditQuery, AuditRow, AuditState
 
@@ -29,15 +29,16 @@ HEADINGS = (
     Heading("proposal", "PROPOSAL", most=10),
     Heading("what", "WHAT", most=200),
 )
-WORDS = ("proposal", "actor", "type")
+WORDS = ("proposal", "actor", "type", "since")
 _TYPE = re.compile(r"[a-z]{1,30}(\.[a-z_-]{1,60})?")
 _PROPOSAL = re.compile(r"P-\d{1,11}")
 _BAD = ("refused", "denied", "failed", "expired", "rejected", "stale", "breakglass")
 """What is read twice."""
 
 
-def parse_words(text: str) -> AuditQuery:
-    """`proposal:P-3 actor:alice type:exec`, or P-3 and exec alone. Raises FilterError at what cannot be read."""
+def parse_words(text: str, now_ms: int = 0) -> AuditQuery:
+    """`proposal:P-3 actor:alice type:exec since:2h`, or P-3 and exec alone. `now_ms`: wall clock. Raises FilterError at
+    what cannot be read."""
     found: dict[str, str] = {}
     for match in re.finditer(r"\S+", text):
         name, colon, value = match.group().partition(":")
@@ -49,10 +50,22 @@ def parse_words(text: str) -> AuditQuery:
             raise FilterError(match.start(), match.end(), "is no id of a proposal", "Write for example proposal:P-3")
         if name == "type" and _TYPE.fullmatch(value) is None:
             raise FilterError(match.start(), match.end(), "is no type of record", "Write for example type:exec")
+        if name == "since":
+            value = str(max(1, now_ms - _ago(value, match)))
         if name in found:
             raise FilterError(match.start(), match.end(), f"there is another {name} already", "Give each once")
         found[name] = value
-    return AuditQuery(proposal=found.get("proposal", ""), actor=found.get("actor", ""), type=found.get("type", ""))
+    since = int(found.pop("since", "0"))
+    return AuditQuery(**found, since_ms=since)
+
+
+def _ago(value: str, match: re.Match[str]) -> int:
+    try:
+        return read_value("duration", value)
+    except ValueError as error:
+        problem, _, remedy = str(error).partition("; ")
+        begin = match.start() + len("since:")
+        raise FilterError(begin, match.end(), problem, remedy[:1].upper() + remedy[1:]) from None
 
 
 def _alone(match: re.Match[str]) -> tuple[str, str]:

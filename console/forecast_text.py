@@ -95,7 +95,7 @@ def chart(known: Known, found: Forecast | None, wait: Wait, width: int, rows: in
     if not points:
         return [Section(_title(known), (text_line(_nothing(wait), "warn" if wait.problem else "dim"),), known.unit)]
     lows, mids, highs = (tuple(point[i] for point in points) for i in (1, 2, 3))
-    most = max((value for value in highs if value is not None), default=0)
+    most = max((value for value in (*mids, *highs) if value is not None), default=0)
     limit = known.there_is if known.there_is is not None and known.there_is <= FAR * max(1, most) else None
     top = round_top(max(most, limit or 0, 1))
     begin_ms, end_ms = points[0][0], points[-1][0] + HOUR_MS
@@ -111,15 +111,17 @@ def chart(known: Known, found: Forecast | None, wait: Wait, width: int, rows: in
 
 
 def _points(known: Known, found: Forecast | None) -> list[tuple[int, int | None, int | None, int | None]]:
-    """(begin of an hour, p10, p50, p90): of the past all three are what was."""
+    """(begin of an hour, p10, p50, p90): of the past the middle alone, what was."""
     first = next((index for index, (_, value) in enumerate(known.past) if value is not None), len(known.past))
-    past = [(at_ms, value, value, value) for at_ms, value in known.past[first:]]
+    past: list[tuple[int, int | None, int | None, int | None]]
+    past = [(at_ms, None, value, None) for at_ms, value in known.past[first:]]
     if found is None:
         return past
-    ahead = [
-        (hour.at_ms, *(thousandths(value, found.metric, found.unit) for value in (hour.p10, hour.p50, hour.p90)))
-        for hour in found.hours
-    ]
+
+    def whole(value: float) -> int:
+        return thousandths(value, found.metric, found.unit)
+
+    ahead = [(hour.at_ms, whole(hour.p10), whole(hour.p50), whole(hour.p90)) for hour in found.hours]
     begins = found.hours[0].at_ms if found.hours else known.now_ms
     return [*(point for point in past if point[0] < begins), *ahead]
 

@@ -13,7 +13,8 @@ from console.linear_text import Said, row_said, said_of, spoken
 from console.navigator import new_page
 from console.plain import overview_lines
 from console.screens.pane import DetailPane, ListPane, fetch_rows
-from console.text import timestamp
+from console.text import printable, timestamp
+from console.workload_text import workload_columns
 from engine.errors import NotFoundError, SpecError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ WORST = ("down", "failed", "suspect", "requeued", "cancelled", "held", "draining
 """News that come first."""
 PAGES: tuple[ScreenName, ...] = (
     "overview", "workload", "node", "queue", "recommendations", "forecast", "cost", "runbook", "record", "draft",
-    "drafts", "policy", "reviews", "topology",
+    "drafts", "policy", "reviews",
 )  # fmt: skip
 LISTS: tuple[ScreenName, ...] = ("queues", "workloads", "nodes", "pools", "orders", "proposals", "runbooks")
 _ONE = {"workloads": "workload", "nodes": "node", "queues": "queue", "proposals": "proposal", "runbooks": "runbook"}
@@ -50,6 +51,10 @@ def part_of(line: str, client: Callable[[], Client]) -> Part:
     pane = new_page(cast("ScreenName", name), argument, client, EventLog())
     if isinstance(pane, ListPane):
         return partial(_rows, client, pane.view, _ONE.get(name, ""))
+    if name == "workload":
+        # Its page gathers more beside what the engine says of it at once.
+        columns = workload_columns(client().workload(argument), WIDTH)
+        return partial(sliced, said_of([section for column in columns for section in column]))
     assert isinstance(pane, DetailPane), f"{name} is one of PAGES"
     said = said_of([section for column in pane.columns(pane.ask(client()), WIDTH) for section in column])
     return partial(sliced, said)
@@ -64,7 +69,7 @@ def findings(client: Callable[[], Client]) -> list[Said]:
 
 def overview(client: Callable[[], Client]) -> list[Said]:
     """What needs somebody, and the cell in a few lines. The tables of the page are lists of their own."""
-    told = [Said(spoken(line)) for line in overview_lines(client().overview())]
+    told = [Said(spoken(printable(line))) for line in overview_lines(client().overview())]
     return [*findings(client), Said("The cell."), *told]
 
 

@@ -73,7 +73,7 @@ def spoken(text: str) -> str:
     """A line of the screen in words."""
     text = _GLYPHS.sub(" ", _SHAPES.sub("   ", text))
     if text.lstrip().startswith("→"):
-        text = text.replace("→", "so ", 1)
+        text = "so " + text.replace("→", "", 1).lstrip()
     text = re.sub(r"\s*→\s*", " to ", text)
     for sign, word in _WORDS.items():
         text = text.replace(sign, word)

@@ -55,11 +55,18 @@ class Pace:
     def __init__(self) -> None:
         self._what = ""
         self._began = 0.0
+        self._done = 0
+
+    @property
+    def went_s(self) -> float:
+        """Since what is counted has begun."""
+        return time.perf_counter() - self._began if self._what else 0.0
 
     def step(self, what: str, done: int, of: int) -> Step:
         now = time.perf_counter()
-        if what != self._what or not done:
+        if what != self._what or done < self._done:
             self._what, self._began = what, now
+        self._done = done
         went = now - self._began
         left = went * (of - done) / done if of and done and went >= SURE_S else None
         return Step(what, done, of, None if left is None else round(left, 1))

@@ -18,7 +18,7 @@ import numpy as np
 from sqlalchemy import Connection
 
 from engine import events as ev
-from engine import goodput, read, scaling_report
+from engine import goodput, objectives, read, scaling_report
 from engine.agents import Agents
 from engine.columns import view
 from engine.commands import AnyCommand, Define, Receipt, Submit
@@ -558,6 +558,8 @@ class Engine:
     def _commit(self) -> None:
         """Make the turn durable. On failure the whole turn is undone, by reading the journal again."""
         self.recent.sample(self._clock_ms)
+        # Here, so that those who read a copy of the state find it done.
+        objectives.begin(self.state, self._clock_ms)
         if self._journal is None or not self._batch:
             self._write_beside()
             return

@@ -115,7 +115,7 @@ class Explainer:
             return np.zeros(len(rows), bool)
         self._renew()
         queues = view(w.queue)[rows]
-        like = (view(w.state)[rows] == WorkloadState.QUEUED) & (view(w.kept)[rows] == 0)
+        like: Numbers = (view(w.state)[rows] == WorkloadState.QUEUED) & (view(w.kept)[rows] == 0)
         own = {*self.promised(), *(clearing.row for clearing in state.bookings.clearings)}
         for queue in np.unique(queues[like]).tolist():
             if self._is_strict(queue):

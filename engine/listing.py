@@ -519,7 +519,7 @@ def _number_mask(numbers: Numbers, absent: int | None, term: Term) -> Numbers:
 
 
 def ordered(kind: Kind, source: Source, rows: Numbers, sort: tuple[str, ...], start: int, stop: int) -> Numbers:
-    """Of the rows sorted, those from `start` to `stop`; ties keep creation order. Values that do not apply come last."""
+    """Rows `start` to `stop` of the rows sorted. Ties keep creation order; values that do not apply come last."""
     ranks: list[Rank] = []
     for entry in sort:
         name = entry.removeprefix("-")

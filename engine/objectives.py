@@ -33,9 +33,8 @@ began."""
 
 def burns(state: State, now_ms: int) -> tuple[Burn, ...]:
     """One for each queue with an objective, in the order of their definition."""
+    begin(state, now_ms)
     tree = state.queues
-    if tree.starts.of is None:
-        tree.starts.of = _remembered(state, now_ms)
     if not tree.starts.of:
         return ()
     waiting = _waiting_beyond(state, now_ms)
@@ -49,6 +48,12 @@ def burns(state: State, now_ms: int) -> tuple[Burn, ...]:
         )
         for vertex in tree.starts.of
     )
+
+
+def begin(state: State, now_ms: int) -> None:
+    """Count from now on, and from the histories what was before, unless that is done."""
+    if state.queues.starts.of is None:
+        state.queues.starts.of = _remembered(state, now_ms)
 
 
 def _window(state: State, vertex: int, minutes: int, waiting: int, now_ms: int) -> BurnWindow:

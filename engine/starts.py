@@ -19,8 +19,8 @@ MINUTES = 360
 
 
 class Starts:
-    """Counts of the last minutes. `of` is None until somebody asks, who then reads from the histories what was before
-    (`engine.objectives`): a fork or a replay of which nobody asks pays nothing."""
+    """Counts of the last minutes. `of` is None until `engine.objectives` has read from the histories what was before: a
+    replay counts nothing."""
 
     __slots__ = ("of",)
 

@@ -82,6 +82,8 @@ class Texts:
             values = self._values[block * BLOCK : (block + 1) * BLOCK]
             found[:] = [folded in value.casefold() for value in values]
             return many
+        if "\0" in folded:
+            return many
         if many:
             return _mark_all(found, content, starts, sought) > SPARSE
         at, hits = content.find(sought), 0
@@ -106,7 +108,7 @@ class Texts:
     def rank(self, rows: Numbers | slice) -> Numbers:
         """Of rows whose words are all the same: as the texts are in order."""
         if self._short and _words_of(self._values[self._covered :])[1]:
-            return np.zeros(len(range(*rows.indices(len(self._values)))) if isinstance(rows, slice) else len(rows))
+            return np.zeros(len(self._values), np.int64)[rows]
         chosen = self._values[rows] if isinstance(rows, slice) else [self._values[row] for row in rows.tolist()]
         position = {text: i for i, text in enumerate(sorted(set(chosen)))}
         return np.fromiter((position[text] for text in chosen), np.int64, len(chosen))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,7 +34,7 @@ class AuditPane(WordsPane):
 
     def __init__(self, connect: Connect, words: str = "") -> None:
         super().__init__(connect, words)
-        self._query = parse_words(self._filter)
+        self._query = AuditQuery()
         self._kept: list[AuditRow] = []
         """Newest first: what was read of the present question from the top on."""
         self._state: AuditState | None = None
@@ -62,7 +63,7 @@ class AuditPane(WordsPane):
 
     def filter(self, text: str) -> None:
         """Show other records. Raises FilterError and stays as it is when the filter cannot be read."""
-        self._query = parse_words(text)
+        self._query = parse_words(text, round(time.time() * 1000))
         self._filter = " ".join(text.split())
         self.table.empty = f"no record matches {self._filter}" if self._filter else "no records yet"
         self.table.show(HEADINGS, partial(self._rows, self._query))

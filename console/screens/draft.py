@@ -18,10 +18,13 @@ from console.actions import Target
 from console.details import Line, Section, text_line
 from console.draft_text import SINCE_MS, draft_columns, list_line
 from console.feed import in_thread
+from console.query import parse_filter
+from console.row_filter import Value, matches
 from console.screens.pane import Connect, DetailPane
 from console.text import cut, printable
 from engine.errors import MusterError, RefusedError, SpecError
 from engine.measures import duration_ms
+from engine.query import Term
 from runbooks.draft import Draft, DraftAsk, Drafter, DraftRun, ModelStanding, Task
 
 if TYPE_CHECKING:
@@ -182,9 +185,38 @@ class DraftsPane(DetailPane[tuple[tuple[DraftRun, ...], int]]):
     NAME = "drafts"
     TWO_FROM = 10_000  # never: one list
 
+    def __init__(self, connect: Connect) -> None:
+        super().__init__(connect)
+        self.filter_text = ""
+        self._terms: tuple[Term, ...] = ()
+
     @property
     def note(self) -> str:
-        return f"{len(self.detail[0]):,} kept" if self.detail is not None else ""
+        if self.detail is None:
+            return ""
+        every = len(self.detail[0])
+        if not self._terms:
+            return f"{every:,} kept"
+        return f"{len(self._found(self.detail)):,} of {every:,}  ·  /{printable(self.filter_text)}"
+
+    @property
+    def line(self) -> str:
+        return f"{self.NAME} {self.filter_text}".rstrip()
+
+    def filter(self, text: str) -> None:
+        """Show others. Raises FilterError and stays as it is when the filter cannot be read."""
+        self._terms, self.filter_text = parse_filter("drafts", text), " ".join(text.split())
+        self._draw()
+
+    def clear_one(self) -> bool:
+        if not self.filter_text:
+            return False
+        self.filter("")
+        return True
+
+    def _found(self, detail: tuple[tuple[DraftRun, ...], int]) -> list[DraftRun]:
+        runs, now_ms = detail
+        return [run for run in runs if matches(self._terms, _values(run, now_ms))]
 
     @property
     def copyable(self) -> str:
@@ -194,11 +226,21 @@ class DraftsPane(DetailPane[tuple[tuple[DraftRun, ...], int]]):
         return client.draft_runs(), client.health().now_ms
 
     def columns(self, detail: tuple[tuple[DraftRun, ...], int], width: int) -> tuple[list[Section], list[Section]]:
-        runs, now_ms = detail
-        lines = [Line(((list_line(run, now_ms, width), ""),), f"draft {printable(run.id)}") for run in runs]
-        if not lines:
+        now_ms = detail[1]
+        lines = [
+            Line(((list_line(run, now_ms, width), ""),), f"draft {printable(run.id)}") for run in self._found(detail)
+        ]
+        if not lines and self._terms:
+            lines = [text_line(f"no draft matches {self.filter_text}", "dim")]
+        elif not lines:
             lines = [text_line("none yet: d where something is selected, or :draft QUESTION", "dim")]
         return [Section("Drafts", tuple(lines), "✓ by rule, and by the model")], []
+
+
+def _values(run: DraftRun, now_ms: int) -> dict[str, Value]:
+    age = max(0, now_ms - run.asked_ms)
+    question = run.ask.question or run.ask.finding or run.about
+    return {"id": run.id, "task": run.ask.task, "question": question, "by": run.who, "age": age}
 
 
 def is_draft_id(text: str) -> bool:

@@ -13,6 +13,8 @@ from console.views import Span
 
 TABS = ("overview", "queues", "workloads", "nodes", "events", "whatif")
 
+MOST_JUMP_LINES = 6
+"""For the pages behind `g`, above the footer."""
 CRUMB = "crumb"
 """Before the depth of a page, in what a click on its name means."""
 MOST_CRUMBS = 5
@@ -28,6 +30,9 @@ class Frame(Vertical):
         self._tabs = OneLine("header", id="tabs")
         self._title = OneLine("", id="title")
         self._banner = OneLine("alarm", id="banner")
+        self._jumps = [OneLine("top") for _ in range(MOST_JUMP_LINES)]
+        for line in self._jumps:
+            line.add_class("jumps")
         self._footer = OneLine("top", id="footer")
         self.body = Vertical(id="body")
 
@@ -37,6 +42,7 @@ class Frame(Vertical):
         yield self._banner
         yield self._title
         yield self.body
+        yield from self._jumps
         yield self._footer
 
     def show_top(self, spans: Sequence[Span]) -> None:
@@ -63,11 +69,19 @@ class Frame(Vertical):
         self._title.show([*parts, part(crumbs[-1], "head"), part("   "), part(note, "dim")], right)
 
     def show_jumps(self, offers: Sequence[tuple[str, str, str]]) -> None:
-        """What the next key means, while a prefix waits for it."""
-        parts: list[Part] = [part(" g ", "key"), part("and then ", "off")]
+        """What the next key means, while a prefix waits for it; none: it waits no longer."""
+        lines: list[list[Part]] = [[part(" g ", "key"), part("and then ", "off")]] if offers else []
+        used = 12
         for key, title, action in offers:
-            parts += [part(f" {key} ", "key", action), part(f"{title} ", "top", action)]
-        self._footer.show(parts)
+            width = len(key) + len(title) + 4
+            if used + width > self.size.width and len(lines) < MOST_JUMP_LINES:
+                lines.append([])
+                used = 0
+            used += width
+            lines[-1] += [part(f" {key} ", "key", action), part(f"{title} ", "top", action)]
+        for index, line in enumerate(self._jumps):
+            line.display = index < len(lines)
+            line.show(lines[index] if index < len(lines) else [])
 
     def show_footer(self, offers: Sequence[tuple[Action, str]]) -> None:
         """What can be done here; what cannot is dimmed and says why when tried."""

@@ -44,5 +44,7 @@ class LeanScroll(LeanLines, ScrollView):
     virtual_size: Reactive[Size] = Reactive(Size(0, 0), layout=False, repaint=False)
 
     def watch_virtual_size(self, size: Size) -> None:
-        if self.is_mounted and self.size:
+        if self.styles.auto_dimensions:
+            self.refresh(layout=True)
+        elif self.is_mounted and self.size:
             self._scroll_update(size)

@@ -15,7 +15,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.message import Message
 
-from console.actions import ScreenName, Target, TargetKind
+from console.actions import Action, Context, ScreenName, Target, TargetKind
 from console.column_choice import keep_columns, kept_columns
 from console.details import Section, text_line
 from console.feed import in_thread
@@ -147,6 +147,10 @@ class Pane(Vertical):
     def targets(self) -> tuple[Target, ...]:
         """What an action would act on."""
         return ()
+
+    def acted_on(self, action: Action, context: Context) -> tuple[Target, ...]:
+        """Which of the targets an action is for: all of them, where a person has chosen each."""
+        return context.targets
 
     @property
     def copyable(self) -> str:

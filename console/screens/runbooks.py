@@ -19,6 +19,7 @@ from console.table import WindowTable
 from console.text import cut, printable
 from console.views import Window, rows_that_match
 from engine.errors import MusterError, RefusedError
+from engine.query import Term
 from runbooks.runbook_shown import RunbookAsk, RunbookLine, RunbookRun, RunbookView
 
 if TYPE_CHECKING:

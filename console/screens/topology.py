@@ -3,7 +3,7 @@ else. What acts on a domain acts on its nodes, by id."""
 
 from __future__ import annotations
 
-import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from textual import on
@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.timer import Timer
 
-from console.actions import Target
+from console.actions import Action, Context, Target
 from console.details import Section, plural
 from console.feed import in_thread
 from console.screens.pane import Connect, DetailPane
@@ -34,8 +34,6 @@ BESIDE_FROM = 76
 """Width from which on the facts are beside the map; below it they are beneath."""
 FACTS_WIDTH = 37
 FACTS_HEIGHT = 9
-AGAIN_S = 1.0
-"""Wall seconds between questions that nobody but the cell asks for."""
 REST_S = 0.15
 """The nodes of a domain are asked for when the cursor rests on it this long."""
 Known = tuple[tuple[str, str], ...]
@@ -65,8 +63,6 @@ class TopologyPane(DetailPane[HeatMap]):
         """Of which tile they are."""
         self._acts_on = ""
         self._rest: Timer | None = None
-        self._asked_at = float("-inf")
-        self._again_later: Timer | None = None
 
     @property
     def crumb(self) -> str:
@@ -103,20 +99,6 @@ class TopologyPane(DetailPane[HeatMap]):
             self._keep, self._first = tile, offset
 
     # --- asking and drawing
-
-    def reload(self) -> None:
-        """What happens in the cell has the map asked for no more often than AGAIN_S: it sums up every node."""
-        wait_s = self._asked_at + AGAIN_S - time.monotonic()
-        if wait_s <= 0:
-            self._asked_at = time.monotonic()
-            super().reload()
-        elif self._again_later is None:
-            self._again_later = self.set_timer(wait_s, self._reload_late)
-
-    def _reload_late(self) -> None:
-        self._again_later = None
-        if self.display:
-            self.reload()
 
     def compose(self) -> ComposeResult:
         with Horizontal():
@@ -246,6 +228,14 @@ class TopologyPane(DetailPane[HeatMap]):
 
     # --- acting
 
+    def acted_on(self, action: Action, context: Context) -> tuple[Target, ...]:
+        """Of a domain those that the action is possible for: nobody has chosen the others."""
+        if len(context.targets) < 2:
+            return context.targets
+        return tuple(
+            target for target in context.targets if not action.disabled_reason(replace(context, targets=(target,)))
+        )
+
     @property
     def _here(self) -> tuple[object, ...]:
         """What the tile under the cursor is, its nodes' states among it."""
@@ -275,7 +265,7 @@ class TopologyPane(DetailPane[HeatMap]):
                 self._draw_facts()
                 return
             self._acted = tuple(_target(each) for each in nodes.tiles)
-            self._acts_on = f"act on these {len(self._acted):,} nodes"
+            self._acts_on = f"act on those of its {len(self._acted):,} nodes that they can"
         self._acted_of = here
         self._draw_facts()
 

@@ -110,7 +110,7 @@ class WhatIfPane(DetailPane[Kept]):
         if run.id != self._paced:
             self._paced, self._pace = run.id, Pace()
         left_s = self._pace.step("run", run.progress_permille, 1000).left_s
-        left = "" if left_s is None else f", {duration(round(left_s * 1000))} left"
+        left = f" for {self._pace.went_s:.0f} s" if left_s is None else f", {duration(round(left_s * 1000))} left"
         return f"running ahead: {run.progress_permille / 10:.0f}%{left}, esc stops it"
 
     def on_mount(self) -> None:
@@ -222,6 +222,8 @@ class WhatIfPane(DetailPane[Kept]):
             return [
                 Section("Before and after", tuple(text_line(part, "bad") for part in wrap(printable(problem), width)))
             ]
+        if not isinstance(shown.answer, Outlook) and shown.state == "cancelled":
+            return [Section("Stopped", (text_line("before there was an answer; w runs the edits again", "dim"),))]
         if not isinstance(shown.answer, Outlook):
             return [Section("Before and after", self._running_lines(shown, width), "esc stops it")]
         beside = detail.beside.answer if detail.beside and isinstance(detail.beside.answer, Outlook) else None

@@ -122,7 +122,7 @@ class Fingers:
             self.press("move", "j", moved(self.terminal.screen))
             chosen = cursor(self.terminal.screen)[1]
             deep = crumb(chosen)
-            self.press("drill", "\r", deep, lambda screen, deep=deep: deep(screen) and shows("Where it runs")(screen))
+            self.press("drill", "\r", deep, lambda screen, deep=deep: deep(screen) and shows("submitted  ")(screen))
             back = "\x1b" if self.random.random() < 0.5 else "h"
             act = "back by Esc" if back == "\x1b" else "back"
             self.press(act, back, lambda screen, deep=deep: not deep(screen) and cursor(screen)[0] >= 0)

@@ -1,4 +1,4 @@
-"""The console's line mode: what a screen reader says of it, over a pipe and in a terminal that cannot place a cursor."""
+"""The console's line mode: what a screen reader says of it, over a pipe and in a terminal that has no cursor."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ from console.identity import Identity
 from console.linear import Conversation, news, run
 from console.linear_input import LONGEST, Lines
 from console.linear_pages import LISTS, PAGES, part_of
-from console.linear_text import Said, changes, row_said, said_of, spoken
+from console.linear_text import QUOTED, Said, changes, row_said, said_of, spoken
 from console.remote_client import RemoteClient
 from console.settings import Settings
 from console.views import Heading, Row
 from engine.commands import Submit
 from engine.errors import UnreachableError
-from engine.loop import EngineLoop
 from engine.query import Change
+from tests.console import fake_drafts, fake_gate
 from tests.console.fake_client import FakeClient
-from tests.console.test_hostile_text import PAGES as HOSTILE_PAGES
 from tests.support.hostile_text import ACTS
 from tests.support.poisoned import Poisoned
 from tests.support.pseudo_terminal import PseudoTerminal
@@ -41,11 +40,12 @@ PICTURES = re.compile("[\u2500-\u259f\u2800-\u28ff\x1b]")
 
 
 @contextmanager
-def an_engine() -> Iterator[tuple[EngineLoop, Path]]:
+def an_engine() -> Iterator[Path]:
     """With work that runs, and work that waits."""
     with running_loop() as loop, served_on_unix(loop) as socket:
-        loop.command(Submit(workloads=(gpu_job("runs"), gpu_job("waits", tasks=9))))
-        yield loop, socket
+        with closing(RemoteClient(str(socket))) as client:
+            client.command(Submit(workloads=(gpu_job("runs"), gpu_job("waits", tasks=4))))
+        yield socket
 
 
 def piped(socket: Path, *lines: str) -> list[str]:
@@ -62,14 +62,14 @@ def piped(socket: Path, *lines: str) -> list[str]:
 
 
 def test_over_a_pipe_it_says_what_the_pages_show() -> None:
-    with an_engine() as (_, socket):
+    with an_engine() as socket:
         said = piped(
             socket, "workloads state:queued", "1", "back", "why waits", "workloads stat:x", "nodes", "next", "where"
         )
     text = "\n".join(said)
     assert said[0].startswith("Muster, cell test")
     assert "findings" in said
-    assert any(re.match(r"1\. waits: state queued, queue a, gpu 72", line) for line in said)
+    assert any(re.match(r"1\. waits: state queued, queue a, gpu 32", line) for line in said)
     assert "workload waits" in said, "the number leads to its page"
     assert said.count("workloads state:queued") == 2, "back is where one was"
     assert "waiting for" in text
@@ -118,7 +118,7 @@ def state_of(socket: Path, node: str) -> str:
 
 
 def test_a_change_is_asked_for_heard_to_its_end_and_approved_by_its_digest() -> None:
-    with an_engine() as (_, socket), in_a_dumb_terminal(socket) as talk:
+    with an_engine() as socket, in_a_dumb_terminal(socket) as talk:
         talk.until("muster> ")
         talk.say("drain c1", "Propose this.*leaves it: ")
         talk.say("yes", "P-1 is put to the vote")
@@ -141,7 +141,7 @@ def test_a_change_is_asked_for_heard_to_its_end_and_approved_by_its_digest() -> 
 
 
 def test_what_was_typed_before_the_question_is_no_answer() -> None:
-    with an_engine() as (_, socket), in_a_dumb_terminal(socket) as talk:
+    with an_engine() as socket, in_a_dumb_terminal(socket) as talk:
         talk.until("muster> ")
         talk.terminal.press("cordon c1\ryes\ryes\r")
         talk.until("Propose this.*leaves it: ")
@@ -152,7 +152,7 @@ def test_what_was_typed_before_the_question_is_no_answer() -> None:
 
 
 def test_over_a_pipe_a_change_is_approved_too_but_only_by_the_right_answers() -> None:
-    with an_engine() as (_, socket):
+    with an_engine() as socket:
         said = piped(socket, "cordon c1", "yes", "show P-1", "approve P-1", "next", "approve P-1", "yes")
         assert "error: there is no command 'yes'" not in said
         assert any(line.startswith("done, version") for line in said)
@@ -234,21 +234,38 @@ def test_a_session_that_only_reads_has_no_commands_that_act() -> None:
 
 def test_lines_that_are_too_long_or_no_text_are_dropped() -> None:
     heard = conversation(FakeClient(10))
-    assert f"at most {LONGEST:,} bytes" in heard.after("x" * (LONGEST * 20))
+    assert f"at most {LONGEST:,} bytes" in heard.after("x" * (LONGEST * 10))
     told = heard.after("\x1b]52;c;eA==\x07\udcff\x00workloads", "workloads")
     assert "there is no command" in told
     assert not ACTS.search(told.replace("\n", ""))
     assert "1. wl-" in told, "the next line is read as if nothing had been"
 
 
-@pytest.mark.parametrize("name", [name for name in (*PAGES, *LISTS) if name != "overview"])
+OF = {
+    "workload": "wl-000003", "node": "node-00001", "queue": "batch", "forecast": "queue:batch", "runbook": "half-done",
+    "record": "7", "draft": "D-1",
+}  # fmt: skip
+"""Of what the pages of one thing are here."""
+
+
+def staged() -> Any:
+    """With a proposal that waits and a draft. It has no pools and no orders."""
+    client = fake_drafts.DraftingClient(hostile=False)
+    client.script = [fake_drafts.run()]
+    client.stage(1, tier="T3", votes=fake_gate.voted(client._text), notes=True)
+    return client
+
+
+@pytest.mark.parametrize("name", [name for name in (*PAGES, *LISTS) if name not in ("pools", "orders")])
 def test_every_page_is_said_in_words_whoever_wrote_them(name: str) -> None:
-    line = next((page for page in HOSTILE_PAGES if page.split()[0] == name), name)
-    said, total = part_of(line, cast("Callable[[], Any]", lambda: Poisoned(FakeClient(60), 3)))(0, 500)
+    line = f"{name} {OF.get(name, '')}".strip()
+    plain, poisoned = staged(), Poisoned(staged(), 3)
+    said, total = part_of(line, lambda: plain)(0, 500)
     assert total
-    for one in said:
-        assert not PICTURES.search(one.text)
-        assert "\n" not in one.text
+    assert not [one.text for one in said if PICTURES.search(one.text) and not one.text.startswith(QUOTED)]
+    hostile, total = part_of(line, cast("Callable[[], Any]", lambda: poisoned))(0, 500)
+    assert total
+    assert not [ascii(one.text) for one in hostile if ACTS.search(one.text)]
 
 
 # --- words

@@ -175,8 +175,8 @@ async def test_enter_goes_closer_and_escape_back_to_the_same_tile(client: LocalC
         await press(pilot, "z")
         await until(pilot, lambda: under(pilot) == "z0")
         await press(pilot, "right", "enter")
-        await until(pilot, lambda: line(pilot, "title").count("zone z1") == 1)
-        await press(pilot, "enter", "enter")
+        await until(pilot, lambda: page(pilot).map.tiles and page(pilot).detail.level == "block" and not under(pilot))
+        await press(pilot, "enter")
         await until(pilot, lambda: under(pilot) == "rz")
 
 
@@ -212,7 +212,7 @@ async def test_a_domain_is_cordoned_by_the_ids_of_its_nodes() -> None:
         await press(pilot, "C")
         await until(pilot, lambda: client.proposed)
         assert client.proposed[0].action == "cordon"
-        assert client.proposed[0].targets == tuple(f"node-{i:05d}" for i in range(4, 8))
+        assert client.proposed[0].targets == ("node-00004", "node-00006"), "the ready ones, by id"
 
 
 async def test_a_click_moves_and_a_second_one_goes_closer(client: LocalClient) -> None:
