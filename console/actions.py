@@ -332,7 +332,12 @@ ACTIONS: tuple[Action, ...] = (
         argument="words",
     ),
     Action("drafts", "Drafts", commands=("drafts",), shell="muster drafts", jump="d"),
-    Action("handover", "Hand-over", commands=("handover",), argument="words", shell="muster handover"),
+    Action("handover", "Hand-over", commands=("handover",), argument="words", shell="muster handover", jump="h"),
+    Action(
+        "save_report", "Save as Markdown", ("o",), ("draft",), commands=("save",), argument="words", footer=True,
+        shell="muster handover",
+    ),
+    Action("edit_report", "In your editor", ("e",), ("draft",), commands=("edit",)),
     Action("incident", "Incident summary", commands=("incident",), argument="words", shell="muster incident"),
     Action(
         "propose_rule", "Propose rule's", ("A",), ("draft",), shell="muster draft DRAFT --propose rule", footer=True,

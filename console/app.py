@@ -6,8 +6,10 @@ It paints before it connects, keeps what it shows while the engine is away, and 
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -60,6 +62,8 @@ REST_S = 0.15
 """While keys come quicker than that, what happens in the cell waits."""
 LONGEST_S = 1.0
 """How long it waits at most."""
+SWITCH_S = 0.001
+"""How long a thread that reads an answer may keep the one that draws waiting."""
 NOTE_S = 1.0
 """At most so often it is written down where the person is."""
 INSIST_S = 5.0
@@ -160,6 +164,8 @@ class MusterApp(App[None]):
 
     def _open(self) -> None:
         """The frame is on the screen: now there is time for the rest."""
+        # What was loaded stays: looking through it for garbage again and again would hold up keys by 50 ms each time.
+        gc.freeze()
         place, lost = self.session.begin()
         trail = trail_of(place.get("trail"))
         if trail and lost:
@@ -495,6 +501,7 @@ def run(
     """Show the console until the person leaves. The factory is called on a thread, after the first paint and again
     after every loss. Returns an exit code."""
     draw_on_what_may_vanish()
+    sys.setswitchinterval(SWITCH_S)
     app = MusterApp(
         client_factory, read_only=read_only, title=title, start=start, log=log, identity=identity, theme=theme,
         production=production, session=session, flags=flags,

@@ -11,6 +11,8 @@ DEEDS: dict[str, str] = {
     "forget_bookmark": "console.bookmarks:forget",
     "copy": "console.copying:copy",
     "export": "console.exporting:export",
+    "save_report": "console.report_file:save",
+    "edit_report": "console.report_file:edit",
     "approve_policy": "console.policy_deeds:approve_policy",
     "reject_policy": "console.policy_deeds:reject_policy",
     "set_freeze": "console.policy_deeds:freeze",

@@ -225,6 +225,8 @@ class Navigator:
         if pane.parent is None:
             self._landing = pane
             self._body.mount(pane)
+            # Where one is going is said at once; it is not there yet to say so itself.
+            self._body.post_message(Pane.Changed())
             pane.call_after_refresh(self._land, pane)
             return
         pane.display = True

@@ -43,6 +43,10 @@ ORIGINS = {
 ONE_ACCOUNT = (
     "came from the OS account of the author: there are two keys, but who has the account may have both of them"
 )
+NOBODY_NAMED = (
+    "the policy names nobody yet, so nobody else can vote: muster policy propose FILE names people; "
+    "alone on this cell, muster policy use solo"
+)
 NO_TWO = "its author may give it too: by this policy no two-person rule holds"
 SHOWN_STATES = (*life.OPEN, *life.LIVE, "stale", "failed", "rollback_failed")
 """Those that somebody may still have to do with."""
@@ -344,8 +348,11 @@ def head_section(proposal: Proposal, now_ms: int, width: int) -> Section:
     return Section(printable(proposal.title), tuple(lines), f"{printable(proposal.id)} {proposal.tier}")
 
 
-def vote_section(proposal: Proposal, width: int, me: str = "", keys: str = "") -> Section:
-    """Who has voted, who else must, and what of that does not count. `keys`: what this console lacks to sign."""
+def vote_section(
+    proposal: Proposal, width: int, me: str = "", keys: str = "", *, nobody_named: bool = False
+) -> Section:
+    """Who has voted, who else must, and what of that does not count. `keys`: what this console lacks to sign;
+    `nobody_named`: the policy names no people, so that there is nobody else."""
     lines = [line for vote in proposal.votes for line in _vote(vote, width)]
     if not lines:
         lines.append(text_line("nobody has voted", "dim"))
@@ -359,6 +366,8 @@ def vote_section(proposal: Proposal, width: int, me: str = "", keys: str = "") -
         lines += hanging("you    ", why_not, width, "dim", "warn")
     elif keys and proposal.signed and proposal.needs:
         lines += hanging("you    ", keys, width, "dim", "warn")
+    if nobody_named and proposal.needs and not proposal.self_approvable:
+        lines += hanging("how    ", NOBODY_NAMED, width, "dim", "accent")
     return Section("Votes", tuple(lines), votes_word(proposal))
 
 

@@ -104,7 +104,10 @@ class Steering:
         if deed is not None:
             deed()
         elif action.id in DEEDS:
-            self._do_deed(action, "")
+            try:
+                self._do_deed(action, "")
+            except MusterError as error:
+                self._app.report(error)
         elif action.argument == "id":
             self._app.bars.open_command(action.commands[0] + " ")
         else:

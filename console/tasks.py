@@ -52,8 +52,6 @@ class Task:
         self.output: deque[str] = deque(maxlen=MOST_LINES)
         self.dropped = 0
         """Lines of the output that are no longer kept."""
-        self.serial = 0
-        """Grows with every change."""
         self._stopping = False
         self._process = process
         self._readers = [
@@ -100,14 +98,14 @@ class Task:
             os.killpg(self._process.pid, number)
 
     def _read(self, stream: IO[str]) -> None:
-        while text := stream.readline(MOST_LINE):
-            step = progress.read(text)
-            if step is not None:
-                self.step = step
-            else:
-                self.dropped += len(self.output) == MOST_LINES
-                self.output.append(inert(text.rstrip("\r\n")))
-            self.serial += 1
+        with stream:
+            while text := stream.readline(MOST_LINE):
+                step = progress.read(text)
+                if step is not None:
+                    self.step = step
+                else:
+                    self.dropped += len(self.output) == MOST_LINES
+                    self.output.append(inert(text.rstrip("\r\n")))
 
     def _wait(self) -> None:
         code = self._process.wait()
@@ -117,7 +115,6 @@ class Task:
             self._process.stdin.close()
         self.ended_s, self.code = time.time(), code
         self.state = "stopped" if self._stopping else "failed" if code else "done"
-        self.serial += 1
 
 
 class Tasks:

@@ -14,6 +14,7 @@ import socket
 import struct
 import threading
 import time
+from collections import deque
 from typing import Any
 
 import msgspec
@@ -51,6 +52,9 @@ IDLE_S = 5.0
 """Wall seconds without a reader after which no copy is made or kept."""
 AFTER_WRITE_S = 0.1
 """Between two copies that are made at once because somebody wrote and will want to see it."""
+AHEAD = 4
+"""Answers that a copy has ready before somebody asks: to what was asked last of the one before it, in `AGAIN_S`."""
+AGAIN_S = 1.5
 INDEX_S = 0.01
 """Of each turn, at most about that long, until all texts are indexed."""
 PATIENCE_S = 30.0
@@ -97,6 +101,9 @@ _SLOW = frozenset(
 """What may take longer than a screen can wait: answered by a process of its own."""
 
 
+_ASKED_AGAIN = frozenset(("query", "overview", "workload", "node", "queue", "topology"))
+
+
 class Gone(Exception):
     """The copy cannot be asked any more."""
 
@@ -133,26 +140,30 @@ class Lane:
 class Copy:
     """The engine as it was, in a process of its own."""
 
-    def __init__(self, engine: Engine) -> None:
-        """On the engine's thread. Raises OSError when there is no process or memory to be had."""
+    def __init__(self, engine: Engine, ahead: tuple[bytes, ...] = ()) -> None:
+        """`ahead`: what is likely to be asked. On the engine's thread. Raises OSError when there is no process or
+        memory to be had."""
         begun = time.monotonic()
         self.version, self.at_ms = engine.version, engine.now_ms
         self.quick, self.slow = Lane(PATIENCE_S), Lane(SLOW_PATIENCE_S)
         quick, slow = self.quick.theirs.detach(), self.slow.theirs.detach()
         try:
-            self._worker = child.start(lambda _: _serve(engine, quick, slow), _LIFE_S, keep=(quick, slow), niceness=0)
+            self._worker = child.start(
+                lambda _: _serve(engine, quick, slow, ahead), _LIFE_S, keep=(quick, slow), niceness=0
+            )
         finally:
             os.close(quick)
             os.close(slow)
         self.made_at = time.monotonic()
         self.cost_s = self.made_at - begun
 
-    def ask(self, what: str, arguments: tuple[object, ...]) -> bytes:
+    def ask(self, frame: bytes, slow: bool) -> bytes:
         """The answer as JSON. Raises what the engine would, and Gone."""
-        slow = what in _SLOW or (what == "query" and arguments[0].limit > MOST_LIGHT_ROWS)  # type: ignore[attr-defined]
-        answer = (self.slow if slow else self.quick).ask(_encode((what, arguments)))
+        answer = (self.slow if slow else self.quick).ask(frame)
         if answer[:1] == b"+":
             return answer[1:]
+        if answer == b"?":
+            raise Gone
         raise of_code(**msgspec.json.decode(answer[1:], type=dict[str, str]))
 
     def retire(self) -> bool:
@@ -178,6 +189,8 @@ class Copies:
         self._copy: Copy | None = None
         self._retired: list[Copy] = []
         self._looked_at = -IDLE_S
+        self._lately: deque[tuple[float, bytes]] = deque(maxlen=AHEAD)
+        """When and what was asked last, of what is asked again when there is news."""
         self.beside = False
         """Whether reads go to a copy."""
         self._measure()
@@ -190,8 +203,12 @@ class Copies:
         copy = self._copy
         if copy is None or copy.version < least_version:
             return None
+        slow = what in _SLOW or (what == "query" and arguments[0].limit > MOST_LIGHT_ROWS)  # type: ignore[attr-defined]
+        frame = _encode((what, arguments))
+        if what in _ASKED_AGAIN and not slow:
+            self._lately.append((self._looked_at, frame))
         try:
-            return copy.ask(what, arguments)
+            return copy.ask(frame, slow)
         except Gone:
             return None
 
@@ -238,8 +255,10 @@ class Copies:
         """A copy of the present state, unless there is one."""
         engine, copy = self._engine, self._copy
         if self.beside and (copy is None or (copy.version, copy.at_ms) != (engine.version, engine.now_ms)):
+            since = time.monotonic() - AGAIN_S
+            ahead = dict.fromkeys(frame for at, frame in tuple(self._lately)[::-1] if at > since)
             try:
-                self._put(Copy(engine))
+                self._put(Copy(engine, tuple(ahead)))
             except OSError:
                 # No memory for a copy: the engine answers itself.
                 self._put(None)
@@ -271,34 +290,58 @@ class Copies:
 # -- in the child -----------------------------------------------------------------------------------------------------
 
 
-def _serve(engine: Engine, quick: int, slow: int) -> None:
-    """Answer until nobody can ask any more. What is slow goes to a copy of this copy, as soon as there is any."""
+def _serve(engine: Engine, quick: int, slow: int, ahead: tuple[bytes, ...]) -> None:
+    """Answer until nobody can ask any more. What is slow goes to a copy of this copy, as soon as there is any; what was
+    asked of the last copy is answered before anybody asks again."""
     lanes = [socket.socket(fileno=quick), socket.socket(fileno=slow)]
-    while len(lanes) == 2:
-        ready = select.select(lanes, (), ())[0]
-        if lanes[0] in ready:
-            if not _answer(engine, lanes[0]):
+    answers = Answers(engine)
+    coming = list(reversed(ahead))
+    while True:
+        ready = select.select(lanes, (), (), 0 if coming else None)[0]
+        if not ready:
+            answers.to(coming.pop())
+        elif len(lanes) == 1 or lanes[0] in ready:
+            if not _answer(answers, lanes[0]):
                 return
         elif os.fork() == 0:
             lanes.pop(0).close()
+            coming.clear()
         else:
             lanes.pop(1).close()
-    while _answer(engine, lanes[0]):
-        pass
 
 
-def _answer(engine: Engine, lane: socket.socket) -> bool:
+class Answers:
+    """What a copy answers. It does not change, and so neither do they."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._given: dict[bytes, bytes] = {}
+
+    def to(self, frame: bytes) -> bytes:
+        answer = self._given.get(frame)
+        if answer is None:
+            answer = self._given[frame] = self._found(frame)
+        return answer
+
+    def _found(self, frame: bytes) -> bytes:
+        what, raw = msgspec.msgpack.decode(frame, type=tuple[str, msgspec.Raw])
+        try:
+            arguments = msgspec.msgpack.decode(raw, type=_ASKED_WITH.get(what, tuple[()]))
+            return b"+" + msgspec.json.encode(getattr(self._engine, what)(*arguments))
+        except MusterError as error:
+            told = {"code": error.code, "problem": error.problem, "remedy": error.remedy}
+            return b"-" + msgspec.json.encode(told)
+        except Exception:
+            # A defect: the engine is asked the same, and says so where it belongs.
+            return b"?"
+
+
+def _answer(answers: Answers, lane: socket.socket) -> bool:
     """Take one question and answer it. False when there are no more."""
     frame = _received(lane)
     if frame is None:
         return False
-    what, raw = msgspec.msgpack.decode(frame, type=tuple[str, msgspec.Raw])
-    try:
-        arguments = msgspec.msgpack.decode(raw, type=_ASKED_WITH.get(what, tuple[()]))
-        answer = b"+" + msgspec.json.encode(getattr(engine, what)(*arguments))
-    except MusterError as error:
-        told = {"code": error.code, "problem": error.problem, "remedy": error.remedy}
-        answer = b"-" + msgspec.json.encode(told)
+    answer = answers.to(frame)
     try:
         lane.sendall(_HEADER.pack(len(answer)) + answer)
     except BrokenPipeError:

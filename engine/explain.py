@@ -102,9 +102,9 @@ class Explainer:
         alike = np.flatnonzero(like)
         if len(alike):
             w, chosen = self._state.workloads, rows[alike]
-            kinds = view(w.priority)[chosen].astype(np.int64) * len(self._state.queues.specs) + view(w.queue)[chosen]
-            kinds = kinds * len(w.classes) + view(w.cls)[chosen]
-            firsts, kind_of = _firsts(kinds, len(w.priority_classes) * len(self._state.queues.specs) * len(w.classes))
+            # Which gate is closed to it is no matter of its priority; what is said of that may be.
+            kinds = view(w.queue)[chosen].astype(np.int64) * len(w.classes) + view(w.cls)[chosen]
+            firsts, kind_of = _firsts(kinds, len(self._state.queues.specs) * len(w.classes))
             codes[alike] = np.array([code(row) for row in chosen[firsts].tolist()], np.int32)[kind_of]
         return codes, list(names)
 

@@ -24,6 +24,8 @@ MOST_CRUMBS = 5
 class Frame(Vertical):
     """Lines of text that the app fills, and a body that holds the pages."""
 
+    BLANK = True  # only what is in it is drawn
+
     def __init__(self) -> None:
         super().__init__(id="frame")
         self._top = OneLine("top", id="top")

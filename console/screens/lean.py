@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
 from textual.filter import ANSIToTruecolor, LineFilter
 from textual.geometry import Region, Size
 from textual.reactive import Reactive
@@ -18,6 +21,8 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 if TYPE_CHECKING:
+    from typing import Self
+
     _Lines = Widget
 else:
     _Lines = object
@@ -48,3 +53,45 @@ class LeanScroll(LeanLines, ScrollView):
             self.refresh(layout=True)
         elif self.is_mounted and self.size:
             self._scroll_update(size)
+
+
+class OverPage(_Lines):
+    """For a screen that lies over another, which shines through dimly. Stands before the screen among the bases.
+
+    What lies below is drawn once and kept: it is dimmed style by style, not letter by letter, and not again for every
+    key.
+    """
+
+    _below: list[Strip] | None = None
+
+    def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
+        self._below = None
+        return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        if self._below is None or len(self._below) != self.size.height:
+            stack = self.app.screen_stack
+            below = stack[stack.index(self) - 1]
+            dimmed = _Dimmed(self.styles.background)
+            self._below = [
+                Strip([Segment(text, dimmed[style]) for text, style, _ in strip if style is not None])
+                for strip in below._compositor.render_strips(self.size)
+            ]
+        lines = self._below[crop.y : crop.bottom]
+        return [line.crop(crop.x, crop.right) for line in lines]
+
+
+class _Dimmed(dict[Style, Style]):
+    """Style -> the same under a tint."""
+
+    def __init__(self, tint: Color) -> None:
+        super().__init__()
+        self._tint = tint
+
+    def __missing__(self, style: Style) -> Style:
+        front, back = (
+            (Color.from_rich_color(colour) + self._tint).rich_color if colour is not None else None
+            for colour in (style.color, style.bgcolor)
+        )
+        self[style] = dimmed = style + Style.from_color(front, back)
+        return dimmed

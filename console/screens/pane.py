@@ -79,6 +79,7 @@ class Pane(Vertical):
     DEFAULT_CSS = """
     Pane { height: 1fr; width: 1fr; }
     """
+    BLANK = True  # only what is in it is drawn
     NAME: ClassVar[ScreenName]
     TARGETS: ClassVar[TargetKind] = ""
     EVERY_S: ClassVar[float] = 1.0

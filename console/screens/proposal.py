@@ -183,7 +183,7 @@ class ProposalPane(DetailPane[Kept]):
         self._plan_lines = sum(1 + len(section.lines) for section in plan) + len(plan) - 1
         self._plan_width = width
         stands = [
-            vote_section(shown, width, me, keys_note(detail.caller)),
+            vote_section(shown, width, me, keys_note(detail.caller), nobody_named=not detail.caller.keys),
             *step_section(shown, width),
             *stale_section(shown, width, detail.fresh),
             *found_sections(detail.found, width),

@@ -21,7 +21,7 @@ NOT_YET = "  ·"
 PATIENCE_S = 60.0
 TITLE_ROWS = slice(1, 5)
 """Where tabs, a banner and the title line are."""
-WHERES = ("state:running", "queue:*prod* age>1m", "gpus>=8", "id:*7*")
+WHERES = ("state:running", "queue:*prod* age>1m", "gpus>=8", "tenant:research")
 
 
 @dataclass
@@ -92,7 +92,7 @@ class Fingers:
     def sort(self) -> None:
         """By other columns, chosen in the dialog."""
         asks = shows("Sort by ─")
-        for downs in (3, 3, 1, 0):
+        for downs in (3, 3, 1, 4):
             arrow = header(self.terminal.screen)
             self.press("sort: ask", "s", asks)
             for _ in range(downs):

@@ -24,6 +24,7 @@ import paint_bench
 import peers_bench
 import placement_bench
 import process_bench
+import reads_bench
 import scale_up_bench
 import topology_bench
 import twin_bench
@@ -53,6 +54,7 @@ BENCHES: dict[str, Callable[[], Iterator[Row]]] = {
     "demand": demand_bench.demand,
     "audit": audit_bench.audit,
     "query": engine_bench.query,
+    "reads": reads_bench.reads,
     "heartbeats": heartbeats_bench.heartbeats,
     "replay": engine_bench.replay_kth,
     "gate": gate_bench.gate,

@@ -193,6 +193,8 @@ class FakeClient:
             "started": NOW_MS - age * 2 // 3 if started else None,
             "ended": NOW_MS - MINUTE if state in ("finished", "failed") else None,
             "attempts": int(started),
+            "cost": tasks * age,
+            "wasted": 0,
             "array": None,
         }
 

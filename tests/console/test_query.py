@@ -6,9 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from console.query import VALUES, FilterError, complete, parse_filter
+from console.known_values import values, wanted_value
+from console.query import ALIASES, VALUES, FilterError, complete, parse_filter, parse_sort, parse_view
+from console.row_filter import matches
 from engine import explain
 from engine.query import Term
+from tests.console.fake_client import FakeClient
 
 
 def test_the_example_of_the_manual() -> None:
@@ -52,7 +55,7 @@ def test_other_kinds() -> None:
     [
         ("stat:queued", "^^^^", "Did you mean state?"),
         ("a state:quued", "        ^^^^^", "Did you mean queued?"),
-        ("state:parked", "      ^^^^^^", "running, finished"),
+        ("state:xyzzy", "      ^^^^^", "running, finished"),
         ("gpu>=x", "     ^", "not a number"),
         ("memory>64", "       ^^", "64g"),
         ('name:"x', "     ^^", "not closed"),
@@ -109,3 +112,92 @@ def test_modes_and_bursts_of_queues_are_closed_sets() -> None:
     with pytest.raises(FilterError, match="no state is called 'closed'"):
         parse_filter("queues", "state:closed")
     assert complete("queues", "state:dr", 8) == ["state:draining"]
+
+
+# --- words of other tools, order and columns, pages of the console's own
+
+
+@pytest.mark.parametrize(
+    ("text", "states"),
+    [
+        ("state:pending", ("queued", "held", "waiting")),
+        ("state:PD,r", ("queued", "held", "waiting", "running")),
+        ("state:ended", ("finished", "failed", "cancelled")),
+        ("state:queued,pending", ("queued", "held", "waiting")),
+    ],
+)
+def test_words_of_other_tools_mean_states(text: str, states: tuple[str, ...]) -> None:
+    assert parse_filter("workloads", text) == tuple(Term("state", "=", state) for state in states)
+
+
+def test_not_pending_is_none_of_them() -> None:
+    terms = parse_filter("workloads", "!state:pending")
+    assert {term.op for term in terms} == {"!="}
+    assert {term.value for term in terms} == {"queued", "held", "waiting"}
+
+
+def test_every_alias_stands_for_states_there_are() -> None:
+    for key, words in ALIASES.items():
+        for word, states in words.items():
+            assert set(states) <= set(VALUES[key])
+            assert word not in VALUES[key]
+
+
+def test_a_view_is_one_line() -> None:
+    told = parse_view("workloads", 'state:r sort:queue,-wait name:"a b" columns:id,gpus,wait')
+    assert told.filter_text == 'state:r name:"a b"'
+    assert told.sort == ("queue", "-wait")
+    assert told.columns == ("id", "gpu", "wait")
+    assert parse_view("workloads", "llama").sort is None
+    assert parse_sort("workloads", "queue:asc,wait:desc") == ("queue", "-wait")
+
+
+@pytest.mark.parametrize(
+    ("text", "caret", "says"),
+    [
+        ("llama sort:queue,wiat", "                 ^^^^", "Did you mean wait?"),
+        ("sort:-wait:up", "           ^^", "asc or desc"),
+        ("sort:", "     ^", "queue,-wait"),
+        ("columns:id,gpus,nonsense", "                ^^^^^^^^", "It can be"),
+    ],
+)
+def test_errors_in_order_and_columns_point(text: str, caret: str, says: str) -> None:
+    with pytest.raises(FilterError) as caught:
+        parse_view("workloads", text)
+    assert caught.value.caret() == caret
+    assert says in str(caught.value)
+
+
+def test_order_and_columns_are_completed() -> None:
+    assert complete("workloads", "sort:queue,-wa", 14) == ["sort:queue,-wait", "sort:queue,-wasted"]
+    assert complete("workloads", "columns:id,ga", 13) == []
+    assert complete("workloads", "columns:id,gp", 13) == ["columns:id,gpu"]
+    assert "columns:" in complete("workloads", "col", 3)
+    assert "state:pending" in complete("workloads", "state:p", 7)
+
+
+def test_events_have_the_same_grammar() -> None:
+    now = {"at": 1_000, "what": "failed", "subject": "wl-7", "detail": "node lost", "age": 300_000}
+    for text, holds in (
+        ("what:failed since:10m", True),
+        ("what:failed since:1m", False),
+        ("what:finished,failed", True),
+        ("!what:failed", False),
+        ("subject:wl-*", True),
+        ("LOST", True),
+        ("!lost", False),
+        ("detail~node wl-8", False),
+        ("age>4m", True),
+    ):
+        assert matches(parse_filter("events", text), now) is holds, text
+
+
+def test_a_value_is_asked_for_where_the_engine_knows_more() -> None:
+    client = FakeClient()
+    wanted = wanted_value("workloads", "state:r queue:re", 16)
+    assert wanted == ("workloads", "queue", "re", "queue:")
+    tenant = wanted_value("workloads", "tenant:acme,gl", 14)
+    assert tenant is not None
+    assert values(client, tenant) == ["tenant:acme,globex"]
+    assert wanted_value("workloads", "state:ru", 8) is None, "a closed set"
+    assert wanted_value("workloads", "gpu>", 4) is None

@@ -34,8 +34,8 @@ def test_flag_beats_environment_beats_file(tmp_path: Path) -> None:
 def test_an_unknown_key_names_file_line_and_the_nearest_key(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"muster\.toml:3: unknown key 'conect'\. Did you mean 'connect'\?"):
         load({}, written(tmp_path, '# mine\ncell = "a"\nconect = "x"\n'))
-    with pytest.raises(SpecError, match=r"muster\.toml:1: unknown key 'shape'\. Known keys: cell"):
-        load({}, written(tmp_path, "[shape]\nname = 'x'\n"))
+    with pytest.raises(SpecError, match=r"muster\.toml:1: unknown key 'window'\. Known keys: cell"):
+        load({}, written(tmp_path, "[window]\nname = 'x'\n"))
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_what_is_wrong_with_a_question_is_said_as_the_engine_would(loop: EngineL
 def test_people_see_what_they_just_did(loop: EngineLoop) -> None:
     client = LocalClient(loop, gate_of(loop.engine), Advisor(loop))
     client.query(ALL)
-    for i in range(30):
+    for i in range(8):
         receipt = client.command(Submit(workloads=(gpu_job(f"j-{i}"),)))
         page = client.query(ALL)
         assert page.version >= receipt.version
@@ -103,11 +103,11 @@ def test_versions_never_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = large_engine(64, 300)
     loop = EngineLoop(engine, speed=20.0, feed=steady_feed(engine, 200))
     loop.start()
-    ends = time.monotonic() + 1.5
+    ends = time.monotonic() + DEADLINE_S
 
-    def look(_: int) -> int:
+    def look(_: int) -> bool:
         last, seen = 0, 0
-        while time.monotonic() < ends:
+        while seen < 5 and time.monotonic() < ends:
             page = loop.read("query", Query(kind="workloads", where=(Term("state", "=", "running"),)))
             overview = loop.read("overview")
             changes = loop.read("changes", last, 500)
@@ -117,10 +117,10 @@ def test_versions_never_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
                 assert page.matched == overview.states["running"]
             seen += last != changes.version
             last = changes.version
-        return seen
+        return seen == 5
 
     with ThreadPoolExecutor(4) as readers:
-        assert min(readers.map(look, range(4))) > 3, "they saw it move"
+        assert all(readers.map(look, range(4))), "they saw it move"
     loop.stop()
     assert (loop.feed_error, loop.fault) == ("", "")
 
