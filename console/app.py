@@ -64,6 +64,8 @@ LONGEST_S = 1.0
 """How long it waits at most."""
 SWITCH_S = 0.001
 """How long a thread that reads an answer may keep the one that draws waiting."""
+AGAIN_S = 15.0
+"""A page that is refused the same within that is not told about again."""
 NOTE_S = 1.0
 """At most so often it is written down where the person is."""
 INSIST_S = 5.0
@@ -127,6 +129,8 @@ class MusterApp(App[None]):
         self.session = session or Session()
         self._noting: Timer | None = None
         self._waiting: Timer | None = None
+        self._refused = ("", float("-inf"))
+        """What a page was refused last, and when."""
         self._keyed_at = self._due_at = float("-inf")
         self.link = Lifeline()
         self.feed = Feed(client_factory, self.post_message)
@@ -383,7 +387,11 @@ class MusterApp(App[None]):
 
     @on(Pane.Failed)
     def _page_failed(self, event: Pane.Failed) -> None:
-        if not isinstance(event.error, UnreachableError):
+        """Once for what is refused again and again: a page asks every second."""
+        told, now = str(event.error), self.clock()
+        again = told == self._refused[0] and now - self._refused[1] < AGAIN_S
+        self._refused = (told, now)
+        if not again and not isinstance(event.error, UnreachableError):
             self.report(event.error)
 
     # --- acting

@@ -16,6 +16,7 @@ from engine.errors import MusterError, SpecError
 if TYPE_CHECKING:
     from textual.events import Key
     from textual.timer import Timer
+    from textual.worker import Worker
 
     from console.app import MusterApp
     from console.command_completion import Wanted
@@ -58,6 +59,8 @@ class Bars:
         self._asked = 0
         """Counts questions for candidates: an answer to an old one is dropped."""
         self._lines: list[str] | None = None
+        self._opening: Worker[None] | None = None
+        """While the engine is asked what has the id that was typed: keys wait for what comes of it."""
 
     @property
     def typing(self) -> bool:
@@ -68,7 +71,11 @@ class Bars:
         """Whether a key is the bars' affair before any widget sees it: what opens one, and what is typed at once after
         it, which would else act on the page."""
         if self.early is not None:
-            self.early.append(key)
+            if self._opening is not None and key.key == "escape":
+                self._opening.cancel()
+                self.cancelled()
+            else:
+                self.early.append(key)
             return True
         app = self._app
         if self.bar is None and app.screen is app.screen_stack[0]:
@@ -120,7 +127,7 @@ class Bars:
     def close(self) -> None:
         if self.bar is not None:
             self.bar.remove()
-            self.bar = self.early = None
+            self.bar = self.early = self._opening = None
             if self._app.navigator.current is not None:
                 self._app.navigator.current.land()
 
@@ -163,6 +170,7 @@ class Bars:
         if self.bar is None:
             return
         wanted, typed, filters = self._wanted, self.bar.typed, self.bar.sign == "/"
+        self._wanted = None  # what Tab then puts there asks nothing
 
         def rested() -> None:
             if (not filters or self._apply_filter(text)) and wanted is not None:
@@ -222,13 +230,21 @@ class Bars:
                 await open_by_id(self._app, word)
             except MusterError as found:
                 if bar is not None and bar is self.bar:
-                    bar.point_at(error if not looks_like_an_id(word) else SpecError("", str(found)), 0, len(word))
+                    shown = SpecError("", str(found)) if looks_like_an_id(word) else error
+                    bar.point_at(shown, 0, len(word))
+                    self._opening = None
+                    await self.ready(bar)
             else:
                 self._remember(word)
-                if bar is not None:
-                    self._close_only(bar)
+                if bar is not None and bar is self.bar:
+                    self._opening = None
+                    self._app.keys.hold(self.early or [])
+                    self.close()
 
-        self._app.run_worker(do(), exclusive=True, group="open")
+        self.early = []
+        if bar is not None:
+            bar.tell("asking the engine …")
+        self._opening = self._app.run_worker(do(), exclusive=True, group="open")
         return True
 
     def cancelled(self) -> None:

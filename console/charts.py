@@ -226,12 +226,12 @@ def shares(parts: Sequence[int], width: int) -> str:
 
 
 def round_top(value: int) -> int:
-    """The least round number from `value` on, so that half and whole of a scale read well: 1, 2, 4, 5, 6, 8 or 10 times
-    a power of ten."""
+    """The least round number from `value` on, so that half and whole of a scale read well."""
     if value <= 1:
         return 1
     power: int = 10 ** (len(str(value)) - 1)
-    return next(step * power for step in (1, 2, 4, 5, 6, 8, 10) if step * power >= value)
+    steps = (10, 12, 15, 20, 25, 30, 40, 50, 60, 80, 100) if power > 1 else (10, 20, 40, 50, 60, 80, 100)
+    return next(step * power // 10 for step in steps if step * power >= 10 * value)
 
 
 def gutter(top: int, text: Callable[[int], str]) -> int:

@@ -28,7 +28,7 @@ from console.text import printable, wrap
 from runbooks.plan import DIGEST_TYPED, Proposal
 
 NO = (part(" n ", "key"), part("no, leave it ", "strong"), part("  "))
-READ_ON = part("read to the end of the plan: pgdn, G", "warn")
+READ_ON = part("read on to its end: pgdn, G", "warn")
 
 
 class AskingDialog(Dialog):

@@ -15,7 +15,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widgets import Input
 
-from console.confirm_dialog import NO, AskingDialog, DigestTyping
+from console.confirm_dialog import NO, READ_ON, AskingDialog, DigestTyping, PlanView
 from console.details import Section, text_line
 from console.dialogs import Dialog
 from console.feed import in_thread
@@ -84,7 +84,9 @@ class DecideDialog(AskingDialog):
         self._look = look
         self._news = News()
         self._away = ""
-        self._body = SectionsView()
+        self._body = PlanView()
+        self._reached = False
+        """The end of what is shown was on the screen."""
         self._sign = OneLine("key")
         self._input = PromptInput(written, select_on_focus=False, max_length=500)
         self._told = OneLine("top")
@@ -105,6 +107,7 @@ class DecideDialog(AskingDialog):
         self._sign.show([part(" reason ", "key")])
         self._input.cursor_blink = False
         self._told.display = False
+        self.watch(self._body, "scroll_y", self._look_for_end, init=False)
         self._write(self._writing)
         if self._look is not None:
             self.set_interval(LOOK_S, self._look_again)
@@ -119,6 +122,14 @@ class DecideDialog(AskingDialog):
     def on_resize(self) -> None:
         self.leave_room(self._body, 4)
         self.call_after_refresh(lambda: self._body.show(self._sections(self._body.text_width)))
+
+    @on(PlanView.LaidOut)
+    def _look_for_end(self) -> None:
+        """Where it does not fit, it is read on to its end before a yes."""
+        body = self._body
+        laid_out = body.size.height and body.virtual_size.height
+        self._reached = self._reached or bool(laid_out and body.scroll_offset.y >= body.max_scroll_y)
+        self._ask()
 
     # --- what others do meanwhile
 
@@ -179,6 +190,8 @@ class DecideDialog(AskingDialog):
         if event.key == "r" and self._least is not None:
             event.stop()
             self._write(True)
+        elif not self._reached:
+            return
         elif self._ending == "key":
             if event.key in ("y", "Y"):
                 event.stop()
@@ -199,6 +212,8 @@ class DecideDialog(AskingDialog):
             else:
                 then = [part(" ↵ ", "key"), part(self._deed if self._ending == "reason" else "go on", "off")]
             self._question.show([part(" esc ", "key"), part("leave it ", "strong"), part("  "), *then])
+        elif not self._reached:
+            self._question.show([*NO, READ_ON])
         else:
             yes = [part(" y ", "key"), part(f"yes, {self._deed}", "off")]
             asked = yes if self._ending == "key" else self._digest.question(self._deed)

@@ -68,7 +68,7 @@ def _runbooks(client: LocalClient, name: str) -> Iterator[Named]:
 
 def _records(client: LocalClient, name: str) -> Iterator[Named]:
     """Of the audit, by number."""
-    if name.isascii() and name.isdigit() and 0 < int(name) <= client.audit_state().last:
+    if name.isascii() and name.isdigit() and len(name) < 16 and 0 < int(name) <= client.audit_state().last:
         yield Named("record", str(int(name)))
 
 

@@ -216,7 +216,7 @@ def ways(known: Known, short: Short, width: int, *, read_only: bool) -> list[Lin
     """Lines of the `:` bar that try or ask for as much as the peak takes."""
     kind, _, name = known.subject.partition(":")
     if known.sizing is None:
-        return [] if kind else [text_line("choose a pool or a queue beside this to act on it", "dim")]
+        return [] if kind else [text_line("choose a pool or a queue to act on it", "dim")]
     name = printable(name)
     wanted = -(-short.peak // max(1, known.sizing.each))
     least = f", of which {known.sizing.most:,} may be" if known.sizing.most and wanted > known.sizing.most else ""

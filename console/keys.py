@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from textual.events import Key
@@ -48,6 +49,12 @@ class Keys:
             app.draw_jumps()
             return None
         return None if app.bars.takes(event) else event
+
+    def hold(self, keys: Iterable[Key]) -> None:
+        """Keys for the page that is being put up; for the one that is shown, if none is."""
+        self._held.extend(keys)
+        if not self._app.navigator.landing:
+            self._app.call_later(self.replay)
 
     async def replay(self) -> None:
         """The page is there: what was typed for it. A key that opens another page leaves the rest to that."""

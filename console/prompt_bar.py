@@ -117,6 +117,10 @@ class PromptBar(Vertical):
         elif key.key == "escape":
             self.action_cancel()
 
+    def tell(self, words: str) -> None:
+        """What goes on, in the place of what Tab would give."""
+        self._hint.show([part("   "), part(words, "off")])
+
     @property
     def typed(self) -> str:
         """What stands before the cursor."""

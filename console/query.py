@@ -130,8 +130,8 @@ def parse_view(kind: Listed, text: str, shown: Sequence[str] = ()) -> ViewLine:
 
 
 def parse_sort(kind: Listed, text: str, at: int = 0) -> tuple[str, ...]:
-    """`queue,-wait` or `queue:asc,wait:desc` as the engine's sort: the first decides, the next where it is equal. `at` is
-    where the text stands in what a person typed. Raises FilterError."""
+    """`queue,-wait` or `queue:asc,wait:desc` as the engine's sort: the first decides, the next where it is equal. `at`
+    is where the text stands in what a person typed. Raises FilterError."""
     found: list[str] = []
     for part, start in _listed(text, at):
         name, colon, order = part.removeprefix("-").partition(":")

@@ -6,6 +6,7 @@ The console's part is loaded before first paint: it imports Textual and nothing 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from engine.model import CellSpec
     from recommender.retention import Retention
 
+FRAMES_S = "250"
+"""Frames in a second, at most."""
 STOP_S = 30.0
 """Longest wait for an engine to write its snapshot and go."""
 JOURNAL_FILES = ("journal.db", "journal.db-wal", "journal.db-shm")
@@ -50,6 +53,8 @@ def open_console(arguments: argparse.Namespace) -> int:
     linear = settings.linear or cannot_place_a_cursor()
     if not linear:
         refuse_without_terminal()
+        # Read when Textual is loaded: a page takes several frames, and each would wait for its turn.
+        os.environ.setdefault("TEXTUAL_FPS", FRAMES_S)
         if sys.stdout.isatty():
             from console.terminal_watch import watched
 
@@ -141,7 +146,6 @@ def stop_engine(arguments: argparse.Namespace) -> None:
 
 def stop_running(paths: CellPaths) -> int:
     """Stops the engine that listens on the cell's socket. Returns its process id; raises UnreachableError."""
-    import os
     import signal
 
     from console.launch import running
@@ -303,7 +307,6 @@ def _playing(arguments: argparse.Namespace, shared: dict[str, Any]) -> Served:
 
 def refuse_without_terminal() -> None:
     """Raises SpecError unless a console can be shown here."""
-    import os
 
     if os.environ.get("TEXTUAL_DRIVER", "").endswith(":WebDriver"):
         return  # a browser is the terminal: console.web
@@ -319,7 +322,6 @@ def refuse_without_terminal() -> None:
 
 def cannot_place_a_cursor() -> bool:
     """Of a terminal that says of itself that it can only write line after line."""
-    import os
 
     return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "") in ("", "dumb")
 
@@ -335,7 +337,6 @@ def _written_pid(paths: CellPaths) -> int:
 
 def _alive(pid: int) -> bool:
     """Whether the process runs. One that has ended and waits for its parent to notice does not."""
-    import os
 
     try:
         os.kill(pid, 0)

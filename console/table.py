@@ -280,10 +280,10 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
         for chunk in (last + 1, first - 1):
             if 0 <= chunk * CHUNK < self._matched and chunk not in self._chunks:
                 return chunk * CHUNK, CHUNK
-        if (anchor := self.selection.anchor) is not None:
-            for chunk in range(min(anchor, self.cursor) // CHUNK, max(anchor, self.cursor) // CHUNK + 1):
-                if chunk not in self._chunks:
-                    return chunk * CHUNK, CHUNK
+        first, last = self._range_in_marking()
+        for chunk in range(first // CHUNK, last // CHUNK + 1):
+            if chunk not in self._chunks:
+                return chunk * CHUNK, CHUNK
         return None
 
     def _range_at(self, top: int) -> tuple[int, int]:
@@ -554,6 +554,9 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
 
     def _go(self, index: int) -> None:
         old, self.cursor = self.cursor, max(0, min(index, self._matched - 1))
+        anchor = self.selection.anchor
+        if anchor is not None and abs(old - anchor) < MOST <= abs(self.cursor - anchor):
+            self.post_message(self.TooMany())
         if old != self.cursor:
             self._refresh_row(old)
             self._refresh_row(self.cursor)
@@ -642,18 +645,24 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
 
     def _stretch_range(self) -> None:
         """The range goes from where it began to the cursor. It holds the rows that are here; others are asked for."""
-        anchor = self.selection.anchor
-        if anchor is None:
+        first, last = self._range_in_marking()
+        if last < first:
             return
-        first, last = min(anchor, self.cursor), max(anchor, self.cursor)
-        if last - first >= MOST:
-            first, last = (anchor, anchor + MOST - 1) if self.cursor > anchor else (anchor - MOST + 1, anchor)
-            self.post_message(self.TooMany())
         every = [self._row(index) for index in range(first, last + 1)]
         self.selection.extend([row for row in every if row is not None])
         self.redraw_marks()
         if None in every:
             self._load_missing()
+
+    def _range_in_marking(self) -> tuple[int, int]:
+        """First and last index of the range that is being marked, no more of them than one plan takes; (0, -1) for
+        none."""
+        anchor = self.selection.anchor
+        if anchor is None:
+            return 0, -1
+        if self.cursor >= anchor:
+            return anchor, min(self.cursor, anchor + MOST - 1)
+        return max(self.cursor, anchor - MOST + 1), anchor
 
     def on_click(self, event: events.Click) -> None:
         offset = event.get_content_offset(self)

@@ -114,13 +114,13 @@ def _more(count: int) -> list[Line]:
 
 def related_section(view: WorkloadDetail, beside: Beside, width: int) -> Section:
     """Where to go from here."""
-    lines = [Line((("queue      ", "dim"), (printable(view.queue), "link")), _listed("queue", view.queue))]
+    room = max(8, width - 12)
+    queue, tenant, array = (cut(printable(name), room) for name in (view.queue, view.tenant, view.array))
+    lines = [Line((("queue      ", "dim"), (queue, "link")), _listed("queue", view.queue))]
     if view.array:
         told = _states(beside)
-        lines.append(
-            Line((("array      ", "dim"), (printable(view.array), "link"), (told, "dim")), _listed("array", view.array))
-        )
-    lines.append(Line((("tenant     ", "dim"), (printable(view.tenant), "link")), _listed("tenant", view.tenant)))
+        lines.append(Line((("array      ", "dim"), (array, "link"), (told, "dim")), _listed("array", view.array)))
+    lines.append(Line((("tenant     ", "dim"), (tenant, "link")), _listed("tenant", view.tenant)))
     for name, state, title in (beside.proposals or ())[:SHOWN]:
         told = f"  {state}  {printable(title)}"
         spans = (("proposal   ", "dim"), (printable(name), "link"), (cut(told, max(8, width - 20)), ""))

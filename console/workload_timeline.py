@@ -43,6 +43,8 @@ class Stretch(NamedTuple):
 def stretches(history: Sequence[HistoryItem], now_ms: int) -> list[Stretch]:
     """The states one after another, up to now or to its end; transitions at the same moment count as one."""
     begins = [(item, _BEGINS[item.what]) for item in history if item.what in _BEGINS]
+    if not begins:
+        return []
     ends = [item.at_ms for item, _ in begins[1:]] + [now_ms]
     found: list[Stretch] = []
     for (item, state), end in zip(begins, ends, strict=True):

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 LEVELS = ("zone", "block", "rack")
 MOST_HITS = 200
+MOST_LOOKED = 200_000
+"""Names of a kind that are looked at for how they begin, the newest workloads first: what is older is found by the whole
+of its name."""
 
 
 def find(state: State, name: str, kinds: Sequence[str], limit: int) -> tuple[Named, ...]:
@@ -34,7 +37,7 @@ def find(state: State, name: str, kinds: Sequence[str], limit: int) -> tuple[Nam
 
 
 def _named(names: Iterable[str], name: str) -> Iterator[str]:
-    return (each for each in names if each.startswith(name))
+    return (each for each in islice(names, MOST_LOOKED) if each.startswith(name))
 
 
 def _workloads(state: State, name: str, exact: bool) -> Iterator[Named]:
@@ -51,7 +54,9 @@ def _nodes(state: State, name: str, exact: bool) -> Iterator[Named]:
 
 def _queues(state: State, name: str, exact: bool) -> Iterator[Named]:
     rows = state.queues.row_of
-    return (Named("queue", each) for each in ([name] if exact and name in rows else () if exact else _named(rows, name)))
+    return (
+        Named("queue", each) for each in ([name] if exact and name in rows else () if exact else _named(rows, name))
+    )
 
 
 def _pools(state: State, name: str, exact: bool) -> Iterator[Named]:
@@ -65,9 +70,10 @@ def _reservations(state: State, name: str, exact: bool) -> Iterator[Named]:
 def _orders(state: State, name: str, exact: bool) -> Iterator[Named]:
     """An order is called by its number."""
     orders = state.orders
-    if exact and not (name.isascii() and name.isdigit() and str(int(name)) == name and int(name) < len(orders.pool)):
+    number = int(name) if name.isascii() and name.isdigit() and len(name) < 10 else -1
+    if exact and not (str(number) == name and number < len(orders.pool)):
         return iter(())
-    rows = [int(name)] if exact else reversed(range(len(orders.pool)))
+    rows = [number] if exact else reversed(range(len(orders.pool)))
     named = (row for row in rows if str(row).startswith(name))
     return (Named("order", str(row), OrderState(orders.state[row]).label) for row in named)
 

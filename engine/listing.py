@@ -69,11 +69,11 @@ class Source:
         missing = self.absent.get(name)
         return numbers if missing is None else [None if n == missing else n for n in numbers]
 
-    def rank(self, name: str, rows: Numbers) -> Numbers:
+    def rank(self, name: str, rows: Rows) -> Numbers:
         """Numbers that sort as the column does."""
         if name in self.texts:
             column = self.texts[name]
-            chosen = [column[row] for row in rows.tolist()]
+            chosen = column[rows] if isinstance(rows, slice) else [column[row] for row in rows.tolist()]
             position = {text: i for i, text in enumerate(sorted(set(chosen)))}
             return np.fromiter((position[text] for text in chosen), np.int64, len(chosen))
         if name in self.codes:

@@ -535,8 +535,12 @@ class DetailPane(Pane, Generic[D]):
             yield self._right
 
     def on_mount(self) -> None:
-        self._left.show([Section(self.crumb, (text_line("loading …", "dim"),))])
+        self._left.show(self.told_before())
         self.reload()
+
+    def told_before(self) -> list[Section]:
+        """What is shown until the details have come."""
+        return [Section(self.crumb, (text_line("loading …", "dim"),))]
 
     def place(self) -> dict[str, Any]:
         return {"left": self._left.place(), "right": self._right.place(), "side": int(self._right.has_focus)}

@@ -79,26 +79,16 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
         right.append(action_section(list(app.actions.values()), context))
         return left, right
 
-    def on_mount(self) -> None:
-        super().on_mount()
-        told = self._told_before()
-        if told:
-            self._left.show([Section(self.crumb, told, "loading the rest …")])
-
-    def _told_before(self) -> tuple[Line, ...]:
+    def told_before(self) -> list[Section]:
         """What the list told of it from which it was opened."""
         stack = cast("MusterApp", self.app).navigator.stack
         below = stack[-2] if len(stack) > 1 else None
-        if not isinstance(below, TablePane):
-            return ()
-        row = below.table.row_with(self._workload_id)
+        row = below.table.row_with(self._workload_id) if isinstance(below, TablePane) else None
         if row is None:
-            return ()
-        headings = below.table.headings
-        return tuple(
-            Line(((fit(heading.title.lower(), 11), "dim"), cell))
-            for heading, cell in zip(headings, row.cells, strict=False)
-        )
+            return super().told_before()
+        named = zip(cast("TablePane", below).table.headings, row.cells, strict=False)
+        lines = [Line(((fit(heading.title.lower(), 11), "dim"), cell)) for heading, cell in named]
+        return [Section(self.crumb, tuple(lines), "loading the rest …")]
 
     def look_again(self) -> None:
         self._looked_beside = None

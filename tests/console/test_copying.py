@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,12 +23,12 @@ __all__ = ["quick"]
 
 
 @pytest.fixture
-def clipboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def clipboard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was copied."""
     copied: list[str] = []
     monkeypatch.delenv("TMUX", raising=False)
     monkeypatch.setattr("textual.app.App.copy_to_clipboard", lambda _app, text: copied.append(text))
-    yield copied
+    return copied
 
 
 async def choose(pilot: Pilot[None], *keys: str) -> None:
@@ -97,13 +96,13 @@ async def test_a_row_a_cell_and_all_rows(clipboard: list[str]) -> None:
 
 async def test_the_shell_command_asks_the_same(clipboard: list[str]) -> None:
     async with console(FakeClient(50)) as pilot:
-        here(pilot).filter('state:pending name:"eval sweep" sort:queue,-wait columns:id,gpu')
+        here(pilot).filter('state:pending name:"eval sweep" sort:queue,-wait columns:id,wait,queue')
         command = shell_command(pilot.app, here(pilot))  # type: ignore[arg-type]
         words = shlex.split(command)
         arguments = parser().parse_args(words[1:])
         assert parse_filter("workloads", arguments.filter) == here(pilot).view.where
         assert show._sort("workloads", arguments.sort) == here(pilot).view.sort
-        assert (arguments.columns, arguments.limit, arguments.cell) == ("id,gpu", 0, "test")
+        assert (arguments.columns, arguments.limit, arguments.cell) == ("id,wait,queue", 0, "test")
         await choose(pilot, "s")
         await until(pilot, lambda: clipboard == [command])
 
@@ -132,4 +131,4 @@ async def test_what_is_too_much_goes_into_a_file_of_this_person(
         assert path.stat().st_mode & 0o777 == 0o600
         assert "\x1b" not in path.read_text()
         assert path.read_text().count("\n") == text.count("\n") + 1
-        assert "too many for the clipboard" in notes(pilot)
+        await until(pilot, lambda: "too many for the clipboard" in notes(pilot))

@@ -290,7 +290,8 @@ async def served(loop: EngineLoop, gate: Gate, path: Path) -> AsyncIterator[None
 async def test_an_engine_that_is_lost_during_an_approval_loses_and_doubles_nothing() -> None:
     with running_loop() as loop, socket_folder() as folder:
         path, gate = folder / "engine.sock", gate_of(loop.engine)
-        proposed = LocalClient(loop, gate, Advisor(loop)).propose(asks("cordon", ("g0",), "it hums"))
+        base = LocalClient(loop, gate, Advisor(loop))
+        proposed = base.propose(asks("cordon", ("g0",), "it hums"))
         made: list[RemoteClient] = []
 
         def connect() -> RemoteClient:
@@ -315,11 +316,11 @@ async def test_an_engine_that_is_lost_during_an_approval_loses_and_doubles_nothi
                 await until(pilot, lambda: "no answer from the engine" not in on_screen(pilot), 15)
                 assert dialog._input.value == "heard it too"
                 await press(pilot, "enter", "y")
-                await until(pilot, lambda: gate.proposal(proposed.id).state == "verified", 15)
+                await until(pilot, lambda: base.proposal(proposed.id).state == "verified", 15)
                 await until(pilot, lambda: "done and seen to work" in line(pilot, "title"), 15)
         for client in made:
             client.close()
-        assert [vote.comment for vote in gate.proposal(proposed.id).votes] == ["heard it too"]
+        assert [vote.comment for vote in base.proposal(proposed.id).votes] == ["heard it too"]
 
 
 async def test_a_vote_whose_answer_was_lost_is_said_to_be_unknown_and_counts_once() -> None:

@@ -113,16 +113,16 @@ async def test_earlier_lines_are_found_by_what_is_typed_also_by_the_next_console
         assert shown == [
             "workloads state:held", "nodes state:down", "nodes state:down", "workloads state:held", "state",
         ]  # fmt: skip
-        await write(pilot, "pools")
+        await write(pilot, "overview")
         await press(pilot, "enter")
-        await until(pilot, lambda: Session(tmp_path).recall("lines")[-1] == "pools")
+        await until(pilot, lambda: Session(tmp_path).recall("lines")[-1] == "overview")
 
 
 @pytest.mark.parametrize(
     ("typed", "says"),
     [
         ("wrokloads", "^^^^^^^^^ there is no command 'wrokloads'. Did you mean :workloads?"),
-        ("refresh now", "^^^ :refresh takes nothing behind it"),
+        ("help now", "^^^ :help takes nothing behind it"),
         ("set-quota research/train --weight x", " " * 30 + "    ^ "),
         ("theme dakr", " " * 6 + "^^^^ there is no theme 'dakr'"),
     ],
