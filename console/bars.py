@@ -77,6 +77,10 @@ class Bars:
             else:
                 self.early.append(key)
             return True
+        if self.bar is not None and self.bar.has_keys and key.key == "enter":
+            # What is typed behind it is for the page that it leads to, or for the line if it leads nowhere.
+            self.early = []
+            return False
         app = self._app
         if self.bar is None and app.screen is app.screen_stack[0]:
             for name in ("filter", "command"):
@@ -87,10 +91,14 @@ class Bars:
 
     async def ready(self, bar: PromptBar) -> None:
         """The bar can take keys: first those that came too early."""
-        if bar is self.bar and self.early is not None:
-            early, self.early = self.early, None
-            for key in early:
-                await bar.take(key)
+        if bar is not self.bar or self.early is None:
+            return
+        early, self.early = self.early, None
+        for index, key in enumerate(early):
+            await bar.take(key)
+            if key.key in ("enter", "escape"):
+                self.early = early[index + 1 :]
+                return
 
     # --- opening and closing
 
@@ -126,10 +134,12 @@ class Bars:
 
     def close(self) -> None:
         if self.bar is not None:
+            early = self.early or []
             self.bar.remove()
             self.bar = self.early = self._opening = None
             if self._app.navigator.current is not None:
                 self._app.navigator.current.land()
+            self._app.keys.hold(early)
 
     # --- candidates
 
@@ -191,6 +201,11 @@ class Bars:
 
     def accepted(self, text: str) -> None:
         """Enter. What cannot be done leaves the bar open, with what is wrong below where it is wrong."""
+        self._accept(text)
+        if self.bar is not None and self._opening is None:
+            self._app.call_later(self.ready, self.bar)
+
+    def _accept(self, text: str) -> None:
         if self._timer is not None:
             self._timer.stop()
         if self.bar is None:
@@ -237,11 +252,9 @@ class Bars:
             else:
                 self._remember(word)
                 if bar is not None and bar is self.bar:
-                    self._opening = None
-                    self._app.keys.hold(self.early or [])
                     self.close()
 
-        self.early = []
+        self.early = self.early or []
         if bar is not None:
             bar.tell("asking the engine …")
         self._opening = self._app.run_worker(do(), exclusive=True, group="open")

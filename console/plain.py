@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 OVERVIEW_POOLS = 3
 OVERVIEW_REASONS = 4
+OVERVIEW_LATE = 3
 
 
 def page_table(kind: Kind, page: Page) -> list[str]:
@@ -62,7 +63,8 @@ def overview_lines(view: Overview) -> list[str]:
     pools = [_pool_line(pool) for pool in view.pools[:OVERVIEW_POOLS]]
     if len(view.pools) > OVERVIEW_POOLS:
         pools.append(f"  and {len(view.pools) - OVERVIEW_POOLS} more pools: muster get nodes")
-    blocked = [f"  {printable(token)}: {count:,}" for token, count in view.blocked[:OVERVIEW_REASONS]]
+    late = _late(view)
+    blocked = [f"  {printable(token)}: {count:,}" for token, count in view.blocked[: OVERVIEW_REASONS - len(late)]]
     oldest = f"{duration(view.oldest_wait_ms)} ({printable(view.oldest_waiting)})" if view.oldest_waiting else "none"
     return [
         f"cell {printable(view.cell)} at {timestamp(view.now_ms)} UTC, version {view.version:,}, policy {view.policy}",
@@ -74,8 +76,19 @@ def overview_lines(view: Overview) -> list[str]:
         f"{_count(states, 'held')} held; last hour {view.started_last_hour:,} started, "
         f"{view.finished_last_hour:,} finished",
         f"waits     p50 {duration(view.wait_p50_ms)}, p95 {duration(view.wait_p95_ms)}; oldest waiting {oldest}",
+        *late,
         *(["waiting for", *blocked] if blocked else []),
     ]
+
+
+def _late(view: Overview) -> list[str]:
+    """The objectives that are missed, the worst first: late starts of the last hour, of those allowed. At most a
+    line."""
+    burning = [(burn.hour.burn_permille or 0, burn.queue) for burn in view.burns]
+    missed = sorted((each for each in burning if each[0] > 1000), reverse=True)
+    told = ", ".join(f"{printable(queue)} ×{permille / 1000:.1f}" for permille, queue in missed[:OVERVIEW_LATE])
+    more = f" and {len(missed) - OVERVIEW_LATE} more" if len(missed) > OVERVIEW_LATE else ""
+    return [f"late      {told}{more}: starts of the last hour, of those that objectives allow"] if missed else []
 
 
 def workload_lines(view: WorkloadDetail) -> list[str]:

@@ -122,6 +122,11 @@ class PromptBar(Vertical):
         self._hint.show([part("   "), part(words, "off")])
 
     @property
+    def has_keys(self) -> bool:
+        """What is typed goes into its line: a click may have taken the focus elsewhere."""
+        return self.app.focused is self._input
+
+    @property
     def typed(self) -> str:
         """What stands before the cursor."""
         return self._input.value[: self._input.cursor_position]

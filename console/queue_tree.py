@@ -57,11 +57,12 @@ def in_order(page: Page, folded: frozenset[str]) -> list[tuple[int, str]]:
     for at, row in enumerate(page.rows):
         children.setdefault(row[parent] if row[parent] in names else "", []).append(at)
     found: list[tuple[int, str]] = []
-    open_ = [(at, 0) for at in reversed(children.get("", []))]
+    # Taken out once each: what an engine says may lead back to itself.
+    open_ = [(at, 0) for at in reversed(children.pop("", []))]
     while open_:
         at, depth = open_.pop()
         own = page.rows[at][name]
-        below = children.get(own, ())
+        below = children.pop(own, ())
         mark = "  " if not below else "▸ " if own in folded else "▾ "
         found.append((at, "  " * depth + mark))
         if own not in folded:

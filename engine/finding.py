@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 LEVELS = ("zone", "block", "rack")
 MOST_HITS = 200
 MOST_LOOKED = 200_000
-"""Names of a kind that are looked at for how they begin, the newest workloads first: what is older is found by the whole
-of its name."""
+"""Names of a kind that are looked at for how they begin, the newest workloads first. What is older is found by the
+whole of its name."""
 
 
 def find(state: State, name: str, kinds: Sequence[str], limit: int) -> tuple[Named, ...]:
@@ -71,7 +71,7 @@ def _orders(state: State, name: str, exact: bool) -> Iterator[Named]:
     """An order is called by its number."""
     orders = state.orders
     number = int(name) if name.isascii() and name.isdigit() and len(name) < 10 else -1
-    if exact and not (str(number) == name and number < len(orders.pool)):
+    if exact and not (number >= 0 and str(number) == name and number < len(orders.pool)):
         return iter(())
     rows = [number] if exact else reversed(range(len(orders.pool)))
     named = (row for row in rows if str(row).startswith(name))

@@ -112,7 +112,7 @@ class RunbookPane(DetailPane[RunbookView]):
         if self.detail is None or self.detail.line.status not in ("draft", "changed"):
             return ""
         if any(self._unread):
-            return "to approve it read to its end (pgdn, G; tab: the other column)"
+            return "read to its end to approve it (pgdn, G; → the other column)"
         return "Y approves this version, A tries it"
 
     def refuse_unread(self) -> None:

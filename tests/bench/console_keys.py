@@ -21,7 +21,7 @@ NOT_YET = "  ·"
 PATIENCE_S = 60.0
 TITLE_ROWS = slice(1, 5)
 """Where tabs, a banner and the title line are."""
-WHERES = ("state:running", "queue:*prod* age>1m", "gpus>=8", "tenant:research")
+WHERES = ("state:running", "queue:*prod*", "gpus>=8", "tenant:research")
 
 
 @dataclass
@@ -109,7 +109,7 @@ class Fingers:
         typed = ""
         for char in where:
             typed += char
-            self.press("filter: type", char, lambda screen, text=typed: bar(screen) == text)
+            self.press("filter: type", char, lambda screen, text=typed.strip(): bar(screen) == text)
         narrowed = shows(f"/{where}")
         at = self.terminal.now()
         full = self.terminal.until(lambda screen: narrowed(screen) and rows_there(screen), where, PATIENCE_S)

@@ -121,7 +121,7 @@ async def test_binary_pasted_onto_a_page_is_nothing() -> None:
 async def test_binary_pasted_into_a_bar_is_one_short_line_that_is_not_sent(key: str) -> None:
     async with watched(FakeClient(100)) as (pilot, seen):
         await press(pilot, key)
-        bar: Any = pilot.app.steering._bar  # type: ignore[attr-defined]
+        bar: Any = pilot.app.bars.bar  # type: ignore[attr-defined]
         await until(pilot, lambda: bar.is_attached and pilot.app.focused is bar._input)
         paste(pilot, BINARY * 150)
         await pilot.pause()
@@ -211,7 +211,7 @@ async def test_a_filter_that_cannot_be_read_is_pointed_at_and_the_last_good_one_
         here(pilot).filter("state:queued")
         await until(pilot, lambda: "20 of 100" in line(pilot, "title"))
         await press(pilot, "slash")
-        bar: Any = pilot.app.steering._bar  # type: ignore[attr-defined]
+        bar: Any = pilot.app.bars.bar  # type: ignore[attr-defined]
         await until(pilot, lambda: bar.is_attached and pilot.app.focused is bar._input)
         bar._input.value = text
         await until(pilot, lambda: "^" in hint(pilot) or "no column" in hint(pilot) or "0 of" in line(pilot, "title"))

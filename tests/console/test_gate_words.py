@@ -78,7 +78,7 @@ def test_reviews_that_wait_come_before_those_that_were_looked_at() -> None:
     assert [section.lines[0].link for section in sections] == ["review:2", "review:1"]
 
 
-@pytest.mark.parametrize("nodes", [20, 400])
+@pytest.mark.parametrize("nodes", [20, pytest.param(400, marks=pytest.mark.thorough)])
 def test_the_demo_has_a_team_that_waits_for_quota_beside_one_that_uses_none(nodes: int) -> None:
     engine = Engine.open(None, cell=cell(nodes), seed=1)
     for at_ms, what in feed(engine, 1):

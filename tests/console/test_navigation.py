@@ -162,6 +162,18 @@ async def test_anything_opens_by_its_id_with_one_question(typed: str, title: str
 
 
 @pytest.mark.thorough
+async def test_keys_behind_an_id_wait_for_its_page_or_stay_in_the_line() -> None:
+    async with console(FakeClient(100)) as pilot:
+        for key in (":", *"node-00002", "enter", "g", "n", "j"):
+            name = {":": "colon", "-": "minus"}.get(key, key)
+            pilot.app.post_message(events.Key(name, key if len(key) == 1 else None))
+        await until(pilot, at(pilot, "nodes"))
+        assert pilot.app.bars.bar is None  # type: ignore[attr-defined]
+        await press(pilot, "left_square_bracket")
+        await until(pilot, at(pilot, "workloads › node-00002"))
+
+
+@pytest.mark.thorough
 async def test_what_is_no_id_either_is_told_and_the_line_stays() -> None:
     async with console(FakeClient(100)) as pilot:
         await press(pilot, "colon")
@@ -261,7 +273,7 @@ async def test_a_lost_console_is_gone_on_from_and_a_left_one_is_not(tmp_path: Pa
         await press(pilot, "escape")
         await until(pilot, lambda: "100 of 500" in line(pilot, "title") and has_rows(pilot))
         await until(pilot, lambda: here(pilot).table.cursor_row.id == row)  # type: ignore[union-attr]
-        await pilot.press("ctrl+c")
+        app.leave()
     app = begun()
     async with app.run_test(size=(120, 30), notifications=True) as pilot:
         await until(pilot, at(pilot, "overview"))

@@ -21,6 +21,7 @@ from typing import IO, TypeVar, cast
 import pytest
 from textual.drivers._writer_thread import WriterThread
 
+from console.dialogs import GUARD_S
 from console.guarded import Vanishing
 from tests.support.pseudo_terminal import PseudoTerminal, children
 
@@ -76,9 +77,10 @@ def wait_for(read: Callable[[], T], good: Callable[[T], bool], what: str) -> T:
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 def test_a_session_in_tmux(environment: dict[str, str], tmp_path: Path) -> None:
+    """From looking to a change that was agreed to and seen to work, and out again."""
     tmux = Tmux(environment, f"muster-test-{os.getpid()}")
-    shell = f"{shlex.quote(MUSTER)} --demo --nodes 40; echo left with $?; sleep 60"
-    tmux.call("new-session", "-d", "-s", "s", "-x", "80", "-y", "24", shell)
+    shell = f"stty -g > {tmp_path}/before; {shlex.quote(MUSTER)} --demo --nodes 40; echo left with $?; "
+    tmux.call("new-session", "-d", "-s", "s", "-x", "100", "-y", "40", f"{shell} stty -g > {tmp_path}/after; sleep 60")
     try:
         tmux.until("overview", "nodes ready")
         tmux.press("3")
@@ -88,19 +90,34 @@ def test_a_session_in_tmux(environment: dict[str, str], tmp_path: Path) -> None:
         tmux.press("Enter")
         tmux.until("/state:running")
         tmux.press("Enter")
-        workload = re.search(r"workloads › (\S+)", tmux.until("workloads ›", "Where it runs")).group(1)
+        workload = re.search(r"workloads › (\S+)", tmux.until("workloads ›", "Timeline", "Cost")).group(1)
         tmux.press("X")
         tmux.until(f"Cancel workload {workload}", "Before and after")
         tmux.press("Escape")
-        tmux.until("Where it runs", "nothing was changed")
-        tmux.press("q")
-        tmux.until("/state:running")
-        tmux.type(":nodes state:ready")
+        tmux.until("Timeline", "nothing was changed")
+        tmux.press("w")
+        tmux.until(f": whatif preempt {workload}")
         tmux.press("Enter")
-        tmux.until("nodes", "/state:ready")
+        tmux.until(f"1  preempt {workload}", "Add an edit")
+        tmux.press("w")
+        tmux.until("Wait, mean", "→")
+        tmux.press("4")
+        node = re.search(r"▌ (\S+)", tmux.until("nodes", "RACK", "● ready", "▌")).group(1)
+        tmux.press("C")
+        tmux.until(f"Cordon node {node}", "Before and after", "Nodes taking work", "To take it back", "y yes")
+        time.sleep(2 * GUARD_S)
+        tmux.press("y")
+        tmux.until("◇ cordoned")
+        tmux.type("gp")
+        tmux.until("proposals", "✓ verified", "Cordon")
         tmux.press("C-c")
         left = tmux.until("left with 0", "the engine goes on as process", "muster stop --cell demo")
-        assert "overview" not in left, "the alternate screen was not left"
+        assert "proposals" not in left, "the alternate screen was not left"
+        wait_for(
+            lambda: (tmp_path / "after").exists() and (tmp_path / "after").read_text(), bool, "terminal's settings"
+        )
+        assert (tmp_path / "after").read_text() == (tmp_path / "before").read_text()
+        assert tmux.call("display-message", "-p", "-t", "s", "#{mouse_any_flag}").strip() == "0", "the mouse was kept"
         seen = subprocess.run(
             [MUSTER, "get", "workloads", workload, "--cell", "demo", "--json"],
             env=environment, capture_output=True, text=True, check=True,
