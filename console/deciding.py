@@ -186,7 +186,7 @@ async def break_glass(app: MusterApp, proposal: Proposal, width: int) -> str:
 
 async def _sent(proposal: Proposal, deed: str, said: str, call: Callable[[], T]) -> T:
     """Have the engine do it. Where it goes away meanwhile, say so plainly, and keep what was written for the next try.
-    Nothing can be done twice by asking twice: a vote counts once, and a plan is carried out once. Raises MusterError."""
+    Asking twice does nothing twice: a vote counts once, and a plan is carried out once. Raises MusterError."""
     try:
         done = await in_thread(call)
     except UnreachableError as error:

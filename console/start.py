@@ -78,7 +78,7 @@ def open_console(arguments: argparse.Namespace) -> int:
         status = run(
             connect, read_only=settings.readonly, title=title, log=folder / "console.log", identity=identity,
             theme=settings.theme, production=settings.production, flags=vars(arguments),
-            start=cast("ScreenName", settings.start_page),
+            start=cast("ScreenName", settings.start_page), session=_session(settings, folder),
         )  # fmt: skip
     if not settings.connect:
         _tell_what_goes_on(folder / "engine.pid", title)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from console.guarded import exact_output
 from console.text import printable
 from engine.errors import RefusedError, SpecError
 
@@ -82,7 +83,9 @@ async def _serve(arguments: argparse.Namespace) -> None:
         port = runner.addresses[0][1]
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
         address = f"http://{host}:{port}/{secret}/"
-        print(address, flush=True)
+        out = exact_output()
+        out.write(address + "\n")
+        out.flush()
         print("whoever has this address acts as you; ctrl+c ends it and every console in it", file=sys.stderr)
         if arguments.open:
             webbrowser.open(address)

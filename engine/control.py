@@ -718,7 +718,7 @@ class Engine:
         """What would let it start now; the search is over forks of this engine."""
         from engine.counterfactual import verified
 
-        return verified(self.fork(), workload_id)
+        return verified(self, workload_id)
 
     def consolidation(self, request: ConsolidationRequest) -> Consolidation:
         """What would be moved to have larger pieces free; planned on a fork of this engine."""

@@ -103,7 +103,11 @@ def verified(engine: Engine, workload_id: str) -> Unblocking:
     settled.settle()
     search = _Search(settled, row)
     nothing = Trial("nothing", "the next scheduling cycle comes", ())
-    found = _stated(nothing, workload_id) if settled.state.is_bound(row) else search.run()
+    try:
+        found = _stated(nothing, workload_id) if settled.state.is_bound(row) else search.run()
+    finally:
+        search.forget()
+        settled.forget()
     return Unblocking(version=engine.version, found=found, tried=tuple(search.tried), forks=search.forks)
 
 
@@ -119,6 +123,15 @@ class _Search:
         self._engine = engine
         self._after: State = engine.state
         """What became of the cell in the last trial."""
+        self._tried_on: Engine | None = None
+        """The fork of the last trial. One at a time: each of a large cell takes a quarter of a gigabyte."""
+
+    def forget(self) -> None:
+        """Free the fork of the last trial, and what is known of it."""
+        self._after = self.state
+        if self._tried_on is not None:
+            self._tried_on.forget()
+            self._tried_on = None
 
     def run(self) -> Counterfactual | None:
         for look in _LOOKS.get(self._engine.reader.explainer.token(self.row), ()):
@@ -137,7 +150,8 @@ class _Search:
         if self.forks == MOST_FORKS:
             return False
         self.forks += 1
-        fork = self._engine.fork()
+        self.forget()
+        fork = self._tried_on = self._engine.fork()
         refusals = [answer for answer in fork.commands(trial.edits) if isinstance(answer, MusterError)]
         if refusals:
             self.tried.append(f"{trial.text}: refused, {refusals[0].problem}")

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
 from textual.filter import ANSIToTruecolor, LineFilter
@@ -19,6 +18,8 @@ from textual.reactive import Reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
+
+from console.theme import drawn
 
 if TYPE_CHECKING:
     from typing import Self
@@ -74,7 +75,7 @@ class OverPage(_Lines):
             below = stack[stack.index(self) - 1]
             dimmed = _Dimmed(self.styles.background)
             self._below = [
-                Strip([Segment(text, dimmed[style]) for text, style, _ in strip if style is not None])
+                Strip([drawn(text, dimmed[style]) for text, style, _ in strip if style is not None])
                 for strip in below._compositor.render_strips(self.size)
             ]
         lines = self._below[crop.y : crop.bottom]

@@ -109,7 +109,8 @@ class Fingers:
         typed = ""
         for char in where:
             typed += char
-            self.press("filter: type", char, lambda screen, text=typed.strip(): bar(screen) == text)
+            shown = typed.strip()
+            self.press("filter: type", char, lambda screen, text=shown: bar(screen) == text)
         narrowed = shows(f"/{where}")
         at = self.terminal.now()
         full = self.terminal.until(lambda screen: narrowed(screen) and rows_there(screen), where, PATIENCE_S)

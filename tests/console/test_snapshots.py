@@ -80,8 +80,7 @@ def asked(key: str, *lines: str, title: str = "", keys: tuple[str, ...] = ()) ->
         await after(*lines, title=title, keys=keys)(pilot)
         await pilot.press(key)
         await until(pilot, lambda: len(pilot.app.screen_stack) > 1, 30)
-        await pilot.app.workers.wait_for_complete()
-        await pilot.pause(0.1)
+        await pilot.pause(0.2)
 
     return run
 

@@ -149,14 +149,16 @@ def console_in(environment: dict[str, str], *command: str) -> Iterator[PseudoTer
     """A console that shows data; whatever runs in the terminal is ended at the end."""
     terminal = PseudoTerminal(command or (MUSTER, "--demo"), environment)
     try:
-        terminal.shows("nodes ready")
+        terminal.shows("● connected")  # on whatever page the last one was lost
         yield terminal
     finally:
         terminal.close()
 
 
 def at_overview(terminal: PseudoTerminal) -> None:
-    """Where a console begins."""
+    """Where a console begins, unless the one before it was lost elsewhere."""
+    terminal.press("1")
+    terminal.shows("nodes ready")
 
 
 def in_a_dialog(terminal: PseudoTerminal) -> None:
