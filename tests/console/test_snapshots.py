@@ -70,7 +70,7 @@ def after(*lines: str, keys: tuple[str, ...] = (), title: str = "") -> Steps:
 def shows_data(pane: Any) -> bool:
     if isinstance(pane, DetailPane):
         return pane.detail is not None
-    return not hasattr(pane, "table") or pane.table.cursor_row is not None
+    return not hasattr(pane, "table") or pane.table.cursor_row is not None or pane.table._matched == 0
 
 
 def asked(key: str, *lines: str, title: str = "", keys: tuple[str, ...] = ()) -> Steps:
