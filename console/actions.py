@@ -5,131 +5,9 @@ Capital letters act on the cluster, and always ask first; everything else only l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from difflib import get_close_matches
-from typing import Literal
+from collections.abc import Sequence
 
-from console import query
-from console.text import printable
-from engine.errors import SpecError
-from engine.query import Kind
-
-ScreenName = Literal[
-    "overview",
-    "queues",
-    "workloads",
-    "nodes",
-    "events",
-    "whatif",
-    "workload",
-    "node",
-    "pools",
-    "orders",
-    "recommendations",
-    "forecast",
-    "proposals",
-    "proposal",
-    "runbooks",
-    "runbook",
-    "audit",
-    "record",
-    "draft",
-    "drafts",
-    "queue",
-    "topology",
-    "cost",
-    "settings",
-    "tasks",
-    "bookmarks",
-    "reservations",
-    "policy",
-    "reviews",
-]
-TargetKind = Literal["", "workload", "node", "queue", "proposal", "runbook", "draft", "policy", "review"]
-SCREENS: tuple[ScreenName, ...] = (
-    "overview", "queues", "workloads", "nodes", "events", "whatif", "workload", "node", "pools", "orders",
-    "recommendations", "forecast", "proposals", "proposal", "runbooks", "runbook", "audit",
-    "record", "draft", "drafts", "queue", "topology", "cost", "settings", "tasks", "bookmarks", "reservations",
-    "policy", "reviews",
-)  # fmt: skip
-LISTS: tuple[ScreenName, ...] = ("queues", "workloads", "nodes", "pools", "orders", "reservations")
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Something an action would act on, in the state the screen shows."""
-
-    id: str
-    state: str
-    unverified: bool = False
-    """Of a proposal: its last step could not be verified."""
-    waits_for_word: bool = False
-    """Of a proposal: its next step is done once somebody says go."""
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """Where a person is and what is selected there."""
-
-    screen: ScreenName = "overview"
-    kind: TargetKind = ""
-    targets: tuple[Target, ...] = ()
-    connected: bool = True
-    depth: int = 1
-    """How many pages Back could leave, counting this one."""
-
-
-Why = Callable[[Context], str]
-"""Why an action is not possible here; empty when it is."""
-
-
-def _always(_context: Context) -> str:
-    return ""
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    id: str
-    title: str
-    keys: tuple[str, ...] = ()
-    screens: tuple[ScreenName, ...] = SCREENS
-    tier: Literal["", "T0", "T1", "T2", "T3"] = ""
-    """The least tier a proposal of this action can have; empty for what only looks."""
-    targets: TargetKind = ""
-    shell: str = ""
-    """What does the same from the shell; `{ids}` stands for the targets."""
-    commands: tuple[str, ...] = ()
-    """Names in the `:` bar."""
-    argument: Literal["", "filter", "id", "ids", "flags", "columns", "edit", "words"] = ""
-    """What stands behind its name in the `:` bar. `flags`: what stands behind it in the shell."""
-    footer: bool = False
-    why_not: Why = field(default=_always)
-    changes: bool = False
-    """It leads to a change though it has no plan of its own: not for a session that only reads."""
-    fleeting: bool = False
-    """In the footer only while it is possible."""
-    jump: str = ""
-    """The key that leads here behind `g`, from any page."""
-
-    @property
-    def mutates(self) -> bool:
-        return bool(self.tier)
-
-    def disabled_reason(self, context: Context) -> str:
-        """Why it cannot be done now, in words for the footer, help and palette; empty when it can."""
-        if context.screen not in self.screens:
-            return f"only on {', '.join(self.screens)}"
-        if self.targets and not context.targets:
-            return "nothing is selected"
-        if self.targets and self.mutates and context.kind != self.targets:
-            return f"acts on {self.targets}s"
-        if (self.mutates or self.changes) and not context.connected:
-            return "no connection to the engine"
-        return self.why_not(context)
-
-    def shell_line(self, ids: Sequence[str]) -> str:
-        return self.shell.format(ids=" ".join(printable(name) for name in ids))
+from console.action import LISTS, SCREENS, Action, Context, ScreenName, Why
 
 
 def _needs_state(verb: str, *states: str) -> Why:
@@ -219,7 +97,7 @@ ACTIONS: tuple[Action, ...] = (
         shell="muster whatif --edit 'EDIT'", jump="i",
     ),
     Action(
-        "recommendations", "Recommendations", ("7",), commands=("recommendations", "rec"),
+        "recommendations", "Suggestions", ("7",), commands=("suggestions", "recommendations", "rec"),
         shell="muster recommend", jump="s",
     ),
     Action(
@@ -576,65 +454,3 @@ def by_key(available: Sequence[Action], key: str, screen: ScreenName) -> Action 
     what it means elsewhere tells why not."""
     meant = [action for action in available if key in action.keys]
     return next((action for action in meant if screen in action.screens), meant[0] if meant else None)
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """One line of the `:` bar, understood."""
-
-    action: Action
-    argument: str = ""
-
-
-class CommandError(SpecError):
-    """A line of the `:` bar that cannot be understood. `start` and `end` bound the offending characters."""
-
-    def __init__(self, start: int, end: int, problem: str, remedy: str = "", near: bool = False) -> None:
-        super().__init__("", problem, remedy)
-        self.start = start
-        self.end = end
-        self.near = near
-        """A command has a name much like it."""
-
-
-def parse_command(line: str, available: Sequence[Action]) -> Command:
-    """Read a line of the `:` bar. Raises SpecError naming the nearest command."""
-    name, _, argument = line.strip().partition(" ")
-    argument = argument.strip()
-    for action in available:
-        if name in action.commands:
-            if argument and not action.argument:
-                at = len(name) + 1
-                raise CommandError(at, at + len(argument), f":{name} takes nothing behind it")
-            if not argument and action.argument == "id":
-                raise CommandError(len(name) + 1, len(name) + 2, f":{name} needs an id")
-            return Command(action, argument)
-    names = [command for action in available for command in action.commands]
-    near = get_close_matches(name, names, 1)
-    hint = f"Did you mean :{near[0]}?" if near else ":help lists them all"
-    raise CommandError(0, len(name), f"there is no command '{printable(name)[:40]}'", hint, bool(near))
-
-
-def complete_command(line: str, cursor: int, available: Sequence[Action], kind: Kind = "workloads") -> list[str]:
-    """What the word under the cursor of a `:` line could become."""
-    name, space, argument = line[:cursor].partition(" ")
-    if not space:
-        return [command for action in available for command in action.commands[:1] if command.startswith(name)]
-    action = next((action for action in available if name in action.commands), None)
-    if action is None:
-        return []
-    if action.argument == "filter":
-        return query.complete(kind_of(action), argument, len(argument))
-    if action.id in query.PAGE_COLUMNS:
-        return query.complete(action.id, argument, len(argument))
-    if action.argument == "columns":
-        return query.complete_columns(kind, argument.rpartition(" ")[2], signed=action.id == "sort")
-    return []
-
-
-def kind_of(action: Action) -> Kind:
-    """What the list lists that an action leads to."""
-    kinds: dict[str, Kind] = {
-        "nodes": "nodes", "queues": "queues", "pools": "pools", "orders": "orders", "reservations": "reservations",
-    }  # fmt: skip
-    return kinds.get(action.id, "workloads")

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from console.details import plural
 from console.figures import amount, change
 from console.plain import table
 from console.text import cut, duration, money, permille, printable, timestamp, wrap
@@ -238,7 +239,7 @@ def tried_text(simulated: Simulated, now_ms: int, *, brief: bool = True) -> str:
     if simulated.state == "waiting" or not simulated.figures:
         return "not yet" if simulated.state == "waiting" else "running ahead …"
     age = f"v{simulated.version:,}, {duration(max(now_ms - simulated.at_ms, 0))} ago"
-    basis = f"{age}, {duration(simulated.horizon_ms)} ahead, {simulated.seeds} seeds"
+    basis = f"{age}, {duration(simulated.horizon_ms)} ahead, {simulated.seeds} {plural('seed', simulated.seeds)}"
     basis += ", goes on" if simulated.state == "running" else ""
     if not brief:
         return basis + (f"; {printable(simulated.why)}" if simulated.why else "")

@@ -27,7 +27,7 @@ from textual.message import Message
 from textual.widgets import Static
 
 from console import actions
-from console.actions import Action, Context, ScreenName
+from console.action import Action, Context, ScreenName
 from console.bars import Bars
 from console.event_log import EventLog
 from console.feed import Arrived, Connected, Feed, Lost, in_thread

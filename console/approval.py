@@ -8,7 +8,7 @@ from console.wishes import finish
 from runbooks.plan import asks
 
 if TYPE_CHECKING:
-    from console.actions import Action
+    from console.action import Action
     from console.app import MusterApp
     from runbooks.plan import ActionName
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from console.feed import in_thread
 from console.query import PAGE_COLUMNS, FilterError, complete
-from console.screens.pane import ListPane
+from console.screens.list_pane import ListPane
 from engine.errors import MusterError, SpecError
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ class Bars:
     def _may_be_an_id(self, text: str, error: SpecError) -> bool:
         """A word that is no command: the engine is asked whether something is called so. If not, the bar still says
         what it would have said."""
-        from console.actions import CommandError
+        from console.command_line import CommandError
         from console.opening import looks_like_an_id, open_by_id
 
         word, bar = text.strip(), self.bar

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from console import query
-from console.actions import Action, complete_command, kind_of
+from console.action import Action
+from console.command_line import kind_of
 from console.known_values import WantedValue, wanted_value
 from console.palettes import THEMES, name_of
 from engine.edits import FORMS
@@ -78,8 +79,10 @@ def complete_line(
     if action.argument == "filter":
         page = kind_of(action)
         return query.complete(page, argument, len(argument)), wanted_value(page, argument, len(argument))
-    if action.argument == "columns" or action.id in query.PAGE_COLUMNS:
-        return complete_command(line, cursor, available, kind), None
+    if action.id in query.PAGE_COLUMNS:
+        return query.complete(action.id, argument, len(argument)), None
+    if action.argument == "columns":
+        return query.complete_columns(kind, word, signed=action.id == "sort"), None
     return [], _ids(action, argument, word, first)
 
 

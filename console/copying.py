@@ -25,8 +25,11 @@ from console.details import Line, Section
 from console.dialogs import Dialog
 from console.feed import in_thread
 from console.page_data import PageData, Part, page_data, row_part
-from console.screens.pane import DetailPane, ListPane, Pane, TablePane
+from console.screens.detail_pane import DetailPane
+from console.screens.list_pane import ListPane
+from console.screens.pane import Pane
 from console.screens.sections import SectionsView
+from console.screens.table_pane import TablePane
 from console.sheet import csv_text, json_text, pasteable, tsv_text
 from console.text import cut, fit, printable
 from console.views import KEY_COLUMN

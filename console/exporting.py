@@ -20,7 +20,8 @@ from typing import IO, TYPE_CHECKING, Literal, NamedTuple
 from console.feed import in_thread
 from console.overwrite_dialog import OverwriteDialog
 from console.page_data import STEP, PageData, Part, page_data
-from console.screens.pane import ListPane, TablePane
+from console.screens.list_pane import ListPane
+from console.screens.table_pane import TablePane
 from console.sheet import csv_text, iso, json_text
 from console.text import duration, printable
 from engine.errors import MusterError, RefusedError, SpecError

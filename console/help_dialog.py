@@ -11,7 +11,8 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widgets import Input
 
-from console.actions import Action, Context, key_label
+from console.action import Action, Context
+from console.actions import key_label
 from console.details import Line, Section, text_line
 from console.dialogs import Dialog
 from console.jumps import Jumps

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-from console.actions import Action
+from console.action import Action
 
 PREFIX, FIRST, BEFORE = "g", "g", "u"
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import IO, TYPE_CHECKING
 
-from console.actions import Action, actions, parse_command
+from console.action import Action
+from console.actions import actions
+from console.command_line import parse_command
 from console.linear_deciding import DECISIONS, Deciding
 from console.linear_input import Lines
 from console.linear_pages import LISTS, PAGES, Part, event_said, findings, news, page_of, part_of, sliced

@@ -26,7 +26,7 @@ from engine.errors import RefusedError, SpecError
 from runbooks.plan import DIGEST_TYPED, Outcome, Proposal, asks
 
 if TYPE_CHECKING:
-    from console.actions import Action
+    from console.action import Action
     from console.client import Client
     from console.identity import Identity
     from runbooks.identity import Signed

@@ -12,13 +12,14 @@ from console.event_log import EventLog
 from console.linear_text import Said, row_said, said_of, spoken
 from console.navigator import new_page
 from console.plain import overview_lines
-from console.screens.pane import DetailPane, ListPane, fetch_rows
+from console.screens.detail_pane import DetailPane
+from console.screens.list_pane import ListPane, fetch_rows
 from console.text import printable, timestamp
 from console.workload_text import workload_columns
 from engine.errors import NotFoundError, SpecError
 
 if TYPE_CHECKING:
-    from console.actions import ScreenName
+    from console.action import ScreenName
     from console.client import Client
     from console.views import Heading, ListView, Row
     from engine.query import Change

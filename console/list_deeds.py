@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from console.screens.pane import ListPane, TablePane, sortable
+from console.screens.list_pane import ListPane, sortable
+from console.screens.table_pane import TablePane
 from console.selection import MOST
 from console.views import LISTS, every_column
 from engine.errors import MusterError, SpecError

@@ -10,14 +10,15 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, cast
 
+from console.screens.list_pane import ListPane
 from console.screens.overview import OverviewPane
-from console.screens.pane import Connect, ListPane, Pane, Step
+from console.screens.pane import Connect, Pane, Step
 from engine.errors import SpecError
 
 if TYPE_CHECKING:
     from textual.widget import Widget
 
-    from console.actions import ScreenName
+    from console.action import ScreenName
     from console.event_log import EventLog
 
 MOST_DEPTH = 24

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from console.charts import MARK, column_at, framed, gutter, ribbon, round_top, time_axis
-from console.details import Line, Section, text_line
+from console.details import Line, Section, plural, text_line
 from console.text import cut, duration, fit, milli, money, permille, printable
 from console.views import meter
 from engine.model import HOUR_MS
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from console.overview_text import Beside
     from engine.costs import BudgetLine
     from recommender.forecasts import Forecast
+
+TOO_SHORT = "too short"
+"""Basis of a forecast that knows next to nothing."""
 
 
 def cost(view: Overview, budgets: Sequence[BudgetLine], width: int, most: int) -> Section:
@@ -60,8 +63,8 @@ def ahead(view: Overview, beside: Beside, width: int, height: int) -> Section:
     forecast = beside.forecast
     if forecast is None:
         return Section("Ahead", (text_line(cut(beside.why_not or "forecast is on its way …", width), "dim"),))
-    if not forecast.hours:
-        return Section("Ahead", (text_line("too little history to foretell anything", "dim"),))
+    if not forecast.hours or (forecast.basis == TOO_SHORT and not forecast.known_hours):
+        return Section("Ahead", (text_line("too little was measured yet to tell what comes", "dim", "forecast"),))
     gpu = forecast.metric == "demand_gpu"
     ready = _capacity(view, "gpu_milli" if gpu else "cpu_milli")
     low, mid, high = ([round(getattr(hour, q)) for hour in forecast.hours] for q in ("p10", "p50", "p90"))
@@ -83,6 +86,9 @@ def ahead(view: Overview, beside: Beside, width: int, height: int) -> Section:
 
 def _verdict(forecast: Forecast, ready: int, boot_ms: int, width: int) -> Line:
     """Whether what is ready will do, in a line."""
+    if forecast.basis == TOO_SHORT:
+        known = f"{forecast.known_hours} {plural('hour', forecast.known_hours)}"
+        return Line(((cut(f"cannot tell yet: drawn is the range of {known}", width), "dim"),), "forecast")
     over = next((hour for hour in forecast.hours if hour.p50 > ready), None)
     perhaps = next((hour for hour in forecast.hours if hour.p90 > ready), None)
     first = over or perhaps

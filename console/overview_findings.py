@@ -129,11 +129,11 @@ def of_proposals(awaiting: int, stuck: int, named: Sequence[Proposal] = ()) -> I
 def of_advice(found: Sequence[Recommendation]) -> Iterator[Finding]:
     """The top of what the recommender found."""
     for each in found[:MOST_ADVICE]:
-        yield Finding(_WORTH_KNOWING, "➤", "info", each.suggestion.finding, "recommendations", "gs")
+        yield Finding(_WORTH_KNOWING, "➤", "info", each.suggestion.finding, "recommendations", "suggestion")
     rest = len(found) - MOST_ADVICE
     if rest > 0:
         text = f"{rest:,} more {plural('suggestion', rest)}"
-        yield Finding(_WORTH_KNOWING, "➤", "info", text, "recommendations", "gs")
+        yield Finding(_WORTH_KNOWING, "➤", "info", text, "recommendations", "suggestion")
 
 
 def lines_of(found: Sequence[Finding], width: int, most: int) -> list[Line]:
@@ -143,7 +143,7 @@ def lines_of(found: Sequence[Finding], width: int, most: int) -> list[Line]:
         return [line_of(each, width) for each in ordered]
     shown = [line_of(each, width) for each in ordered[: most - 1]]
     rest = ordered[most - 1 :]
-    kinds = ", ".join(dict.fromkeys("suggestions" if each.next == "gs" else each.next for each in rest))
+    kinds = ", ".join(dict.fromkeys(each.next for each in rest))
     text = cut(f"  and {len(rest)} more: {kinds}", width)
     return [*shown, Line(((text, "dim"),), rest[0].link)]
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from console.screens.pane import Connect, ListPane, Pane, TablePane
+from console.screens.list_pane import ListPane
+from console.screens.pane import Connect, Pane
+from console.screens.table_pane import TablePane
 from console.sheet import harmless, plain, title, unformed
 from console.table import Fetch
 from console.views import KEY_COLUMN, SHARE, ListView, Row, share_of

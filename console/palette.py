@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, cast
 from rich.text import Text
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
-from console.actions import Action, key_label
+from console.action import Action
+from console.actions import key_label
 from console.text import printable
 
 if TYPE_CHECKING:

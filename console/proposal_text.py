@@ -311,7 +311,7 @@ def _evidence(proposal: Proposal, width: int) -> Section:
         lines += hanging("runbook     ", book, width, "dim")
     lines += [line for each in plan.evidence for line in _piece(each, width)]
     if not plan.evidence:
-        lines.append(text_line("no evidence is attached", "dim"))
+        lines.append(text_line("nothing is attached to the plan itself", "dim"))
     return Section("Evidence", tuple(lines))
 
 

@@ -65,6 +65,15 @@ class Selection:
         self._turns += 1
         self.anchor, self.marked = None, self._before
 
+    def span(self, cursor: int) -> tuple[int, int]:
+        """First and last index of the range that is being marked up to the cursor, no more of them than one plan takes;
+        (0, -1) for none."""
+        if self.anchor is None:
+            return 0, -1
+        if cursor >= self.anchor:
+            return self.anchor, min(cursor, self.anchor + MOST - 1)
+        return max(cursor, self.anchor - MOST + 1), self.anchor
+
     def refresh(self, rows: Iterable[Row]) -> None:
         """News of rows that may be marked: an action asks for their state."""
         for row in rows:

@@ -29,7 +29,7 @@ from console.text import printable
 from engine.errors import RefusedError, SpecError, UnreachableError
 
 if TYPE_CHECKING:
-    from console.actions import ScreenName
+    from console.action import ScreenName
     from console.client import Client
     from console.engine_process import Served
     from console.identity import Identity

@@ -7,18 +7,20 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from console import opening
-from console.actions import Action, Context, key_label, parse_command
+from console.action import Action, Context
+from console.actions import key_label
 from console.bookmarks import kept
+from console.command_line import parse_command
 from console.deeds import DEEDS
 from console.feed import in_thread
-from console.screens.pane import ListPane
+from console.screens.list_pane import ListPane
 from console.views import ListView
 from engine.errors import MusterError, SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from console.actions import ScreenName
+    from console.action import ScreenName
     from console.app import MusterApp
     from console.screens.draft import DraftPane
     from console.screens.proposal import ProposalPane

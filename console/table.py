@@ -7,11 +7,10 @@ screen, never on the number of rows. Cells are drawn as segments, so no text is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import ClassVar, NamedTuple
 
-from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -21,22 +20,15 @@ from textual.geometry import Region, Size
 from textual.message import Message
 from textual.strip import Strip
 
+from console.chunks import Chunks, range_at
 from console.feed import in_thread
 from console.screens.lean import LeanScroll
 from console.selection import MOST, Selection
+from console.table_columns import GAP, GUTTER, Columns
 from console.text import cut, fit, printable
 from console.theme import QUIET, drawn, tones
 from console.views import Heading, Row, Window
 from engine.errors import MusterError
-
-CHUNK = 50
-"""Rows fetched and kept together."""
-KEEP_CHUNKS = 80
-GUTTER = 2
-GAP = 2
-
-LEVELS = ("", "²", "³")
-"""Behind the arrow of the second and third column that rows are sorted by."""
 
 Fetch = Callable[[int, int], Window]
 """Offset and limit to rows. Blocks; called on a thread."""
@@ -125,21 +117,17 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
         """Frozen, and yet some rows in memory are newer than the rest."""
         self.cursor = 0
         self._cursor_id = ""
-        self._headings: tuple[Heading, ...] = ()
+        self._columns = Columns()
         self._next: tuple[tuple[Heading, ...], tuple[tuple[str, bool], ...]] = ((), ())
         """Headings and order of the rows that are asked for: those on the screen keep theirs until these come."""
-        self._sorted: tuple[tuple[str, bool], ...] = ()
         self._grows_at_top = False
         self._place = Place()
         self._version = 0
         self._fetch: Fetch | None = None
         self._source = 0
         self._shown = 0
-        self._generation = 0
-        self._chunks: dict[int, tuple[int, list[Row]]] = {}
-        self._matched = -1
+        self._rows = Chunks()
         self._loading = False
-        self._widths: list[int] = []
         self._strips: LRUCache[object, Strip] = LRUCache(600)
         self._tones: dict[str, Style] = {}
         self._styles: dict[tuple[str, bool], Style] = {}
@@ -159,8 +147,8 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
         """Show other rows, from the top or from a place. What is on the screen stays until they have arrived.
         `grows_at_top`: new rows come first, so that what is read moves down by as many."""
         self._next, self._fetch, self._grows_at_top = (headings, sorted_by), fetch, grows_at_top
-        if headings == self._headings and sorted_by != self._sorted:
-            self._sorted = sorted_by  # the arrow at once; the rows follow
+        if headings == self._columns.headings and sorted_by != self._columns.order:
+            self._columns.order = sorted_by  # the arrow at once; the rows follow
             self.refresh(Region(0, 0, self.size.width, 1))
         self._place = place or Place()
         self._source += 1
@@ -183,7 +171,7 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
 
     def _ask_again(self) -> None:
         self.mixed = False
-        self._generation += 1
+        self._rows.ask_again()
         self._load_missing()
 
     @property
@@ -204,7 +192,7 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
     @property
     def matched(self) -> int:
         """How many rows there are; -1 before the first answer."""
-        return self._matched
+        return self._rows.matched
 
     @property
     def marked(self) -> dict[str, Row]:
@@ -227,7 +215,7 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
 
     def row_with(self, name: str) -> Row | None:
         """The row of that id, if it is in memory."""
-        return next((row for _, rows in self._chunks.values() for row in rows if row.id == name), None)
+        return self._rows.row_with(name)
 
     def clear_marks(self) -> None:
         self.selection.clear()
@@ -252,16 +240,16 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
         try:
             while (wanted := self._next_range()) is not None:
                 assert self._fetch is not None
-                source, generation = self._source, self._generation
+                source, generation = self._source, self._rows.generation
                 try:
                     window = await in_thread(partial(self._fetch, *wanted))
                     moved = self._moved(window) if source == self._shown and self._holds_view(wanted) else 0
                     if moved and not self._covers(window, moved):
-                        wanted = self._range_at(self.scroll_offset.y + moved)
+                        wanted = range_at(self.scroll_offset.y + moved, self.size.height)
                         window = await in_thread(partial(self._fetch, *wanted))
                         moved = self._moved(window, moved)
                 except MusterError as error:
-                    if generation != self._generation:
+                    if generation != self._rows.generation:
                         continue  # asked again meanwhile, perhaps because the engine is back
                     self.post_message(self.LoadFailed(error))
                     return
@@ -273,22 +261,8 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
     def _next_range(self) -> tuple[int, int] | None:
         """Offset and limit of what is to be fetched next."""
         if self._shown != self._source:
-            return self._range_at(self._place.top)
-        first, last = self._chunks_in_view()
-        if any(self._chunks.get(chunk, _NEVER)[0] != self._generation for chunk in range(first, last + 1)):
-            return first * CHUNK, (last - first + 1) * CHUNK
-        for chunk in (last + 1, first - 1):
-            if 0 <= chunk * CHUNK < self._matched and chunk not in self._chunks:
-                return chunk * CHUNK, CHUNK
-        first, last = self._range_in_marking()
-        for chunk in range(first // CHUNK, last // CHUNK + 1):
-            if chunk not in self._chunks:
-                return chunk * CHUNK, CHUNK
-        return None
-
-    def _range_at(self, top: int) -> tuple[int, int]:
-        first, last = max(0, top) // CHUNK, max(0, top + self.size.height) // CHUNK
-        return first * CHUNK, (last - first + 1) * CHUNK
+            return range_at(self._place.top, self.size.height)
+        return self._rows.missing(self.scroll_offset.y, self.size.height, self.selection.span(self.cursor))
 
     def _holds_view(self, wanted: tuple[int, int]) -> bool:
         return wanted[0] <= self.scroll_offset.y < wanted[0] + wanted[1]
@@ -312,12 +286,7 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
         here = [at - index for at, row in enumerate(window.rows, window.start) if row.id == name]
         if here:
             return here[0]
-        return guess or (max(0, window.matched - self._matched) if self._grows_at_top else 0)
-
-    def _chunks_in_view(self) -> tuple[int, int]:
-        top = self.scroll_offset.y
-        bottom = min(top + self.size.height - 1, max(0, self._matched - 1))
-        return top // CHUNK, max(top, bottom) // CHUNK
+        return guess or (max(0, window.matched - self._rows.matched) if self._grows_at_top else 0)
 
     def _take(self, window: Window, asked: int, generation: int, moved: int = 0) -> None:
         """Put rows that arrived in place of the old ones, and draw what changed."""
@@ -328,16 +297,13 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
                 return
             self._start_over()
         before = self._rows_in_view()
-        for start in range(0, asked, CHUNK):
-            self._chunks.pop((window.start + start) // CHUNK, None)
-            self._chunks[(window.start + start) // CHUNK] = (generation, window.rows[start : start + CHUNK])
-        while len(self._chunks) > KEEP_CHUNKS:
-            self._chunks.pop(next(iter(self._chunks)))
+        self._rows.put(window, asked, generation)
         self.mixed = self.mixed or (self.frozen and window.version != self._version)
         if not self.frozen:
             self._version = window.version
-        widened = self._measure(window.rows)
-        self._matched = window.matched
+        widened = self._columns.measure(window.rows)
+        if widened:
+            self._strips.clear()
         self._resize_content()
         self._follow(begins, moved)
         self.selection.refresh(window.rows)
@@ -353,10 +319,8 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
 
     def _start_over(self) -> None:
         self._shown = self._source
-        self._headings, self._sorted = self._next
-        self._chunks.clear()
-        self._widths = [self._title_width(heading) for heading in self._headings]
-        self._matched = -1
+        self._columns = Columns(*self._next)
+        self._rows.clear()
         self.selection.end()
         self._strips.clear()
         self.refresh()
@@ -366,7 +330,7 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
         top = self.scroll_offset.y
         if begins:
             place, self._place = self._place, Place()
-            near = self._range_at(place.top)
+            near = range_at(place.top, self.size.height)
             here = [
                 at for at in range(*(near[0], sum(near))) if place.id and getattr(self._row(at), "id", "") == place.id
             ]
@@ -375,7 +339,7 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
             self.scroll_to(x=place.x, animate=False, force=True)
         elif self.cursor > 0:
             self.cursor += moved
-        self.cursor = max(0, min(self.cursor, self._matched - 1))
+        self.cursor = max(0, min(self.cursor, self._rows.matched - 1))
         if begins or moved:
             self.set_reactive(WindowTable.scroll_target_y, max(0, top + moved))
             self.scroll_to(y=max(0, top + moved), animate=False, force=True)
@@ -395,39 +359,8 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
         """Cells for text: the scroll bar has the last one."""
         return max(0, self.size.width - 1)
 
-    def _measure(self, rows: Sequence[Row]) -> bool:
-        """Widen columns for their content. They never shrink under the reader's eyes."""
-        grown = False
-        for row in rows:
-            for column, (text, _) in enumerate(row.cells):
-                width = min(len(text) if text.isascii() else cell_len(text), self._headings[column].most)
-                if width > self._widths[column]:
-                    self._widths[column] = width
-                    grown = True
-        if grown:
-            self._strips.clear()
-        return grown
-
-    def _title_width(self, heading: Heading) -> int:
-        return len(heading.title) + len(self._arrow(heading.name))
-
-    def _arrow(self, name: str) -> str:
-        """Behind the title of a column that the rows are sorted by: which way, and whether it decides first."""
-        for level, (column, down) in enumerate(self._sorted[: len(LEVELS)]):
-            if column == name:
-                return (" ↓" if down else " ↑") + LEVELS[level]
-        return ""
-
-    def _layout(self) -> list[int]:
-        """Widths as drawn: the last column, if it is text, takes what is left."""
-        if not self._widths or self._headings[-1].right:
-            return self._widths
-        left = self._width - GUTTER - sum(self._widths) - GAP * (len(self._widths) - 1)
-        return [*self._widths[:-1], self._widths[-1] + max(0, left)]
-
     def _resize_content(self) -> None:
-        widths = self._layout()
-        size = Size(GUTTER + sum(widths) + GAP * (len(widths) - 1), self._matched + 1)
+        size = Size(self._columns.total(self._width), self._rows.matched + 1)
         if size != self.virtual_size:
             self.virtual_size = size
 
@@ -436,9 +369,7 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
         return [self._row(top + line) for line in range(max(0, self.size.height - 1))]
 
     def _row(self, index: int) -> Row | None:
-        chunk, at = divmod(index, CHUNK)
-        rows = self._chunks.get(chunk, _NEVER)[1]
-        return rows[at] if 0 <= at < len(rows) and index < self._matched else None
+        return self._rows.row(index)
 
     def on_resize(self) -> None:
         self._strips.clear()
@@ -477,11 +408,11 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
         if row is not None:
             return self._drawn(row, at_cursor=index == self.cursor)
         text = ""
-        if self._matched < 0 and y == 1:
+        if self._rows.matched < 0 and y == 1:
             text = "  loading …"
-        elif self._matched == 0 and y == 2:
+        elif self._rows.matched == 0 and y == 2:
             text = "  " + printable(self.empty)
-        elif 0 <= index < self._matched:
+        elif 0 <= index < self._rows.matched:
             text = "  ·"
         return Strip([drawn(fit(text, self._width), base + self._tones["dim"])], self._width)
 
@@ -492,9 +423,10 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
         if strip is None:
             dot = "●" if marked else " "
             gutter = "▌" + dot if at_cursor and self.has_focus else dot + " "
+            widths = self._columns.widths(self._width)
             # Neighbours of one style are one piece.
             runs = [(gutter, self._style("accent", at_cursor))]
-            for (text, tone), heading, width in zip(row.cells, self._headings, self._layout(), strict=True):
+            for (text, tone), heading, width in zip(row.cells, self._columns.headings, widths, strict=True):
                 cell = fit(text, width, right=heading.right) + " " * GAP
                 style = self._style("" if at_cursor and tone in QUIET else tone, at_cursor)
                 if runs[-1][1] is style:
@@ -516,15 +448,15 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
     def _header(self) -> Strip:
         style = self._tones["header"]
         segments = [drawn(" " * GUTTER, style)]
-        for heading, width in zip(self._headings, self._layout(), strict=False):
-            arrow = self._arrow(heading.name)
+        for heading, width in zip(self._columns.headings, self._columns.widths(self._width), strict=False):
+            arrow = self._columns.arrow(heading.name)
             # A narrow column keeps its arrow and loses letters of its title.
             title = cut(heading.title, max(0, width - len(arrow))) + arrow
             cell = fit(title, width, right=heading.right) + " " * GAP
             segments.append(drawn(cell, self._tones["sorted"] if arrow else style))
         strip = self._in_view(segments, style)
         if self.scroll_offset.x:
-            frozen = min(self._frozen(), self._width)
+            frozen = min(self._columns.frozen(self._width), self._width)
             hidden = drawn("«", self._tones["sorted"])
             strip = Strip.join([strip.crop(0, max(0, frozen - 1)), Strip([hidden]), strip.crop(frozen, self._width)])
         if self.max_scroll_x > self.scroll_offset.x:
@@ -534,14 +466,11 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
     def _in_view(self, segments: list[Segment], style: Style) -> Strip:
         """The first column stays; the others scroll beneath it."""
         strip, width = Strip(segments), self._width
-        frozen = min(width, self._frozen())
+        frozen = min(width, self._columns.frozen(self._width))
         shift = self.scroll_offset.x
         if shift:
             strip = Strip.join([strip.crop(0, frozen), strip.crop(frozen + shift, width + shift)])
         return strip.adjust_cell_length(width, style)
-
-    def _frozen(self) -> int:
-        return GUTTER + GAP + (self._layout()[0] if self._widths else 0)
 
     def _refresh_row(self, index: int) -> None:
         self._refresh_line(index + 1 - self.scroll_offset.y)
@@ -553,7 +482,7 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
     # --- moving
 
     def _go(self, index: int) -> None:
-        old, self.cursor = self.cursor, max(0, min(index, self._matched - 1))
+        old, self.cursor = self.cursor, max(0, min(index, self._rows.matched - 1))
         anchor = self.selection.anchor
         if anchor is not None and abs(old - anchor) < MOST <= abs(self.cursor - anchor):
             self.post_message(self.TooMany())
@@ -585,15 +514,11 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
         self._go(0)
 
     def action_last(self) -> None:
-        self._go(self._matched - 1)
+        self._go(self._rows.matched - 1)
 
     def action_shift(self, columns: int) -> None:
         """Scroll by one column."""
-        edges, at = [0], 0
-        for width in self._layout()[1:]:
-            at += width + GAP
-            edges.append(at)
-        now = self.scroll_offset.x
+        edges, now = list(self._columns.edges(self._width)), self.scroll_offset.x
         later = [edge for edge in edges if edge > now] if columns > 0 else [edge for edge in edges if edge < now][::-1]
         if later:
             self.scroll_to(x=min(later[0], self.max_scroll_x), animate=False, force=True)
@@ -619,7 +544,7 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
 
     def action_range(self) -> None:
         """Begin a range at the cursor, which moving then stretches; or end it and keep its marks."""
-        if not self.markable or self._matched < 1:
+        if not self.markable or self._rows.matched < 1:
             return
         if self.selection.anchor is None:
             self.selection.begin(self.cursor)
@@ -645,7 +570,7 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
 
     def _stretch_range(self) -> None:
         """The range goes from where it began to the cursor. It holds the rows that are here; others are asked for."""
-        first, last = self._range_in_marking()
+        first, last = self.selection.span(self.cursor)
         if last < first:
             return
         every = [self._row(index) for index in range(first, last + 1)]
@@ -653,16 +578,6 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
         self.redraw_marks()
         if None in every:
             self._load_missing()
-
-    def _range_in_marking(self) -> tuple[int, int]:
-        """First and last index of the range that is being marked, no more of them than one plan takes; (0, -1) for
-        none."""
-        anchor = self.selection.anchor
-        if anchor is None:
-            return 0, -1
-        if self.cursor >= anchor:
-            return anchor, min(self.cursor, anchor + MOST - 1)
-        return max(self.cursor, anchor - MOST + 1), anchor
 
     def on_click(self, event: events.Click) -> None:
         offset = event.get_content_offset(self)
@@ -672,7 +587,7 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
             self._click_header(offset.x, then=event.shift)
             return
         index = offset.y - 1 + self.scroll_offset.y
-        if index >= self._matched:
+        if index >= self._rows.matched:
             return
         if event.shift and self.markable:
             if self.selection.anchor is None:
@@ -697,15 +612,7 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
         self.action_shift(-1)
 
     def _click_header(self, x: int, *, then: bool) -> None:
-        if x >= self._frozen():
+        if x >= self._columns.frozen(self._width):
             x += self.scroll_offset.x
-        edge = GUTTER
-        for heading, width in zip(self._headings, self._layout(), strict=False):
-            edge += width + GAP
-            if x < edge:
-                self.post_message(self.SortRequested(heading.name, then))
-                return
-
-
-_NEVER: tuple[int, list[Row]] = (-1, [])
-"""A chunk that was never fetched."""
+        if (heading := self._columns.at(x, self._width)) is not None:
+            self.post_message(self.SortRequested(heading.name, then))

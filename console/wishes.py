@@ -30,7 +30,7 @@ from runbooks.plan import (
 )
 
 if TYPE_CHECKING:
-    from console.actions import Action
+    from console.action import Action
     from console.app import MusterApp
     from console.client import Client
     from console.details import Line

@@ -14,7 +14,7 @@ from console.theme import state_look
 from engine.query import Change, WorkloadDetail
 
 if TYPE_CHECKING:
-    from console.actions import Action, Context
+    from console.action import Action, Context
     from console.client import RuntimeEstimate
 
 SHOWN = 12

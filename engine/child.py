@@ -4,6 +4,9 @@ The child has only the thread that forked, so it may touch nothing that other th
 it closes every file but its pipe, takes no lock, writes to no stream of ours, and leaves by `os._exit` without
 running what this process would run at its end. It dies with the thread that started it (Linux), and with any child it
 started itself. What it has to say it sends as frames over a pipe; the parent never waits for it.
+
+However wrong a child goes, it ends and not the machine: there is a bound to its memory, and where memory runs out all
+the same the kernel takes a child before anything else.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import ctypes
 import fcntl
 import gc
 import os
+import resource
 import select
 import signal
 import struct
@@ -29,6 +33,10 @@ READ_BYTES = 1 << 18
 PATIENCE_S = 0.2
 """How long a child may take to end its own children and itself before it is killed."""
 MOST_FRAME = 1 << 30
+MOST_ROOM, LEAST_ROOM = 4 << 30, 512 << 20
+"""Bytes that a child may take beyond what it began with. Half of what is free then, between these two."""
+OUT_OF_MEMORY = 12
+"""Exit code of a child that came to that bound."""
 _HEADER = struct.Struct("<I")
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -90,6 +98,15 @@ class Child:
             # It has closed its pipe, which it does by ending.
             self._reap(wait=True)
         return found
+
+    @property
+    def end_told(self) -> str:
+        """What to say of one that is over and did not say all it had to."""
+        if self.late:
+            return "took too long"
+        if self.exit_code == OUT_OF_MEMORY:
+            return "needed more memory than it may have"
+        return f"ended early (exit {self.exit_code})"
 
     def cancel(self) -> None:
         """End it, if it has not ended. Returns when it is gone."""
@@ -162,10 +179,10 @@ def _work(work: Callable[[Report], None], pipe: int, parent: int, keep: tuple[in
         _RUNNING.clear()
         signal.signal(signal.SIGTERM, _end)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
-        if _LIBC is not None:
-            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_parent()
         if os.getppid() == parent:
             os.nice(niceness)
+            _bound_memory()
             _close_all_but(pipe, *keep)
             # What was there is never garbage here, and to look through it would copy all of it; what is made here is
             # freed without looking, or ends with the process.
@@ -181,11 +198,39 @@ def _work(work: Callable[[Report], None], pipe: int, parent: int, keep: tuple[in
 
             work(report)
             code = 0
+    except MemoryError:
+        code = OUT_OF_MEMORY
+        with contextlib.suppress(OSError, MemoryError):
+            os.write(2, _traced())
     except BaseException:  # whatever it is, this process must not go on as if it were its parent
         with contextlib.suppress(OSError):
             os.write(2, _traced())
     finally:
         os._exit(code)
+
+
+def die_with_parent() -> None:
+    """Called in a child: SIGKILL for it as soon as the thread that forked it has ended, whatever ended that."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _bound_memory() -> None:
+    """Address space, because that is known at once: what is shared with the parent counts, what is copied on write of
+    it does not count again. One that was bound before is not let out."""
+    if sys.platform != "linux":
+        return
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
+            score.write("1000")
+        with open("/proc/self/statm", encoding="ascii") as sizes:
+            has = int(sizes.read().split()[0]) * resource.getpagesize()
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")) << 10
+        most = has + max(LEAST_ROOM, min(MOST_ROOM, free // 2))
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        if soft == resource.RLIM_INFINITY or most < soft:
+            resource.setrlimit(resource.RLIMIT_AS, (most, hard))
 
 
 def _traced() -> bytes:

@@ -8,8 +8,10 @@ the fork alone. Cells so small that a turn is over before it is noticed need non
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
+import signal
 import socket
 import struct
 import threading
@@ -22,7 +24,7 @@ import msgspec
 from engine import child
 from engine.control import Engine
 from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
-from engine.errors import MusterError, of_code
+from engine.errors import MusterError, RefusedError, of_code
 from engine.query import (
     Changes,
     Consolidation,
@@ -57,9 +59,12 @@ AHEAD = 4
 AGAIN_S = 1.5
 INDEX_S = 0.01
 """Of each turn, at most about that long, until all texts are indexed."""
-PATIENCE_S = 30.0
+PATIENCE_S = 10.0
+"""Wall seconds until a copy that does not answer counts as lost."""
 SLOW_PATIENCE_S = 600.0
 """For what nobody expects at once."""
+END_S = 2.0
+"""Wall seconds that a copy has to end by itself once nobody can ask it any more."""
 MOST_LIGHT_ROWS = 1_000
 """Windows of more rows are answered beside those of a screen."""
 _LIFE_S = 3600.0
@@ -108,6 +113,14 @@ class Gone(Exception):
     """The copy cannot be asked any more."""
 
 
+class Lost(Gone):
+    """It was asked, and ended or hung over it."""
+
+
+class Failed(Exception):
+    """It met a defect of ours."""
+
+
 class Lane:
     """One question at a time, over a socket."""
 
@@ -117,15 +130,19 @@ class Lane:
         self.ours.settimeout(patience_s)
 
     def ask(self, frame: bytes) -> bytes:
-        """Raises Gone."""
+        """Raises Gone, and Lost."""
         with self.lock:
+            if self.ours.fileno() < 0:
+                raise Gone
             try:
                 self.ours.sendall(_HEADER.pack(len(frame)) + frame)
                 answer = _received(self.ours)
             except OSError:
-                raise Gone from None
-        if answer is None:
-            raise Gone
+                answer = None
+            if answer is None:
+                # What might still come would be taken for the answer to the next question.
+                self.ours.close()
+                raise Lost
         return answer
 
     def close(self) -> bool:
@@ -156,21 +173,33 @@ class Copy:
             os.close(slow)
         self.made_at = time.monotonic()
         self.cost_s = self.made_at - begun
+        self.lost = False
+        """Whether it failed to answer: no good for the next question."""
+        self._retired_at = 0.0
 
     def ask(self, frame: bytes, slow: bool) -> bytes:
-        """The answer as JSON. Raises what the engine would, and Gone."""
-        answer = (self.slow if slow else self.quick).ask(frame)
+        """The answer as JSON. Raises what the engine would, Gone, Lost and Failed."""
+        try:
+            answer = (self.slow if slow else self.quick).ask(frame)
+        except Lost:
+            self.lost = True
+            raise
         if answer[:1] == b"+":
             return answer[1:]
         if answer == b"?":
-            raise Gone
+            raise Failed
         raise of_code(**msgspec.json.decode(answer[1:], type=dict[str, str]))
 
     def retire(self) -> bool:
         """Let go of it, unless somebody still waits for an answer. True when it is gone."""
         if not (self.quick.close() and self.slow.close()):
             return False
-        # It ends by itself when nobody can ask it any more.
+        now = time.monotonic()
+        self._retired_at = self._retired_at or now
+        # It ends by itself when nobody can ask it any more, if it can.
+        if now - self._retired_at > END_S:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._worker.pid, signal.SIGKILL)
         self._worker.frames()
         return self._worker.over
 
@@ -198,7 +227,9 @@ class Copies:
     # -- on any thread ------------------------------------------------------------------------------------------------
 
     def ask(self, what: str, arguments: tuple[object, ...], least_version: int) -> bytes | None:
-        """The answer as JSON, from a copy of that version or later; None where there is no such copy."""
+        """The answer as JSON, from a copy of that version or later; None where there is no such copy. Raises what the
+        engine would, and RefusedError when a copy did not survive a question that takes long: the engine would not
+        either."""
         self._looked_at = time.monotonic()
         copy = self._copy
         if copy is None or copy.version < least_version:
@@ -209,7 +240,12 @@ class Copies:
             self._lately.append((self._looked_at, frame))
         try:
             return copy.ask(frame, slow)
-        except Gone:
+        except Lost:
+            if not slow:
+                return None
+            problem = "the process that was to find the answer took too long, needed too much memory or was ended"
+            raise RefusedError(problem, "Ask again, or for less; the engine's log may have more") from None
+        except (Gone, Failed):
             return None
 
     @staticmethod
@@ -237,7 +273,7 @@ class Copies:
         copy, now = self._copy, time.monotonic()
         if copy is None:
             return
-        if not self.beside or now - self._looked_at > IDLE_S:
+        if not self.beside or now - self._looked_at > IDLE_S or copy.lost:
             self._put(None)
         elif now - copy.made_at >= max(EVERY_S, copy.cost_s * LEAST_SHARE):
             self.refresh()
@@ -254,7 +290,8 @@ class Copies:
     def refresh(self) -> None:
         """A copy of the present state, unless there is one."""
         engine, copy = self._engine, self._copy
-        if self.beside and (copy is None or (copy.version, copy.at_ms) != (engine.version, engine.now_ms)):
+        fresh = copy is not None and not copy.lost and (copy.version, copy.at_ms) == (engine.version, engine.now_ms)
+        if self.beside and not fresh:
             since = time.monotonic() - AGAIN_S
             ahead = dict.fromkeys(frame for at, frame in tuple(self._lately)[::-1] if at > since)
             try:
@@ -292,9 +329,10 @@ class Copies:
 
 def _serve(engine: Engine, quick: int, slow: int, ahead: tuple[bytes, ...]) -> None:
     """Answer until nobody can ask any more. What is slow goes to a copy of this copy, as soon as there is any; what was
-    asked of the last copy is answered before anybody asks again."""
+    asked of the last copy is answered before anybody asks again. Neither of the two outlives the engine's thread."""
     lanes = [socket.socket(fileno=quick), socket.socket(fileno=slow)]
     answers = Answers(engine)
+    beside = 0
     coming = list(reversed(ahead))
     while True:
         ready = select.select(lanes, (), (), 0 if coming else None)[0]
@@ -302,12 +340,18 @@ def _serve(engine: Engine, quick: int, slow: int, ahead: tuple[bytes, ...]) -> N
             answers.to(coming.pop())
         elif len(lanes) == 1 or lanes[0] in ready:
             if not _answer(answers, lanes[0]):
-                return
-        elif os.fork() == 0:
-            lanes.pop(0).close()
-            coming.clear()
+                break
+        elif (beside := os.fork()) == 0:
+            child.die_with_parent()
+            lanes[0].close()
+            while _answer_in_time(answers, lanes[1]):
+                pass
+            return
         else:
             lanes.pop(1).close()
+    if beside:
+        # It ends with this process, and may be asked for longer.
+        os.waitpid(beside, 0)
 
 
 class Answers:
@@ -331,6 +375,9 @@ class Answers:
         except MusterError as error:
             told = {"code": error.code, "problem": error.problem, "remedy": error.remedy}
             return b"-" + msgspec.json.encode(told)
+        except MemoryError:
+            # Not asked of the engine, which nothing bounds.
+            raise
         except Exception:
             # A defect: the engine is asked the same, and says so where it belongs.
             return b"?"
@@ -347,6 +394,16 @@ def _answer(answers: Answers, lane: socket.socket) -> bool:
     except BrokenPipeError:
         return False
     return True
+
+
+def _answer_in_time(answers: Answers, lane: socket.socket) -> bool:
+    """The same for what takes long. Ends this process when nobody can be waiting any more."""
+    select.select((lane,), (), ())
+    signal.alarm(int(SLOW_PATIENCE_S) + 1)
+    try:
+        return _answer(answers, lane)
+    finally:
+        signal.alarm(0)
 
 
 def _received(lane: socket.socket) -> bytes | None:

@@ -126,10 +126,10 @@ class Twins:
                 if worker.over:
                     del self._children[run_id]
                     if self._runs[run_id].state == "running":
-                        late = worker.late
-                        problem = "took too long" if late else f"ended early (exit {worker.exit_code})"
-                        remedy = "Ask for a shorter horizon or fewer seeds" if late else "The engine's log has more"
-                        self._note(run_id, state="failed", error=_error(RefusedError(f"the run {problem}", remedy)))
+                        less = worker.late or worker.exit_code == child.OUT_OF_MEMORY
+                        remedy = "Ask for a shorter horizon or fewer seeds" if less else "The engine's log has more"
+                        problem = f"the run {worker.end_told}"
+                        self._note(run_id, state="failed", error=_error(RefusedError(problem, remedy)))
             if any(self._runs[run_id].serial != serial for run_id, serial in before.items()):
                 self._changed.notify_all()
 

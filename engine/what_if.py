@@ -63,7 +63,7 @@ def run_all(
                     del running[one]
                     if job not in whole:
                         raise RefusedError(
-                            f"a rehearsal ended early (exit {one.exit_code})", "The engine's log has more; try again"
+                            f"a rehearsal {one.end_told}", "The engine's log has more; try again"
                         )
     finally:
         for one in running:

@@ -89,13 +89,18 @@ def flapping(report: AgentsReport) -> list[Suggestion]:
     if not report.flapping:
         return []
     most = max(times for _, times in report.flapping)
+    lost = (
+        "1 node was lost again and again and is"
+        if len(report.flapping) == 1
+        else (f"{len(report.flapping)} nodes were lost again and again and are")
+    )
     return [
         Suggestion(
             kind="flapping",
             about="cell",
             severity=len(report.flapping),
             benefit=_nodes_at_risk(len(report.flapping)),
-            finding=f"{len(report.flapping)} nodes were lost again and again and are cordoned",
+            finding=f"{lost} cordoned",
             action="drain",
             targets=tuple(node for node, _ in report.flapping[:MAX_TARGETS]),
             evidence=(
@@ -114,13 +119,18 @@ def needing_hands(report: AgentsReport) -> list[Suggestion]:
     if not report.needs_hands:
         return []
     most = max(times for _, times in report.needs_hands)
+    need = (
+        "1 node is down and its repairs failed: it needs hands"
+        if len(report.needs_hands) == 1
+        else (f"{len(report.needs_hands)} nodes are down and their repairs failed: they need hands")
+    )
     return [
         Suggestion(
             kind="needs_hands",
             about="cell",
             severity=len(report.needs_hands),
             benefit=_nodes_at_risk(len(report.needs_hands)),
-            finding=f"{len(report.needs_hands)} nodes are down and their repairs failed: they need hands",
+            finding=need,
             action="notify",
             targets=tuple(node for node, _ in report.needs_hands[:MAX_TARGETS]),
             evidence=(

@@ -151,11 +151,12 @@ def quota_suggestion(
     name, longest = queue["name"], max(row["wait"] for row in late)
     change = limit_to_raise(queue, late, idle, specs)
     neighbours = ", ".join(f"{row['name']} ({quota(row)})" for row in idle)
+    wait, idles = "waits" if len(late) == 1 else "wait", "is idle" if len(idle) == 1 else "are idle"
     return Suggestion(
         kind="quota_beside_idle",
         about=name,
         severity=longest / 3_600_000,
-        finding=f"{len(late)} in queue {name} wait for quota while {neighbours} is idle",
+        finding=f"{len(late)} in queue {name} {wait} for quota while {neighbours} {idles}",
         action="notify" if change is None else "set_quota",
         targets=ids(late) if change is None else (change.queue,),
         parameters=() if change is None else (change.flag, change.quantity),
@@ -290,6 +291,7 @@ def forgotten_cordons(
     capacity = capacity or sum(node.capacity.get("cpu_milli", 0) for node in idle)
     resource = unit.lower()
     useful = 0 if waiting is None else min(capacity, sum(row.get(resource) or 0 for row in rows(waiting)))
+    empty = "1 cordoned node is empty" if len(idle) == 1 else f"{len(idle)} cordoned nodes are empty"
     # Nodes of a pool are alike.
     taken = sum(pool.capacity.get(f"{resource}_milli", 0) * pool.ready // max(pool.nodes, 1) for pool in overview.pools)
     queued = overview.states.get("queued", 0)
@@ -310,7 +312,7 @@ def forgotten_cordons(
                 to=taken + capacity,
                 within_ms=CHECK_MS,
             ),
-            finding=f"{len(idle)} cordoned nodes are empty, the newest cordon {span(shortest)} old",
+            finding=f"{empty}, the newest cordon {span(shortest)} old",
             action="uncordon",
             targets=tuple(node.id for node in idle[:MAX_TARGETS]),
             evidence=(

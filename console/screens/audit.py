@@ -14,8 +14,10 @@ from textual.app import ComposeResult
 from console.audit_text import HEADINGS, at, parse_words, record_columns, row_of, state_spans, told
 from console.details import Section
 from console.feed import in_thread
+from console.screens.detail_pane import DetailPane
 from console.screens.lines import OneLine, part
-from console.screens.pane import Connect, DetailPane, WordsPane
+from console.screens.pane import Connect
+from console.screens.table_pane import WordsPane
 from console.table import WindowTable
 from console.text import printable
 from console.views import Span, Window

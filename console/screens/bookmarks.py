@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, cast
 from textual import on
 
 from console.bookmarks import kept
-from console.screens.pane import AsOf, WordsPane
+from console.screens.pane import AsOf
+from console.screens.table_pane import WordsPane
 from console.table import WindowTable
 from console.text import printable
 from console.views import Heading, Row, Window

@@ -7,7 +7,8 @@ from typing import ClassVar, TypeVar
 from textual.app import ComposeResult
 
 from console.details import Section
-from console.screens.pane import Connect, DetailPane
+from console.screens.detail_pane import DetailPane
+from console.screens.pane import Connect
 from console.screens.sections import MARGIN, SectionsView
 
 D = TypeVar("D")

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import msgspec
 from textual.timer import Timer
 
-from console.actions import Target
+from console.action import Target
 from console.details import Line, Section, text_line
 from console.draft_text import SINCE_MS, draft_columns, list_line
 from console.feed import in_thread
 from console.query import parse_filter
 from console.row_filter import Value, matches
-from console.screens.pane import Connect, DetailPane
+from console.screens.detail_pane import DetailPane
+from console.screens.pane import Connect
 from console.text import cut, printable
 from engine.errors import MusterError, RefusedError, SpecError
 from engine.measures import duration_ms

@@ -11,7 +11,8 @@ from textual import on
 
 from console.event_log import EVENT_HEADINGS, EventLog
 from console.query import FilterError, parse_filter
-from console.screens.pane import Connect, WordsPane
+from console.screens.pane import Connect
+from console.screens.table_pane import WordsPane
 from console.table import WindowTable
 from engine.query import Term
 

@@ -7,11 +7,17 @@ from collections.abc import Sequence
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
-from console.actions import Action, key_label
+from console.action import Action
+from console.actions import key_label
 from console.screens.lines import OneLine, Part, part
 from console.views import Span
 
-TABS = ("overview", "queues", "workloads", "nodes", "events", "whatif")
+TABS = (
+    "overview", "queues", "workloads", "nodes", "events", "whatif", "suggestions", "forecast", "proposals", "runbooks",
+)  # fmt: skip
+"""What the digits open, 1 to 9 and 0."""
+PAGE_OF_TAB: dict[str, str] = {"suggestions": "recommendations"}
+"""Of the tabs that are called otherwise than their page."""
 
 MOST_JUMP_LINES = 6
 """For the pages behind `g`, above the footer."""
@@ -37,6 +43,7 @@ class Frame(Vertical):
             line.add_class("jumps")
         self._footer = OneLine("top", id="footer")
         self.body = Vertical(id="body")
+        self._here = ""
 
     def compose(self) -> ComposeResult:
         yield self._top
@@ -51,11 +58,21 @@ class Frame(Vertical):
         self._top.show([part(text, tone) for text, tone in spans])
 
     def show_tabs(self, here: str) -> None:
+        """The main pages with their digits: all of them, or as many as there is room for."""
+        self._here = here
         parts: list[Part] = [part(" ")]
+        room = self.size.width - 1
         for number, name in enumerate(TABS, 1):
-            tone = "tab" if name == here else "header"
-            parts.append(part(f" {number} {name} ", tone, name))
+            page = PAGE_OF_TAB.get(name, name)
+            text = f" {number % 10} {name} "
+            room -= len(text)
+            if room < 0:
+                break
+            parts.append(part(text, "tab" if page == here else "header", page))
         self._tabs.show(parts)
+
+    def on_resize(self) -> None:
+        self.show_tabs(self._here)
 
     def show_title(self, crumbs: Sequence[str], note: str, age: Sequence[Span] = ()) -> None:
         """Where one is, what of how much is shown, and at the right end how old that is. A click on a page that lies

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 
 from rich.cells import cell_len
 from rich.style import Style
@@ -12,7 +14,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from console.screens.lean import LeanLines
-from console.text import printable
+from console.text import cut, printable
 from console.theme import drawn, tones
 
 Part = tuple[str, str, str]
@@ -22,6 +24,21 @@ Part = tuple[str, str, str]
 def part(text: str, tone: str = "", press: str = "") -> Part:
     """A part whose text, wherever it comes from, is safe to draw."""
     return printable(text), tone, press
+
+
+def whole(parts: Sequence[Part], room: int) -> list[Part]:
+    """Those from the left that fit: of what can be clicked all or nothing, so that no name of a key is cut in two."""
+    kept: list[Part] = []
+    for press, group in groupby(parts, key=itemgetter(2)):
+        unit = list(group)
+        width = sum(cell_len(text) for text, _, _ in unit)
+        if width > room:
+            if not press:
+                kept += [(cut(text, room), tone, "") for text, tone, _ in unit[:1]]
+            break
+        kept += unit
+        room -= width
+    return kept
 
 
 class OneLine(LeanLines, Widget):
@@ -64,6 +81,8 @@ class OneLine(LeanLines, Widget):
         room = self.size.width - right.cell_length
         if room <= 0:
             return left.adjust_cell_length(self.size.width, base)
+        if left.cell_length > room:
+            left = self._strip((*whole(self._left, room - 2), ("… ", "", "")), base)
         return Strip.join([left.adjust_cell_length(room, base), right])
 
     def _strip(self, parts: tuple[Part, ...], base: Style) -> Strip:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from console.actions import Target
+from console.action import Target
 from console.details import Section
 from console.node_text import node_columns
-from console.screens.pane import Connect, DetailPane
+from console.screens.detail_pane import DetailPane
+from console.screens.pane import Connect
 from console.text import cut, printable
 from engine.query import NodeDetail
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual import on
 
-from console.screens.pane import ListPane
+from console.screens.list_pane import ListPane
 from console.table import WindowTable
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from console.screens.pane import ListPane
+from console.screens.list_pane import ListPane
 
 
 class OrdersPane(ListPane):

@@ -9,7 +9,8 @@ from console.details import Section
 from console.feed import in_thread
 from console.overview_queues import question, worst_first
 from console.overview_text import Beside, Glance, overview_columns
-from console.screens.pane import Connect, DetailPane
+from console.screens.detail_pane import DetailPane
+from console.screens.pane import Connect
 from console.text import printable
 from engine.errors import MusterError, UnreachableError
 
@@ -27,6 +28,7 @@ class OverviewPane(DetailPane[Glance]):
 
     def __init__(self, connect: Connect) -> None:
         super().__init__(connect)
+        self._left.leads_with_first = True  # what is most urgent
         self._beside = Beside()
         self._beside_at = float("-inf")
         self._asking_beside = False

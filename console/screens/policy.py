@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from textual import on
 
-from console.actions import Target
+from console.action import Target
 from console.details import Section
 from console.policy_text import CANDIDATE, FREEZE, REVIEW, policy_columns, review_sections
-from console.screens.pane import DetailPane
+from console.screens.detail_pane import DetailPane
 from console.screens.sections import SectionsView
 from engine.errors import RefusedError
 from runbooks.plan import Review

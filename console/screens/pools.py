@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual import on
 
 from console.query import quoted
-from console.screens.pane import ListPane
+from console.screens.list_pane import ListPane
 from console.table import WindowTable
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from console.actions import Target
+from console.action import Target
 from console.advice_sections import found_sections
 from console.deciding import keys_note, request_of, unverified, waiting_step
 from console.details import Section
@@ -24,7 +24,8 @@ from console.proposal_text import (
     vote_section,
     word_sections,
 )
-from console.screens.pane import AsOf, Connect, DetailPane
+from console.screens.detail_pane import DetailPane
+from console.screens.pane import AsOf, Connect
 from console.text import cut, printable
 from engine.errors import MusterError, RefusedError
 from runbooks import life

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, cast
 
 from textual import on
 
-from console.actions import Target
+from console.action import Target
 from console.proposal_text import LIST_HEADINGS, SHOWN_STATES, headings, list_rows
 from console.query import parse_filter
-from console.screens.pane import Connect, WordsPane
+from console.screens.pane import Connect
+from console.screens.table_pane import WordsPane
 from console.table import WindowTable
 from console.views import Window, rows_that_match
 from engine.query import Term

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from console.actions import Target
+from console.action import Target
 from console.details import Section
 from console.feed import in_thread
 from console.queue_text import Known, queue_columns
-from console.screens.pane import Connect, DetailPane
+from console.screens.detail_pane import DetailPane
+from console.screens.pane import Connect
 from console.text import cut, printable
 from engine.errors import MusterError, UnreachableError
 from engine.query import Page, Query, QueueDetail, Term

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from textual import on
 
 from console.queue_tree import fetch
-from console.screens.pane import Connect, ListPane
+from console.screens.list_pane import ListPane
+from console.screens.pane import Connect
 from console.table import WindowTable
 from console.text import printable
 

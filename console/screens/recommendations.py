@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from textual import on
 
-from console.actions import Target
+from console.action import Target
 from console.advice_sections import found_lines, suggestion_sections
 from console.advice_text import followed_text, list_line
 from console.details import Line, Section, text_line
 from console.feed import in_thread
-from console.screens.pane import AsOf, Connect, DetailPane
+from console.screens.detail_pane import DetailPane
+from console.screens.pane import AsOf, Connect
 from console.screens.sections import SectionsView
 from console.text import printable, wrap
 from engine.errors import RefusedError
@@ -32,11 +33,16 @@ OVER = ("finished", "failed", "cancelled")
 
 class RecommendationsPane(DetailPane[Recommendations]):
     NAME = "recommendations"
+    EVERY_S = 20.0  # the engine looks for them beside its work
 
     def __init__(self, connect: Connect) -> None:
         super().__init__(connect)
         self._shown = ""
         """Id of the one that is explained; empty: the first."""
+
+    @property
+    def crumb(self) -> str:
+        return "suggestions"
 
     @property
     def note(self) -> str:

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 from textual import on
 
-from console.actions import Target
+from console.action import Target
 from console.details import Section
 from console.feed import in_thread
 from console.proposal_text import screen_digest
 from console.query import parse_filter
 from console.runbook_text import HEADINGS, columns, row_of
-from console.screens.pane import AsOf, Connect, DetailPane, WordsPane
+from console.screens.detail_pane import DetailPane
+from console.screens.pane import AsOf, Connect
+from console.screens.table_pane import WordsPane
 from console.table import WindowTable
 from console.text import cut, printable
 from console.views import Window, rows_that_match

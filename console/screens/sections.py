@@ -58,6 +58,9 @@ class SectionsView(LeanScroll, can_focus=True, inherit_bindings=False):
         super().__init__(id=id)
         self._lines: list[Line] = []
         self._cursor = -1
+        self.leads_with_first = False
+        """Until a person moves it, the cursor is on the first link, whatever comes first."""
+        self._moved = False
         self._place: tuple[int, str] | None = None
         """First line in view and link under the cursor, to go to once there are lines."""
         self._tones: dict[str, Style] = {}
@@ -89,6 +92,8 @@ class SectionsView(LeanScroll, can_focus=True, inherit_bindings=False):
         same = [index for index in links if lines[index].link == link]
         nearest = min(links, key=lambda index: abs(index - self._cursor), default=-1)
         self._cursor = same[0] if same else nearest
+        if self.leads_with_first and not self._moved and links:
+            self._cursor = links[0]
         size = Size(self.size.width, len(lines))
         if size != self.virtual_size or len(before) != len(lines):
             self.virtual_size = size
@@ -109,6 +114,7 @@ class SectionsView(LeanScroll, can_focus=True, inherit_bindings=False):
         top, link = (place.get("top"), place.get("link")) if isinstance(place, dict) else (None, None)
         if isinstance(top, int) and isinstance(link, str) and (top, link) != (0, ""):
             self._place = (top, link)
+            self._moved = True
             self._go_to_place()
 
     def _go_to_place(self) -> None:
@@ -182,7 +188,7 @@ class SectionsView(LeanScroll, can_focus=True, inherit_bindings=False):
             self.refresh(Region(0, y, self.size.width, 1))
 
     def action_move(self, step: int) -> None:
-        self._place = None
+        self._place, self._moved = None, True
         ahead = range(self._cursor + step, len(self._lines) if step > 0 else -1, step)
         target = next((index for index in ahead if self._lines[index].link), None)
         top, height = self.scroll_offset.y, self.size.height
@@ -204,7 +210,7 @@ class SectionsView(LeanScroll, can_focus=True, inherit_bindings=False):
             self.scroll_to(y=max(0, self._cursor - height // 2), animate=False)
 
     def action_page(self, pages: int) -> None:
-        self._place = None
+        self._place, self._moved = None, True
         self.scroll_to(y=self.scroll_offset.y + pages * max(1, self.size.height - 1), animate=False)
 
     def action_edge(self, side: int) -> None:
@@ -216,6 +222,7 @@ class SectionsView(LeanScroll, can_focus=True, inherit_bindings=False):
 
     def action_follow(self) -> None:
         if self.link:
+            self._moved = True
             self.post_message(self.LinkChosen(self.link))
 
     def on_click(self, event: events.Click) -> None:

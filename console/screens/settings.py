@@ -13,7 +13,8 @@ from textual import on
 from console import settings
 from console.details import Section
 from console.feed import in_thread
-from console.screens.pane import Connect, DetailPane
+from console.screens.detail_pane import DetailPane
+from console.screens.pane import Connect
 from console.screens.sections import SectionsView
 from console.setting_file import write
 from console.setting_sources import refuse_secret, settings_told

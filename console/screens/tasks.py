@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from textual import on
 
 from console.details import Section
-from console.screens.pane import Connect, DetailPane
+from console.screens.detail_pane import DetailPane
+from console.screens.pane import Connect
 from console.screens.sections import SectionsView
 from console.tasks_text import far, pages
 from engine.errors import NotFoundError, RefusedError

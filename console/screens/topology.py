@@ -11,10 +11,11 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.timer import Timer
 
-from console.actions import Action, Context, Target
+from console.action import Action, Context, Target
 from console.details import Section, plural
 from console.feed import in_thread
-from console.screens.pane import Connect, DetailPane
+from console.screens.detail_pane import DetailPane
+from console.screens.pane import Connect
 from console.screens.sections import MARGIN
 from console.selection import MOST
 from console.text import printable

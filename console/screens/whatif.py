@@ -15,7 +15,8 @@ from console.details import Line, Section, text_line
 from console.feed import in_thread
 from console.outlook import outlook_sections, rests_on, run_line
 from console.progress import Pace
-from console.screens.pane import AsOf, Connect, DetailPane
+from console.screens.detail_pane import DetailPane
+from console.screens.pane import AsOf, Connect
 from console.screens.sections import SectionsView
 from console.text import cut, duration, fit, printable, wrap
 from console.views import meter

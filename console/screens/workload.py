@@ -6,12 +6,14 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from console.actions import Context, Target
+from console.action import Context, Target
 from console.details import Line, Section, text_line
 from console.feed import in_thread
 from console.outlook import eta_section
 from console.plain import estimate_line
-from console.screens.pane import Connect, DetailPane, TablePane
+from console.screens.detail_pane import DetailPane
+from console.screens.pane import Connect
+from console.screens.table_pane import TablePane
 from console.text import cut, fit, permille, printable, wrap
 from console.workload_beside import Beside, action_section
 from console.workload_text import workload_columns

@@ -18,7 +18,7 @@ from console.column_dialog import SortDialog
 from console.confirm_dialog import ConfirmDialog
 from console.help_dialog import HelpDialog
 from console.screens.lines import OneLine
-from console.screens.pane import ListPane
+from console.screens.list_pane import ListPane
 from engine.errors import RefusedError
 from runbooks.plan import DIGEST_TYPED
 from tests.console.fake_client import FakeClient
@@ -334,7 +334,7 @@ async def test_an_engine_lost_behind_an_open_dialog_changes_nothing() -> None:
     async with console(client) as pilot:
         dialog = await cancel_first(pilot)
         client.down = True
-        await press(pilot, *dialog._proposal.digest[: DIGEST_TYPED])
+        await press(pilot, *dialog._proposal.digest[:DIGEST_TYPED])
         await until(pilot, lambda: "not connected" in notes(pilot) or "does not answer" in notes(pilot))
         assert client.approved == []
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from textual import events
 from textual.pilot import Pilot
 
@@ -91,6 +92,7 @@ async def test_keys_at_a_terminal_too_small_to_read_act_on_nothing() -> None:
         assert not {"approve", "execute", "vote"} & set(seen.acted)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("page", ["overview", "workload wl-000003", "whatif", "proposals"])
 async def test_a_storm_of_sizes(page: str) -> None:
     chance = random.Random(page)
@@ -183,6 +185,7 @@ class Monstrous(FakeClient):
         return monster or plain
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", MONSTERS.values(), ids=MONSTERS.keys())
 async def test_a_monstrous_name_is_cut_everywhere(name: str) -> None:
     client = Monstrous(name)
@@ -194,7 +197,7 @@ async def test_a_monstrous_name_is_cut_everywhere(name: str) -> None:
             await app.workers.wait_for_complete()
             await pilot.pause()
             text = check_screen(pilot)
-            assert max(map(len, text.splitlines())) <= 80
+            assert max(map(cell_len, text.splitlines())) <= 80
             await press(pilot, "right", "right", "right")
             check_screen(pilot)
 
@@ -255,11 +258,11 @@ async def test_keys_that_mean_nothing_do_nothing() -> None:
         assert not seen.acted
 
 
-@pytest.mark.parametrize("page", ["workloads", "overview"])
+@pytest.mark.parametrize("page", ["workloads", pytest.param("overview", marks=pytest.mark.thorough)])
 async def test_a_storm_of_the_mouse(page: str) -> None:
     chance = random.Random(page)
     async with watched(FakeClient(200), page) as (pilot, seen):
-        for _ in range(80):
+        for _ in range(40):
             x, y = chance.randrange(120), chance.randrange(1, 29)
             await pilot._post_mouse_events(
                 [chance.choice((events.MouseMove, events.MouseDown, events.MouseScrollDown, events.MouseScrollUp))],
@@ -279,9 +282,8 @@ KEYS = (
 LEAVES = ("q", "Q", "ctrl+c", "ctrl+q")
 
 
-@pytest.mark.parametrize(
-    "seed", [1, pytest.param(2, marks=pytest.mark.thorough), pytest.param(3, marks=pytest.mark.thorough)]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", [1, 2])
 async def test_random_keys_and_sizes_crash_nothing_and_never_agree(seed: int) -> None:
     chance = random.Random(seed)
     client = fake_drafts.DraftingClient(hostile=bool(seed % 2))
@@ -289,7 +291,7 @@ async def test_random_keys_and_sizes_crash_nothing_and_never_agree(seed: int) ->
     client.stage(1, tier="T2")
     async with watched(client, "overview", (100, 30)) as (pilot, seen):
         app: Any = pilot.app
-        for step in range(250):
+        for step in range(120):
             if chance.random() < 0.05:
                 await pilot.resize_terminal(chance.choice((20, 60, 80, 140, 220)), chance.choice((5, 15, 24, 50)))
             elif chance.random() < 0.03:
@@ -298,7 +300,7 @@ async def test_random_keys_and_sizes_crash_nothing_and_never_agree(seed: int) ->
                 key = chance.choice(KEYS)
                 if key not in LEAVES:
                     await pilot.press(key)
-            if step % 50 == 0:
+            if step % 30 == 0:
                 check_screen(pilot)
         await pilot.resize_terminal(100, 30)
         for _ in range(12):

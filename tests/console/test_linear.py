@@ -145,7 +145,7 @@ def test_what_was_typed_before_the_question_is_no_answer() -> None:
         talk.until("muster> ")
         talk.terminal.press("cordon c1\ryes\ryes\r")
         talk.until("Propose this.*leaves it: ")
-        assert "P-1" not in talk.say("no", "nothing was proposed")
+        assert "P-1" not in talk.say("no", "nothing was proposed[^>]*muster> ")
         talk.terminal.press("\x03")
         assert talk.terminal.wait() == 0, "Ctrl-C ends it"
         assert state_of(socket, "c1") == "ready"

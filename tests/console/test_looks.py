@@ -13,6 +13,7 @@ from textual.pilot import Pilot
 from console.app import MusterApp
 from console.deeds import DEEDS
 from console.palettes import THEMES, name_of
+from console.screens.sections import SectionsView
 from console.settings import Settings
 from console.theme import STATES
 from tests.console import fake_drafts, fake_gate
@@ -66,7 +67,11 @@ async def test_without_colour_states_bars_and_the_cursor_can_be_told(page: str) 
         for glyph, word in re.findall("([○◇◔●✓✗⊘‖◌◑◂]) ([a-z_]+)", whole):
             if word in STATES:
                 assert STATES[word][0] == glyph, f"{glyph} {word}"
-        view = app.focused
+        view: Any = app.focused
+        if isinstance(view, SectionsView):
+            view.show_cursor()
+            await pilot.pause()
+            lines = text_of(pilot)
         rows = [each for each in lines if "▌" in each]
         if getattr(view, "link", "") or getattr(view, "cursor_row", None) is not None:
             assert len(rows) == 1, "one line has the cursor, and says so by a sign"

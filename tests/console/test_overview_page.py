@@ -8,7 +8,8 @@ import msgspec
 import pytest
 from rich.cells import cell_len
 
-from console.actions import ACTIONS, parse_command
+from console.actions import ACTIONS
+from console.command_line import parse_command
 from console.details import Line, Section
 from console.overview_ahead import short_money
 from console.overview_findings import times

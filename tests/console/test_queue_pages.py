@@ -164,7 +164,7 @@ async def test_enter_opens_a_queue_and_x_folds_its_cohort(client: LocalClient) -
         here(pilot).put_back(kept)
         await until(pilot, lambda: "1 folded" in line(pilot, "title"))
         await press(pilot, "x")
-        await until(pilot, lambda: len(here(pilot)._cohorts) == 5 and here(pilot).table._matched == 5)
+        await until(pilot, lambda: len(here(pilot)._cohorts) == 5 and here(pilot).table.matched == 5)
         await press(pilot, "j", "enter")
         await until(pilot, lambda: here(pilot).NAME == "queue" and here(pilot).detail is not None)
         assert here(pilot).line == "queue lab/a"

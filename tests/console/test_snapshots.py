@@ -13,7 +13,7 @@ import pytest
 from textual.pilot import Pilot
 
 from console.app import MusterApp
-from console.screens.pane import DetailPane
+from console.screens.detail_pane import DetailPane
 from tests.console import fake_drafts, fake_gate
 from tests.console.test_app import line, until
 
@@ -70,7 +70,7 @@ def after(*lines: str, keys: tuple[str, ...] = (), title: str = "") -> Steps:
 def shows_data(pane: Any) -> bool:
     if isinstance(pane, DetailPane):
         return pane.detail is not None
-    return not hasattr(pane, "table") or pane.table.cursor_row is not None or pane.table._matched == 0
+    return not hasattr(pane, "table") or pane.table.cursor_row is not None or pane.table.matched == 0
 
 
 def asked(key: str, *lines: str, title: str = "", keys: tuple[str, ...] = ()) -> Steps:
@@ -108,6 +108,10 @@ QUICK = ("overview", "workloads", "workload that waits", "proposal that waits", 
 """Looked at by every run of the tests, at the smallest size; the rest is looked at by `make check`."""
 
 
+NAMED = ("queue", "forecast", "workload that runs", "workload that waits")
+"""What is asked for by a name, which a hostile cell does not have: test_hostile_text.py looks at those."""
+
+
 def cases() -> list[Any]:
     return [
         pytest.param(
@@ -120,7 +124,7 @@ def cases() -> list[Any]:
 
 @pytest.mark.parametrize(("name", "size", "theme"), cases())
 def test_screens(snap_compare: Shot, name: str, size: tuple[int, int], theme: str) -> None:
-    console = app(hostile=theme == "contrast", theme=theme)
+    console = app(hostile=theme == "contrast" and name not in NAMED, theme=theme)
     assert snap_compare(console, terminal_size=size, run_before=SCREENS[name])
 
 

@@ -10,8 +10,9 @@ from contextlib import asynccontextmanager
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 
-from console.table import CHUNK, WindowTable
+from console.chunks import CHUNK
 from console.palettes import DARK
+from console.table import WindowTable
 from console.views import Heading, Row, Window
 from engine.errors import UnreachableError
 

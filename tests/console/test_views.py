@@ -7,8 +7,11 @@ import pytest
 from rich.cells import cell_len
 
 from console import action_arguments
-from console.actions import ACTIONS, SCREENS, Context, Target, actions, complete_command, footer, parse_command
+from console.action import SCREENS, Context, Target
+from console.actions import ACTIONS, actions, footer
 from console.charts import graph, shrink
+from console.command_completion import complete_line
+from console.command_line import parse_command
 from console.details import Section
 from console.event_log import EventLog
 from console.frame_text import lost_banner, top_bar
@@ -355,10 +358,10 @@ def test_bad_commands_say_what_is_wrong(line: str, says: str) -> None:
 
 
 def test_command_completion() -> None:
-    assert complete_command("wo", 2, ACTIONS) == ["workloads", "workload"]
-    assert complete_command("workloads state:q", 17, ACTIONS) == ["state:queued"]
-    assert complete_command("sort -wa", 8, ACTIONS) == ["-wait", "-wasted"]
-    assert complete_command("overview ", 9, ACTIONS) == []
+    assert complete_line("wo", 2, ACTIONS)[0] == ["workloads", "workload"]
+    assert complete_line("workloads state:q", 17, ACTIONS)[0] == ["state:queued"]
+    assert complete_line("sort -wa", 8, ACTIONS)[0] == ["-wait", "-wasted"]
+    assert complete_line("overview ", 9, ACTIONS)[0] == []
 
 
 def lines(sections: list[Section]) -> list[str]:
