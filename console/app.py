@@ -13,7 +13,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -31,11 +30,13 @@ from console.action import Action, Context, ScreenName
 from console.bars import Bars
 from console.event_log import EventLog
 from console.feed import Arrived, Connected, Feed, Lost, in_thread
-from console.frame_text import age_spans, lost_banner, silent_banner, since_boot, top_bar, unwritable_banner
+from console.frame_drawing import FrameDrawing
+from console.frame_text import since_boot
 from console.guarded import draw_on_what_may_vanish, inert
 from console.keys import Keys
 from console.lifeline import Lifeline
 from console.navigator import Navigator, trail_of
+from console.pace import Pace
 from console.palettes import PLAIN, THEMES, theme_for
 from console.screens.frame import CRUMB, Frame
 from console.screens.lines import OneLine
@@ -58,10 +59,6 @@ if TYPE_CHECKING:
 
 LEAST_WIDTH, LEAST_HEIGHT = 60, 15
 NO_COLOURS = NoColor()
-REST_S = 0.15
-"""While keys come quicker than that, what happens in the cell waits."""
-LONGEST_S = 1.0
-"""How long it waits at most."""
 SWITCH_S = 0.001
 """How long a thread that reads an answer may keep the one that draws waiting."""
 AGAIN_S = 15.0
@@ -128,13 +125,13 @@ class MusterApp(App[None]):
         self._log_path = log or Path(os.environ.get("TMPDIR", "/tmp")) / f"muster-console-{os.getuid()}.log"
         self.session = session or Session()
         self._noting: Timer | None = None
-        self._waiting: Timer | None = None
         self._refused = ("", float("-inf"))
         """What a page was refused last, and when."""
-        self._keyed_at = self._due_at = float("-inf")
         self.link = Lifeline()
         self.feed = Feed(client_factory, self.post_message)
+        self.pace = Pace(self)
         self.frame = Frame()
+        self.drawing = FrameDrawing(self, production)
         self.navigator = Navigator(self.client, self.events, lambda: self.post_message(Landed()))
         self.bars = Bars(self)
         self.steering = Steering(self)
@@ -144,7 +141,6 @@ class MusterApp(App[None]):
         if theme == "auto" and not os.environ.get("NO_COLOR"):
             theme = self.session.recall("theme") or theme
         self.theme = theme_for(theme, os.environ, self.console.color_system).name
-        self._production = production
         for key in dict.fromkeys(key for action in self.actions.values() for key in action.keys):
             if key not in _BOUND_ELSEWHERE:
                 self.bind(key, f"key('{key}')", show=False)
@@ -160,7 +156,7 @@ class MusterApp(App[None]):
 
     def on_mount(self) -> None:
         self.frame.show_tabs(self._start)
-        self._draw_top()
+        self.drawing.top()
         if not self.is_headless:
             for number in (signal.SIGTERM, signal.SIGHUP):
                 asyncio.get_running_loop().add_signal_handler(number, self.exit)
@@ -176,7 +172,7 @@ class MusterApp(App[None]):
             self.say("restored where you were: the console before this one was lost")
         self.navigator.open(self.frame.body, self._start, trail)
         self.feed.start()
-        self.set_interval(1, self._tick)
+        self.set_interval(1, self.drawing.time_passes)
         for problem in self.session.problems:
             self.report(SpecError("", problem))
 
@@ -243,7 +239,7 @@ class MusterApp(App[None]):
         base.query_one("#small", Static).update(
             f"{event.size.width:d}x{event.size.height:d} is too small\n{LEAST_WIDTH}x{LEAST_HEIGHT} at least"
         )
-        self._draw_top()
+        self.drawing.top()
 
     # --- the line to the engine
 
@@ -256,11 +252,11 @@ class MusterApp(App[None]):
         again = self.link.outage is not None
         if self.link.connected(event, self.clock()):
             self.events.clear()
-        self._draw_banner()
+        self.drawing.banner()
         if again and self.navigator.current is not None:
             # Whatever was being waited for died with the engine; what is not of the cell may have changed too.
             self.navigator.current.look_again()
-        self._reload()
+        self.reload()
 
     @on(Arrived)
     def _arrived(self, event: Arrived) -> None:
@@ -269,98 +265,30 @@ class MusterApp(App[None]):
             self.events.clear()
         self.events.add(changes.items, changes.missed, changes.at_ms)
         moved = self.link.arrived(event, self.clock())
-        self._draw_banner()
+        self.drawing.banner()
         if moved:
-            self._reload_when_keys_rest()
-        self._draw_top()
+            self.pace.news()
+        self.drawing.top()
 
     @on(Lost)
     def _lost(self, event: Lost) -> None:
         self.link.lost(event, self.clock())
-        self._tick()
-        self.draw_footer()
+        self.drawing.time_passes()
+        self.drawing.footer()
 
-    def _reload_when_keys_rest(self) -> None:
-        """A key is answered before the cell's news: those come when the fingers rest, or have waited long enough."""
-        now = self.clock()
-        if self._waiting is not None:
-            return
-        if now - self._keyed_at >= REST_S:
-            self._reload()
-            return
-        self._due_at = now + LONGEST_S
-        self._waiting = self.set_timer(REST_S, self._rested)
-
-    def _rested(self) -> None:
-        self._waiting = None
-        now = self.clock()
-        if now - self._keyed_at < REST_S and now < self._due_at:
-            self._waiting = self.set_timer(REST_S, self._rested)
-        else:
-            self._reload()
-
-    def _reload(self) -> None:
+    def reload(self) -> None:
+        """Ask the page that is shown anew."""
         self.link.seen.reloaded_ms = self.link.seen.at_ms
         if self.navigator.current is not None:
             self.navigator.current.reload()
-        self._draw_top()
-        self.draw_footer()
-
-    # --- drawing the frame
-
-    def _tick(self) -> None:
-        """Time passes: ages, and how long the engine has been away. Nothing is drawn that reads as before."""
-        self._draw_banner()
-        self._draw_title()
-        self._draw_top()
-
-    def _draw_top(self) -> None:
-        seen, away = self.link.seen, self.link.outage is not None
-        name = self.link.health.cell if self.link.health is not None else self.title
-        self.frame.show_top(
-            top_bar(
-                self.link.health, self.title, seen.at_ms, seen.version,
-                read_only=self.read_only, width=self.size.width, retrying=away,
-                production=any(fnmatchcase(name, pattern) for pattern in self._production),
-            )
-        )  # fmt: skip
-
-    def _draw_banner(self) -> None:
-        """A line on every page while the engine is away, or nothing can be recorded and so nothing executed."""
-        outage, now = self.link.outage, self.clock()
-        text = ""
-        if outage is not None:
-            lost_for, retry_in = now - outage.since, max(0.0, outage.retry_at - now)
-            text = lost_banner(outage.problem, lost_for, retry_in, self.link.seen.at_ms)
-        elif self.link.health is not None:
-            text = silent_banner(self.link.silence(now)) or unwritable_banner(self.link.health)
-        self.frame.show_banner(text)
-        for screen in self.screen_stack[1:]:
-            if hasattr(screen, "tell_outage"):
-                screen.tell_outage(text if outage is not None else "")
+        self.drawing.top()
+        self.drawing.footer()
 
     @on(Pane.Changed)
-    def _draw_page_lines(self) -> None:
+    def _draw_page(self) -> None:
         if self.navigator.current is not None:
-            self.frame.show_tabs(self.navigator.stack[0].NAME)
-            self._draw_title()
-            self.draw_footer()
+            self.drawing.page()
             self._note_place()
-
-    def _draw_title(self) -> None:
-        pane = self.navigator.current
-        if pane is not None:
-            age = age_spans(self.link.age(pane, self.clock()), wide=self.size.width >= 100)
-            self.frame.show_title([page.crumb for page in self.navigator.stack], pane.note, age)
-
-    def draw_footer(self) -> None:
-        """What the keys mean now."""
-        self.frame.show_footer(actions.footer(list(self.actions.values()), self.context()))
-
-    def draw_jumps(self) -> None:
-        """What the next key means, while a prefix waits for it."""
-        jumps = self.keys.jumps
-        self.frame.show_jumps(jumps.offers() if jumps.waiting else [])
 
     def context(self) -> Context:
         """Where the person is, for the registry."""
@@ -434,7 +362,7 @@ class MusterApp(App[None]):
             self.say(await propose(self, action, ids))
         except MusterError as error:
             self.report(error)
-        self._reload()
+        self.reload()
 
     @property
     def identity(self) -> Identity:
@@ -459,7 +387,7 @@ class MusterApp(App[None]):
     async def on_event(self, event: Event) -> None:
         """Keys come by here in order, before the focused widget has seen the one before."""
         if isinstance(event, Key) and not event.is_forwarded:
-            self._keyed_at = self.clock()
+            self.pace.keyed()
             passed = self.keys.passes(event)
             if passed is None:
                 return

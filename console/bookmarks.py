@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from console.feed import in_thread
+from console.page_lines import page_command
 from console.text import printable
 from engine.errors import SpecError
 
@@ -45,8 +46,7 @@ def bookmark(app: MusterApp, argument: str) -> None:
         raise SpecError("", f"'{printable(name)[:40]}' is no name for a bookmark", "One word without = and :")
     if not line or len(line) > LONGEST or not line.isprintable():
         raise SpecError("", "there is no line behind =", f"Write :bookmark {name} = workloads state:queued")
-    if not any(line.split()[0] in action.commands for action in app.actions.values()):
-        raise SpecError("", f"'{printable(line.split()[0])[:40]}' is no page", "The line is what one types behind :")
+    page_command(line, app.actions.values())
     if any(name in action.commands for action in app.actions.values()):
         raise SpecError("", f"':{name}' is a command", "Take another name")
     if len(kept(app.session)) >= MOST:

@@ -135,7 +135,6 @@ class Export:
         self.written = 0
         self.matched = -1
         self.versions: tuple[int, int] = (0, 0)
-        self._at_ms = 0
         self._gaps = 0
         self._last: deque[str] = deque(maxlen=OVERLAP)
 
@@ -220,7 +219,7 @@ class Export:
 
     def _fill(self, file: IO[str]) -> None:
         part = self._data.read(0, STEP)
-        self.matched, self._at_ms, self.versions = part.matched, part.at_ms, (part.version, part.version)
+        self.matched, self.versions = part.matched, (part.version, part.version)
         self._head(file, part)
         begin = 0
         while True:

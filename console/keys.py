@@ -46,7 +46,7 @@ class Keys:
             return self._second(event)
         if event.key == PREFIX and not isinstance(app.focused, Input):
             self.jumps.begin()
-            app.draw_jumps()
+            app.drawing.jumps()
             return None
         return None if app.bars.takes(event) else event
 
@@ -68,7 +68,7 @@ class Keys:
             app.action_act(jump.action)
         elif jump.kind == "before":
             app.action_act("page_before")
-        app.draw_jumps()
+        app.drawing.jumps()
         return Key("home", None) if jump.kind == "first" else None
 
     def _over_the_page(self, event: Key) -> Key | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from console.charts import MARK, column_at, framed, gutter, ribbon, round_top, time_axis
 from console.details import Line, Section, plural, text_line
-from console.text import cut, duration, fit, milli, money, permille, printable
+from console.text import cut, duration, fit, milli, money, permille, printable, wrap
 from console.views import meter
 from engine.model import HOUR_MS
 from engine.query import Overview
@@ -62,7 +62,8 @@ def ahead(view: Overview, beside: Beside, width: int, height: int) -> Section:
     """Demand that is foretold against what there is. A mark shows when a node ordered now would take work."""
     forecast = beside.forecast
     if forecast is None:
-        return Section("Ahead", (text_line(cut(beside.why_not or "forecast is on its way …", width), "dim"),))
+        told = wrap(beside.why_not or "the forecast is on its way …", width)[:2]
+        return Section("Ahead", tuple(text_line(line, "dim", "forecast") for line in told))
     if not forecast.hours or (forecast.basis == TOO_SHORT and not forecast.known_hours):
         return Section("Ahead", (text_line("too little was measured yet to tell what comes", "dim", "forecast"),))
     gpu = forecast.metric == "demand_gpu"

@@ -48,7 +48,6 @@ class Setting(NamedTuple):
     effect: Effect
     problem: str
     """Why what it is set to does not hold; empty while it does."""
-    in_file: bool
 
 
 def settings_told(flags: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> tuple[list[Setting], str]:
@@ -103,7 +102,7 @@ def _setting(
             problem = f"{error.problem}. {error.remedy}".strip()
     return Setting(
         name, value, default, source, where, tuple(place for _, place, _ in found[1:]), meanings()[name],  # type: ignore[arg-type]
-        effect_of(name), problem, name in table,
+        effect_of(name), problem,
     )  # fmt: skip
 
 

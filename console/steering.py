@@ -13,6 +13,7 @@ from console.bookmarks import kept
 from console.command_line import parse_command
 from console.deeds import DEEDS
 from console.feed import in_thread
+from console.page_lines import page_command
 from console.screens.list_pane import ListPane
 from console.views import ListView
 from engine.errors import MusterError, SpecError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from console.action import ScreenName
     from console.app import MusterApp
+    from console.command_line import Command
     from console.screens.draft import DraftPane
     from console.screens.proposal import ProposalPane
     from console.screens.proposals import ProposalsPane
@@ -346,17 +348,22 @@ class Steering:
         self._app.run_worker(do(), exclusive=True, group="propose")
 
     def follow(self, line: str) -> None:
-        """Go where a line leads, on top of this page. What is wrong with it is told."""
+        """Go where a line leads, on top of this page. What is wrong with it is told, also that it would do more."""
         try:
-            self.run(line, drill=True)
+            self._do_command(page_command(line, self._app.actions.values()), drill=True)
         except SpecError as error:
             self._app.report(error)
 
     # --- command lines
 
-    def run(self, line: str, *, drill: bool = False) -> None:
-        """Do a `:` line. With `drill` it came from the page, and Back returns there. Raises SpecError."""
-        command = parse_command(kept(self._app.session).get(line.strip(), line), list(self._app.actions.values()))
+    def run(self, line: str) -> None:
+        """Do a `:` line, or go where the bookmark of that name leads. Raises SpecError."""
+        available = list(self._app.actions.values())
+        known = kept(self._app.session).get(line.strip())
+        self._do_command(parse_command(line, available) if known is None else page_command(known, available))
+
+    def _do_command(self, command: Command, *, drill: bool = False) -> None:
+        """With `drill` it came from the page, and Back returns there. Raises SpecError."""
         action, argument = command.action, command.argument
         if action.id in DEEDS:
             self._do_deed(action, argument)

@@ -154,12 +154,6 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
         self._source += 1
         self._ask_again()
 
-    def show_columns(
-        self, headings: tuple[Heading, ...], fetch: Fetch, sorted_by: tuple[tuple[str, bool], ...]
-    ) -> None:
-        """The same rows with other columns: the place stays."""
-        self.show(headings, fetch, sorted_by, grows_at_top=self._grows_at_top, place=self.place)
-
     def reload(self) -> None:
         """Ask again for the rows in view, unless they are to stay as they are."""
         if not self.frozen and self.selection.anchor is None:

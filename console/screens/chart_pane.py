@@ -15,8 +15,6 @@ D = TypeVar("D")
 
 LEAST_ROWS, MOST_ROWS = 5, 17
 """Rows of a chart, without its axis."""
-ABOUT_CHART = 7
-"""Lines of the page besides the chart's rows: head, axis of time, legend, and a glance at what is below."""
 
 
 class ChartPane(DetailPane[D]):

@@ -126,6 +126,11 @@ class Pane(Vertical):
     def reload(self) -> None:
         """Ask again. Called only while the pane is in view."""
 
+    def reload_if_seen(self) -> None:
+        """For a timer: what is shown may differ without the state of the cell."""
+        if self.display and self.is_attached:
+            self.reload()
+
     def look_again(self) -> None:
         """Ask again because a person wants it."""
         self.reload()

@@ -10,6 +10,7 @@ from console.action import Target
 from console.details import Section
 from console.policy_text import CANDIDATE, FREEZE, REVIEW, policy_columns, review_sections
 from console.screens.detail_pane import DetailPane
+from console.screens.pane import AsOf
 from console.screens.sections import SectionsView
 from engine.errors import RefusedError
 from runbooks.plan import Review
@@ -31,14 +32,11 @@ class KeptPolicy(NamedTuple):
 class PolicyPane(DetailPane[KeptPolicy]):
     NAME = "policy"
     TARGETS = "policy"
+    EVERY_S = ASK_S
 
     def on_mount(self) -> None:
         super().on_mount()
-        self.set_interval(ASK_S, self._tick)
-
-    def _tick(self) -> None:
-        if self.display and self.is_attached:
-            self.reload()
+        self.set_interval(ASK_S, self.reload_if_seen)
 
     @property
     def note(self) -> str:
@@ -49,6 +47,10 @@ class PolicyPane(DetailPane[KeptPolicy]):
         told = [f"{waiting} wait{'s' if waiting == 1 else ''} for votes"] if waiting else []
         told += [f"{hold} freeze{'s' if hold != 1 else ''} hold{'s' if hold == 1 else ''} now"] if hold else []
         return "  ·  ".join(told)
+
+    @property
+    def as_of(self) -> AsOf | None:
+        return AsOf(0, self.detail.now_ms) if self.detail is not None else None
 
     @property
     def targets(self) -> tuple[Target, ...]:
@@ -78,24 +80,31 @@ class PolicyPane(DetailPane[KeptPolicy]):
         event.stop()
 
 
-class ReviewsPane(DetailPane[tuple[Review, ...]]):
+class KeptReviews(NamedTuple):
+    reviews: tuple[Review, ...]
+    now_ms: int
+    """The engine's wall clock."""
+
+
+class ReviewsPane(DetailPane[KeptReviews]):
     NAME = "reviews"
     TARGETS = "review"
+    EVERY_S = ASK_S
 
     def on_mount(self) -> None:
         super().on_mount()
-        self.set_interval(ASK_S, self._tick)
-
-    def _tick(self) -> None:
-        if self.display and self.is_attached:
-            self.reload()
+        self.set_interval(ASK_S, self.reload_if_seen)
 
     @property
     def note(self) -> str:
         if self.detail is None:
             return ""
-        waiting = sum(not each.closed_ms for each in self.detail)
+        waiting = sum(not each.closed_ms for each in self.detail.reviews)
         return f"{waiting:,} open" if waiting else "none is open"
+
+    @property
+    def as_of(self) -> AsOf | None:
+        return AsOf(0, self.detail.now_ms) if self.detail is not None else None
 
     @property
     def targets(self) -> tuple[Target, ...]:
@@ -104,14 +113,16 @@ class ReviewsPane(DetailPane[tuple[Review, ...]]):
 
     def chosen(self) -> Review | None:
         """The one under the cursor."""
+        if self.detail is None:
+            return None
         link = self._left.link or self._right.link
-        return next((each for each in self.detail or () if f"{REVIEW}{each.id}" == link), None)
+        return next((each for each in self.detail.reviews if f"{REVIEW}{each.id}" == link), None)
 
-    def ask(self, client: Client) -> tuple[Review, ...]:
-        return client.reviews()
+    def ask(self, client: Client) -> KeptReviews:
+        return KeptReviews(client.reviews(), client.whoami().now_ms)
 
-    def columns(self, detail: tuple[Review, ...], width: int) -> tuple[list[Section], list[Section]]:
-        return review_sections(detail, width), []
+    def columns(self, detail: KeptReviews, width: int) -> tuple[list[Section], list[Section]]:
+        return review_sections(detail.reviews, width), []
 
     @on(SectionsView.LinkChosen)
     def _chosen(self, event: SectionsView.LinkChosen) -> None:

@@ -14,6 +14,7 @@ from console.action import Target
 from console.advice_sections import found_sections
 from console.deciding import keys_note, request_of, unverified, waiting_step
 from console.details import Section
+from console.feed import in_thread
 from console.proposal_needs import press_next
 from console.proposal_text import (
     Fresh,
@@ -53,13 +54,12 @@ class Kept(NamedTuple):
     """Monotonic clock when that was answered."""
     fresh: Fresh | None
     """What a stale one would do now."""
-    found: Recommendation | None = None
-    """The suggestion that it follows from."""
 
 
 class ProposalPane(DetailPane[Kept]):
     NAME = "proposal"
     TARGETS = "proposal"
+    EVERY_S = 5.0
 
     def __init__(self, connect: Connect, proposal_id: str) -> None:
         super().__init__(connect)
@@ -71,6 +71,9 @@ class ProposalPane(DetailPane[Kept]):
         """Line to scroll to once there is something to show."""
         self._seen = ("", 0)
         """Digest, and width as it was laid out, of the plan whose end was on the screen."""
+        self._found: Recommendation | None = None
+        """The suggestion that it follows from."""
+        self._asked_found = False
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -88,7 +91,7 @@ class ProposalPane(DetailPane[Kept]):
 
     @property
     def as_of(self) -> AsOf | None:
-        return AsOf(0, self._now_ms(self.detail)) if self.detail is not None else None
+        return AsOf(0, self.detail.caller.now_ms) if self.detail is not None else None
 
     @property
     def note(self) -> str:
@@ -157,16 +160,16 @@ class ProposalPane(DetailPane[Kept]):
             before = self.detail
             fresh = before.fresh if before is not None and before.proposal.stale == shown.stale else None
             fresh = fresh or self._proposed_now(client, shown)
-        return Kept(shown, caller, self._clock(), fresh, self._found_by_recommender(client, shown))
+        return Kept(shown, caller, self._clock(), fresh)
 
-    def _found_by_recommender(self, client: Client, shown: Proposal) -> Recommendation | None:
-        """What it follows from, where its reason names a suggestion that still stands: asked for once."""
-        if self.detail is not None or not IS_SUGGESTION.fullmatch(shown.reason):
-            return self.detail.found if self.detail is not None else None
+    async def _ask_found(self, rec_id: str) -> None:
+        """What it follows from, where that still stands: asked for once, beside the page, which does not wait."""
+        self._asked_found = True
         try:
-            return client.recommendation(shown.reason)
+            self._found = await in_thread(lambda: self.connect().recommendation(rec_id))
         except MusterError:
-            return None
+            return
+        self._draw()
 
     def _proposed_now(self, client: Client, shown: Proposal) -> Fresh:
         """What proposing it again would show: looked at, never done in its place."""
@@ -187,7 +190,7 @@ class ProposalPane(DetailPane[Kept]):
             vote_section(shown, width, me, keys_note(detail.caller), nobody_named=not detail.caller.keys),
             *step_section(shown, width),
             *stale_section(shown, width, detail.fresh),
-            *found_sections(detail.found, width),
+            *found_sections(self._found, width),
             *word_sections(shown, width),
         ]
         return plan, stands
@@ -198,6 +201,9 @@ class ProposalPane(DetailPane[Kept]):
 
     def _draw(self) -> None:
         super()._draw()
+        reason = self.detail.proposal.reason if self.detail is not None else ""
+        if not self._asked_found and IS_SUGGESTION.fullmatch(reason):
+            self.run_worker(self._ask_found(reason))
         if self._top and self.detail is not None:
             self._left.scroll_to(y=self._top, animate=False)
             self._top = 0

@@ -37,6 +37,7 @@ OVER = tuple(sorted(life.ENDED - set(SHOWN_STATES)))
 class ProposalsPane(WordsPane):
     NAME = "proposals"
     TARGETS = "proposal"
+    EVERY_S = 5.0
 
     def __init__(self, connect: Connect, words: str = "") -> None:
         super().__init__(connect, words)
@@ -91,7 +92,7 @@ class ProposalsPane(WordsPane):
         wall_ms = self._caller.now_ms + round((now - self._asked_at) * 1000)
         rows = list_rows(self._found, wall_ms, self._caller.me)
         kept = rows_that_match(rows, LIST_HEADINGS, self._terms)
-        return Window(offset, kept[offset : offset + limit], len(kept), len(rows), 0, wall_ms)
+        return Window(offset, kept[offset : offset + limit], len(kept), len(rows), 0, self._caller.now_ms)
 
     def _ask(self, now: float) -> None:
         """Those that are over in small portions, and seldom."""

@@ -102,11 +102,6 @@ class TablePane(Pane):
             self._still = AsOf(0, 0)
         self.table.look_again()
 
-    def reload_if_seen(self) -> None:
-        """For a timer: what is listed may differ without the state of the cell."""
-        if self.display and self.is_attached:
-            self.reload()
-
     @on(WindowTable.Loaded)
     def _loaded(self, event: WindowTable.Loaded) -> None:
         self._window = event.window

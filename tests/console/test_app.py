@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from textual.command import CommandList
 from textual.pilot import Pilot
 
 from console import dialogs, feed
@@ -48,7 +49,7 @@ async def console(
         yield pilot
 
 
-async def until(pilot: Pilot[None], happened: Callable[[], object], within_s: float = 5) -> None:
+async def until(pilot: Pilot[None], happened: Callable[[], object], within_s: float = 30) -> None:
     deadline = time.monotonic() + within_s
     while not happened():
         assert time.monotonic() < deadline, "did not happen"
@@ -419,17 +420,9 @@ async def test_the_palette_offers_the_registry() -> None:
     async with console(client) as pilot:
         await press(pilot, "ctrl+p")
         await press(pilot, *"queue")
-        await pilot.pause(0.3)
+        await until(pilot, lambda: pilot.app.screen.query_one(CommandList).highlighted is not None)
         await press(pilot, "enter")
         await until(pilot, lambda: line(pilot, "title").startswith("  queues"))
-
-
-async def test_light_theme_and_back() -> None:
-    async with console(FakeClient(20)) as pilot:
-        await press(pilot, "t")
-        assert pilot.app.theme == "muster-light"
-        await press(pilot, "t")
-        assert pilot.app.theme == "muster-dark"
 
 
 # --- life and death
@@ -528,7 +521,7 @@ from tests.console.fake_client import FakeClient
 async def main():
     app = MusterApp(lambda: FakeClient(50), start="workloads")
     async with app.run_test() as pilot:
-        for _ in range(100):
+        for _ in range(1_000):
             await pilot.pause(0.02)
             if app.navigator.current and app.navigator.current.table.cursor_row:
                 break

@@ -232,7 +232,9 @@ async def test_keys_typed_blindly_before_anything_is_there_act_on_nothing() -> N
     app = MusterApp(lambda: seen, start="workloads", title="t")  # type: ignore[arg-type,return-value]
     async with app.run_test(size=(120, 30)) as pilot:
         await pilot.press(*"Xyy", "enter", *"3Xyyy", "enter", *":cancel wl-000001", "enter", "y", "y", "enter", *"Hy")
-        await pilot.pause(0.1)
+        await until(pilot, lambda: app.connected and app.navigator.current is not None)
+        await app.workers.wait_for_complete()
+        await pilot.pause()
         assert "approve" not in seen.acted
         assert "execute" not in seen.acted
 

@@ -240,7 +240,7 @@ async def test_an_age_is_drawn_only_when_it_reads_differently() -> None:
         drawn = []
         title.refresh = lambda *args, **kwargs: drawn.append(args) or title  # type: ignore[method-assign,func-returns-value]
         for _ in range(20):
-            pilot.app._tick()  # type: ignore[attr-defined]
+            pilot.app.drawing.time_passes()  # type: ignore[attr-defined]
         assert drawn == []
         client.down = True
         await until(pilot, lambda: "✗ no connection" in line(pilot, "title"))

@@ -28,7 +28,8 @@ PAGES = (
     "overview", "queues", "workloads", "nodes", "events", "pools", "orders", "whatif", "workload wl-000003",
     "workload wl-000001", "node node-00001", "recommendations", "forecast queue:batch", "proposals", "proposal P-1",
     "proposal P-2", "proposal P-3", "runbooks", "runbook half-done", "audit", "record 7", "draft why", "drafts",
-    "handover", "incident",
+    "handover", "incident", "queue batch", "topology", "topology rack", "cost", "cost user", "settings", "settings theme", "tasks",
+    "bookmarks", "policy", "reviews", "reservations",
 )  # fmt: skip
 SIZES = ((80, 24), (120, 40))
 BAIT = ("@click", "[:]//", "evidence", "docs", "evil", "approve", "ticket", "boom", "┃")
@@ -299,7 +300,7 @@ async def test_pages_asked_for_by_a_hostile_name(name: str) -> None:
     async with opened(client) as pilot:
         app = pilot.app
         assert isinstance(app, MusterApp)
-        app.steering.run(f"w {name}", drill=True)
+        app.steering.follow(f"w {name}")
         await until(pilot, lambda: line(pilot, "title"))
         await app.workers.wait_for_complete()
         check_screen(pilot)

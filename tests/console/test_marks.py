@@ -96,7 +96,7 @@ async def test_marks_survive_what_happens_and_fall_when_they_no_longer_match() -
         await press(pilot, "space", "space", "space")
         ids = list(here(pilot).table.marked)
         client.happen()
-        await pilot.pause(0.1)
+        await until(pilot, lambda: here(pilot).as_of.version == client.version)  # type: ignore[union-attr]
         assert list(here(pilot).table.marked) == ids
         client._find(ids[1])["state"] = "running"
         client.happen("running", ids[1])

@@ -233,7 +233,7 @@ async def test_bookmarks_are_kept_listed_gone_to_and_taken_away(tmp_path: Path) 
         *(
             pytest.param(*each, marks=pytest.mark.thorough)
             for each in (
-                ("bookmark a = wizardry", "is no page"), ("bookmark a =", "no line behind"),
+                ("bookmark a = wizardry", "there is no command"), ("bookmark a = cancel wl-1", "does not lead"), ("bookmark a =", "no line behind"),
                 ("bookmark a b", "is no name"), ("forget nothing", "no bookmark"),
             )
         ),

@@ -21,7 +21,7 @@ from engine.errors import RefusedError
 from engine.query import Burn, BurnWindow, Overview, PoolOverview
 from recommender.forecasts import ForecastRequest
 from tests.console.fake_client import FakeClient
-from tests.console.test_app import console, press, quick, until  # noqa: F401
+from tests.console.test_app import console, line, press, quick, until  # noqa: F401
 
 SIZES = ((37, 20), (67, 36), (107, 56))
 """Widths of a column, and heights of the page, at 80x24, 140x40 and 220x60."""
@@ -184,5 +184,5 @@ async def test_an_engine_that_goes_away_leaves_what_was_there() -> None:
         before = pane.detail
         client.down = True
         pane.look_again()
-        await pilot.pause(0.1)
+        await until(pilot, lambda: "no connection" in line(pilot, "banner"))
         assert pane.detail is before

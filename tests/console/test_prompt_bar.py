@@ -84,15 +84,17 @@ async def test_ids_come_from_the_engine_while_one_types_on() -> None:
 @pytest.mark.thorough
 async def test_an_engine_that_is_away_offers_nothing_and_harms_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     client = FakeClient(100)
+    asked: list[object] = []
 
-    def away(*_: object) -> None:
+    def away(*what: object) -> None:
+        asked.append(what)
         raise UnreachableError("gone", "")
 
     async with console(client) as pilot:
         monkeypatch.setattr(client, "find", away)
         await press(pilot, "colon")
         await write(pilot, "workload wl-0")
-        await pilot.pause(0.1)
+        await until(pilot, lambda: asked)
         await write(pilot, "nodes")
         await press(pilot, "enter")
         await until(pilot, lambda: pilot.app.navigator.current.NAME == "nodes")  # type: ignore[attr-defined]

@@ -28,7 +28,7 @@ from engine.outlook import WhatIf
 from recommender.findings_history import Series, idle_pools, pools_ahead, stale_reservations
 from recommender.suggest import Action, Suggestion
 from runbooks.plan import ActionName
-from tests.console.test_app import press, read_to_the_end, until
+from tests.console.test_app import press, quick, read_to_the_end, until  # noqa: F401
 from tests.support.gates import gate_of
 from tests.support.served import HOUR_MS, gpu_job, running_loop, served_on_unix
 
@@ -155,7 +155,6 @@ async def test_a_person_proposes_and_rejects_on_the_page(loop: EngineLoop) -> No
         await until(pilot, lambda: "because broken" in page(pilot))
         await press(pilot, "A")
         await read_to_the_end(pilot)
-        await pilot.pause(0.5)
         await press(pilot, "y")
         await until(pilot, lambda: loop.engine.node("c0").state == "ready")
         await until(pilot, lambda: app.context().screen == "proposal")

@@ -93,7 +93,7 @@ SCREENS: dict[str, Steps] = {
     "node": after("node node-00001", title="node-00001"),
     "queue": after("queue batch", title="batch"),
     "what if": after("whatif drain node-00001", "whatif quota batch gpu=8 at +2h", keys=("w",), title="whatif"),
-    "recommendations": after("recommendations", title="recommendations"),
+    "suggestions": after("suggestions", title="suggestions"),
     "forecast": after("forecast queue:batch", title="forecast"),
     "draft": after("draft D-1", title="D-1"),
     **{name: after(name, title=name) for name in ("proposals", "runbooks", "audit", "drafts", "settings")},

@@ -27,9 +27,14 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:aiohttp")
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the consoles of this module keep what they keep."""
+    return tmp_path_factory.mktemp("w")
+
+
+@pytest.fixture(scope="module")
+def address(folder: Path) -> Iterator[str]:
     """Where a `muster web` serves the console of a demo of its own, read-only."""
-    folder = tmp_path_factory.mktemp("w")
     environment = os.environ | {name: str(folder) for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR")}
     muster = [sys.executable, "-m", "console.cli"]
     with (folder / "log").open("w") as log:
@@ -153,26 +158,27 @@ async def test_the_console_is_used_in_a_browser(tab: Tab, address: str) -> None:
         (Path(folder) / "web.png").write_bytes(base64.b64decode(picture["data"]))
 
 
-async def test_a_console_ends_with_its_tab(address: str) -> None:
+async def test_a_console_ends_with_its_tab(address: str, folder: Path) -> None:
     async with aiohttp.ClientSession() as session:
         socket = await session.ws_connect(address + "ws?width=80&height=24", headers={"Origin": _origin(address)})
         first = await asyncio.wait_for(socket.receive(), LIMIT_S)
         assert first.type is aiohttp.WSMsgType.BINARY
-        consoles = _consoles()
+        consoles = _consoles(folder)
         assert consoles
         await socket.close()
     end = time.monotonic() + LIMIT_S
-    while _consoles() & consoles:
+    while _consoles(folder) & consoles:
         assert time.monotonic() < end, "the console outlived its tab"
         await asyncio.sleep(0.05)
 
 
-def _consoles() -> set[int]:
-    """Processes that draw for a browser."""
+def _consoles(folder: Path) -> set[int]:
+    """Processes that draw for a browser and keep their state there."""
+    own = {b"TEXTUAL_DRIVER=textual.drivers.web_driver:WebDriver", b"XDG_STATE_HOME=" + os.fsencode(folder)}
     found = set()
     for entry in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
-            drawing = b"TEXTUAL_DRIVER=textual.drivers.web_driver:WebDriver" in entry.read_bytes().split(b"\0")
+            drawing = own <= set(entry.read_bytes().split(b"\0"))
             # The engine that one of them started stays.
             if drawing and b"serve" not in entry.with_name("cmdline").read_bytes().split(b"\0"):
                 found.add(int(entry.parent.name))

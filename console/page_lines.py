@@ -1,0 +1,35 @@
+"""`:` lines that lead to a page and do nothing else: what a link, a bookmark or whatever others may have written can be.
+
+What acts, asks a model, writes a file or leaves the console has to be typed, or chosen by its key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from console.command_line import Command, parse_command
+from console.text import printable
+from engine.errors import SpecError
+
+if TYPE_CHECKING:
+    from console.action import Action
+
+
+def page_command(line: str, available: Iterable[Action]) -> Command:
+    """What the line says. Raises SpecError for one that does not lead to a page."""
+    command = parse_command(line, list(available))
+    if not _leads(command):
+        raise SpecError("", f"':{printable(line)[:80]}' does not lead to a page", "Type it yourself if you mean it")
+    return command
+
+
+def _leads(command: Command) -> bool:
+    from console.navigator import known
+
+    if command.action.id == "draft":
+        # Anything but the id of one is a question to be drafted.
+        from console.screens.draft import is_draft_id
+
+        return is_draft_id(command.argument)
+    return command.action.id == "open" or known(command.action.id)

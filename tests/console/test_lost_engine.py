@@ -1,0 +1,239 @@
+"""The engine's process is killed, really, in the middle of whatever a person does; it comes again over its journal. The
+person is where they were, what was told is true, and nothing was done twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from console import exporting
+from console.app import MusterApp
+from console.confirm_dialog import ConfirmDialog
+from console.remote_client import RemoteClient
+from console.screens.whatif import WhatIfPane
+from engine.errors import MusterError
+from tests.console.test_app import here, line, notes, press, read_to_the_end, until, write
+from tests.console.test_app import quick as quick
+from tests.support.served import socket_folder
+
+PATIENCE_S = 40.0
+pytestmark = pytest.mark.thorough
+
+
+class Process:
+    """`muster serve` over a journal, of a cell of its own."""
+
+    def __init__(self, folder: Path, bound: Path) -> None:
+        self.path = bound
+        self._command = [
+            sys.executable, "-m", "console.cli", "serve", "--demo", "--nodes", "40", "--speed", "1",
+            "--data", str(folder / "data"), "--socket", str(bound),
+        ]  # fmt: skip
+        self._environment = os.environ | {
+            name: str(folder) for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR")
+        }
+        self._log = folder / "log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, env=self._environment, stdout=log, stderr=log)
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                self.client().health()
+                return
+            except MusterError:
+                assert time.monotonic() < end, self._log.read_text()
+                time.sleep(0.05)
+
+    def kill(self) -> None:
+        """As the kernel does that has no memory left: nothing is written, nobody is told."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def client(self) -> RemoteClient:
+        return RemoteClient(str(self.path))
+
+    def held(self) -> list[str]:
+        """Ids of what was held, once for each time that it was."""
+        items = self.client().changes(0, 100_000).items
+        return [item.subject for item in items if item.kind == "workload" and item.state == "held"]
+
+
+@asynccontextmanager
+async def console_of(process: Process, start: Any = "workloads") -> AsyncIterator[Pilot[None]]:
+    app = MusterApp(lambda: RemoteClient(str(process.path)), start=start, title="test")
+    async with app.run_test(size=(140, 40), notifications=True) as pilot:
+        await until(pilot, lambda: app.connected, PATIENCE_S)
+        yield pilot
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Any:
+    with socket_folder() as short:
+        process = Process(tmp_path, short / "engine.sock")
+        process.start()
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+async def lost(pilot: Pilot[None], process: Process) -> None:
+    await asyncio.to_thread(process.kill)
+    await until(pilot, lambda: not pilot.app.connected, PATIENCE_S)  # type: ignore[attr-defined]
+
+
+async def regained(pilot: Pilot[None], process: Process) -> None:
+    await asyncio.to_thread(process.start)
+    await until(pilot, lambda: pilot.app.connected, PATIENCE_S)  # type: ignore[attr-defined]
+
+
+async def at_a_waiting_one(pilot: Pilot[None]) -> str:
+    """The cursor on work that waits. Returns its id."""
+    here(pilot).filter("state:running sort:id")
+    await until(pilot, lambda: "state:running" in line(pilot, "title") and here(pilot).targets, PATIENCE_S)
+    await pilot.app.workers.wait_for_complete()
+    return here(pilot).targets[0].id
+
+
+def proposals(process: Process) -> list[Any]:
+    return list(process.client().proposals())
+
+
+async def test_under_an_open_question(process: Process) -> None:
+    async with console_of(process) as pilot:
+        await until(pilot, lambda: here(pilot).table.cursor_row is not None, PATIENCE_S)
+        workload = await at_a_waiting_one(pilot)
+        await press(pilot, "X")
+        await read_to_the_end(pilot)
+        dialog = pilot.app.screen
+        assert isinstance(dialog, ConfirmDialog)
+        digest = dialog._proposal.digest
+        await lost(pilot, process)
+        await press(pilot, *digest[:6])
+        assert pilot.app.screen is dialog, "nobody was there to say yes to"
+        await regained(pilot, process)
+        assert pilot.app.screen is dialog
+        await until(pilot, lambda: not dialog._outage or not dialog._outage.display, PATIENCE_S)
+        await press(pilot, *digest[:6])
+        await until(pilot, lambda: len(pilot.app.screen_stack) == 1, PATIENCE_S)
+        await pilot.app.workers.wait_for_complete()
+        told = notes(pilot)
+        assert "done" in told or "stale" in told or "changed" in told, told
+        assert "state:running" in line(pilot, "title"), "the page is what it was"
+        state = (await asyncio.to_thread(process.client().workload, workload)).state
+        assert (state == "cancelled") == ("done" in told), (state, told)
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.01, 0.03, 0.1])
+async def test_while_a_change_is_made(process: Process, after_s: float) -> None:
+    """Killed at different moments after the yes: what is told is true, and asking again does it once."""
+    async with console_of(process) as pilot:
+        await until(pilot, lambda: here(pilot).table.cursor_row is not None, PATIENCE_S)
+        workload = await at_a_waiting_one(pilot)
+        await press(pilot, "X")
+        await read_to_the_end(pilot)
+        dialog: Any = pilot.app.screen
+        digest, number = dialog._proposal.digest, dialog._proposal.id
+        for key in digest[:6]:
+            await pilot.press(key)
+        await asyncio.to_thread(time.sleep, after_s)
+        await asyncio.to_thread(process.kill)
+        await until(pilot, lambda: len(pilot.app.screen_stack) == 1 or not pilot.app.connected, PATIENCE_S)  # type: ignore[attr-defined]
+        await regained(pilot, process)
+        await pilot.app.workers.wait_for_complete()
+        if len(pilot.app.screen_stack) > 1:
+            await press(pilot, "escape")
+        told = notes(pilot)
+        mine = [each for each in await asyncio.to_thread(proposals, process) if each.id == number]
+        assert len(mine) <= 1
+        state = (await asyncio.to_thread(process.client().workload, workload)).state
+        if "done" in told:
+            assert state == "cancelled", told
+        if mine and mine[0].state in ("verified", "executed", "done"):
+            assert state == "cancelled"
+        events = await asyncio.to_thread(lambda: process.client().changes(0, 100_000).items)
+        ends = [item for item in events if item.subject == workload and item.state == "cancelled"]
+        assert len(ends) == (state == "cancelled"), "once, or not at all"
+        assert "state:running" in line(pilot, "title")
+
+
+async def test_while_a_filter_is_typed(process: Process) -> None:
+    async with console_of(process) as pilot:
+        await until(pilot, lambda: here(pilot).table.cursor_row is not None, PATIENCE_S)
+        await press(pilot, "slash")
+        bar: Any = pilot.app.bars.bar  # type: ignore[attr-defined]
+        await until(pilot, lambda: bar.is_attached and pilot.app.focused is bar._input)
+        await press(pilot, *"state:run")
+        await lost(pilot, process)
+        await press(pilot, *"ning")
+        assert bar._input.value == "state:running"
+        await press(pilot, "enter")
+        await regained(pilot, process)
+        await until(pilot, lambda: "state:running" in line(pilot, "title") and here(pilot).targets, PATIENCE_S)
+        await until(pilot, lambda: all(target.state == "running" for target in here(pilot).targets), PATIENCE_S)
+
+
+async def test_during_an_export_leaves_no_half_file(
+    process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporting, "STEP", 20)
+    there = tmp_path / "out"
+    there.mkdir()
+    async with console_of(process, "nodes") as pilot:
+        await until(pilot, lambda: here(pilot).table.cursor_row is not None, PATIENCE_S)
+        fill = exporting.Export._put
+
+        def put_and_kill(self: Any, file: Any, part: Any, begin: int) -> None:
+            fill(self, file, part, begin)
+            process.kill()
+
+        monkeypatch.setattr(exporting.Export, "_put", put_and_kill)
+        await press(pilot, "colon")
+        await write(pilot, f"export json {there}/nodes.json")
+        await press(pilot, "enter")
+        await until(pilot, lambda: not pilot.app.connected, PATIENCE_S)  # type: ignore[attr-defined]
+        await pilot.app.workers.wait_for_complete()
+        assert list(there.iterdir()) == []
+        monkeypatch.setattr(exporting.Export, "_put", fill)
+        await regained(pilot, process)
+        await press(pilot, "colon")
+        await write(pilot, f"export json {there}/nodes.json")
+        await press(pilot, "enter")
+        await until(pilot, lambda: "exported" in notes(pilot), PATIENCE_S)
+        assert json.loads((there / "nodes.json").read_text())["complete"]
+
+
+async def test_during_a_what_if(process: Process) -> None:
+    async with console_of(process, "nodes") as pilot:
+        await until(pilot, lambda: here(pilot).targets, PATIENCE_S)
+        node = here(pilot).targets[0].id
+        await press(pilot, "colon")
+        await write(pilot, f"whatif drain {node}")
+        await press(pilot, "enter")
+        page = lambda: pilot.app.navigator.current  # type: ignore[attr-defined]  # noqa: E731
+        await until(pilot, lambda: isinstance(page(), WhatIfPane) and page().edits, PATIENCE_S)
+        await press(pilot, "w")
+        await until(pilot, lambda: page().detail is not None and page().detail.runs, PATIENCE_S)
+        await lost(pilot, process)
+        await regained(pilot, process)
+        assert len(page().edits) == 1, "what was put together is still there"
+        await until(pilot, lambda: page().detail.runs == (), PATIENCE_S)
+        await press(pilot, "w")
+        await until(pilot, lambda: page().detail.runs, PATIENCE_S)
