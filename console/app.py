@@ -6,7 +6,6 @@ It paints before it connects, keeps what it shows while the engine is away, and 
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import signal
 import sys
@@ -25,7 +24,7 @@ from textual.filter import LineFilter, Monochrome, NoColor
 from textual.message import Message
 from textual.widgets import Static
 
-from console import actions
+from console import actions, garbage
 from console.action import Action, Context, ScreenName
 from console.bars import Bars
 from console.event_log import EventLog
@@ -35,10 +34,12 @@ from console.frame_text import since_boot
 from console.guarded import draw_on_what_may_vanish, inert
 from console.keys import Keys
 from console.lifeline import Lifeline
+from console.loading import AFTER_S, load_ahead
 from console.navigator import Navigator, trail_of
 from console.pace import Pace
 from console.palettes import PLAIN, THEMES, theme_for
 from console.screens.frame import CRUMB, Frame
+from console.screens.drawn_once import PageScreen
 from console.screens.lines import OneLine
 from console.screens.pane import Pane
 from console.session import Session
@@ -120,6 +121,7 @@ class MusterApp(App[None]):
         self.read_only = read_only
         self.actions = {action.id: action for action in actions.actions(read_only=read_only)}
         self.events = EventLog()
+        self._garbage = garbage.Garbage(clock())
         self.clock = clock
         self._start = start
         self._log_path = log or Path(os.environ.get("TMPDIR", "/tmp")) / f"muster-console-{os.getuid()}.log"
@@ -132,7 +134,7 @@ class MusterApp(App[None]):
         self.pace = Pace(self)
         self.frame = Frame()
         self.drawing = FrameDrawing(self, production)
-        self.navigator = Navigator(self.client, self.events, lambda: self.post_message(Landed()))
+        self.navigator = Navigator(self.client, self.events, self._arrives, lambda: self.post_message(Landed()))
         self.bars = Bars(self)
         self.steering = Steering(self)
         self.keys = Keys(self)
@@ -150,6 +152,9 @@ class MusterApp(App[None]):
         filters = [each for each in super().get_line_filters() if not isinstance(each, Monochrome)]
         return [*filters, NO_COLOURS] if self.theme == PLAIN.name else filters
 
+    def get_default_screen(self) -> PageScreen:
+        return PageScreen(id="_default")
+
     def compose(self) -> ComposeResult:
         yield self.frame
         yield Static("", id="small", markup=False)
@@ -164,17 +169,34 @@ class MusterApp(App[None]):
 
     def _open(self) -> None:
         """The frame is on the screen: now there is time for the rest."""
-        # What was loaded stays: looking through it for garbage again and again would hold up keys by 50 ms each time.
-        gc.freeze()
+        garbage.keep()
         place, lost = self.session.begin()
         trail = trail_of(place.get("trail"))
         if trail and lost:
             self.say("restored where you were: the console before this one was lost")
         self.navigator.open(self.frame.body, self._start, trail)
         self.feed.start()
-        self.set_interval(1, self.drawing.time_passes)
+        self.set_timer(AFTER_S, load_ahead)
+        self.set_interval(1, self._time_passes)
         for problem in self.session.problems:
             self.report(SpecError("", problem))
+
+    def _arrives(self, there: bool) -> None:
+        """Another page: what answers the key is drawn at once. Of one that is still to be built that is its name, over
+        what was there before."""
+        self.drawing.page()
+        screen = self.screen
+        if isinstance(screen, PageScreen):
+            screen.draw(self.frame.lines, where_they_stand=not there)
+
+    def draw_now(self) -> None:
+        """What answers a key, before anything else is done."""
+        if isinstance(self.screen, PageScreen):
+            self.screen.draw()
+
+    def _time_passes(self) -> None:
+        self.drawing.time_passes()
+        self._garbage.time_passes(self.clock(), self.pace.keyed_at)
 
     @on(Landed)
     async def _landed(self) -> None:
@@ -395,6 +417,7 @@ class MusterApp(App[None]):
         await super().on_event(event)
 
     async def on_prompt_bar_ready(self, event: PromptBar.Ready) -> None:
+        self.draw_now()
         await self.bars.ready(event.bar)
 
     def on_prompt_bar_edited(self, event: PromptBar.Edited) -> None:

@@ -9,7 +9,8 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from console.feed import in_thread
-from console.query import PAGE_COLUMNS, FilterError, complete
+from console.query import FilterError, complete
+from console.row_filter import PAGE_COLUMNS
 from console.screens.list_pane import ListPane
 from engine.errors import MusterError, SpecError
 
@@ -135,10 +136,12 @@ class Bars:
     def close(self) -> None:
         if self.bar is not None:
             early = self.early or []
+            self.bar.display = False
             self.bar.remove()
             self.bar = self.early = self._opening = None
             if self._app.navigator.current is not None:
                 self._app.navigator.current.land()
+            self._app.draw_now()
             self._app.keys.hold(early)
 
     # --- candidates

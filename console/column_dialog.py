@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 
 from console.details import Line, Section
 from console.dialogs import Dialog
+from console.menu_dialog import MenuDialog
 from console.screens.lines import OneLine, part
 from console.screens.sections import SectionsView
 from console.text import fit
@@ -107,42 +107,28 @@ class ColumnDialog(Dialog):
         self.dismiss(True)
 
 
-class SortDialog(Dialog):
+class SortDialog(MenuDialog):
     """One line per column; Enter sorts by it, `+` by it where the first is equal."""
 
     DEFAULT_CSS = """
     SortDialog > Vertical { max-width: 72; }
     """
-    ACTS = False
     BINDINGS: ClassVar[list[BindingType]] = [Binding("plus,s", "then", show=False, priority=True)]
 
     def __init__(
         self, columns: Sequence[Column], order: Sequence[tuple[str, bool]], chosen: Callable[[str, bool], object]
     ) -> None:
         """`chosen` is called with the name, and whether it is the second to sort by."""
-        super().__init__()
+        super().__init__("Sort by", "↵ by it, again turns it; + then by it")
         self._columns = columns
         self._order = order
         self._chosen = chosen
-        self._body = SectionsView()
 
-    def compose(self) -> ComposeResult:
-        with Vertical():
-            yield self._body
-
-    def on_mount(self) -> None:
-        self._body.focus()
-
-    def on_resize(self) -> None:
-        self.leave_room(self._body, 0)
-        self.call_after_refresh(self._show)
-
-    def _show(self) -> None:
-        lines = tuple(
+    def lines(self) -> Sequence[Line]:
+        return [
             Line(((self._arrow(column.name), "accent"), (fit(column.name, 20), ""), (column.help, "dim")), column.name)
             for column in self._columns
-        )
-        self._body.show([Section("Sort by", lines, "↵ by it, again turns it; + then by it")])
+        ]
 
     def _arrow(self, name: str) -> str:
         for level, (column, down) in enumerate(self._order):
@@ -150,13 +136,10 @@ class SortDialog(Dialog):
                 return ("↓" if down else "↑") + ("²" if level else " ") + " "
         return "   "
 
+    def take(self, link: str) -> None:
+        self._chosen(link, False)
+
     def action_then(self) -> None:
         if self._body.link:
             self._chosen(self._body.link, True)
             self.dismiss(True)
-
-    @on(SectionsView.LinkChosen)
-    def _pick(self, event: SectionsView.LinkChosen) -> None:
-        event.stop()
-        self._chosen(event.link, False)
-        self.dismiss(True)

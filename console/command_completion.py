@@ -13,6 +13,7 @@ from console.action import Action
 from console.command_line import kind_of
 from console.known_values import WantedValue, wanted_value
 from console.palettes import THEMES, name_of
+from console.row_filter import PAGE_COLUMNS
 from engine.edits import FORMS
 from engine.query import Kind
 
@@ -79,7 +80,7 @@ def complete_line(
     if action.argument == "filter":
         page = kind_of(action)
         return query.complete(page, argument, len(argument)), wanted_value(page, argument, len(argument))
-    if action.id in query.PAGE_COLUMNS:
+    if action.id in PAGE_COLUMNS:
         return query.complete(action.id, argument, len(argument)), None
     if action.argument == "columns":
         return query.complete_columns(kind, word, signed=action.id == "sort"), None

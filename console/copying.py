@@ -10,25 +10,22 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from textual import events, on
-from textual.app import ComposeResult
+from textual import events
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
 
-from console.details import Line, Section
-from console.dialogs import Dialog
+from console.details import Line
 from console.feed import in_thread
+from console.menu_dialog import MenuDialog
 from console.page_data import PageData, Part, page_data, row_part
 from console.screens.detail_pane import DetailPane
 from console.screens.list_pane import ListPane
 from console.screens.pane import Pane
-from console.screens.sections import SectionsView
 from console.screens.table_pane import TablePane
 from console.sheet import csv_text, json_text, pasteable, tsv_text
 from console.text import cut, fit, printable
@@ -56,36 +53,22 @@ class Choice(NamedTuple):
     """None: it has opened another menu."""
 
 
-class CopyDialog(Dialog):
+class CopyDialog(MenuDialog):
     """What can be copied here. A letter or Enter copies; `y` again copies the first."""
 
     DEFAULT_CSS = """
     CopyDialog > Vertical { max-width: 86; }
     """
-    ACTS = False
     BINDINGS: ClassVar[list[BindingType]] = [Binding("y", "first", show=False, priority=True)]
 
-    def __init__(self, title: str, choices: list[Choice], chosen: Callable[[Choice], object]) -> None:
-        super().__init__()
-        self._title = title
+    def __init__(self, title: str, choices: Sequence[Choice], chosen: Callable[[Choice], object]) -> None:
+        super().__init__(title, "↵ or the letter")
         self._choices = choices
         self._chosen = chosen
-        self._body = SectionsView()
 
-    def compose(self) -> ComposeResult:
-        with Vertical():
-            yield self._body
-
-    def on_mount(self) -> None:
-        self._body.focus()
-
-    def on_resize(self) -> None:
-        self.leave_room(self._body, 0)
-        self.call_after_refresh(self._show)
-
-    def _show(self) -> None:
+    def lines(self) -> Sequence[Line]:
         room = max(8, self._body.text_width - 28)
-        lines = tuple(
+        return [
             Line(
                 (
                     (f" {choice.key} ", "accent"),
@@ -95,28 +78,21 @@ class CopyDialog(Dialog):
                 str(number),
             )
             for number, choice in enumerate(self._choices)
-        )
-        self._body.show([Section(self._title, lines, "↵ or the letter")])
+        ]
+
+    def take(self, link: str) -> None:
+        self._chosen(self._choices[int(link)])
 
     def action_first(self) -> None:
-        self._pick(0)
+        if self._choices:
+            self.choose("0")
 
     def on_key(self, event: events.Key) -> None:
         for number, choice in enumerate(self._choices):
             if event.character == choice.key:
                 event.stop()
-                self._pick(number)
+                self.choose(str(number))
                 return
-
-    @on(SectionsView.LinkChosen)
-    def _link(self, event: SectionsView.LinkChosen) -> None:
-        event.stop()
-        self._pick(int(event.link))
-
-    def _pick(self, number: int) -> None:
-        if number < len(self._choices):
-            self.dismiss(True)
-            self._chosen(self._choices[number])
 
 
 def copy(app: MusterApp, _argument: str) -> None:

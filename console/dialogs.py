@@ -9,6 +9,7 @@ from textual.events import Key
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
+from console.screens.drawn_once import DrawnOnce
 from console.screens.lean import OverPage
 from console.screens.lines import OneLine, part
 from console.screens.sections import SectionsView
@@ -17,7 +18,7 @@ GUARD_S = 0.4
 """Keys typed before a dialog could be read do not count as an answer."""
 
 
-class Dialog(OverPage, ModalScreen[bool]):
+class Dialog(OverPage, DrawnOnce, ModalScreen[bool]):
     """A framed page over the page."""
 
     DEFAULT_CSS = """

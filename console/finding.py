@@ -47,7 +47,7 @@ def _proposals(client: LocalClient, name: str) -> Iterator[Named]:
 
 
 def _drafts(client: LocalClient, name: str) -> Iterator[Named]:
-    return (Named("draft", each.id, each.state) for each in client.draft_runs() if each.id.startswith(name))
+    return (Named("draft", each.id, each.rule_state) for each in client.draft_runs() if each.id.startswith(name))
 
 
 def _runs(client: LocalClient, name: str) -> Iterator[Named]:
@@ -59,7 +59,7 @@ def _advice(client: LocalClient, name: str) -> Iterator[Named]:
 
     for each in client.recommendations().open:
         if each.suggestion.id.startswith(name) or each.suggestion.id == same_id(name):
-            yield Named("recommendation", each.suggestion.id, each.suggestion.title)
+            yield Named("recommendation", each.suggestion.id, each.suggestion.finding)
 
 
 def _runbooks(client: LocalClient, name: str) -> Iterator[Named]:

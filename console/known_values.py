@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from console.query import ANYWHERE, Listed, asked_value, quoted, token_at
+from console.query import Listed, asked_value, quoted, token_at
+from console.row_filter import ANYWHERE
 from engine.query import COLUMNS, Query, Term
 
 if TYPE_CHECKING:

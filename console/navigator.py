@@ -70,10 +70,18 @@ def _settle(pane: Pane) -> None:
 class Navigator:
     """Shows one pane of the stack in `body`, hides the others."""
 
-    def __init__(self, connect: Connect, log: EventLog, landed: Callable[[], object] = lambda: None) -> None:
-        """`landed` is called when the page that is shown can take keys."""
+    def __init__(
+        self,
+        connect: Connect,
+        log: EventLog,
+        arrives: Callable[[bool], object] = lambda _: None,
+        landed: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`arrives` is called when another page is to be shown, with whether it is there or still to be built; `landed`
+        when the page that is shown can take keys."""
         self._connect = connect
         self._log = log
+        self._arrives = arrives
         self._landed = landed
         self._body: Widget | None = None
         self._roots: dict[str, Pane] = {}
@@ -179,11 +187,16 @@ class Navigator:
         self._at = len(self._views) - 1
 
     def _follow(self, trail: Trail) -> None:
-        """Have the stack be these pages. Those that are there already are kept as they are."""
+        """Have the stack be these pages. Those that are there already are kept as they are. One whose line cannot be
+        read, because another version kept it or somebody wrote into the file, ends it."""
         name, _, argument = trail[0].line.partition(" ")
         root = self._roots.get(name)
         if root is None:
-            root = self._roots[name] = self._new(cast("ScreenName", name), argument)
+            try:
+                root = self._new(cast("ScreenName", name), argument)
+            except SpecError:
+                root, trail = self._new(cast("ScreenName", name)), (Step(name, {}),)
+            self._roots[name] = root
             root.awaited = trail[0]
         if self.stack:
             self.stack[-1].display = False
@@ -196,7 +209,11 @@ class Navigator:
         self._cut(same)
         for step in trail[same:]:
             name, _, argument = step.line.partition(" ")
-            pane = self._new(cast("ScreenName", name), argument)
+            try:
+                pane = self._new(cast("ScreenName", name), argument)
+            except SpecError:
+                trail = trail[: len(self.stack)]
+                break
             pane.awaited = step
             self.stack.append(pane)
         top = self.stack[-1]
@@ -219,20 +236,23 @@ class Navigator:
     def _forget(self, index: int) -> None:
         pane = self.stack.pop(index)
         if pane.parent is not None:
+            pane.display = False
             pane.remove()
 
     def _show(self, pane: Pane) -> None:
         assert self._body is not None
         if pane.parent is None:
             self._landing = pane
-            self._body.mount(pane)
             # Where one is going is said at once; it is not there yet to say so itself.
+            self._arrives(False)
+            self._body.mount(pane)
             self._body.post_message(Pane.Changed())
             pane.call_after_refresh(self._land, pane)
             return
         pane.display = True
         _settle(pane)
         pane.land()
+        self._arrives(True)
         pane.reload()
         pane.post_message(Pane.Changed())
         if not self.landing:

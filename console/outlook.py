@@ -241,8 +241,8 @@ def outlook_sections(view: Outlook, width: int, beside: Outlook | None = None) -
         if lines:
             sections.append(Section(title, tuple(lines), _heads(beside)))
     if view.starts:
-        lines = tuple(_start_line(move, view.at_ms, width) for move in view.starts)
-        sections.append(Section("Starts", lines, "before → after"))
+        moves = tuple(_start_line(move, view.at_ms, width) for move in view.starts)
+        sections.append(Section("Starts", moves, "before → after"))
     if view.notes:
         notes = tuple(text_line(line, "warn") for note in view.notes for line in wrap(printable(note), width))
         sections.append(Section("Notes", notes))

@@ -20,19 +20,21 @@ class Pace:
 
     def __init__(self, app: MusterApp) -> None:
         self._app = app
-        self._keyed_at = self._due_at = float("-inf")
+        self.keyed_at = float("-inf")
+        """When a key was pressed last, by the app's clock."""
+        self._due_at = float("-inf")
         self._waiting: Timer | None = None
 
     def keyed(self) -> None:
         """A key was pressed."""
-        self._keyed_at = self._app.clock()
+        self.keyed_at = self._app.clock()
 
     def news(self) -> None:
         """The cell is further: the page is asked anew when the fingers rest, or have kept it waiting long enough."""
         now = self._app.clock()
         if self._waiting is not None:
             return
-        if now - self._keyed_at >= REST_S:
+        if now - self.keyed_at >= REST_S:
             self._app.reload()
             return
         self._due_at = now + LONGEST_S
@@ -41,7 +43,7 @@ class Pace:
     def _rested(self) -> None:
         self._waiting = None
         now = self._app.clock()
-        if now - self._keyed_at < REST_S and now < self._due_at:
+        if now - self.keyed_at < REST_S and now < self._due_at:
             self._waiting = self._app.set_timer(REST_S, self._rested)
         else:
             self._app.reload()

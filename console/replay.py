@@ -122,7 +122,7 @@ class LiveReplay:
         engine.command(SetPolicy(policy=self._policy))
         if self._plan.jobs:
             engine.advance(self._plan.jobs[0].arrival_ms)
-        self._loop = EngineLoop(engine, speed=self._speed, feed=traces.workloads(self._plan))
+        self._loop = EngineLoop(engine, speed=self._speed, feed=traces.feed(self._plan, engine))
         audit = Audit(engine, wall_ms)
         gate = Gate(engine, Policies(engine, audit, wall_ms, default=SOLO), audit)
         self._loop.start()

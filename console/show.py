@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import msgspec
 from console.attach import connect
 from console.guarded import inert_json
 from console.plain import (
+    OVERVIEW_LATE,
     beneath,
     estimate_line,
     facts,
@@ -26,12 +27,13 @@ from console.plain import (
     workload_lines,
 )
 from console.query import FilterError, parse_filter, parse_sort
-from console.text import LONGEST, duration, printable
+from console.text import LONGEST, duration, money, printable
 from engine.errors import NotFoundError, SpecError
 from engine.query import COLUMNS, DEFAULT_COLUMNS, Kind, Page, Query, Term
 
 if TYPE_CHECKING:
     from console.client import Client, Health
+    from engine.costs import BudgetLine
     from engine.query import NodeDetail
 
 WHY = (
@@ -47,15 +49,33 @@ def overview(arguments: argparse.Namespace) -> None:
     with closing(connect(arguments)) as client:
         view = client.overview()
         health = client.health()
+        budgets = () if arguments.json else client.budgets().budgets
     if arguments.json:
         write_json(view)
         return
     write_lines(overview_lines(view))
+    write_lines(budget_line(budgets))
     write_lines(pending_lines(health))
     if health.approval == "solo":
         write_lines(["approval  solo: one person approves everything, no two-person rule holds"])
     if health.audit_error:
         write_lines([f"audit     {printable(health.audit_error)}"])
+
+
+def budget_line(budgets: Sequence[BudgetLine]) -> list[str]:
+    """How fast money goes, and where that leads by the end of each budget's window; the worst first. At most a line."""
+
+    def course(line: BudgetLine) -> int:
+        return line.forecast_microusd * 100 // max(1, line.spec.limit_microusd)
+
+    worst = sorted(budgets, key=course, reverse=True)
+    told = [
+        f"{printable(line.spec.name)} {line.spent_microusd * 100 // max(1, line.spec.limit_microusd)}% spent, "
+        f"{course(line):,}% by its end at {money(line.rate_microusd_hour)}/h"
+        for line in worst[:OVERVIEW_LATE]
+    ]
+    more = f"; {len(worst) - OVERVIEW_LATE} more: muster budgets" if len(worst) > OVERVIEW_LATE else ""
+    return [f"budgets   {'; '.join(told)}{more}"] if told else []
 
 
 def pending_lines(health: Health) -> list[str]:

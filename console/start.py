@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from console import garbage
 from console.attach import running_paths, settings_of
 from console.settings import (
     DEMO_CELL,
@@ -53,6 +54,7 @@ def open_console(arguments: argparse.Namespace) -> int:
     linear = settings.linear or cannot_place_a_cursor()
     if not linear:
         refuse_without_terminal()
+        garbage.put_off()
         # Read when Textual is loaded: a page takes several frames, and each would wait for its turn.
         os.environ.setdefault("TEXTUAL_FPS", FRAMES_S)
         if sys.stdout.isatty():
@@ -78,19 +80,23 @@ def open_console(arguments: argparse.Namespace) -> int:
         status = run(
             connect, read_only=settings.readonly, title=title, log=folder / "console.log", identity=identity,
             theme=settings.theme, production=settings.production, flags=vars(arguments),
-            start=cast("ScreenName", settings.start_page), session=_session(settings, folder),
+            start=cast("ScreenName", settings.start_page), session=_session(settings, folder, fresh=arguments.fresh),
         )  # fmt: skip
     if not settings.connect:
         _tell_what_goes_on(folder / "engine.pid", title)
     return status
 
 
-def _session(settings: Settings, folder: Path) -> Session:
-    """What is kept of this person for this cell; for an engine elsewhere beside the cells, by where it is."""
+def _session(settings: Settings, folder: Path, *, fresh: bool) -> Session:
+    """What is kept of this person for this cell; for an engine elsewhere beside the cells, by where it is. `fresh`: the
+    cell begins anew, and with it where one is."""
     from console.session import Session
 
     if not settings.connect:
-        return Session(folder, restore=settings.restore)
+        session = Session(folder, restore=settings.restore)
+        while fresh and session.lost() is not None:
+            pass
+        return session
     import hashlib
 
     where = hashlib.sha256(settings.connect.encode()).hexdigest()[:12]

@@ -22,7 +22,7 @@ from textual.message import Message
 from console.terminal_watch import watch
 from console.thrift import Thrift
 
-ESC_S = 0.025
+ESC_S = 0.010
 """Longest wait after Esc for the rest of a sequence, unless `ESCDELAY` (milliseconds) says otherwise: a terminal writes
 a sequence at once, and links rarely part what was written at once."""
 LOOK_S = 0.1

@@ -60,8 +60,8 @@ LISTS: dict[Kind, tuple[str, ...]] = {
     ),
     "reservations": ("name", "state", "start", "end", "nodes", "queues"),
     "pools": (
-        "name", "nodes", "ready", "booting", "ordered", "least", "most", "price", "spot", "backed_off", "failures",
-        "headroom", "priority", "suspect", "region", "zones", "machine_type",
+        "name", "use", "nodes", "ready", "down", "booting", "gpu_free", "gpu", "ordered", "price", "spot", "least",
+        "most", "backed_off", "failures", "headroom", "priority", "suspect", "region", "zones", "machine_type",
     ),
     "orders": (
         "id", "state", "pool", "zone", "nodes", "granted", "booting", "ready", "workload", "ordered", "refused",

@@ -345,6 +345,18 @@ class PoolSource(Source):
         def each(values: list[int]) -> Callable[[Rows], Numbers]:
             return lambda rows: np.array(values, np.int64)[rows]
 
+        def summed(of_nodes: Numbers) -> Numbers:
+            return np.bincount(view(c.pool), weights=of_nodes, minlength=self.size).astype(np.int64)
+
+        gpu = np.array([pool.offered.gpu_milli for pool in pools], np.int64) * np.array(list(c.pool_nodes), np.int64)
+        cpu = np.array([pool.offered.cpu_milli for pool in pools], np.int64) * np.array(list(c.pool_nodes), np.int64)
+
+        def use(rows: Rows) -> Numbers:
+            """Permille of the GPU, or of the CPU where there are none."""
+            free = np.where(gpu > 0, summed(free_gpu(state)), summed(view(c.free_cpu)))
+            total = np.where(gpu > 0, gpu, cpu)
+            return ((total - free) * 1000 // np.maximum(total, 1))[rows]
+
         scaling = [pool.scaling for pool in pools]
         self.texts = {
             "name": [pool.name for pool in pools],
@@ -357,6 +369,10 @@ class PoolSource(Source):
         self.numbers = {
             "nodes": each(list(c.pool_nodes)),
             "ready": in_state(NodeState.READY),
+            "down": in_state(NodeState.DOWN),
+            "use": use,
+            "gpu_free": lambda rows: summed(free_gpu(state))[rows],
+            "gpu": lambda rows: gpu[rows],
             "booting": in_state(NodeState.BOOTING),
             "suspect": in_state(NodeState.SUSPECT),
             "ordered": each([orders.due(row) for row in range(self.size)]),

@@ -151,6 +151,10 @@ COLUMNS: dict[Kind, tuple[Column, ...]] = {
         Column("name", "POOL", "text", "Nodes of one machine type"),
         Column("nodes", "NODES", "count", "Nodes in any state"),
         Column("ready", "READY", "count", "Nodes that take work"),
+        Column("use", "USE", "permille", "Allocated share of its GPU, or of its CPU where it has none"),
+        Column("gpu_free", "GPU FREE", "gpu", "Devices not allocated, of nodes in any state"),
+        Column("gpu", "GPU", "gpu", "Devices of its nodes in any state"),
+        Column("down", "DOWN", "count", "Nodes that are lost or broken"),
         Column("booting", "BOOTING", "count", "Granted and paid for, not heard of yet"),
         Column("suspect", "SUSPECT", "count", "Not heard of for a while"),
         Column("ordered", "ORDERED", "count", "Asked for and not granted yet"),
@@ -192,7 +196,8 @@ DEFAULT_COLUMNS: dict[Kind, tuple[str, ...]] = {
     ),
     "reservations": ("name", "state", "start", "end", "nodes", "queues"),
     "pools": (
-        "name", "nodes", "ready", "booting", "ordered", "least", "most", "price", "spot", "backed_off", "failures",
+        "name", "nodes", "ready", "down", "use", "gpu_free", "gpu", "booting", "ordered", "least", "most", "price",
+        "spot", "backed_off", "failures",
     ),
     "orders": (
         "id", "state", "pool", "zone", "nodes", "granted", "booting", "refused", "workload", "ordered", "ready",

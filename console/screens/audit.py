@@ -16,7 +16,7 @@ from console.details import Section
 from console.feed import in_thread
 from console.screens.detail_pane import DetailPane
 from console.screens.lines import OneLine, part
-from console.screens.pane import Connect
+from console.screens.pane import AsOf, Connect
 from console.screens.table_pane import WordsPane
 from console.table import WindowTable
 from console.text import printable
@@ -33,9 +33,12 @@ ASK_S = 2.0
 
 class AuditPane(WordsPane):
     NAME = "audit"
+    EVERY_S = ASK_S
 
     def __init__(self, connect: Connect, words: str = "") -> None:
         super().__init__(connect, words)
+        self._asked_ms = 0
+        """Wall time."""
         self._query = AuditQuery()
         self._kept: list[AuditRow] = []
         """Newest first: what was read of the present question from the top on."""
@@ -57,6 +60,13 @@ class AuditPane(WordsPane):
     @property
     def note(self) -> str:
         return "  ·  ".join([*self.counts, "newest first"]) if self.counts else ""
+
+    @property
+    def as_of(self) -> AsOf | None:
+        """Records are of no version of the cell."""
+        if self._window is None:
+            return None
+        return self.frozen or AsOf(0, self._asked_ms)
 
     @property
     def copyable(self) -> str:
@@ -84,7 +94,7 @@ class AuditPane(WordsPane):
                 break
             kept = [*kept, *reversed(more)]
         self._kept = kept
-        self._state = client.audit_state()
+        self._state, self._asked_ms = client.audit_state(), round(time.time() * 1000)
         rows = [row_of(record) for record in kept[offset : offset + limit]]
         return Window(offset, rows, page.matched, page.last - page.sealed, page.last, 0)
 

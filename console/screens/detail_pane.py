@@ -84,7 +84,7 @@ class DetailPane(Pane, Generic[D]):
 
     def land(self) -> None:
         """Take the focus, on the side where it was."""
-        (self._side if self._side.display else self._left).focus()
+        self.screen.set_focus(self._side if self._side.display else self._left)
 
     @property
     def frozen(self) -> AsOf | None:

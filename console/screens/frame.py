@@ -54,6 +54,11 @@ class Frame(Vertical):
         yield from self._jumps
         yield self._footer
 
+    @property
+    def lines(self) -> tuple[OneLine, ...]:
+        """What tells where one is and what can be done there."""
+        return self._tabs, self._title, self._footer
+
     def show_top(self, spans: Sequence[Span]) -> None:
         self._top.show([part(text, tone) for text, tone in spans])
 

@@ -139,7 +139,7 @@ class Pane(Vertical):
         """Take the focus."""
         first = next((widget for widget in self.query("*") if widget.can_focus), None)
         if first is not None:
-            first.focus()
+            self.screen.set_focus(first)
 
     def clear_one(self) -> bool:
         """Undo the innermost selection or filter; false when there is none and Back may leave."""

@@ -38,7 +38,9 @@ class RecommendationsPane(DetailPane[Recommendations]):
     def __init__(self, connect: Connect) -> None:
         super().__init__(connect)
         self._shown = ""
-        """Id of the one that is explained; empty: the first."""
+        """Id of the one that was asked for; empty: the first."""
+        self._explains = ""
+        """Id of the one that is explained: the one under the cursor, which is what A acts on."""
 
     @property
     def crumb(self) -> str:
@@ -97,6 +99,8 @@ class RecommendationsPane(DetailPane[Recommendations]):
     def put_back(self, place: dict[str, Any]) -> None:
         shown = place.get("shown")
         self._shown = shown if isinstance(shown, str) else ""
+        if self._shown:
+            self._left.put_back({"top": 0, "link": f"{LINK}{self._shown}"})
 
     def ask(self, client: Client) -> Recommendations:
         view = client.recommendations()
@@ -137,14 +141,20 @@ class RecommendationsPane(DetailPane[Recommendations]):
         )
 
     def _explained(self, detail: Recommendations, width: int) -> list[Section]:
-        every = {each.suggestion.id: each for each in (*detail.open, *detail.aside)}
-        shown = every.get(self._shown) or next(iter(every.values()), None)
+        shown = self.chosen()
         if shown is None:
             return []
+        self._explains = shown.suggestion.id
         link = f"{LINK}{shown.suggestion.id}" if self._alone else ""
         first, *rest = suggestion_sections(shown, detail.now_ms, width)
         # The first line is a link where the list is away: so the cursor finds its place in the list again.
         return [first._replace(lines=(first.lines[0]._replace(link=link), *first.lines[1:])), *rest]
+
+    def _draw(self) -> None:
+        super()._draw()
+        chosen = self.chosen()
+        if chosen is not None and chosen.suggestion.id != self._explains:
+            super()._draw()  # the list differs, and with it what is under the cursor
 
     def point_at(self, rec_id: str) -> None:
         """Put the cursor on it, and explain it."""
@@ -177,6 +187,14 @@ class RecommendationsPane(DetailPane[Recommendations]):
             app, action, lambda: propose(app.client(), name, arguments, reason), shell,
             found=lambda width: found_lines(chosen, width, over), follow=True,
         )  # fmt: skip
+
+    @on(SectionsView.Moved)
+    def _moved(self) -> None:
+        """What is explained follows the cursor."""
+        if self._left.has_focus and not self._alone and self._right.display:
+            self._shown = self._left.link.removeprefix(LINK)
+            self._draw()
+            self.reload()
 
     @on(SectionsView.LinkChosen)
     def _chosen(self, event: SectionsView.LinkChosen) -> None:

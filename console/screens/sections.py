@@ -47,6 +47,9 @@ class SectionsView(LeanScroll, can_focus=True, inherit_bindings=False):
             super().__init__()
             self.link = link
 
+    class Moved(Message):
+        """The person went to another link."""
+
     class Neighbour(Message):
         """The person wants the column to the left or right."""
 
@@ -198,6 +201,7 @@ class SectionsView(LeanScroll, can_focus=True, inherit_bindings=False):
         old, self._cursor = self._cursor, target
         self._refresh_line(old)
         self._refresh_line(target)
+        self.post_message(self.Moved())
         if target < top:
             self.scroll_to(y=max(0, target - 2), animate=False)
         elif target >= top + height:

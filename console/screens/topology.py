@@ -157,7 +157,7 @@ class TopologyPane(DetailPane[HeatMap]):
         self.post_message(self.Failed(error))
 
     def land(self) -> None:
-        self.map.focus()
+        self.screen.set_focus(self.map)
 
     # --- moving
 

@@ -225,6 +225,18 @@ class LastTwo:
         return min(-(-sum(run for _, run in ended) // len(ended)), longest_ms) if ended else longest_ms
 
 
+def _submitted(plan: Plan, last_two: LastTwo, job: TraceJob, known_ms: int) -> WorkloadSpec:
+    return workload(job, last_two.estimate(job, known_ms), known_ms) if plan.learns else workload(job, known_ms)
+
+
+def feed(plan: Plan, engine: Engine) -> Iterator[tuple[int, WorkloadSpec]]:
+    """(arrival ms, workload) of every job, in order, to feed the engine as its time comes. With `learns` a job's
+    estimate knows of what has ended when the one before it arrives."""
+    last_two = LastTwo(engine)
+    for job, known_ms in zip(plan.jobs, plan.estimates, strict=True):
+        yield job.arrival_ms, _submitted(plan, last_two, job, known_ms)
+
+
 def replay(
     path: str | Path,
     format: str,
@@ -283,10 +295,7 @@ def run(plan: Plan, policy: Policy) -> Engine:
     jobs = counted(zip(plan.jobs, plan.estimates, strict=True), "jobs", len(plan.jobs))
     for at_ms, arriving in groupby(jobs, key=lambda entry: entry[0].arrival_ms):
         engine.advance(at_ms)
-        specs = [
-            workload(job, last_two.estimate(job, known), known) if plan.learns else workload(job, known)
-            for job, known in arriving
-        ]
+        specs = [_submitted(plan, last_two, job, known) for job, known in arriving]
         for answer in engine.commands([Submit(workloads=(spec,)) for spec in specs]):
             if isinstance(answer, MusterError):
                 plan.problems.skip(answer.problem)

@@ -22,6 +22,7 @@ from console.action_arguments import ACTIONS, POLICIES
 from console.cli import EXIT_CODES, KINDS, parser, run
 from console.launch import ensure_engine, last_words
 from console.remote_client import RemoteClient
+from console.replay import LiveReplay
 from console.settings import CellPaths, paths_in
 from console.sockets import probe
 from engine import errors
@@ -30,6 +31,7 @@ from engine.control import Engine
 from engine.loop import EngineLoop
 from engine.model import Policy
 from engine.query import Kind, Query
+from engine.traces.replay import Estimate, prepare
 from runbooks.plan import ActionName
 from tests.support.served import HOUR_MS, gpu_job, running_loop, served_on_unix, socket_folder
 
@@ -405,6 +407,22 @@ def test_replay_prints_figures_and_counts_bad_lines(tmp_path: Path, capsys: pyte
     trace.write_text("nonsense\n")
     assert run(command) == 7
     assert "no job that could run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("estimate", ["requested", "last-two"])
+def test_a_trace_is_the_load_of_a_live_cell(tmp_path: Path, estimate: Estimate) -> None:
+    trace = tmp_path / "small.swf"
+    job = "{} {} -1 100 2 -1 -1 2 200 -1 1 1 1 -1 1 -1 -1 -1\n"
+    trace.write_text("".join(job.format(number, number * 10) for number in range(1, 6)))
+    opened = LiveReplay(prepare(trace, "swf", nodes=2, estimate=estimate), "easy", 1_000.0)
+    try:
+        client, version = opened.client(), 0
+        deadline = time.monotonic() + 30
+        while client.query(Query(kind="workloads")).total < 5:
+            assert time.monotonic() < deadline
+            version = client.changes(version, 1.0).version
+    finally:
+        opened.close()
 
 
 # --- errors and the way out ----------------------------------------------------------------------------------------

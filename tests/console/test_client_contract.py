@@ -23,7 +23,7 @@ from engine.errors import MusterError, NotFoundError, RefusedError, SpecError, U
 from engine.loop import EngineLoop
 from engine.model import BudgetSpec, BurstSpec, QueueSpec, ReservationSpec
 from engine.outlook import Ask, AskRun, AskStart, DryRun, Outlook, RunStatus, StartEstimate, WhatIf
-from engine.query import Query, Term
+from engine.query import Named, Query, Term
 from recommender.forecasts import ForecastRequest
 from recommender.history import HistoryRequest, RunBatch, SampleBatch, SampleRow
 from recommender.metrics import RunRecord
@@ -175,6 +175,20 @@ def test_a_recommendation_is_rejected_only_by_who_may_act(connect: Connect, loop
     assert "broken fan" in view.aside[0].note
     with pytest.raises(RefusedError, match="already"):
         client.reject_recommendation(found.suggestion.id, "again")
+
+
+def test_what_stands_beside_the_cell_is_found_by_its_id_too(client: Client, loop: EngineLoop) -> None:
+    loop.call(lambda engine: engine.command(Cordon(ids=("g0",))))
+    loop.call(lambda engine: engine.advance(engine.now_ms + 2 * HOUR_MS))
+    [advice] = client.recommendations().open
+    draft = ended_draft(client, DraftAsk(question="node g0 is still cordoned, its repair is done"))
+    run = ended(client, AskRun(workloads=(gpu_job("probe"),), seeds=2))
+    assert client.find(advice.suggestion.id) == (
+        Named("recommendation", advice.suggestion.id, advice.suggestion.finding),
+    )
+    assert client.find(draft.id) == (Named("draft", draft.id, "done"),)
+    assert client.find(run.id) == (Named("run", run.id, run.state),)
+    assert client.find("drain-failing-node")[0].kind == "runbook"
 
 
 def test_without_a_history_there_is_no_forecast(client: Client) -> None:

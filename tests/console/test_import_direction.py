@@ -18,7 +18,10 @@ def test_imports_run_one_way() -> None:
 
 
 HEAVY = ("textual", "rich", "httpx", "sqlmodel", "sqlalchemy", "numpy", "uvicorn", "starlette", "yaml", "msgspec")
-BEFORE_PAINT = ("httpx", "sqlmodel", "sqlalchemy", "numpy", "uvicorn", "starlette", "yaml", "recommender")
+BEFORE_PAINT = (
+    "httpx", "sqlmodel", "sqlalchemy", "numpy", "uvicorn", "starlette", "yaml", "recommender", "textual_serve", "aiohttp",
+    "cryptography", "openai", "sklearn", "statsmodels", "pandas",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("argument", ["--version", "--help"])
@@ -37,8 +40,9 @@ def test_opening_the_console_loads_no_engine_before_first_paint() -> None:
     code = (
         "import sys, types\n"
         "sys.stdin = sys.stdout = types.SimpleNamespace(isatty=lambda: True, write=sys.__stdout__.write, flush=int)\n"
-        "import console.app\n"
+        "import console.app, console.terminal_watch\n"
         "console.app.run = lambda connect, **options: 0\n"
+        "console.terminal_watch.watched = lambda: None\n"  # it forks, and wants a real terminal
         "from console.cli import run\n"
         "assert run(['--demo']) == 0\n"
         f"sys.__stdout__.write('\\n' + str(sorted(name for name in {BEFORE_PAINT} if name in sys.modules)))"

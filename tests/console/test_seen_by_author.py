@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any
-
+from console.client import Client
 from console.local_client import LocalClient
 from console.remote_client import RemoteClient
 
 
 def _using(kind: type, *names: str) -> set[str]:
-    """Public methods of a class that call one of these."""
-    methods: dict[str, Callable[..., Any]] = dict(inspect.getmembers(kind, inspect.isfunction))
+    """What every client can do, where a class does it by one of these."""
     return {
         name
-        for name, method in methods.items()
-        if not name.startswith("_") and set(inspect.unwrap(method).__code__.co_names) & set(names)
+        for name, _ in inspect.getmembers(Client, inspect.isfunction)
+        if not name.startswith("_") and set(inspect.unwrap(getattr(kind, name)).__code__.co_names) & set(names)
     }
 
 

@@ -1,0 +1,37 @@
+"""When Python looks for garbage: while nobody presses keys, for that takes 30 to 60 ms, and it would choose the moment at
+which most is being made, which is when a page comes up."""
+
+from __future__ import annotations
+
+import gc
+
+REST_S = 3.0
+"""Without a key, after which there is time for it."""
+EVERY_S = 60.0
+_THRESHOLDS = (10_000, 20, 1_000)
+"""Young objects are looked through often, which takes a millisecond; all of them hardly ever without being asked."""
+
+
+def put_off() -> None:
+    """Until `keep`: what is loaded at the start is no garbage."""
+    gc.disable()
+
+
+def keep() -> None:
+    """What is there now stays, and is not looked through again."""
+    gc.freeze()
+    gc.set_threshold(*_THRESHOLDS)
+    gc.enable()
+
+
+class Garbage:
+    """One per app."""
+
+    def __init__(self, now: float) -> None:
+        self._looked_at = now
+
+    def time_passes(self, now: float, keyed_at: float) -> None:
+        """Look for it if this is the time."""
+        if now - keyed_at >= REST_S and now - self._looked_at >= EVERY_S:
+            self._looked_at = now
+            gc.collect()
