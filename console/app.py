@@ -185,6 +185,8 @@ class MusterApp(App[None]):
         """Another page: what answers the key is drawn at once. Of one that is still to be built that is its name, over
         what was there before."""
         self.drawing.page()
+        if self.navigator.current is not None:
+            self.feed.tail(self.navigator.current.TAILS)
         screen = self.screen
         if isinstance(screen, PageScreen):
             screen.draw(self.frame.lines, where_they_stand=not there)

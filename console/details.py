@@ -52,7 +52,7 @@ def quantity(name: str, value: int) -> str:
 
 
 def fact(label: str, text: str, tone: str = "") -> Line:
-    return Line(((fit(label, 11), "dim"), (printable(text), tone)))
+    return Line(((fit(label, max(11, len(label) + 1)), "dim"), (printable(text), tone)))
 
 
 def plural(word: str, count: int) -> str:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec import structs
 from textual.message import Message
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ class Feed:
         self._post = post
         self._stopped = threading.Event()
         self._retry = threading.Event()
+        self._look = threading.Event()
+        self._tails = False
 
     def start(self) -> None:
         threading.Thread(target=self._run, daemon=True, name="muster-feed").start()
@@ -100,6 +103,14 @@ class Feed:
         """Returns at once; the thread ends with its present poll."""
         self._stopped.set()
         self._retry.set()
+        self._look.set()
+
+    def tail(self, wanted: bool) -> None:
+        """Whether what happens is told one by one, for who reads it; otherwise only that something did: on a large cell
+        the rest is a hundred kilobytes a second for nobody."""
+        if wanted and not self._tails:
+            self._look.set()
+        self._tails = wanted
 
     def retry_now(self) -> None:
         """Cut a waiting time between two tries short."""
@@ -126,14 +137,22 @@ class Feed:
                     client.close()
 
     def _watch(self, client: Client, health: Health) -> None:
-        after = max(0, health.version - BEHIND)
+        seen = told = max(0, health.version - BEHIND)
         asked = time.monotonic()
+        first = True
         while not self._stopped.is_set():
             began = time.monotonic()
-            changes = client.changes(after, POLL_S)
-            after = changes.version
+            self._look.clear()
+            if first or self._tails:
+                changes = client.changes(told, POLL_S)
+                told = changes.version
+            else:
+                # What happened meanwhile is told, or counted as missed, when somebody wants to read it.
+                changes = structs.replace(client.changes(seen, POLL_S, 1), items=(), missed=0)
+                told = min(told, changes.version)
+            seen, first = changes.version, False
             fresh = None
             if time.monotonic() - asked >= HEALTH_EVERY_S:
                 fresh, asked = client.health(), time.monotonic()
             self._post(Arrived(changes, fresh))
-            self._stopped.wait(LEAST_BETWEEN_S - (time.monotonic() - began))
+            self._look.wait(LEAST_BETWEEN_S - (time.monotonic() - began))

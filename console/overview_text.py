@@ -64,7 +64,7 @@ class Glance(NamedTuple):
         return self.view.now_ms
 
 
-MOST_ROWS = 18
+MOST_ROWS = 28
 """Lines of a chart, however high the page is."""
 ABOUT_AHEAD = 4
 """Lines of the forecast besides its rows: head, verdict, axis of time."""

@@ -34,16 +34,21 @@ class Pace:
         now = self._app.clock()
         if self._waiting is not None:
             return
-        if now - self.keyed_at >= REST_S:
+        if now - self.keyed_at >= REST_S and not self._covered:
             self._app.reload()
             return
         self._due_at = now + LONGEST_S
         self._waiting = self._app.set_timer(REST_S, self._rested)
 
+    @property
+    def _covered(self) -> bool:
+        """What lies over the page would be drawn anew with it, and is what is read."""
+        return len(self._app.screen_stack) > 1
+
     def _rested(self) -> None:
         self._waiting = None
         now = self._app.clock()
-        if now - self.keyed_at < REST_S and now < self._due_at:
+        if self._covered or (now - self.keyed_at < REST_S and now < self._due_at):
             self._waiting = self._app.set_timer(REST_S, self._rested)
         else:
             self._app.reload()

@@ -1,4 +1,4 @@
-"""`:` lines that lead to a page and do nothing else: what a link, a bookmark or whatever others may have written can be.
+"""`:` lines that lead to a page and do nothing else: what a link, a bookmark or what others may have written can be.
 
 What acts, asks a model, writes a file or leaves the console has to be typed, or chosen by its key.
 """

@@ -11,11 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import ClassVar, NamedTuple
 
-from rich.segment import Segment
-from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.cache import LRUCache
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.strip import Strip
@@ -24,9 +21,10 @@ from console.chunks import Chunks, range_at
 from console.feed import in_thread
 from console.screens.lean import LeanScroll
 from console.selection import MOST, Selection
-from console.table_columns import GAP, GUTTER, Columns
-from console.text import cut, fit, printable
-from console.theme import QUIET, drawn, tones
+from console.table_columns import Columns
+from console.table_drawing import Across, TableDrawing
+from console.text import printable
+from console.theme import tones
 from console.views import Heading, Row, Window
 from engine.errors import MusterError
 
@@ -117,7 +115,7 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
         """Frozen, and yet some rows in memory are newer than the rest."""
         self.cursor = 0
         self._cursor_id = ""
-        self._columns = Columns()
+        self._drawing = TableDrawing()
         self._next: tuple[tuple[Heading, ...], tuple[tuple[str, bool], ...]] = ((), ())
         """Headings and order of the rows that are asked for: those on the screen keep theirs until these come."""
         self._grows_at_top = False
@@ -128,10 +126,6 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
         self._shown = 0
         self._rows = Chunks()
         self._loading = False
-        self._strips: LRUCache[object, Strip] = LRUCache(600)
-        self._tones: dict[str, Style] = {}
-        self._styles: dict[tuple[str, bool], Style] = {}
-        """By tone, and whether the cursor is on the row."""
 
     # --- what the owner of the table calls
 
@@ -297,7 +291,7 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
             self._version = window.version
         widened = self._columns.measure(window.rows)
         if widened:
-            self._strips.clear()
+            self._drawing.forget()
         self._resize_content()
         self._follow(begins, moved)
         self.selection.refresh(window.rows)
@@ -313,10 +307,10 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
 
     def _start_over(self) -> None:
         self._shown = self._source
-        self._columns = Columns(*self._next)
+        self._drawing.columns = Columns(*self._next)
         self._rows.clear()
         self.selection.end()
-        self._strips.clear()
+        self._drawing.forget()
         self.refresh()
 
     def _follow(self, begins: bool, moved: int) -> None:
@@ -349,6 +343,11 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
     # --- geometry
 
     @property
+    def _columns(self) -> Columns:
+        """Of the rows that are shown."""
+        return self._drawing.columns
+
+    @property
     def _width(self) -> int:
         """Cells for text: the scroll bar has the last one."""
         return max(0, self.size.width - 1)
@@ -366,7 +365,7 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
         return self._rows.row(index)
 
     def on_resize(self) -> None:
-        self._strips.clear()
+        self._drawing.forget()
         self._resize_content()
         self._reveal()
         self._load_missing()
@@ -376,9 +375,7 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
         self.watch(self.app, "theme", self._retone, init=False)
 
     def _retone(self) -> None:
-        self._tones = tones(self.app.current_theme)
-        self._styles.clear()
-        self._strips.clear()
+        self._drawing.retone(tones(self.app.current_theme))
         self.refresh()
 
     def on_focus(self) -> None:
@@ -394,13 +391,14 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
     # --- drawing
 
     def render_line(self, y: int) -> Strip:
-        base = self._tones["base"]
+        across = Across(self._width, self.scroll_offset.x, self.max_scroll_x)
         if y == 0:
-            return self._header()
+            return self._drawing.header(across)
         index = y - 1 + self.scroll_offset.y
         row = self._row(index)
         if row is not None:
-            return self._drawn(row, at_cursor=index == self.cursor)
+            at_cursor, marked = index == self.cursor, row.id in self.marked
+            return self._drawing.row(row, across, at_cursor=at_cursor, focused=self.has_focus, marked=marked)
         text = ""
         if self._rows.matched < 0 and y == 1:
             text = "  loading …"
@@ -408,63 +406,7 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
             text = "  " + printable(self.empty)
         elif 0 <= index < self._rows.matched:
             text = "  ·"
-        return Strip([drawn(fit(text, self._width), base + self._tones["dim"])], self._width)
-
-    def _drawn(self, row: Row, *, at_cursor: bool) -> Strip:
-        marked = row.id in self.marked
-        key = (row, at_cursor, at_cursor and self.has_focus, marked, self.scroll_offset.x)
-        strip = self._strips.get(key)
-        if strip is None:
-            dot = "●" if marked else " "
-            gutter = "▌" + dot if at_cursor and self.has_focus else dot + " "
-            widths = self._columns.widths(self._width)
-            # Neighbours of one style are one piece.
-            runs = [(gutter, self._style("accent", at_cursor))]
-            for (text, tone), heading, width in zip(row.cells, self._columns.headings, widths, strict=True):
-                cell = fit(text, width, right=heading.right) + " " * GAP
-                style = self._style("" if at_cursor and tone in QUIET else tone, at_cursor)
-                if runs[-1][1] is style:
-                    runs[-1] = (runs[-1][0] + cell, style)
-                else:
-                    runs.append((cell, style))
-            segments = [drawn(text, style) for text, style in runs]
-            strip = self._in_view(segments, self._style("base", at_cursor))
-            self._strips[key] = strip
-        return strip
-
-    def _style(self, tone: str, at_cursor: bool) -> Style:
-        style = self._styles.get((tone, at_cursor))
-        if style is None:
-            ground = self._tones["base"] + self._tones["cursor"] if at_cursor else self._tones["base"]
-            style = self._styles[tone, at_cursor] = ground if tone == "base" else ground + self._tones[tone]
-        return style
-
-    def _header(self) -> Strip:
-        style = self._tones["header"]
-        segments = [drawn(" " * GUTTER, style)]
-        for heading, width in zip(self._columns.headings, self._columns.widths(self._width), strict=False):
-            arrow = self._columns.arrow(heading.name)
-            # A narrow column keeps its arrow and loses letters of its title.
-            title = cut(heading.title, max(0, width - len(arrow))) + arrow
-            cell = fit(title, width, right=heading.right) + " " * GAP
-            segments.append(drawn(cell, self._tones["sorted"] if arrow else style))
-        strip = self._in_view(segments, style)
-        if self.scroll_offset.x:
-            frozen = min(self._columns.frozen(self._width), self._width)
-            hidden = drawn("«", self._tones["sorted"])
-            strip = Strip.join([strip.crop(0, max(0, frozen - 1)), Strip([hidden]), strip.crop(frozen, self._width)])
-        if self.max_scroll_x > self.scroll_offset.x:
-            strip = Strip.join([strip.crop(0, self._width - 2), Strip([drawn(" »", self._tones["sorted"])])])
-        return strip
-
-    def _in_view(self, segments: list[Segment], style: Style) -> Strip:
-        """The first column stays; the others scroll beneath it."""
-        strip, width = Strip(segments), self._width
-        frozen = min(width, self._columns.frozen(self._width))
-        shift = self.scroll_offset.x
-        if shift:
-            strip = Strip.join([strip.crop(0, frozen), strip.crop(frozen + shift, width + shift)])
-        return strip.adjust_cell_length(width, style)
+        return self._drawing.no_row(text, self._width)
 
     def _refresh_row(self, index: int) -> None:
         self._refresh_line(index + 1 - self.scroll_offset.y)

@@ -33,6 +33,8 @@ MOST_SESSIONS = 8
 """Browser tabs at once: each is a console process of its own."""
 GONE_S = 3.0
 """How long a console may take to end after its tab was closed."""
+STUCK_S = 20.0
+"""How long a console may leave what was typed lying before it counts as hung."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PASSED_ON = {
     "demo": "--demo", "nodes": "--nodes", "scenario": "--scenario", "speed": "--speed", "cell": "--cell",
@@ -207,12 +209,19 @@ class House:
             await socket.prepare(request)
             await console.start(_cells(request.query.get("width")), _cells(request.query.get("height")))
             async for message in socket:
-                if message.type != WSMsgType.TEXT or not await _passed_on(message, console, socket):
+                async with asyncio.timeout(STUCK_S):
+                    understood = message.type == WSMsgType.TEXT and await _passed_on(message, console, socket)
+                if not understood:
                     break
+        except TimeoutError:
+            # It hangs, and its page with it: the page says that it has ended, and offers another.
+            pass
         finally:
-            self._sessions -= 1
-            await console.stop()
-            await socket.close()
+            try:
+                await console.stop()
+                await socket.close()
+            finally:
+                self._sessions -= 1
         return socket
 
 
@@ -259,22 +268,29 @@ def console_service(command: list[str], socket: web.WebSocketResponse) -> Any:
                 *command,
                 stdin=PIPE,
                 stdout=PIPE,
-                stderr=PIPE,
+                # What it says is for who runs this: at once, and not collected here for as long as the tab is there.
+                stderr=None,
                 env=self._build_environment(width, height),
                 start_new_session=True,
             )
             self._stdin = self._process.stdin
+            self._process.stderr = asyncio.StreamReader()
+            self._process.stderr.feed_eof()
             return self._process
 
         async def stop(self) -> None:
             """Ask it to go, then see to it."""
             process = self._process
-            with contextlib.suppress(TimeoutError, ConnectionError):
-                async with asyncio.timeout(GONE_S):
-                    await super().stop()
-            if process is not None and process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+            try:
+                with contextlib.suppress(TimeoutError, ConnectionError):
+                    async with asyncio.timeout(GONE_S):
+                        await super().stop()
+            finally:
+                # Also when this itself is told to end.
+                if process is not None and process.returncode is None:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
+            if process is not None:
                 await process.wait()
 
     return Service(

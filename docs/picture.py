@@ -19,7 +19,7 @@ from console.local_client import LocalClient
 from engine.commands import Submit
 from engine.control import Engine
 from engine.loop import EngineLoop
-from engine.traces.generate import HOUR_MS, ai_cell
+from engine.traces.generate import HOUR_MS
 from runbooks.gate import Gate
 
 SEED = 1
@@ -30,7 +30,7 @@ SIZE = (132, 36)
 
 def busy_engine() -> Engine:
     """The demo cell at half past twelve."""
-    engine = Engine.open(None, cell=ai_cell(NODES), seed=SEED)
+    engine = Engine.open(None, cell=demo.cell(NODES), seed=SEED)
     engine.advance(demo.START_MS)
     for at_ms, spec in demo.feed(engine, SEED):
         if at_ms > UNTIL_MS:

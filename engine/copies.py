@@ -56,6 +56,8 @@ AFTER_WRITE_S = 0.1
 """Between two copies that are made at once because somebody wrote and will want to see it."""
 AHEAD = 4
 """Answers that a copy has ready before somebody asks: to what was asked last of the one before it, in `AGAIN_S`."""
+AHEAD_S = 0.1
+"""What took longer is not made ready: whoever asks something else meanwhile would wait for it."""
 AGAIN_S = 1.5
 INDEX_S = 0.01
 """Of each turn, at most about that long, until all texts are indexed."""
@@ -236,10 +238,8 @@ class Copies:
             return None
         slow = what in _SLOW or (what == "query" and arguments[0].limit > MOST_LIGHT_ROWS)  # type: ignore[attr-defined]
         frame = _encode((what, arguments))
-        if what in _ASKED_AGAIN and not slow:
-            self._lately.append((self._looked_at, frame))
         try:
-            return copy.ask(frame, slow)
+            answer = copy.ask(frame, slow)
         except Lost:
             if not slow:
                 return None
@@ -247,6 +247,10 @@ class Copies:
             raise RefusedError(problem, "Ask again, or for less; the engine's log may have more") from None
         except (Gone, Failed):
             return None
+        now = time.monotonic()
+        if what in _ASKED_AGAIN and not slow and now - self._looked_at < AHEAD_S:
+            self._lately.append((now, frame))
+        return answer
 
     @staticmethod
     def decoded(what: str, answer: bytes) -> Any:

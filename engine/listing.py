@@ -327,6 +327,10 @@ class ReservationSource(Source):
         }
 
 
+_UNSCALED = -(1 << 40)
+"""Of a pool that does not grow by itself, where a priority may be below zero."""
+
+
 class PoolSource(Source):
     """Columns of `COLUMNS["pools"]`."""
 
@@ -339,7 +343,7 @@ class PoolSource(Source):
             return lambda rows: np.bincount(view(c.pool)[view(c.state) == wanted], minlength=self.size)[rows]
 
         def scaled(field: str) -> Callable[[Rows], Numbers]:
-            values = [-1 if pool.scaling is None else getattr(pool.scaling, field) for pool in pools]
+            values = [_UNSCALED if pool.scaling is None else getattr(pool.scaling, field) for pool in pools]
             return lambda rows: np.array(values, np.int64)[rows]
 
         def each(values: list[int]) -> Callable[[Rows], Numbers]:
@@ -380,7 +384,7 @@ class PoolSource(Source):
             "backed_off": each([at_ms if at_ms > now_ms else -1 for at_ms in until]),
             "failures": each([orders.failures.get(row, 0) for row in range(self.size)]),
         } | {field: scaled(field) for field in ("least", "most", "headroom", "priority")}
-        self.absent = {"least": -1, "most": -1, "headroom": -1, "backed_off": -1}
+        self.absent = {"backed_off": -1} | dict.fromkeys(("least", "most", "headroom", "priority"), _UNSCALED)
 
 
 class OrderSource(Source):

@@ -161,7 +161,12 @@ COLUMNS: dict[Kind, tuple[Column, ...]] = {
         Column("least", "LEAST", "count", "Nodes it never shrinks below; null where it does not grow by itself"),
         Column("most", "MOST", "count", "Nodes it never grows above; null where it does not grow by itself"),
         Column("headroom", "HEADROOM", "count", "Whole nodes kept free"),
-        Column("priority", "PRIO", "count", "Pools of a higher one grow first, where that is what decides"),
+        Column(
+            "priority",
+            "PRIO",
+            "count",
+            "Pools of a higher one grow first, where that is what decides; null where it does not grow by itself",
+        ),
         Column("price", "PRICE/H", "money", "Of one node, for an hour"),
         Column("spot", "SPOT", "text", "spot where its provider may take nodes back; else on-demand"),
         Column("backed_off", "LEFT ALONE UNTIL", "time", "It failed to deliver, and is not asked before"),

@@ -36,10 +36,11 @@ class AuditPane(WordsPane):
     EVERY_S = ASK_S
 
     def __init__(self, connect: Connect, words: str = "") -> None:
+        """Raises FilterError."""
         super().__init__(connect, words)
         self._asked_ms = 0
         """Wall time."""
-        self._query = AuditQuery()
+        self._query = parse_words(words, 0)
         self._kept: list[AuditRow] = []
         """Newest first: what was read of the present question from the top on."""
         self._state: AuditState | None = None

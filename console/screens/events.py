@@ -19,6 +19,7 @@ from engine.query import Term
 
 class EventsPane(WordsPane):
     NAME = "events"
+    TAILS = True
 
     def __init__(self, connect: Connect, log: EventLog) -> None:
         super().__init__(connect)

@@ -33,8 +33,9 @@ def whole(parts: Sequence[Part], room: int) -> list[Part]:
         unit = list(group)
         width = sum(cell_len(text) for text, _, _ in unit)
         if width > room:
-            if not press:
-                kept += [(cut(text, room), tone, "") for text, tone, _ in unit[:1]]
+            for text, tone, _ in () if press else unit:
+                kept.append((cut(text, room), tone, ""))
+                room = max(0, room - cell_len(text))
             break
         kept += unit
         room -= width

@@ -49,6 +49,8 @@ class Pane(Vertical):
     TARGETS: ClassVar[TargetKind] = ""
     EVERY_S: ClassVar[float] = 1.0
     """How often it is asked anew at most, while something happens: of an older page the title says how old it is."""
+    TAILS: ClassVar[bool] = False
+    """It tells what happens one by one."""
     argument: str = ""
     """What stood behind its name when it was opened."""
     awaited: Step | None = None

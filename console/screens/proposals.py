@@ -40,8 +40,9 @@ class ProposalsPane(WordsPane):
     EVERY_S = 5.0
 
     def __init__(self, connect: Connect, words: str = "") -> None:
+        """Raises FilterError."""
         super().__init__(connect, words)
-        self._terms: tuple[Term, ...] = ()
+        self._terms: tuple[Term, ...] = parse_filter("proposals", words)
         self._found: tuple[Proposal, ...] = ()
         self._caller: Caller | None = None
         self._over: tuple[Proposal, ...] = ()

@@ -35,6 +35,7 @@ OVER = ("finished", "failed", "cancelled")
 
 class WorkloadPane(DetailPane[WorkloadDetail]):
     NAME = "workload"
+    TAILS = True
     TARGETS = "workload"
 
     def __init__(self, connect: Connect, workload_id: str) -> None:

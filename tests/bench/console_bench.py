@@ -159,9 +159,10 @@ def environment(state: Path) -> dict[str, str]:
 
 @contextmanager
 def console(path: Path, state: Path, width: int = 140, height: int = 45) -> Iterator[PseudoTerminal]:
-    """A console that shows data."""
+    """A console that shows data, of somebody who was never there before: it opens with the overview."""
     command = [MUSTER, "--connect", str(path)]
-    terminal = PseudoTerminal(command, environment(state), width=width, height=height)
+    around = environment(Path(tempfile.mkdtemp(prefix="p", dir=state)))
+    terminal = PseudoTerminal(command, around, width=width, height=height)
     try:
         terminal.shows("nodes ready", seconds=60)
         yield terminal
@@ -176,7 +177,8 @@ def first_paint(path: Path, state: Path) -> Iterator[Figure]:
     """From exec to the frame, and to data in it."""
     frames, filled = [], []
     for _ in range(RUNS):
-        terminal = PseudoTerminal([MUSTER, "--connect", str(path)], environment(state), width=140, height=45)
+        around = environment(Path(tempfile.mkdtemp(prefix="p", dir=state)))
+        terminal = PseudoTerminal([MUSTER, "--connect", str(path)], around, width=140, height=45)
         try:
             frames.append((terminal.shows("overview") - terminal.begun) * 1000)
             filled.append((terminal.shows("nodes ready", seconds=60) - terminal.begun) * 1000)

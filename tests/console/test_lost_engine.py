@@ -120,7 +120,7 @@ async def times_cordoned(process: Process, node: str) -> int:
     """How often the journal says so; the node is in the state that follows from it."""
     client = process.client()
     items = (await asyncio.to_thread(client.changes, 0, 100_000)).items
-    times = sum(item.subject == node and item.state == "cordoned" for item in items)
+    times = sum(item.subject == node and "cordon" in item.what for item in items)
     assert ((await asyncio.to_thread(client.node, node)).state == "cordoned") == (times > 0)
     return times
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 import time
 
 import pytest
@@ -93,8 +94,8 @@ def test_the_console_shows_it(name: str) -> None:
 
 async def watched(app: MusterApp, loop: EngineLoop) -> None:
     async with app.run_test(size=(120, 30)) as pilot:
-        deadline = time.monotonic() + 20
-        while not (started(loop) and "running" in shown(pilot)):
+        deadline = time.monotonic() + 60
+        while not (started(loop) and re.search(r"[1-9][\d,]* run\b", shown(pilot))):
             assert time.monotonic() < deadline, "nothing is seen to run"
             await pilot.pause(0.05)
         await pilot.press("4")
