@@ -38,8 +38,8 @@ from console.loading import AFTER_S, load_ahead
 from console.navigator import Navigator, trail_of
 from console.pace import Pace
 from console.palettes import PLAIN, THEMES, theme_for
-from console.screens.frame import CRUMB, Frame
 from console.screens.drawn_once import PageScreen
+from console.screens.frame import CRUMB, Frame
 from console.screens.lines import OneLine
 from console.screens.pane import Pane
 from console.session import Session

@@ -1,5 +1,5 @@
-"""When Python looks for garbage: while nobody presses keys, for that takes 30 to 60 ms, and it would choose the moment at
-which most is being made, which is when a page comes up."""
+"""When Python looks for garbage: while nobody presses keys, for that takes 30 to 60 ms, and it would choose the moment
+at which most is being made, which is when a page comes up."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What is likely to be opened next is loaded while the first page is read: the first key for it is answered as quickly as
-the second. Beside the keys, and a part at a time, so that none of them waits."""
+"""What is likely to be opened next is loaded while the first page is read: the first key for it is answered as quickly
+as the second. Beside the keys, and a part at a time, so that none of them waits."""
 
 from __future__ import annotations
 

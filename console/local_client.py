@@ -207,7 +207,7 @@ class LocalClient:
         return self._read("queue", name)
 
     def find(self, name: str, kinds: tuple[str, ...] = (), limit: int = 24) -> tuple[Named, ...]:
-        from console.finding import beside
+        from console.lookup import beside
 
         hits: tuple[Named, ...] = (*self._read("find", name, kinds, limit), *beside(self, name, kinds, limit))
         return tuple(sorted(hits, key=lambda hit: hit.id != name))[:limit]

@@ -101,8 +101,9 @@ def _verdict(forecast: Forecast, ready: int, boot_ms: int, width: int) -> Line:
     when = "now" if not in_ms else f"in {duration(in_ms)}"
     sure = "" if over else "may be "
     short = milli(round((over.p50 if over else first.p90) - ready) // 1000 * 1000)
+    unit = "GPU" if forecast.metric == "demand_gpu" else "CPU"
     order = "" if not boot_ms else f", order {'now' if in_ms <= boot_ms else f'within {duration(in_ms - boot_ms)}'}"
-    return Line((("▲ ", "warn"), (cut(f"{sure}{short} short {when}{order}", width - 2), "")), "forecast")
+    return Line((("▲ ", "warn"), (cut(f"{sure}{short} {unit} short {when}{order}", width - 2), "")), "forecast")
 
 
 def _key(boot_ms: int) -> str:

@@ -66,6 +66,8 @@ class Glance(NamedTuple):
 
 MOST_ROWS = 28
 """Lines of a chart, however high the page is."""
+LEAST_TREND = 4
+"""Lines of the two curves of the trend, where there is room for it besides what a page of this height shows anyway."""
 ABOUT_AHEAD = 4
 """Lines of the forecast besides its rows: head, verdict, axis of time."""
 
@@ -111,8 +113,9 @@ def overview_columns(
         fleet(view, width, room.resources),
         pools(view.pools, width),
     ]
-    if room.trend:
-        left.append(trend(view, width, min(MOST_ROWS, max(room.trend, _left_over(left, height) - 1)) // 2))
+    spare = _left_over(left, height) - 1
+    if room.trend or spare >= LEAST_TREND:
+        left.append(trend(view, width, min(MOST_ROWS, max(room.trend, spare)) // 2))
     right = [queues(glance.queues, width, room.queues), blocked(view, width, room.reasons)]
     if view.burns:
         right.append(objectives(view.burns, width, room.objectives))

@@ -42,11 +42,11 @@ def busy_engine() -> Engine:
 
 
 async def until(pilot: Pilot[None], shown: Callable[[], bool]) -> None:
-    for _ in range(200):
+    for _ in range(600):
         if shown():
             return
         await pilot.pause(0.05)
-    raise RuntimeError("the console showed nothing within 10 s")
+    raise RuntimeError("the console did not show it within 30 s")
 
 
 async def main(target: Path) -> None:
@@ -57,6 +57,7 @@ async def main(target: Path) -> None:
     app = MusterApp(lambda: LocalClient(loop, Gate(engine), Advisor(loop), name="demo"), title="demo")
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "nodes ready" in app.export_screenshot().replace("&#160;", " "))
+        await until(pilot, lambda: "on&#160;its&#160;way" not in app.export_screenshot())
         await pilot.pause(0.5)
         target.write_text(app.export_screenshot(title="muster --demo"), encoding="utf-8")
     loop.stop()

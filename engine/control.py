@@ -27,10 +27,10 @@ from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
 from engine.errors import JournalError, MusterError, RefusedError
 from engine.executors.protocol import Confirmations, Outcome, Report, ReportKind
 from engine.executors.simulated import Faults, SimulatedExecutor
-from engine.finding import find
 from engine.forecast import Forecaster
 from engine.intake import check
 from engine.journal import Beside, Estimate, Journal, Memory
+from engine.lookup import find
 from engine.model import HOUR_MS, CellSpec, ReservationSpec, WorkloadState
 from engine.provider import ProviderFaults
 from engine.query import (

@@ -4,6 +4,7 @@ a lock: callers hand in functions, and the thread runs them between turns.
 
 from __future__ import annotations
 
+import os
 import queue
 import sys
 import threading
@@ -36,6 +37,14 @@ TIDY_S = 0.002
 """Wall seconds, of each turn, in which memory is made ready for quick forks."""
 RETRY_S = 1.0
 """Wall seconds between attempts to write after the journal failed."""
+BELOW = 5
+"""Niceness of the thread below the rest of the process: where cores are scarce, whoever looks or decides goes first."""
+
+
+def _stand_back() -> None:
+    """On Linux a thread has a priority of its own."""
+    if sys.platform == "linux":
+        os.nice(BELOW)
 
 
 class EngineLoop:
@@ -127,6 +136,7 @@ class EngineLoop:
     # -- the thread ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        _stand_back()
         try:
             self._turns()
         except Exception as error:

@@ -34,7 +34,8 @@ def whole(parts: Sequence[Part], room: int) -> list[Part]:
         width = sum(cell_len(text) for text, _, _ in unit)
         if width > room:
             for text, tone, _ in () if press else unit:
-                kept.append((cut(text, room), tone, ""))
+                # Whoever cuts a line says so behind it.
+                kept.append((text if cell_len(text) <= room else cut(text, room + 1)[:-1], tone, ""))
                 room = max(0, room - cell_len(text))
             break
         kept += unit

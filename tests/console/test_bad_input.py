@@ -260,7 +260,8 @@ async def test_keys_that_mean_nothing_do_nothing() -> None:
         assert not seen.acted
 
 
-@pytest.mark.parametrize("page", ["workloads", pytest.param("overview", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("page", ["workloads", "overview"])
 async def test_a_storm_of_the_mouse(page: str) -> None:
     chance = random.Random(page)
     async with watched(FakeClient(200), page) as (pilot, seen):

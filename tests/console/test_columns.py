@@ -158,9 +158,8 @@ async def test_a_frozen_page_stands_still_until_it_goes_on() -> None:
     async with console(client) as pilot:
         await press(pilot, "f")
         assert "as of 12:00:00" in line(pilot, "title")
-        seen = pilot.app.events.serial  # type: ignore[attr-defined]
         client.submit(5)
-        await until(pilot, lambda: pilot.app.events.serial == seen + 5)  # type: ignore[attr-defined]
+        await until(pilot, lambda: pilot.app.link.seen.version == client.version)  # type: ignore[attr-defined]
         await pilot.app.workers.wait_for_complete()
         assert here(pilot).table.matched == 100
         assert here(pilot).frozen is not None

@@ -1,5 +1,5 @@
-"""The examples of docs/shell.md, runbooks.md, audit.md, approval.md, drafts.md and console.md are run, in order, against
-a demo engine; what else the documents show is read."""
+"""The examples of docs/shell.md, runbooks.md, audit.md, approval.md, drafts.md and console.md are run, in order,
+against a demo engine; what else the documents show is read."""
 
 from __future__ import annotations
 

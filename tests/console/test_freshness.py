@@ -207,6 +207,7 @@ async def test_a_lost_engine_costs_nothing_but_time(tmp_path: Path) -> None:
 
 
 @gone
+@pytest.mark.thorough
 async def test_an_engine_killed_under_a_dialog_refuses_the_yes_and_nothing_is_done_twice(tmp_path: Path) -> None:
     async with served(tmp_path) as engine:
         app = MusterApp(lambda: RemoteClient(str(engine.path)), start="workloads", title="test")

@@ -19,8 +19,8 @@ def test_imports_run_one_way() -> None:
 
 HEAVY = ("textual", "rich", "httpx", "sqlmodel", "sqlalchemy", "numpy", "uvicorn", "starlette", "yaml", "msgspec")
 BEFORE_PAINT = (
-    "httpx", "sqlmodel", "sqlalchemy", "numpy", "uvicorn", "starlette", "yaml", "recommender", "textual_serve", "aiohttp",
-    "cryptography", "openai", "sklearn", "statsmodels", "pandas",
+    "httpx", "sqlmodel", "sqlalchemy", "numpy", "uvicorn", "starlette", "yaml", "recommender", "textual_serve",
+    "aiohttp", "cryptography", "openai", "sklearn", "statsmodels", "pandas",
 )  # fmt: skip
 
 

@@ -151,6 +151,7 @@ def test_what_was_typed_before_the_question_is_no_answer() -> None:
         assert state_of(socket, "c1") == "ready"
 
 
+@pytest.mark.thorough
 def test_over_a_pipe_a_change_is_approved_too_but_only_by_the_right_answers() -> None:
     with an_engine() as socket:
         said = piped(socket, "cordon c1", "yes", "show P-1", "approve P-1", "next", "approve P-1", "yes")

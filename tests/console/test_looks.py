@@ -77,7 +77,9 @@ async def test_without_colour_states_bars_and_the_cursor_can_be_told(page: str) 
             assert len(rows) == 1, "one line has the cursor, and says so by a sign"
 
 
-@pytest.mark.parametrize("theme", THEMES, ids=name_of)
+@pytest.mark.parametrize(
+    "theme", [THEMES[0], *(pytest.param(each, marks=pytest.mark.thorough) for each in THEMES[1:])], ids=name_of
+)
 async def test_the_overview_paints_in_every_theme(theme: Any) -> None:
     async with console(FakeClient(100), "overview") as pilot:
         app: Any = pilot.app

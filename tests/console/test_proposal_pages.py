@@ -19,9 +19,9 @@ from console.actions import by_key
 from console.advisor import Advisor
 from console.app import MusterApp
 from console.audit_text import parse_words
-from console.confirm_dialog import ConfirmDialog
 from console.decide_dialog import DecideDialog, InputsDialog, PassphraseDialog
 from console.details import Section
+from console.frame_text import unwritable_banner
 from console.identity import Identity
 from console.local_client import LocalClient
 from console.proposal_needs import by_author_alone, one_key
@@ -41,7 +41,6 @@ from console.query import FilterError
 from console.runbook_text import request_words
 from console.screens.proposal import ProposalPane
 from console.settings import Settings
-from console.frame_text import unwritable_banner
 from engine.commands import Cordon, Submit
 from engine.loop import EngineLoop
 from runbooks.freezes import FreezeSpec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+
 from console.client import Client
 from console.local_client import LocalClient
 from console.remote_client import RemoteClient

@@ -242,6 +242,23 @@ def ends_and_restores(
         wait_for(lambda: children(terminal.pid), lambda left: len(left) == 1, "end of both processes")
 
 
+@pytest.mark.thorough
+def test_the_console_after_a_killed_one_is_where_that_was(lab: dict[str, str]) -> None:
+    def noted() -> str:
+        return "".join(path.read_text() for path in Path(lab["XDG_STATE_HOME"]).rglob("console-at-*.json"))
+
+    with console_in(lab, *in_a_shell(f"{MUSTER} --demo")) as terminal:
+        terminal.press("4")
+        terminal.shows("RACK")
+        wait_for(noted, lambda places: '"nodes"' in places, "note of the page")
+        kill_the_console(terminal.pid)
+        TextOf(terminal).until("left with 137")
+    with console_in(lab) as terminal:
+        terminal.shows("RACK")
+        terminal.shows("ready")
+        at_overview(terminal)
+
+
 def in_a_shell(command: str) -> tuple[str, ...]:
     """As under a shell, which outlives it: a terminal whose first process ends is gone."""
     return ("/bin/sh", "-c", f"{command}; echo left with $?; sleep 60")

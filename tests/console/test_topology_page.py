@@ -242,7 +242,9 @@ async def test_it_stays_on_its_tile_while_the_cell_changes_and_when_it_is_opened
         assert again._keep == "rz"
 
 
-@pytest.mark.parametrize("size", [(60, 15), (80, 24), (220, 60)])
+@pytest.mark.parametrize(
+    "size", [(60, 15), *(pytest.param(each, marks=pytest.mark.thorough) for each in ((80, 24), (220, 60)))]
+)
 async def test_it_is_usable_at_any_size_and_with_names_of_strangers(size: tuple[int, int]) -> None:
     client = FakeClient(20, nodes=400, hostile=True)
     async with console(client, start="topology", size=size) as pilot:

@@ -138,6 +138,7 @@ async def tab(tmp_path: Path) -> AsyncIterator[Tab]:
         browser.wait()
 
 
+@pytest.mark.thorough
 async def test_the_console_is_used_in_a_browser(tab: Tab, address: str) -> None:
     await tab.do("Page.navigate", url=address)
     await tab.until("nodes ready")
@@ -169,6 +170,51 @@ async def test_a_console_ends_with_its_tab(address: str, folder: Path) -> None:
     end = time.monotonic() + LIMIT_S
     while _consoles(folder) & consoles:
         assert time.monotonic() < end, "the console outlived its tab"
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.thorough
+async def test_no_console_outlives_a_server_that_is_killed(tmp_path: Path) -> None:
+    environment = os.environ | {
+        name: str(tmp_path) for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR")
+    }
+    muster = [sys.executable, "-m", "console.cli"]
+    server = subprocess.Popen(
+        [*muster, "web", "--demo", "--port", "0"],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    try:
+        assert server.stdout is not None
+        own = server.stdout.readline().strip()
+        server.stdout.close()
+        async with aiohttp.ClientSession() as session:
+            socket = await session.ws_connect(own + "ws?width=80&height=24", headers={"Origin": _origin(own)})
+            assert (await asyncio.wait_for(socket.receive(), LIMIT_S)).type is aiohttp.WSMsgType.BINARY
+            assert _consoles(tmp_path)
+            server.kill()
+            server.wait()
+            end = time.monotonic() + LIMIT_S
+            while _consoles(tmp_path):
+                assert time.monotonic() < end, "it draws for nobody"
+                await asyncio.sleep(0.05)
+    finally:
+        server.kill()
+        server.wait()
+        subprocess.run([*muster, "stop", "--cell", "demo"], env=environment, capture_output=True, check=False)
+
+
+@pytest.mark.thorough
+async def test_a_console_that_hangs_does_not_hold_its_place(address: str, folder: Path) -> None:
+    before = _consoles(folder)
+    async with aiohttp.ClientSession() as session:
+        socket = await session.ws_connect(address + "ws?width=80&height=24", headers={"Origin": _origin(address)})
+        assert (await asyncio.wait_for(socket.receive(), LIMIT_S)).type is aiohttp.WSMsgType.BINARY
+        (hung,) = _consoles(folder) - before
+        os.kill(hung, signal.SIGSTOP)
+        await socket.close()
+    end = time.monotonic() + LIMIT_S
+    while hung in _consoles(folder):
+        assert time.monotonic() < end, "a stopped process is ended too"
         await asyncio.sleep(0.05)
 
 
