@@ -108,9 +108,10 @@ class Feed:
     def tail(self, wanted: bool) -> None:
         """Whether what happens is told one by one, for who reads it; otherwise only that something did: on a large cell
         the rest is a hundred kilobytes a second for nobody."""
-        if wanted and not self._tails:
-            self._look.set()
+        begins = wanted and not self._tails
         self._tails = wanted
+        if begins:
+            self._look.set()
 
     def retry_now(self) -> None:
         """Cut a waiting time between two tries short."""

@@ -4,6 +4,7 @@ person is where they were, what was told is true, and nothing was done twice."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -50,6 +51,7 @@ class Process:
         }
         self._log = folder / "log"
         self._process: subprocess.Popen[bytes] | None = None
+        self._clients: list[RemoteClient] = []
 
     def start(self) -> None:
         with self._log.open("ab") as log:
@@ -71,12 +73,18 @@ class Process:
             self._process = None
 
     def client(self) -> RemoteClient:
-        return RemoteClient(str(self.path))
+        self._clients.append(RemoteClient(str(self.path)))
+        return self._clients[-1]
+
+    def close(self) -> None:
+        self.kill()
+        for client in self._clients:
+            client.close()
 
 
 @asynccontextmanager
 async def console_of(process: Process, start: Any = "workloads") -> AsyncIterator[Pilot[None]]:
-    app = MusterApp(lambda: RemoteClient(str(process.path)), start=start, title="test")
+    app = MusterApp(process.client, start=start, title="test")
     async with app.run_test(size=(140, 40), notifications=True) as pilot:
         await until(pilot, lambda: app.connected, PATIENCE_S)
         yield pilot
@@ -90,7 +98,9 @@ def process(tmp_path: Path) -> Any:
         try:
             yield process
         finally:
-            process.kill()
+            process.close()
+            # What the collector says of the connections belongs to this test, which is not interested.
+            gc.collect()
 
 
 async def lost(pilot: Pilot[None], process: Process) -> None:
