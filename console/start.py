@@ -313,7 +313,6 @@ def _playing(arguments: argparse.Namespace, shared: dict[str, Any]) -> Served:
 
 def refuse_without_terminal() -> None:
     """Raises SpecError unless a console can be shown here."""
-
     if os.environ.get("TEXTUAL_DRIVER", "").endswith(":WebDriver"):
         return  # a browser is the terminal: console.web
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -322,13 +321,16 @@ def refuse_without_terminal() -> None:
             "the console needs a terminal",
             "Use `muster --linear`, or `muster overview` and `muster get workloads`, in pipes and scripts",
         )
+    if not sys.stderr.isatty():
+        raise SpecError(
+            "standard error", "it does not go to the terminal, and that is where the console draws", "Leave out the 2>"
+        )
     if cannot_place_a_cursor():
         raise SpecError("TERM", "this terminal cannot place a cursor", "Use `muster --linear`, or set TERM")
 
 
 def cannot_place_a_cursor() -> bool:
     """Of a terminal that says of itself that it can only write line after line."""
-
     return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "") in ("", "dumb")
 
 

@@ -370,3 +370,17 @@ def test_without_a_terminal_it_says_so_and_names_what_to_use(environment: dict[s
     assert done.returncode != 0
     assert "muster overview" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_console_that_would_draw_into_a_file_says_so(environment: dict[str, str]) -> None:
+    controller, terminal = pty.openpty()
+    try:
+        done = subprocess.run(
+            [MUSTER, "--demo"],
+            env=environment, stdin=terminal, stdout=terminal, stderr=subprocess.PIPE, text=True, timeout=30, check=False,
+        )  # fmt: skip
+    finally:
+        os.close(controller)
+        os.close(terminal)
+    assert done.returncode == 2
+    assert "that is where the console draws" in done.stderr
