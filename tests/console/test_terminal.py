@@ -290,6 +290,9 @@ def test_a_console_is_a_job_of_its_shell(lab: dict[str, str]) -> None:
         said = TextOf(shell)
         said.until("ready> ")
         shell.press(f"{MUSTER} --demo\r")
+        # Another one of this cell may have been killed on another page, where this one then goes on.
+        shell.shows("? help")
+        shell.press("1")
         shell.shows("nodes ready")
         shell.press("\x1a")
         said.until("Stopped")
@@ -377,8 +380,14 @@ def test_a_console_that_would_draw_into_a_file_says_so(environment: dict[str, st
     try:
         done = subprocess.run(
             [MUSTER, "--demo"],
-            env=environment, stdin=terminal, stdout=terminal, stderr=subprocess.PIPE, text=True, timeout=30, check=False,
-        )  # fmt: skip
+            env=environment,
+            stdin=terminal,
+            stdout=terminal,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=30,
+            check=False,
+        )
     finally:
         os.close(controller)
         os.close(terminal)

@@ -42,7 +42,7 @@ def test_where_nothing_is_wrong_nothing_is_said() -> None:
             "drain node n3: its task of w runs at 0.6 of the gang's",
         ),
         ({"flapping": (("n1", 3), ("n2", 4))}, "drain", ("n1", "n2"), "lost again and again"),
-        ({"needs_hands": (("n1", 3),)}, "notify", ("n1",), "need hands"),
+        ({"needs_hands": (("n1", 3),)}, "notify", ("n1",), "needs hands"),
         ({"skewed": (("n1", -3_600_000),), "skewed_count": 1}, "notify", ("n1",), "1.0 h behind"),
         ({"strangers": (("x", 7),), "stranger_calls": 7}, "notify", (), "that nobody ordered: x"),
     ],
