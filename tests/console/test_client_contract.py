@@ -591,6 +591,7 @@ def test_wrong_edits_are_all_named_and_nothing_runs(client: Client) -> None:
     assert client.runs() == ()
 
 
+@pytest.mark.thorough
 def test_when_a_waiting_workload_starts_is_told_and_stored(client: Client) -> None:
     submit(client, "first", tasks=4)
     submit(client, "second", tasks=4)

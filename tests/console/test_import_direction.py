@@ -39,7 +39,8 @@ def test_opening_the_console_loads_no_engine_before_first_paint() -> None:
     # Why: first paint under half a second; httpx, SQL and numpy alone take as long as that.
     code = (
         "import sys, types\n"
-        "sys.stdin = sys.stdout = types.SimpleNamespace(isatty=lambda: True, write=sys.__stdout__.write, flush=int)\n"
+        "terminal = types.SimpleNamespace(isatty=lambda: True, write=sys.__stdout__.write, flush=int)\n"
+        "sys.stdin = sys.stdout = sys.stderr = terminal\n"
         "import console.app, console.terminal_watch\n"
         "console.app.run = lambda connect, **options: 0\n"
         "console.terminal_watch.watched = lambda: None\n"  # it forks, and wants a real terminal

@@ -75,6 +75,7 @@ def wait_for(read: Callable[[], T], good: Callable[[T], bool], what: str) -> T:
     return value
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 def test_a_session_in_tmux(environment: dict[str, str], tmp_path: Path) -> None:
     """From looking to a change that was agreed to and seen to work, and out again."""
