@@ -6,6 +6,7 @@ the Kitty protocol need no waiting at all; for the others the wait is `ESC_S`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
@@ -48,6 +49,16 @@ class TerminalDriver(LinuxDriver):
         if isinstance(message, Resize | AppFocus) or (isinstance(message, Key) and message.key == REDRAW):
             self._thrift.forget()
         super().process_message(message)
+
+    def _get_terminal_size(self) -> tuple[int, int]:
+        """What the terminal itself says. Textual asks `COLUMNS` and `LINES` first: who has them in the environment, as
+        under `watch` or in a CI job, would have a console of that size for ever, whatever becomes of the window."""
+        for stream in (self.fileno, self._file.fileno()):
+            with contextlib.suppress(OSError, ValueError):
+                width, height = os.get_terminal_size(stream)
+                if width and height:
+                    return width, height
+        return super()._get_terminal_size()
 
     @property
     def behind(self) -> bool:

@@ -15,7 +15,7 @@ from textual.pilot import Pilot
 from console.app import MusterApp
 from console.screens.detail_pane import DetailPane
 from tests.console import fake_drafts, fake_gate
-from tests.console.test_app import line, until
+from tests.console.test_app import hint, line, until
 
 SMALL, USUAL, WIDE = (80, 24), (140, 40), (220, 60)
 Shot = Callable[..., bool]
@@ -139,6 +139,19 @@ def test_decisions(snap_compare: Shot, key: str) -> None:
 @pytest.mark.parametrize("which", ["thinking", "rejected"])
 def test_drafts_in_other_states(snap_compare: Shot, which: str) -> None:
     assert snap_compare(app(draft=which), terminal_size=SMALL, run_before=after("draft D-1", title="D-1"))
+
+
+def test_filter_bar_with_an_error(snap_compare: Shot) -> None:
+    async def run(pilot: Pilot[None]) -> None:
+        await after("workloads", title="workloads")(pilot)
+        await pilot.press("slash", *"gpu>8")
+        await until(pilot, lambda: "/gpu>8" in line(pilot, "title"))
+        # One letter makes it unreadable: however slowly it is typed, no other filter lies between.
+        await pilot.press("x")
+        await until(pilot, lambda: "^" in hint(pilot))
+        await pilot.pause()
+
+    assert snap_compare(app(), terminal_size=SMALL, run_before=run)
 
 
 @pytest.mark.thorough

@@ -285,6 +285,15 @@ def test_a_fault_of_the_console_restores_the_terminal_and_says_where_to_read_on(
 
 
 @pytest.mark.thorough
+def test_the_size_is_the_terminals_whatever_the_environment_says(lab: dict[str, str]) -> None:
+    """As under `watch`, or where somebody exports them: another size that would stay for ever."""
+    with console_in(lab | {"COLUMNS": "60", "LINES": "20"}) as terminal:
+        terminal.until(lambda screen: "? help" in screen.text[-1], "a footer in the last line")
+        terminal.resize(100, 30)
+        terminal.until(lambda screen: "? help" in screen.text[-1], "a frame of the new size")
+
+
+@pytest.mark.thorough
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 def test_a_console_is_a_job_of_its_shell(lab: dict[str, str]) -> None:
     with closing(PseudoTerminal(("/bin/bash", "--norc", "--noprofile", "-i"), lab | {"PS1": "ready> "})) as shell:
