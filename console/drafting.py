@@ -287,7 +287,7 @@ class Drafting:
 
         def read(engine: Engine) -> str:
             policies = self._gate.policies
-            return may(engine.recorded(policies.current), actor, "propose", owner=policies.owner)
+            return may(engine.recorded(policies.current), actor, "propose", scope=None, owner=policies.owner)
 
         return self._loop.call(read)
 
@@ -388,13 +388,13 @@ class Drafting:
 
         def put(_: Engine) -> Proposal:
             # The service may propose; so must whoever has it do that.
-            self._gate.refuse_unless(actor, "propose")
+            self._gate.refuse_unless(actor, "propose", None)
             for by, proposal_id in self.run(draft_id).proposed:
                 if by == drafter and (there := self._gate.proposal(proposal_id)).state not in ENDED:
                     return there
             # Where whoever asks has signed for it, nobody can take a colleague on the same account for them.
             author = msgspec.structs.replace(
-                AUTHORS[drafter], account=actor.account, signed=actor.signed, key=actor.key
+                AUTHORS[drafter], account=actor.account, signed=actor.signed, key=actor.key, within=actor.within
             )
             shown = self._gate.propose(author, request, runbook=runbook)
             self._books.proposed(number, drafter, shown.id)

@@ -31,6 +31,7 @@ from console.forms import (
     QUEUE_FORMS,
     RATIO_FORMS,
     RESOURCE_FORMS,
+    RUN_FORMS,
     SCALING_FORMS,
     SERVICE_FORMS,
     SETTINGS_FORMS,
@@ -225,6 +226,8 @@ def _workload(document: Document, raw: Any, path: str, now: Now) -> WorkloadSpec
     values = _renamed(document, raw, workload_forms(now), path)
     if isinstance(values.get("service"), dict):
         values["service"] = _renamed(document, values["service"], SERVICE_FORMS, _join(path, "service"))
+    if isinstance(values.get("run"), dict):
+        values["run"] = _renamed(document, values["run"], RUN_FORMS, _join(path, "run"))
     short = {name: values.pop(name) for name in ONE_GROUP if name in values}
     if short and "groups" in values:
         document.fail(path, f"has both 'groups' and one of {', '.join(ONE_GROUP)}", "Use one form")

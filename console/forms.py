@@ -205,6 +205,19 @@ def _service(value: Any) -> Any:
     return value
 
 
+def _run(value: Any) -> Any:
+    """`[python3, train.py]` is a command alone, besides raw runs and their human forms. A text would need a shell to
+    take it apart."""
+    if isinstance(value, str):
+        raise ValueError(f"{shown(value)} is a text; write a list: [python3, train.py], or [bash, -c, {shown(value)}]")
+    return {"argv": value} if isinstance(value, list) else value
+
+
+def _words(value: Any) -> Any:
+    """`[sleep, 5]` means `[sleep, "5"]`."""
+    return [_text(word) for word in value] if isinstance(value, list) else value
+
+
 def _boot(value: object) -> list[int]:
     """`[90s, 3m]`: median and 95th percentile; one time is both."""
     times = value if isinstance(value, list) else [value]
@@ -258,6 +271,7 @@ SERVICE_FORMS: Forms = {
     "stabilise": ("stabilise_ms", duration_ms),
     "load": ("simulated_load", _load),
 }
+RUN_FORMS: Forms = {"argv": ("argv", _words), "env": ("env", _labels), "grace": ("grace_ms", duration_ms)}
 PRESSURE_FORMS: Forms = {
     "evict_at": ("evict_at_permille", permille),
     "evict_to": ("evict_to_permille", permille),
@@ -343,6 +357,7 @@ def workload_forms(now: Now) -> Forms:
         "simulated_runtime": ("simulated_runtime_ms", duration_ms),
         "simulated_usage": ("simulated_usage_permille", permille),
         "service": ("service", _service),
+        "run": ("run", _run),
         "not_before": ("not_before_ms", moment),
         "deadline": ("deadline_ms", moment),
         "after": ("after", _dependencies),
@@ -358,7 +373,7 @@ def workload_forms(now: Now) -> Forms:
 
 _ALL: tuple[Forms, ...] = (
     RESOURCE_FORMS, POOL_FORMS, QUEUE_FORMS, BURST_FORMS, SETTINGS_FORMS, GROUP_FORMS, workload_forms(lambda: 0),
-    SERVICE_FORMS, PRESSURE_FORMS, SCALING_FORMS, AUTOSCALING_FORMS, HEALTH_FORMS,
+    SERVICE_FORMS, RUN_FORMS, PRESSURE_FORMS, SCALING_FORMS, AUTOSCALING_FORMS, HEALTH_FORMS,
 )  # fmt: skip
 HUMAN: dict[str, str] = {raw: human for forms in _ALL for human, (raw, _) in forms.items() if raw != human}
 """Raw field -> how people write it."""

@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from engine.errors import MusterError, RefusedError, SpecError
+from engine.errors import BusyError, MusterError, RefusedError, SpecError
 from runbooks.identity import AuthRefused
 
 MAX_BODY_BYTES = 64 * 2**20
@@ -26,6 +26,7 @@ STATUS = {
     "journal": 503,
     "journal_corrupt": 503,
     "journal_busy": 503,
+    "busy": 503,
     "unreachable": 502,
 }
 """HTTP status of an error code; anything else is 500."""
@@ -40,6 +41,15 @@ class Forbidden(RefusedError):
 
 class TooLarge(SpecError):
     """A body above MAX_BODY_BYTES: answered with 413."""
+
+
+class Crowded(BusyError):
+    """Too much at once: answered with 503, or 429 where it is the caller's own, and when to come again."""
+
+    def __init__(self, problem: str, remedy: str, retry_s: int, *, by_caller: bool = False) -> None:
+        super().__init__(problem, remedy)
+        self.retry_s = retry_s
+        self.by_caller = by_caller
 
 
 async def answer(ask: Callable[[], object]) -> Response:
@@ -97,15 +107,23 @@ def number(request: Request, name: str, default: float, least: float, most: floa
 
 def refusal(error: MusterError) -> Response:
     """An error as an answer."""
-    status = (
-        403
-        if isinstance(error, Forbidden | AuthRefused)
-        else 413
-        if isinstance(error, TooLarge)
-        else STATUS.get(error.code, 500)
-    )
     content = msgspec.json.encode({"code": error.code, "problem": error.problem, "remedy": error.remedy})
-    return Response(content, status_code=status, media_type="application/json")
+    answer = Response(content, status_code=_status(error), media_type="application/json")
+    if isinstance(error, Crowded):
+        answer.headers["retry-after"] = str(error.retry_s)
+    return answer
+
+
+def _status(error: MusterError) -> int:
+    match error:
+        case Crowded():
+            return 429 if error.by_caller else 503
+        case Forbidden() | AuthRefused():
+            return 403
+        case TooLarge():
+            return 413
+        case _:
+            return STATUS.get(error.code, 500)
 
 
 def _too_large() -> TooLarge:

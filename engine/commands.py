@@ -23,6 +23,7 @@ from engine.model import (
     Spec,
     WorkloadSpec,
 )
+from engine.observations import AnySeen
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="do"):
@@ -318,6 +319,49 @@ class ApproveSpending(Command, frozen=True, kw_only=True, tag="approve_spending"
     ids: tuple[str, ...]
 
 
+class SetQos(Command, frozen=True, kw_only=True, tag="set_qos"):
+    """Another quality of service, by the name it has in Slurm, for jobs that wait there."""
+
+    ids: tuple[str, ...]
+    qos: str
+
+
+class PowerUp(Command, frozen=True, kw_only=True, tag="power_up"):
+    """Have Slurm start nodes that it powers by need."""
+
+    ids: tuple[str, ...]
+
+
+class PowerDown(Command, frozen=True, kw_only=True, tag="power_down"):
+    """Have Slurm stop nodes that it powers by need, once nothing runs there."""
+
+    ids: tuple[str, ...]
+
+
+class IntentChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of an intent: `engine.intents`."""
+
+    number: int
+    phase: int
+    """An `engine.intents.Phase`."""
+    job: int = 0
+    submit_s: int = 0
+    text: str = ""
+
+
+class SettleIntents(Command, frozen=True, kw_only=True, tag="settle_intents"):
+    """What the driver of an outside scheduler has to say of intents."""
+
+    changes: tuple[IntentChange, ...]
+
+
+class Observe(Command, frozen=True, kw_only=True, tag="observe"):
+    """What was seen of the scheduler that decides the cell, in the order it is to be taken. For a cell that Muster
+    mirrors alone. What cannot be taken as it was seen is named in the receipt; nothing of it refuses the rest."""
+
+    seen: tuple[AnySeen, ...]
+
+
 AnyCommand = (
     Define
     | AddPools
@@ -363,6 +407,11 @@ AnyCommand = (
     | SetBudgets
     | RemoveBudgets
     | ApproveSpending
+    | Observe
+    | SetQos
+    | PowerUp
+    | PowerDown
+    | SettleIntents
 )
 
 
@@ -374,3 +423,5 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: int
     changed: tuple[str, ...]
     """Ids the command touched, in the order given."""
+    left_out: tuple[str, ...] = ()
+    """Of an Observe: one line for each thing that could not be taken as it was seen."""

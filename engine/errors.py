@@ -8,6 +8,7 @@
     │   ├── JournalCorrupt   a checksum does not match; the engine will not start
     │   └── JournalBusy      another engine holds it
     ├── TraceError       a trace file's line is not what its format says
+    ├── BusyError        more was asked for at once than can be answered in time
     └── UnreachableError the engine process does not answer
 
 Each carries `problem` (what was wrong and where) and `remedy` (what to do about it). `str()` gives both.
@@ -83,6 +84,12 @@ class TraceError(MusterError):
         self.column = column
 
 
+class BusyError(MusterError):
+    """More was asked for at once than can be answered in time. Nothing was done: asked again later it may be."""
+
+    code = "busy"
+
+
 class UnreachableError(MusterError):
     """The engine process does not answer."""
 
@@ -91,7 +98,7 @@ class UnreachableError(MusterError):
 
 _BY_CODE: dict[str, type[MusterError]] = {
     kind.code: kind
-    for kind in (RefusedError, NotFoundError, JournalError, JournalCorrupt, JournalBusy, UnreachableError)
+    for kind in (RefusedError, NotFoundError, JournalError, JournalCorrupt, JournalBusy, BusyError, UnreachableError)
 }
 
 

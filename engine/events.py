@@ -110,7 +110,10 @@ class Failed(Event, frozen=True, array_like=True, gc=False, tag=11):
     """Cell time at which it waits for a start again; -1 when it has failed for good."""
 
 
-FAILURE_CAUSES = ("its work failed", "max runtime", "deadline")
+FAILURE_CAUSES = (
+    "its work failed", "max runtime", "deadline", "out of memory", "node lost", "nodes did not boot",
+    "stopped for others",
+)  # fmt: skip
 
 
 class Cancelled(Event, frozen=True, array_like=True, gc=False, tag=12):
@@ -142,7 +145,7 @@ class Requeued(Event, frozen=True, array_like=True, gc=False, tag=15):
 REQUEUE_CAUSES = (
     "asked", "drain", "node lost", "not confirmed", "queue drained", "quota reduced", "expired burst",
     "overran backfill", "reclaimed", "lower priority", "migrated", "node removed", "spot taken", "scaled down",
-    "node pressure", "member lost", "gave way",
+    "node pressure", "member lost", "gave way", "processes lost", "decided outside",
 )  # fmt: skip
 PREEMPTIONS = frozenset(range(REQUEUE_CAUSES.index("expired burst"), REQUEUE_CAUSES.index("lower priority") + 1))
 """Causes by which a workload is preempted for another."""
@@ -453,6 +456,93 @@ class Moved(Event, frozen=True, array_like=True, gc=False, tag=80):
     """Row of the queue."""
 
 
+class Dated(Event, frozen=True, array_like=True, gc=False, tag=82):
+    """What another scheduler did to the workload was seen late: it was at that time."""
+
+    row: int
+    what: int
+    """Code of the transition: the last of its kind in the workload's history."""
+    at_ms: int
+    """Not after the clock."""
+
+
+class Parked(Event, frozen=True, array_like=True, gc=False, tag=83):
+    """A workload that waits may not start before that time, as another scheduler says."""
+
+    row: int
+    wake_at_ms: int
+    """-1: only that scheduler knows when."""
+
+
+class Vanished(Event, frozen=True, array_like=True, gc=False, tag=84):
+    """The scheduler that decides no longer knows the workload, and how it ended nobody has seen."""
+
+    row: int
+
+
+class OutsideSaid(Event, frozen=True, array_like=True, gc=False, tag=85):
+    """Why workloads wait or how they ended, in the word of the scheduler that decides."""
+
+    rows: bytes
+    """int32 workload rows."""
+    words: tuple[str, ...]
+    """One for each; empty: it says nothing."""
+
+
+class Exited(Event, frozen=True, array_like=True, gc=False, tag=96):
+    """How the task of a workload that decides about it has ended. What that means for the workload follows."""
+
+    row: int
+    task: int
+    """Its rank."""
+    status: int
+    """As a shell tells it: the exit code, or 128 and the number of the signal that ended it; plus 256 times the index
+    into EXIT_CAUSES of `engine.run_spec`."""
+
+
+class Intended(Event, frozen=True, array_like=True, gc=False, tag=90):
+    """Somebody wants this done in a cell that another scheduler decides on. Nothing there has changed yet."""
+
+    number: int
+    token: str
+    """Nobody else's, and of no second intent: by it a job that was submitted is found again."""
+    command: bytes
+    """MessagePack of the command: `engine.intents.wanted` reads it."""
+
+
+class IntentAccepted(Event, frozen=True, array_like=True, gc=False, tag=91):
+    """The other scheduler took it. It may still forget it in a crash."""
+
+    number: int
+    job: int = 0
+    """The id it gave to a job that was submitted; 0: none."""
+    submit_s: int = 0
+    """When that job came, as it says: an id alone may be given again."""
+    text: str = ""
+
+
+class IntentSent(Event, frozen=True, array_like=True, gc=False, tag=94):
+    """It is about to be carried to the other scheduler. From now on it may have arrived, whatever is heard of it."""
+
+    number: int
+
+
+class IntentReopened(Event, frozen=True, array_like=True, gc=False, tag=92):
+    """What was accepted is gone there: it is carried there again."""
+
+    number: int
+    text: str = ""
+
+
+class IntentSettled(Event, frozen=True, array_like=True, gc=False, tag=93):
+    """Nothing more is done about it."""
+
+    number: int
+    phase: int
+    """An `engine.intents.Phase`."""
+    text: str = ""
+
+
 # What follows stands for many events, one after the other, of workloads with a single task: written at once and applied
 # column by column (`engine.many`), they leave exactly what the single ones would.
 
@@ -567,6 +657,16 @@ AnyEvent = (
     | Wanted
     | Reclassed
     | Moved
+    | Dated
+    | Parked
+    | Vanished
+    | OutsideSaid
+    | Exited
+    | Intended
+    | IntentAccepted
+    | IntentSent
+    | IntentReopened
+    | IntentSettled
     | SubmittedMany
     | PlacedMany
     | StartedMany

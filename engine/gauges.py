@@ -150,7 +150,7 @@ class Gauges:
         first = starts[view(w.attempts)[some[starts]] == 1]
         evicted = np.flatnonzero(within(view(w.evicted_at)[some]))
         waiting, classes = self._waiting(state, rows, now)
-        used = {tenant: (use[CPU], use[GPU]) for tenant, use in _by_tenant(state).items()}
+        used = {tenant: (use[CPU], use[GPU]) for tenant, use in held_by_tenant(state).items()}
         request = view(w.class_requests).reshape(-1, 4)[view(w.cls)[waiting]]
         waiting_queue, waiting_tenant = view(w.queue)[waiting], view(w.tenant)[waiting]
         pools = len(c.pools)
@@ -267,7 +267,8 @@ def ended(state: State, rows: Sequence[int], pools: Sequence[int], now_ms: int) 
     return found
 
 
-def _by_tenant(state: State) -> dict[int, list[int]]:
+def held_by_tenant(state: State) -> dict[int, list[int]]:
+    """Row of the tenant -> what its placed and running work asked for, in the order of RESOURCES."""
     found: dict[int, list[int]] = {}
     for (_, tenant), use in state.tenant_use.items():
         sums = found.setdefault(tenant, [0, 0, 0, 0])

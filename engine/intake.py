@@ -16,6 +16,7 @@ from engine.definitions import Checked
 from engine.errors import RefusedError, SpecError
 from engine.giving_way import preempt
 from engine.hot_swap import after_loss
+from engine.intents import settle
 from engine.migration import migrate
 from engine.model import NodeState, WorkloadState, check_id
 from engine.naming import ids_of, listed, nodes_of, rows_of
@@ -204,6 +205,32 @@ def _node_ids(state: State, rows: list[int]) -> tuple[str, ...]:
     return tuple(state.capacity.node_ids[row] for row in rows)
 
 
+def _power_up(state: State, command: cmd.PowerUp) -> Checked:
+    """In a model of a cell that Slurm powers: at once."""
+    rows = nodes_of(state, command.ids)
+    return _turn(state, rows, NodeState.READY, (NodeState.READY, NodeState.CORDONED)), _node_ids(state, rows)
+
+
+def _power_down(state: State, command: cmd.PowerDown) -> Checked:
+    """In a model of a cell that Slurm powers: at once, when nothing runs there any more."""
+    rows = nodes_of(state, command.ids)
+    busy = [
+        state.capacity.node_ids[row] for row in rows if next(iter(state.allocations.on_node(row)), None) is not None
+    ]
+    if busy:
+        raise RefusedError(f"cannot power down: work runs on {listed(busy)}", "Drain those first")
+    return _turn(state, rows, NodeState.CORDONED, (NodeState.CORDONED,)), _node_ids(state, rows)
+
+
+def _set_qos(state: State, command: cmd.SetQos) -> Checked:
+    """A quality of service says how much, and before whom: what a model of Slurm makes of that is in its priority
+    classes, where one is called so."""
+    if command.qos in state.workloads.priority_of:
+        return _set_priority(state, cmd.SetPriority(ids=command.ids, priority_class=command.qos))
+    rows = _allow(state, command.ids, _LIVE, "change the quality of service")
+    return [], ids_of(state, rows)
+
+
 # -- advance reservations ---------------------------------------------------------------------------------------------
 
 
@@ -273,6 +300,10 @@ _CHECKS: dict[type[Any], Callable[[State, Any], Checked]] = {
     cmd.OrderQueues: qc.order_queues,
     cmd.Migrate: migrate,
     cmd.Resize: resize,
+    cmd.SettleIntents: settle,
+    cmd.SetQos: _set_qos,
+    cmd.PowerUp: _power_up,
+    cmd.PowerDown: _power_down,
 }
 _TIMED: dict[type[Any], Callable[[State, Any, int], Checked]] = {
     cmd.ChangeQueue: qc.change_queue,

@@ -19,6 +19,8 @@ from engine.qos import Pressure as Pressure
 from engine.qos import Qos as Qos
 from engine.replicas import ServiceSpec as ServiceSpec
 from engine.replicas import check_service
+from engine.run_spec import RunSpec as RunSpec
+from engine.run_spec import check_run
 from engine.scaling import Autoscaling as Autoscaling
 from engine.scaling import ScalingSpec as ScalingSpec
 from engine.scaling import check_scaling
@@ -239,6 +241,11 @@ class Settings(Spec, frozen=True, kw_only=True):
     autoscaling: Autoscaling = Autoscaling()
     health: HealthSettings = HealthSettings()
     pressure: Pressure = Pressure()
+    decided_by: Literal["muster", "slurm"] = "muster"
+    """Who admits, places and ends work. Where it is another scheduler, the cell is a mirror of what that one does
+    (`engine.observing`), and only forks decide, as a model of it. Set when the cell is made."""
+    executor: Literal["simulated", "process"] = "simulated"
+    """What runs tasks: nothing, in simulated time; or this machine, as real processes. Set when the cell is made."""
     rightsizing: Literal["off", "initial"] = "off"
     """Whether a registered recommender may change the requests of new work before it starts (`engine.resizing`)."""
 
@@ -412,6 +419,8 @@ class WorkloadSpec(Spec, frozen=True, kw_only=True):
     """It has no end, and as many tasks as its load takes: `count` and `min_count` of its group are set by this."""
     simulated_usage_permille: int = 0
     """CPU and memory that its tasks use in the simulated executor, as a part of their request; 0: nobody knows."""
+    run: RunSpec | None = None
+    """What its tasks run where they run for real."""
 
 
 class WorkloadState(IntEnum):
@@ -679,6 +688,8 @@ def check_workload(spec: WorkloadSpec, where: str = "workload") -> None:
     if total > MAX_TASKS:
         raise SpecError(f"{where}.groups", f"{total} tasks in all", f"At most {MAX_TASKS} in one workload")
     _check_bonds(spec, where)
+    if spec.run is not None:
+        check_run(spec.run, f"{where}.run")
     if spec.service is not None:
         check_service(spec.service, f"{where}.service")
         if len(spec.groups) > 1:

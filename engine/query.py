@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from engine.model import Affinity, CapacityType, QueueSpec, Spread, Toleration
+from engine.model import Affinity, CapacityType, QueueSpec, RunSpec, Spread, Toleration
 
 Kind = Literal["workloads", "nodes", "queues", "reservations", "pools", "orders"]
 Op = Literal["=", "!=", "~", "!~", "<", "<=", ">", ">="]
@@ -419,6 +419,8 @@ class WorkloadDetail(msgspec.Struct, frozen=True, kw_only=True):
     """What it is charged now."""
     spending_approved: bool = False
     """Somebody let it start whatever is left of budgets that ask for approval."""
+    run: RunSpec | None = None
+    """What its tasks run, where it says so. The values of its environment are left empty."""
 
 
 class MigInstance(msgspec.Struct, frozen=True, kw_only=True):
@@ -571,6 +573,8 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """What of `used` queues draw above their quotas; nothing where there are no quotas."""
     in_burst: dict[str, int] = {}
     """Of that, what they draw above their borrowing limits too, for a while."""
+    tenants: dict[str, dict[str, int]] = {}
+    """What work that is placed or runs has asked for, by tenant; the empty name is of work without one."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,6 +23,7 @@ from engine.explain import Explainer
 from engine.failures import NOTES
 from engine.fairness import above_quota, report
 from engine.fragmentation import headline_ppm, measured
+from engine.gauges import held_by_tenant
 from engine.heat import Heat
 from engine.listing import (
     SOURCES,
@@ -69,6 +70,7 @@ from engine.query import (
 )
 from engine.recent import Recent, totals
 from engine.resizing import said as resized
+from engine.run_spec import exit_words, shown
 from engine.scheduler import Decision, Scheduler
 from engine.services import load_of
 from engine.state import State
@@ -78,6 +80,7 @@ from engine.topology import CELL, Spans, ranks_in_order
 from engine.workloads import (
     CHECKPOINTING,
     DEPENDS_ON,
+    EXITED,
     FAILED,
     GROWN,
     MOVED,
@@ -96,6 +99,8 @@ from engine.workloads import (
 MOST_ROWS = 10_000
 """Largest window of one answer."""
 MOST_PLACES = 1_000
+MOST_TENANTS = 1_000
+"""Told of in an overview."""
 MOST_DEPENDENTS, TOLD_DEPENDENTS = 10_000, 100
 """Of who waits for one workload: counted, and told one by one."""
 _FLAGS: tuple[tuple[int, Literal["borrowed", "burst", "backfilled"]], ...] = (
@@ -227,6 +232,7 @@ class Reader:
             wasted_microusd=state.ledger.wasted_of(row),
             rate_microusd_hour=state.ledger.rate[row],
             spending_approved=row in state.budgets.approved,
+            run=shown(w.terms_at(row).run),
         )
 
     def _service(self, row: int, now_ms: int) -> ServiceDetail | None:
@@ -342,6 +348,8 @@ class Reader:
             return f"writes a checkpoint, to make room for {ids[detail]}"
         if what == TURNED:
             return "its slack ran out"
+        if what == EXITED:
+            return exit_words(detail >> 16, detail & 0xFFFF)
         if what == PRIORITY:
             return f"is {self._state.workloads.priority_classes[detail].name} now"
         if what == MOVED:
@@ -531,7 +539,18 @@ class Reader:
             burns=() if brief else burns(state, now_ms),
             borrowed={name: quantity for name, quantity in zip(RESOURCES, borrowed, strict=True) if quantity},
             in_burst={name: quantity for name, quantity in zip(RESOURCES, bursting, strict=True) if quantity},
+            tenants={} if brief else self._tenants(),
         )
+
+    def _tenants(self) -> dict[str, dict[str, int]]:
+        """What the work of each tenant holds; of very many those that hold most devices, or else CPU."""
+        held = [(self._state.workloads.tenants.names[row], use) for row, use in held_by_tenant(self._state).items()]
+        held.sort(key=lambda each: (-each[1][2], -each[1][0], each[0]))
+        return {
+            name: {of: quantity for of, quantity in zip(RESOURCES, use, strict=True) if quantity}
+            for name, use in held[:MOST_TENANTS]
+            if any(use)
+        }
 
     def _pools(self) -> tuple[PoolOverview, ...]:
         capacity = self._state.capacity

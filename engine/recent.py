@@ -20,8 +20,9 @@ from engine.money import usd
 from engine.orders import OrderState
 from engine.quantities import moment
 from engine.query import Change, Changes
+from engine.run_spec import exit_words
 from engine.state import State
-from engine.workloads import APPROVED, MOVED, REQUEUED, TRANSITIONS, TURNED
+from engine.workloads import APPROVED, EXITED, MOVED, REQUEUED, TRANSITIONS, TURNED
 
 TAIL = 20_000
 """Events kept for readers that follow along."""
@@ -204,6 +205,8 @@ def _describe(state: State, event: ev.AnyEvent) -> tuple[str, str, str]:
             return "wanted", ids[row], f"{tasks} replicas; its load takes {load}"
         case ev.Reclassed(row=row, evidence=evidence):
             return "resized", ids[row], evidence
+        case ev.Exited(row=row, task=task, status=status):
+            return TRANSITIONS[EXITED], ids[row], exit_words(task, status)
         case ev.Moved(row=row, queue=queue):
             return TRANSITIONS[MOVED], ids[row], f"to queue {state.queues.specs[queue].name}"
         case ev.TurnedOnDemand(row=row):

@@ -38,6 +38,7 @@ def spec_of(state: State, row: int, name: str, **changes: Any) -> WorkloadSpec:
         qos=workload_class.bonds.qos,
         service=terms.service,
         simulated_usage_permille=terms.simulated_usage_permille,
+        run=terms.run,
         reservation=workload_class.reservation,
         topology=workload_class.bonds.topology,
         near=workload_class.bonds.near,

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from engine import bulk, fold_money, fold_nodes, fold_resize, fold_rules, many
+from engine import bulk, fold_money, fold_nodes, fold_outside, fold_resize, fold_rules, intents, many
 from engine import events as ev
 from engine import workloads as wl
 from engine.allocations import NONE, Allocations
@@ -37,6 +37,7 @@ from engine.model import (
     WorkloadState,
 )
 from engine.orders import Orders
+from engine.outside import Outside
 from engine.pending import STOPPED, Key, Pending
 from engine.quota import DAY_MS, Charge, QueueTree, Vector
 from engine.shape import Shape
@@ -79,6 +80,8 @@ class State(Table):
         self.ledger = Ledger()
         self.budgets = Budgets()
         self.failures = Failures()
+        self.intents = intents.Intents()
+        self.outside = Outside()
         self.derive_all()
 
     def derive_all(self) -> None:
@@ -160,6 +163,8 @@ class State(Table):
             ("ledger", self.ledger),
             ("budgets", self.budgets),
             ("failures", self.failures),
+            ("intents", self.intents),
+            ("outside", self.outside),
         )
 
     def dump(self) -> dict[str, Any]:
@@ -170,7 +175,8 @@ class State(Table):
         super().load(data["scalars"])
         self.settings = msgspec.convert(self.settings, Settings)
         for name, table in self._tables():
-            table.load(data[name])
+            if name in data:  # a snapshot of an earlier Muster has fewer
+                table.load(data[name])
         self.queues.half_life_ms = self.settings.fair_half_life_ms or DAY_MS
         self.derive_all()
 
@@ -513,7 +519,7 @@ class State(Table):
         self._wake(event.row)
 
     def _finished(self, event: ev.Finished) -> None:
-        self._end(event.row, WorkloadState.FINISHED, wl.FINISHED)
+        self.end(event.row, WorkloadState.FINISHED, wl.FINISHED)
 
     def _failed(self, event: ev.Failed) -> None:
         row = event.row
@@ -521,7 +527,7 @@ class State(Table):
         if event.cause == 0:
             w.failures[row] += 1
         if event.retry_at_ms < 0:
-            self._end(row, WorkloadState.FAILED, wl.FAILED, event.cause)
+            self.end(row, WorkloadState.FAILED, wl.FAILED, event.cause)
             return
         self.keep_work(row, saved=False)
         self._leave_nodes(row)
@@ -529,15 +535,18 @@ class State(Table):
         w.record(row, wl.FAILED, self.now_ms, event.cause)
         self._wait_until(row, event.retry_at_ms)
 
+    def _exited(self, event: ev.Exited) -> None:
+        self.workloads.record(event.row, wl.EXITED, self.now_ms, event.task << 16 | event.status)
+
     def _wait_until(self, row: int, wake_at_ms: int) -> None:
         self.workloads.wake[row] = wake_at_ms
         self.workloads.set_state(row, WorkloadState.WAITING, wl.WAITING, self.now_ms)
         self.timers.watch(self, row)
 
     def _cancelled(self, event: ev.Cancelled) -> None:
-        self._end(event.row, WorkloadState.CANCELLED, wl.CANCELLED)
+        self.end(event.row, WorkloadState.CANCELLED, wl.CANCELLED)
 
-    def _end(self, row: int, state: WorkloadState, what: int, detail: int = 0) -> None:
+    def end(self, row: int, state: WorkloadState, what: int, detail: int = 0) -> None:
         w = self.workloads
         if self.is_bound(row):
             w.done[row] = w.work_done(row, self.now_ms) - w.kept[row]
@@ -768,6 +777,16 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.Wanted: fold_resize.wanted,
     ev.Reclassed: fold_resize.reclassed,
     ev.Moved: fold_resize.moved,
+    ev.Exited: State._exited,
+    ev.Dated: fold_outside.dated,
+    ev.Parked: fold_outside.parked,
+    ev.Vanished: fold_outside.vanished,
+    ev.OutsideSaid: fold_outside.outside_said,
+    ev.Intended: intents.intended,
+    ev.IntentAccepted: intents.accepted,
+    ev.IntentSent: intents.sent,
+    ev.IntentReopened: intents.reopened,
+    ev.IntentSettled: intents.settled,
     ev.SubmittedMany: many.submitted,
     ev.PlacedMany: lambda state, event: many.placed(state, event, claimed=False),
     ev.StartedMany: many.started,

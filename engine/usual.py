@@ -42,9 +42,9 @@ class FoundSound(NamedTuple):
 _wishes = attrgetter(
     "array", "after", "held", "not_before_ms", "deadline_ms", "max_runtime_ms", "retries", "backoff_ms", "reservation",
     "simulated_failures", "hot_swap", "topology", "near", "apart", "data", "restore_ms", "qos", "service",
-    "simulated_usage_permille",
+    "simulated_usage_permille", "run",
 )  # fmt: skip
-NO_WISHES = (None, (), False, 0, 0, 0, 0, USUAL.backoff_ms, "", 0, False, None, (), (), (), 0, "guaranteed", None, 0)
+NO_WISHES = (None, (), False, 0, 0, 0, 0, USUAL.backoff_ms, "", 0, False, None, (), (), (), 0, "guaranteed", None, 0, None)
 """In the same order."""
 
 

@@ -26,6 +26,7 @@ from engine.model import (
     WorkloadState,
 )
 from engine.quota import Charge, QueueTree, Vector
+from engine.run_spec import RunSpec
 from engine.shape import Shape
 
 if TYPE_CHECKING:
@@ -42,13 +43,13 @@ TRANSITIONS = (
     "submitted", "held", "released", "placed", "running", "finished", "failed", "cancelled", "requeued", "suspended",
     "resumed", "waiting", "woke", "grown", "shrunk", "checkpointing", "priority", "turned to on-demand",
     "swapped", "wanted", "resized",
-    "spending approved", "moved",
+    "spending approved", "moved", "exited", "vanished",
 )  # fmt: skip
 """What a history entry records, by code."""
 (
     SUBMITTED, HELD, RELEASED, PLACED, RUNNING, FINISHED, FAILED, CANCELLED, REQUEUED, SUSPENDED, RESUMED, WAITING,
     WOKE, GROWN, SHRUNK, CHECKPOINTING, PRIORITY, TURNED, SWAPPED, WANTED, RESIZED, APPROVED,
-    MOVED,
+    MOVED, EXITED, VANISHED,
 ) = range(len(TRANSITIONS))  # fmt: skip
 DEPENDS_ON = ("finished", "failed", "ended", "started")
 """Kinds of dependency, by code."""
@@ -69,6 +70,7 @@ class Terms(msgspec.Struct, frozen=True, array_like=True):
     restore_ms: int = 0
     service: ServiceSpec | None = None
     simulated_usage_permille: int = 0
+    run: RunSpec | None = None
 
 
 USUAL = Terms()
@@ -381,6 +383,7 @@ class Workloads(Table):
             spec.restore_ms,
             spec.service,
             spec.simulated_usage_permille,
+            spec.run,
         )
         found = self.terms_of.get(terms)
         if found is None:

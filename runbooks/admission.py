@@ -10,6 +10,7 @@ import msgspec
 
 from engine.commands import AddNodes, AddPools, AddPriorityClasses, AddQueues, AnyCommand, Define, Submit
 from engine.errors import RefusedError
+from runbooks.identity import Scope
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -37,7 +38,7 @@ def admit(engine: Engine, gate: Gate, actor: Actor, command: AnyCommand) -> Rece
     policy does not let, and whatever the engine refuses."""
     check_admitted(command)
     if isinstance(command, Submit):
-        gate.refuse_unless(actor, "submit")
+        gate.refuse_unless(actor, "submit", touched_by(command))
         return engine.command(command)
     gate.refuse_unless(actor, "configure")
 
@@ -45,6 +46,16 @@ def admit(engine: Engine, gate: Gate, actor: Actor, command: AnyCommand) -> Rece
         gate.audit.append(connection, "config.changed", actor, data=told(command))
 
     return engine.command(command, beside=beside)
+
+
+def touched_by(command: Submit) -> Scope:
+    """What submissions draw on: their queues, their tenants, and the pools that they are limited to. One that takes any
+    pool is for no role that is limited to pools."""
+    queues = {spec.queue for spec in command.workloads}
+    tenants = {spec.tenant for spec in command.workloads}
+    bound = all(group.pools for spec in command.workloads for group in spec.groups)
+    pools = {pool for spec in command.workloads for group in spec.groups for pool in group.pools} if bound else set()
+    return Scope(pools=tuple(pools), queues=tuple(queues), tenants=tuple(tenants))
 
 
 def told(command: AnyCommand) -> dict[str, object]:

@@ -27,7 +27,7 @@ from runbooks.breakglass import BreakGlass
 from runbooks.compose import Composed, compose, scope_of
 from runbooks.executor import Executor
 from runbooks.freezes import Freeze, holds
-from runbooks.identity import SYSTEM, Actor, Signed
+from runbooks.identity import SYSTEM, WHOLE, Actor, Scope, Signed
 from runbooks.outbox import Outbox
 from runbooks.plan import Origin, Outcome, Party, Plan, Proposal, Request, Review, RunbookRef, Sealed, StepStanding
 from runbooks.policies import Policies
@@ -116,7 +116,7 @@ class Gate:
         policy that it breaks.
         """
         now_ms = self._now()
-        self.refuse_unless(actor, "propose")
+        self.refuse_unless(actor, "propose", None)  # for what it touches that is looked at again, once it is known
         composed = compose(self._engine, request)
         shown = self._engine.record(
             lambda connection: self._draft(connection, actor, request, runbook, composed, now_ms, keep=True)
@@ -131,7 +131,7 @@ class Gate:
         """Another plan under the same id: a new revision, on which nobody has voted. For its author alone, so that
         nobody's name stands under what others wrote. Errors as `propose`."""
         now_ms = self._now()
-        self.refuse_unless(actor, "propose")
+        self.refuse_unless(actor, "propose", None)  # for what it touches that is looked at again, once it is known
         composed = compose(self._engine, request)
 
         def write(connection: Connection) -> Proposal:
@@ -521,11 +521,13 @@ class Gate:
             return books.move(connection, self.audit, row, "expired", SYSTEM, now_ms)
         return row
 
-    def refuse_unless(self, actor: Actor, deed: policy.Deed) -> None:
-        """Raises RefusedError, on record, for somebody who may not do such a thing at all."""
+    def refuse_unless(self, actor: Actor, deed: policy.Deed, scope: Scope | None = WHOLE) -> None:
+        """Raises RefusedError, on record, for somebody who may not do such a thing in all of `scope`; None: anywhere
+        at all."""
 
         def read(connection: Connection) -> str:
-            return policy.may(self.policies.current(connection), actor, deed, owner=self.policies.owner)
+            now = self.policies.current(connection)
+            return policy.may(now, actor, deed, scope=scope, owner=self.policies.owner)
 
         why_not = self._engine.recorded(read)
         if why_not:

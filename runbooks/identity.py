@@ -10,55 +10,14 @@ import msgspec
 from engine.errors import RefusedError
 
 Kind = Literal["human", "service", "llm", "system"]
-Role = Literal["viewer", "operator", "approver", "admin", "auditor", "drafter"]
+Role = Literal["viewer", "submitter", "operator", "approver", "admin", "auditor", "drafter"]
 
 TCP = "tcp"
 """The account of whoever comes over TCP: the system does not say who it is."""
 OWNER = f"unix:{os.getuid()}"
 """The OS account this process runs as."""
-
-
-class Actor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Somebody who asks for something, as far as it is proved."""
-
-    subject: str
-    """Stable id, never a display name: "unix:1000", "person:alice", "service:recommender", "system"."""
-    kind: Kind = "human"
-    account: str = ""
-    """Where the request came from: "unix:1000", the OS account at the other end of the socket; "tcp" where the system
-    cannot say. Two people who share one account are told apart only by their keys."""
-    signed: bool = False
-    """The subject proved itself with its own key in this very request."""
-    session: str = ""
-    key: str = ""
-    """Fingerprint of that key."""
-
-
-THIS_ACCOUNT = Actor(subject=OWNER, account=OWNER)
-"""Whoever runs this process."""
-SYSTEM = Actor(subject="system", kind="system", account="system")
-"""The engine's own process: expiry, recovery, verification."""
-
-
-class AuthRefused(RefusedError):
-    """A claim of identity, or a signature, that does not hold."""
-
-
-class Signed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A signature over `runbooks.keys.decision_bytes`, with what of them the other side cannot know."""
-
-    subject: str
-    """"person:alice"."""
-    nonce: str
-    """Hex, never used before."""
-    at_ms: int
-    """Wall clock of the signer, Unix ms."""
-    key: str
-    """Fingerprint of the key."""
-    signature: str
-    """Base64 of 64 bytes."""
-    screen: str = ""
-    """SHA-256, hex, of the text that the signer was shown."""
+TOKEN = "token:"
+"""Before the subject that a token stands for: the account of whoever comes with one, such as "token:person:alice"."""
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,3 +54,56 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 WHOLE = Scope()
 """The cell as a whole."""
+
+
+class Actor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Somebody who asks for something, as far as it is proved."""
+
+    subject: str
+    """Stable id, never a display name: "unix:1000", "person:alice", "service:recommender", "system"."""
+    kind: Kind = "human"
+    account: str = ""
+    """Where the request came from: "unix:1000", the OS account at the other end of the socket; "token:person:alice",
+    "oidc:ISSUER#SUBJECT" or "cert:NAME" where something was shown that proves it; "tcp" where nobody can say. Two
+    people who share one account are told apart only by their keys."""
+    signed: bool = False
+    """The subject proved itself with its own key in this very request."""
+    session: str = ""
+    key: str = ""
+    """Fingerprint of that key."""
+    deeds: tuple[str, ...] | None = None
+    """What the token that was shown is for, of what its holder may do; None: all of it."""
+    within: Scope = WHOLE
+    """The part of the cell that the token is for."""
+
+
+def stands_for(account: str) -> str:
+    """The subject that a token stands for; of any other account, the account itself."""
+    return account.removeprefix(TOKEN)
+
+
+THIS_ACCOUNT = Actor(subject=OWNER, account=OWNER)
+"""Whoever runs this process."""
+SYSTEM = Actor(subject="system", kind="system", account="system")
+"""The engine's own process: expiry, recovery, verification."""
+
+
+class AuthRefused(RefusedError):
+    """A claim of identity, or a signature, that does not hold."""
+
+
+class Signed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A signature over `runbooks.keys.decision_bytes`, with what of them the other side cannot know."""
+
+    subject: str
+    """"person:alice"."""
+    nonce: str
+    """Hex, never used before."""
+    at_ms: int
+    """Wall clock of the signer, Unix ms."""
+    key: str
+    """Fingerprint of the key."""
+    signature: str
+    """Base64 of 64 bytes."""
+    screen: str = ""
+    """SHA-256, hex, of the text that the signer was shown."""

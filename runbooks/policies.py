@@ -17,7 +17,7 @@ from sqlalchemy import Connection, insert, select, update
 from engine.errors import JournalError, MusterError, NotFoundError, RefusedError, SpecError
 from engine.journal import create_tables
 from runbooks.freezes import FreezeSpec, check_freeze
-from runbooks.identity import OWNER, SYSTEM, Actor, AuthRefused, Signed
+from runbooks.identity import OWNER, SYSTEM, Actor, AuthRefused, Signed, stands_for
 from runbooks.keys import DecisionKind, decision_bytes, public_key, verify
 from runbooks.plan import Party
 from runbooks.policy import BUILT_IN, TEAM, Policy, Tally, Vote, holders, may, tally
@@ -547,11 +547,14 @@ class Policies:
 
 def _of_account(policy: Policy, account: str) -> Actor:
     """The service or the person whose account it is; the account itself where it is nobody's, or several people's."""
-    service = next((service for service in policy.services if account in service.accounts), None)
+    behind = stands_for(account)
+    service = next((each for each in policy.services if behind == each.subject or behind in each.accounts), None)
     if service is not None:
         return Actor(subject=service.subject, kind=service.kind, account=account)
+    if behind.startswith("service:"):
+        return Actor(subject=behind, kind="service", account=account)
     mine = holders(policy, account)
-    return Actor(subject=mine[0].subject if len(mine) == 1 else account, account=account)
+    return Actor(subject=mine[0].subject if len(mine) == 1 else behind, account=account)
 
 
 def _bytes(text: str) -> bytes:

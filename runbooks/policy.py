@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from runbooks.freezes import FreezeSpec, holds
-from runbooks.identity import OWNER, TCP, WHOLE, Actor, Kind, Role
+from runbooks.identity import OWNER, TCP, WHOLE, Actor, Kind, Role, stands_for
 from runbooks.identity import Scope as Scope
 from runbooks.identity import Signed as Signed
 from runbooks.limits import SOLO_LIMITS, PolicyLimits
@@ -48,7 +48,8 @@ class Person(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     name: str = ""
     """Shown, never compared."""
     accounts: tuple[str, ...] = ()
-    """OS accounts of the engine's machine, by number: "unix:1000"; or "tcp", whoever comes over TCP."""
+    """OS accounts of the engine's machine, by number: "unix:1000"; "oidc:ISSUER#SUBJECT", "cert:NAME"; or "tcp", whoever
+    comes over TCP and shows nothing."""
     keys: tuple[str, ...] = ()
     """Public keys as OpenSSH writes them."""
     roles: tuple[Role, ...] = ()
@@ -63,11 +64,14 @@ class Person(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A machine's identity. It drafts, and never votes."""
+    """A machine's identity. It drafts, may submit where its roles say so, and never votes."""
 
     id: str
     kind: Literal["service", "llm"] = "service"
     accounts: tuple[str, ...] = ()
+    roles: tuple[Role, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Of `SERVICE_ROLES`. Left out where there are none: so policies from before there were any keep their digest."""
+    scoped: tuple[Grant, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def subject(self) -> str:
@@ -239,14 +243,15 @@ def person_of(policy: Policy, actor: Actor) -> Person | None:
 
 
 def holders(policy: Policy, account: str) -> tuple[Person, ...]:
-    """The people who have an account."""
-    return tuple(person for person in policy.people if account in person.accounts)
+    """The people who have an account, or whom a token was made for."""
+    behind = stands_for(account)
+    return tuple(person for person in policy.people if behind == person.subject or behind in person.accounts)
 
 
 def subject_of(policy: Policy, subject: str, account: str) -> str:
     """Whom a subject stands for: the person whose account it is, where it is one person's alone; so that nobody counts
     twice, or as two, for having been named in between."""
-    if subject.startswith("person:") or subject != account:
+    if subject.startswith("person:") or subject != stands_for(account):
         return subject
     mine = holders(policy, account)
     return mine[0].subject if len(mine) == 1 else subject
@@ -255,23 +260,38 @@ def subject_of(policy: Policy, subject: str, account: str) -> str:
 def roles(policy: Policy, actor: Actor, scope: Scope = WHOLE, *, owner: str = OWNER) -> frozenset[Role]:
     """What an actor may be in all that is touched. Whom the policy does not know is a viewer; but while it names
     nobody, the account that owns the engine's process has all roles of people."""
+    if not actor.within.covers(scope):
+        return frozenset(("viewer",))
     if actor.kind in ("service", "llm"):
-        known = any(service.subject == actor.subject for service in policy.services)
-        return frozenset(("viewer", "drafter")) if known else frozenset(("viewer",))
+        service = next((service for service in policy.services if service.subject == actor.subject), None)
+        return frozenset(("viewer",)) if service is None else frozenset(("drafter", *_granted(service, scope)))
     if actor.kind != "human":
         return frozenset()
-    if not policy.people and actor.account == actor.subject == owner:
+    if not policy.people and stands_for(actor.account) == actor.subject == owner:
         return OWNER_ROLES
     person = person_of(policy, actor)
-    if person is None:
-        return frozenset(("viewer",))
-    scoped = (role for grant in person.scoped if grant.scope.covers(scope) for role in grant.roles)
-    return frozenset(("viewer", *person.roles, *scoped))
+    return frozenset(("viewer",)) if person is None else frozenset(_granted(person, scope))
+
+
+def _granted(holder: Person | Service, scope: Scope) -> tuple[Role, ...]:
+    scoped = (role for grant in holder.scoped or () if grant.scope.covers(scope) for role in grant.roles)
+    return ("viewer", *(holder.roles or ()), *scoped)
+
+
+def somewhere(policy: Policy, actor: Actor, *, owner: str = OWNER) -> frozenset[Role]:
+    """What an actor may be in some part of the cell or other."""
+    holder: Person | Service | None = person_of(policy, actor)
+    if actor.kind in ("service", "llm"):
+        holder = next((service for service in policy.services if service.subject == actor.subject), None)
+    everywhere = roles(policy, msgspec.structs.replace(actor, within=WHOLE), owner=owner)
+    if holder is None or actor.kind == "system":
+        return everywhere
+    return everywhere.union(role for grant in holder.scoped or () for role in grant.roles)
 
 
 _DEEDS: dict[Deed, tuple[Role, ...]] = {
     "read": ("viewer",),
-    "submit": ("operator",),
+    "submit": ("operator", "submitter"),
     "configure": ("operator", "admin"),
     "propose": ("operator", "drafter"),
     "vote": ("operator", "approver"),
@@ -293,11 +313,16 @@ _DEEDS: dict[Deed, tuple[Role, ...]] = {
 
 
 def may(
-    policy: Policy, actor: Actor, deed: Deed, tier: Tier = "T0", scope: Scope = WHOLE, *, owner: str = OWNER
+    policy: Policy, actor: Actor, deed: Deed, tier: Tier = "T0", scope: Scope | None = WHOLE, *, owner: str = OWNER
 ) -> str:
     """Empty when an actor may do it; else why not. For "vote" that says who may vote on such a tier at all; whether the
-    vote counts is for `why_not_counted`."""
-    held = roles(policy, actor, scope, owner=owner)
+    vote counts is for `why_not_counted`. Without a scope: in some part of the cell, which is not known yet."""
+    if actor.deeds is not None and deed not in actor.deeds:
+        return f"the token that was shown is not for that ({', '.join(sorted(actor.deeds)) or 'nothing'})"
+    if scope is None:
+        held = somewhere(policy, actor, owner=owner)
+    else:
+        held = roles(policy, actor, scope, owner=owner)
     wanted = _DEEDS[deed]
     if deed == "vote":
         if actor.kind != "human":
@@ -310,12 +335,16 @@ def may(
     if held.intersection(wanted):
         return ""
     person = person_of(policy, actor)
-    known = " in this part of the cell" if person is not None and scope != WHOLE else ""
+    known = " in this part of the cell" if person is not None and scope not in (None, WHOLE) else ""
     shared = [each.id for each in holders(policy, actor.account)] if person is None and actor.kind == "human" else []
     whose = f": it is shared by {', '.join(shared)}, so say who you are with --as" if len(shared) > 1 else ""
     if actor.kind == "human":
         wanted = tuple(role for role in wanted if role != "drafter")
     return f"{named(actor)} is not {_either(wanted)}{known}{whose}"
+
+
+SERVICE_ROLES: frozenset[Role] = frozenset(("viewer", "submitter"))
+"""What a policy may let a service be, besides a drafter."""
 
 
 def named(actor: Actor) -> str:
@@ -456,10 +485,15 @@ def why_not_counted(
 def shares_account(policy: Policy, account: str, author: Party, requester: str) -> bool:
     """Whether a vote from an account may come from whoever wrote or asked for the plan, as far as accounts tell. Nobody
     knows who is behind "tcp"."""
-    if author.kind == "human" and (account == author.account or TCP in (account, author.account)):
+    if author.kind == "human" and _same(account, author.account):
         return True
     asked = {requester} | {a for person in policy.people if person.subject == requester for a in person.accounts}
-    return bool(requester) and account in asked
+    return bool(requester) and stands_for(account) in asked
+
+
+def _same(a: str, b: str) -> bool:
+    """Whether two accounts may be one and the same person's."""
+    return stands_for(a) == stands_for(b) or TCP in (a, b)
 
 
 def fingerprints(policy: Policy, subject: str) -> frozenset[str]:
@@ -528,7 +562,7 @@ def tally(
 def _one(a: Vote, b: Vote) -> bool:
     if a.key and b.key:
         return a.key == b.key
-    return a.account == b.account or TCP in (a.account, b.account)
+    return _same(a.account, b.account)
 
 
 def _wanted(need: Need, groups: Sequence[tuple[Group, int]]) -> str:

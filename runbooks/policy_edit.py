@@ -12,7 +12,7 @@ from engine.errors import NotFoundError, SpecError
 from runbooks.amounts import span
 from runbooks.freezes import FreezeSpec
 from runbooks.limits import PolicyLimits
-from runbooks.policy import Person, Policy, Rule
+from runbooks.policy import Person, Policy, Rule, Service
 from runbooks.policy_shown import PolicyView
 from runbooks.strict_yaml import load
 
@@ -57,8 +57,8 @@ def text_of(policy: Policy) -> str:
     """A file that says what the policy says, every value written out."""
     file: dict[str, Any] = {
         "schema": policy.schema, "name": policy.name, "version": policy.version, "mode": policy.mode,
-        "people": [_person(person) for person in policy.people],
-        "services": [_given(service) for service in policy.services],
+        "people": [_holder(person) for person in policy.people],
+        "services": [_holder(service) for service in policy.services],
         "approvals": [_rule(rule) for rule in policy.rules],
         "limits": _limits(policy.limits),
         "freezes": [_freeze(freeze) for freeze in policy.freezes],
@@ -77,9 +77,9 @@ def _given(value: msgspec.Struct) -> dict[str, Any]:
     }
 
 
-def _person(person: Person) -> dict[str, Any]:
-    scoped = [{"roles": list(grant.roles), **_given(grant.scope)} for grant in person.scoped]
-    return {**_given(person), **({"scoped": scoped} if scoped else {})}
+def _holder(of: Person | Service) -> dict[str, Any]:
+    scoped = [{"roles": list(grant.roles), **_given(grant.scope)} for grant in of.scoped or ()]
+    return {**_given(of), **({"scoped": scoped} if scoped else {})}
 
 
 def _rule(rule: Rule) -> dict[str, Any]:

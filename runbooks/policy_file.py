@@ -31,6 +31,7 @@ from runbooks.keys import public_key
 from runbooks.limits import ByTier, PolicyLimits
 from runbooks.plan import TIERS, Origin, Tier
 from runbooks.policy import (
+    SERVICE_ROLES,
     SOLO,
     TEAM,
     BreakGlass,
@@ -47,13 +48,17 @@ from runbooks.policy import (
 from runbooks.strict_yaml import read
 
 ID = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?")
-ACCOUNT = re.compile(r"tcp|unix:(?:0|[1-9][0-9]{0,9})")
+ACCOUNT = re.compile(
+    r"tcp|unix:(?:0|[1-9][0-9]{0,9})"
+    r"|cert:[A-Za-z0-9](?:[A-Za-z0-9._@-]{0,62}[A-Za-z0-9])?"
+    r"|oidc:https?://[a-z0-9.-]+(?::[0-9]{1,5})?(?:/[A-Za-z0-9._~/-]{0,200})?#[!-~]{1,255}"
+)
 RESERVED = frozenset((
     "all", "any", "anybody", "anyone", "everybody", "everyone", "nobody", "none", "person", "service", "system", "tcp",
     "unix", "owner", "muster", "llm",
 ))  # fmt: skip
 """No id of a person: read in a sentence it would mean somebody else, or everybody."""
-HUMAN_ROLES: frozenset[Role] = frozenset(("viewer", "operator", "approver", "admin", "auditor"))
+HUMAN_ROLES: frozenset[Role] = frozenset(("viewer", "submitter", "operator", "approver", "admin", "auditor"))
 MOST_PEOPLE = 500
 MOST_RULES = 100
 MOST_OF_ONE = 16
@@ -82,6 +87,8 @@ class _Service(msgspec.Struct, forbid_unknown_fields=True):
     id: str
     kind: Literal["service", "llm"] = "service"
     accounts: tuple[str, ...] = ()
+    roles: tuple[Role, ...] = ()
+    scoped: tuple[_Grant, ...] = ()
 
 
 class _Rule(msgspec.Struct, forbid_unknown_fields=True):
@@ -151,9 +158,7 @@ def _policy(file: _File) -> Policy:
         version=file.version,
         mode=file.mode,
         people=tuple(_person(person) for person in file.people),
-        services=base.services
-        if file.services is None
-        else tuple(Service(id=service.id, kind=service.kind, accounts=service.accounts) for service in file.services),
+        services=base.services if file.services is None else tuple(map(_service, file.services)),
         rules=_rules(base, file.approvals),
         limits=base.limits if file.limits is None else _limits(base.limits, file.limits),
         freezes=tuple(_freeze(freeze, f"freezes[{i}]") for i, freeze in enumerate(file.freezes)),
@@ -167,6 +172,14 @@ def _person(person: _Person) -> Person:
     return Person(
         id=person.id, name=person.name, accounts=person.accounts, keys=person.keys, roles=person.roles, scoped=scoped,
         on_call=person.on_call,
+    )  # fmt: skip
+
+
+def _service(service: _Service) -> Service:
+    scoped = tuple(Grant(roles=grant.roles, scope=_scope(grant)) for grant in service.scoped)
+    return Service(
+        id=service.id, kind=service.kind, accounts=service.accounts, roles=service.roles or msgspec.UNSET,
+        scoped=scoped or msgspec.UNSET,
     )  # fmt: skip
 
 
@@ -279,16 +292,18 @@ def _check_people(people: tuple[Person, ...]) -> None:
         _check_roles(person.roles, f"{where}.roles")
         for g, grant in enumerate(person.scoped):
             _check_roles(grant.roles, f"{where}.scoped[{g}].roles")
-            _check_scope(grant.scope, f"{where}.scoped[{g}]")
-            if grant.scope == Scope() or not grant.roles:
-                raise SpecError(
-                    f"{where}.scoped[{g}]", "names no part of the cell, or no role", "Use `roles` for all of it"
-                )
+            _check_grant(grant, f"{where}.scoped[{g}]")
             if "admin" in grant.roles or "auditor" in grant.roles:
                 raise SpecError(f"{where}.scoped[{g}].roles", "admin and auditor are of the whole cell", "Use `roles`")
     _check_distinct(((person.id, person.name) for person in people), "people")
     if people:
         _check_admins(people)
+
+
+def _check_grant(grant: Grant, where: str) -> None:
+    _check_scope(grant.scope, where)
+    if grant.scope == Scope() or not grant.roles:
+        raise SpecError(where, "names no part of the cell, or no role", "Use `roles` for all of it")
 
 
 def _check_admins(people: tuple[Person, ...]) -> None:
@@ -322,6 +337,19 @@ def _check_services(policy: Policy) -> None:
                     "Give each service an account of its own",
                 )
             taken[account] = service.id
+        _check_service_roles(service, f"services[{i}]")
+
+
+def _check_service_roles(service: Service, where: str) -> None:
+    _check_count(service.scoped or (), MOST_OF_ONE, f"{where}.scoped")
+    given = [(service.roles or (), f"{where}.roles")]
+    for g, grant in enumerate(service.scoped or ()):
+        _check_grant(grant, f"{where}.scoped[{g}]")
+        given.append((grant.roles, f"{where}.scoped[{g}].roles"))
+    for roles, at in given:
+        odd = sorted(set(roles) - SERVICE_ROLES)
+        if odd or (roles and service.kind == "llm"):
+            raise SpecError(at, f"{', '.join(odd) or 'a model'} is not for a service", "A service may be a submitter")
 
 
 def _check_rule(policy: Policy, rule: Rule, where: str) -> None:
@@ -430,7 +458,9 @@ def _check_accounts(accounts: tuple[str, ...], where: str) -> None:
     for account in accounts:
         if not ACCOUNT.fullmatch(account):
             raise SpecError(
-                where, f"{account[:40]!a} is not an account", "Write unix:1000, the number of `id -u`, or tcp"
+                where,
+                f"{account[:40]!a} is not an account",
+                "Write unix:1000, the number of `id -u`, cert:NAME, oidc:ISSUER#SUBJECT, or tcp",
             )
     if len(set(accounts)) < len(accounts):
         raise SpecError(where, "has an account twice", "Give it once")

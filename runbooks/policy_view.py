@@ -13,7 +13,7 @@ from runbooks.freezes import Freeze, holds
 from runbooks.identity import OWNER, WHOLE, Actor, Scope
 from runbooks.limits import PolicyLimits
 from runbooks.plan import TIERS
-from runbooks.policy import Need, Person, Policy, fingerprints, holders, need, roles
+from runbooks.policy import Need, Person, Policy, Service, fingerprints, holders, need, roles
 from runbooks.policy_changes import change_need, changes
 from runbooks.policy_file import listing, notes
 from runbooks.policy_shown import Caller, PolicyCheck, PolicyView
@@ -116,9 +116,7 @@ def _view(policies: Policies, connection: Connection) -> PolicyView:
         people=tuple(_person_words(person) for person in policy.people),
         rules=tuple(_rules_words(policy)),
         limits=limits_words(policy.limits),
-        services=tuple(
-            f"{service.id}{f' ({service.kind})' if service.kind != 'service' else ''}" for service in policy.services
-        ),
+        services=tuple(map(_service_words, policy.services)),
         channels=tuple((name, _channel_words(target)) for name, target in policy.channels),
         freezes=tuple(freeze_lines(policies, connection, policies.clock())),
         notes=notes(policy),
@@ -178,6 +176,12 @@ def _rules_words(policy: Policy) -> list[tuple[str, str]]:
             needs = need_words(need(policy, rule.tier, "person", rule.scope))
             found.append((f"{rule.tier} on {rule.scope.words()}", needs))
     return found
+
+
+def _service_words(service: Service) -> str:
+    scoped = [f"{', '.join(grant.roles)} of {grant.scope.words()}" for grant in service.scoped or ()]
+    said = [*(("llm",) if service.kind == "llm" else ()), *(service.roles or ()), *scoped]
+    return f"{service.id} ({'; '.join(said)})" if said else service.id
 
 
 def _person_words(person: Person) -> tuple[str, ...]:

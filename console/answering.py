@@ -1,0 +1,151 @@
+"""From a request to its answer, the same way for every operation: let in, read, checked, done once, answered."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from anyio import CapacityLimiter, to_thread
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from console import idempotency
+from console.back_pressure import Kind, Pressure
+from console.client import refuse_read_only
+from console.http_answers import DEFECT, Forbidden, body, decoded, refusal
+from console.identity import CALLER
+from console.operations import Asked, Operation
+from console.reads import Reads
+from engine.errors import MusterError, SpecError
+
+if TYPE_CHECKING:
+    from console.local_client import LocalClient
+    from engine.loop import EngineLoop
+    from runbooks.identity import Actor
+
+QUICK_THREADS, SLOW_THREADS = 32, 24
+LARGE_BODY = 64 * 1024
+"""Bytes from which on a body is read beside the event loop."""
+VERSION, AT_LEAST = "muster-version", "muster-at-least"
+"""Headers: up to which state version, at least, an answer shows what happened; and what a request wants to be shown."""
+LOG = logging.getLogger("muster.server")
+
+
+class Answering:
+    """Answers operations. Made and used in one event loop."""
+
+    def __init__(self, client: LocalClient, loop: EngineLoop, reads: Reads, pressure: Pressure) -> None:
+        self._of_nobody = client
+        self._loop = loop
+        self._reads = reads
+        self._pressure = pressure
+        self._quick, self._slow = CapacityLimiter(QUICK_THREADS), CapacityLimiter(SLOW_THREADS)
+        self._keys = idempotency.Keys(loop)
+
+    def route(self, operation: Operation) -> Route:
+        return Route(operation.path, functools.partial(self._let_in, operation), methods=[operation.method])
+
+    async def _let_in(self, operation: Operation, request: Request) -> Response:
+        if operation.open:
+            return await self._answered(operation, request)
+        with self._pressure.let_in(kind_of(operation), caller_of(CALLER.get())):
+            return await self._answered(operation, request)
+
+    async def _answered(self, operation: Operation, request: Request) -> Response:
+        request.state.operation = operation.name
+        try:
+            if operation.handler is not None:
+                return await operation.handler(request)
+            return await self._done(operation, request)
+        except (MusterError, ClientDisconnect):
+            raise
+        except Exception:
+            LOG.exception("a request met a defect")
+            return refusal(DEFECT)
+
+    async def _done(self, operation: Operation, request: Request) -> Response:
+        if operation.changes is True:
+            self._forbid_if_read_only()
+        asked, content = await self._asked(operation, request)
+        if operation.reads is not None:
+            what, arguments = operation.reads
+            shown = await self._reads.told(what, arguments(asked), asked.client.own_version, least_of(request))
+            return answer_of(shown.content, shown.version)
+        if not operation.changes_with(asked.body):
+            version = self._reads.shown(asked.client.own_version)
+            return answer_of(await self._thread(operation, asked), version)
+        self._forbid_if_read_only()
+        do = functools.partial(self._changed, operation, asked)
+        key = key_of(request, content)
+        return await (do() if key is None else self._keys.once(key, do))
+
+    async def _asked(self, operation: Operation, request: Request) -> tuple[Asked, bytes]:
+        query = {each.name: each.read(request.query_params.get(each.name)) for each in operation.query}
+        content, given = b"", None
+        if operation.takes is not None:
+            content = await body(request)
+            if len(content) > LARGE_BODY:
+                given = await to_thread.run_sync(decoded, content, operation.takes, limiter=self._quick)
+            else:
+                given = decoded(content, operation.takes)
+        return Asked(self._of_nobody.acting_as(CALLER.get()), given, request.path_params, query), content
+
+    async def _changed(self, operation: Operation, asked: Asked) -> Response:
+        content = await self._thread(operation, asked)
+        return answer_of(content, self._loop.engine.version)
+
+    async def _thread(self, operation: Operation, asked: Asked) -> bytes:
+        """Asking blocks, and encoding may take a while."""
+        do: Callable[[Asked], object] | None = operation.do
+        assert do is not None
+        limiter = self._slow if operation.slow else self._quick
+        return await to_thread.run_sync(lambda: msgspec.json.encode(do(asked)), limiter=limiter)
+
+    def _forbid_if_read_only(self) -> None:
+        if self._of_nobody.read_only:
+            raise Forbidden(refuse_read_only().problem, "This engine was started with --readonly")
+
+
+def answer_of(content: bytes, version: int, **headers: str) -> Response:
+    """A 200."""
+    named = {VERSION: str(version), **{name.replace("_", "-"): value for name, value in headers.items()}}
+    return Response(content, headers=named, media_type="application/json")
+
+
+def key_of(request: Request, content: bytes) -> idempotency.Key | None:
+    """The key that a request brings. Raises SpecError."""
+    text = request.headers.get(idempotency.HEADER)
+    if text is None:
+        return None
+    path = f"{request.url.path}?{request.url.query}"
+    return idempotency.key_of(text, caller_of(CALLER.get()), request.method, path, content)
+
+
+def least_of(request: Request) -> int | None:
+    """The version that a request wants to be shown; None where it says nothing. Raises SpecError."""
+    text = request.headers.get(AT_LEAST)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise SpecError(AT_LEAST, f"{text[:40]!a} is no state version", f"Send the {VERSION} of an answer")
+    return int(text)
+
+
+def caller_of(actor: Actor) -> str:
+    """One for each account and person: who has a share, and whose keys are whose."""
+    return f"{actor.account} {actor.subject}"
+
+
+def kind_of(operation: Operation) -> Kind:
+    if operation.path.startswith("/v1/agents/"):
+        return "agent"
+    if operation.follows:
+        return "follow"
+    if operation.slow:
+        return "slow"
+    return "change" if operation.changes else "read"

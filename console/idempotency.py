@@ -1,0 +1,143 @@
+"""Requests that may be sent twice and take effect once. Whoever changes something gives the request a key of their
+choice; a request with the same key gets the answer of the first, as long as it asks for the same.
+
+What was answered is kept in the journal's database. Submissions and definitions are kept in the transaction that does
+them. Other changes are noted before they begin and again with their answer; one that was cut off in between is not done
+again, because whether it took effect can only be seen by looking. What was refused had no effect and is not kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import time
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Connection,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    UniqueConstraint,
+    and_,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+
+from engine.errors import RefusedError, SpecError
+from engine.journal import create_tables
+
+HEADER = "idempotency-key"
+REPLAYED = "idempotent-replayed"
+LONGEST_KEY = 200
+KEPT_MS = 24 * 3_600_000
+MOST_KEPT = 500_000
+"""The oldest go first: at hundreds a second a day would be tens of millions."""
+TIDY_EVERY = 1_000
+"""Keys between two looks at what is too old."""
+BEGUN = b""
+"""Instead of an answer: nobody has heard one."""
+
+METADATA = MetaData()
+KEPT = Table(
+    "idempotency",
+    METADATA,
+    Column("number", Integer, primary_key=True, autoincrement=True),
+    Column("caller", String, nullable=False),
+    Column("key", String, nullable=False),
+    Column("digest", String, nullable=False),
+    Column("at_ms", BigInteger, nullable=False, index=True),
+    Column("answer", LargeBinary, nullable=False),
+    UniqueConstraint("caller", "key"),
+)
+_added = itertools.count(1)
+
+
+class Key(msgspec.Struct, frozen=True):
+    """Of one request."""
+
+    caller: str
+    key: str
+    digest: str
+    """SHA-256 of all that it asks for."""
+
+
+def key_of(text: str, caller: str, method: str, path: str, body: bytes) -> Key:
+    """Raises SpecError for a key that is none."""
+    if not 0 < len(text) <= LONGEST_KEY or not text.isascii() or not text.isprintable():
+        raise SpecError(
+            HEADER, f"is not 1 to {LONGEST_KEY} printable ASCII characters", "Use a new random UUID for each change"
+        )
+    asked = b"\n".join((method.encode(), path.encode(), body))
+    return Key(caller, text, hashlib.sha256(asked).hexdigest())
+
+
+def create(connection: Connection) -> None:
+    """Have the table, unless it is there."""
+    create_tables(connection, METADATA)
+
+
+def kept(connection: Connection, keys: Iterable[Key]) -> dict[tuple[str, str], tuple[str, bytes]]:
+    """(caller, key) -> digest and answer, of those that are known."""
+    wanted = {(key.caller, key.key) for key in keys}
+    columns = (KEPT.c.caller, KEPT.c.key, KEPT.c.digest, KEPT.c.answer)
+    rows = connection.execute(select(*columns).where(KEPT.c.key.in_(sorted({key for _, key in wanted}))))
+    return {(caller, key): (digest, answer) for caller, key, digest, answer in rows if (caller, key) in wanted}
+
+
+def replayed(key: Key, found: tuple[str, bytes]) -> bytes:
+    """The answer again. Raises RefusedError for another request with the same key, and for one that nobody heard the
+    end of."""
+    digest, answer = found
+    if digest != key.digest:
+        raise RefusedError(
+            f"the key {key.key[:60]!a} was used for another request", "Use a new key for each thing that is to change"
+        )
+    if answer == BEGUN:
+        raise RefusedError(
+            "a request with this key was begun, and whether it took effect is not known",
+            "Look at what it was to change; then ask again with a new key, if need be",
+        )
+    return answer
+
+
+def keep(connection: Connection, answered: Sequence[tuple[Key, bytes]]) -> None:
+    """In the transaction that does them, or before it with BEGUN."""
+    now_ms = time.time_ns() // 1_000_000
+    rows = [
+        {"caller": key.caller, "key": key.key, "digest": key.digest, "at_ms": now_ms, "answer": answer}
+        for key, answer in answered
+    ]
+    if rows:
+        connection.execute(insert(KEPT), rows)
+        if any(next(_added) % TIDY_EVERY == 0 for _ in rows):
+            _tidy(connection, now_ms)
+
+
+def finish(connection: Connection, key: Key, answer: bytes) -> None:
+    """What came of what was begun."""
+    connection.execute(update(KEPT).where(_is(key)).values(answer=answer))
+
+
+def forget(connection: Connection, key: Key) -> None:
+    """It was refused: it may be tried again."""
+    connection.execute(delete(KEPT).where(_is(key)))
+
+
+def _is(key: Key) -> ColumnElement[bool]:
+    return and_(KEPT.c.caller == key.caller, KEPT.c.key == key.key)
+
+
+def _tidy(connection: Connection, now_ms: int) -> None:
+    newest = connection.execute(select(func.max(KEPT.c.number))).scalar_one()
+    connection.execute(delete(KEPT).where(or_(KEPT.c.at_ms < now_ms - KEPT_MS, KEPT.c.number <= newest - MOST_KEPT)))

@@ -1,0 +1,367 @@
+"""What is wanted in a cell that another scheduler decides on, from the word of a person to what came of it.
+
+There a command changes nothing by itself. It becomes one journalled intent; a driver carries it to the other scheduler,
+reads back, and settles it; what changed there is then observed like everything else. So nothing that was acknowledged
+depends on what the other side remembers: an intent is open until it is known to have happened and to last, or not to.
+
+Each intent has a token that nobody else has. A job that is submitted carries it, so that it is found again whatever id
+it got, and whether or not the answer to its submission arrived.
+"""
+
+from __future__ import annotations
+
+import secrets
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from engine import commands as cmd
+from engine import events as ev
+from engine.columns import Table
+from engine.errors import NotFoundError, RefusedError, SpecError
+
+if TYPE_CHECKING:
+    from engine.definitions import Checked
+    from engine.state import State
+
+ENDED_KEPT = 500
+"""Settled intents that are remembered, for people."""
+MOST_OPEN = 100_000
+"""Beyond this nothing more is taken: the other scheduler has been away for very long."""
+TOKEN_BYTES = 10
+
+
+class Phase(IntEnum):
+    """How far an intent is."""
+
+    OPEN = 0
+    """Nothing of it is at the other scheduler."""
+    SENT = 1
+    """Being carried there: it may have arrived."""
+    ACCEPTED = 2
+    """The other scheduler took it, and might still forget it in a crash."""
+    DONE = 3
+    REFUSED = 4
+    """The other scheduler would not."""
+    NEEDLESS = 5
+    """It was so already, or what it was about had gone."""
+    IN_DOUBT = 6
+    """Nobody can tell whether it happened: a person has to look."""
+    EXPIRED = 7
+    """It could not be carried there in time; nothing of it was done."""
+
+    @property
+    def label(self) -> str:
+        return self.name.lower().replace("_", " ")
+
+    @property
+    def settled(self) -> bool:
+        return self >= Phase.DONE
+
+
+class Intent(msgspec.Struct, frozen=True, array_like=True):
+    """One wish, and what is known of it."""
+
+    number: int
+    token: str
+    at_ms: int
+    """Cell time at which it was journalled."""
+    command: bytes
+    phase: int = Phase.OPEN
+    job: int = 0
+    """Of a submission: the id that the other scheduler gave; 0: none yet."""
+    submit_s: int = 0
+    """When that job came, Unix seconds; 0: not read back yet."""
+    text: str = ""
+    """What was last said about it, by us or by the other scheduler."""
+    changed_ms: int = 0
+    tries: int = 0
+    """How often it was lost there and carried anew."""
+
+
+class IntentView(msgspec.Struct, frozen=True, kw_only=True):
+    """An intent as people see it."""
+
+    id: str
+    what: str
+    """Name of the command, as the shell has it."""
+    subjects: tuple[str, ...]
+    """Ids it is about, the first ones."""
+    count: int
+    """How many they are."""
+    phase: str
+    job: int
+    text: str
+    at_ms: int
+    changed_ms: int
+    tries: int
+    token: str
+
+
+class IntentsReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What is under way to the other scheduler, and what came of the last ones."""
+
+    at_ms: int
+    open: int
+    sent: int
+    accepted: int
+    in_doubt: int
+    items: tuple[IntentView, ...]
+    """Those under way first, each group with the newest first."""
+
+
+class Intents(Table):
+    """All that are under way, and the last that were settled."""
+
+    columns = ("issued", "open", "ended", "named")
+
+    def __init__(self) -> None:
+        self.issued = 0
+        """Numbers given out so far; a number is never given twice."""
+        self.open: dict[int, Any] = {}
+        """Those that are not settled, by number."""
+        self.ended: list[Any] = []
+        """Settled ones, the newest last."""
+        self.named: dict[str, str] = {}
+        """Token of a submission -> workload id that was asked for: under this id it is observed."""
+        self.derive()
+
+    def derive(self) -> None:
+        self.open = {number: msgspec.convert(intent, Intent) for number, intent in self.open.items()}
+        self.ended = [msgspec.convert(intent, Intent) for intent in self.ended]
+        self.ids = set(self.named.values())
+        """Workload ids that were asked for."""
+
+    def dump(self) -> dict[str, Any]:
+        plain = msgspec.to_builtins
+        rows = {"open": [(n, _row(i)) for n, i in sorted(self.open.items())], "ended": [_row(i) for i in self.ended]}
+        return super().dump() | {name: plain(value, builtin_types=(bytes,)) for name, value in rows.items()}
+
+    def found(self, number: int) -> Intent:
+        """One that is under way. Raises NotFoundError."""
+        intent = self.open.get(number)
+        if intent is None:
+            raise NotFoundError(f"no intent {number} is under way", "It is settled, or never was")
+        return msgspec.convert(intent, Intent)
+
+    def report(self, now_ms: int, limit: int = 200) -> IntentsReport:
+        under_way = sorted(self.open.values(), key=lambda intent: -intent.number)
+        doubtful = [intent for intent in reversed(self.ended) if intent.phase == Phase.IN_DOUBT]
+        others = [intent for intent in reversed(self.ended) if intent.phase != Phase.IN_DOUBT]
+        return IntentsReport(
+            at_ms=now_ms,
+            open=sum(intent.phase == Phase.OPEN for intent in under_way),
+            sent=sum(intent.phase == Phase.SENT for intent in under_way),
+            accepted=sum(intent.phase == Phase.ACCEPTED for intent in under_way),
+            in_doubt=len(doubtful),
+            items=tuple(view_of(intent) for intent in [*under_way, *doubtful, *others][:limit]),
+        )
+
+
+def _row(intent: Intent) -> list[Any]:
+    return [getattr(intent, name) for name in Intent.__struct_fields__]
+
+
+_decoder = msgspec.msgpack.Decoder(cmd.AnyCommand)
+
+
+def wanted(intent: Intent) -> cmd.AnyCommand:
+    """The command it stands for."""
+    return _decoder.decode(intent.command)
+
+
+def view_of(intent: Intent) -> IntentView:
+    command = wanted(intent)
+    subjects = subjects_of(command)
+    return IntentView(
+        id=f"i{intent.number}",
+        what=str(command.__struct_config__.tag),
+        subjects=subjects[:20],
+        count=len(subjects),
+        phase=Phase(intent.phase).label,
+        job=intent.job,
+        text=intent.text,
+        at_ms=intent.at_ms,
+        changed_ms=intent.changed_ms,
+        tries=intent.tries,
+        token=intent.token,
+    )
+
+
+def subjects_of(command: cmd.AnyCommand) -> tuple[str, ...]:
+    """Ids of what it is about."""
+    if isinstance(command, cmd.Submit):
+        return tuple(spec.id for spec in command.workloads)
+    if isinstance(command, cmd.Reserve):
+        return (command.reservation.name,)
+    if isinstance(command, cmd.ScalePool):
+        return (command.pool,)
+    return tuple(getattr(command, "ids", ()) or getattr(command, "names", ()))
+
+
+# -- at the door ------------------------------------------------------------------------------------------------------
+
+CARRIED: tuple[type[cmd.Command], ...] = (
+    cmd.Submit, cmd.Cancel, cmd.Hold, cmd.Release, cmd.Requeue, cmd.Preempt, cmd.SetPriority, cmd.SetQos,
+    cmd.MoveToQueue, cmd.Cordon, cmd.Uncordon, cmd.Drain, cmd.RestoreNodes, cmd.HoldQueues, cmd.DrainQueues,
+    cmd.OpenQueues, cmd.Reserve, cmd.Unreserve, cmd.PowerUp, cmd.PowerDown,
+)  # fmt: skip
+"""Commands that become intents: what another scheduler can be asked for."""
+OURS: tuple[type[cmd.Command], ...] = (
+    cmd.SettleIntents, cmd.SetPrice, cmd.SetBudgets, cmd.RemoveBudgets, cmd.ApproveSpending, cmd.WatchNodes,
+    cmd.UnwatchNodes, cmd.Define, cmd.SetSettings,
+)  # fmt: skip
+"""Commands about what Muster alone keeps: done as in any cell."""
+WHY_NOT: dict[type[cmd.Command], str] = {
+    cmd.Suspend: "Slurm suspends a job on its nodes, where it keeps its memory: hold or requeue it instead",
+    cmd.Resume: "nothing is suspended by Muster here",
+    cmd.Resize: "Slurm's jobs keep what they asked for: cancel it and submit it anew",
+    cmd.Migrate: "Slurm chooses the nodes: drain a node, or requeue the work",
+    cmd.SetPolicy: "the order of work is slurm.conf's",
+    cmd.OrderQueues: "the order of work is slurm.conf's",
+    cmd.ChangeQueue: "limits are those of slurmdbd: use sacctmgr",
+    cmd.SetScaling: "nodes are powered by slurmctld: see SuspendTime in slurm.conf",
+    cmd.SetTargets: "nodes are powered by slurmctld: power nodes up or down by name",
+    cmd.ScalePool: "nodes are powered by slurmctld: power nodes up or down by name",
+    cmd.SetAutoscaling: "nodes are powered by slurmctld: see SuspendTime in slurm.conf",
+    cmd.Interrupt: "Slurm knows no notice of a provider: drain the nodes",
+    cmd.FailNodes: "slurmctld finds out itself which nodes are down: drain them",
+    cmd.RemoveNodes: "nodes are those of slurm.conf",
+}
+"""Why others cannot be done in a cell that Slurm decides on, and what can."""
+
+
+def why_not(command: type[cmd.Command], *, acts: bool) -> str:
+    """Why it cannot be done in a cell that Slurm decides on; empty when it can."""
+    if command in OURS or command not in (*CARRIED, *WHY_NOT):
+        return ""
+    if command not in CARRIED:
+        return WHY_NOT[command]
+    return "" if acts else "Muster only observes this cluster (muster serve --slurm-act lets it act)"
+
+
+def intend(state: State, command: cmd.AnyCommand, now_ms: int, *, acts: bool) -> Checked:
+    """As `engine.intake.check`, in a cell that Slurm decides on: what is asked of Slurm becomes an intent. Everything
+    that can be refused at once is. Raises SpecError, NotFoundError or RefusedError."""
+    from engine.intake import check
+
+    why = why_not(type(command), acts=acts)
+    if why:
+        name = str(command.__struct_config__.tag).replace("_", " ")
+        raise RefusedError(f"cannot {name} in a cell that Slurm decides on: {why}", "")
+    if not isinstance(command, CARRIED):
+        return check(state, command, now_ms)
+    if len(state.intents.open) >= MOST_OPEN:
+        raise RefusedError(
+            f"{len(state.intents.open):,} intents wait for Slurm", "See what it says: muster intents; then try again"
+        )
+    if isinstance(command, cmd.Submit):
+        return _submissions(state, command, now_ms)
+    changed = _about(state, command, now_ms)
+    return [_intended(state.intents.issued, command)], changed
+
+
+def _intended(number: int, command: cmd.AnyCommand) -> ev.Intended:
+    # Lower case and digits only: it is read by people, and goes through shells.
+    token = f"{number:x}-{secrets.token_hex(TOKEN_BYTES)}"
+    return ev.Intended(number, token, msgspec.msgpack.encode(command))
+
+
+def _submissions(state: State, command: cmd.Submit, now_ms: int) -> Checked:
+    """Each workload is an intent of its own: Slurm takes or refuses them one by one."""
+    from engine.naming import listed
+    from engine.submission import check_submission
+
+    taken = [spec.id for spec in command.workloads if spec.id in state.intents.ids]
+    if taken:
+        raise SpecError("workload.id", f"{listed(taken)} was asked for already", "Give each workload its own id")
+    for i, spec in enumerate(command.workloads):
+        where = f"workloads[{i}]" if len(command.workloads) > 1 else "workload"
+        if spec.run is None:
+            raise SpecError(f"{where}.run", "is missing", "Say which command its tasks run")
+        if len(spec.groups) > 1:
+            raise SpecError(f"{where}.groups", "are several", "A job of Slurm has tasks of one kind: give one group")
+    changed = check_submission(state, command, now_ms)[1]
+    first = state.intents.issued
+    return [_intended(first + i, cmd.Submit(workloads=(spec,))) for i, spec in enumerate(command.workloads)], changed
+
+
+def _about(state: State, command: cmd.AnyCommand, now_ms: int) -> tuple[str, ...]:
+    """Ids of what it would change. The check is that of a cell that Muster decides on, where it has one: a wish that
+    makes no sense there makes none here."""
+    from engine.intake import check
+
+    if isinstance(command, cmd.SetQos | cmd.PowerUp | cmd.PowerDown):
+        return command.ids
+    return check(state, command, now_ms)[1]
+
+
+def settle(state: State, command: cmd.SettleIntents) -> Checked:
+    """What a driver has to say. Changes of what is settled already are passed over: it may say things twice."""
+    events: list[ev.AnyEvent] = []
+    numbers: list[str] = []
+    for change in command.changes:
+        intent = state.intents.open.get(change.number)
+        same = intent is not None and all(
+            getattr(change, name) == getattr(intent, name) for name in ("phase", "job", "submit_s", "text")
+        )
+        if intent is None or same:
+            continue
+        numbers.append(f"i{change.number}")
+        if change.phase == Phase.OPEN:
+            events.append(ev.IntentReopened(change.number, change.text))
+        elif change.phase == Phase.SENT:
+            events.append(ev.IntentSent(change.number))
+        elif change.phase == Phase.ACCEPTED:
+            events.append(ev.IntentAccepted(change.number, change.job, change.submit_s, change.text))
+        else:
+            events.append(ev.IntentSettled(change.number, change.phase, change.text))
+    return events, tuple(numbers)
+
+
+# -- what events change -----------------------------------------------------------------------------------------------
+
+
+def intended(state: State, event: ev.Intended) -> None:
+    intents = state.intents
+    intents.issued = event.number + 1
+    intent = Intent(event.number, event.token, state.now_ms, event.command, changed_ms=state.now_ms)
+    intents.open[event.number] = intent
+    command = wanted(intent)
+    if isinstance(command, cmd.Submit):
+        for spec in command.workloads:
+            intents.named[event.token] = spec.id
+            intents.ids.add(spec.id)
+
+
+def sent(state: State, event: ev.IntentSent) -> None:
+    _replace(state, event.number, phase=Phase.SENT)
+
+
+def accepted(state: State, event: ev.IntentAccepted) -> None:
+    _replace(state, event.number, phase=Phase.ACCEPTED, job=event.job, submit_s=event.submit_s, text=event.text)
+
+
+def reopened(state: State, event: ev.IntentReopened) -> None:
+    intent = state.intents.open[event.number]
+    _replace(
+        state, event.number, phase=Phase.OPEN, job=0, submit_s=0, text=event.text,
+        tries=intent.tries + 1,
+    )  # fmt: skip
+
+
+def settled(state: State, event: ev.IntentSettled) -> None:
+    intents = state.intents
+    _replace(state, event.number, phase=event.phase, text=event.text)
+    intent = intents.open.pop(event.number)
+    intents.ended.append(intent)
+    del intents.ended[:-ENDED_KEPT]
+    if event.phase in (Phase.REFUSED, Phase.EXPIRED) and intent.token in intents.named:
+        # There is no such workload, and its id is free again.
+        intents.ids.discard(intents.named.pop(intent.token))
+
+
+def _replace(state: State, number: int, **changed: Any) -> None:
+    intents = state.intents
+    intents.open[number] = msgspec.structs.replace(intents.open[number], changed_ms=state.now_ms, **changed)
