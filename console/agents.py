@@ -22,9 +22,9 @@ import msgspec
 import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from console.http_answers import Forbidden, body, decoded
+from console.operations import Operation
 from engine.agents import UsageOf
 from engine.errors import SpecError, UnreachableError
 from engine.stragglers import SampleOf
@@ -108,13 +108,17 @@ class AgentFaces:
             epoch = secrets.randbits(30)
             loop.post(lambda engine: engine.agents.open(epoch))
 
-    def routes(self) -> list[Route]:
-        return [
-            Route("/v1/agents/register", self.register, methods=["POST"]),
-            Route("/v1/agents/leave", self.leave, methods=["POST"]),
-            Route("/v1/agents/heartbeats", self.heartbeats, methods=["POST"]),
-            Route("/v1/agents/status", self.status, methods=["POST"]),
-        ]
+    def operations(self) -> tuple[Operation, ...]:
+        return (
+            Operation("POST", "/v1/agents/register", "Agents call from these nodes from now on", handler=self.register,
+                      takes=RegisterBody, gives=RegisterAnswer, changes=True),
+            Operation("POST", "/v1/agents/leave", "Their agents were taken away on purpose", handler=self.leave,
+                      takes=RegisterBody, gives=LeaveAnswer, changes=True),
+            Operation("POST", "/v1/agents/heartbeats", "Nodes that are alive, many at once", handler=self.heartbeats,
+                      takes=BeatBody, gives=BeatAnswer, changes=True),
+            Operation("POST", "/v1/agents/status", "How far tasks are, and what they use", handler=self.status,
+                      takes=StatusBody, gives=StatusAnswer, changes=True),
+        )  # fmt: skip
 
     async def register(self, request: Request) -> Response:
         wanted: RegisterBody = await self._asked(request, RegisterBody)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from anyio import CapacityLimiter, to_thread
@@ -39,18 +38,31 @@ LOG = logging.getLogger("muster.server")
 class Answering:
     """Answers operations. Made and used in one event loop."""
 
-    def __init__(self, client: LocalClient, loop: EngineLoop, reads: Reads, pressure: Pressure) -> None:
+    def __init__(
+        self, client: LocalClient, loop: EngineLoop, reads: Reads, pressure: Pressure, keys: idempotency.Keys
+    ) -> None:
         self._of_nobody = client
         self._loop = loop
         self._reads = reads
         self._pressure = pressure
         self._quick, self._slow = CapacityLimiter(QUICK_THREADS), CapacityLimiter(SLOW_THREADS)
-        self._keys = idempotency.Keys(loop)
+        self._keys = keys
+        self._rows: dict[tuple[str, str], Operation] = {}
 
     def route(self, operation: Operation) -> Route:
+        self._rows[operation.method, operation.path] = operation
         return Route(operation.path, functools.partial(self._let_in, operation), methods=[operation.method])
 
+    def _meant(self, operation: Operation, request: Request) -> Operation:
+        """An id may have slashes, and end like a route: where that slash was quoted it is a part of the id."""
+        base, _, word = operation.path.rpartition(":path}/")
+        if not base or request.scope["raw_path"].endswith(f"/{word}".encode()):
+            return operation
+        request.path_params[base.rpartition("{")[2]] += f"/{word}"
+        return self._rows[operation.method, f"{base}:path}}"]
+
     async def _let_in(self, operation: Operation, request: Request) -> Response:
+        operation = self._meant(operation, request)
         if operation.open:
             return await self._answered(operation, request)
         with self._pressure.let_in(kind_of(operation), caller_of(CALLER.get())):
@@ -82,7 +94,7 @@ class Answering:
         self._forbid_if_read_only()
         do = functools.partial(self._changed, operation, asked)
         key = key_of(request, content)
-        return await (do() if key is None else self._keys.once(key, do))
+        return answer_to(await (do() if key is None else self._keys.once(key, do)))
 
     async def _asked(self, operation: Operation, request: Request) -> tuple[Asked, bytes]:
         query = {each.name: each.read(request.query_params.get(each.name)) for each in operation.query}
@@ -95,9 +107,9 @@ class Answering:
                 given = decoded(content, operation.takes)
         return Asked(self._of_nobody.acting_as(CALLER.get()), given, request.path_params, query), content
 
-    async def _changed(self, operation: Operation, asked: Asked) -> Response:
+    async def _changed(self, operation: Operation, asked: Asked) -> idempotency.Answered:
         content = await self._thread(operation, asked)
-        return answer_of(content, self._loop.engine.version)
+        return idempotency.Answered(content, self._loop.engine.version)
 
     async def _thread(self, operation: Operation, asked: Asked) -> bytes:
         """Asking blocks, and encoding may take a while."""
@@ -111,10 +123,17 @@ class Answering:
             raise Forbidden(refuse_read_only().problem, "This engine was started with --readonly")
 
 
-def answer_of(content: bytes, version: int, **headers: str) -> Response:
+def answer_of(content: bytes, version: int) -> Response:
     """A 200."""
-    named = {VERSION: str(version), **{name.replace("_", "-"): value for name, value in headers.items()}}
-    return Response(content, headers=named, media_type="application/json")
+    return Response(content, headers={VERSION: str(version)}, media_type="application/json")
+
+
+def answer_to(change: idempotency.Answered) -> Response:
+    """A 200 to a change."""
+    answer = answer_of(change.content, change.version)
+    if change.again:
+        answer.headers[idempotency.REPLAYED] = "true"
+    return answer
 
 
 def key_of(request: Request, content: bytes) -> idempotency.Key | None:

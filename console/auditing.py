@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from console.version import VERSION
+from engine.database import Schema
 from engine.errors import RefusedError, SpecError
 from runbooks import audit_reading as reading
 from runbooks import segments
@@ -37,7 +38,7 @@ class Auditing:
         self._loop = loop
         self._gate = gate
         self._path: Path | None = loop.engine.path
-        self._reader = reading.AuditReader(self._path, lambda ask: loop.call(lambda engine: engine.recorded(ask)))
+        self._reader = reading.AuditReader(loop.engine.place, lambda ask: loop.call(lambda engine: engine.recorded(ask)))
 
     def state(self) -> AuditState:
         audit = self._gate.audit
@@ -104,6 +105,11 @@ class Auditing:
     def seal(self, actor: Actor, before_ms: int) -> AuditSealed:
         """Move the records that are older than that to a file beside the journal."""
         path, audit = self._path, self._gate.audit
+        if isinstance(self._loop.engine.place, Schema):
+            # A file would be on the machine of one engine, and the next one to take over may be elsewhere.
+            raise RefusedError(
+                "the audit of a cell in PostgreSQL stays in the database", "Take a copy with `muster audit export`"
+            )
         if path is None:
             raise RefusedError("this cell is kept in memory: its audit cannot be sealed", "Start it with a journal")
         if before_ms < 1:

@@ -19,6 +19,7 @@ from console.arguments import as_json, command, count, positive, reach
 from console.gate_commands import audit_commands, policy_commands, proposal_commands, runbook_commands
 from console.quote_arguments import quote_arguments
 from console.submit_arguments import submit_arguments
+from console.token_commands import token_commands
 from console.version import VERSION
 
 EXIT_CODES: dict[int, tuple[str, tuple[str, ...]]] = {
@@ -125,6 +126,7 @@ def parser() -> argparse.ArgumentParser:
     _draft_commands(commands)
     _change_commands(commands)
     policy_commands(commands)
+    token_commands(commands)
     _engine_commands(commands)
     return root
 
@@ -283,8 +285,13 @@ def _engine_commands(commands: Any) -> None:
     serve = command(commands, "serve", "console.start:serve_engine", "run an engine in the foreground")
     serve.add_argument("--cell-file", metavar="FILE", help="YAML or JSON that defines a new cell")
     serve.add_argument("--data", metavar="DIR", help="folder of journal and socket (default: the cell's state folder)")
+    serve.add_argument("--database", metavar="URL", help="PostgreSQL database to keep the cell in, instead of a file")
+    serve.add_argument("--standby", action="store_true", help="with --database: wait, and take over from the other")
     serve.add_argument("--socket", metavar="PATH", help="Unix socket to serve on (default: in the data folder)")
     serve.add_argument("--listen", metavar="HOST:PORT", help="serve TCP too; this machine only")
+    serve.add_argument("--slurm", metavar="WHERE", help="mirror the cluster of this slurmrestd: socket path or URL")
+    serve.add_argument("--slurm-user", metavar="NAME", help="who asks it, where a token is needed")
+    serve.add_argument("--slurm-token-file", metavar="FILE", help="its JWT; read again when it changes")
     serve.add_argument("--approval", choices=("team", "solo"), help="who approves in a cell that was given no policy")
     serve.add_argument("--demo", action="store_true", help="a generated AI cluster with live load")
     serve.add_argument("--nodes", type=positive, metavar="N", help="with --demo: how many nodes")

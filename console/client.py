@@ -13,6 +13,7 @@ import msgspec
 from engine.errors import RefusedError
 
 if TYPE_CHECKING:
+    from console.token_terms import NewToken, TokenAsk, TokenLine
     from engine.commands import AnyCommand, Receipt
     from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
     from engine.outlook import Ask, RunStatus, ScoreReport
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         WorkloadDetail,
     )
     from engine.scaling_report import ScalingReport
+    from engine.slurm.report import Mirrored, MirrorReport
     from recommender.forecasts import Forecast, ForecastRequest
     from recommender.history import History, HistoryRequest, ImportReceipt, RunBatch, SampleBatch
     from recommender.placements import PlacementAdvice
@@ -146,6 +148,15 @@ class Client(Protocol):
 
     def scaling(self) -> ScalingReport:
         """What the autoscaler goes by, and how large each pool is and should be."""
+        ...
+
+    def mirror(self) -> MirrorReport:
+        """How the mirror of an outside scheduler does, and what it leaves out; its state is `none` where there is none.
+        """
+        ...
+
+    def mirrored(self, workload_id: str) -> Mirrored:
+        """What that scheduler says of the workload's job, and when it expects to start it. Raises NotFoundError."""
         ...
 
     def goodput(self) -> GoodputReport:
@@ -309,6 +320,18 @@ class Client(Protocol):
 
     def whoami(self, proved: bool = False) -> Caller:
         """As whom the engine knows whoever asks: by their account; `proved`: in the name they act in, signed."""
+        ...
+
+    def tokens(self) -> tuple[TokenLine, ...]:
+        """The asker's own tokens, and those they made; for an admin all of them."""
+        ...
+
+    def create_token(self, ask: TokenAsk) -> NewToken:
+        """A token for whoever asks, or for a service. Its secret is told this once."""
+        ...
+
+    def revoke_token(self, token_id: str) -> TokenLine:
+        """It counts for nothing from now on."""
         ...
 
     def policy(self) -> PolicyView:

@@ -4,40 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
-import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+import uvloop
 
 from console.advisor import Advisor
-from console.agents import AgentFaces
 from console.archive import Archive
 from console.collector import Collector, kept_by
 from console.courier import Courier
 from console.doorkeeper import Doorkeeper
-from console.draft_faces import DraftFaces
 from console.drafting import Drafting
 from console.forecasts import Forecasts
 from console.history_findings import HistoryFindings
+from console.http_server import run_server
 from console.insights import Insights
 from console.local_client import LocalClient
 from console.model_setup import key_source, setup_of
-from console.policy_faces import PolicyFaces
+from console.oidc import Provider
 from console.recommendations import Recommender
-from console.server import Watch, build_app
 from console.settings import Settings
-from console.sockets import account_at, bind_tcp, bind_unix, private_folder
+from console.slurm_cell import SlurmAt, SlurmCell, check_cell
+from console.sockets import bind_tcp, bind_unix, private_folder
+from console.standing_by import after_loss, end_when_taken, wait_for_lease
 from console.text import printable
+from console.tls import Tls
 from console.version import VERSION
 from engine.commands import Define
 from engine.control import Engine
+from engine.database import Schema
 from engine.errors import JournalError, MusterError
 from engine.loop import EngineLoop, Feed
 from engine.model import CellSpec
@@ -55,12 +55,8 @@ from runbooks.policies import Policies
 from runbooks.policy import SOLO, TEAM
 from runbooks.shelf import Shelf
 
-KEEP_ALIVE_S = 75
-"""Longer than a screen is left alone between two questions, so that connections are rarely made anew."""
 SWITCH_S = 0.0005
 """How long the engine's thread may keep the interpreter when a request waits for it; each needs it several times."""
-STOP_S = 5
-"""Longest wait for requests under way when stopping."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +64,15 @@ class Served:
     """What to serve, and where."""
 
     name: str
-    journal: Path | None
-    """None keeps everything in memory."""
+    journal: Path | Schema | None
+    """A file, or a schema of a PostgreSQL server. None keeps everything in memory."""
+    standby: bool = False
+    """Wait until the engine that serves the cell ends, and take over; only with a server."""
     unix_socket: Path | None = None
     listen: str = ""
-    """HOST:PORT of this machine; empty for none."""
+    """HOST:PORT, of this machine alone unless there is `tls`; empty for none."""
+    tls: Tls | None = None
+    """Certificate of the TCP port."""
     socket_group: str = ""
     """OS group that may connect to the Unix socket too."""
     pid_file: Path | None = None
@@ -100,6 +100,8 @@ class Served:
     a team."""
     settings: Settings = field(default_factory=Settings)
     """Of whoever started it: which model may be asked for drafts."""
+    slurm: SlurmAt | None = None
+    """The cluster that the cell mirrors; None where Muster decides itself."""
     feed: Callable[[Engine], Feed] | None = None
     """What is submitted or commanded as cell time passes, given the engine as it was opened."""
 
@@ -109,23 +111,40 @@ def serve(served: Served) -> None:
 
     The journal is opened first: its lock decides between two engines that start at once.
     """
-    if served.journal is not None:
+    if isinstance(served.journal, Path):
         private_folder(served.journal.parent)
+    elif served.pid_file is not None:
+        private_folder(served.pid_file.parent)
     sys.setswitchinterval(SWITCH_S)
     os.umask(0o077)  # whoever may connect may not read the journal for that
+    stood_by = None
+    if served.standby and isinstance(served.journal, Schema):
+        stood_by = wait_for_lease(served.journal, served.seed, served.name)
+        if stood_by is None:
+            return
     engine = Engine.open(
-        served.journal, seed=served.seed, use_snapshot=served.use_snapshot, forecaster=CapacityForecaster()
-    )
+        served.journal, seed=served.seed, use_snapshot=served.use_snapshot, forecaster=CapacityForecaster(),
+        stood_by=stood_by,
+    )  # fmt: skip
+    _serve(served, engine)
+    if engine.lease is not None:
+        after_loss(engine.lease, again=served.standby)
+
+
+def _serve(served: Served, engine: Engine) -> None:
     with contextlib.ExitStack() as last, contextlib.ExitStack() as after:
         after.callback(engine.close)
         if engine.version == 0:
             _begin(engine, served)
         else:
             _go_on(engine, served)
-        sockets = list(_sockets(served, after))
+        check_cell(engine, served.slurm)
+        plain, secured = _sockets(served, after)
         _write_pid(served.pid_file, after)
         loop = EngineLoop(engine, speed=served.speed, feed=served.feed(engine) if served.feed else None)
-        records = Records(engine.path, kept_by(loop))
+        if engine.lease is not None:
+            end_when_taken(engine.lease, lambda: bool(loop.fault))
+        records = Records(engine.place, kept_by(loop), engine.lease.owner if engine.lease is not None else "")
         after.callback(records.close)
         telemetry = Telemetry(records, served.keep, clock_of(lambda: engine.now_ms))
         advisor, forecasts = Advisor(loop), Forecasts(loop, telemetry)
@@ -155,12 +174,14 @@ def serve(served: Served) -> None:
         model = ModelDrafter(setup, key, call=loop.call, audit=audit, wall_ms=wall_ms)
         shelf = Shelf(engine, gate, served.runbooks, call=loop.call)
         drafting = Drafting(loop, gate, recommender, model, shelf)
+        slurm = SlurmCell(loop, served.slurm)
         client = LocalClient(
             loop,
             gate,
             advisor,
             served.read_only,
             name=served.name,
+            slurm=slurm,
             archive=archive,
             insights=insights,
             forecasts=forecasts,
@@ -178,68 +199,15 @@ def serve(served: Served) -> None:
         after.callback(collector.stop)
         recommender.start()
         after.callback(recommender.stop)
-        for helper in (doorkeeper, courier):
+        for helper in (doorkeeper, courier, slurm):
             helper.start()
             after.callback(helper.stop)
-        asyncio.run(run_server(client, loop, sockets, on_ready=lambda: _say_ready(served)))
+        ready, provider = functools.partial(_say_ready, served), _provider(served.settings)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(
+                run_server(client, loop, plain, ready, secured=secured, tls=served.tls, provider=provider)
+            )
         print("muster engine stops", file=sys.stderr, flush=True)
-
-
-async def run_server(
-    client: LocalClient,
-    loop: EngineLoop,
-    sockets: list[socket.socket],
-    on_ready: Callable[[], None],
-    stop: asyncio.Event | None = None,
-) -> None:
-    """Serves on bound sockets until a signal comes or, where signals are not ours to take, `stop` is set."""
-    watch = Watch(loop)
-    agents = AgentFaces(loop, read_only=client.read_only)
-    more = (*agents.routes(), *PolicyFaces(client).routes(), *DraftFaces(client).routes())
-    server = _Server(uvicorn.Config(build_app(client, watch, more), **_UVICORN))
-    stopping = stop or _stop_on_signals()
-    serving = asyncio.create_task(server.serve(sockets=sockets))
-    stopped = asyncio.create_task(stopping.wait())
-    while not server.started and not serving.done():
-        await asyncio.sleep(0.005)
-    on_ready()
-    await asyncio.wait((serving, stopped), return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
-    watch.close()
-    await asyncio.to_thread(client.break_off)
-    server.should_exit = True
-    await serving
-
-
-class _Server(uvicorn.Server):
-    """Leaves signals to `run_server`: uvicorn would raise them again when done, before the snapshot is written."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-class _Protocol(H11Protocol):
-    """Notes who connected, for as long as the connection lasts."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        connected = transport.get_extra_info("socket")
-        if connected is not None:
-            self.client = (account_at(connected), 0)
-
-
-_UVICORN: dict[str, Any] = {
-    "http": _Protocol,
-    "lifespan": "off",
-    "log_level": "error",
-    "access_log": False,
-    "server_header": False,
-    "timeout_keep_alive": KEEP_ALIVE_S,
-    "timeout_graceful_shutdown": STOP_S,
-    "ws": "none",
-    "proxy_headers": False,
-}
 
 
 def _audit(engine: Engine, served: Served) -> Audit:
@@ -281,23 +249,28 @@ def _say_begun(engine: Engine, gate: Gate, served: Served) -> None:
         )
 
 
-def _stop_on_signals() -> asyncio.Event:
-    stop = asyncio.Event()
-    for sent in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(sent, stop.set)
-    return stop
+def _provider(settings: Settings) -> Provider | None:
+    """Who says who people are that come over the network."""
+    if not settings.oidc_issuer:
+        return None
+    return Provider(settings.oidc_issuer, settings.oidc_client, settings.oidc_ca_file)
 
 
-def _sockets(served: Served, after: contextlib.ExitStack) -> Iterator[socket.socket]:
+def _sockets(served: Served, after: contextlib.ExitStack) -> tuple[list[socket.socket], list[socket.socket]]:
+    """Bound: those served in the clear, and those with TLS."""
+    plain: list[socket.socket] = []
+    secured: list[socket.socket] = []
+    if served.tls is not None:
+        served.tls.open()
     if served.unix_socket is not None:
-        bound = bind_unix(served.unix_socket, served.socket_group)
+        plain.append(bind_unix(served.unix_socket, served.socket_group))
         after.callback(served.unix_socket.unlink, missing_ok=True)
-        after.callback(bound.close)
-        yield bound
     if served.listen:
-        bound = bind_tcp(served.listen)
+        bound = bind_tcp(served.listen, secured=served.tls is not None)
+        (plain if served.tls is None else secured).append(bound)
+    for bound in (*plain, *secured):
         after.callback(bound.close)
-        yield bound
+    return plain, secured
 
 
 def _write_pid(path: Path | None, after: contextlib.ExitStack) -> None:

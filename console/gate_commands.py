@@ -131,8 +131,16 @@ def policy_commands(commands: Any) -> None:
         person.set_defaults(digest="")
         reach(person, sub=True)
     added.add_argument("--name", default="", help="as it is shown")
-    added.add_argument("--account", action="append", default=[], metavar="unix:UID", help="OS account; may be repeated")
-    added.add_argument("--role", action="append", default=[], choices=("operator", "approver", "admin", "auditor"))
+    added.add_argument(
+        "--account",
+        action="append",
+        default=[],
+        metavar="ACCOUNT",
+        help="unix:UID, oidc:ISSUER#SUBJECT or cert:NAME; may be repeated",
+    )
+    added.add_argument(
+        "--role", action="append", default=[], choices=("submitter", "operator", "approver", "admin", "auditor")
+    )
     added.add_argument(
         "--key", dest="key_files", action="append", default=[], metavar="KEY|FILE", help="public key, or its file"
     )

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from engine.errors import BusyError, MusterError, RefusedError, SpecError
-from runbooks.identity import AuthRefused
+from runbooks.identity import AuthRefused, Unauthenticated
 
 MAX_BODY_BYTES = 64 * 2**20
 LONGEST_WAIT_S = 60.0
@@ -111,6 +111,8 @@ def refusal(error: MusterError) -> Response:
     answer = Response(content, status_code=_status(error), media_type="application/json")
     if isinstance(error, Crowded):
         answer.headers["retry-after"] = str(error.retry_s)
+    if isinstance(error, Unauthenticated):
+        answer.headers["www-authenticate"] = 'Bearer realm="muster"'
     return answer
 
 
@@ -118,6 +120,8 @@ def _status(error: MusterError) -> int:
     match error:
         case Crowded():
             return 429 if error.by_caller else 503
+        case Unauthenticated():
+            return 401
         case Forbidden() | AuthRefused():
             return 403
         case TooLarge():

@@ -8,10 +8,12 @@ again, because whether it took effect can only be seen by looking. What was refu
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import itertools
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 from sqlalchemy import (
@@ -34,9 +36,14 @@ from sqlalchemy import (
     update,
 )
 
-from engine.errors import RefusedError, SpecError
+from engine.errors import MusterError, RefusedError, SpecError
 from engine.journal import create_tables
 
+if TYPE_CHECKING:
+    from engine.control import Engine
+    from engine.loop import EngineLoop
+
+T = TypeVar("T")
 HEADER = "idempotency-key"
 REPLAYED = "idempotent-replayed"
 LONGEST_KEY = 200
@@ -47,6 +54,8 @@ TIDY_EVERY = 1_000
 """Keys between two looks at what is too old."""
 BEGUN = b""
 """Instead of an answer: nobody has heard one."""
+NOTHING_DONE = ("invalid", "not_found", "refused", "busy")
+"""Codes of errors after which a request may be tried again with the same key."""
 
 METADATA = MetaData()
 KEPT = Table(
@@ -61,6 +70,16 @@ KEPT = Table(
     UniqueConstraint("caller", "key"),
 )
 _added = itertools.count(1)
+
+
+class Answered(NamedTuple):
+    """What a change is answered with."""
+
+    content: bytes
+    version: int
+    """State version in which it is seen."""
+    again: bool = False
+    """Whether it was answered before."""
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -82,11 +101,6 @@ def key_of(text: str, caller: str, method: str, path: str, body: bytes) -> Key:
     return Key(caller, text, hashlib.sha256(asked).hexdigest())
 
 
-def create(connection: Connection) -> None:
-    """Have the table, unless it is there."""
-    create_tables(connection, METADATA)
-
-
 def kept(connection: Connection, keys: Iterable[Key]) -> dict[tuple[str, str], tuple[str, bytes]]:
     """(caller, key) -> digest and answer, of those that are known."""
     wanted = {(key.caller, key.key) for key in keys}
@@ -95,7 +109,7 @@ def kept(connection: Connection, keys: Iterable[Key]) -> dict[tuple[str, str], t
     return {(caller, key): (digest, answer) for caller, key, digest, answer in rows if (caller, key) in wanted}
 
 
-def replayed(key: Key, found: tuple[str, bytes]) -> bytes:
+def replayed(key: Key, found: tuple[str, bytes]) -> Answered:
     """The answer again. Raises RefusedError for another request with the same key, and for one that nobody heard the
     end of."""
     digest, answer = found
@@ -108,7 +122,13 @@ def replayed(key: Key, found: tuple[str, bytes]) -> bytes:
             "a request with this key was begun, and whether it took effect is not known",
             "Look at what it was to change; then ask again with a new key, if need be",
         )
-    return answer
+    version, _, content = answer.partition(b" ")
+    return Answered(content, int(version), again=True)
+
+
+def written(answer: Answered) -> bytes:
+    """As it is kept."""
+    return b"%d %s" % (answer.version, answer.content)
 
 
 def keep(connection: Connection, answered: Sequence[tuple[Key, bytes]]) -> None:
@@ -124,9 +144,9 @@ def keep(connection: Connection, answered: Sequence[tuple[Key, bytes]]) -> None:
             _tidy(connection, now_ms)
 
 
-def finish(connection: Connection, key: Key, answer: bytes) -> None:
+def finish(connection: Connection, key: Key, answer: Answered) -> None:
     """What came of what was begun."""
-    connection.execute(update(KEPT).where(_is(key)).values(answer=answer))
+    connection.execute(update(KEPT).where(_is(key)).values(answer=written(answer)))
 
 
 def forget(connection: Connection, key: Key) -> None:
@@ -141,3 +161,60 @@ def _is(key: Key) -> ColumnElement[bool]:
 def _tidy(connection: Connection, now_ms: int) -> None:
     newest = connection.execute(select(func.max(KEPT.c.number))).scalar_one()
     connection.execute(delete(KEPT).where(or_(KEPT.c.at_ms < now_ms - KEPT_MS, KEPT.c.number <= newest - MOST_KEPT)))
+
+
+class Keys:
+    """Does each change once. Made and used in one event loop; the rows are written on the engine's thread."""
+
+    def __init__(self, loop: EngineLoop) -> None:
+        self._loop = loop
+        self._running: dict[tuple[str, str], tuple[str, asyncio.Task[Answered]]] = {}
+        self._ready = False
+        """Whether there is a table."""
+
+    def known(self, connection: Connection, keys: Sequence[Key]) -> dict[tuple[str, str], tuple[str, bytes]]:
+        """As `kept`; in a transaction that may write, on the engine's thread."""
+        if not self._ready:
+            create_tables(connection, METADATA)
+            self._ready = True
+        return kept(connection, keys)
+
+    async def once(self, key: Key, do: Callable[[], Awaitable[Answered]]) -> Answered:
+        """What `do` answers, or answered the first time. Who asks the same twice at once gets one answer. Raises what
+        `do` does, and RefusedError as `replayed`."""
+        place = (key.caller, key.key)
+        if place in self._running:
+            digest, task = self._running[place]
+            if digest != key.digest:
+                raise RefusedError(f"the key {key.key[:60]!a} is being used for another request", "Use a new key")
+            return (await asyncio.shield(task))._replace(again=True)
+        task = asyncio.create_task(self._first(key, do))
+        self._running[place] = key.digest, task
+        task.add_done_callback(lambda _: self._running.pop(place))
+        return await asyncio.shield(task)
+
+    async def _first(self, key: Key, do: Callable[[], Awaitable[Answered]]) -> Answered:
+        known = await self._write(lambda connection: self._begin(connection, key))
+        if known is not None:
+            return replayed(key, known)
+        try:
+            answer = await do()
+        except MusterError as error:
+            if error.code in NOTHING_DONE:
+                await self._write(lambda connection: forget(connection, key))
+            raise
+        await self._write(lambda connection: finish(connection, key, answer))
+        return answer
+
+    async def _write(self, change: Callable[[Connection], T]) -> T:
+        def work(engine: Engine) -> T:
+            return engine.record(change)
+
+        return await asyncio.wrap_future(self._loop.post(work))
+
+    def _begin(self, connection: Connection, key: Key) -> tuple[str, bytes] | None:
+        """What is known of the key; if nothing is, it is begun."""
+        found = self.known(connection, [key]).get((key.caller, key.key))
+        if found is None:
+            keep(connection, [(key, BEGUN)])
+        return found

@@ -40,9 +40,21 @@ CALLER: ContextVar[Actor] = ContextVar("caller")
 # -- on the server's side ---------------------------------------------------------------------------------------------
 
 
+def peer_text(account: str, address: str) -> str:
+    """Who is at the other end of a connection, and where, as the server notes it (`console.connections`)."""
+    return f"{account} {address}" if address else account
+
+
+def peer_of(client: tuple[str, int] | None) -> tuple[str, str]:
+    """The account and the address of a connection, from what was noted; the address is empty on this machine's own
+    socket."""
+    account, _, address = (client[0] if client is not None else TCP).partition(" ")
+    return account, address
+
+
 def account_of(client: tuple[str, int] | None) -> str:
-    """The account of a connection, as the server noted it when it was made (`console.sockets.account_at`)."""
-    return client[0] if client is not None else TCP
+    """The account of a connection."""
+    return peer_of(client)[0]
 
 
 def request_digest(method: str, path: str, body: bytes) -> str:
@@ -102,6 +114,12 @@ class Identity:
             path = key_path(self._settings)
             self._key = open_key(path, lambda: self._passphrase(path))
         self._ask = _cannot_ask
+
+    def token(self, where: str) -> str:
+        """What to show to the engine there; empty for nothing."""
+        from console.credentials import token_for
+
+        return token_for(where, self._settings)
 
     def ask_by(self, ask: Callable[[str], str]) -> None:
         """How a passphrase is asked for from now on: the console has the terminal to itself, and a dialog."""

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
@@ -20,6 +20,8 @@ from console.gate_figures import GateFigures
 from console.insights import Insights
 from console.quotes import Quotes
 from console.recommendations import Recommender
+from console.slurm_cell import SlurmCell
+from console.tokens import Tokens
 from console.version import VERSION
 from engine.errors import UnreachableError
 from runbooks import policy_view
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from console.client import RuntimeEstimate
     from console.doorkeeper import Doorkeeper
     from console.identity import Claim
+    from console.token_terms import NewToken, TokenAsk, TokenLine
     from engine.commands import AnyCommand, Receipt
     from engine.control import Engine
     from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
         WorkloadDetail,
     )
     from engine.scaling_report import ScalingReport
+    from engine.slurm.report import Mirrored, MirrorReport
     from recommender.forecasts import Forecast, ForecastRequest
     from recommender.history import History, HistoryRequest, ImportReceipt, RunBatch, SampleBatch
     from recommender.placements import PlacementAdvice
@@ -122,8 +126,10 @@ class LocalClient:
         shelf: Shelf | None = None,
         doorkeeper: Doorkeeper | None = None,
         drafting: Drafting | None = None,
+        slurm: SlurmCell | None = None,
     ) -> None:
         self.read_only = read_only
+        self._slurm = slurm or SlurmCell(loop, None)
         self._loop = loop
         self._gate = gate
         self._shelf = shelf or Shelf(loop.engine, gate, call=loop.call)
@@ -140,6 +146,7 @@ class LocalClient:
         self._actor = actor
         self._name = name
         self._figures = GateFigures(loop, gate)
+        self.tokens_kept = Tokens(loop, gate)
         self._written: dict[str, int] = {}
         """By account: the version in which its last change is seen."""
 
@@ -181,7 +188,7 @@ class LocalClient:
             speed=self._loop.speed,
             paused=self._loop.paused,
             pid=os.getpid(),
-            journal=str(engine.path or ""),
+            journal=str(engine.place or ""),
             journal_error=engine.journal_error,
             software=VERSION,
             history_error=self._archive.error,
@@ -394,6 +401,17 @@ class LocalClient:
     def whoami(self, proved: bool = False) -> Caller:
         return self._loop.call(lambda _: policy_view.caller_of(self._gate.policies, self._actor))
 
+    def tokens(self) -> tuple[TokenLine, ...]:
+        return self.tokens_kept.lines(self._actor)
+
+    def create_token(self, ask: TokenAsk) -> NewToken:
+        self._refuse_if_read_only()
+        return self.tokens_kept.create(self._actor, ask)
+
+    def revoke_token(self, token_id: str) -> TokenLine:
+        self._refuse_if_read_only()
+        return self.tokens_kept.revoke(self._actor, token_id)
+
     def policy(self) -> PolicyView:
         return self._loop.call(lambda _: policy_view.view_of(self._gate.policies))
 
@@ -511,6 +529,12 @@ class LocalClient:
         self._refuse_if_read_only()
         return self._auditing.seal(self._actor, before_ms)
 
+    def mirror(self) -> MirrorReport:
+        return self._slurm.report()
+
+    def mirrored(self, workload_id: str) -> Mirrored:
+        return self._slurm.mirrored(workload_id)
+
     def break_off(self) -> None:
         """The server stops: no model is waited for any longer, nor a draft by anybody."""
         self._drafting.close()
@@ -528,6 +552,21 @@ class LocalClient:
             self._figures.forget()
             with contextlib.suppress(UnreachableError):  # the engine is stopping
                 self._loop.post(lambda _: self._loop.copies.show_written())
+
+    @property
+    def gate(self) -> Gate:
+        """What decides who may do what."""
+        return self._gate
+
+    @property
+    def own_version(self) -> int:
+        """In which the last change of this account is seen."""
+        return self._written.get(self._whose, 0)
+
+    def wrote(self, actors: Iterable[Actor]) -> None:
+        """They changed something, in a way of the server's own."""
+        for actor in actors:
+            self.acting_as(actor)._note_written()
 
     @property
     def _whose(self) -> str:

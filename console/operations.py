@@ -105,6 +105,8 @@ class Operation:
     """Its body may be megabytes: read beside the event loop."""
     slow: bool = False
     """It waits or computes for longer than a screen would: its own share of threads."""
+    follows: bool = False
+    """It goes on until the caller has enough, or waits for news without a thread."""
     open: bool = False
     """Nobody needs to say who they are: it tells nothing but whether the service is there."""
     reads: tuple[str, Callable[[Asked], tuple[object, ...]]] | None = None

@@ -214,6 +214,12 @@ def whoami(arguments: argparse.Namespace) -> None:
         write_json(caller)
         return
     pairs = [("you are", _short(caller.subject)), ("account", caller.account), ("roles", ", ".join(caller.roles))]
+    if caller.scoped:
+        pairs.append(("also", "; ".join(map(printable, caller.scoped))))
+    if caller.token:
+        deeds = "all that you may do" if caller.deeds is None else ", ".join(caller.deeds)
+        where = f", in {printable(caller.within)}" if caller.within else ""
+        pairs.append(("token", f"{caller.token}, for: {deeds}{where}"))
     if caller.shared_with:
         pairs.append(("shared by", f"{', '.join(caller.shared_with)}: say who you are with --as, and sign"))
     keys = caller.keys.get(caller.subject, ())

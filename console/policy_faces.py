@@ -1,51 +1,27 @@
-"""The HTTP routes for the approval policy and for who asks.
-
-GET  /v1/whoami /v1/policy
-POST /v1/policy/check {"text"}   /v1/policy/propose   /v1/policy/vote
-"""
+"""The approval policy, and who asks, over HTTP. Who may change the policy is the policy's to say."""
 
 from __future__ import annotations
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
-from console.faces import CallerFaces
-from console.http_answers import answer, body, decoded
-from runbooks.policy_shown import PolicyChange, PolicyVote
+from console.operations import Operation
+from runbooks.policy_shown import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote
 
 
 class CheckBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: str
 
 
-class PolicyFaces(CallerFaces):
-    """The handlers. Who may change the policy is the policy's to say."""
-
-    def routes(self) -> list[Route]:
-        return [
-            Route("/v1/whoami", self.whoami, methods=["GET"]),
-            Route("/v1/policy", self.policy, methods=["GET"]),
-            Route("/v1/policy/check", self.check, methods=["POST"]),
-            Route("/v1/policy/propose", self.propose, methods=["POST"]),
-            Route("/v1/policy/vote", self.vote, methods=["POST"]),
-        ]
-
-    async def whoami(self, request: Request) -> Response:
-        return await answer(self._client.whoami)
-
-    async def policy(self, request: Request) -> Response:
-        return await answer(self._client.policy)
-
-    async def check(self, request: Request) -> Response:
-        given = decoded(await body(request), CheckBody)
-        return await answer(lambda: self._client.check_policy(given.text))
-
-    async def propose(self, request: Request) -> Response:
-        change = decoded(await body(request), PolicyChange)
-        return await answer(lambda: self._client.propose_policy(change))
-
-    async def vote(self, request: Request) -> Response:
-        vote = decoded(await body(request), PolicyVote)
-        return await answer(lambda: self._client.vote_policy(vote))
+POLICY = (
+    Operation("GET", "/v1/whoami", "As whom the engine knows whoever asks", lambda asked: asked.client.whoami(),
+              gives=Caller),
+    Operation("GET", "/v1/policy", "The approval policy in force, and those that wait for votes",
+              lambda asked: asked.client.policy(), gives=PolicyView),
+    Operation("POST", "/v1/policy/check", "What putting a policy in force would change. Nothing is kept",
+              lambda asked: asked.client.check_policy(asked.body.text), takes=CheckBody, gives=PolicyCheck),
+    Operation("POST", "/v1/policy/propose", "Put another policy to the vote",
+              lambda asked: asked.client.propose_policy(asked.body), takes=PolicyChange, gives=Candidate,
+              changes=True),
+    Operation("POST", "/v1/policy/vote", "Vote on another policy; the last yes that is needed puts it in force",
+              lambda asked: asked.client.vote_policy(asked.body), takes=PolicyVote, gives=Candidate, changes=True),
+)  # fmt: skip

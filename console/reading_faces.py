@@ -24,6 +24,7 @@ from engine.query import (
     WorkloadDetail,
 )
 from engine.scaling_report import ScalingReport
+from engine.slurm.report import Mirrored, MirrorReport
 from recommender.placements import PlacementAdvice
 
 
@@ -35,12 +36,12 @@ def _of_path(what: str, name: str) -> tuple[str, Any]:
     return what, lambda asked: (asked.path[name],)
 
 
-def _found(asked: Asked) -> tuple[object, ...]:
-    return asked.query["name"], asked.query["kinds"], asked.query["limit"]
-
-
 def _alone(what: str) -> tuple[str, Any]:
     return what, lambda asked: ()
+
+
+def _find(asked: Asked) -> tuple[Named, ...]:
+    return asked.client.find(asked.query["name"], asked.query["kinds"], asked.query["limit"])
 
 
 READING = (
@@ -65,10 +66,15 @@ READING = (
         lambda asked: asked.client.advice_on(asked.path["id"]), gives=PlacementAdvice, slow=True,
     ),
     Operation(
+        "GET", "/v1/workloads/{id:path}/mirrored", "What an outside scheduler says of a workload's job",
+        lambda asked: asked.client.mirrored(asked.path["id"]), gives=Mirrored,
+    ),
+    Operation(
         "GET", "/v1/workloads/{id:path}", "A workload, and why it waits",
         reads=_of_path("workload", "id"), gives=WorkloadDetail,
     ),
-    Operation("GET", "/v1/nodes/{id:path}", "A node, and what is on it", reads=_of_path("node", "id"), gives=NodeDetail),
+    Operation("GET", "/v1/nodes/{id:path}", "A node, and what is on it", reads=_of_path("node", "id"),
+              gives=NodeDetail),
     Operation(
         "GET", "/v1/queues/{name:path}", "A queue, its quota and who waits",
         reads=_of_path("queue", "name"), gives=QueueDetail,
@@ -80,7 +86,7 @@ READING = (
             Word("kinds", "Kinds of things; none: all", many=True),
             Number("limit", 24, 0, 200, "At most so many"),
         ),
-        reads=("find", _found), gives=tuple[Named, ...],
+        do=_find, gives=tuple[Named, ...],
     ),
     Operation("GET", "/v1/fairness", "Shares and quotas of the queue tree", reads=_alone("fairness"),
               gives=FairnessReport, slow=True),
@@ -88,6 +94,8 @@ READING = (
               gives=BudgetReport, slow=True),
     Operation("GET", "/v1/goodput", "How much of the work done will last", reads=_alone("goodput"),
               gives=GoodputReport, slow=True),
+    Operation("GET", "/v1/mirror", "How the mirror of an outside scheduler does, and what it leaves out",
+              lambda asked: asked.client.mirror(), gives=MirrorReport),
     Operation("GET", "/v1/scaling", "How large pools are and should be", reads=_alone("scaling"),
               gives=ScalingReport, slow=True),
     Operation("GET", "/v1/fragmentation", "Free capacity in pieces too small to use", reads=_alone("fragmentation"),

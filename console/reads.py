@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 from anyio import CapacityLimiter, to_thread
 
+from engine.copies import takes_long
 from engine.errors import RefusedError, UnreachableError
 
 if TYPE_CHECKING:
@@ -16,12 +18,13 @@ if TYPE_CHECKING:
     from engine.control import Engine
     from engine.loop import EngineLoop
 
+T = TypeVar("T")
 PATIENCE_S = 30.0
 """How long an answer of the engine is waited for."""
 SHOWN_WITHIN_S = 2.0
 """How long a version that was written is waited for; after that the engine itself is asked to show it."""
-THREADS = 8
-"""Of copies, one question is asked at a time: more threads would only wait."""
+THREADS = 4
+"""Of a copy, one question is asked at a time: more threads would only wait. As many again for what takes long."""
 
 
 class Shown(NamedTuple):
@@ -35,7 +38,7 @@ class Reads:
     def __init__(self, loop: EngineLoop, watch: Watch) -> None:
         self._loop = loop
         self._watch = watch
-        self._threads = CapacityLimiter(THREADS)
+        self._quick, self._slow = CapacityLimiter(THREADS), CapacityLimiter(THREADS)
 
     def shown(self, own_version: int) -> int:
         """Up to which version, at least, an answer that is asked for now will show what happened."""
@@ -58,16 +61,18 @@ class Reads:
             if copies.shown_version() < wanted:
                 self._loop.post(lambda _: copies.show_written())
                 await self._watch.wait(wanted - 1, SHOWN_WITHIN_S)
-            found = await to_thread.run_sync(copies.told, what, arguments, wanted, limiter=self._threads)
+            threads = self._slow if takes_long(what, arguments) else self._quick
+            found = await to_thread.run_sync(copies.told, what, arguments, wanted, limiter=threads)
             if found is None:
                 await self._on_engine(lambda _: copies.refresh())
-                found = await to_thread.run_sync(copies.told, what, arguments, wanted, limiter=self._threads)
+                found = await to_thread.run_sync(copies.told, what, arguments, wanted, limiter=threads)
             if found is not None:
                 return Shown(*found)
         answer, version = await self._on_engine(lambda engine: (getattr(engine, what)(*arguments), engine.version))
         return Shown(msgspec.json.encode(answer), version)
 
-    async def _on_engine(self, ask):  # type: ignore[no-untyped-def]
+    async def _on_engine(self, ask: Callable[[Engine], T]) -> T:
+        """Wait for the engine's thread without keeping one of ours."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 return await asyncio.wrap_future(self._loop.post(ask))

@@ -10,9 +10,10 @@ import httpx
 import msgspec
 
 from console.client import Health, RuntimeEstimate, refuse_read_only
+from console.token_terms import LoginView, NewToken, TokenAsk, TokenLine
 from engine.commands import AnyCommand, Receipt
 from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
-from engine.errors import MusterError, SpecError, UnreachableError, of_code
+from engine.errors import MusterError, NotSentError, SpecError, UnreachableError, of_code
 from engine.outlook import MOST_STRETCH, Ask, RunStatus, ScoreReport
 from engine.query import (
     Changes,
@@ -32,6 +33,7 @@ from engine.query import (
     WorkloadDetail,
 )
 from engine.scaling_report import ScalingReport
+from engine.slurm.report import Mirrored, MirrorReport
 from runbooks.audit_pages import (
     AuditErased,
     AuditPage,
@@ -79,13 +81,25 @@ class RemoteClient:
     `where` is the path of a Unix socket (also `unix:PATH`), or a URL such as `http://127.0.0.1:7373`.
     """
 
-    def __init__(self, where: str, read_only: bool = False, identity: Identity | None = None) -> None:
-        """`identity` signs what is asked for in another name than the account's own."""
+    def __init__(
+        self,
+        where: str,
+        read_only: bool = False,
+        identity: Identity | None = None,
+        *,
+        patience_s: float = READ_TIMEOUT_S,
+    ) -> None:
+        """`identity` signs what is asked for in another name than the account's own. `patience_s`: longest wait for an
+        answer, besides what a question itself may be held for."""
         self.read_only = read_only
         self._identity = identity
         self._caller: Caller | None = None
         self._where = where
-        self._http = _http(where)
+        self._patience_s = patience_s
+        self._http = _http(where, patience_s)
+        token = identity.token(where) if identity is not None else ""
+        if token:
+            self._http.headers["authorization"] = f"Bearer {token}"
 
     def health(self) -> Health:
         return self._get("/v1/health", Health)
@@ -122,6 +136,12 @@ class RemoteClient:
 
     def scaling(self) -> ScalingReport:
         return self._get("/v1/scaling", ScalingReport)
+
+    def mirror(self) -> MirrorReport:
+        return self._get("/v1/mirror", MirrorReport)
+
+    def mirrored(self, workload_id: str) -> Mirrored:
+        return self._get(f"/v1/workloads/{quote(workload_id, safe='')}/mirrored", Mirrored)
 
     def goodput(self) -> GoodputReport:
         return self._get("/v1/goodput", GoodputReport)
@@ -166,7 +186,7 @@ class RemoteClient:
     def quote(self, request: QuoteRequest) -> Quote:
         from recommender.quotes import Quote
 
-        timeout = _patient(LONGEST_QUOTE_S if request.seeds else MOST_STRETCH * request.within_ms / 1000)
+        timeout = self._patient(LONGEST_QUOTE_S if request.seeds else MOST_STRETCH * request.within_ms / 1000)
         return self._read("POST", "/v1/quote", Quote, content=_encoded(request), timeout=timeout)
 
     def history(self, request: HistoryRequest) -> History:
@@ -201,7 +221,7 @@ class RemoteClient:
         wait_s = min(max(wait_s, 0.0), LONGEST_WAIT_S)
         params = {"after": after, "wait_s": wait_s}
         path = f"/v1/runs/{quote(run_id, safe='')}"
-        return self._read("GET", path, RunStatus, params=params, timeout=_patient(wait_s))
+        return self._read("GET", path, RunStatus, params=params, timeout=self._patient(wait_s))
 
     def cancel_run(self, run_id: str) -> RunStatus:
         return self._last("DELETE", f"/v1/runs/{quote(run_id, safe='')}", RunStatus)
@@ -215,7 +235,7 @@ class RemoteClient:
     def changes(self, after: int, wait_s: float, limit: int = 500) -> Changes:
         wait_s = min(max(wait_s, 0.0), LONGEST_WAIT_S)
         params = {"after": after, "wait_s": wait_s, "limit": limit}
-        return self._read("GET", "/v1/changes", Changes, params=params, timeout=_patient(wait_s))
+        return self._read("GET", "/v1/changes", Changes, params=params, timeout=self._patient(wait_s))
 
     def command(self, command: AnyCommand) -> Receipt:
         return self._change("/v1/command", Receipt, command)
@@ -284,6 +304,22 @@ class RemoteClient:
         known = self._read("GET", "/v1/whoami", Caller, headers=headers)
         return msgspec.structs.replace(known, asked_ns=time.monotonic_ns())
 
+    def tokens(self) -> tuple[TokenLine, ...]:
+        return self._get("/v1/tokens", tuple[TokenLine, ...])
+
+    def create_token(self, ask: TokenAsk) -> NewToken:
+        return self._change("/v1/tokens", NewToken, ask)
+
+    def revoke_token(self, token_id: str) -> TokenLine:
+        return self._change("/v1/tokens/revoke", TokenLine, {"id": token_id})
+
+    def login_view(self) -> LoginView:
+        """With which OpenID provider one logs in there."""
+        return self._get("/v1/login", LoginView)
+
+    def log_in(self, id_token: str) -> NewToken:
+        return self._last("POST", "/v1/login/token", NewToken, content=_encoded({"id_token": id_token}))
+
     def policy(self) -> PolicyView:
         return self._get("/v1/policy", PolicyView)
 
@@ -334,7 +370,7 @@ class RemoteClient:
         wait_s = min(max(wait_s, 0.0), LONGEST_WAIT_S)
         params = {"after": after, "wait_s": wait_s}
         path = f"/v1/drafts/{quote(draft_id, safe='')}"
-        return self._read("GET", path, DraftRun, params=params, timeout=_patient(wait_s))
+        return self._read("GET", path, DraftRun, params=params, timeout=self._patient(wait_s))
 
     def cancel_draft(self, draft_id: str) -> DraftRun:
         path = f"/v1/drafts/{quote(draft_id, safe='')}"
@@ -383,6 +419,11 @@ class RemoteClient:
     def close(self) -> None:
         self._http.close()
 
+    def _patient(self, wait_s: float) -> httpx.Timeout:
+        """For a question that the server may hold that long."""
+        most_s = self._patience_s
+        return httpx.Timeout(most_s, connect=min(CONNECT_TIMEOUT_S, most_s), read=wait_s + most_s)
+
     def _get(self, path: str, kind: type[T]) -> T:
         return self._read("GET", path, kind)
 
@@ -418,7 +459,7 @@ class RemoteClient:
     def _ask(self, method: str, path: str, kind: type[T], **request: Any) -> T:
         try:
             answer = self._http.request(method, path, **request)
-        except httpx.ConnectError as error:
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise _no_engine(self._where, error) from None
         except httpx.TimeoutException:
             raise UnreachableError(f"the engine at {self._where} does not answer", "Try again; see its log") from None
@@ -454,13 +495,8 @@ class RemoteClient:
 _FORMS = "Give the path of a Unix socket or a URL such as http://127.0.0.1:7373"
 
 
-def _patient(wait_s: float) -> httpx.Timeout:
-    """For a question that the server may hold that long."""
-    return httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, read=wait_s + READ_TIMEOUT_S)
-
-
-def _http(where: str) -> httpx.Client:
-    timeout = httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+def _http(where: str, patience_s: float) -> httpx.Client:
+    timeout = httpx.Timeout(patience_s, connect=min(CONNECT_TIMEOUT_S, patience_s))
     headers = {"Content-Type": "application/json"}
     # Proxies of the environment are for the web, not for the engine: trust_env=False.
     if "://" in where:
@@ -486,6 +522,6 @@ def _encoded(value: object) -> bytes:
     return body
 
 
-def _no_engine(where: str, error: Exception) -> UnreachableError:
+def _no_engine(where: str, error: Exception) -> NotSentError:
     why = str(error).removeprefix("[Errno ").partition("] ")[2] or str(error)
-    return UnreachableError(f"no engine answers at {where} ({why})", "Start one with `muster` or `muster serve`")
+    return NotSentError(f"no engine answers at {where} ({why})", "Start one with `muster` or `muster serve`")

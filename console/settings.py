@@ -33,6 +33,8 @@ AMOUNTS = ("model_price_in", "model_price_out", "model_budget_call", "model_budg
 MOST_COUNT = 1_000_000
 MODEL_KEY = "MUSTER_MODEL_KEY"
 """Variable of the environment that holds the key of the model's endpoint. No setting: it would be shown as one."""
+TOKEN = "MUSTER_TOKEN"
+"""Variable of the environment that holds a token to show to an engine at a URL. No setting, for the same reason."""
 
 DEFAULT_CELL = "default"
 DEMO_CELL = "demo"
@@ -48,6 +50,8 @@ class Settings:
     """URL or socket path of an engine to attach to instead of this machine's own."""
     readonly: bool = False
     """Show, never act."""
+    database: str = ""
+    """URL of the PostgreSQL database that an engine started from here keeps its cell in; empty: a file of its own."""
     speed: float = 1.0
     """Cell seconds per wall second of an engine started from here; 1 is real time."""
     state_dir: str = ""
@@ -68,6 +72,15 @@ class Settings:
     """What you sign with: the path of a key file, or `agent`; empty: your ssh-agent, then key.pem beside this file."""
     key_passphrase_file: str = ""
     """File, readable by you alone, that holds the passphrase of the key file; empty: it is asked for."""
+    token_file: str = ""
+    """File, readable by you alone, that holds the token to show to an engine at a URL; empty: MUSTER_TOKEN, or what
+    `muster login` got."""
+    oidc_issuer: str = ""
+    """URL of the OpenID provider whose people may log in to an engine started from here; empty: none."""
+    oidc_client: str = ""
+    """The client id by which that provider knows it."""
+    oidc_ca_file: str = ""
+    """Certificates (PEM) that the provider's must come from, in place of the system's."""
     approval: str = "team"
     """Approval policy of a cell that was given none, where an engine is started from here: "team", or "solo" for one
     person."""
@@ -153,7 +166,7 @@ def config_file(environment: Mapping[str, str]) -> Path:
 
 def unknown_environment(environment: Mapping[str, str]) -> list[str]:
     """MUSTER_* variables that mean nothing: most likely misspelt."""
-    known = {ENVIRONMENT + name.upper() for name in _types()} | {"MUSTER_CONFIG", MODEL_KEY}
+    known = {ENVIRONMENT + name.upper() for name in _types()} | {"MUSTER_CONFIG", MODEL_KEY, TOKEN}
     return sorted(name for name in environment if name.startswith(ENVIRONMENT) and name not in known)
 
 

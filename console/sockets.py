@@ -1,4 +1,5 @@
-"""The sockets an engine is reached by: a Unix socket for its owner, or a group too; or TCP on this machine alone."""
+"""The sockets an engine is reached by: a Unix socket for its owner, or a group too; or TCP, beyond this machine with
+TLS only."""
 
 from __future__ import annotations
 
@@ -88,9 +89,10 @@ def _open_to(path: Path, group: str, group_id: int) -> None:
         ) from None
 
 
-def bind_tcp(listen: str) -> socket.socket:
-    """A TCP socket on HOST:PORT of this machine. Raises SpecError or RefusedError."""
-    host, port = parse_listen(listen)
+def bind_tcp(listen: str, *, secured: bool = False) -> socket.socket:
+    """A TCP socket on HOST:PORT: of this machine alone, unless it is to be `secured` by TLS. Raises SpecError or
+    RefusedError."""
+    host, port = parse_listen(listen, secured=secured)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -102,8 +104,8 @@ def bind_tcp(listen: str) -> socket.socket:
     return bound
 
 
-def parse_listen(listen: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT`. Raises RefusedError unless the host is this machine alone."""
+def parse_listen(listen: str, *, secured: bool = False) -> tuple[str, int]:
+    """Host and port of `HOST:PORT`. Raises RefusedError for what other machines can reach, unless it is `secured`."""
     host, _, port = listen.rpartition(":")
     host = host.strip("[]") or "127.0.0.1"
     host = "127.0.0.1" if host == "localhost" else host
@@ -113,10 +115,10 @@ def parse_listen(listen: str) -> tuple[str, int]:
         address = ipaddress.ip_address(host)
     except ValueError:
         raise SpecError("listen", f"{host[:60]!a} is not an address", "Write for example 127.0.0.1:7373") from None
-    if not address.is_loopback:
+    if not address.is_loopback and not secured:
         raise RefusedError(
-            f"{host} can be reached from other machines and Muster does not authenticate callers yet",
-            "Listen on 127.0.0.1 and forward the port with ssh -L",
+            f"{host} can be reached from other machines, and without TLS nobody there could be authenticated",
+            "Give --tls-cert and --tls-key, or listen on 127.0.0.1 and forward the port with ssh -L",
         )
     return str(address), int(port)
 

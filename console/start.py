@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from console.engine_process import Served
     from console.identity import Identity
     from console.session import Session
+    from console.slurm_cell import SlurmAt
+    from engine.database import Schema
     from engine.model import CellSpec
     from recommender.retention import Retention
 
@@ -233,7 +235,8 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
         raise SpecError("--scenario", "belongs to the demo", "Add --demo")
     shared = {
         "name": name,
-        "journal": paths.journal,
+        "journal": _place(arguments, settings, name, paths),
+        "standby": bool(arguments.standby),
         "unix_socket": Path(arguments.socket).absolute() if arguments.socket else paths.socket,
         "listen": arguments.listen or "",
         "socket_group": settings.socket_group,
@@ -266,7 +269,56 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
         )
     check_speed(settings.speed, "--speed")
     now_ms = time.time_ns() // 1_000_000
+    at = _slurm_of(arguments)
+    if at is not None:
+        return Served(**shared, start_ms=now_ms, keep_up=True, cell=_mirroring(name, cell), slurm=at)
     return Served(**shared, speed=settings.speed, start_ms=now_ms, keep_up=settings.speed == 1, cell=cell)
+
+
+def _slurm_of(arguments: argparse.Namespace) -> SlurmAt | None:
+    """The cluster to mirror, if any. Raises SpecError."""
+    from console.slurm_cell import SlurmAt
+
+    if not arguments.slurm:
+        given = [flag for flag in ("slurm_user", "slurm_token_file") if getattr(arguments, flag)]
+        if given:
+            raise SpecError(f"--{given[0].replace('_', '-')}", "belongs to --slurm", "Add --slurm WHERE")
+        return None
+    if arguments.demo or (arguments.speed is not None and arguments.speed != 1):
+        raise SpecError("--slurm", "is a real cluster in real time", "Leave --demo and --speed out")
+    file = Path(arguments.slurm_token_file).expanduser().absolute() if arguments.slurm_token_file else None
+    return SlurmAt(arguments.slurm, user=arguments.slurm_user or "", token_file=file)
+
+
+def _mirroring(name: str, given: CellSpec | None) -> CellSpec:
+    """A new cell that another scheduler decides: all that is in it comes from there. A cell file may give its settings.
+    """
+    import msgspec
+
+    from engine.model import CellSpec, Settings
+
+    if given is not None and (given.pools or given.nodes or given.queues):
+        raise SpecError("--cell-file", "defines pools, nodes or queues", "With --slurm they come from Slurm")
+    settings = Settings() if given is None else given.settings
+    return CellSpec(
+        name=name if given is None else given.name,
+        settings=msgspec.structs.replace(settings, decided_by="slurm"),
+        budgets=() if given is None else given.budgets,
+    )
+
+
+def _place(arguments: argparse.Namespace, settings: Settings, cell: str, paths: CellPaths) -> Path | Schema:
+    """Where the cell is kept. Raises SpecError."""
+    from engine.database import Schema, place_of, schema_for
+
+    # A demo is kept in a file, unless it is asked for in so many words.
+    wanted = arguments.database if arguments.demo else settings.database
+    place = place_of(wanted, schema_for(cell)) if wanted else None
+    if isinstance(place, Schema):
+        return place
+    if arguments.standby:
+        raise SpecError("--standby", "waits for a database server", "Add --database postgresql://USER@HOST/DATABASE")
+    return paths.journal if place is None else place.path
 
 
 def folders_of(settings: Settings) -> tuple[Path, ...]:

@@ -16,145 +16,16 @@ from typing import Literal
 import msgspec
 
 from engine.errors import SpecError
+from engine.fleets import CellLink, Dataset, FleetSpec, Routing, TenantShare, known_cell
 from engine.model import RESOURCES, WorkloadSpec
 from engine.outlook import Options
 from engine.quantities import quantity
-from engine.spec import HOUR_MS, MINUTE_MS, Spec, check_id, check_quantity
+from engine.spec import HOUR_MS
 
-RESIDENCY_TAG, DATASET_TAG = "residency", "dataset"
-"""Tags of a workload: where it may be, one of several after commas; which data it reads, all of them."""
-MOST_CELLS = 200
+RESIDENCY_TAG, DATASET_TAG, FLEET_TAG = "residency", "dataset", "fleet"
+"""Tags of a workload: where it may be, one of several after commas; which data it reads, all of them; and, given by the
+fleet, which fleet it is of."""
 MILLION = 1_000_000
-
-# -- what the fleet's file says ---------------------------------------------------------------------------------------
-
-
-class CellLink(Spec, frozen=True, kw_only=True):
-    """A cell, and how it is reached."""
-
-    name: str
-    connect: str
-    """Path of its Unix socket, or URL."""
-    token_file: str = ""
-    ca_file: str = ""
-    region: str = ""
-    residency: tuple[str, ...] = ()
-    """Labels of where its data stay, such as `eu`."""
-    queues: dict[str, str] = {}
-    """Queue of a submission -> what this cell calls it; others have the same name."""
-
-
-class Dataset(Spec, frozen=True, kw_only=True):
-    """Data that work names by a tag."""
-
-    name: str
-    cells: tuple[str, ...]
-    """That hold it."""
-    size_mib: int = 0
-    elsewhere: Literal["never", "read"] = "never"
-    """Whether other cells may read it over the network, which takes its time and its price."""
-
-
-class Transfer(Spec, frozen=True, kw_only=True):
-    """What reading data of another cell costs."""
-
-    microusd_gib: int = 0
-    mib_s: int = 100
-
-
-class TenantShare(Spec, frozen=True, kw_only=True):
-    """What a tenant may have of the fleet."""
-
-    name: str
-    weight: int = 1
-    quota: dict[str, int] = {}
-    """Resource name -> most that its work may hold or wait for in all cells together; not named: no limit."""
-    residency: tuple[str, ...] = ()
-    """All its work stays in one of these."""
-    cells: tuple[str, ...] = ()
-    """Its work goes to these alone; empty: any."""
-    home: str = ""
-    """Cell that is preferred while it has room and starts the work soon."""
-
-
-class Routing(Spec, frozen=True, kw_only=True):
-    """How start time and cost are weighed."""
-
-    hour_microusd: int = 5 * MILLION
-    """What an hour of waiting is worth."""
-    crowded_permille: int = 900
-    """A cell that is used more than this is passed over for one that is not and starts the work soon too."""
-    bind_within_ms: int = 10 * MINUTE_MS
-    """A start so near is soon: the work is sent at once."""
-    bind_after_ms: int = 5 * MINUTE_MS
-    """What no cell starts soon is kept in the fleet for so long, for whichever has room first; then it is sent where it
-    is best, and waits there. Until then whose turn it is, is the fleet's to say."""
-    horizon_ms: int = 24 * HOUR_MS
-    """How far ahead a start is looked for."""
-    answer_within_ms: int = 4_000
-    """A cell that has not answered by then is passed over this time."""
-
-
-class FleetSpec(Spec, frozen=True, kw_only=True):
-    """Cells, and what holds for all of them together."""
-
-    name: str = "fleet"
-    cells: tuple[CellLink, ...]
-    tenants: tuple[TenantShare, ...] = ()
-    datasets: tuple[Dataset, ...] = ()
-    transfer: Transfer = Transfer()
-    routing: Routing = Routing()
-
-
-def check_fleet(spec: FleetSpec) -> None:
-    """Raises SpecError naming the field."""
-    check_id(spec.name, "name")
-    if not spec.cells:
-        raise SpecError("cells", "is empty", "Give at least one cell with its name and where it is reached")
-    if len(spec.cells) > MOST_CELLS:
-        raise SpecError("cells", f"has {len(spec.cells)} entries", f"At most {MOST_CELLS}")
-    cells = _named("cells", [link.name for link in spec.cells])
-    _named("tenants", [tenant.name for tenant in spec.tenants])
-    _named("datasets", [data.name for data in spec.datasets])
-    for i, link in enumerate(spec.cells):
-        if not link.connect:
-            raise SpecError(f"cells[{i}].connect", "is empty", "Give the path of a socket, or a URL")
-        for label in (*link.residency, *((link.region,) if link.region else ())):
-            check_id(label, f"cells[{i}].residency")
-    for i, tenant in enumerate(spec.tenants):
-        check_quantity(tenant.weight, f"tenants[{i}].weight", least=1, most=MILLION)
-        for name, most in tenant.quota.items():
-            if name not in RESOURCES:
-                raise SpecError(f"tenants[{i}].quota.{name}", "is no resource", f"Use: {', '.join(RESOURCES)}")
-            check_quantity(most, f"tenants[{i}].quota.{name}")
-        for cell in (*tenant.cells, *((tenant.home,) if tenant.home else ())):
-            _known(cell, cells, f"tenants[{i}]")
-    for i, data in enumerate(spec.datasets):
-        check_quantity(data.size_mib, f"datasets[{i}].size_mib")
-        for cell in data.cells:
-            _known(cell, cells, f"datasets[{i}].cells")
-    check_quantity(spec.transfer.mib_s, "transfer.mib_s", least=1)
-    check_quantity(spec.transfer.microusd_gib, "transfer.microusd_gib")
-    check_quantity(spec.routing.crowded_permille, "routing.crowded_permille", least=1, most=1000)
-    check_quantity(spec.routing.horizon_ms, "routing.horizon_ms", least=MINUTE_MS, most=7 * 24 * HOUR_MS)
-    check_quantity(spec.routing.answer_within_ms, "routing.answer_within_ms", least=100, most=60_000)
-    for name in ("hour_microusd", "bind_within_ms", "bind_after_ms"):
-        check_quantity(getattr(spec.routing, name), f"routing.{name}")
-
-
-def _named(where: str, names: Sequence[str]) -> set[str]:
-    """The names, each valid and there once."""
-    for i, name in enumerate(names):
-        check_id(name, f"{where}[{i}].name")
-        if name in names[:i]:
-            raise SpecError(f"{where}[{i}].name", f"'{name}' is given twice", "Give each its own name")
-    return set(names)
-
-
-def _known(cell: str, cells: set[str], where: str) -> None:
-    if cell not in cells:
-        raise SpecError(where, f"there is no cell '{cell[:60]}'", f"There are: {', '.join(sorted(cells))}")
-
 
 # -- what is known of cells and of a submission -----------------------------------------------------------------------
 
@@ -258,7 +129,7 @@ def terms_of(
             told = ", ".join(known) or "none is in the fleet's file"
             raise SpecError(f"{where}.tags.{DATASET_TAG}", f"there is no '{name[:60]}'", f"There are: {told}")
     for cell in cells:
-        _known(cell, {link.name for link in fleet.cells}, "cells")
+        known_cell(cell, {link.name for link in fleet.cells}, "cells")
     return Terms(
         tenant=tenant,
         asked=asked_of(spec),
@@ -299,8 +170,8 @@ def over_quota(terms: Terms, held: Mapping[str, int]) -> str:
         most, asked = terms.tenant.quota.get(name), terms.asked.get(name, 0)
         if most is not None and asked and held.get(name, 0) + asked > most:
             return (
-                f"{terms.tenant.name} has {quantity(i, held.get(name, 0))} of {quantity(i, most)} in all cells, and this "
-                f"asks for {quantity(i, asked)}"
+                f"{terms.tenant.name} has {quantity(i, held.get(name, 0))} of {quantity(i, most)} in all cells, "
+                f"and this asks for {quantity(i, asked)}"
             )
     return ""
 
@@ -405,7 +276,31 @@ def _usd(microusd: int) -> str:
     return f"${microusd / MILLION:,.2f}"
 
 
-# -- what a cell's twin has said --------------------------------------------------------------------------------------
+# -- a submission as a cell gets it, and what its twin says of it -----------------------------------------------------
+
+
+class Clock(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell's clock as it stood when the wall clock stood at `wall_ms`."""
+
+    wall_ms: int
+    cell_ms: int
+    speed: float
+    """Cell milliseconds per wall millisecond."""
+
+
+SAME_TIME_MS = 5_000
+"""Clocks that differ by less are the same clock, read at different moments."""
+
+
+def as_of_cell(spec: WorkloadSpec, link: CellLink, fleet: str, clock: Clock) -> WorkloadSpec:
+    """The submission as the cell is given it: with the cell's own name for its queue, the times of the cell'sXX"""
+    queue, tags = link.queues.get(spec.queue, spec.queue), {**spec.tags, FLEET_TAG: fleet}
+    times = {
+        name: clock.cell_ms + round((at_ms - clock.wall_ms) * clock.speed)
+        for name in ("not_before_ms", "deadline_ms")
+        if (at_ms := getattr(spec, name)) and (clock.speed != 1 or abs(clock.cell_ms - clock.wall_ms) > SAME_TIME_MS)
+    }
+    return msgspec.structs.replace(spec, queue=queue, tags=tags, **times)
 
 
 def offer_of(answer: Options, run_ms: int, speed: float) -> Offer:

@@ -326,6 +326,13 @@ class SetQos(Command, frozen=True, kw_only=True, tag="set_qos"):
     qos: str
 
 
+class SetJobPriority(Command, frozen=True, kw_only=True, tag="set_job_priority"):
+    """Another priority, as Slurm counts it, for jobs that wait there: from then on it stays as it is set."""
+
+    ids: tuple[str, ...]
+    priority: int
+
+
 class PowerUp(Command, frozen=True, kw_only=True, tag="power_up"):
     """Have Slurm start nodes that it powers by need."""
 
@@ -409,6 +416,7 @@ AnyCommand = (
     | ApproveSpending
     | Observe
     | SetQos
+    | SetJobPriority
     | PowerUp
     | PowerDown
     | SettleIntents

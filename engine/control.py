@@ -21,17 +21,21 @@ from engine import events as ev
 from engine import goodput, objectives, read, scaling_report
 from engine.agents import Agents
 from engine.columns import view
-from engine.commands import AnyCommand, Define, Receipt, Submit
+from engine.commands import AnyCommand, Define, Observe, Receipt, Submit
 from engine.controller import Controller, controllers_of
 from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
+from engine.database import Place
 from engine.errors import JournalError, MusterError, RefusedError
-from engine.executors.protocol import Confirmations, Outcome, Report, ReportKind
+from engine.executors.protocol import Confirmations, Executor, Outcome, Report, ReportKind
 from engine.executors.simulated import Faults, SimulatedExecutor
 from engine.forecast import Forecaster
 from engine.intake import check
+from engine.intents import IntentsReport, intend
 from engine.journal import Beside, Estimate, Journal, Memory
+from engine.lease import Lease
 from engine.lookup import find
 from engine.model import HOUR_MS, CellSpec, ReservationSpec, WorkloadState
+from engine.observing import Observation
 from engine.provider import ProviderFaults
 from engine.query import (
     Changes,
@@ -52,14 +56,17 @@ from engine.query import (
 )
 from engine.recent import Recent
 from engine.resizing import Recommender, recommended
+from engine.run_spec import TIME_LIMIT
 from engine.scaling_report import ScalingReport
 from engine.scheduler import Scheduler
+from engine.standby import StoodBy
 from engine.state import State
 from engine.timers import Entry, Timer
 from engine.usage import UsageSample
 from engine.workloads import NONE
 
 T = TypeVar("T")
+Answers = list[Receipt | MusterError]
 
 LEAST_AT_ONCE = 8
 """Starts or ends of single tasks that are recorded together: fewer are quicker one by one."""
@@ -84,8 +91,15 @@ class Engine:
         faults: Faults | None = None,
         provider_faults: ProviderFaults | None = None,
         forecaster: Forecaster | None = None,
+        model: bool = False,
+        processes: Executor | None = None,
     ) -> None:
         self.seed = seed
+        self.processes = processes
+        """What runs tasks for real; None: nothing does."""
+        self._model = model
+        self.acts = False
+        """In a cell that another scheduler decides on: whether it may be asked for anything."""
         self.faults = faults
         self.provider_faults = provider_faults
         self.forecaster = forecaster
@@ -109,6 +123,11 @@ class Engine:
         """The state holds what the journal refused, and must be read again before the next change."""
         self._adopt(state)
 
+    @property
+    def decides(self) -> bool:
+        """Whether it admits, places and ends work. Where another scheduler does, only a fork decides, as its model."""
+        return self._model or self.state.settings.decided_by == "muster"
+
     def _adopt(self, state: State) -> None:
         self.state = state
         self._clock_ms = state.now_ms
@@ -131,8 +150,16 @@ class Engine:
             for row in np.flatnonzero(view(state.workloads.state) == WorkloadState.PLACED).tolist():
                 state.timers.watch(state, row)
 
-    def _new_executor(self) -> SimulatedExecutor:
-        return SimulatedExecutor(self.state, self.seed, self.faults)
+    def _new_executor(self) -> Executor:
+        if self.processes is None:
+            return SimulatedExecutor(self.state, self.seed, self.faults)
+        self.processes.adopt(self.state)
+        return self.processes
+
+    @property
+    def rehearsed_faults(self) -> Faults | None:
+        """How its executor misbehaves, where that is simulated."""
+        return self.executor.faults if isinstance(self.executor, SimulatedExecutor) else None
 
     def _new_controllers(self) -> list[Controller]:
         return controllers_of(
@@ -150,7 +177,7 @@ class Engine:
     @classmethod
     def open(
         cls,
-        path: str | Path | None,
+        path: str | Path | Place | None,
         *,
         seed: int = 0,
         cell: CellSpec | None = None,
@@ -159,16 +186,24 @@ class Engine:
         faults: Faults | None = None,
         provider_faults: ProviderFaults | None = None,
         forecaster: Forecaster | None = None,
+        stood_by: StoodBy | None = None,
+        processes: Executor | None = None,
     ) -> Engine:
-        """The cell recorded at `path`, or a new one; None keeps it in memory only. `cell` defines a new one.
-        `faults` rehearses an executor that misbehaves, `provider_faults` a provider that lies. `forecaster` foretells
+        """The cell recorded at `path`, a file or a PostgreSQL URL, or a new one; None keeps it in memory only. `cell`
+        defines a new one. `faults` rehearses an executor that misbehaves, `provider_faults` a provider that lies. `forecaster` foretells
         demand to the autoscaler, as a function of the past alone: the same after a restart; None: the built-in one.
+        `stood_by`: what waiting for a journal on a server has come to. `processes` runs tasks for real.
 
         Raises JournalCorrupt, JournalBusy, JournalError, SpecError.
         """
-        journal = None if path is None else Journal(Path(path), seed)
+        journal = None if path is None else Journal(path, seed, stood_by.lease if stood_by is not None else None)
         try:
-            state = State() if journal is None else recover(journal, use_snapshot=use_snapshot)
+            if journal is None:
+                state = State()
+            elif stood_by is not None:
+                state = stood_by.follower.finish(journal)
+            else:
+                state = recover(journal, use_snapshot=use_snapshot)
             seed = seed if journal is None else journal.seed
             engine = cls(
                 state,
@@ -178,6 +213,7 @@ class Engine:
                 faults=faults,
                 provider_faults=provider_faults,
                 forecaster=forecaster,
+                processes=processes,
             )
             if cell is not None and state.version == 0:
                 engine.command(Define(cell=cell))
@@ -203,15 +239,25 @@ class Engine:
         return result
 
     def commands(
-        self, commands: Sequence[AnyCommand], *, audit: ev.AuditEntry | None = None, beside: Beside | None = None
-    ) -> list[Receipt | MusterError]:
+        self,
+        commands: Sequence[AnyCommand],
+        *,
+        audit: ev.AuditEntry | None = None,
+        beside: Beside | None = None,
+        answered: Callable[[Connection, Answers], None] | None = None,
+    ) -> Answers:
         """Several in one transaction. Each is accepted or refused on its own; an answer means it is durable. `audit`
-        and `beside` are written if one is accepted."""
+        and `beside` are written if one is accepted; so is what `answered`, instead of `beside`, makes of the answers.
+        """
         accepted: list[tuple[str, ...] | MusterError] = []
-        with self._turn(undone_without_journal=beside is not None):
+        left_out: list[str] = []
+        with self._turn(undone_without_journal=beside is not None or answered is not None):
             for command in commands:
+                if isinstance(command, Observe):
+                    accepted.append(self._observe(command, left_out))
+                    continue
                 try:
-                    events, changed = check(self.state, command, self._clock_ms)
+                    events, changed = self._events_of(command)
                 except MusterError as error:
                     accepted.append(error)
                     continue
@@ -222,14 +268,37 @@ class Engine:
                 accepted.append(changed)
             if not all(isinstance(answer, MusterError) for answer in accepted):
                 self._beside = beside
+                if answered is not None:
+                    self._beside = lambda connection: answered(connection, self._receipts(accepted, left_out))
                 if audit is not None:
                     self._emit(ev.Audited(audit))
             self._cycle()
+        return self._receipts(accepted, left_out)
+
+    def _events_of(self, command: AnyCommand) -> tuple[list[ev.AnyEvent], tuple[str, ...]]:
+        """What it changes; where another scheduler decides, what is wanted of that one."""
+        if self.decides:
+            return check(self.state, command, self._clock_ms)
+        return intend(self.state, command, self._clock_ms, acts=self.acts)
+
+    def _receipts(self, accepted: Sequence[tuple[str, ...] | MusterError], left_out: Sequence[str]) -> Answers:
         version, at_ms = self.state.version, self._clock_ms
         return [
-            answer if isinstance(answer, MusterError) else Receipt(version=version, at_ms=at_ms, changed=answer)
+            answer
+            if isinstance(answer, MusterError)
+            else Receipt(version=version, at_ms=at_ms, changed=answer, left_out=tuple(left_out))
             for answer in accepted
         ]
+
+    def _observe(self, command: Observe, left_out: list[str]) -> tuple[str, ...] | MusterError:
+        """Take in what was seen of the scheduler that decides: each event depends on those before it."""
+        if self.decides:
+            return RefusedError("this cell is decided by Muster itself", "Only a cell that mirrors another is told")
+        observation = Observation(self.state, command, self._clock_ms)
+        for event in observation.events():
+            self._emit(event)
+        left_out += observation.left_out
+        return tuple(observation.changed)
 
     def _resize(self, new: tuple[str, ...]) -> None:
         """What the recommender makes of new workloads, where the cell lets it."""
@@ -244,6 +313,10 @@ class Engine:
             raise RefusedError(
                 f"the clock would go back from {self._clock_ms} to {to_ms} ms", "Give a time that is not in the past"
             )
+        if not self.decides:
+            with self._turn():
+                self._clock_ms = to_ms
+            return
         with self._turn():
             while (due := self.next_due()) is not None and due <= to_ms:
                 until = self._until(due, to_ms)
@@ -356,7 +429,18 @@ class Engine:
         elif outcome == Outcome.LATE:
             self.executor.release(row, report.attempt)
         elif outcome == Outcome.ENDED:
-            self._emit(ev.Finished(row) if report.kind == ReportKind.FINISHED else self._failure(row))
+            self._end(row, report)
+
+    def _end(self, row: int, report: Report) -> None:
+        if report.kind == ReportKind.FINISHED:
+            self._emit(ev.Finished(row))
+        elif report.kind == ReportKind.LOST:
+            self._give_back(row, "processes lost")
+        else:
+            if report.status:
+                self._emit(ev.Exited(row, report.tasks, report.status))
+            late = report.status >> 8 == TIME_LIMIT
+            self._emit(ev.Failed(row, ev.FAILURE_CAUSES.index("max runtime")) if late else self._failure(row))
 
     def _failure(self, row: int) -> ev.Failed:
         """The work itself failed: another attempt after a pause, if it may have one."""
@@ -373,11 +457,15 @@ class Engine:
         return pause_ms + random.Random(f"{self.seed}/{w.ids[row]}/{w.attempts[row]}/pause").randint(0, pause_ms // 10)
 
     def _abort(self, row: int) -> None:
-        """Executors did not confirm the gang: give all of it back, and let it wait a little."""
+        """Executors did not confirm the gang."""
+        self._give_back(row, "not confirmed")
+
+    def _give_back(self, row: int, cause: str) -> None:
+        """All that the gang has, and let it wait a little: longer with each attempt."""
         w = self.state.workloads
         pause_ms = max(w.terms_at(row).backoff_ms, LEAST_PAUSE_MS) << min(w.attempts[row] - 1, 20)
         wake_at_ms = self._clock_ms + self._back_off(row, pause_ms)
-        self._emit(ev.Requeued(row, ev.REQUEUE_CAUSES.index("not confirmed"), wake_at_ms=wake_at_ms))
+        self._emit(ev.Requeued(row, ev.REQUEUE_CAUSES.index(cause), wake_at_ms=wake_at_ms))
 
     def _ring(self, entry: Entry) -> None:
         _, timer, subject = entry
@@ -421,7 +509,7 @@ class Engine:
         self._refresh()
         kept = self.state.copy() if undone_without_journal and self._journal is None else None
         try:
-            if self.scheduler.fresh:
+            if self.scheduler.fresh and self.decides:
                 # A fork or a restart first sees what its origin had seen when it last looked.
                 self.scheduler.cycle()
                 self._launch()
@@ -438,6 +526,7 @@ class Engine:
                 self._stale = False
             raise
         self._commit()
+        self.executor.carry_out()
 
     def _write_beside(self) -> None:
         beside, self._beside = self._beside, None
@@ -464,6 +553,10 @@ class Engine:
     def _cycle(self) -> None:
         """Schedule, and have the executor start what was placed, until nothing waits for a start that has come."""
         self._cycled_ms = self._clock_ms
+        if not self.decides:
+            self.state.arrivals.clear()
+            self._to_launch.clear()
+            return
         self.scheduler.cycle()
         self._launch()
         for _ in range(MOST_ROUNDS):
@@ -498,7 +591,7 @@ class Engine:
         """Whether they are all of one task, nobody waits for one of them, and the executor has them ready."""
         w = self.state.workloads
         return (
-            self.executor.faults is None
+            self.executor.prompt
             and all(w.classes[cls].single for cls in set(view(w.cls)[rows].tolist()))
             and bool((view(w.first_dependent)[rows] == NONE).all())
         )
@@ -610,6 +703,7 @@ class Engine:
             self._journal.close()
         if self._memory is not None:
             self._memory.close()
+        self.executor.close()
 
     # -- the twin -----------------------------------------------------------------------------------------------------
 
@@ -618,9 +712,10 @@ class Engine:
         other = Engine(
             self.state.copy(),
             seed=self.seed,
-            faults=self.executor.faults,
+            faults=self.rehearsed_faults,
             provider_faults=self.provider_faults,
             forecaster=self.forecaster,
+            model=True,
         )
         other.go_on_from(self)
         return other
@@ -665,7 +760,18 @@ class Engine:
 
     @property
     def path(self) -> Path | None:
+        """The file that its journal is; None where it is kept in memory or on a server."""
         return None if self._journal is None else self._journal.path
+
+    @property
+    def place(self) -> Place | None:
+        """Where its journal is; None where it is kept in memory."""
+        return None if self._journal is None else self._journal.place
+
+    @property
+    def lease(self) -> Lease | None:
+        """By what it may write a journal on a server; None elsewhere."""
+        return None if self._journal is None else self._journal.lease
 
     def query(self, query: Query) -> Page:
         """A window onto workloads, nodes or queues."""
@@ -710,6 +816,10 @@ class Engine:
     def topology(self, request: HeatRequest) -> HeatMap:
         """Zones, blocks, racks or nodes as a map. Raises SpecError and NotFoundError."""
         return self.reader.heat(request, self._clock_ms)
+
+    def intents(self, limit: int = 200) -> IntentsReport:
+        """What is under way to the scheduler that decides, and what came of it."""
+        return self.state.intents.report(self._clock_ms, limit)
 
     def fragmentation(self) -> FragmentationReport:
         return self.reader.fragmentation(self._clock_ms)

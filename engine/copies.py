@@ -212,6 +212,11 @@ class Copy:
 _encode = msgspec.msgpack.Encoder().encode
 
 
+def takes_long(what: str, arguments: tuple[object, ...]) -> bool:
+    """Whether it is answered beside the questions of a screen."""
+    return what in _SLOW or (what == "query" and arguments[0].limit > MOST_LIGHT_ROWS)  # type: ignore[attr-defined]
+
+
 class Copies:
     """What is read of one engine. `tend`, `refresh` and `close` are for the engine's thread, the rest for any."""
 
@@ -236,7 +241,7 @@ class Copies:
         copy = self._copy
         if copy is None or copy.version < least_version:
             return None
-        slow = what in _SLOW or (what == "query" and arguments[0].limit > MOST_LIGHT_ROWS)  # type: ignore[attr-defined]
+        slow = takes_long(what, arguments)
         frame = _encode((what, arguments))
         try:
             answer = copy.ask(frame, slow)
@@ -251,6 +256,13 @@ class Copies:
         if what in _ASKED_AGAIN and not slow and now - self._looked_at < AHEAD_S:
             self._lately.append((now, frame))
         return answer
+
+    def told(self, what: str, arguments: tuple[object, ...], least_version: int) -> tuple[bytes, int] | None:
+        """The same, and the version that it is of."""
+        copy = self._copy
+        answer = self.ask(what, arguments, least_version)
+        # A copy that took its place meanwhile is of a later version.
+        return None if answer is None or copy is None else (answer, copy.version)
 
     @staticmethod
     def decoded(what: str, answer: bytes) -> Any:

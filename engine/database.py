@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from sqlalchemy import BigInteger, Connection, Integer, MetaData, String, Table, inspect
+from sqlalchemy import Engine as Database
 from sqlalchemy.dialects import registry
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -156,6 +157,17 @@ def _insert_for(connection: Connection) -> Any:
     from sqlalchemy.dialects import sqlite
 
     return sqlite.insert
+
+
+def reader(place: Place) -> Database:
+    """Connections that read beside the engine, each transaction as of one moment. Nothing is made, not even a file."""
+    if isinstance(place, File):
+        from engine.sqlite_store import looked_at
+
+        return looked_at(place.path)
+    from engine import postgres
+
+    return postgres.pool(place, "reader", size=2)
 
 
 def said(error: BaseException) -> str:

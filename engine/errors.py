@@ -6,10 +6,13 @@
     ├── NotFoundError    names something that does not exist
     ├── JournalError     the journal cannot be read or written
     │   ├── JournalCorrupt   a checksum does not match; the engine will not start
-    │   └── JournalBusy      another engine holds it
+    │   ├── JournalBusy      another engine holds it
+    │   │   └── JournalTaken     another engine has taken it over from this one
+    │   └── JournalFormat    another Muster wrote it, in a way that this one does not read
     ├── TraceError       a trace file's line is not what its format says
     ├── BusyError        more was asked for at once than can be answered in time
     └── UnreachableError the engine process does not answer
+        └── NotSentError     nobody was there: nothing was sent
 
 Each carries `problem` (what was wrong and where) and `remedy` (what to do about it). `str()` gives both.
 `code` is stable: shell exit codes and HTTP answers are derived from it.
@@ -72,6 +75,14 @@ class JournalBusy(JournalError):
     code = "journal_busy"
 
 
+class JournalFormat(JournalError):
+    """Another Muster wrote the journal, in a way that this one does not read."""
+
+
+class JournalTaken(JournalBusy):
+    """Another engine process has taken the journal over: this one can never write it again."""
+
+
 class TraceError(MusterError):
     """One line of a trace is not what its format says; line 0 is the file as a whole."""
 
@@ -94,6 +105,10 @@ class UnreachableError(MusterError):
     """The engine process does not answer."""
 
     code = "unreachable"
+
+
+class NotSentError(UnreachableError):
+    """Nobody was there to be asked: what was to be asked has certainly had no effect."""
 
 
 _BY_CODE: dict[str, type[MusterError]] = {

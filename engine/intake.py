@@ -222,6 +222,12 @@ def _power_down(state: State, command: cmd.PowerDown) -> Checked:
     return _turn(state, rows, NodeState.CORDONED, (NodeState.CORDONED,)), _node_ids(state, rows)
 
 
+def _set_job_priority(state: State, command: cmd.SetJobPriority) -> Checked:
+    """A model of Slurm has no such number for a single job: nothing comes of it there."""
+    rows = _allow(state, command.ids, (*_WAITING, *_ON_HOLD), "set the priority")
+    return [], ids_of(state, rows)
+
+
 def _set_qos(state: State, command: cmd.SetQos) -> Checked:
     """A quality of service says how much, and before whom: what a model of Slurm makes of that is in its priority
     classes, where one is called so."""
@@ -302,6 +308,7 @@ _CHECKS: dict[type[Any], Callable[[State, Any], Checked]] = {
     cmd.Resize: resize,
     cmd.SettleIntents: settle,
     cmd.SetQos: _set_qos,
+    cmd.SetJobPriority: _set_job_priority,
     cmd.PowerUp: _power_up,
     cmd.PowerDown: _power_down,
 }

@@ -117,8 +117,8 @@ class Intents(Table):
     columns = ("issued", "open", "ended", "named")
 
     def __init__(self) -> None:
-        self.issued = 0
-        """Numbers given out so far; a number is never given twice."""
+        self.issued = 1
+        """The number that is given next; none is ever given twice."""
         self.open: dict[int, Any] = {}
         """Those that are not settled, by number."""
         self.ended: list[Any] = []
@@ -171,6 +171,14 @@ def wanted(intent: Intent) -> cmd.AnyCommand:
     return _decoder.decode(intent.command)
 
 
+def wording_of(command: bytes) -> str:
+    """What is wanted, in a few words."""
+    wish = _decoder.decode(command)
+    subjects = subjects_of(wish)
+    more = f" and {len(subjects) - 1} more" if len(subjects) > 1 else ""
+    return f"{str(wish.__struct_config__.tag).replace('_', ' ')} {subjects[0] if subjects else ''}{more}"
+
+
 def view_of(intent: Intent) -> IntentView:
     command = wanted(intent)
     subjects = subjects_of(command)
@@ -204,8 +212,8 @@ def subjects_of(command: cmd.AnyCommand) -> tuple[str, ...]:
 
 CARRIED: tuple[type[cmd.Command], ...] = (
     cmd.Submit, cmd.Cancel, cmd.Hold, cmd.Release, cmd.Requeue, cmd.Preempt, cmd.SetPriority, cmd.SetQos,
-    cmd.MoveToQueue, cmd.Cordon, cmd.Uncordon, cmd.Drain, cmd.RestoreNodes, cmd.HoldQueues, cmd.DrainQueues,
-    cmd.OpenQueues, cmd.Reserve, cmd.Unreserve, cmd.PowerUp, cmd.PowerDown,
+    cmd.SetJobPriority, cmd.MoveToQueue, cmd.Cordon, cmd.Uncordon, cmd.Drain, cmd.RestoreNodes, cmd.HoldQueues,
+    cmd.DrainQueues, cmd.OpenQueues, cmd.Reserve, cmd.Unreserve, cmd.PowerUp, cmd.PowerDown,
 )  # fmt: skip
 """Commands that become intents: what another scheduler can be asked for."""
 OURS: tuple[type[cmd.Command], ...] = (
@@ -271,18 +279,26 @@ def _intended(number: int, command: cmd.AnyCommand) -> ev.Intended:
 def _submissions(state: State, command: cmd.Submit, now_ms: int) -> Checked:
     """Each workload is an intent of its own: Slurm takes or refuses them one by one."""
     from engine.naming import listed
+    from engine.slurm.submission import check as check_job
     from engine.submission import check_submission
 
     taken = [spec.id for spec in command.workloads if spec.id in state.intents.ids]
     if taken:
         raise SpecError("workload.id", f"{listed(taken)} was asked for already", "Give each workload its own id")
     for i, spec in enumerate(command.workloads):
-        where = f"workloads[{i}]" if len(command.workloads) > 1 else "workload"
-        if spec.run is None:
-            raise SpecError(f"{where}.run", "is missing", "Say which command its tasks run")
-        if len(spec.groups) > 1:
-            raise SpecError(f"{where}.groups", "are several", "A job of Slurm has tasks of one kind: give one group")
-    changed = check_submission(state, command, now_ms)[1]
+        check_job(spec, f"workloads[{i}]" if len(command.workloads) > 1 else "workload")
+    known = state.workloads.priority_of
+    # Slurm itself chooses what is not said; which classes there are is known only as far as they were met.
+    specs = tuple(
+        spec if spec.priority_class in known else msgspec.structs.replace(spec, priority_class=min(known, default=""))
+        for spec in command.workloads
+    )
+    if known:
+        changed = check_submission(state, cmd.Submit(workloads=specs), now_ms)[1]
+    else:
+        changed = tuple(spec.id for spec in command.workloads)
+        for spec in command.workloads:
+            state.queues.row(spec.queue)
     first = state.intents.issued
     return [_intended(first + i, cmd.Submit(workloads=(spec,))) for i, spec in enumerate(command.workloads)], changed
 
@@ -292,8 +308,6 @@ def _about(state: State, command: cmd.AnyCommand, now_ms: int) -> tuple[str, ...
     makes no sense there makes none here."""
     from engine.intake import check
 
-    if isinstance(command, cmd.SetQos | cmd.PowerUp | cmd.PowerDown):
-        return command.ids
     return check(state, command, now_ms)[1]
 
 

@@ -88,6 +88,11 @@ class EngineLoop:
         if self._thread.is_alive():
             self._thread.join()
 
+    @property
+    def waiting(self) -> int:
+        """Calls that no turn has come for yet, about."""
+        return self._calls.qsize()
+
     def post(self, fn: Callable[[Engine], T]) -> Future[T]:
         """Have `fn(engine)` run on the engine's thread between turns. Waits for nothing."""
         future: Future[T] = Future()

@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from typing import Literal
 
-from engine.model import NodeSpec, PoolSpec, PriorityClassSpec, QueueSpec, ReservationSpec, Resources, Spec, WorkloadSpec
+from engine.model import (
+    NodeSpec,
+    PoolSpec,
+    PriorityClassSpec,
+    QueueSpec,
+    ReservationSpec,
+    Resources,
+    Spec,
+    WorkloadSpec,
+)
 
 Phase = Literal[
     "queued", "held", "waiting", "starting", "running", "suspended", "finished", "failed", "cancelled"

@@ -35,8 +35,7 @@ from engine.model import (
     check_workload,
 )
 from engine.queue_check import check_queues
-from engine.state import State
-from engine.workloads import NONE
+from engine.state import State, members
 
 MOST_LEFT_OUT = 1000
 """Lines that one command names; the rest is counted."""
@@ -242,9 +241,10 @@ class Observation:
         else:
             check_workload(spec)
             self._sound.add(spec.groups)
-        if spec.queue not in self._state.queues.row_of or self._state.queues.children[
-            self._state.queues.row_of[spec.queue]
-        ]:
+        if (
+            spec.queue not in self._state.queues.row_of
+            or self._state.queues.children[self._state.queues.row_of[spec.queue]]
+        ):
             raise SpecError(f"workload '{spec.id}'", f"its queue '{spec.queue[:64]}' is not known", "")
         if spec.priority_class not in w.priority_of:
             raise SpecError(
@@ -258,7 +258,9 @@ class Observation:
 
     def _array(self, each: seen.WorkloadSeen) -> Iterator[ev.AnyEvent]:
         spec, w = each.spec, self._state.workloads
-        if spec.id in w.array_names.index or spec.id in w.row_of:
+        assert spec.array is not None
+        names = (spec.id, *(f"{spec.id}/{index}" for index in members(spec.array)))
+        if spec.id in w.array_names.index or any(name in w.row_of for name in names):
             return
         self._check(spec)
         first = len(w.ids)
@@ -366,9 +368,7 @@ class Observation:
             if each.started_ms:
                 yield ev.Dated(row, wl.RUNNING, min(each.started_ms, self._now_ms))
 
-    def _claims(
-        self, row: int, each: seen.WorkloadSeen
-    ) -> tuple[tuple[TaskGroup, ...], tuple[ev.GroupPlacement, ...]]:
+    def _claims(self, row: int, each: seen.WorkloadSeen) -> tuple[tuple[TaskGroup, ...], tuple[ev.GroupPlacement, ...]]:
         """What it has, as task groups of equal shares and where they are. No more than there is."""
         capacity = self._state.capacity
         base = each.spec.groups[0]

@@ -15,6 +15,7 @@ from engine import events as ev
 from engine.budgets import Stage
 from engine.columns import view
 from engine.failures import NOTES
+from engine.intents import Phase, wording_of
 from engine.model import NodeState, QueueMode, WorkloadState
 from engine.money import usd
 from engine.orders import OrderState
@@ -199,6 +200,16 @@ def _describe(state: State, event: ev.AnyEvent) -> tuple[str, str, str]:
             return "preempting", ids[row], f"{len(victims) // 4} others write their checkpoints for it"
         case ev.PreemptionEnded(row=row):
             return "preemption dropped", ids[row], ""
+        case ev.Intended(number=number, command=command):
+            return "wanted of Slurm", f"i{number}", wording_of(command)
+        case ev.IntentSent(number=number):
+            return "carried to Slurm", f"i{number}", ""
+        case ev.IntentAccepted(number=number, job=job, text=text):
+            return "Slurm accepted", f"i{number}", f"job {job}" if job else text
+        case ev.IntentReopened(number=number, text=text):
+            return "to be carried again", f"i{number}", text
+        case ev.IntentSettled(number=number, phase=phase, text=text):
+            return f"intent {Phase(phase).label}", f"i{number}", text
         case ev.Suspended(row=row) | ev.Resumed(row=row) | ev.Woke(row=row):
             return type(event).__name__.lower(), ids[row], ""
         case ev.Wanted(row=row, tasks=tasks, load=load):

@@ -3,7 +3,8 @@ from them and no decision of the engine waits for them.
 
 They are in the journal's database, by connections of their own. SQLite has one writer at a time, so every write is a
 short transaction on the engine's thread, between its turns; reads go on beside it on other threads and see the
-database as it was when they began. A cell without a journal keeps them in memory.
+database as it was when they began. In PostgreSQL a write is refused once another process has taken the cell over. A
+cell without a journal keeps them in memory.
 
 When the disk fails, keeping stops and `error` says why; it is tried again every RETRY_S. The engine goes on.
 """
@@ -18,23 +19,23 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Table, create_engine, event
-from sqlalchemy import Engine as Database
+from sqlalchemy import Connection, Table
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.pool import StaticPool
 
+from engine import sqlite_store
+from engine.database import File, Place, create_some, place_of, said
 from engine.errors import MusterError
 
 T = TypeVar("T")
 Here = Callable[[Callable[[], Any]], Any]
 """Runs a function on the thread that may write, and returns or raises what it does."""
 
+READERS = 4
+"""Threads that read at a time, of a server."""
+_FAILURES = (SQLAlchemyError, sqlite3.Error)
 RETRY_S = 30.0
 """Wall seconds after a failed write before the next is tried."""
-BUSY_S = 2.0
-LONGEST_LOG_PAGES = 16_000
-"""Pages (of 4 KiB) of the database's log at which a commit moves them itself: what `checkpoint` should not let happen.
-"""
+_OURS = "SELECT 1 FROM fence WHERE id = 1 AND owner = %s FOR SHARE"
 
 
 class RecordsError(MusterError):
@@ -50,26 +51,35 @@ def _at_once(change: Callable[[], Any]) -> Any:
 class Records:
     """The rows beside one cell's journal. To be opened only by the process that has the journal.
 
-    `path` is the journal's, None for memory. `on_writer` runs a write on the engine's thread; without it writes run on
-    the caller's, as is right where no engine runs.
+    `where` is the journal's place, None for memory. `on_writer` runs a write on the engine's thread; without it writes
+    run on the caller's, as is right where no engine runs. `owner`: of the lease by which this process may write; empty:
+    nobody else can.
     """
 
-    def __init__(self, path: Path | None, on_writer: Here = _at_once) -> None:
-        self.path = path
+    def __init__(self, where: str | Path | Place | None, on_writer: Here = _at_once, owner: str = "") -> None:
+        self.place = None if where is None else place_of(where)
         self.error = ""
         """Why nothing is kept at present; empty while all is well."""
         self._on_writer = on_writer
+        self._owner = owner
         self._retry_at = 0.0
         self._one_at_a_time: Any = contextlib.nullcontext()
-        if path is None:
-            self._writer = self._reader = _in_memory()
+        if self.place is None:
+            self._writer = self._reader = sqlite_store.in_memory()
             self._one_at_a_time = threading.RLock()
+        elif isinstance(self.place, File):
+            path = self.place.path
+            self._writer = sqlite_store.beside(path, writing=True)
+            self._reader = sqlite_store.beside(path, writing=False)
         else:
-            self._writer, self._reader = _connect(path, writing=True), _connect(path, writing=False)
+            from engine import postgres
+
+            self._writer = postgres.pool(self.place, "history")
+            self._reader = postgres.pool(self.place, "reader", size=READERS)
 
     def create(self, tables: Sequence[Table]) -> None:
         """Have these tables, unless they are there. Raises RecordsError."""
-        self.write(lambda connection: tables[0].metadata.create_all(connection, tables=list(tables)))
+        self.write(lambda connection: create_some(connection, tables))
 
     def write(self, change: Callable[[Connection], T]) -> T:
         """Run `change` in one transaction on the engine's thread. All is kept, or none and RecordsError is raised.
@@ -82,9 +92,11 @@ class Records:
     def _written(self, change: Callable[[Connection], T]) -> T:
         try:
             with self._one_at_a_time, self._writer.begin() as connection:
+                if self._owner and connection.exec_driver_sql(_OURS, (self._owner,)).first() is None:
+                    raise RecordsError("another engine has taken the cell over", "This one keeps nothing any more")
                 kept = change(connection)
-        except (SQLAlchemyError, sqlite3.Error) as error:
-            self.error = f"history cannot be written to {self.path}: {_said(error)}"
+        except _FAILURES as error:
+            self.error = f"history cannot be written to {self.place}: {said(error)}"
             self._retry_at = time.monotonic() + RETRY_S
             raise self._failed() from error
         self.error = ""
@@ -97,15 +109,15 @@ class Records:
         try:
             with self._one_at_a_time, self._reader.connect() as connection, connection.begin():
                 yield connection
-        except (SQLAlchemyError, sqlite3.Error) as error:
+        except _FAILURES as error:
             raise RecordsError(
-                f"history cannot be read from {self.path}: {_said(error)}", "Check the disk; the cell itself goes on"
+                f"history cannot be read from {self.place}: {said(error)}", "Check the disk; the cell itself goes on"
             ) from error
 
     def checkpoint(self) -> None:
         """Move what was written from the log of the database into the database, on the caller's thread: writers go on
         meanwhile. Without it a commit would do so every now and then, and the engine wait for the disk."""
-        if self.path is not None:
+        if isinstance(self.place, File):
             with self.reading() as connection:
                 connection.exec_driver_sql("COMMIT")
                 connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").all()
@@ -117,32 +129,3 @@ class Records:
 
     def _failed(self) -> RecordsError:
         return RecordsError(self.error, f"The cell goes on; keeping is tried again every {RETRY_S:g} s")
-
-
-def _said(error: Exception) -> str:
-    return str(getattr(error, "orig", None) or error)
-
-
-def _in_memory() -> Database:
-    return create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
-
-
-def _connect(path: Path, *, writing: bool) -> Database:
-    """Commits do not wait for the disk as the journal's do: losing power costs the last moments, not the rest."""
-    database = create_engine(f"sqlite:///{path}", connect_args={"timeout": BUSY_S})
-
-    @event.listens_for(database, "connect")
-    def _configure(connection: Any, _record: Any) -> None:
-        # The driver would begin a transaction only at the first change: two reads would be of two moments.
-        connection.isolation_level = None
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=NORMAL")
-        connection.execute(f"PRAGMA wal_autocheckpoint={LONGEST_LOG_PAGES}")
-        if not writing:
-            connection.execute("PRAGMA query_only=ON")
-
-    @event.listens_for(database, "begin")
-    def _begin(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
-
-    return database

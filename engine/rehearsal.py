@@ -28,6 +28,7 @@ from engine.control import Engine
 from engine.controller import Controller, controllers_of
 from engine.edit_check import commands_of
 from engine.errors import MusterError
+from engine.executors.protocol import Executor
 from engine.executors.simulated import Column, SimulatedExecutor
 from engine.model import HOUR_MS, WorkloadSpec, WorkloadState
 from engine.probe import Focus, Key, Probe
@@ -187,13 +188,14 @@ class Rehearsal(Engine):
         super().__init__(
             origin.state,
             seed=seed,
-            faults=origin.executor.faults if known else None,
+            faults=origin.rehearsed_faults if known else None,
             provider_faults=origin.provider_faults if known else None,
             forecaster=origin.forecaster,
+            model=True,
         )
         self.go_on_from(origin)
 
-    def _new_executor(self) -> SimulatedExecutor:
+    def _new_executor(self) -> Executor:
         if self._run_times is None:
             return super()._new_executor()
         return DrawnExecutor(self.state, self.seed, self._run_times, self._from_ms)

@@ -68,6 +68,7 @@ def shown(run: RunSpec | None) -> RunSpec | None:
 
 EXIT_CAUSES = ("", "its memory limit", "its time limit", "it could not be started")
 """Why Muster itself ended a task, where it did."""
+TIME_LIMIT = 2
 
 
 def exit_words(task: int, status: int) -> str:
@@ -86,4 +87,5 @@ def _check_text(text: str, where: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise SpecError(where, "is not valid Unicode", "Give text, or the name of a file that holds the bytes") from None
+        remedy = "Give text, or the name of a file that holds the bytes"
+        raise SpecError(where, "is not valid Unicode", remedy) from None

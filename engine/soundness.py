@@ -122,6 +122,8 @@ def _of_places(state: State) -> list[str]:
     if not np.array_equal(np.sort(np.array(waiting, np.int64)), queued):
         found.append("what is queued is not what waits")
     adrift = (now == WorkloadState.WAITING) & (view(w.unmet) == 0) & (view(w.wake) < 0)
+    if state.settings.decided_by != "muster":
+        return found  # only the scheduler that decides knows when
     return found + _named("nothing ever wakes", adrift, w.ids)
 
 

@@ -15,10 +15,10 @@ from sqlalchemy import (
     String,
     Table,
     delete,
-    insert,
     select,
 )
 
+from engine.database import put_new
 from engine.records import Records
 
 KEEP_MS = 60 * 24 * 3_600_000
@@ -61,7 +61,7 @@ class ForecastRows:
 
         def kept(connection: Connection) -> None:
             connection.execute(delete(FORECAST).where(FORECAST.c.made_ms < made_ms - KEEP_MS, *_of(series)))
-            connection.execute(insert(FORECAST).prefix_with("OR IGNORE"), values)
+            put_new(connection, FORECAST, values)
 
         self._open()
         self._records.write(kept)

@@ -16,10 +16,10 @@ from sqlalchemy import (
     Table,
     bindparam,
     delete,
-    insert,
     select,
 )
 
+from engine.database import put
 from engine.records import Records
 from recommender.recommendations import Followed
 from recommender.shelf import MOST_FOLLOWED, Standing
@@ -75,9 +75,9 @@ class Kept:
             if void_rows:
                 connection.execute(DROP_FOLLOWED, void_rows)
             if standing_rows:
-                connection.execute(insert(STANDING).prefix_with("OR REPLACE"), standing_rows)
+                put(connection, STANDING, standing_rows)
             if followed_rows:
-                connection.execute(insert(FOLLOWED).prefix_with("OR REPLACE"), followed_rows)
+                put(connection, FOLLOWED, followed_rows)
 
         self._records.write(saved)
 

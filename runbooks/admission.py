@@ -4,12 +4,13 @@ role all the same, and what changes what the cell is made of is on record, in th
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from engine.commands import AddNodes, AddPools, AddPriorityClasses, AddQueues, AnyCommand, Define, Submit
-from engine.errors import RefusedError
+from engine.errors import MusterError, RefusedError
 from runbooks.identity import Scope
 
 if TYPE_CHECKING:
@@ -72,3 +73,33 @@ def told(command: AnyCommand) -> dict[str, object]:
 
 def tag_of(command: AnyCommand) -> str:
     return str(type(command).__struct_config__.tag)
+
+
+def admit_all(
+    engine: Engine,
+    gate: Gate,
+    wanted: Sequence[tuple[Actor, Submit]],
+    answered: Callable[[Connection, Sequence[Receipt | MusterError]], None] | None = None,
+) -> list[Receipt | MusterError]:
+    """Submissions that came together, in one transaction, each accepted or refused on its own. `answered` writes what
+    came of each in the same transaction, if one is accepted. On the engine's thread."""
+    answers: list[Receipt | MusterError | None] = []
+    allowed: list[Submit] = []
+    for actor, command in wanted:
+        try:
+            gate.refuse_unless(actor, "submit", touched_by(command))
+        except MusterError as error:
+            answers.append(error)
+            continue
+        answers.append(None)
+        allowed.append(command)
+    if not allowed:
+        return [answer for answer in answers if answer is not None]
+
+    def whole(of_allowed: Sequence[Receipt | MusterError]) -> list[Receipt | MusterError]:
+        coming = iter(of_allowed)
+        return [next(coming) if answer is None else answer for answer in answers]
+
+    if answered is None:
+        return whole(engine.commands(allowed))
+    return whole(engine.commands(allowed, answered=lambda connection, found: answered(connection, whole(found))))

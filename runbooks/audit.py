@@ -33,9 +33,10 @@ from sqlalchemy import (
     text,
 )
 
+from engine.database import BIG, Schema, create_tables
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError
-from engine.journal import create_tables
 from runbooks.anchors import Anchor, Publisher
+from runbooks.append_only import keep_append_only
 from runbooks.checkpoints import CheckpointSigner, checkpoint_text, next_key, origin_of, remember, remembered
 from runbooks.identity import SYSTEM, Actor
 from runbooks.plan import Sealed
@@ -69,7 +70,7 @@ record_table = Table(
     "audit_record", _tables,
     Column("seq", Integer, primary_key=True, autoincrement=False),
     Column("type", String, nullable=False), Column("subject", String, nullable=False),
-    Column("proposal", String, nullable=False, index=True), Column("at_ms", Integer, nullable=False),
+    Column("proposal", String, nullable=False, index=True), Column("at_ms", BIG, nullable=False),
     Column("body", LargeBinary, nullable=False), Column("hash", LargeBinary, nullable=False),
 )  # fmt: skip
 """The columns besides body and hash are copies to search by."""
@@ -96,26 +97,6 @@ segment_table = Table(
     Column("sha256", String, nullable=False),
 )  # fmt: skip
 """Records that were moved to a file: the first, the last and its hash."""
-
-_KEPT = "(SELECT coalesce(max(last), 0) FROM audit_segment)"
-_TRIGGERS = tuple(
-    f"CREATE TRIGGER IF NOT EXISTS {table}_keeps_{when.split()[0].lower()} BEFORE {when} "
-    f"BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END"
-    for table, key, delete_when in (
-        ("audit_record", "seq", f"OLD.seq > {_KEPT}"),
-        ("audit_checkpoint", "size", f"OLD.size >= {_KEPT}"),
-        ("audit_private", "ref", "false"),
-        ("audit_key", "seq", "true"),
-        ("audit_segment", "last", "true"),
-        ("audit_log", "id", "true"),
-    )
-    for when in (
-        f"UPDATE ON {table}",
-        f"DELETE ON {table} WHEN {delete_when}",
-        # `INSERT OR REPLACE` deletes without asking the trigger for that.
-        f"INSERT ON {table} WHEN EXISTS (SELECT 1 FROM {table} WHERE {key} = NEW.{key})",
-    )
-)
 
 _NEWEST = select(record_table.c.seq, record_table.c.hash).order_by(record_table.c.seq.desc()).limit(1)
 _NEWEST_SEGMENT = select(segment_table.c.last, segment_table.c.hash).order_by(segment_table.c.last.desc()).limit(1)
@@ -186,9 +167,7 @@ class Audit:
     def _prepare(self, connection: Connection) -> None:
         """The tables, what keeps them append-only, and the first record; nothing if all are there."""
         create_tables(connection, _tables)
-        if connection.dialect.name == "sqlite":
-            for trigger in _TRIGGERS:
-                connection.execute(text(trigger))
+        keep_append_only(connection)
         found = connection.execute(select(log_table.c.log)).scalar()
         if found is not None:
             self.log_id = found
@@ -287,10 +266,11 @@ class Audit:
         return self.append(connection, "audit.redacted", actor, data={"ref": ref, "reason": reason})
 
     def scrub(self) -> bool:
-        """Take what was erased out of the database's log too. False: somebody is reading, so it goes with time."""
+        """Take what was erased out of the database's log too. False: it goes with time, because somebody is reading, or
+        because the log is a server's."""
         path = self._engine.path
         if path is None:
-            return True
+            return not isinstance(self._engine.place, Schema)
         with contextlib.closing(sqlite3.connect(path, timeout=2.0)) as database:
             busy: int = database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
         return busy == 0

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Row, create_engine, func, select
+from sqlalchemy import ColumnElement, Connection, Row, func, select
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.pool import NullPool
 
+from engine.database import Place, place_of, reader
 from engine.errors import JournalError, NotFoundError, RefusedError, SpecError
 from runbooks.audit import (
     Audit,
@@ -60,12 +60,9 @@ class AuditReader:
     """Reads the audit beside the engine, on any thread: by connections of its own to the journal's database. Where
     there is no journal, through `in_engine`, which runs a transaction of the engine."""
 
-    def __init__(self, path: Path | None, in_engine: Callable[[Callable[[Connection], Any]], Any]) -> None:
+    def __init__(self, where: str | Path | Place | None, in_engine: Callable[[Callable[[Connection], Any]], Any]) -> None:
         self._in_engine = in_engine
-        self._database = None
-        if path is not None:
-            uri = f"sqlite:///{path.absolute().as_uri()}?mode=ro&uri=true"
-            self._database = create_engine(uri, poolclass=NullPool, connect_args={"timeout": 2.0})
+        self._database = None if where is None else reader(place_of(where))
 
     def read(self, ask: Callable[[Connection], T]) -> T:
         """Run `ask` as of one moment. Raises JournalError."""
@@ -73,8 +70,7 @@ class AuditReader:
             found: T = self._in_engine(ask)
             return found
         try:
-            with self._database.connect() as connection:
-                connection.exec_driver_sql("BEGIN")
+            with self._database.begin() as connection:
                 return ask(connection)
         except SQLAlchemyError as error:
             told = str(getattr(error, "orig", error))

@@ -92,6 +92,10 @@ class AuthRefused(RefusedError):
     """A claim of identity, or a signature, that does not hold."""
 
 
+class Unauthenticated(AuthRefused):
+    """Nothing, or nothing that holds, says who asks."""
+
+
 class Signed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A signature over `runbooks.keys.decision_bytes`, with what of them the other side cannot know."""
 

@@ -21,6 +21,7 @@ from sqlalchemy import (
     String,
     Table,
     case,
+    cast,
     delete,
     func,
     insert,
@@ -53,7 +54,8 @@ SPEND = Table(
     Column("model", String, nullable=False),
     Column("prompt_sha256", String, nullable=False),
 )
-_CHARGED = func.sum(case((SPEND.c.spent == OPEN, SPEND.c.reserved), else_=SPEND.c.spent))
+_CHARGED = cast(func.sum(case((SPEND.c.spent == OPEN, SPEND.c.reserved), else_=SPEND.c.spent)), BigInteger)
+"""PostgreSQL would sum to a decimal number."""
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True):

@@ -554,7 +554,8 @@ def _of_account(policy: Policy, account: str) -> Actor:
     if behind.startswith("service:"):
         return Actor(subject=behind, kind="service", account=account)
     mine = holders(policy, account)
-    return Actor(subject=mine[0].subject if len(mine) == 1 else behind, account=account)
+    nobody = account if behind.startswith("person:") else behind  # whom the policy has ceased to name
+    return Actor(subject=mine[0].subject if len(mine) == 1 else nobody, account=account)
 
 
 def _bytes(text: str) -> bytes:

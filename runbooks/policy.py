@@ -48,7 +48,7 @@ class Person(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     name: str = ""
     """Shown, never compared."""
     accounts: tuple[str, ...] = ()
-    """OS accounts of the engine's machine, by number: "unix:1000"; "oidc:ISSUER#SUBJECT", "cert:NAME"; or "tcp", whoever
+    """OS accounts of the engine's machine, by number: "unix:1000"; "oidc:ISSUER#SUBJECT"; "cert:NAME"; "tcp": whoever
     comes over TCP and shows nothing."""
     keys: tuple[str, ...] = ()
     """Public keys as OpenSSH writes them."""
@@ -262,29 +262,32 @@ def roles(policy: Policy, actor: Actor, scope: Scope = WHOLE, *, owner: str = OW
     nobody, the account that owns the engine's process has all roles of people."""
     if not actor.within.covers(scope):
         return frozenset(("viewer",))
-    if actor.kind in ("service", "llm"):
-        service = next((service for service in policy.services if service.subject == actor.subject), None)
-        return frozenset(("viewer",)) if service is None else frozenset(("drafter", *_granted(service, scope)))
-    if actor.kind != "human":
+    if actor.kind == "system":
         return frozenset()
-    if not policy.people and stands_for(actor.account) == actor.subject == owner:
+    if not policy.people and actor.kind == "human" and stands_for(actor.account) == actor.subject == owner:
         return OWNER_ROLES
-    person = person_of(policy, actor)
-    return frozenset(("viewer",)) if person is None else frozenset(_granted(person, scope))
+    holder = holder_of(policy, actor)
+    return frozenset(("viewer",)) if holder is None else frozenset(_granted(holder, scope))
+
+
+def holder_of(policy: Policy, actor: Actor) -> Person | Service | None:
+    """The person or the service of the policy that an actor is."""
+    if actor.kind in ("service", "llm"):
+        return next((service for service in policy.services if service.subject == actor.subject), None)
+    return person_of(policy, actor)
 
 
 def _granted(holder: Person | Service, scope: Scope) -> tuple[Role, ...]:
     scoped = (role for grant in holder.scoped or () if grant.scope.covers(scope) for role in grant.roles)
-    return ("viewer", *(holder.roles or ()), *scoped)
+    drafts: tuple[Role, ...] = ("drafter",) if isinstance(holder, Service) else ()
+    return ("viewer", *drafts, *(holder.roles or ()), *scoped)
 
 
 def somewhere(policy: Policy, actor: Actor, *, owner: str = OWNER) -> frozenset[Role]:
     """What an actor may be in some part of the cell or other."""
-    holder: Person | Service | None = person_of(policy, actor)
-    if actor.kind in ("service", "llm"):
-        holder = next((service for service in policy.services if service.subject == actor.subject), None)
     everywhere = roles(policy, msgspec.structs.replace(actor, within=WHOLE), owner=owner)
-    if holder is None or actor.kind == "system":
+    holder = holder_of(policy, actor)
+    if holder is None:
         return everywhere
     return everywhere.union(role for grant in holder.scoped or () for role in grant.roles)
 
@@ -319,10 +322,7 @@ def may(
     vote counts is for `why_not_counted`. Without a scope: in some part of the cell, which is not known yet."""
     if actor.deeds is not None and deed not in actor.deeds:
         return f"the token that was shown is not for that ({', '.join(sorted(actor.deeds)) or 'nothing'})"
-    if scope is None:
-        held = somewhere(policy, actor, owner=owner)
-    else:
-        held = roles(policy, actor, scope, owner=owner)
+    held = somewhere(policy, actor, owner=owner) if scope is None else roles(policy, actor, scope, owner=owner)
     wanted = _DEEDS[deed]
     if deed == "vote":
         if actor.kind != "human":

@@ -50,6 +50,15 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     account: str
     roles: tuple[Role, ...]
+    """In all of the cell."""
+    scoped: tuple[str, ...] = ()
+    """Roles in parts of it, in words: "approver of pools h100"."""
+    token: str = ""
+    """Id of the token that was shown."""
+    deeds: tuple[str, ...] | None = None
+    """What that token is for; None: all that its holder may do."""
+    within: str = ""
+    """The part of the cell that it is for, in words."""
     shared_with: tuple[str, ...] = ()
     """People who have the same account, where it is not one person's alone: each must say who they are."""
     cell_id: str

@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
 from sqlalchemy import Connection, select
 
 from engine.money import usd
 from runbooks.amounts import span
 from runbooks.freezes import Freeze, holds
-from runbooks.identity import OWNER, WHOLE, Actor, Scope
+from runbooks.identity import OWNER, TOKEN, WHOLE, Actor, Scope
 from runbooks.limits import PolicyLimits
 from runbooks.plan import TIERS
-from runbooks.policy import Need, Person, Policy, Service, fingerprints, holders, need, roles
+from runbooks.policy import Need, Person, Policy, Service, fingerprints, holder_of, holders, need, roles
 from runbooks.policy_changes import change_need, changes
 from runbooks.policy_file import listing, notes
 from runbooks.policy_shown import Caller, PolicyCheck, PolicyView
@@ -59,11 +60,16 @@ def caller_of(policies: Policies, actor: Actor) -> Caller:
     """How the engine knows an actor."""
     policy = policies.latest()
     mine = holders(policy, actor.account)
+    unlimited = msgspec.structs.replace(actor, within=WHOLE)
     return Caller(
         subject=actor.subject,
         kind=actor.kind,
         account=actor.account,
-        roles=tuple(sorted(roles(policy, actor, owner=policies.owner))),
+        roles=tuple(sorted(roles(policy, unlimited, owner=policies.owner))),
+        scoped=_scoped_words(policy, actor),
+        token=actor.session.removeprefix(TOKEN),
+        deeds=actor.deeds,
+        within="" if actor.within == WHOLE else actor.within.words(),
         shared_with=tuple(person.id for person in mine) if len(mine) > 1 else (),
         cell_id=policies.looked(policies.cell),
         now_ms=policies.clock(),
@@ -176,6 +182,12 @@ def _rules_words(policy: Policy) -> list[tuple[str, str]]:
             needs = need_words(need(policy, rule.tier, "person", rule.scope))
             found.append((f"{rule.tier} on {rule.scope.words()}", needs))
     return found
+
+
+def _scoped_words(policy: Policy, actor: Actor) -> tuple[str, ...]:
+    holder = holder_of(policy, actor)
+    grants = (holder.scoped or ()) if holder is not None else ()
+    return tuple(f"{', '.join(grant.roles)} of {grant.scope.words()}" for grant in grants)
 
 
 def _service_words(service: Service) -> str:

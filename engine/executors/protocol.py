@@ -30,6 +30,8 @@ class ReportKind(IntEnum):
     """It has run to its end."""
     FAILED = 3
     """It has stopped because the work itself failed."""
+    LOST = 4
+    """Its processes are gone, and nobody knows how they ended: it must be started again."""
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True, gc=False, order=True):
@@ -42,7 +44,9 @@ class Report(msgspec.Struct, frozen=True, array_like=True, gc=False, order=True)
     part: int = 0
     """Which part of the gang is acknowledged or refused. A part is counted once, however often it is reported."""
     tasks: int = 0
-    """How many tasks an acknowledged part has."""
+    """How many tasks an acknowledged part has; of an end, the rank of the task that decided about it."""
+    status: int = 0
+    """How that task ended, where it is known, as `engine.events.Exited` has it."""
 
 
 class Executor(Protocol):
@@ -50,6 +54,9 @@ class Executor(Protocol):
 
     The engine may die between any two calls and ask again after it is back, so every call may be repeated.
     """
+
+    prompt: bool
+    """Whether every gang is ready as soon as it is tried."""
 
     def adopt(self, state: State) -> None:
         """Agree with `state`, which is new to it: after a restart, or because it is a fork of another. Placed gangs
@@ -77,6 +84,15 @@ class Executor(Protocol):
 
     def resized(self, row: int) -> None:
         """A running elastic workload has another number of tasks, or other nodes, from now on."""
+        ...
+
+    def carry_out(self) -> None:
+        """All that was asked for since the last time is durable now. Before that nothing may be done that shows outside
+        of this process; `adopt` instead of this says that it is forgotten."""
+        ...
+
+    def close(self) -> None:
+        """The engine goes; what runs outside of this process goes on."""
         ...
 
     def next_report_ms(self) -> int | None:

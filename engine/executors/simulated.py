@@ -187,6 +187,16 @@ class SimulatedExecutor(Executor):
     def resized(self, row: int) -> None:
         self._await_end(row)
 
+    @property
+    def prompt(self) -> bool:  # type: ignore[override]
+        return self.faults is None
+
+    def carry_out(self) -> None:
+        """Nothing of it shows outside."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
     # -- reports ------------------------------------------------------------------------------------------------------
 
     def next_report_ms(self) -> int | None:

@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 
 from console.advisor import Advisor
-from console.engine_process import run_server
+from console.http_server import run_server
 from console.local_client import LocalClient
 from console.remote_client import RemoteClient
 from console.sockets import bind_unix

@@ -159,14 +159,14 @@ def test_a_full_disk_is_an_error_and_the_refused_change_leaves_no_trace(path: Pa
     """SQLite's own page limit stands in for the disk's end: the same error code, SQLITE_FULL."""
     engine = Engine.open(path)
     digest = engine.state.digest()
-    with engine._journal._db.connect() as connection:
+    with engine._journal._store.db.connect() as connection:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
         connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
     many = [workload(f"many{i}", gpu=1000) for i in range(2000)]
     with pytest.raises(JournalError, match="disk is full"):
         engine.command(submit(*many))
     assert "disk is full" in engine.journal_error
-    with engine._journal._db.connect() as connection:
+    with engine._journal._store.db.connect() as connection:
         connection.exec_driver_sql("PRAGMA max_page_count = 1073741823")
     engine.settle()
     assert engine.state.digest() == digest

@@ -59,7 +59,7 @@ Failure = Callable[[Engine], contextlib.AbstractContextManager[None]]
 
 def pragma(engine: Engine, text: str) -> Any:
     assert engine._journal is not None
-    with engine._journal._db.connect() as connection:
+    with engine._journal._store.db.connect() as connection:
         result = connection.exec_driver_sql(f"PRAGMA {text}")
         return result.scalar() if result.returns_rows else None
 

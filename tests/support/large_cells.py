@@ -19,9 +19,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
+from sqlalchemy import text
 
 from engine.commands import Define, Submit
 from engine.control import Engine
+from engine.journal import Journal
 from engine.loop import CYCLE_EVERY_MS, Feed
 from engine.model import (
     CellSpec,
@@ -120,7 +122,10 @@ def large_engine(nodes: int, workloads: int, *, journal: Path | None = None, kep
     """A cell whose nodes are full: a fifth of the workloads has run and ended, some run, the rest waits. A million
     take a minute and a half to make; from the file `kept`, where they are put, it is a few seconds."""
     state = None if kept is None or not kept.exists() else _read(kept)
-    if state is not None and journal is None:
+    if state is not None and journal is not None:
+        _record(state, journal)
+        return Engine.open(journal)
+    if state is not None:
         engine = Engine(state)
         engine.settle()
         return engine
@@ -140,6 +145,16 @@ def _read(kept: Path) -> State | None:
     except (KeyError, TypeError, ValueError, IndexError, AttributeError):
         return None
     return state
+
+
+def _record(state: State, path: Path) -> None:
+    """A new journal that begins with a snapshot of the state."""
+    journal = Journal(path, 0)
+    journal.transact(lambda db: db.execute(text("UPDATE head SET last_version = :last"), {"last": state.version}))
+    journal.close()
+    journal = Journal(path, 0)
+    journal.write_snapshot(state.dump(), state.version)
+    journal.close()
 
 
 def _fill(engine: Engine, nodes: int, workloads: int) -> None:
@@ -170,8 +185,11 @@ def _lots(numbers: range, size: int) -> Iterator[Sequence[int]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    import uvloop
+
     from console.advisor import Advisor
-    from console.engine_process import SWITCH_S, run_server
+    from console.engine_process import SWITCH_S
+    from console.http_server import run_server
     from console.local_client import LocalClient
     from console.sockets import bind_unix
     from engine.loop import EngineLoop
@@ -194,7 +212,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     loop.start()
     try:
         sockets = [bind_unix(options.socket)]
-        asyncio.run(run_server(client, loop, sockets, lambda: print("ready", flush=True)))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(run_server(client, loop, sockets, lambda: print("ready", flush=True)))
     finally:
         loop.stop()
         engine.close()

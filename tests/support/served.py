@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from console.advisor import Advisor
-from console.engine_process import run_server
+from console.http_server import run_server
 from console.local_client import LocalClient
 from console.sockets import bind_unix
 from engine.control import Engine

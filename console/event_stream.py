@@ -1,0 +1,191 @@
+"""What happens, as it happens: a long poll, and streams of server-sent events.
+
+Everybody who follows from the present on is sent the same bytes, made once: two hundred streams cost two hundred writes
+and one look. Who comes back gives the version they have seen (`Last-Event-ID`, or `after`) and is told what they
+missed, as far back as it is remembered, and how much was forgotten. Who reads too slowly is not waited for and nothing
+piles up for them: they are told how much they missed, and go on from the present.
+
+    id: 1042                          the state version up to which this tells
+    event: changes                    `engine.query.Changes` as JSON; without items where only ticks are asked for
+    data: {"version":1042,"at_ms":...,"items":[...],"missed":0}
+
+A tick comes at least every second, also when nothing happened: by it a reader knows that the line is up, and the cell's
+clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from console.answering import answer_of, least_of
+from console.identity import CALLER
+from console.operations import AFTER, WAIT, Number, Operation
+from engine.errors import MusterError, SpecError
+from engine.query import Changes
+
+if TYPE_CHECKING:
+    from console.http_metrics import Metrics
+    from console.local_client import LocalClient
+    from console.reads import Reads
+    from console.watch import Watch
+    from engine.loop import EngineLoop
+
+MOST_CHANGES = 10_000
+LIMIT = Number("limit", 500, 1, MOST_CHANGES, "At most so many; the newest are told")
+ITEMS = Number("items", 1, 0, 1, "1: what happened, one by one; 0: only that something did")
+EVERY_S = 0.1
+"""Between two frames, at least: what happens meanwhile is told together."""
+TICK_S = 1.0
+MOST_IN_FRAME = 2_000
+MOST_BEHIND = 16
+"""Frames that wait for a slow reader; then they are dropped, and what they told counts as missed."""
+STREAM = "text/event-stream"
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """What happened between two looks, ready to send."""
+
+    version: int
+    items: int
+    missed: int
+    whole: bytes
+    bare: bytes
+    """The same without items."""
+
+
+class Follower:
+    """One stream, and what waits to be sent on it."""
+
+    def __init__(self, *, items: bool) -> None:
+        self.items = items
+        self.frames: asyncio.Queue[Frame | None] = asyncio.Queue(MOST_BEHIND)
+        self.lost = 0
+        """Changes that were not told, since the last frame that was sent."""
+        self.told = 0
+        """Version up to which it was told before it joined the others."""
+
+    def give(self, frame: Frame | None) -> None:
+        try:
+            self.frames.put_nowait(frame)
+        except asyncio.QueueFull:
+            while not self.frames.empty():
+                dropped = self.frames.get_nowait()
+                if dropped is not None:
+                    self.lost += dropped.items + dropped.missed
+            self.frames.put_nowait(frame)
+
+
+class EventFaces:
+    """Made and used in one event loop."""
+
+    def __init__(self, client: LocalClient, loop: EngineLoop, watch: Watch, reads: Reads, metrics: Metrics) -> None:
+        self._client = client
+        self._loop = loop
+        self._watch = watch
+        self._reads = reads
+        self._metrics = metrics
+        self._followers: set[Follower] = set()
+        self._teller: asyncio.Task[None] | None = None
+        self._seen = 0
+        """Version up to which the followers have been told."""
+        self._closed = False
+
+    def operations(self) -> tuple[Operation, ...]:
+        return (
+            Operation("GET", "/v1/changes", "What happened after a version; waits for something to happen",
+                      query=(AFTER, WAIT, LIMIT), handler=self.changes, gives=Changes, follows=True),
+            Operation("GET", "/v1/events", "What happens, as it happens, as server-sent events",
+                      query=(Number("after", -1, -1, 2**62, "Version from which on to tell; -1: the present"), ITEMS),
+                      handler=self.follow, gives=str, media=STREAM, follows=True),
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """End every stream."""
+        self._closed = True
+        if self._teller is not None:
+            self._teller.cancel()
+        for follower in self._followers:
+            follower.give(None)
+
+    async def changes(self, request: Request) -> Response:
+        after = int(AFTER.read(request.query_params.get("after")))
+        wait_s = WAIT.read(request.query_params.get("wait_s"))
+        limit = int(LIMIT.read(request.query_params.get("limit")))
+        if wait_s:
+            await self._watch.wait(after, wait_s)
+        own = self._client.acting_as(CALLER.get()).own_version
+        shown = await self._reads.told("changes", (after, limit), own, least_of(request))
+        return answer_of(shown.content, shown.version)
+
+    async def follow(self, request: Request) -> Response:
+        text = request.headers.get("last-event-id", request.query_params.get("after", "-1"))
+        after = int(Number("last-event-id", -1, -1, 2**62, "").read(text))
+        items = bool(ITEMS.read(request.query_params.get("items")))
+        begun = self._loop.copies.shown_version()
+        if after > self._loop.engine.version:
+            raise SpecError(
+                "after", f"this engine is at version {self._loop.engine.version}, before {after}", "Follow from -1"
+            )
+        stream = self._stream(Follower(items=items), begun if after < 0 else after)
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no", "muster-version": str(begun)}
+        return StreamingResponse(stream, headers=headers, media_type=STREAM)
+
+    async def _stream(self, follower: Follower, after: int) -> AsyncIterator[bytes]:
+        """First what was missed, then what everybody is told."""
+        self._metrics.followers.inc()
+        try:
+            self._join(follower)
+            first = await self._looked(after)
+            follower.told = first.version
+            yield first.whole if follower.items else first.bare
+            while not self._closed and (frame := await follower.frames.get()) is not None:
+                if frame.version < follower.told:
+                    continue  # told already, when it joined
+                lost, follower.lost, follower.told = follower.lost, 0, frame.version
+                if lost:
+                    yield _missed(frame.version, lost)
+                yield frame.whole if follower.items else frame.bare
+        finally:
+            self._followers.discard(follower)
+            self._metrics.followers.dec()
+
+    def _join(self, follower: Follower) -> None:
+        self._followers.add(follower)
+        if self._teller is None or self._teller.done():
+            self._seen = self._loop.copies.shown_version()
+            self._teller = asyncio.create_task(self._tell())
+
+    async def _tell(self) -> None:
+        """As long as somebody follows: look once, and give what was seen to all of them."""
+        while self._followers and not self._closed:
+            await self._watch.wait(self._seen, TICK_S)
+            with contextlib.suppress(MusterError):  # it is stopping, or will answer again
+                frame = await self._looked(self._seen)
+                self._seen = max(self._seen, frame.version)
+                for follower in self._followers:
+                    follower.give(frame)
+            await asyncio.sleep(EVERY_S)
+
+    async def _looked(self, after: int) -> Frame:
+        shown = await self._reads.told("changes", (after, MOST_IN_FRAME), 0)
+        found = msgspec.json.decode(shown.content, type=Changes)
+        bare = msgspec.json.encode(msgspec.structs.replace(found, items=()))
+        return Frame(
+            found.version, len(found.items), found.missed, _framed(found.version, shown.content),
+            _framed(found.version, bare),
+        )  # fmt: skip
+
+
+def _framed(version: int, content: bytes) -> bytes:
+    return b"id: %d\nevent: changes\ndata: %s\n\n" % (version, content)
+
+
+def _missed(version: int, lost: int) -> bytes:
+    return b'event: missed\ndata: {"version":%d,"missed":%d}\n\n' % (version, lost)

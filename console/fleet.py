@@ -1,0 +1,384 @@
+"""A fleet: cells that are engines of their own, what was submitted to all of them together, and where it went.
+
+It holds no state of the cells. What it remembers is in its journal: every submission, before it is sent and after it
+was acknowledged. A submission is sent to one cell at a time. It goes to another only when it is certain that the first
+does not have it: nobody was there, the cell has refused it, or the engine that was asked is gone and its journal does
+not know it. Otherwise it stays that cell's until the cell answers.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from console.fleet_cell import CellLine, Connect, Standing
+from console.fleet_journal import FleetJournal
+from console.fleet_shown import (
+    CellView,
+    FleetEvent,
+    FleetView,
+    State,
+    Submission,
+    SubmissionsPage,
+    TenantView,
+)
+from console.version import VERSION
+from engine.cells import Terms, Waiting, asked_of, fair_order, over_quota, share_ppm, terms_of
+from engine.errors import JournalError, MusterError, NotFoundError, RefusedError, SpecError
+from engine.fleets import FleetSpec, TenantShare, check_fleet
+from engine.model import RESOURCES, WorkloadSpec, check_workload
+
+MOST_SHOWN = 100
+"""Waiting submissions, and events, of one view."""
+GONE = "not there any more"
+"""Of what a cell has acknowledged and does not know: its journal is another, or was put back."""
+Held = dict[str, dict[str, int]]
+"""Tenant -> resource -> quantity."""
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Fleet:
+    """One process. Its methods may be called from any thread."""
+
+    def __init__(self, spec: FleetSpec, journal: FleetJournal, connect: Connect) -> None:
+        check_fleet(spec)
+        self.spec = spec
+        self.journal = journal
+        self.moved = threading.Condition(threading.RLock())
+        """Holds what is below; waited on for a change of any submission."""
+        self.open = {submission.id: submission for submission in journal.open_submissions()}
+        self.closed = journal.closed()
+        self.error = ""
+        """Why the journal cannot be written; empty while it can."""
+        name = f"{spec.name}-{journal.uid}"
+        self.lines = {link.name: CellLine(link, connect, name, self._heard) for link in spec.cells}
+        self._seq = journal.last_seq()
+        self._weights = {tenant.name: tenant.weight for tenant in spec.tenants}
+        self._up: dict[str, bool] = {}
+
+    def start(self) -> None:
+        for line in self.lines.values():
+            line.start()
+
+    def stop(self) -> None:
+        for line in self.lines.values():
+            line.stop()
+        for line in self.lines.values():
+            line.close()
+
+    # -- what is asked of it
+
+    def submit(self, workloads: Sequence[WorkloadSpec], cells: tuple[str, ...], by: str) -> tuple[str, ...]:
+        """Take them all or none; once this returns none is lost. What is there already, and the same, is taken again
+        as it is. Raises SpecError and RefusedError, JournalError when it cannot be kept."""
+        with self.moved:
+            there = self.journal.found([spec.id for spec in workloads])
+            now_ms, new = wall_ms(), []
+            for i, spec in enumerate(workloads):
+                where = f"workloads[{i}]" if len(workloads) > 1 else "workload"
+                self.check(spec, cells, where)
+                known = there.get(spec.id)
+                if known is None:
+                    self._seq += 1
+                    there[spec.id] = submission = _submission(self._seq, spec, cells, by, now_ms)
+                    new.append(submission)
+                elif known.spec != spec or known.cells != cells:
+                    raise RefusedError(
+                        f"{where}.id: '{spec.id}' is there already, as another workload", "Give each its own id"
+                    )
+            self.keep(new, [event("submitted", each.id, each.by) for each in new])
+        return tuple(spec.id for spec in workloads)
+
+    def check(self, spec: WorkloadSpec, cells: tuple[str, ...], where: str) -> None:
+        """Raises SpecError for what is malformed and for what no cell can ever be given."""
+        from engine.cells import barred
+
+        check_workload(spec, where)
+        terms = terms_of(spec, self.spec, cells, where=where)
+        why = [barred(terms, line.facts(None, {})) for line in self.lines.values()]
+        if all(for_good for _, for_good in why):
+            told = "; ".join(f"{name}: {text}" for name, (text, _) in zip(self.lines, why, strict=True))
+            raise SpecError(where, f"no cell may take it ({told})", "Change its residency, data or cells")
+        too_much = over_quota(terms, {})
+        if too_much:
+            raise SpecError(where, f"is more than its tenant may ever have: {too_much}", "Ask for less at once")
+
+    def withdraw(self, ids: Sequence[str], by: str) -> tuple[str, ...]:
+        """Take back what waits in the fleet. Raises RefusedError, with nothing done, when one of them is in a cell."""
+        with self.moved:
+            found = [self._known(name) for name in ids]
+            for each in found:
+                if each.state != "waiting":
+                    at = f" in {each.cell}" if each.cell else ""
+                    raise RefusedError(
+                        f"{each.id} is {each.state}{at}, not waiting in the fleet",
+                        f"Cancel it there: muster --cell {each.cell} cancel {each.id}" if each.cell else "",
+                    )
+            now_ms = wall_ms()
+            gone = [msgspec.structs.replace(each, state="withdrawn", why="", changed_ms=now_ms) for each in found]
+            self.keep(gone, [event("withdrawn", each.id, by) for each in gone])
+        return tuple(ids)
+
+    def set_closed(self, cell: str, closed: bool, reason: str, by: str) -> None:
+        """Send nothing more to a cell, or send again. What is there goes on."""
+        with self.moved:
+            if cell not in self.lines:
+                raise NotFoundError(f"there is no cell '{cell[:60]}'", f"There are: {', '.join(self.lines)}")
+            detail = f"{by}: {reason}" if reason else by
+            told = event("closed" if closed else "opened", cell, detail)
+            self.journal.set_closed(cell, reason if closed else None, told)
+            if closed:
+                self.closed[cell] = reason
+            else:
+                self.closed.pop(cell, None)
+            self.moved.notify_all()
+
+    def submission(self, submission_id: str) -> Submission:
+        with self.moved:
+            return self._known(submission_id)
+
+    def page(self, states: Sequence[State], before: int, limit: int) -> SubmissionsPage:
+        with self.moved:
+            found = [self.open.get(each.id, each) for each in self.journal.page(states, before, limit)]
+        more = found[-1].seq if len(found) == limit else 0
+        return SubmissionsPage(now_ms=wall_ms(), items=tuple(found), next_before=more)
+
+    def view(self) -> FleetView:
+        with self.moved:
+            held = self.held()
+            waiting = [each for each in self.open.values() if each.state == "waiting"]
+            order = self.in_turn(waiting, held)
+            return FleetView(
+                name=self.spec.name,
+                now_ms=wall_ms(),
+                pid=os.getpid(),
+                software=VERSION,
+                error=self.error,
+                cells=tuple(self._cell(line) for line in self.lines.values()),
+                tenants=self._tenants(held, waiting),
+                counts=self.journal.counts(),
+                waiting=tuple(self.open[name] for name in order[:MOST_SHOWN]),
+                recent=tuple(self.journal.events(MOST_SHOWN)),
+            )
+
+    def _known(self, submission_id: str) -> Submission:
+        found = self.open.get(submission_id) or self.journal.found([submission_id]).get(submission_id)
+        if found is None:
+            raise NotFoundError(
+                f"the fleet has no '{submission_id[:80]}'", "It may have been submitted to a cell itself"
+            )
+        return found
+
+    def _cell(self, line: CellLine) -> CellView:
+        here = [each for each in self.open.values() if each.cell == line.link.name]
+        closed, seen = self.closed.get(line.link.name), line.seen
+        view = CellView(
+            name=line.link.name,
+            state="down" if line.error else "closed" if closed is not None else "up",
+            why=line.error or closed or "",
+            connect=line.link.connect,
+            region=line.link.region,
+            residency=line.link.residency,
+            datasets=tuple(data.name for data in self.spec.datasets if line.link.name in data.cells),
+            fleet_open=len(here),
+            unsettled=sum(each.state == "sending" for each in here),
+        )
+        if seen is None:
+            return msgspec.structs.replace(view, state="unknown" if not line.error else "down")
+        of = seen.overview
+        return msgspec.structs.replace(
+            view,
+            seen_ms=seen.wall_ms,
+            version=of.version,
+            capacity=of.capacity,
+            used=of.used,
+            nodes=sum(pool.nodes for pool in of.pools),
+            ready=sum(pool.ready for pool in of.pools),
+            running=of.states.get("running", 0) + of.states.get("placed", 0),
+            queued=of.states.get("queued", 0),
+            wait_p95_ms=of.wait_p95_ms,
+            cost_microusd_hour=of.cost_microusd_hour,
+        )
+
+    def _tenants(self, held: Held, waiting: Sequence[Submission]) -> tuple[TenantView, ...]:
+        known = {tenant.name: tenant for tenant in self.spec.tenants}
+        capacity = self.capacity()
+        names = [*known, *sorted(name for name in held if name not in known)]
+        return tuple(
+            TenantView(
+                name=name,
+                weight=self._weights.get(name, 1),
+                quota=known.get(name, TenantShare(name="none")).quota,
+                held=held.get(name, {}),
+                share_ppm=share_ppm(held.get(name, {}), capacity, self._weights.get(name, 1)),
+                waiting=sum(each.tenant == name for each in waiting),
+                by_cell={
+                    cell: line.seen.overview.tenants[name]
+                    for cell, line in self.lines.items()
+                    if line.seen is not None and name in line.seen.overview.tenants
+                },
+            )
+            for name in names
+        )
+
+    # -- for whoever routes; with `moved` held
+
+    def keep(self, changed: Sequence[Submission], events: Sequence[FleetEvent] = ()) -> None:
+        """Write them down, then have them be so. Raises JournalError with nothing changed."""
+        if not changed and not events:
+            return
+        try:
+            self.journal.write(changed, events)
+        except MusterError as error:
+            self.error = error.problem
+            raise
+        self.error = ""
+        for each in changed:
+            if each.state in ("ended", "withdrawn"):
+                self.open.pop(each.id, None)
+            else:
+                self.open[each.id] = each
+        self.moved.notify_all()
+
+    def held(self) -> Held:
+        """What each tenant holds in all cells, and what of its work is on its way to hold more. Where a cell and the
+        fleet know of different moments the larger figure counts, so that a quota is never passed."""
+        total: Held = {}
+        running: dict[str, Held] = {name: {} for name in self.lines}
+        for each in self.open.values():
+            if each.state == "waiting":
+                continue
+            part = each.running if each.members > 1 else int(each.running > 0)
+            left = each.members - each.over - part
+            for name, asked in each.asked.items():
+                one = asked // each.members
+                _add(total, each.tenant, name, one * max(left, 0))
+                _add(running.setdefault(each.cell, {}), each.tenant, name, one * part)
+        for cell, ours in running.items():
+            line = self.lines.get(cell)
+            theirs = line.seen.overview.tenants if line is not None and line.seen is not None else {}
+            for tenant in {*ours, *theirs}:
+                for name in RESOURCES:
+                    most = max(ours.get(tenant, {}).get(name, 0), theirs.get(tenant, {}).get(name, 0))
+                    if most:
+                        _add(total, tenant, name, most)
+        return total
+
+    def capacity(self) -> dict[str, int]:
+        """Of all cells, as they were last seen."""
+        seen = [line.seen.overview.capacity for line in self.lines.values() if line.seen is not None]
+        return {name: sum(each.get(name, 0) for each in seen) for name in RESOURCES}
+
+    def in_turn(self, waiting: Iterable[Submission], held: Held) -> list[str]:
+        """Ids of what waits, in the order in which it is tried."""
+        rows = [Waiting(each.id, each.tenant, each.asked, each.submitted_ms) for each in waiting]
+        return fair_order(rows, held, self.capacity(), self._weights)
+
+    def terms(self, each: Submission) -> tuple[Terms, str]:
+        """What decides where it may go; and why it cannot go anywhere yet, where what it waits for has no cell."""
+        cells = set(each.cells)
+        for need in each.spec.after:
+            first = self._found_for(need.id)
+            if first is None:
+                continue
+            if not first.cell:
+                return self._terms(each, each.cells), f"waits for {need.id}, which is in no cell yet"
+            cells = cells & {first.cell} if cells else {first.cell}
+        return self._terms(each, tuple(sorted(cells))), ""
+
+    def _terms(self, each: Submission, cells: tuple[str, ...]) -> Terms:
+        return terms_of(each.spec, self.spec, cells, waited_ms=wall_ms() - each.submitted_ms)
+
+    def _found_for(self, name: str) -> Submission | None:
+        """The submission that made a workload: its own, or the array's that it is a member of."""
+        for candidate in (name, name.rpartition("/")[0]):
+            if candidate:
+                found = self.open.get(candidate) or self.journal.found([candidate]).get(candidate)
+                if found is not None:
+                    return found
+        return None
+
+    # -- what the cells say, on their watchers' threads
+
+    def _heard(self, cell: str, subjects: Sequence[str] | None) -> None:
+        with suppress(JournalError):  # told by `error`; looked at again later
+            self._note_up(cell)
+            self.look(cell, subjects)
+
+    def look_quietly(self, cell: str, subjects: Sequence[str] | None = None) -> None:
+        """As `look`; what goes wrong is looked at again later."""
+        with suppress(MusterError):
+            self.look(cell, subjects)
+
+    def look(self, cell: str, subjects: Sequence[str] | None = None) -> None:
+        """See how what the fleet has in a cell stands: these workloads and what was not seen yet, or all. Raises
+        JournalError, and whatever the cell's client does."""
+        line = self.lines[cell]
+        with self.moved:
+            here = {each.id: each for each in self.open.values() if each.cell == cell and each.state == "routed"}
+            if subjects is not None:
+                touched = {name for subject in subjects for name in (subject, subject.rpartition("/")[0])}
+                here = {name: each for name, each in here.items() if name in touched or not each.cell_state}
+        if not here or line.error:
+            return
+        standings = line.standings([each.spec for each in here.values()])
+        with self.moved:
+            ended, told = [], []
+            for name, before in here.items():
+                found, now = standings.get(name), self.open.get(name)
+                if now is None or now.state != "routed":
+                    continue
+                after = _standing(now, found, before.cell_state)
+                if found is not None and found.over >= now.members:
+                    ended.append(msgspec.structs.replace(after, state="ended"))
+                    told.append(event("ended", name, f"{found.state} in {cell}"))
+                else:
+                    self.open[name] = after
+            self.keep(ended, told)
+            self.moved.notify_all()
+
+    def _note_up(self, cell: str) -> None:
+        error = self.lines[cell].error
+        with self.moved:
+            before, self._up[cell] = self._up.get(cell), not error
+            if before is (not error) or (before is None and not error):
+                return
+            self.keep((), (event("down" if error else "up", cell, error),))
+            self.moved.notify_all()
+
+
+def _standing(now: Submission, found: Standing | None, before: str) -> Submission:
+    state = found.state if found is not None else GONE
+    return msgspec.structs.replace(
+        now,
+        cell_state=state,
+        running=found.running if found is not None else 0,
+        over=found.over if found is not None else 0,
+        changed_ms=wall_ms() if state != before else now.changed_ms,
+    )
+
+
+def event(what: str, subject: str, detail: str = "") -> FleetEvent:
+    return FleetEvent(at_ms=wall_ms(), what=what, subject=subject, detail=detail)
+
+
+def _submission(seq: int, spec: WorkloadSpec, cells: tuple[str, ...], by: str, now_ms: int) -> Submission:
+    members = (spec.array.last - spec.array.first) // spec.array.step + 1 if spec.array is not None else 1
+    return Submission(
+        seq=seq, id=spec.id, state="waiting", spec=spec, asked=asked_of(spec), cells=cells, by=by, members=members,
+        submitted_ms=now_ms, changed_ms=now_ms,
+    )  # fmt: skip
+
+
+def _add(held: Held, tenant: str, name: str, value: int) -> None:
+    if value:
+        sums = held.setdefault(tenant, {})
+        sums[name] = sums.get(name, 0) + value

@@ -1,0 +1,290 @@
+"""The fleet's line to one cell: what it looks like now, what it says of a submission, and sending it one.
+
+A thread of its own watches the cell and is the only one that waits for it: whoever routes work looks at what the
+watcher has seen, and asks only cells that answer. A cell that fails to answer once counts as down until the watcher has
+heard it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+
+from engine.cells import FLEET_TAG, CellFacts, Clock, Offer, as_of_cell, offer_of
+from engine.commands import Submit
+from engine.errors import BusyError, MusterError, NotFoundError, NotSentError, RefusedError, SpecError, UnreachableError
+from engine.outlook import AskOptions
+from engine.query import Query, Term
+from engine.spec import HOUR_MS
+
+if TYPE_CHECKING:
+    from console.client import Client, Health
+    from engine.fleets import CellLink
+    from engine.model import WorkloadSpec
+    from engine.query import Overview
+
+POLL_S = 1.0
+"""Longest wait of one look at what has changed."""
+LOOK_EVERY_S = 2.0
+"""How often health and use are asked for."""
+WATCH_PATIENCE_S = 5.0
+SEND_PATIENCE_S = 15.0
+"""Longest wait for a cell to acknowledge a submission."""
+RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0)
+LEAST_BETWEEN_S = 0.5
+"""Between two looks at what has changed, however much happens."""
+RUNNING, ENDED = ("placed", "running"), ("finished", "failed", "cancelled")
+AT_ONCE = 200
+"""Workloads asked for in one query."""
+MOST_CHANGES = 2_000
+UNKNOWN_RUN_MS = HOUR_MS
+"""Run time taken for the cost of work that tells none."""
+TWIN_PART = 0.25
+"""Of the time for an answer that the twin may run ahead: on a busy machine it takes up to three times as long."""
+
+Connect = Callable[["CellLink", float], "Client"]
+"""Makes a client of a cell that waits so many seconds for an answer."""
+
+
+class Sent(NamedTuple):
+    """What became of sending a submission."""
+
+    outcome: Literal["there", "refused", "later", "not_sent", "unknown"]
+    """`later`: certainly not there, and may be tried again anywhere; `unknown`: it may be there."""
+    text: str = ""
+
+
+class Seen(NamedTuple):
+    """A cell at one moment."""
+
+    health: Health
+    overview: Overview
+    wall_ms: int
+
+    @property
+    def clock(self) -> Clock:
+        return Clock(wall_ms=self.wall_ms, cell_ms=self.health.now_ms, speed=self.health.speed)
+
+
+class Standing(NamedTuple):
+    """How a workload stands in its cell."""
+
+    state: str
+    running: int
+    """It, or how many members of an array."""
+    over: int
+
+
+class CellLine:
+    """One cell. `heard` is called on the watcher's thread: with the ids that something happened to, or None when
+    anything may have; and whenever the cell went down or came back."""
+
+    def __init__(
+        self, link: CellLink, connect: Connect, fleet: str, heard: Callable[[str, Sequence[str] | None], object]
+    ) -> None:
+        self.link = link
+        self.seen: Seen | None = None
+        """As it last answered."""
+        self.error = "it was not asked yet"
+        """Why it counts as down; empty while it answers."""
+        self._connect = connect
+        self._fleet = fleet
+        self._heard = heard
+        self._clients: dict[float, Client] = {}
+        self._making = threading.Lock()
+        self._stopped = threading.Event()
+        self._look = threading.Event()
+        self._tries = 0
+        self._thread = threading.Thread(target=self._run, name=f"fleet-{link.name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Returns at once; the thread ends with its present question."""
+        self._stopped.set()
+        self._look.set()
+
+    def close(self) -> None:
+        for client in self._clients.values():
+            client.close()
+
+    @property
+    def pid(self) -> int:
+        """Process of its engine as last seen; 0 where it was never seen."""
+        return self.seen.health.pid if self.seen is not None else 0
+
+    def facts(self, closed: str | None, sent: dict[str, int]) -> CellFacts:
+        """For a decision. `closed`: why a person has closed it; `sent`: what went there since it was last seen."""
+        if closed is not None:
+            return CellFacts(link=self.link, why_not=f"closed by hand{f': {closed}' if closed else ''}")
+        if self.error or self.seen is None:
+            return CellFacts(link=self.link, why_not=f"down: {self.error}")
+        view = self.seen.overview
+        used = {name: value + sent.get(name, 0) for name, value in view.used.items()}
+        return CellFacts(link=self.link, capacity=view.capacity, used=used)
+
+    # -- asking and sending, on the caller's thread
+
+    def offer(self, spec: WorkloadSpec, horizon_ms: int, answer_within_ms: int) -> Offer | None:
+        """What its twin says; None when it did not answer in time."""
+        seen = self.seen
+        if seen is None:
+            return None
+        until = time.monotonic() + answer_within_ms / 1000
+        run_ms = spec.estimate_ms or spec.simulated_runtime_ms or UNKNOWN_RUN_MS
+        try:
+            return self._asked(as_of_cell(spec, self.link, self._fleet, seen.clock), run_ms, horizon_ms, until)
+        except SpecError as error:
+            return Offer(refused=error.problem)
+        except UnreachableError as error:
+            self._down(error)
+            return None
+        except MusterError as error:
+            return Offer(silent=error.problem)
+
+    def _asked(self, spec: WorkloadSpec, run_ms: int, horizon_ms: int, until: float) -> Offer:
+        members = 1
+        if spec.array is not None:
+            members = (spec.array.last - spec.array.first) // spec.array.step + 1
+            spec = msgspec.structs.replace(spec, id=f"{spec.id}/{spec.array.first}", array=None)
+        left_s = until - time.monotonic()
+        client, speed = self._client(left_s), self.seen.health.speed if self.seen else 1.0
+        ask = AskOptions(
+            workloads=(spec,), run_ms=((run_ms,),), horizon_ms=min(round(horizon_ms * speed), 7 * 24 * HOUR_MS),
+            until="started", within_ms=max(50, round(left_s * 1000 * TWIN_PART)),
+        )  # fmt: skip
+        status = client.ask(ask)
+        while status.state == "running" and (left_s := until - time.monotonic()) > 0:
+            status = client.run(status.id, status.serial, left_s)
+        if status.state == "running":
+            with contextlib.suppress(MusterError):
+                client.cancel_run(status.id)
+            return Offer(silent="its twin took too long")
+        if status.error is not None:
+            told = status.error.problem
+            return Offer(refused=told) if status.error.code == SpecError.code else Offer(silent=told)
+        if status.answer is None or not getattr(status.answer, "trials", ()):
+            return Offer(silent="its twin gave no answer")
+        found = offer_of(status.answer, run_ms, speed)  # type: ignore[arg-type]
+        cost = None if found.cost_microusd is None else found.cost_microusd * members
+        return msgspec.structs.replace(found, cost_microusd=cost)
+
+    def send(self, spec: WorkloadSpec) -> Sent:
+        """Submit it. Safe to call again: a cell has an id only once. Whatever is not certain is `unknown`."""
+        seen = self.seen
+        if seen is None:
+            return Sent("not_sent", self.error)
+        given = as_of_cell(spec, self.link, self._fleet, seen.clock)
+        client = self._client(SEND_PATIENCE_S)
+        try:
+            client.command(Submit(workloads=(given,)))
+        except NotSentError as error:
+            self._down(error)
+            return Sent("not_sent", error.problem)
+        except BusyError as error:
+            return Sent("later", error.problem)
+        except (SpecError, RefusedError, NotFoundError) as error:
+            return self._refused(client, given, error)
+        except MusterError as error:
+            if isinstance(error, UnreachableError):
+                self._down(error)
+            return Sent("unknown", error.problem)
+        return Sent("there")
+
+    def _refused(self, client: Client, given: WorkloadSpec, error: MusterError) -> Sent:
+        """Refused: because an earlier try has brought it there already, or really."""
+        first = f"{given.id}/{given.array.first}" if given.array is not None else given.id
+        try:
+            there = client.workload(first)
+        except NotFoundError:
+            return Sent("refused", error.problem)
+        except MusterError as failed:
+            return Sent("unknown", failed.problem)
+        if there.tags.get(FLEET_TAG) == self._fleet:
+            return Sent("there")
+        return Sent("refused", f"another workload is there by the name of {given.id}")
+
+    def standings(self, specs: Sequence[WorkloadSpec]) -> dict[str, Standing]:
+        """Id -> how it stands in the cell, of those that are there. Raises MusterError."""
+        client = self._client(WATCH_PATIENCE_S)
+        found: dict[str, Standing] = {}
+        single = [spec.id for spec in specs if spec.array is None]
+        for at in range(0, len(single), AT_ONCE):
+            ids = single[at : at + AT_ONCE]
+            where = tuple(Term("id", "=", name) for name in ids)
+            page = client.query(Query(kind="workloads", columns=("id", "state"), where=where, limit=len(ids)))
+            for name, state in page.rows:
+                found[name] = Standing(state, state in RUNNING, state in ENDED)
+        for spec in specs:
+            if spec.array is not None and (standing := _of_array(client, spec.id)) is not None:
+                found[spec.id] = standing
+        return found
+
+    def _client(self, patience_s: float) -> Client:
+        key = round(max(patience_s, 0.1), 0) or 1.0
+        with self._making:
+            if key not in self._clients:
+                self._clients[key] = self._connect(self.link, key)
+            return self._clients[key]
+
+    def _down(self, error: MusterError) -> None:
+        """It failed to answer: nobody else asks it before the watcher has heard it."""
+        self.error = error.problem
+        self._look.set()
+
+    # -- watching
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._watch()
+            except MusterError as error:
+                self.error = error.problem
+                self._heard(self.link.name, ())
+                self._look.clear()
+                self._look.wait(RETRY_S[min(self._tries, len(RETRY_S) - 1)])
+                self._tries += 1
+
+    def _watch(self) -> None:
+        """Until it fails to answer. Raises MusterError."""
+        client = self._client(WATCH_PATIENCE_S)
+        version, asked = -1, -LOOK_EVERY_S
+        while not self._stopped.is_set():
+            if time.monotonic() - asked >= LOOK_EVERY_S or self.error:
+                asked = time.monotonic()
+                health = client.health()
+                self.seen = Seen(health, client.overview(), time.time_ns() // 1_000_000)
+                self.error, self._tries = "", 0
+                if version < 0 or health.version < version:
+                    version = health.version
+                    self._heard(self.link.name, None)
+            self._look.clear()
+            began = time.monotonic()
+            changes = client.changes(version, POLL_S, MOST_CHANGES)
+            if changes.version > version:
+                version = changes.version
+                self._heard(self.link.name, None if changes.missed else [item.subject for item in changes.items])
+            self._look.wait(LEAST_BETWEEN_S - (time.monotonic() - began))
+
+
+def _of_array(client: Client, name: str) -> Standing | None:
+    """How the members of an array stand; None where there are none."""
+
+    def matched(*states: str) -> int:
+        where = (Term("array", "=", name), *(Term("state", "=", state) for state in states))
+        return client.query(Query(kind="workloads", columns=("id",), where=where, limit=1)).matched
+
+    total = matched()
+    if not total:
+        return None
+    over = matched(*ENDED)
+    if over < total:
+        return Standing(f"{over:,} of {total:,} over", matched(*RUNNING), over)
+    failed = matched("failed", "cancelled")
+    return Standing(f"finished, {failed:,} of {total:,} not" if failed else "finished", 0, over)

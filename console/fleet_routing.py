@@ -1,0 +1,360 @@
+"""Deciding and sending: one thread goes through what waits in the fleet, in the order of fair shares, asks the cells
+that may take it, writes down where it goes, sends it, and writes down what the cell said.
+
+Work of the same kind shares what the cells said for a few seconds, as long as what was sent meanwhile leaves room.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import NamedTuple
+
+import msgspec
+
+from console.fleet import Fleet, Held, event, wall_ms
+from console.fleet_cell import Sent
+from console.fleet_shown import FleetEvent, Submission
+from engine.cells import CellFacts, Decision, Offer, Terms, asked_of, barred, decide, over_quota
+from engine.errors import JournalError
+from engine.model import WorkloadSpec
+
+TICK_S = 1.0
+"""Between two looks at what waits, unless something happens."""
+FRESH_S = 5.0
+"""How long an answer of a cell holds for other work of the same kind."""
+MOST_DELAYED = 10
+"""Submissions sent on one answer of a cell that does not start them at once."""
+MOST_LOOKED_AT = 500
+"""Waiting submissions gone through in one turn."""
+AT_ONCE = 32
+"""Questions and submissions under way."""
+RETRY_S = 2.0
+"""Between two tries to settle what a cell has not acknowledged."""
+SETTLE_MS = 60_000
+"""What was sent so long ago is no longer on its way in an engine that runs on."""
+REFUSED_S = 60.0
+"""How long a cell is not offered again what it has refused."""
+LOOK_ALL_S = 30.0
+"""Between two looks at all that the fleet has in a cell, whatever was heard of it."""
+Key = tuple[str, bytes]
+
+
+class Kept(NamedTuple):
+    """What a cell said, and what was sent there on it."""
+
+    offer: Offer | None
+    at: float
+    """Monotonic seconds."""
+
+
+class Router:
+    """The thread that routes. `decide` may be called from any."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._stopped = False
+        self._wake = threading.Event()
+        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="fleet-ask")
+        self._thread = threading.Thread(target=self._run, name="fleet-router", daemon=True)
+        self._offers: dict[Key, Kept] = {}
+        self._on_offer: dict[Key, int] = {}
+        """How many were sent on it."""
+        self._sent: dict[str, list[tuple[int, dict[str, int]]]] = {}
+        """Cell -> (when, what was asked for) of what it may not have shown as used yet."""
+        self._refused: dict[tuple[str, str], tuple[float, str]] = {}
+        """(id, cell) -> until when, and why."""
+        self._retry_at = {each.id: 0.0 for each in fleet.open.values() if each.state == "sending"}
+        """Id of what an earlier try may have brought to its cell -> monotonic seconds of the next."""
+        self._under_way: set[str] = set()
+        self._looked_all = time.monotonic()
+        self._tried: set[str] = set()
+        """Ids that were decided on at least once."""
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends after the present turn; what was sent and not answered is settled after the next start."""
+        self._stopped = True
+        self._wake.set()
+        self._thread.join(10)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def await_decided(self, ids: Sequence[str], within_s: float) -> None:
+        """Returns when each of these was sent, or kept for a reason; or when the time is over."""
+        until = time.monotonic() + within_s
+        with self._fleet.moved:
+            while (left := until - time.monotonic()) > 0:
+                rest = [each for name in ids if (each := self._fleet.open.get(name)) is not None]
+                if all(each.state == "routed" or (each.id in self._tried and each.state == "waiting") for each in rest):
+                    return
+                self._fleet.moved.wait(left)
+
+    def preview(self, spec: WorkloadSpec, cells: tuple[str, ...], by: str) -> Decision:
+        """Where it would go now. Nothing is kept. Raises SpecError."""
+        fleet = self._fleet
+        fleet.check(spec, cells, "workload")
+        each = Submission(
+            seq=0, id=spec.id, state="waiting", spec=spec, asked=asked_of(spec), cells=cells, by=by,
+            submitted_ms=wall_ms(), changed_ms=wall_ms(),
+        )  # fmt: skip
+        with fleet.moved:
+            terms, missing = fleet.terms(each)
+            held = fleet.held()
+        quota = over_quota(terms, held.get(each.tenant, {}))
+        found = self._decide(each, terms, ask=True)
+        if quota or missing:
+            return msgspec.structs.replace(found, cell="", why=quota or missing, waits="quota" if quota else "cells")
+        return found
+
+    # -- the thread
+
+    def _run(self) -> None:
+        while not self._stopped:
+            self._wake.wait(TICK_S)
+            self._wake.clear()
+            try:
+                self._turn()
+            except JournalError:
+                self._wake.wait(TICK_S)  # told by the fleet's `error`; nothing was changed
+
+    def _turn(self) -> None:
+        """Raises JournalError, with what could not be written down not done."""
+        fleet = self._fleet
+        self._tidy()
+        self._settle()
+        with fleet.moved:
+            held = fleet.held()
+            order = fleet.in_turn((each for each in fleet.open.values() if each.state == "waiting"), held)
+        batch: list[Submission] = []
+        for name in order[:MOST_LOOKED_AT]:
+            if self._stopped:
+                break
+            with fleet.moved:
+                each = fleet.open.get(name)
+                if each is None or each.state != "waiting":
+                    continue
+                terms, missing = fleet.terms(each)
+            quota = over_quota(terms, held.get(each.tenant, {}))
+            if quota or missing:
+                self._keep_waiting(each, Decision(why=quota or missing, waits="quota" if quota else "cells"))
+                continue
+            found = self._decide(each, terms, ask=False)
+            if found is None:
+                # Asking takes seconds: what is decided goes first.
+                batch = self._send(batch)
+                found = self._decide(each, terms, ask=True)
+            if not found.cell:
+                self._keep_waiting(each, found)
+                continue
+            batch.append(self._chosen(each, found, held))
+        self._send(batch)
+
+    def _keep_waiting(self, each: Submission, found: Decision) -> None:
+        fleet = self._fleet
+        with fleet.moved:
+            now = fleet.open.get(each.id)
+            if now is None or now.state != "waiting":
+                return
+            after = msgspec.structs.replace(
+                now, why=found.why, waits=found.waits, decision=found if found.rows else now.decision
+            )
+            if now.waits != after.waits or now.waits == "":
+                fleet.keep((after,))
+            else:
+                fleet.open[each.id] = after
+            self._tried.add(each.id)
+            fleet.moved.notify_all()
+
+    def _chosen(self, each: Submission, found: Decision, held: Held) -> Submission:
+        """As it is to be sent; from now on it counts as there."""
+        line = self._fleet.lines[found.cell]
+        now_ms = wall_ms()
+        sums = held.setdefault(each.tenant, {})
+        for name, value in each.asked.items():
+            sums[name] = sums.get(name, 0) + value
+        self._sent.setdefault(found.cell, []).append((now_ms, each.asked))
+        key = (found.cell, _kind(each.spec))
+        self._on_offer[key] = self._on_offer.get(key, 0) + 1
+        return msgspec.structs.replace(
+            each, state="sending", cell=found.cell, sent_ms=now_ms, sent_pid=line.pid, why=found.why, waits="",
+            decision=found, changed_ms=now_ms,
+        )  # fmt: skip
+
+    # -- what the cells say
+
+    def _decide(self, each: Submission, terms: Terms, *, ask: bool) -> Decision | None:
+        """Where it goes. Without `ask` None where a cell would have to be asked for that."""
+        fleet = self._fleet
+        facts = self._facts()
+        kind = _kind(each.spec)
+        offers: dict[str, Offer] = {}
+        to_ask: list[CellFacts] = []
+        for cell in facts:
+            name = cell.link.name
+            if barred(terms, cell)[0]:
+                continue
+            until, why = self._refused.get((each.id, name), (0.0, ""))
+            if until > time.monotonic():
+                offers[name] = Offer(refused=why)
+                continue
+            kept = self._offers.get((name, kind))
+            if kept is not None and self._holds((name, kind), kept, cell, each.asked):
+                if kept.offer is not None:
+                    offers[name] = kept.offer
+            else:
+                to_ask.append(cell)
+        if to_ask and not ask:
+            return None
+        if to_ask:
+            offers |= self._ask(each.spec, kind, [cell.link.name for cell in to_ask])
+            facts = self._facts()  # some may have turned out to be down
+        return decide(terms, facts, offers, fleet.spec)
+
+    def _facts(self) -> list[CellFacts]:
+        fleet = self._fleet
+        found = []
+        for name, line in fleet.lines.items():
+            seen_ms = line.seen.wall_ms if line.seen is not None else 0
+            sums: dict[str, int] = {}
+            for at_ms, asked in self._sent.get(name, ()):
+                if at_ms >= seen_ms:
+                    for resource, value in asked.items():
+                        sums[resource] = sums.get(resource, 0) + value
+            found.append(line.facts(fleet.closed.get(name), sums))
+        return found
+
+    def _holds(self, key: Key, kept: Kept, cell: CellFacts, asked: dict[str, int]) -> bool:
+        """Whether what a cell said of such work is still good for one more."""
+        if time.monotonic() - kept.at > FRESH_S:
+            return False
+        if kept.offer is None or kept.offer.refused:
+            return True
+        if kept.offer.p50_ms == 0 and not kept.offer.silent:
+            room = all(cell.used.get(name, 0) + value <= cell.capacity.get(name, 0) for name, value in asked.items())
+            return room or not self._on_offer.get(key)
+        return self._on_offer.get(key, 0) < MOST_DELAYED
+
+    def _ask(self, spec: WorkloadSpec, kind: bytes, names: Sequence[str]) -> dict[str, Offer]:
+        """All of them at once. Who has not answered in time is left out."""
+        rules = self._fleet.spec.routing
+        asked: dict[str, Future[Offer | None]] = {
+            name: self._pool.submit(self._fleet.lines[name].offer, spec, rules.horizon_ms, rules.answer_within_ms)
+            for name in names
+        }
+        wait(asked.values(), rules.answer_within_ms / 1000 + 0.2)
+        offers: dict[str, Offer] = {}
+        for name, future in asked.items():
+            offer = future.result() if future.done() else None
+            self._offers[name, kind] = Kept(offer, time.monotonic())
+            self._on_offer[name, kind] = 0
+            if offer is not None:
+                offers[name] = offer
+        return offers
+
+    def _tidy(self) -> None:
+        """Forget what is too old to matter, and look at every cell now and then."""
+        now = time.monotonic()
+        self._offers = {key: kept for key, kept in self._offers.items() if now - kept.at <= FRESH_S}
+        self._on_offer = {key: count for key, count in self._on_offer.items() if key in self._offers}
+        self._refused = {key: found for key, found in self._refused.items() if found[0] > now}
+        self._tried &= self._fleet.open.keys()
+        for name, line in self._fleet.lines.items():
+            seen_ms = line.seen.wall_ms if line.seen is not None else 0
+            self._sent[name] = [each for each in self._sent.get(name, ()) if each[0] >= seen_ms]
+        if now - self._looked_all >= LOOK_ALL_S:
+            self._looked_all = now
+            for name in self._fleet.lines:
+                self._pool.submit(self._fleet.look_quietly, name)
+
+    # -- sending
+
+    def _send(self, batch: list[Submission]) -> list[Submission]:
+        """Write down where they go; then send them, and do not wait for that. Returns the empty batch that is next."""
+        if batch:
+            fleet = self._fleet
+            with fleet.moved:
+                # What was withdrawn meanwhile stays here.
+                batch = [each for each in batch if fleet.open[each.id].state == "waiting"] if batch else []
+                fleet.keep(batch, [event("routed", each.id, f"to {each.cell}: {each.why}") for each in batch])
+            for each in batch:
+                self._try(each)
+        return []
+
+    def _settle(self) -> None:
+        """Ask again for what a cell has not acknowledged, once it answers."""
+        now = time.monotonic()
+        with self._fleet.moved:
+            rest = [each for each in self._fleet.open.values() if each.state == "sending"]
+        for each in rest:
+            line = self._fleet.lines.get(each.cell)
+            if line is None or line.error or each.id in self._under_way or self._retry_at.get(each.id, 0.0) > now:
+                continue
+            self._retry_at[each.id] = now + RETRY_S
+            self._try(each)
+
+    def _try(self, each: Submission) -> None:
+        self._under_way.add(each.id)
+        self._pool.submit(self._sent_one, each)
+
+    def _sent_one(self, each: Submission) -> None:
+        """On a thread of the pool."""
+        line = self._fleet.lines[each.cell]
+        try:
+            sent = line.send(each.spec)
+            if sent.outcome == "refused" and self._may_be_under_way(each):
+                sent = Sent("unknown", sent.text)
+            self._settled(each, sent)
+            if sent.outcome == "there":
+                self._fleet.look_quietly(each.cell, ())
+        except JournalError:
+            pass  # it stays `sending`, and is asked for again
+        finally:
+            self._under_way.discard(each.id)
+            self._wake.set()
+
+    def _may_be_under_way(self, each: Submission) -> bool:
+        """Whether an earlier try that was not answered may still take effect after a refusal."""
+        line = self._fleet.lines[each.cell]
+        again = each.id in self._retry_at
+        return again and line.pid == each.sent_pid and wall_ms() - each.sent_ms < SETTLE_MS
+
+    def _settled(self, each: Submission, sent: Sent) -> None:
+        fleet = self._fleet
+        told: FleetEvent | None = None
+        with fleet.moved:
+            now = fleet.open.get(each.id)
+            if now is None or now.state != "sending":
+                return
+            at_ms = wall_ms()
+            if sent.outcome == "there":
+                after = msgspec.structs.replace(now, state="routed", changed_ms=at_ms)
+                told = event("acknowledged", each.id, f"by {each.cell}")
+            elif sent.outcome == "unknown" or (sent.outcome == "not_sent" and each.id in self._retry_at):
+                # An earlier try may have brought it there: it stays that cell's until the cell answers.
+                self._retry_at.setdefault(each.id, 0.0)
+                why = f"sent to {each.cell}, which has not said whether it has it: {sent.text}"
+                line = fleet.lines[each.cell]
+                sent_ms, sent_pid = (at_ms, line.pid) if sent.outcome == "unknown" else (now.sent_ms, now.sent_pid)
+                after = msgspec.structs.replace(now, why=why, sent_ms=sent_ms, sent_pid=sent_pid)
+                if now.why != why:
+                    told = event("unsettled", each.id, f"in {each.cell}: {sent.text}")
+            else:
+                if sent.outcome == "refused":
+                    self._refused[each.id, each.cell] = (time.monotonic() + REFUSED_S, sent.text)
+                why = f"{each.cell} did not take it: {sent.text}"
+                after = msgspec.structs.replace(now, state="waiting", cell="", sent_ms=0, sent_pid=0, why=why)
+                told = event("refused", each.id, f"by {each.cell}: {sent.text}")
+                self._retry_at.pop(each.id, None)
+            fleet.keep((after,), (told,) if told else ())
+
+
+def _kind(spec: WorkloadSpec) -> bytes:
+    """The same for work of which a cell says the same."""
+    return msgspec.msgpack.encode(msgspec.structs.replace(spec, id="", name=""))

@@ -1,0 +1,192 @@
+"""Says of every request who makes it, before a handler sees it: by the account at the other end, a client certificate,
+a token, or a signature; and refuses it where that does not hold, is not enough, or comes too often.
+
+What reaches this machine alone may be looked at by whoever is on it. On a port that other machines can reach nobody is
+served who does not show a token or a certificate, but for whether the server is up.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from console.http_answers import body, refusal
+from console.identity import CALLER, SIGNED, Claim, claim_of, peer_of
+from console.rate_limits import Buckets, network_of, too_many
+from engine.errors import MusterError
+from runbooks.identity import TCP, TOKEN, Actor, AuthRefused, Unauthenticated, stands_for
+
+if TYPE_CHECKING:
+    from console.local_client import LocalClient
+    from console.tokens import Shown
+
+OPEN_PATHS = ("/healthz", "/readyz")
+"""Served to whoever can connect: they say whether the server is up, and nothing else."""
+LOGIN_PATHS = ("/v1/login", "/v1/login/token")
+"""Served to who has nothing to show yet: how to log in, and what proves it."""
+AGENTS = "/v1/agents/"
+FAILURES, FAILURES_PER_S = 10, 1 / 6
+"""Of showing what does not hold, by address: so many at once, and ten a minute; beyond that they are not on record."""
+BEARER = "bearer "
+MOST_TOKEN = 200
+
+
+def guarded_ports(sockets: Iterable[socket.socket]) -> frozenset[int]:
+    """Of those that listen by TCP: the ports that other machines can reach."""
+    bound = [each.getsockname() for each in sockets if each.family in (socket.AF_INET, socket.AF_INET6)]
+    return frozenset(port for host, port, *_ in bound if not ipaddress.ip_address(host.partition("%")[0]).is_loopback)
+
+
+@dataclass
+class Doors:
+    """Through which ports requests come, and how often from one caller."""
+
+    guarded: frozenset[int] = frozenset()
+    """TCP ports that other machines can reach."""
+    per_s: int = 2_000
+    """Requests a second of one caller by TCP, and twice as many at once; 0: no bound."""
+    asked: Buckets = field(init=False)
+    failed: Buckets = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.asked = Buckets(self.per_s or 1, 2 * self.per_s, time.monotonic)
+        self.failed = Buckets(FAILURES_PER_S, FAILURES, time.monotonic)
+
+
+class Naming:
+    """The middleware. `CALLER` is set while a request is answered."""
+
+    def __init__(self, app: ASGIApp, client: LocalClient, doors: Doors | None = None) -> None:
+        self._app = app
+        self._client = client
+        self._doors = doors or Doors()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        if scope["path"] in OPEN_PATHS:
+            CALLER.set(Actor(subject=TCP, account=TCP))
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        account, address = peer_of(scope["client"])
+        try:
+            actor, receive = await self._named(request, receive, account, address)
+            _check_token(actor, account, scope["path"])
+        except MusterError as error:
+            await self._answer(error, account, address)(scope, receive, send)
+            return
+        except ClientDisconnect:
+            return
+        CALLER.set(actor)
+        await self._app(scope, receive, send)
+
+    def _answer(self, error: MusterError, account: str, address: str) -> ASGIApp:
+        wait_s = 0.0
+        if isinstance(error, AuthRefused) and not account.startswith("unix:"):
+            wait_s = self._doors.failed.take(network_of(address))
+        return refusal(too_many(wait_s) if wait_s else error)
+
+    async def _named(self, request: Request, receive: Receive, account: str, address: str) -> tuple[Actor, Receive]:
+        """Who it is, and from where its body can be read. Raises AuthRefused, on record; Crowded; and TooLarge."""
+        shown = await self._shown(request, address)
+        if shown is not None:
+            account = shown.account
+        self._take(account, address)
+        actor = self._client.glanced(account)
+        if actor is None:
+            actor = await run_in_threadpool(self._client.identified, Claim(account))
+        self._admit(request, actor)
+        content = b""
+        if SIGNED in request.headers:
+            content = await body(request)
+            receive = _again(content)
+        try:
+            path = request.scope["raw_path"].decode("latin-1")
+            claim = claim_of(account, request.headers, request.method, path, content)
+        except AuthRefused as error:
+            await self._on_record(account, address, error)
+            raise
+        if claim.person or claim.signed:
+            actor = await run_in_threadpool(self._client.identified, claim)
+        if shown is not None:
+            session = f"{TOKEN}{shown.id}"
+            actor = msgspec.structs.replace(actor, session=session, deeds=shown.deeds, within=shown.within)
+        return actor, receive
+
+    async def _shown(self, request: Request, address: str) -> Shown | None:
+        """What the token of a request says. Raises Unauthenticated for what is none, or holds no longer."""
+        given = request.headers.getlist("authorization")
+        if not given:
+            return None
+        if len(given) > 1 or given[0][: len(BEARER)].lower() != BEARER or len(given[0]) > MOST_TOKEN:
+            raise Unauthenticated("the header Authorization holds no token", "Send: Authorization: Bearer muster_…")
+        tokens, text = self._client.tokens_kept, given[0][len(BEARER) :].strip()
+        if not tokens.loaded:
+            await run_in_threadpool(tokens.load)
+        try:
+            return tokens.check(text, address)
+        except Unauthenticated as error:
+            await self._on_record(TCP, address, error)
+            raise
+
+    async def _on_record(self, account: str, address: str, error: AuthRefused) -> None:
+        """In the audit, unless the address has given it much to write already."""
+        if account.startswith("unix:") or not self._doors.failed.left(network_of(address)):
+            await run_in_threadpool(self._client.refused, account, error)
+
+    def _take(self, account: str, address: str) -> None:
+        """Raises Crowded for a caller who asks too often; on this machine's own socket nobody is counted."""
+        if not self._doors.per_s or account.startswith("unix:"):
+            return
+        caller = network_of(address) if account == TCP else account
+        wait_s = self._doors.asked.take(caller)
+        if wait_s:
+            raise too_many(wait_s)
+
+    def _admit(self, request: Request, actor: Actor) -> None:
+        """Raises Unauthenticated for a token of somebody who is named no more; and, where something must be shown, for
+        who shows nothing, or a certificate of nobody."""
+        if actor.account.startswith("unix:"):
+            return
+        if actor.subject.startswith(TOKEN):
+            raise Unauthenticated(f"the policy does not name {stands_for(actor.subject)} any more", "Ask an admin")
+        server = request.scope.get("server")
+        if server is None or server[1] not in self._doors.guarded or request.url.path in LOGIN_PATHS:
+            return
+        if actor.account == TCP:
+            raise Unauthenticated("nothing says who asks", "Send a token: see `muster token create`, `muster login`")
+        if actor.subject == actor.account:
+            raise Unauthenticated(f"the policy names nobody whose account is {actor.account!a}", "Ask an admin")
+
+
+def _check_token(actor: Actor, account: str, path: str) -> None:
+    """Raises AuthRefused where a token is not for what is asked for: to look, or to report as a node."""
+    if path.startswith(AGENTS):
+        if account.startswith("unix:") or "agent" in (actor.deeds or ()):
+            return
+        raise AuthRefused(
+            "who reports as a node over TCP must show a token for that",
+            "Make one with `muster token create --scope agent --service node-agent NAME`",
+        )
+    if actor.deeds is not None and "read" not in actor.deeds:
+        raise AuthRefused(f"the token that was shown is not for that ({', '.join(actor.deeds)})", "Use another token")
+
+
+def _again(content: bytes) -> Receive:
+    """Hands out a body that was read already."""
+    parts = iter([{"type": "http.request", "body": content, "more_body": False}])
+
+    async def receive() -> Message:
+        return next(parts, {"type": "http.disconnect"})
+
+    return receive

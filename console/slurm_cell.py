@@ -1,0 +1,81 @@
+"""What makes an engine process the mirror of a Slurm cluster: connection, mirror, watch, and what faces ask of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.errors import NotFoundError, RefusedError
+from engine.slurm.report import NOT_MIRRORED, Mirrored, MirrorReport
+
+if TYPE_CHECKING:
+    from engine.control import Engine
+    from engine.loop import EngineLoop
+    from engine.slurm.connection import SlurmConnection
+    from engine.slurm.mirror import Mirror
+    from engine.slurm.watch import Watcher
+
+
+@dataclass(frozen=True)
+class SlurmAt:
+    """Which cluster, and as whom."""
+
+    where: str
+    """URL, or path of a Unix socket, of slurmrestd."""
+    user: str = ""
+    token_file: Path | None = None
+    acts: bool = False
+    """Whether what is decided here is carried out there; else it is only looked at."""
+
+
+def check_cell(engine: Engine, at: SlurmAt | None) -> None:
+    """Refuse to mirror into a cell that Muster decides: its work would be taken for Slurm's."""
+    if at is not None and engine.state.settings.decided_by != "slurm":
+        raise RefusedError(
+            f"cell '{engine.state.cell}' is decided by Muster, and has a journal already",
+            "Mirror Slurm into a cell of its own: give --cell another name",
+        )
+
+
+class SlurmCell:
+    """The mirror of one engine loop; with `at` None there is none."""
+
+    def __init__(self, loop: EngineLoop, at: SlurmAt | None) -> None:
+        self.at = at
+        self.connection: SlurmConnection | None = None
+        self.mirror: Mirror | None = None
+        self.watcher: Watcher | None = None
+        if at is None:
+            return
+        from engine.slurm.connection import SlurmConnection
+        from engine.slurm.mirror import Mirror
+        from engine.slurm.watch import Watcher
+
+        self.connection = SlurmConnection(at.where, user=at.user or None, token_file=at.token_file)
+        self.mirror = Mirror(self.connection, loop.call)
+        self.watcher = Watcher(self.connection, self.mirror, where=at.where, user=at.user, acts=at.acts)
+
+    def start(self) -> None:
+        if self.watcher is not None:
+            self.watcher.start()
+
+    def stop(self) -> None:
+        if self.watcher is not None:
+            self.watcher.stop()
+        if self.connection is not None:
+            self.connection.close()
+
+    def report(self) -> MirrorReport:
+        return NOT_MIRRORED if self.watcher is None else self.watcher.report()
+
+    def mirrored(self, workload_id: str) -> Mirrored:
+        """What Slurm says of the job that the workload mirrors; it is kept fresh for a while. Raises NotFoundError."""
+        job = None if self.mirror is None else self.mirror.job_of(workload_id)
+        if job is None or self.watcher is None:
+            raise NotFoundError(
+                f"Slurm shows no job for workload '{workload_id}'",
+                "It may have ended minutes ago: Slurm forgets jobs, the cell does not",
+            )
+        self.watcher.track(workload_id)
+        return Mirrored.of(workload_id, job)

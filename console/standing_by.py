@@ -1,0 +1,62 @@
+"""Of an engine whose cell is in PostgreSQL: waiting until it may write, and ending when another has taken over."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import NoReturn
+
+from console.text import printable
+from engine.database import Schema
+from engine.errors import JournalTaken
+from engine.lease import Lease
+from engine.standby import StoodBy, stand_by
+
+_ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def wait_for_lease(place: Schema, seed: int, cell: str) -> StoodBy | None:
+    """Wait as a standby. None when a signal said to end. Called on the main thread: signals are its own meanwhile."""
+    stop = threading.Event()
+    before = {sent: signal.signal(sent, lambda *_: stop.set()) for sent in _ENDS}
+    try:
+        return stand_by(place, seed, stop, lambda news: _say(f"muster standby '{cell}' {news}"))
+    finally:
+        for sent, handler in before.items():
+            signal.signal(sent, handler)
+
+
+def end_when_taken(lease: Lease, failed: Callable[[], bool]) -> None:
+    """End this process as a signal would once another has taken over; and give the lease back when `failed` says that
+    the engine does no more work."""
+    lease.alive = lambda: not failed()
+
+    def watch() -> None:
+        lease.taken.wait()
+        if not lease.released:
+            _say("muster engine ends: another engine has taken over, or this one does no more work")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="lease-watch", daemon=True).start()
+
+
+def after_loss(lease: Lease, *, again: bool) -> None:
+    """What follows when the lease was lost: this process becomes a standby, as a new program that has nothing of the
+    old one; without `again` it raises JournalTaken."""
+    if not lease.taken.is_set():
+        return
+    if again:
+        _start_again()
+    raise JournalTaken(f"another engine has taken over journal {lease.place}", "Attach to that one")
+
+
+def _start_again() -> NoReturn:
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def _say(text: str) -> None:
+    print(printable(text), file=sys.stderr, flush=True)

@@ -1,0 +1,73 @@
+"""Tokens over HTTP, and logging in with what an OpenID provider says.
+
+What makes a token answers in a way of its own: its answer holds the secret, and is kept nowhere.
+"""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from console.client import refuse_read_only
+from console.http_answers import Forbidden, answer, body, decoded
+from console.identity import CALLER
+from console.local_client import LocalClient
+from console.oidc import Provider
+from console.operations import Operation
+from console.token_terms import LoginAsk, LoginView, NewToken, RevokeAsk, TokenAsk, TokenLine
+
+LOGIN_LIFE_MS = 12 * 3_600_000
+"""Of a token that a login gives: a shift."""
+
+
+class TokenFaces:
+    """The handlers. `provider`: who says who people are, where one is set."""
+
+    def __init__(self, client: LocalClient, provider: Provider | None = None) -> None:
+        self._of_nobody = client
+        self._provider = provider
+
+    def operations(self) -> tuple[Operation, ...]:
+        return (
+            Operation("GET", "/v1/tokens", "The asker's own tokens; for an admin all of them",
+                      lambda asked: asked.client.tokens(), gives=tuple[TokenLine, ...]),
+            Operation("POST", "/v1/tokens", "Make a token. Its secret is told this once", handler=self.create,
+                      takes=TokenAsk, gives=NewToken),
+            Operation("POST", "/v1/tokens/revoke", "A token counts for nothing from now on",
+                      lambda asked: asked.client.revoke_token(asked.body.id), takes=RevokeAsk, gives=TokenLine,
+                      changes=True),
+            Operation("GET", "/v1/login", "With which provider one logs in", handler=self.login, gives=LoginView),
+            Operation("POST", "/v1/login/token", "A token for whom an ID token names", handler=self.log_in,
+                      takes=LoginAsk, gives=NewToken),
+        )  # fmt: skip
+
+    async def create(self, request: Request) -> Response:
+        self._forbid_if_read_only()
+        ask = decoded(await body(request), TokenAsk)
+        client = self._of_nobody.acting_as(CALLER.get())
+        return _unkept(await answer(lambda: client.create_token(ask)))
+
+    async def login(self, request: Request) -> Response:
+        provider = self._provider
+        shown = LoginView() if provider is None else LoginView(issuer=provider.issuer, client_id=provider.client_id)
+        return await answer(lambda: shown)
+
+    async def log_in(self, request: Request) -> Response:
+        self._forbid_if_read_only()
+        given = decoded(await body(request), LoginAsk)
+        return _unkept(await answer(lambda: self._logged_in(given)))
+
+    def _logged_in(self, given: LoginAsk) -> NewToken:
+        if self._provider is None:
+            raise Forbidden("this engine has no OpenID provider", "Set oidc_issuer, or ask an admin for a token")
+        proof = self._provider.proved(given.id_token)
+        return self._of_nobody.tokens_kept.log_in(proof, LOGIN_LIFE_MS)
+
+    def _forbid_if_read_only(self) -> None:
+        if self._of_nobody.read_only:
+            raise Forbidden(refuse_read_only().problem, "This engine was started with --readonly")
+
+
+def _unkept(response: Response) -> Response:
+    response.headers["cache-control"] = "no-store"
+    return response

@@ -1,0 +1,159 @@
+"""The executor that runs tasks as real processes of this machine, by `engine.executors.attendant`.
+
+Nothing is started or stopped before the journal has what led to it: what the engine asks for in a turn is kept until
+`carry_out`, which it calls once the turn is durable. What a crash keeps from being carried out is found by `adopt`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from engine.columns import view
+from engine.errors import RefusedError
+from engine.executors.attendant import Attendant, Machine, Told
+from engine.executors.cgroups import Cgroups
+from engine.executors.gang import Gang, gang_of, key_of
+from engine.executors.kept_task import Stage
+from engine.executors.protocol import Executor, Report, ReportKind
+from engine.executors.task_files import Bounds, Key, attempt_folder, status_of
+from engine.executors.verdict import verdict
+from engine.model import WorkloadState
+from engine.state import State
+
+AT_ONCE = 0
+"""Cell time of reports: they are of now, whatever that is."""
+
+
+class ProcessExecutor(Executor):
+    """Runs what is placed on the node `node`, which is this machine. Files of the runs are under `root`."""
+
+    prompt = False
+
+    def __init__(
+        self, root: Path, node: str, *, bounds: Bounds | None = None, cgroups: Cgroups | None = None, umask: int = 0o077
+    ) -> None:
+        self.root = root
+        self.node = node
+        self._told: deque[Told] = deque()
+        self._orders: list[Callable[[], None]] = []
+        """Of the turn that is not durable yet."""
+        self._keys: dict[tuple[int, int], Key] = {}
+        """By row and attempt."""
+        self._rows: dict[Key, int] = {}
+        self.limits_by = "control groups" if cgroups else "rlimits and watching"
+        self._attendant = Attendant(root, bounds or Bounds(), self._told.append, cgroups=cgroups, umask=umask)
+        self._started = False
+
+    @property
+    def fault(self) -> str:
+        """Why nothing is started or stopped any more; empty while all is well."""
+        return self._attendant.fault
+
+    def adopt(self, state: State) -> None:
+        self._state = state
+        self._orders.clear()
+        self._keys.clear()
+        self._rows.clear()
+        gangs: list[tuple[Gang, bool]] = []
+        states = view(state.workloads.state) if state.workloads.ids else np.empty(0, np.int8)
+        bound = np.flatnonzero((states == WorkloadState.PLACED) | (states == WorkloadState.RUNNING))
+        for row in bound.tolist():
+            running = state.workloads.state[row] == WorkloadState.RUNNING
+            gang = self._gang(row)
+            if gang is None:
+                continue
+            gangs.append((gang, running))
+            if running and not self._started:
+                self._tell_if_ended(gang)
+        self._attendant.adopt(gangs, self._machine())
+        if not self._started:
+            self._started = True
+            self._attendant.start()
+
+    def _tell_if_ended(self, gang: Gang) -> None:
+        """What ended while no engine ran ended in time: say so before any time passes."""
+        folder = attempt_folder(self.root, gang.key)
+        found = [(task.rank, status_of(folder / task.name)) for task in gang.tasks]
+        if all(status.phase == "ended" for _, status in found):
+            ended = verdict([(rank, Stage.ENDED, status) for rank, status in found], service=gang.service, running=True)
+            if ended is not None:
+                self._told.append(Told(gang.key, *ended))
+
+    def _machine(self) -> Machine:
+        """What requests here may come to."""
+        capacity = self._state.capacity
+        row = capacity.row_of.get(self.node)
+        if row is None:
+            return Machine(0, 0)
+        offered = capacity.pools[capacity.pool[row]].offered
+        return Machine(offered.cpu_milli, offered.memory_mib)
+
+    def _gang(self, row: int) -> Gang | None:
+        """What is to run; None, and refused, for what cannot run here."""
+        key = key_of(self._state, row)
+        self._keys[row, key.attempt] = key
+        self._rows[key] = row
+        try:
+            return gang_of(self._state, row, self.node)
+        except RefusedError:
+            self._told.append(Told(key, ReportKind.REFUSED, 0))
+            return None
+
+    # -- asked by the engine ------------------------------------------------------------------------------------------
+
+    def try_start(self, row: int) -> bool:
+        gang = self._gang(row)
+        if gang is not None:
+            machine = self._machine()
+            self._orders.append(lambda: self._attendant.prepare(gang, machine))
+        return False
+
+    def confirm(self, row: int) -> None:
+        key = key_of(self._state, row)
+        self._orders.append(lambda: self._attendant.go(key))
+
+    def confirm_many(self, rows: list[int]) -> None:
+        for row in rows:
+            self.confirm(row)
+
+    def release(self, row: int, attempt: int) -> None:
+        key = self._keys.pop((row, attempt), None)
+        if key is not None:
+            self._rows.pop(key, None)
+            self._orders.append(lambda: self._attendant.release(key))
+
+    def resized(self, row: int) -> None:
+        gang = self._gang(row)
+        if gang is not None:
+            self._orders.append(lambda: self._attendant.resize(gang))
+
+    def carry_out(self) -> None:
+        orders, self._orders = self._orders, []
+        for order in orders:
+            order()
+
+    def close(self) -> None:
+        """Let go of what runs, which goes on."""
+        self._attendant.close()
+
+    # -- reports ------------------------------------------------------------------------------------------------------
+
+    def next_report_ms(self) -> int | None:
+        return AT_ONCE if self._told else None
+
+    def take_ends(self, until_ms: int) -> tuple[array[int], array[int]]:
+        return array("q"), array("i")
+
+    def take_reports(self, until_ms: int) -> list[Report]:
+        reports = []
+        while self._told:
+            told = self._told.popleft()
+            row = self._rows.get(told.key)
+            if row is not None:
+                reports.append(Report(told.kind, row, told.key.attempt, 0, told.tasks, told.status))
+        return reports

@@ -1,0 +1,223 @@
+"""Where the runs of a cell on this machine are on disk, and what is read there. A folder for each task of an attempt:
+
+    runs/<workload>/<submitted ms>.<attempt>/<group>.<index>/
+
+What a keeper (`engine.executors.keeper`) writes into it is read here: by the engine, and by whoever looks at output.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+STATUS, TASK, LOCK, USAGE = "status.json", "task.json", "lock", "usage"
+OUTPUT = "output."
+LIVE = ".live"
+"""Folder with an empty file for each attempt that may have processes: what is looked at after a restart."""
+
+
+class Key(NamedTuple):
+    """One attempt of one workload. The time of its submission tells it from another life of the same name."""
+
+    workload: str
+    submitted_ms: int
+    attempt: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.submitted_ms}.{self.attempt}"
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """How much may be kept of what tasks write, in bytes."""
+
+    task: int = 64 << 20
+    """Of one task: the beginning, and the end."""
+    all: int = 4 << 30
+    """Of all runs together; beyond it the oldest that have ended go."""
+    least_free: int = 1 << 30
+    """That must stay free on the disk: below it nothing more is kept, and the tasks go on."""
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """What a keeper says. Times are Unix milliseconds, 0 where there is none yet."""
+
+    phase: str = ""
+    """"ready", "started" or "ended"; empty before any."""
+    keeper: int = 0
+    """Its process id."""
+    born: int = 0
+    """When that process began, in ticks since the machine did."""
+    boot: str = ""
+    pid: int = 0
+    started_ms: int = 0
+    ended_ms: int = 0
+    code: int = 0
+    signal: int = 0
+    why: str = ""
+    """Why the keeper ended it, or there was nothing to end; empty where it ended by itself or was asked to stop."""
+    detail: str = ""
+    peak_mib: int = 0
+    cpu_ms: int = 0
+    limits: str = ""
+    output: int = 0
+    dropped: int = 0
+
+    @property
+    def succeeded(self) -> bool:
+        return self.phase == "ended" and not (self.code or self.signal or self.why)
+
+
+_status = msgspec.json.Decoder(Status)
+_CAUSES = ("", "memory", "time limit", "not started")
+"""Of the keeper, in the order of EXIT_CAUSES of `engine.run_spec`."""
+
+
+def exit_status(status: Status) -> int:
+    """As `engine.events.Exited` has it."""
+    code = 128 + status.signal if status.signal else status.code
+    cause = _CAUSES.index(status.why) if status.why in _CAUSES else 0
+    return cause * 256 + min(code, 255)
+
+
+def folder_name(workload: str) -> str:
+    """Ids have slashes, and no plus sign."""
+    return workload.replace("/", "+")
+
+
+def attempt_folder(root: Path, key: Key) -> Path:
+    return root / folder_name(key.workload) / key.name
+
+
+def live_name(key: Key) -> str:
+    return f"{folder_name(key.workload)}@{key.name}"
+
+
+def live_keys(root: Path) -> list[Key]:
+    """Attempts that may have processes."""
+    found = []
+    for name in _listed(root / LIVE):
+        workload, _, rest = name.rpartition("@")
+        submitted, _, attempt = rest.partition(".")
+        if submitted.isdecimal() and attempt.isdecimal():
+            found.append(Key(workload.replace("+", "/"), int(submitted), int(attempt)))
+    return found
+
+
+def task_names(folder: Path) -> list[str]:
+    """Of an attempt, in order of group and number."""
+    return sorted(_listed(folder), key=_order)
+
+
+def _order(name: str) -> tuple[str, int]:
+    group, _, index = name.rpartition(".")
+    return group, int(index) if index.isdecimal() else 0
+
+
+def attempts_of(root: Path, workload: str, submitted_ms: int) -> list[int]:
+    """Numbers of the attempts of which anything is kept, the first first."""
+    names = [name.partition(".") for name in _listed(root / folder_name(workload))]
+    return sorted(int(attempt) for submitted, _, attempt in names if submitted == str(submitted_ms))
+
+
+def status_of(folder: Path) -> Status:
+    """Of a task; a blank one where there is none that can be read."""
+    try:
+        return _status.decode((folder / STATUS).read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return Status()
+
+
+def is_kept(folder: Path) -> bool:
+    """Whether a keeper holds the lock of the task."""
+    try:
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def usage_of(folder: Path) -> tuple[int, int, int] | None:
+    """(Unix ms, ms of CPU so far, MiB now) of a task; None where it is not known."""
+    try:
+        at_ms, cpu_ms, memory_mib = (int(word) for word in (folder / USAGE).read_bytes().split())
+    except (OSError, ValueError):
+        return None
+    return at_ms, cpu_ms, memory_mib
+
+
+class Part(NamedTuple):
+    """A stretch of output."""
+
+    data: bytes
+    offset: int
+    """Of its first byte, in all that the task has written: later than asked for where that is not kept any more."""
+    first: int
+    """The first byte after the beginning that is kept; what lies between was let go."""
+    end: int
+    """So much is there in all."""
+
+
+def output_of(folder: Path, offset: int, most: int) -> Part:
+    """Up to `most` bytes of a task's output from `offset`; below 0: the last so many."""
+    for _ in range(8):  # parts come and go meanwhile
+        parts = _parts(folder)
+        if not parts:
+            return Part(b"", 0, 0, 0)
+        end = parts[-1][0] + parts[-1][1]
+        later = parts[1][0] if len(parts) > 1 else parts[0][0] + parts[0][1]
+        begin = max(end + max(offset, -most), 0) if offset < 0 else min(offset, end)
+        try:
+            data, begin = _gathered(folder, parts, begin, most)
+        except FileNotFoundError:
+            continue
+        return Part(data, begin, later, end)
+    return Part(b"", 0, 0, 0)
+
+
+def _gathered(folder: Path, parts: list[tuple[int, int]], begin: int, most: int) -> tuple[bytes, int]:
+    """Bytes that follow each other, and where they begin. A hole ends them; one at the beginning is passed over."""
+    found = b""
+    for start, size in parts:
+        if found and start != begin + len(found):
+            break
+        if not found:
+            if begin >= start + size:
+                continue
+            begin = max(begin, start)
+        with open(folder / f"{OUTPUT}{start:020}", "rb") as file:
+            file.seek(begin + len(found) - start)
+            found += file.read(most - len(found))
+        if len(found) >= most:
+            break
+    return found, begin
+
+
+def _parts(folder: Path) -> list[tuple[int, int]]:
+    """(offset, size) of what is kept, in order."""
+    found = []
+    for name in _listed(folder):
+        number = name.removeprefix(OUTPUT)
+        if number != name and number.isdecimal():
+            try:
+                found.append((int(number), (folder / name).stat().st_size))
+            except FileNotFoundError:
+                continue
+    return sorted(found)
+
+
+def _listed(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []

@@ -1,0 +1,83 @@
+"""Reading a journal: its head, its newest snapshot, its batches, each verified. The same for the engine that writes it
+and for one that stands by."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, select
+
+from engine import events as ev
+from engine.database import Place
+from engine.errors import JournalCorrupt
+from engine.journal_tables import Batch, Head, Snapshot, table_of
+
+AT_ONCE = 64
+"""Batches that are fetched together."""
+
+
+def link(chain: int, crc: int) -> int:
+    """The chain with another batch."""
+    return zlib.crc32(crc.to_bytes(4, "little"), chain)
+
+
+def head_of(connection: Connection, place: Place) -> Any:
+    """Raises JournalCorrupt where there is none."""
+    head = connection.execute(select(table_of(Head))).mappings().first()
+    if head is None:
+        raise corrupt(place, "has no head")
+    return head
+
+
+def newest_snapshot(connection: Connection, place: Place) -> tuple[dict[str, Any] | None, int, int]:
+    """(state, version, chain); (None, 0, 0) where there is none yet. Raises JournalCorrupt."""
+    table = table_of(Snapshot)
+    newest = connection.execute(select(table).order_by(table.c.version.desc()).limit(1)).mappings().first()
+    if newest is None:
+        return None, 0, 0
+    if zlib.crc32(newest["body"]) != newest["crc"]:
+        raise corrupt(
+            place,
+            f"snapshot of version {newest['version']} fails its checksum",
+            "Start with --ignore-snapshot to replay every batch instead, or restore the journal from a backup",
+        )
+    return msgspec.msgpack.decode(zlib.decompress(newest["body"])), newest["version"], newest["chain"]
+
+
+def batches(
+    connection: Connection, place: Place, after: tuple[int, int], end: tuple[int, int]
+) -> Iterator[list[ev.AnyEvent]]:
+    """Those behind `after`, which must lead to `end`: each (version, chain). Raises JournalCorrupt."""
+    version, chain = after
+    table = table_of(Batch)
+    query = select(table).where(table.c.first_version > version).order_by(table.c.first_version)
+    for row in connection.execution_options(yield_per=AT_ONCE).execute(query).mappings():
+        if row["first_version"] != version + 1:
+            raise corrupt(place, f"events {version + 1} to {row['first_version'] - 1} are missing")
+        if zlib.crc32(row["events"]) != row["crc"]:
+            raise corrupt(
+                place, f"the batch of events {row['first_version']} to {row['last_version']} fails its checksum"
+            )
+        chain = link(chain, row["crc"])
+        if chain != row["chain"]:
+            raise corrupt(place, f"the batch of event {row['first_version']} does not follow from those before it")
+        try:
+            batch = ev.decode(row["events"])
+        except msgspec.DecodeError as error:
+            raise corrupt(place, f"the batch of event {row['first_version']} does not decode: {error}") from error
+        if (found := sum(event.versions for event in batch)) != row["last_version"] - row["first_version"] + 1:
+            raise corrupt(place, f"the batch of event {row['first_version']} has {found} events")
+        version = row["last_version"]
+        yield batch
+    if (version, chain) != end:
+        raise corrupt(place, f"ends at event {version}, but {end[0]} were acknowledged")
+
+
+def corrupt(place: Place, what: str, remedy: str = "") -> JournalCorrupt:
+    return JournalCorrupt(
+        f"journal {place} {what}",
+        remedy or "Nothing was changed. Restore it from a backup, or move it away to start an empty cell",
+    )

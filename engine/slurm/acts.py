@@ -1,0 +1,227 @@
+"""What is asked of Slurm about things that exist, step by step: what it is about, whether it is so already, how it is
+done, and whether it then is.
+
+A step is done only to the very job that was meant: its id may be another's by now. Each can be tried again: before it
+is done, and after slurmctld came back from a crash that may have forgotten it, it is looked at first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from engine import commands as cmd
+from engine.slurm.errors import SlurmGone
+from engine.slurm.records import Job, Jobs, Node, Nodes, Partition, Reservation, ReservationWish
+
+REASON = "muster"
+"""Begins the reason of a drained node."""
+TIER = re.compile(r"(?P<qos>.*)\.tier-\d+")
+"""A priority class of the mirror: QOS and tier of the partition."""
+Do = Literal[
+    "cancel", "hold", "release", "requeue", "set qos", "set priority", "move", "drain", "resume", "power up",
+    "power down", "down", "up", "inactive", "reserve", "unreserve",
+]  # fmt: skip
+Standing = Literal["done", "to do", "gone"]
+OF_JOBS: frozenset[Do] = frozenset(("cancel", "hold", "release", "requeue", "set qos", "set priority", "move"))
+_PARTITION_STATES: dict[Do, str] = {"down": "DOWN", "up": "UP", "inactive": "INACTIVE"}
+
+
+class Step(msgspec.Struct, frozen=True):
+    do: Do
+    target: str
+    """Workload, node, partition or reservation."""
+    value: str = ""
+    """A QOS, a priority, a partition or the reason of a drain."""
+    reservation: ReservationWish | None = None
+    needed: bool = True
+    """False: the intent is carried out although this is refused."""
+
+
+class FarSide(Protocol):
+    """What of a Slurm connection is used here."""
+
+    def job(self, id: int) -> Job: ...
+    def jobs(self, since: int | None = None) -> Jobs: ...
+    def nodes(self, since: int | None = None) -> Nodes: ...
+    def partitions(self) -> Sequence[Partition]: ...
+    def reservations(self) -> Sequence[Reservation]: ...
+    def cancel(self, id: int) -> None: ...
+    def hold(self, id: int) -> None: ...
+    def release(self, id: int) -> None: ...
+    def requeue(self, id: int) -> None: ...
+    def update_job(self, id: int, **fields: Any) -> None: ...
+    def update_node(self, name: str, **fields: Any) -> None: ...
+    def update_partition(self, name: str, **fields: Any) -> None: ...
+    def power(self, node: str, up: bool) -> None: ...
+    def create_reservation(self, wish: ReservationWish) -> None: ...
+    def delete_reservation(self, name: str) -> None: ...
+
+
+JobOf = Callable[[str], Job | None]
+"""The job that a workload of the cell is, as it was last seen; None where it is none."""
+
+
+def steps_of(command: cmd.AnyCommand, number: int, far: FarSide, job_of: JobOf) -> list[tuple[Step, Job | None]]:
+    """What is to be done, in this order, and to which jobs."""
+    steps = [(step, job_of(step.target) if step.do in OF_JOBS else None) for step in _steps(command, number)]
+    if isinstance(command, cmd.Drain):
+        return steps + _requeues(far, lambda job: not set(command.ids).isdisjoint(job.nodes))
+    if isinstance(command, cmd.DrainQueues):
+        return steps + _requeues(far, lambda job: job.partition in command.names)
+    return steps
+
+
+def _steps(command: cmd.AnyCommand, number: int) -> Iterator[Step]:
+    match command:
+        case cmd.Cancel(ids=ids):
+            yield from (Step("cancel", id_) for id_ in ids)
+        case cmd.Hold(ids=ids):
+            yield from (Step("hold", id_) for id_ in ids)
+        case cmd.Release(ids=ids):
+            yield from (Step("release", id_) for id_ in ids)
+        case cmd.Requeue(ids=ids) | cmd.Preempt(ids=ids):
+            yield from (Step("requeue", id_) for id_ in ids)
+        case cmd.SetQos(ids=ids, qos=qos):
+            yield from (Step("set qos", id_, qos) for id_ in ids)
+        case cmd.SetPriority(ids=ids, priority_class=to):
+            found = TIER.fullmatch(to)
+            yield from (Step("set qos", id_, found["qos"] if found else to) for id_ in ids)
+        case cmd.SetJobPriority(ids=ids, priority=priority):
+            yield from (Step("set priority", id_, str(priority)) for id_ in ids)
+        case cmd.MoveToQueue(ids=ids, queue=queue):
+            yield from (Step("move", id_, queue) for id_ in ids)
+        case cmd.Cordon(ids=ids):
+            yield from (Step("drain", id_, f"{REASON} i{number}: cordon") for id_ in ids)
+        case cmd.Uncordon(ids=ids) | cmd.RestoreNodes(ids=ids):
+            yield from (Step("resume", id_) for id_ in ids)
+        case cmd.Drain(ids=ids):
+            yield from (Step("drain", id_, f"{REASON} i{number}: drain") for id_ in ids)
+        case cmd.PowerUp(ids=ids):
+            yield from (Step("power up", id_) for id_ in ids)
+        case cmd.PowerDown(ids=ids):
+            yield from (Step("power down", id_) for id_ in ids)
+        case cmd.HoldQueues(names=names):
+            yield from (Step("down", name) for name in names)
+        case cmd.OpenQueues(names=names):
+            yield from (Step("up", name) for name in names)
+        case cmd.DrainQueues(names=names):
+            yield from (Step("inactive", name) for name in names)
+        case cmd.Reserve(reservation=spec):
+            wish = ReservationWish(
+                name=spec.name,
+                start_s=spec.start_ms // 1000,
+                duration_s=max(60, (spec.end_ms - spec.start_ms) // 1000),
+                nodes=spec.nodes,
+                users=("root",),
+                flags=("MAINT", "IGNORE_JOBS"),
+            )
+            yield Step("reserve", spec.name, reservation=wish)
+        case cmd.Unreserve(names=names):
+            yield from (Step("unreserve", name) for name in names)
+
+
+def _requeues(far: FarSide, meant: Callable[[Job], bool]) -> list[tuple[Step, Job | None]]:
+    """Jobs that cannot be requeued run to their end: the drain itself does not fail for it."""
+    running = (job for job in far.jobs().list if job.state == "RUNNING" and meant(job))
+    return [(Step("requeue", str(job.id), needed=False), job) for job in running]
+
+
+# -- jobs -------------------------------------------------------------------------------------------------------------
+
+
+def same(meant: Job, now: Job) -> bool:
+    """Whether a job that is read is the one that was meant: one that was put back has another time of submission."""
+    put_back = now.restarts > meant.restarts and (now.user, now.name) == (meant.user, meant.name)
+    return now.id == meant.id and (now.submit_s == meant.submit_s or put_back)
+
+
+def look(far: FarSide, step: Step, meant: Job | None, since_s: float) -> tuple[Standing, str]:
+    """Whether it is so, and what was read. `since_s`: Unix time at which it was wanted: what was requeued before that
+    is to be requeued again. Raises SlurmUnavailable, SlurmRefused."""
+    if step.do in OF_JOBS:
+        if meant is None:
+            return "gone", f"{step.target}: Slurm has no such job any more"
+        try:
+            job = far.job(meant.id)
+        except SlurmGone:
+            return "gone", f"job {meant.id}: Slurm has no such job any more"
+        if not same(meant, job):
+            return "gone", f"job {meant.id} is another job by now"
+        return _look_at_job(step, job, since_s), f"job {job.id} is {' '.join([job.state, *sorted(job.flags)])}"
+    if step.do in ("drain", "resume", "power up", "power down"):
+        node = next((node for node in far.nodes().list if node.name == step.target), None)
+        if node is None:
+            return "gone", f"Slurm has no node {step.target}"
+        return _look_at_node(step, node), f"{node.name} is {' '.join([node.state, *sorted(node.flags)])}"
+    if step.do in _PARTITION_STATES:
+        partition = next((each for each in far.partitions() if each.name == step.target), None)
+        if partition is None:
+            return "gone", f"Slurm has no partition {step.target}"
+        done = partition.state == _PARTITION_STATES[step.do]
+        return "done" if done else "to do", f"partition {partition.name} is {partition.state}"
+    made = any(each.name == step.target for each in far.reservations())
+    wanted = step.do == "reserve"
+    return "done" if made == wanted else "to do", f"reservation {step.target} is {'made' if made else 'not made'}"
+
+
+def _look_at_job(step: Step, job: Job, since_s: float) -> Standing:
+    if step.do == "cancel":
+        return "done" if job.over or job.state == "CANCELLED" else "to do"
+    if job.over:
+        return "gone"
+    done = {
+        "hold": job.held or job.state != "PENDING",
+        "release": not job.held,
+        "requeue": job.state == "PENDING" or (job.state == "RUNNING" and job.start_s > since_s),
+        "set qos": job.qos == step.value,
+        "set priority": str(job.priority) == step.value,
+        "move": job.partition == step.value,
+    }[step.do]
+    return "done" if done else "to do"
+
+
+def _look_at_node(step: Step, node: Node) -> Standing:
+    done = {
+        "drain": "DRAIN" in node.flags,
+        "resume": node.state != "DOWN" and not node.flags & {"DRAIN", "FAIL"},
+        "power up": not node.flags & {"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN"},
+        "power down": bool(node.flags & {"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN"}),
+    }[step.do]
+    return "done" if done else "to do"
+
+
+def do(far: FarSide, step: Step, meant: Job | None) -> None:
+    """Ask Slurm for it. Raises SlurmUnavailable, SlurmRefused."""
+    job = meant.id if meant is not None else 0
+    match step.do:
+        case "cancel":
+            far.cancel(job)
+        case "hold":
+            far.hold(job)
+        case "release":
+            far.release(job)
+        case "requeue":
+            far.requeue(job)
+        case "set qos":
+            far.update_job(job, qos=step.value)
+        case "set priority":
+            far.update_job(job, priority=int(step.value))
+        case "move":
+            far.update_job(job, partition=step.value)
+        case "drain":
+            far.update_node(step.target, state="DRAIN", reason=step.value)
+        case "resume":
+            far.update_node(step.target, state="RESUME")
+        case "power up" | "power down":
+            far.power(step.target, step.do == "power up")
+        case "reserve":
+            assert step.reservation is not None
+            far.create_reservation(step.reservation)
+        case "unreserve":
+            far.delete_reservation(step.target)
+        case _:
+            far.update_partition(step.target, state=_PARTITION_STATES[step.do])

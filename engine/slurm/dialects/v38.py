@@ -1,0 +1,94 @@
+"""v0.0.38, of releases 22.05 to 23.11: numbers plain, options named as those of `sbatch`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.errors import SpecError
+from engine.slurm import hostlist
+from engine.slurm.dialects.dialect import Change, gres_text, whole_minutes
+from engine.slurm.records import UNLIMITED, Wish
+
+_SAME = (
+    ["name", "comment", "partition", "account", "qos", "array", "dependency", "reservation", "tasks", "tasks_per_node", "cpus_per_task", "nice"]
+)
+_OTHERWISE = {
+    "workdir": "current_working_directory",
+    "features": "constraints",
+    "stdout": "standard_output",
+    "stderr": "standard_error",
+    "memory_per_node_mib": "memory_per_node",
+    "memory_per_cpu_mib": "memory_per_cpu",
+}
+
+
+class V38:
+    name = "v0.0.38"
+    node_range = True
+
+    def since(self, at_s: int) -> str:
+        return str(at_s)
+
+    def moment(self, at_s: int) -> str:
+        return f"uts{at_s}"
+
+    def submission(self, wish: Wish) -> dict[str, Any]:
+        if wish.nodes_required or wish.nodes_excluded:
+            raise SpecError("nodes", "cannot be named through REST of Slurm before 23.11", "Use features instead")
+        job = _named(wish)
+        job["environment"] = dict(wish.environment)
+        if wish.nodes_min:
+            most = max(wish.nodes_min, wish.nodes_max)
+            job["nodes"] = wish.nodes_min if most == wish.nodes_min else [wish.nodes_min, most]
+        if wish.gres_per_node:
+            job["gres"] = gres_text(wish.gres_per_node)
+        if wish.time_limit_s:
+            job["time_limit"] = whole_minutes(wish.time_limit_s)
+        if wish.exclusive:
+            job["exclusive"] = "true"
+        if wish.held:
+            job["hold"] = True
+        if wish.requeue is not None:
+            job["requeue"] = wish.requeue
+        if wish.priority is not None:
+            job["priority"] = str(wish.priority)
+        if wish.begin_s:
+            job["begin_time"] = f"uts{wish.begin_s}"
+        if wish.deadline_s:
+            job["deadline"] = f"uts{wish.deadline_s}"
+        return {"script": wish.script, "job": job}
+
+    def change(self, change: Change) -> dict[str, Any]:
+        body: dict[str, Any] = {}
+        for name, value in change.items():
+            match name:
+                case "held":
+                    body["hold"] = value
+                case "priority":
+                    body["priority"] = value
+                case "time_limit_s":
+                    body["time_limit"] = "UNLIMITED" if value == UNLIMITED else whole_minutes(value)
+                case "begin_s":
+                    body["begin_time"] = f"uts{value}" if value else "now"
+                case "nodes_min":
+                    body["nodes"] = value
+                case "nodes_excluded" | "nodes_required":
+                    raise SpecError(name, f"cannot be changed through REST of {self.name}")
+                case _ if name in _SAME:
+                    body[name] = value
+                case _ if name in _OTHERWISE:
+                    body[_OTHERWISE[name]] = value
+                case _:
+                    raise SpecError(name, "is nothing that can be changed of a job")
+        return body
+
+
+def _named(wish: Wish) -> dict[str, Any]:
+    """The fields that only want another name, where they are set."""
+    job = {name: getattr(wish, name) for name in _SAME if getattr(wish, name)}
+    job |= {theirs: getattr(wish, ours) for ours, theirs in _OTHERWISE.items() if getattr(wish, ours)}
+    return job
+
+
+def host_text(names: tuple[str, ...]) -> str:
+    return hostlist.compressed(names)

@@ -1,0 +1,166 @@
+"""The threads that carry intents from the journal to Slurm: one for submissions, one for everything else, so that a
+drain does not wait behind a thousand jobs."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+
+from engine.commands import IntentChange, SettleIntents
+from engine.control import Engine
+from engine.errors import JournalError, UnreachableError
+from engine.intents import Intent
+from engine.loop import EngineLoop
+from engine.model import WorkloadSpec
+from engine.slurm import acts
+from engine.slurm.actor import Actor
+from engine.slurm.submission import Place
+from engine.slurm.submitter import Submitter
+
+AT_ONCE = 5
+"""Submissions asked for at the same moment: more only lengthen Slurm's answers."""
+IDLE_S = 1.0
+"""Between turns while something is under way and nothing new comes."""
+PAUSE_S = 0.02
+"""Least time between turns: what comes together is journalled together."""
+TROUBLE_S = 2.0
+
+
+class EngineLedger:
+    """The journalled side, on the engine's thread."""
+
+    def __init__(self, loop: EngineLoop) -> None:
+        self._loop = loop
+
+    def new(self, after: int) -> list[Intent]:
+        return self._loop.call(lambda engine: newer(engine, after))
+
+    def settle(self, changes: Sequence[IntentChange]) -> None:
+        command = SettleIntents(changes=tuple(changes))
+        self._loop.call(lambda engine: engine.command(command))
+
+
+def newer(engine: Engine, after: int) -> list[Intent]:
+    """Intents under way with a larger number than `after`, in their order."""
+    found: list[Intent] = []
+    for number, intent in reversed(engine.state.intents.open.items()):
+        if number <= after:
+            break
+        found.append(intent)
+    return found[::-1]
+
+
+class Driving(msgspec.Struct, frozen=True, kw_only=True):
+    """How carrying goes."""
+
+    submissions: int
+    acts: int
+    """Under way."""
+    trouble: str
+    """Why nothing can be carried at present; empty when all is well."""
+
+
+class Driver:
+    """`far` is a `SlurmConnection`. `job_of`: the job a workload of the cell is. `acted`: called when something changed
+    at Slurm, so that it is observed soon."""
+
+    def __init__(
+        self,
+        far: Any,
+        loop: EngineLoop,
+        job_of: acts.JobOf,
+        *,
+        acted: Callable[[], None] = lambda: None,
+        place_of: Callable[[WorkloadSpec], Place] = lambda spec: place_of_queue(spec),
+    ) -> None:
+        self._loop = loop
+        self._stopping = threading.Event()
+        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="slurm-submit")
+        ledger = EngineLedger(loop)
+
+        def job_id(workload: str) -> int:
+            job = job_of(workload)
+            return 0 if job is None else job.id
+
+        def cell_ms() -> int:
+            return loop.engine.now_ms
+
+        self.submitter = Submitter(far, ledger, self._pool, place_of=place_of, job_ids=job_id, wall_ms=cell_ms)
+        self.actor = Actor(far, ledger, job_of, wall_ms=cell_ms, acted=acted)
+        self._news = (threading.Event(), threading.Event())
+        self._threads = [
+            threading.Thread(target=self._submit, name="slurm-submissions", daemon=True),
+            threading.Thread(target=self._act, name="slurm-acts", daemon=True),
+        ]
+        self._end_listening: Callable[[], None] = lambda: None
+        self.fault = ""
+        """Why nothing could be done in the last turn; empty when all is well."""
+
+    def start(self) -> None:
+        self._end_listening = self._loop.on_version(self._on_version)
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """What is under way is in the journal: the next process goes on with it."""
+        self._stopping.set()
+        self._end_listening()
+        for event in self._news:
+            event.set()
+        for thread in self._threads:
+            thread.join(timeout=5)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def driving(self) -> Driving:
+        return Driving(
+            submissions=self.submitter.under_way,
+            acts=self.actor.under_way,
+            trouble=self.fault or self.submitter.trouble or self.actor.trouble,
+        )
+
+    def _on_version(self, version: int) -> None:
+        for event in self._news:
+            event.set()
+
+    def _submit(self) -> None:
+        more = False
+        while not self._stopping.is_set():
+            self._wait(self._news[0], 0.0 if more else IDLE_S)
+            more = self._turn(self.submitter.turn)
+
+    def _act(self) -> None:
+        while not self._stopping.is_set():
+            self._wait(self._news[1], IDLE_S)
+            self._turn(self.actor.turn)
+
+    def _wait(self, news: threading.Event, most_s: float) -> None:
+        self._stopping.wait(PAUSE_S)
+        news.wait(most_s)
+        news.clear()
+
+    def _turn(self, turn: Callable[[], bool | None]) -> bool:
+        """A journal that cannot be written, or an engine that ends, holds everything up: nothing is carried that is not
+        on record. Any other fault is ours: it is said, and must not end what carries everything else."""
+        try:
+            more = bool(turn())
+            self.fault = ""
+        except (JournalError, UnreachableError) as error:
+            self.fault, more = str(error), False
+            self._stopping.wait(TROUBLE_S)
+        except Exception as error:
+            self.fault, more = f"{type(error).__name__}: {error}", False
+            traceback.print_exc()
+            self._stopping.wait(TROUBLE_S)
+        return more
+
+
+def place_of_queue(spec: WorkloadSpec) -> Place:
+    """As the mirror names things: a queue is a partition, a tenant an account, and the priority class begins with the
+    QOS."""
+    found = acts.TIER.fullmatch(spec.priority_class)
+    return Place(partition=spec.queue, account=spec.tenant, qos=found["qos"] if found else "")

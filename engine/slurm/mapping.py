@@ -1,0 +1,477 @@
+"""Slurm's records as what a cell can be told (`engine.observations`): pure, and loud about what it leaves out.
+
+partition -> queue; machines alike that are in the same partitions -> pool; account -> tenant, user -> team; tier of the
+partition and QOS -> priority class; job -> workload, a gang of one task a node; array element -> workload `ARRAY/TASK`;
+feature -> node label `feature/NAME`; leaf switch -> rack; advance reservation -> reservation. Memory, CPU and GPUs are
+counted as Slurm hands them out. Whatever else Slurm goes by is named in `Left`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from zlib import crc32
+
+import msgspec
+
+from engine import observations as seen
+from engine.model import (
+    ArraySpec,
+    Dependency,
+    NodeSpec,
+    PoolSpec,
+    PriorityClassSpec,
+    QueueSpec,
+    ReservationSpec,
+    Resources,
+    TaskGroup,
+    WorkloadSpec,
+)
+from engine.slurm.hostlist import array_tasks
+from engine.slurm.records import UNLIMITED, Job, Node, Partition, Qos, Reservation
+
+FEATURE = "feature/"
+MOST_EXAMPLES = 3
+MOST_LABELS = 60
+"""Features of one node, and conditions of one job, that are taken over; an engine takes 64 labels."""
+DAY_S = 86_400
+_ODD = re.compile(r"[^A-Za-z0-9._/-]")
+_CONSTRAINT = re.compile(r"[A-Za-z0-9._=:-]+(&[A-Za-z0-9._=:-]+)*")
+_AFTER = {"afterok": "finished", "afternotok": "failed", "afterany": "ended", "after": "started"}
+_HELD = frozenset(("JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue"))
+_NEVER = frozenset(("DependencyNeverSatisfied",))
+_CAUSES = {
+    "TIMEOUT": "max runtime",
+    "DEADLINE": "deadline",
+    "OUT_OF_MEMORY": "out of memory",
+    "NODE_FAIL": "node lost",
+    "BOOT_FAIL": "nodes did not boot",
+    "PREEMPTED": "stopped for others",
+}
+_PREEMPTS = ("REQUEUE", "CANCEL", "SUSPEND")
+
+
+def ident(text: str, other: str = "x") -> str:
+    """The text as an id that people can type; `other` where nothing of it is left."""
+    fitting = _ODD.sub("_", text)[:120].lstrip("._/-")
+    return fitting or other
+
+
+class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that Slurm goes by and the mirror does not."""
+
+    text: str
+    count: int
+    """How many nodes, jobs ... it is about."""
+    examples: tuple[str, ...]
+
+
+class Left:
+    """What was left out, each thing once with how often it was met."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._examples: dict[str, list[str]] = {}
+
+    def note(self, text: str, example: str) -> None:
+        self._counts[text] = self._counts.get(text, 0) + 1
+        examples = self._examples.setdefault(text, [])
+        if len(examples) < MOST_EXAMPLES and example not in examples:
+            examples.append(example)
+
+    def all(self) -> tuple[LeftOut, ...]:
+        found = (
+            LeftOut(text=text, count=count, examples=tuple(self._examples[text]))
+            for text, count in self._counts.items()
+        )
+        return tuple(sorted(found, key=lambda each: (-each.count, each.text)))
+
+
+@dataclass(frozen=True)
+class Machines:
+    """What of the cluster jobs are matched against."""
+
+    told: tuple[seen.AnySeen, ...]
+    partitions: dict[str, Partition]
+    pools_of: dict[str, tuple[str, ...]]
+    """Partition -> pools of its nodes."""
+    pools: dict[str, PoolSpec]
+    qos: dict[str, Qos]
+    reservations: frozenset[str]
+    classes: dict[tuple[int, str], str]
+    """(tier, QOS) -> priority class, as far as they were met."""
+
+
+# -- machines ---------------------------------------------------------------------------------------------------------
+
+
+def machines(
+    nodes: Iterable[Node],
+    partitions: Iterable[Partition],
+    qos: Iterable[Qos],
+    reservations: Iterable[Reservation],
+    left: Left,
+) -> Machines:
+    """Everything but work."""
+    by_name = {partition.name: partition for partition in partitions}
+    sizes = {name: len(partition.nodes) for name, partition in by_name.items()}
+    pools: dict[str, PoolSpec] = {}
+    known: dict[str, tuple[str, ...]] = {}
+    placed: list[seen.NodeSeen] = []
+    for node in nodes:
+        pool, among = _pool_of(node, sizes, pools, known, left)
+        pools[pool.name], known[pool.name] = pool, among
+        placed.append(_node(node, pool.name, left))
+    pools_of: dict[str, list[str]] = {name: [] for name in by_name}
+    for pool_name, among in known.items():
+        for name in among:
+            pools_of.setdefault(name, []).append(pool_name)
+    kept = list(_reservations(reservations, {each.node.id for each in placed}, left))
+    told: list[seen.AnySeen] = [seen.PoolSeen(pool=pool) for pool in pools.values()]
+    told += placed
+    told += [_queue(partition, left) for partition in by_name.values()]
+    told += kept
+    return Machines(
+        told=tuple(told),
+        partitions=by_name,
+        pools_of={name: tuple(sorted(found)) for name, found in pools_of.items()},
+        pools=pools,
+        qos={each.name: each for each in qos},
+        reservations=frozenset(each.reservation.name for each in kept),
+        classes={},
+    )
+
+
+def _pool_of(
+    node: Node, sizes: dict[str, int], pools: dict[str, PoolSpec], known: dict[str, tuple[str, ...]], left: Left
+) -> tuple[PoolSpec, tuple[str, ...]]:
+    """The pool it belongs to, and the partitions of that pool's nodes."""
+    among = tuple(sorted(node.partitions))
+    model, gpus = _gpus_of(node, left)
+    first = min(among, key=lambda name: (sizes.get(name, 0), name), default="no-partition")
+    name = f"{ident(first)}-{node.cpus}c{_size(node.memory_mib)}" + (f"-{ident(model or 'gpu')}x{gpus}" if gpus else "")
+    if known.get(name, among) != among:
+        name = f"{name}-{crc32(','.join(among).encode()) & 0xFFFF:04x}"
+    capacity = Resources(cpu_milli=node.cpus * 1000, memory_mib=node.memory_mib, gpu_milli=gpus * 1000)
+    pool = pools.get(name) or PoolSpec(
+        name=name,
+        capacity=capacity,
+        gpu_model=ident(model) if model else "",
+        machine_type=ident(node.instance_type, ""),
+    )
+    return pool, among
+
+
+def _gpus_of(node: Node, left: Left) -> tuple[str, int]:
+    """(model, devices) of the node."""
+    found: dict[str, int] = {}
+    for name, count in node.gres.items():
+        kind, _, model = name.partition(":")
+        if kind == "gpu":
+            found[model] = found.get(model, 0) + count
+        else:
+            left.note(f"generic resource '{kind}' is not modelled", node.name)
+    if len(found) > 1:
+        left.note("GPUs of several models in one node count as one kind", node.name)
+        return "", min(sum(found.values()), 62)
+    return next(iter(found.items()), ("", 0))
+
+
+def _size(mib: int) -> str:
+    return f"{mib // 1024}g" if mib >= 1024 else f"{mib}m"
+
+
+def _node(node: Node, pool: str, left: Left) -> seen.NodeSeen:
+    if ident(node.name) != node.name:
+        left.note("node names with odd characters are shown with _ in their place", ident(node.name))
+    if len(node.features) > MOST_LABELS:
+        left.note(f"more than {MOST_LABELS} features of a node: the rest is left out", node.name)
+    labels = {FEATURE + ident(feature): "yes" for feature in node.features[:MOST_LABELS]}
+    spec = NodeSpec(id=ident(node.name), pool=pool, rack=ident(node.switch, "") if node.switch else "", labels=labels)
+    return seen.NodeSeen(node=spec, standing=standing(node))
+
+
+def standing(node: Node) -> seen.Standing:
+    """What may start there. A powered-down cloud node is ready: Slurm starts it for who needs it."""
+    if node.state in ("DOWN", "ERROR", "UNKNOWN", "FUTURE") or node.flags & {"NOT_RESPONDING", "FAIL", "INVALID_REG"}:
+        return "down"
+    if node.flags & {"DRAIN", "POWERING_DOWN", "POWER_DOWN", "POWER_DRAIN", "REBOOT_ISSUED", "REBOOT_REQUESTED"}:
+        return "draining" if node.state in ("ALLOCATED", "MIXED") else "cordoned"
+    return "ready"
+
+
+def _queue(partition: Partition, left: Left) -> seen.QueueSeen:
+    if partition.oversubscribe > 1:
+        left.note("partitions where jobs share CPUs (OverSubscribe): each CPU counts once", partition.name)
+    if partition.nodes_max not in (None, UNLIMITED) or partition.nodes_min > 1:
+        left.note("least and most nodes of a job in a partition are not modelled", partition.name)
+    return seen.QueueSeen(queue=QueueSpec(name=ident(partition.name)), open=partition.state not in ("DOWN", "INACTIVE"))
+
+
+def _reservations(
+    reservations: Iterable[Reservation], nodes: Collection[str], left: Left
+) -> Iterator[seen.ReservationSeen]:
+    for each in reservations:
+        mine = tuple(ident(name) for name in each.nodes if ident(name) in nodes)
+        if not mine:
+            left.note("reservations without whole nodes (cores, licenses) are not modelled", ident(each.name))
+            continue
+        if each.cores and each.flags.isdisjoint({"MAINT"}) and each.tres.get("node", len(mine)) < len(mine):
+            left.note("reservations of parts of nodes count as whole nodes", ident(each.name))
+        spec = ReservationSpec(
+            name=ident(each.name), nodes=mine, start_ms=each.start_s * 1000, end_ms=max(each.end_s, 1) * 1000
+        )
+        yield seen.ReservationSeen(reservation=spec)
+
+
+# -- work -------------------------------------------------------------------------------------------------------------
+
+
+class Jobs:
+    """Jobs of one look, matched against the machines. `name_of` gives a job, or one waiting task of an array, its
+    workload id; `is_known` says whether a workload of that id is there, or comes with this look."""
+
+    def __init__(self, at: Machines, left: Left, now_s: int) -> None:
+        self._at = at
+        self._left = left
+        self._now_s = now_s
+        self._groups: dict[tuple[object, ...], TaskGroup] = {}
+        """Equal groups are one object: thousands of jobs ask for the same."""
+        self.new_classes: list[seen.PriorityClassSeen] = []
+
+    def told(self, job: Job, name: str, known: Collection[str]) -> seen.WorkloadSeen | None:
+        """The job as a workload of that name; None where it is in no partition that is known."""
+        partitions = [ident(part) for part in job.partition.split(",") if part in self._at.partitions]
+        if not partitions:
+            self._left.note("jobs in partitions that are not shown are left out", name)
+            return None
+        if job.het_id:
+            self._left.note("parts of a heterogeneous job are workloads of their own: that they start together is not "
+                            "modelled", name)  # fmt: skip
+        after, waits = self._dependencies(job, name, known)
+        phase, wake_ms = self._phase(job, waits)
+        spec = WorkloadSpec(
+            id=name,
+            name=job.name[:1024],
+            queue=partitions[0],
+            groups=(self._group(job, name),),
+            priority_class=self._priority_class(job),
+            tenant=ident(job.account or job.user, ""),
+            team=ident(job.user, ""),
+            tags=_tags(job),
+            estimate_ms=self._limit_s(job) * 1000,
+            after=after,
+            deadline_ms=job.deadline_s * 1000,
+            reservation=self._reservation(job, name),
+            held=phase == "held",
+        )
+        return seen.WorkloadSeen(
+            spec=spec,
+            phase=phase,
+            submitted_ms=job.submit_s * 1000,
+            started_ms=0 if job.state == "PENDING" else job.start_s * 1000,
+            ended_ms=job.end_s * 1000 if job.over else 0,
+            wake_ms=wake_ms,
+            restarts=job.restarts,
+            holds=self._holds(job) if phase in ("starting", "running") else (),
+            cause=_CAUSES.get(job.state, ""),
+            word=job.reason[:128],
+        )
+
+    def array(self, whole: Sequence[Job], name: str) -> seen.WorkloadSeen | None:
+        """The array whose records these are, where its elements are evenly numbered; None: they stand alone."""
+        tasks = sorted({task for job in whole for task in tasks_of(job)})
+        steps = {b - a for a, b in pairwise(tasks)}
+        if len(tasks) < 2 or len(steps) != 1:
+            return None
+        waiting = next((job for job in whole if job.array_tasks), whole[0])
+        one = self.told(waiting, name, ())
+        if one is None:
+            return None
+        _, limit = array_tasks(waiting.array_tasks)
+        array = ArraySpec(first=tasks[0], last=tasks[-1], step=steps.pop(), max_running=limit or 0)
+        spec = msgspec.structs.replace(one.spec, array=array, after=(), held=False)
+        return seen.WorkloadSeen(spec=spec, submitted_ms=one.submitted_ms)
+
+    def _group(self, job: Job, name: str) -> TaskGroup:
+        count = max(job.nodes_min, 1)
+        models, gpus = _gpus_wanted(job, count, self._left, name)
+        pools = self._pools(job)
+        key = (
+            count, job.cpus, job.memory_mib, job.memory_per_node_mib, models, gpus, pools, job.features,
+            job.nodes_required, job.nodes_excluded, job.exclusive,
+        )  # fmt: skip
+        group = self._groups.get(key)
+        if group is not None and not (job.features or job.contiguous or job.switches or job.licenses):
+            return group
+        cpus = -(-job.cpus // count)
+        if job.exclusive:
+            cpus = max(cpus, min((self._at.pools[pool].capacity.cpu_milli // 1000 for pool in pools), default=cpus))
+        memory = -(-job.memory_mib // count) if job.memory_mib is not None else job.memory_per_node_mib or 0
+        labels, avoid = self._terms(job, name)
+        group = TaskGroup(
+            count=count,
+            request=Resources(cpu_milli=max(cpus, 1) * 1000, memory_mib=memory, gpu_milli=gpus * 1000),
+            gpu_models=tuple(ident(model) for model in models),
+            pools=pools,
+            node_labels=labels,
+            avoid_labels=avoid,
+        )
+        self._groups[key] = group
+        return group
+
+    def _pools(self, job: Job) -> tuple[str, ...]:
+        asked = [part for part in job.partition.split(",") if part in self._at.pools_of]
+        if len(asked) == 1:
+            return self._at.pools_of[asked[0]]
+        return tuple(sorted({pool for part in asked for pool in self._at.pools_of[part]}))
+
+    def _terms(self, job: Job, name: str) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
+        """(labels that nodes must have, labels they must not have)"""
+        labels: dict[str, tuple[str, ...]] = {}
+        if job.features and _CONSTRAINT.fullmatch(job.features) and job.features.count("&") < MOST_LABELS:
+            labels = {FEATURE + ident(feature): ("yes",) for feature in job.features.split("&")}
+        elif job.features:
+            self._left.note("constraints with |, [], () or counts are not modelled: a forecast may place such jobs "
+                            "elsewhere", name)  # fmt: skip
+        if job.nodes_required:
+            labels["node"] = tuple(ident(node) for node in job.nodes_required[:MOST_LABELS])
+        for given, what in (
+            (job.contiguous, "nodes next to each other (--contiguous)"),
+            (job.switches, "most switches (--switches)"),
+            (job.licenses, "licenses"),
+        ):
+            if given:
+                self._left.note(f"{what}: not modelled", name)
+        avoid = tuple(ident(node) for node in job.nodes_excluded[:MOST_LABELS])
+        return labels, {"node": avoid} if avoid else {}
+
+    def _priority_class(self, job: Job) -> str:
+        partition = next(self._at.partitions[part] for part in job.partition.split(",") if part in self._at.partitions)
+        key = partition.tier, job.qos
+        found = self._at.classes.get(key)
+        if found is None:
+            found = f"{ident(job.qos)}.tier-{partition.tier}" if job.qos else f"tier-{partition.tier}"
+            self._at.classes[key] = found
+            qos = self._at.qos.get(job.qos)
+            value = min(max(partition.tier, 0), 9_999) * 100_000 + min(max(qos.priority if qos else 0, 0), 99_999)
+            preempts = any(each.preempt_mode in _PREEMPTS for each in self._at.partitions.values())
+            spec = PriorityClassSpec(
+                name=found,
+                value=value,
+                preemption="lower" if preempts or (qos is not None and qos.preempts) else "never",
+                preemptible=partition.preempt_mode != "OFF",
+            )
+            self.new_classes.append(seen.PriorityClassSeen(priority_class=spec))
+        return found
+
+    def _limit_s(self, job: Job) -> int:
+        """Its time limit; 0 where there is none."""
+        partition = next(self._at.partitions[part] for part in job.partition.split(",") if part in self._at.partitions)
+        for limit in (job.time_limit_s, partition.time_limit_s):
+            if limit is not None:
+                return 0 if limit == UNLIMITED else min(limit, 3650 * DAY_S)
+        return 0
+
+    def _reservation(self, job: Job, name: str) -> str:
+        if job.reservation and ident(job.reservation) not in self._at.reservations:
+            self._left.note("jobs in reservations that are not shown count as if they named none", name)
+            return ""
+        return ident(job.reservation, "")
+
+    def _dependencies(self, job: Job, name: str, known: Collection[str]) -> tuple[tuple[Dependency, ...], bool]:
+        """(what it waits for that is known, whether it waits for something that is not)"""
+        if not job.dependency or job.state != "PENDING":
+            return (), False
+        after: list[Dependency] = []
+        unknown = "?" in job.dependency
+        for term in re.split(r"[,?]", job.dependency):
+            kind, *ids = term.split("(")[0].split(":")
+            for each in ids:
+                target = each.partition("+")[0].replace("_", "/").removesuffix("/*")
+                if kind in _AFTER and target in known and target != name:
+                    after.append(Dependency(id=target, on=_AFTER[kind]))  # type: ignore[arg-type]
+                else:
+                    unknown = True
+            if not ids:
+                unknown = True
+        if unknown:
+            self._left.note("dependencies on jobs that are not shown, `singleton`, aftercorr and `?`: such jobs wait "
+                            "until Slurm says otherwise", name)  # fmt: skip
+            return (), True
+        return tuple(after), False
+
+    def _phase(self, job: Job, waits: bool) -> tuple[seen.Phase, int]:
+        """What it is at, and while it waits for a time: when that is."""
+        if job.over:
+            if job.state == "COMPLETED":
+                return "finished", -1
+            return ("cancelled" if job.state == "CANCELLED" else "failed"), -1
+        if job.state == "SUSPENDED":
+            return "suspended", -1
+        if job.holding:
+            return ("starting" if "CONFIGURING" in job.flags else "running"), -1
+        if job.held or job.reason in _HELD or job.flags & {"REQUEUE_HOLD", "SPECIAL_EXIT"}:
+            return "held", -1
+        if job.eligible_s > self._now_s and job.reason in ("BeginTime", "", "None"):
+            return "waiting", job.eligible_s * 1000
+        if job.reason in _NEVER or (waits and job.reason in ("Dependency", "")):
+            return "waiting", -1
+        return "queued", -1
+
+    def _holds(self, job: Job) -> tuple[seen.Holding, ...]:
+        count = max(len(job.nodes), 1)
+        cpus = -(-(job.tres_held.get("cpu") or job.cpus) // count)
+        memory = -(-(job.tres_held.get("mem") or job.memory_mib or 0) // count)
+        gpus = -(-_total_gpus(job.tres_held, "gres/gpu") // count)
+        found = []
+        for node in job.nodes:
+            mine = (job.gpus_on or {}).get(node, ())
+            here = _total_gpus(job.gres_on[node], "gpu") if job.gres_on and node in job.gres_on else len(mine) or gpus
+            resources = Resources(
+                cpu_milli=(job.cpus_on or {}).get(node, cpus) * 1000,
+                memory_mib=(job.memory_on or {}).get(node, memory),
+                gpu_milli=here * 1000,
+            )
+            found.append(seen.Holding(node=ident(node), resources=resources, devices=mine))
+        return tuple(found)
+
+
+def tasks_of(job: Job) -> list[int]:
+    """Tasks of its array that the record stands for. Raises ValueError where Slurm wrote them in no known way."""
+    if job.array_task is not None:
+        return [job.array_task]
+    return [task for tasks in array_tasks(job.array_tasks)[0] for task in tasks] if job.array_tasks else []
+
+
+def _gpus_wanted(job: Job, count: int, left: Left, name: str) -> tuple[tuple[str, ...], int]:
+    """(models, devices on each node)"""
+    wanted = job.gres_wanted or {key.removeprefix("gres/"): -(-n // count) for key, n in job.tres_wanted.items()
+                                 if key.startswith("gres/")}  # fmt: skip
+    if not wanted:
+        return (), 0
+    models: list[str] = []
+    for key in wanted:
+        kind, _, model = key.partition(":")
+        if kind != "gpu":
+            left.note(f"generic resource '{kind}' is not modelled", name)
+        elif model:
+            models.append(model)
+    if len(models) > 1:
+        left.note("jobs that ask for GPUs of several models at once: any model counts", name)
+        models = []
+    return tuple(models), _total_gpus(wanted, "gpu")
+
+
+def _total_gpus(counts: dict[str, int], kind: str) -> int:
+    """Devices in all: the plain count where there is one, else the sum over models."""
+    if kind in counts:
+        return counts[kind]
+    return sum(count for key, count in counts.items() if key.startswith(kind + ":"))
+
+
+def _tags(job: Job) -> dict[str, str]:
+    given = {"user": job.user, "qos": job.qos, "account": job.account}
+    return {key: value for key, value in given.items() if value}

@@ -1,0 +1,330 @@
+"""The mirror: looks at a Slurm cluster and tells the engine what is new.
+
+One look asks for what may have changed, turns it into observations (`engine.slurm.mapping`), and tells those that
+differ from what was told last. It is driven by `engine.slurm.watch`, and holds no fact that another first look would
+not find again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import msgspec
+
+from engine import observations as seen
+from engine.commands import Observe
+from engine.control import Engine
+from engine.errors import MusterError
+from engine.model import WorkloadState
+from engine.slurm.errors import SlurmGone, SlurmRefused
+from engine.slurm.identity import Identities
+from engine.slurm.mapping import Jobs, Left, LeftOut, Machines, machines, tasks_of
+from engine.slurm.records import Job, JobState, Node, Partition, Qos, Reservation
+
+T = TypeVar("T")
+Call = Callable[[Callable[[Engine], Any]], Any]
+"""Runs a function on the engine's thread (`EngineLoop.call`)."""
+
+AT_ONCE = 400
+"""Observations of one turn of the engine: each takes it some 50 us, and others wait meanwhile."""
+MOST_GLANCED = 64
+"""Jobs that are asked for one by one."""
+MACHINES_EVERY_S = 30.0
+"""Partitions, QOS and reservations change when people change them."""
+_ORDER = {"finished": 0, "failed": 0, "cancelled": 0, "suspended": 1, "held": 2, "waiting": 2, "queued": 2}
+"""What leaves nodes is told before what comes to them."""
+
+
+class Looked(msgspec.Struct, frozen=True, kw_only=True):
+    """One look."""
+
+    at_s: float
+    jobs: int
+    nodes: int
+    changed: int
+    """Observations that were told."""
+    asked_s: float
+    """Wall seconds that Slurm's answers took."""
+    told_s: float
+    """Wall seconds from the answers until the engine had it all."""
+    unchanged: bool
+
+
+class Mirror:
+    """Of one cluster into one engine. `look` is called by one thread; the rest may be called from any."""
+
+    def __init__(self, connection: Any, call: Call, *, wall_s: Callable[[], float] = time.time) -> None:
+        self._connection = connection
+        self._call = call
+        self._wall_s = wall_s
+        self._identities: Identities | None = None
+        self._told: dict[str, seen.WorkloadSeen | None] = {}
+        """By workload id: the last that was told of it; None of what the cell has from before."""
+        self._told_machines: dict[tuple[str, str], seen.AnySeen] = {}
+        self._records: dict[str, Job] = {}
+        """By workload id."""
+        self._names: dict[int, tuple[Job, tuple[str, ...]]] = {}
+        """By job id: its last record, and the workloads it stands for."""
+        self._nodes: tuple[Node, ...] = ()
+        self._partitions: tuple[Partition, ...] = ()
+        self._qos: tuple[Qos, ...] = ()
+        self._reservations: tuple[Reservation, ...] = ()
+        self._machines: Machines | None = None
+        self._machines_at = -1e9
+        self._jobs_since = 0
+        self._nodes_since = 0
+        self._left_machines: tuple[LeftOut, ...] = ()
+        self._left_jobs: tuple[LeftOut, ...] = ()
+        self._left_engine: tuple[str, ...] = ()
+        self._lacks: dict[str, str] = {}
+        self._arrays: set[int] = set()
+        """Those that were told as a whole, or could not be."""
+
+    # -- for any thread -----------------------------------------------------------------------------------------------
+
+    def job_of(self, workload_id: str) -> Job | None:
+        """The job as Slurm last showed it."""
+        return self._records.get(workload_id)
+
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """What Slurm goes by and the mirror does not, and what could not be taken as it was seen."""
+        own = tuple(LeftOut(text=text, count=1, examples=()) for text in self._left_engine)
+        return (*self._left_jobs, *self._left_machines, *own)
+
+    def lacks(self) -> dict[str, str]:
+        """What could not be asked of this cluster -> why."""
+        return dict(self._lacks)
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def look(self, *, whole: bool = False) -> Looked:
+        """Ask for what changed and tell it. `whole`: as if for the first time. Raises SlurmUnavailable and
+        SlurmRefused where the cluster does not answer, then nothing was told; UnreachableError where the engine is
+        gone."""
+        began = time.monotonic()
+        first = whole or self._machines is None
+        fresh_machines = self._ask_machines(first)
+        answer = self._connection.jobs(None if first else self._jobs_since or None)
+        asked_s = time.monotonic() - began
+        if first:
+            self._forget()
+        left = Left()
+        told: list[seen.AnySeen] = []
+        if fresh_machines:
+            told += self._new_machines()
+        if not answer.unchanged or told:
+            # On other machines jobs are other workloads.
+            jobs = [job for job, _ in self._names.values()] if answer.unchanged else answer.list
+            told += self._new_jobs(jobs, left, whole=True)
+            for line in answer.malformed:
+                left.note("jobs whose record could not be read are left out", line[:80])
+            self._left_jobs = left.all()
+        self._tell(told)
+        # Only now: an engine that was not reached is told again.
+        self._jobs_since = answer.last_update or self._jobs_since
+        return Looked(
+            at_s=self._wall_s(),
+            jobs=len(self._names),
+            nodes=len(self._nodes),
+            changed=len(told),
+            asked_s=asked_s,
+            told_s=time.monotonic() - began - asked_s,
+            unchanged=answer.unchanged and not told,
+        )
+
+    def glance(self, tracked: Iterable[int] = ()) -> Looked | None:
+        """Ask for the states of jobs alone, and for all of those that moved or are `tracked`: cheap where the whole
+        list is long. None where so many moved that a look costs less. Raises as `look`."""
+        began = time.monotonic()
+        states = self._connection.job_states()
+        moved = [each.id for each in states if self._moved(each)]
+        asked = dict.fromkeys([*moved, *(job_id for job_id in tracked if job_id in self._names)])
+        if len(asked) > MOST_GLANCED:
+            return None
+        jobs: list[Job] = []
+        for job_id in asked:
+            try:
+                found = self._connection.job(job_id)
+            except SlurmGone:
+                continue
+            jobs += found if isinstance(found, list | tuple) else [found]
+        asked_s = time.monotonic() - began
+        told = self._new_jobs(jobs, Left(), whole=False)
+        self._tell(told)
+        return Looked(
+            at_s=self._wall_s(),
+            jobs=len(self._names),
+            nodes=len(self._nodes),
+            changed=len(told),
+            asked_s=asked_s,
+            told_s=time.monotonic() - began - asked_s,
+            unchanged=not told,
+        )
+
+    def _moved(self, now: JobState) -> bool:
+        before = self._names.get(now.id)
+        if before is None:
+            return True
+        job = before[0]
+        return (job.state, job.array_tasks) != (now.state, now.array_tasks) or job.flags != now.flags
+
+    def _forget(self) -> None:
+        """What was told before: all of it is told anew, and what is not known any more is found in the cell."""
+        self._identities = Identities(self._call(_known))
+        self._told = dict.fromkeys(self._call(live))
+        self._told_machines = {}
+        self._arrays = set()
+        self._names = {}
+
+    def _ask_machines(self, first: bool) -> bool:
+        """Whether there is anything new about nodes, partitions, QOS or reservations."""
+        connection, fresh = self._connection, first
+        nodes = connection.nodes(None if first else self._nodes_since or None)
+        if not nodes.unchanged:
+            fresh = True
+            self._nodes = tuple(nodes.list)
+            self._nodes_since = nodes.last_update
+        if first or time.monotonic() - self._machines_at > MACHINES_EVERY_S:
+            before = self._partitions, self._qos, self._reservations
+            self._partitions = tuple(connection.partitions())
+            self._reservations = self._optional("reservations", connection.reservations)
+            self._qos = self._optional("QOS", connection.qos)
+            self._machines_at = time.monotonic()
+            fresh = fresh or before != (self._partitions, self._qos, self._reservations)
+        return fresh
+
+    def _optional(self, what: str, ask: Callable[[], Iterable[T]]) -> tuple[T, ...]:
+        """What a cluster may not have, such as QOS without accounting: the reason is kept."""
+        try:
+            found = tuple(ask())
+        except SlurmRefused as error:
+            self._lacks[what] = str(error)
+            return ()
+        self._lacks.pop(what, None)
+        return found
+
+    def _new_machines(self) -> list[seen.AnySeen]:
+        left = Left()
+        classes = {} if self._machines is None else self._machines.classes
+        self._machines = machines(self._nodes, self._partitions, self._qos, self._reservations, left)
+        self._machines.classes.update(classes)
+        self._left_machines = left.all()
+        now = {_subject(each): each for each in self._machines.told}
+        new = [each for subject, each in now.items() if self._told_machines.get(subject) != each]
+        gone = self._told_machines.keys() - now.keys()
+        if self._told_machines:
+            new += [seen.NodeGone(id=name) for kind, name in sorted(gone) if kind == "node"]
+            new += [seen.ReservationGone(name=name) for kind, name in sorted(gone) if kind == "reservation"]
+        self._told_machines = now
+        return new
+
+    def _new_jobs(self, jobs: Iterable[Job], left: Left, *, whole: bool) -> list[seen.AnySeen]:
+        """`whole`: these are all there are."""
+        assert self._machines is not None
+        mapping = Jobs(self._machines, left, int(self._wall_s()))
+        named = self._call(_named)
+        records: dict[str, Job] = {} if whole else dict(self._records)
+        names: dict[int, tuple[Job, tuple[str, ...]]] = {}
+        arrays: dict[int, list[Job]] = {}
+        for job in jobs:
+            names[job.id] = job, self._names_of(job, named, left)
+            for name in names[job.id][1]:
+                records[name] = job
+            if job.array_id and job.array_id not in self._arrays:
+                arrays.setdefault(job.array_id, []).append(job)
+        told = [found for array_id, of_it in arrays.items() if (found := self._array(array_id, of_it, mapping))]
+        facts: list[seen.WorkloadSeen] = []
+        for job, mine in names.values():
+            for name in mine:
+                fact = mapping.told(job, name, records.keys())
+                if fact is not None and self._told.get(name) != fact:
+                    facts.append(fact)
+        facts.sort(key=lambda fact: _turn(fact, records[fact.spec.id]))
+        gone = [name for name in self._told if name not in records] if whole else []
+        for name in gone:
+            del self._told[name]
+        self._names = names if whole else self._names | names
+        self._records = records
+        return [*mapping.new_classes, *(seen.WorkloadGone(id=name) for name in gone), *told, *facts]
+
+    def _names_of(self, job: Job, named: dict[str, str], left: Left) -> tuple[str, ...]:
+        assert self._identities is not None
+        before = self._names.get(job.id)
+        if before is not None and before[0] == job:
+            return before[1]
+        if not job.array_id:
+            return (self._identities.name_of(job, named=named),)
+        try:
+            tasks = tasks_of(job)
+        except ValueError as error:
+            left.note(f"arrays whose tasks cannot be read: {error}", str(job.id))
+            return ()
+        return tuple(self._identities.name_of(job, task, named) for task in tasks)
+
+    def _array(self, array_id: int, whole: list[Job], mapping: Jobs) -> seen.WorkloadSeen | None:
+        """The array as a whole, the first time it is seen."""
+        self._arrays.add(array_id)
+        try:
+            return mapping.array(whole, str(array_id))
+        except ValueError:
+            return None
+
+    def _tell(self, told: list[seen.AnySeen]) -> None:
+        try:
+            self._tell_all(told)
+        except BaseException:
+            # How far it came is not known: the next look is as the first.
+            self._machines = None
+            raise
+
+    def _tell_all(self, told: list[seen.AnySeen]) -> None:
+        left: list[str] = []
+        for at in range(0, len(told), AT_ONCE):
+            part = tuple(told[at : at + AT_ONCE])
+            receipt = self._call(lambda engine, part=part: engine.command(Observe(seen=part)))
+            left += receipt.left_out
+            for each in part:
+                if isinstance(each, seen.WorkloadSeen) and each.spec.array is None:
+                    self._told[each.spec.id] = each
+        if told:
+            self._left_engine = tuple(left[:100])
+
+
+def _subject(each: seen.AnySeen) -> tuple[str, str]:
+    """What kind of thing it is about, and which."""
+    match each:
+        case seen.PoolSeen(pool=pool):
+            return "pool", pool.name
+        case seen.NodeSeen(node=node):
+            return "node", node.id
+        case seen.QueueSeen(queue=queue):
+            return "queue", queue.name
+        case seen.ReservationSeen(reservation=reservation):
+            return "reservation", reservation.name
+    raise MusterError(f"{type(each).__name__} is about no machines", "")
+
+
+def _turn(fact: seen.WorkloadSeen, job: Job) -> tuple[int, bool, int, int, int]:
+    """When it is told: what leaves nodes first; of what waits, what Slurm would start first, since what comes first is
+    older to the engine; but what waits for others after those."""
+    waits = bool(fact.spec.after)
+    return _ORDER.get(fact.phase, 3), waits, 0 if waits else -(job.priority or 0), job.submit_s, job.id
+
+
+def _known(engine: Engine) -> list[tuple[str, int, int]]:
+    w = engine.state.workloads
+    return [(name, w.submitted[row] // 1000, max(w.attempts[row] - 1, 0)) for row, name in enumerate(w.ids)]
+
+
+def _named(engine: Engine) -> dict[str, str]:
+    """Token -> workload id of what was submitted through Muster."""
+    intents = getattr(engine.state, "intents", None)
+    return {} if intents is None else dict(intents.named)
+
+
+def live(engine: Engine) -> list[str]:
+    """Workloads that have not ended."""
+    w = engine.state.workloads
+    return [name for row, name in enumerate(w.ids) if not WorkloadState(w.state[row]).terminal]

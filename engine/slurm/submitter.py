@@ -1,0 +1,405 @@
+"""Carries submissions to Slurm.
+
+A submission is journalled as wanted, then as about to be sent, and only then sent; with its id when that comes, and as
+done when slurmctld has it for good. Whatever ends in between, Muster, slurmrestd, slurmctld or the line, the next one
+finds in the journal how far it was, and in Slurm's list by the token whether it arrived: `engine.slurm.reconcile`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from typing import Protocol
+
+import msgspec
+
+from engine import commands as cmd
+from engine.commands import IntentChange
+from engine.errors import MusterError
+from engine.intents import Intent, Phase, wanted
+from engine.model import WorkloadSpec
+from engine.slurm import reconcile
+from engine.slurm.epochs import NEVER_S, UNKNOWN, Epochs
+from engine.slurm.errors import SlurmDenied, SlurmGone, SlurmRefused, SlurmUnavailable
+from engine.slurm.reconcile import Index, Look, Sent
+from engine.slurm.records import Diag, Job, Jobs, PastJob, Submitted, Wish
+from engine.slurm.submission import Place, carries, wish_of
+
+AT_ONCE = 24
+"""Submissions that are journalled as sent together, and so the most of which nobody may know after a crash."""
+MOST_SINGLE = 50
+"""Jobs that are read back one by one; more are read from the whole list."""
+LIST_SHARE = 4
+"""The list of jobs is asked for again after so many times as long as it took, at the earliest."""
+RETRY_S = 2.0
+DENIED_RETRY_S = 15.0
+
+
+class FarSide(Protocol):
+    """What of a Slurm connection is used here."""
+
+    def submit(self, wish: Wish) -> Submitted: ...
+    def jobs(self, since: int | None = None) -> Jobs: ...
+    def job(self, id: int) -> Job: ...
+    def cancel(self, id: int) -> None: ...
+    def diag(self) -> Diag: ...
+    def history(self, since: int) -> Sequence[PastJob]: ...
+
+
+class Ledger(Protocol):
+    """The journalled side."""
+
+    def new(self, after: int) -> list[Intent]:
+        """Those under way with a larger number, in their order."""
+        ...
+
+    def settle(self, changes: Sequence[IntentChange]) -> None:
+        """Durable when it returns. Raises MusterError with nothing of it recorded."""
+        ...
+
+
+class Held(msgspec.Struct):
+    """A submission under way."""
+
+    number: int
+    token: str
+    spec: WorkloadSpec
+    phase: Phase
+    tries: int = 0
+    job: int = 0
+    submit_s: int = 0
+    attempted_s: float = 0.0
+    epoch: int = UNKNOWN
+    seen_s: float = 0.0
+    answered: bool = False
+    arrived: bool = True
+    safe_from_s: float = 0.0
+    """Our clock: it is safe when the same slurmctld still lives SAFE_S after this."""
+    looked_s: float = -1.0
+    """Beginning of the last list in which it was found."""
+    wake_s: float = 0.0
+    """Not to be tried, or looked for, before that."""
+    told: str = ""
+
+    def sent(self) -> Sent:
+        accepted = self.phase == Phase.ACCEPTED
+        return Sent(self.token, self.attempted_s, self.epoch, accepted, self.answered, self.arrived, self.seen_s)
+
+
+class Submitter:
+    """Submissions of one cell. `turn` is called again and again, by one thread."""
+
+    def __init__(
+        self,
+        far: FarSide,
+        ledger: Ledger,
+        pool: Executor,
+        *,
+        place_of: Callable[[WorkloadSpec], Place] = lambda spec: Place(),
+        job_ids: Callable[[str], int] = lambda workload: 0,
+        clock: Callable[[], float] = time.monotonic,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._far = far
+        self._ledger = ledger
+        self._pool = pool
+        self._place_of = place_of
+        self._job_ids = job_ids
+        self._clock = clock
+        self._wall_ms = wall_ms
+        self._held: dict[int, Held] = {}
+        self._last = -1
+        """Number of the newest intent that was taken."""
+        self._unsaid: dict[int, IntentChange] = {}
+        """What is not journalled yet."""
+        self._epochs = Epochs(far, clock)
+        self._list_after = NEVER_S
+        self.user = ""
+        """Whose jobs ours are; known with the first that was read back."""
+        self.trouble = ""
+        """Why nothing can be carried at present; empty when all is well."""
+
+    @property
+    def under_way(self) -> int:
+        return len(self._held)
+
+    def turn(self) -> bool:
+        """Do what can be done now. Returns whether there is more to do at once. Raises MusterError when it cannot be
+        journalled: then nothing more is sent."""
+        self._take()
+        self._say()
+        if not self._held:
+            return False
+        try:
+            self._see_epoch()
+            self._reconcile()
+            self._read_back()
+            self._finish()
+            self._say()
+            more = self._send()
+            self.trouble = ""
+        except SlurmUnavailable as error:
+            self.trouble = str(error)
+            self._epochs.forget()
+            more = False
+        except SlurmRefused as error:
+            self.trouble = str(error)
+            more = False
+        self._say()
+        return more
+
+    # -- from the journal ---------------------------------------------------------------------------------------------
+
+    def _take(self) -> None:
+        for intent in self._ledger.new(self._last):
+            self._last = max(self._last, intent.number)
+            command = wanted(intent)
+            if isinstance(command, cmd.Submit):
+                self._held[intent.number] = self._hold(intent, command.workloads[0])
+
+    def _hold(self, intent: Intent, spec: WorkloadSpec) -> Held:
+        """One of an earlier process may be at Slurm already: how long ago that was only the journal's time tells."""
+        now_s = self._clock()
+        ago_s = max(0.0, (self._wall_ms() - intent.changed_ms) / 1000)
+        return Held(
+            number=intent.number, token=intent.token, spec=spec, phase=Phase(intent.phase), tries=intent.tries,
+            job=intent.job, submit_s=intent.submit_s, attempted_s=now_s - ago_s, safe_from_s=now_s,
+        )  # fmt: skip
+
+    def _note(self, held: Held, phase: Phase, text: str = "") -> None:
+        """To be journalled with the next `_say`; only the last word on an intent is."""
+        before = self._unsaid.get(held.number)
+        if before is not None and before.phase == Phase.OPEN != phase:
+            self._say()  # that it was lost must be on record before it is sent again
+        held.phase, held.told = phase, text
+        self._unsaid[held.number] = IntentChange(
+            number=held.number, phase=phase, job=held.job, submit_s=held.submit_s, text=text[:500]
+        )
+        if phase.settled:
+            self._held.pop(held.number, None)
+
+    def _say(self) -> None:
+        if self._unsaid:
+            self._ledger.settle(list(self._unsaid.values()))
+            self._unsaid.clear()
+
+    # -- which slurmctld it is ----------------------------------------------------------------------------------------
+
+    def _see_epoch(self, *, afresh: bool = False) -> None:
+        if self._epochs.see(afresh=afresh):
+            for held in self._held.values():
+                if held.epoch == self._epochs.now:
+                    held.seen_s = self._epochs.at_s
+
+    def _look(self) -> Look | None:
+        """The whole list, if one and the same slurmctld was there all the while."""
+        self._see_epoch(afresh=True)
+        before, at_s = self._epochs.now, self._clock()
+        jobs = self._far.jobs()
+        self._see_epoch(afresh=True)
+        after_s = self._clock()
+        self._list_after = after_s + LIST_SHARE * (after_s - at_s)
+        return Look(at_s, before, self._epochs.up_s, jobs.list) if self._epochs.now == before else None
+
+    # -- what became of those sent ------------------------------------------------------------------------------------
+
+    def _doubtful(self, now_s: float) -> list[Held]:
+        """Those that have to be looked for in the list."""
+        found = []
+        unread = 0
+        for held in self._held.values():
+            if held.phase == Phase.ACCEPTED:
+                unread += not held.submit_s and held.wake_s <= now_s
+                due = now_s >= held.safe_from_s + reconcile.SAFE_S
+                again = held.tries > 0 and due and held.looked_s < held.safe_from_s + reconcile.SAFE_S
+                if (held.epoch != self._epochs.now or again) and held.wake_s <= now_s:
+                    found.append(held)
+            elif held.phase == Phase.SENT and held.wake_s <= now_s:
+                found.append(held)
+        if unread > MOST_SINGLE:
+            known = {held.number for held in found}
+            found += [
+                held
+                for held in self._held.values()
+                if held.phase == Phase.ACCEPTED and not held.submit_s and held.number not in known
+            ]
+        return found
+
+    def _reconcile(self) -> None:
+        now_s = self._clock()
+        doubtful = self._doubtful(now_s)
+        if not doubtful or now_s < self._list_after:
+            return
+        look = self._look()
+        if look is None:
+            return
+        index = Index(look.jobs)
+        missing: list[tuple[Held, str]] = []
+        for held in doubtful:
+            found = reconcile.judge(held.sent(), look, index.of(held.token, self.user))
+            if found.verdict == "there" and found.job is not None:
+                self._found(held, found.job, look)
+                self._cancel_surplus(held, found.surplus)
+            elif found.verdict == "lost":
+                held.job = held.submit_s = 0
+                held.tries += 1
+                held.wake_s = 0.0
+                self._note(held, Phase.OPEN, found.why)
+            elif found.verdict == "unknown":
+                missing.append((held, found.why))
+            else:
+                held.wake_s = self._clock() + RETRY_S
+        if missing:
+            self._ask_history(missing)
+
+    def _found(self, held: Held, job: Job, look: Look) -> None:
+        self.user = self.user or job.user
+        held.looked_s = look.at_s
+        changed = (held.job, held.submit_s, held.phase) != (job.id, job.submit_s, Phase.ACCEPTED)
+        held.job, held.submit_s = job.array_id or job.id, job.submit_s
+        if held.epoch != look.epoch or held.phase != Phase.ACCEPTED:
+            held.safe_from_s = look.at_s
+            held.epoch, held.seen_s = look.epoch, look.at_s
+        if changed:
+            self._note(held, Phase.ACCEPTED)
+
+    def _cancel_surplus(self, held: Held, surplus: Iterable[Job]) -> None:
+        """A copy that came late. Cancelled only while it is what it was: its id may be another job's by now."""
+        for job in surplus:
+            try:
+                if carries(self._far.job(job.id), held.token):
+                    self._far.cancel(job.id)
+                    self._note(held, held.phase, f"a second copy, job {job.id}, was cancelled")
+            except SlurmGone:
+                continue
+
+    def _ask_history(self, missing: list[tuple[Held, str]]) -> None:
+        """Accounting knows jobs that the list has dropped. Without it, a person has to look."""
+        since_s = min(self._wall_ms() / 1000 - (self._clock() - held.attempted_s) for held, _ in missing)
+        try:
+            past = list(self._far.history(int(since_s) - 60))
+        except SlurmUnavailable:
+            raise
+        except MusterError as error:
+            for held, why in missing:
+                self._note(held, Phase.IN_DOUBT, f"{why}; {error.problem}")
+            return
+        by_token = {job.comment: job for job in past if job.comment}
+        heads = {job.name.rpartition(".m")[2]: job for job in past}
+        for held, why in missing:
+            job = by_token.get(f"muster:{held.token}") or heads.get(held.token.rpartition("-")[2][:8])
+            if job is not None:
+                held.job, held.submit_s = job.id, job.submit_s
+                self._note(held, Phase.DONE, f"it ended as {job.state} meanwhile")
+            else:
+                held.job = held.submit_s = 0
+                held.tries += 1
+                self._note(held, Phase.OPEN, f"{why}, and accounting never had it")
+
+    def _read_back(self) -> None:
+        """The id that was given must be a job with our token."""
+        now_s = self._clock()
+        unread = [
+            held
+            for held in self._held.values()
+            if held.phase == Phase.ACCEPTED
+            and not held.submit_s
+            and held.epoch == self._epochs.now
+            and held.wake_s <= now_s
+        ]
+        strangers: list[tuple[Held, Job]] = []
+        for held, job in zip(unread[:MOST_SINGLE], self._pool.map(self._read, unread[:MOST_SINGLE]), strict=True):
+            if job is None:
+                held.wake_s = now_s + RETRY_S
+            elif carries(job, held.token):
+                self.user = self.user or job.user
+                held.submit_s = job.submit_s
+                self._note(held, Phase.ACCEPTED, held.told)
+            else:
+                strangers.append((held, job))
+        if strangers:
+            self._see_epoch(afresh=True)
+        for held, job in strangers:
+            if held.epoch == self._epochs.now:
+                # Sending it again could go on for ever.
+                why = f"job {job.id} of Slurm does not carry its token: does a plugin change names and comments?"
+                self._note(held, Phase.IN_DOUBT, why)
+
+    def _read(self, held: Held) -> Job | None:
+        try:
+            return self._far.job(held.job)
+        except SlurmGone:
+            return None
+
+    def _finish(self) -> None:
+        """Those that slurmctld has had for long enough to have saved them."""
+        for held in list(self._held.values()):
+            safe_s = held.safe_from_s + reconcile.SAFE_S
+            if (
+                held.phase == Phase.ACCEPTED
+                and held.submit_s
+                and held.epoch == self._epochs.now
+                and self._epochs.at_s >= safe_s
+                and (not held.tries or held.looked_s >= safe_s)
+            ):
+                self._note(held, Phase.DONE, held.told)
+
+    # -- sending ------------------------------------------------------------------------------------------------------
+
+    def _send(self) -> bool:
+        now_s = self._clock()
+        ready: list[tuple[Held, Wish]] = []
+        for held in list(self._held.values()):
+            if held.phase != Phase.OPEN or held.wake_s > now_s:
+                continue
+            try:
+                ready.append((held, self._wish(held)))
+            except MusterError as error:
+                self._note(held, Phase.REFUSED, str(error))
+            if len(ready) == AT_ONCE:
+                break
+        if not ready:
+            return False
+        for held, _ in ready:
+            self._note(held, Phase.SENT)
+        self._say()
+        for held, _ in ready:
+            held.epoch, held.answered, held.arrived = self._epochs.now, False, True
+        trouble: SlurmUnavailable | None = None
+        for (held, _), answer in zip(ready, self._pool.map(self._post, (wish for _, wish in ready)), strict=True):
+            held.attempted_s = self._clock()
+            if isinstance(answer, SlurmUnavailable):
+                trouble = answer
+            self._take_answer(held, answer)
+        if trouble is not None:
+            raise trouble
+        return len(ready) == AT_ONCE
+
+    def _wish(self, held: Held) -> Wish:
+        return wish_of(held.spec, held.token, self._place_of(held.spec), self._job_ids)
+
+    def _post(self, wish: Wish) -> Submitted | MusterError:
+        try:
+            return self._far.submit(wish)
+        except MusterError as error:
+            return error
+
+    def _take_answer(self, held: Held, answer: Submitted | MusterError) -> None:
+        now_s = held.attempted_s
+        if isinstance(answer, Submitted):
+            held.job = answer.id
+            held.safe_from_s = now_s
+            held.wake_s = 0.0
+            self._note(held, Phase.ACCEPTED, "; ".join(answer.soft))
+        elif isinstance(answer, SlurmUnavailable):
+            held.answered, held.arrived = answer.answered, answer.arrived
+            held.wake_s = 0.0
+            held.told = answer.problem
+        elif isinstance(answer, SlurmDenied) and answer.bad_token:
+            # The token is to blame, not the wish: somebody renews it.
+            held.wake_s = now_s + DENIED_RETRY_S
+            self.trouble = str(answer)
+            self._note(held, Phase.OPEN, answer.problem)
+        else:
+            self._note(held, Phase.REFUSED, answer.problem)

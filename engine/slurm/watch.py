@@ -1,0 +1,174 @@
+"""The thread that keeps a mirror fresh: when to look at the whole list, when to glance at states alone, when to wait.
+
+Up to `FEW` jobs the whole list is asked for at every beat: where nothing changed Slurm says so in some ms. Above that
+it comes only as often as keeps Slurm at most `SHARE` busy with it, and between times the states alone. A cluster that
+does not answer is asked more and more seldom, and what was last seen stays.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from engine.errors import MusterError
+from engine.slurm.errors import SlurmRefused
+from engine.slurm.mirror import Looked, Mirror
+from engine.slurm.records import Diag
+from engine.slurm.report import MirrorReport
+
+BEAT_S = 1.0
+FEW = 2_000
+SHARE = 4
+"""A whole list is followed by a pause of so many times what it took, less itself."""
+MOST_PAUSE_S = 30.0
+MOST_RETRY_S = 30.0
+DIAG_EVERY_S = 10.0
+TRACKED_S = 15.0
+"""How long a job that somebody looked at is asked for by itself."""
+
+
+class Watcher:
+    """`report`, `track` and `poke` may be called from any thread."""
+
+    def __init__(
+        self,
+        connection: Any,
+        mirror: Mirror,
+        *,
+        where: str,
+        user: str = "",
+        acts: bool = False,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._connection = connection
+        self._mirror = mirror
+        self._where = where
+        self._user = user
+        self._acts = acts
+        self._wall_s = wall_s
+        self._state: str = "starting"
+        self._since_s = wall_s()
+        self._error = ""
+        self._looked: Looked | None = None
+        self._whole: Looked | None = None
+        """The last look at everything that was not unchanged."""
+        self._looks = 0
+        self._pause_s = BEAT_S
+        self._whole_at = -1e9
+        self._diag: Diag | None = None
+        self._diag_at = -1e9
+        self._tracked: dict[int, float] = {}
+        self._glances = True
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="mirror", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def poke(self) -> None:
+        """Look now: something was done there."""
+        self._wake.set()
+
+    def track(self, workload_id: str) -> None:
+        """Somebody looks at it: ask for it by itself for a while."""
+        job = self._mirror.job_of(workload_id)
+        if job is not None:
+            self._tracked[job.id] = time.monotonic() + TRACKED_S
+
+    def report(self) -> MirrorReport:
+        looked, whole, diag = self._looked, self._whole, self._diag
+        rpcs = diag.rpcs_by_user if diag is not None else ()
+        return MirrorReport(
+            where=self._where,
+            state=self._state,  # type: ignore[arg-type]
+            release=str(getattr(self._connection, "version", "") or "") if self._whole else "",
+            dialect=str(getattr(self._connection, "dialect", "") or "") if self._whole else "",
+            user=self._user,
+            error=self._error,
+            since_s=self._since_s,
+            looked_s=looked.at_s if looked else 0,
+            every_s=self._pause_s,
+            jobs=looked.jobs if looked else 0,
+            nodes=looked.nodes if looked else 0,
+            looks=self._looks,
+            asked_s=whole.asked_s if whole else 0,
+            told_s=whole.told_s if whole else 0,
+            lacks=self._mirror.lacks(),
+            left_out=self._mirror.left_out(),
+            cycle_mean_us=diag.cycle_mean_us if diag else 0,
+            backfill_last_us=diag.backfill_last_us if diag else 0,
+            rpcs=sum(each.count for each in rpcs),
+            own_rpcs=sum(each.count for each in rpcs if each.name == (self._user or "root")),
+            acts=self._acts,
+        )
+
+    # -- the thread ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        retry_s = BEAT_S
+        while not self._stopping:
+            poked = self._wake.is_set()
+            self._wake.clear()
+            try:
+                self._beat(poked)
+            except MusterError as error:
+                self._to("lost", str(error))
+                self._wake.wait(retry_s)
+                retry_s = min(2 * retry_s, MOST_RETRY_S)
+                continue
+            retry_s = BEAT_S
+            self._to("following", "")
+            self._wake.wait(BEAT_S)
+
+    def _to(self, state: str, error: str) -> None:
+        if state != self._state:
+            self._state, self._since_s = state, self._wall_s()
+        self._error = error
+
+    def _beat(self, poked: bool) -> None:
+        now = time.monotonic()
+        jobs = self._looked.jobs if self._looked else 0
+        due = self._looked is None or jobs <= FEW or now - self._whole_at >= self._pause_s
+        if due or (not self._glance() and poked):
+            self._look()
+        if now - self._diag_at >= DIAG_EVERY_S:
+            self._diag_at = now
+            self._diag = self._connection.diag()
+
+    def _look(self) -> None:
+        looked = self._mirror.look()
+        self._looked, self._looks = looked, self._looks + 1
+        if not looked.unchanged:
+            self._whole = looked
+            self._pause_s = min(max(BEAT_S, SHARE * looked.asked_s), MOST_PAUSE_S)
+            self._whole_at = time.monotonic()
+
+    def _glance(self) -> bool:
+        """Whether that was possible."""
+        if not self._glances:
+            return False
+        try:
+            looked = self._mirror.glance(self._now_tracked())
+        except SlurmRefused:
+            # This release has no short list, and no command is at hand.
+            self._glances = False
+            return False
+        if looked is None:
+            self._look()
+        else:
+            self._looked, self._looks = looked, self._looks + 1
+        return True
+
+    def _now_tracked(self) -> Iterable[int]:
+        now = time.monotonic()
+        self._tracked = {job: until for job, until in self._tracked.items() if until > now}
+        return tuple(self._tracked)

@@ -1,0 +1,201 @@
+"""A journal's database that is a SQLite file: one writer by a lock on a file beside it, which a killed process gives
+back by dying."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from sqlalchemy import Connection, create_engine, event, insert
+from sqlalchemy import Engine as Database
+from sqlalchemy.exc import DatabaseError
+from sqlalchemy.pool import NullPool, StaticPool
+from sqlmodel import SQLModel
+
+from engine.database import File
+from engine.errors import JournalBusy, JournalCorrupt, JournalError
+from engine.journal_tables import FORMAT, TABLES, Head, table_of
+
+BUSY_S = 2.0
+LONGEST_LOG_PAGES = 16_000
+"""Pages (of 4 KiB) of the database's log at which a commit of rows beside the journal moves them itself: what
+`Records.checkpoint` should not let happen."""
+_ADD_BATCH = (
+    "INSERT INTO batch (first_version, last_version, at_ms, wall_ms, crc, chain, events) VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+_MOVE_HEAD = "UPDATE head SET last_version = ?, chain = ?"
+
+
+class FileStore:
+    """The database, open for its one writer until `close`."""
+
+    owner = ""
+    in_doubt = False
+    """Never: what a file's commit became is known when it returns."""
+
+    def __init__(self, place: File, seed: int) -> None:
+        """Open or create. Raises JournalBusy, JournalCorrupt or JournalError."""
+        self.place = place
+        self._lock = _take_lock(place.path)
+        try:
+            if not place.path.exists():
+                _create(place.path, seed)
+            self.db = durable(place.path)
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def add_turn(
+        self, row: tuple[Any, ...], before: tuple[int, int], beside: Callable[[Connection], None] | None
+    ) -> None:
+        """Write a batch, move the head from `before`, and have `beside` write. All or nothing."""
+        with self.errors("write"), self.db.begin() as connection:
+            # Spelled out, because composing the two takes longer than they do.
+            connection.exec_driver_sql(_ADD_BATCH, row)
+            connection.exec_driver_sql(_MOVE_HEAD, (row[1], row[5]))
+            if beside is not None:
+                beside(connection)
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """One durable transaction."""
+        with self.errors("write"), self.db.begin() as connection:
+            # The driver would begin only at the first change, and what was read before it might be of another moment.
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            yield connection
+
+    @contextlib.contextmanager
+    def reading(self, doing: str = "read") -> Iterator[Connection]:
+        """What is read on the connection is of one moment; also where nothing can be written."""
+        with self.errors(doing), self.db.connect() as connection:
+            connection.exec_driver_sql("BEGIN")
+            yield connection
+
+    @contextlib.contextmanager
+    def errors(self, doing: str) -> Iterator[None]:
+        """What the database says comes out as JournalError."""
+        try:
+            yield
+        except (DatabaseError, sqlite3.DatabaseError) as error:
+            raise unavailable(self.place.path, doing, error) from error
+
+    def close(self) -> None:
+        self.db.dispose()
+        self._lock.close()
+
+
+def durable(path: Path) -> Database:
+    """Every commit waits for the disk."""
+    database = create_engine(f"sqlite:///{path}", connect_args={"timeout": BUSY_S})
+
+    @event.listens_for(database, "connect")
+    def _configure(connection: Any, _record: Any) -> None:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+
+    return database
+
+
+def beside(path: Path, *, writing: bool) -> Database:
+    """For rows beside the journal. Commits do not wait for the disk as the journal's do: losing power costs the last
+    moments, not the rest."""
+    database = create_engine(f"sqlite:///{path}", connect_args={"timeout": BUSY_S})
+
+    @event.listens_for(database, "connect")
+    def _configure(connection: Any, _record: Any) -> None:
+        # The driver would begin a transaction only at the first change: two reads would be of two moments.
+        connection.isolation_level = None
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute(f"PRAGMA wal_autocheckpoint={LONGEST_LOG_PAGES}")
+        if not writing:
+            connection.execute("PRAGMA query_only=ON")
+
+    @event.listens_for(database, "begin")
+    def _begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+    return database
+
+
+def looked_at(path: Path) -> Database:
+    """For reading a journal beside its engine: nothing is made, not even the file."""
+    uri = f"sqlite:///{path.absolute().as_uri()}?mode=ro&uri=true"
+    database = create_engine(uri, poolclass=NullPool, connect_args={"timeout": BUSY_S})
+
+    @event.listens_for(database, "begin")
+    def _begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN")
+
+    return database
+
+
+def in_memory() -> Database:
+    return create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
+
+
+def unavailable(path: Path, doing: str, error: Exception) -> JournalError:
+    """What the database said, as one of our errors."""
+    text = str(getattr(error, "orig", error))
+    if "locked" in text or "busy" in text:
+        return JournalBusy(f"cannot {doing} journal {path}: another program has locked it", "Close that program")
+    if "full" in text:
+        return JournalError(
+            f"cannot {doing} journal {path}: the disk is full", "Free some space; nothing acknowledged is lost"
+        )
+    if any(sign in text for sign in ("malformed", "not a database", "no such table", "no such column")):
+        return JournalCorrupt(
+            f"journal {path} is damaged: {text}",
+            "Nothing was changed. Restore the file from a backup, or move it away to start an empty cell",
+        )
+    return JournalError(
+        f"cannot {doing} journal {path}: {text}", "Check that the folder exists, is writable and has space"
+    )
+
+
+def _create(path: Path, seed: int) -> None:
+    """A new journal, complete before it gets its name: an empty or headless file is never one of ours."""
+    fresh = path.with_name(path.name + ".new")
+    try:
+        fresh.unlink(missing_ok=True)
+        os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        database = create_engine(f"sqlite:///{fresh}")
+        SQLModel.metadata.create_all(database, tables=list(TABLES))
+        with database.begin() as connection:
+            connection.execute(insert(table_of(Head)).values(id=1, format=FORMAT, last_version=0, chain=0, seed=seed))
+        database.dispose()
+        fresh.rename(path)
+    except OSError as error:
+        raise JournalError(f"cannot create journal {path}: {error.strerror}", "Check the folder") from error
+    except DatabaseError as error:
+        raise unavailable(path, "create", error) from error
+
+
+def _take_lock(path: Path) -> IO[str]:
+    """One writer: an advisory lock on a file beside the journal."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = open(f"{path}.lock", "a+", encoding="ascii")  # noqa: SIM115 - held for the journal's life
+    except OSError as error:
+        raise JournalError(
+            f"cannot open journal {path}: {error.strerror}", "Check that the folder is writable"
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.seek(0)
+        holder = lock.read().strip() or "unknown"
+        lock.close()
+        raise JournalBusy(
+            f"journal {path} is open in another engine (process {holder})", "Attach to that engine, or stop it first"
+        ) from error
+    lock.seek(0)
+    lock.truncate()
+    lock.write(str(os.getpid()))
+    lock.flush()
+    return lock

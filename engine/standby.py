@@ -1,0 +1,106 @@
+"""Standing by for a cell in PostgreSQL: following its journal, so that nothing is left to read when the lease is had."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from engine import migrations, postgres
+from engine.database import Schema
+from engine.errors import JournalCorrupt, JournalError, JournalFormat
+from engine.journal import Journal
+from engine.journal_reading import batches, head_of, newest_snapshot
+from engine.lease import LOOK_S, Candidate, Lease
+from engine.postgres_store import prepare
+from engine.state import State
+
+
+class Follower:
+    """A state that follows the journal another process writes. To be used by one thread."""
+
+    def __init__(self, place: Schema) -> None:
+        self.place = place
+        self._reader = postgres.pool(place, "reader")
+        self._state: State | None = None
+        self._end = (0, 0)
+
+    @property
+    def version(self) -> int:
+        return self._end[0]
+
+    def catch_up(self) -> None:
+        """Take in what was written meanwhile. Raises JournalError while the database cannot be read."""
+        try:
+            with self._reader.connect() as connection:
+                head = head_of(connection, self.place)
+                migrations.refuse_other(connection, self.place, head)
+                end = (head["last_version"], head["chain"])
+                if end == self._end:
+                    return
+                if self._state is None:
+                    self._state = State()
+                    body, *at = newest_snapshot(connection, self.place)
+                    if body is not None:
+                        self._state.load(body)
+                    self._end = (at[0], at[1])
+                for batch in batches(connection, self.place, self._end, end):
+                    for event in batch:
+                        self._state.apply(event)
+                self._end = end
+        except SQLAlchemyError as error:
+            # Half a batch may have been taken in.
+            self._state, self._end = None, (0, 0)
+            raise postgres.refused(self.place, "follow", error) from error
+
+    def finish(self, journal: Journal) -> State:
+        """The state at the journal's end, now that nobody else writes it. Raises JournalError."""
+        self._reader.dispose()
+        body, rest = (None, journal.after(*self._end)) if self._state is not None else journal.load()
+        state = self._state or State()
+        if body is not None:
+            state.load(body)
+        for batch in rest:
+            for event in batch:
+                state.apply(event)
+        return state
+
+
+class StoodBy(NamedTuple):
+    """What waiting has come to."""
+
+    lease: Lease
+    follower: Follower
+
+
+def stand_by(place: Schema, seed: int, stop: threading.Event, say: Callable[[str], None]) -> StoodBy | None:
+    """Wait until the lease can be had, following meanwhile. None when `stop` was set first. A database that cannot be
+    reached is waited for; `say` is told of every change. Raises JournalFormat and JournalCorrupt."""
+    candidate, follower = Candidate(place), Follower(place)
+    told, prepared = "", False
+    with contextlib.ExitStack() as after:
+        after.callback(candidate.stand_no_more)
+        while not stop.is_set():
+            try:
+                if not prepared:
+                    prepare(place, seed)
+                    prepared = True
+                look = candidate.look()
+                if look.taken:
+                    return StoodBy(candidate.lease(), follower)
+                candidate.stand()
+                follower.catch_up()
+                news = f"stands by at version {follower.version:,}: {look.holder or 'nobody'} has the lease"
+                key = look.holder
+            except (JournalFormat, JournalCorrupt):
+                raise
+            except JournalError as error:
+                news = key = str(error)
+            if key != told:
+                told = key
+                say(news)
+            stop.wait(LOOK_S)
+    return None

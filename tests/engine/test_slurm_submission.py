@@ -1,0 +1,107 @@
+"""Nothing that Muster acknowledged is lost or done twice, whatever Slurm and the line to it do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from cells import small_cell, workload
+from made_up_slurm import Connection, MadeUpSlurm, OneByOne, live, open_intents
+
+from engine.commands import IntentChange, SettleIntents, Submit
+from engine.control import Engine
+from engine.intents import Intent, Phase
+from engine.model import RunSpec
+from engine.slurm.submitter import Submitter
+
+
+class EngineLedger:
+    """The journalled side, in the same thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def new(self, after: int) -> list[Intent]:
+        return open_intents(self.engine.state.intents, after)
+
+    def settle(self, changes: Sequence[IntentChange]) -> None:
+        self.engine.command(SettleIntents(changes=tuple(changes)))
+
+
+def outside_cell() -> Engine:
+    cell = small_cell()
+    settings = msgspec.structs.replace(cell.settings, decided_by="slurm")
+    engine = Engine.open(None, cell=msgspec.structs.replace(cell, settings=settings))
+    engine.acts = True
+    return engine
+
+
+def job(name: str) -> Submit:
+    return Submit(workloads=(msgspec.structs.replace(workload(name), run=RunSpec(argv=("true",))),))
+
+
+def submitter(engine: Engine, slurm: MadeUpSlurm) -> Submitter:
+    return Submitter(
+        Connection(slurm), EngineLedger(engine), OneByOne(), clock=slurm.clock, wall_ms=slurm.wall_ms
+    )  # fmt: skip
+
+
+def play(seed: int, jobs: int = 60) -> tuple[Engine, MadeUpSlurm, int]:
+    """A day of trouble: submissions, crashes of Slurm and of Muster, faults of the line. Then quiet until all is
+    settled. Returns also how many submissions were carried anew."""
+    rng = random.Random(seed)
+    slurm = MadeUpSlurm(rng, faults=rng.choice((0.0, 0.1, 0.4)))
+    engine = outside_cell()
+    driver = submitter(engine, slurm)
+    wanted = 0
+    while wanted < jobs:
+        for _ in range(rng.randint(0, 6)):
+            engine.advance(slurm.wall_ms())
+            engine.command(job(f"w{wanted}"))
+            wanted += 1
+        chance = rng.random()
+        if chance < 0.15:
+            slurm.crash()
+        elif chance < 0.35:
+            slurm.restart()
+        elif chance < 0.45:
+            driver = submitter(engine, slurm)  # Muster was killed and is back
+        elif chance < 0.6:
+            slurm.other_submits()
+        engine.advance(slurm.wall_ms())
+        driver.turn()
+        slurm.pass_time(rng.uniform(0, 4))
+    slurm.faults = 0.0
+    slurm.restart()
+    for _ in range(400):
+        if not engine.state.intents.open:
+            break
+        engine.advance(slurm.wall_ms())
+        driver.turn()
+        slurm.pass_time(1.0)
+    return engine, slurm, sum(intent.tries for intent in engine.state.intents.ended)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_each_submission_becomes_one_job(seed: int) -> None:
+    engine, slurm, _ = play(seed)
+    intents = engine.state.intents
+    assert not intents.open
+    assert len(intents.ended) >= 60
+    assert {intent.phase for intent in intents.ended} == {Phase.DONE}
+    for intent in intents.ended:
+        assert len(live(slurm, intent.token)) + (slurm.finished[intent.token] > 0) >= 1
+        assert slurm.finished[intent.token] + sum(j.state != "COMPLETED" for j in live(slurm, intent.token)) == 1
+
+
+def test_the_made_up_slurm_loses_jobs_and_gives_their_ids_again() -> None:
+    """Else the test above shows nothing."""
+    tries = again = 0
+    for seed in range(12):
+        _, slurm, carried_anew = play(seed)
+        tries += carried_anew
+        again += slurm.given_again
+    assert tries > 50
+    assert again > 50

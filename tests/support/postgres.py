@@ -1,0 +1,210 @@
+"""A PostgreSQL server of the tests' own: made by `initdb` as an unprivileged user in a temporary folder, reached by a
+Unix socket there and a free port of loopback, one for each process of the tests, with a database for whoever asks."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+USER = "muster"
+START_S = 30.0
+_CONF = """
+listen_addresses = '127.0.0.1'
+max_connections = 60
+shared_buffers = 16MB
+logging_collector = off
+log_line_prefix = '%m %a '
+autovacuum = on
+"""
+"""What is acknowledged is on the disk, as it must be for any test of that."""
+
+
+def programs() -> Path | None:
+    """The folder with the server's programs, of the newest version that is installed."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
+    on_path = shutil.which("initdb")
+    return found[-1].parent if found else Path(on_path).parent if on_path else None
+
+
+def why_not() -> str:
+    """Why there can be no server here; empty: there can."""
+    try:
+        import psycopg  # noqa: F401
+    except ImportError:
+        return "the extra postgres is not installed"
+    if programs() is None:
+        return "PostgreSQL is not installed"
+    if os.getuid() == 0 and _unprivileged() is None:
+        return "PostgreSQL does not run as root, and there is no user postgres or nobody to run it as"
+    return ""
+
+
+def _unprivileged() -> pwd.struct_passwd | None:
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name)
+    return None
+
+
+class Server:
+    """A server that can be killed, held up and started again. Its folder goes with `close`."""
+
+    def __init__(self, *, conf: str = "") -> None:
+        self._bin = programs()
+        assert self._bin is not None
+        self.folder = Path(tempfile.mkdtemp(prefix="muster-pg-"))
+        user = _unprivileged() if os.getuid() == 0 else None
+        self._as: dict[str, Any] = {}
+        if user is not None:
+            os.chown(self.folder, user.pw_uid, user.pw_gid)
+            self._as = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+        self.data = self.folder / "data"
+        self.port = _free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._numbers = itertools.count(1)
+        self._run("initdb", "-D", str(self.data), "-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
+        with open(self.data / "postgresql.conf", "a", encoding="ascii") as file:
+            file.write(_CONF + f"port = {self.port}\nunix_socket_directories = '{self.folder}'\n" + conf)
+        self.start()
+
+    def _run(self, program: str, *words: str) -> None:
+        assert self._bin is not None
+        done = subprocess.run(
+            [str(self._bin / program), *words], cwd=self.folder, capture_output=True, text=True, check=False,
+            env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"}, **self._as,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+
+    def start(self) -> None:
+        """Begin to serve, and wait until it answers."""
+        assert self._bin is not None
+        log = open(self.folder / "log", "ab")  # noqa: SIM115 - the server's
+        with log:
+            self._process = subprocess.Popen(
+                [str(self._bin / "postgres"), "-D", str(self.data)], cwd=self.folder, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"}, start_new_session=True,
+                **self._as,
+            )  # fmt: skip
+        self.wait()
+
+    def wait(self) -> None:
+        import psycopg
+
+        deadline = time.monotonic() + START_S
+        while True:
+            try:
+                psycopg.connect(self.url("postgres"), connect_timeout=2).close()
+                return
+            except psycopg.OperationalError:
+                assert time.monotonic() < deadline, (self.folder / "log").read_text()[-2000:]
+                assert self._process is not None
+                assert self._process.poll() is None, (self.folder / "log").read_text()[-2000:]
+                time.sleep(0.02)
+
+    def kill(self) -> None:
+        """kill -9 of the postmaster and all that it has started."""
+        assert self._process is not None
+        pids = [self._process.pid, *children(self._process.pid)]
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait()
+        deadline = time.monotonic() + 10
+        while any(Path(f"/proc/{pid}").exists() for pid in pids[1:]) and time.monotonic() < deadline:
+            time.sleep(0.005)
+
+    def stop(self) -> None:
+        """A fast shutdown: sessions are ended, nothing is lost."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait(30)
+
+    def hold(self) -> None:
+        """Let every process of it stand still, as a machine that hangs does."""
+        assert self._process is not None
+        for pid in (self._process.pid, *children(self._process.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        assert self._process is not None
+        for pid in (self._process.pid, *children(self._process.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    def url(self, database: str, *, tcp: bool = False) -> str:
+        if tcp:
+            return f"postgresql://{USER}@127.0.0.1:{self.port}/{database}"
+        return f"postgresql://{USER}@/{database}?host={self.folder}&port={self.port}"
+
+    def database(self) -> str:
+        """The URL of a new database."""
+        import psycopg
+
+        name = f"t{next(self._numbers)}"
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        return self.url(name)
+
+    def close(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self.go_on()
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait(10)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def children(pid: int) -> list[int]:
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@functools.cache
+def shared() -> Server:
+    """The one of this process. It ends with the process."""
+    import atexit
+
+    server = Server()
+    atexit.register(server.close)
+    return server
+
+
+def new_url() -> str:
+    """A database of the shared server. Skips where there can be none."""
+    if reason := why_not():
+        pytest.skip(reason)
+    return shared().database()
+
+
+@contextlib.contextmanager
+def own_server(*, conf: str = "") -> Iterator[Server]:
+    """One that may be killed. Skips where there can be none."""
+    if reason := why_not():
+        pytest.skip(reason)
+    server = Server(conf=conf)
+    try:
+        yield server
+    finally:
+        server.close()
