@@ -42,7 +42,7 @@ def submit(arguments: argparse.Namespace) -> None:
     from console.moments import clock_of
     from engine.commands import Submit
 
-    document = _asked_for(arguments)
+    document = asked_for(arguments)
     with closing(connect(arguments)) as client, placed(document):
         workloads = workloads_of(document, clock_of(client))
         if arguments.dry_run:
@@ -240,7 +240,7 @@ def approved_or_refused(arguments: argparse.Namespace) -> None:
         raise RefusedError("not approved, nothing was done")
 
 
-def _asked_for(arguments: argparse.Namespace) -> Document:
+def asked_for(arguments: argparse.Namespace) -> Document:
     """The workloads of a file, or the one that flags describe."""
     from console.document import Document, read_document
 

@@ -15,6 +15,7 @@ ScreenName = Literal[
     "nodes",
     "events",
     "whatif",
+    "mirror",
     "workload",
     "node",
     "pools",
@@ -38,6 +39,7 @@ ScreenName = Literal[
     "reservations",
     "policy",
     "reviews",
+    "fleet",
 ]
 TargetKind = Literal["", "workload", "node", "queue", "proposal", "runbook", "draft", "policy", "review"]
 SCREENS: tuple[ScreenName, ...] = get_args(ScreenName)

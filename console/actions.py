@@ -161,6 +161,7 @@ ACTIONS: tuple[Action, ...] = (
         commands=("break-glass",), argument="id", targets="proposal",
         why_not=_needs_state("executed without votes", "awaiting"),
     ),
+    Action("fleet", "Fleet of cells", commands=("fleet",), argument="words", shell="muster fleet status", jump="x"),
     Action("policy", "Approval policy", commands=("policy",), shell="muster policy show", jump="y"),
     Action("reviews", "Reviews", commands=("reviews",), shell="muster reviews", jump="v"),
     Action(
@@ -209,6 +210,7 @@ ACTIONS: tuple[Action, ...] = (
         "draft", "Draft what to do", ("d",), _DRAFTED, shell="muster draft 'QUESTION' --from ID", commands=("draft",),
         argument="words",
     ),
+    Action("mirror", "Mirror of Slurm", commands=("mirror",), shell="muster mirror", jump="m"),
     Action("drafts", "Drafts", commands=("drafts",), shell="muster drafts", jump="d"),
     Action("handover", "Hand-over", commands=("handover",), argument="words", shell="muster handover", jump="h"),
     Action(

@@ -27,6 +27,7 @@ from textual.widgets import Static
 from console import actions, garbage
 from console.action import Action, Context, ScreenName
 from console.bars import Bars
+from console.beside import Beside, Others, place_of
 from console.event_log import EventLog
 from console.feed import Arrived, Connected, Feed, Lost, in_thread
 from console.frame_drawing import FrameDrawing
@@ -131,6 +132,7 @@ class MusterApp(App[None]):
         """What a page was refused last, and when."""
         self.link = Lifeline()
         self.feed = Feed(client_factory, self.post_message)
+        self.beside = Beside(self.client, self.post_message, identity.person if identity is not None else "")
         self.pace = Pace(self)
         self.frame = Frame()
         self.drawing = FrameDrawing(self, production)
@@ -185,11 +187,21 @@ class MusterApp(App[None]):
         """Another page: what answers the key is drawn at once. Of one that is still to be built that is its name, over
         what was there before."""
         self.drawing.page()
+        self._tell_place()
         if self.navigator.current is not None:
             self.feed.tail(self.navigator.current.TAILS)
         screen = self.screen
         if isinstance(screen, PageScreen):
             screen.draw(self.frame.lines, where_they_stand=not there)
+
+    def _tell_place(self) -> None:
+        """To the others who are here."""
+        deciding = any(getattr(screen, "DECIDES", False) for screen in self.screen_stack[1:])
+        self.beside.move(place_of(self.navigator.current, deciding=deciding))
+
+    @on(Others)
+    def _others(self) -> None:
+        self.drawing.top()
 
     def draw_now(self) -> None:
         """What answers a key, before anything else is done."""
@@ -197,6 +209,7 @@ class MusterApp(App[None]):
             self.screen.draw()
 
     def _time_passes(self) -> None:
+        self._tell_place()
         self.drawing.time_passes()
         self._garbage.time_passes(self.clock(), self.pace.keyed_at)
 
@@ -234,6 +247,7 @@ class MusterApp(App[None]):
 
     def on_unmount(self) -> None:
         self.feed.stop()
+        self.beside.close()
         if self._tasks is not None:
             self._tasks.close()
         if self.navigator.stack:
@@ -276,6 +290,7 @@ class MusterApp(App[None]):
         again = self.link.outage is not None
         if self.link.connected(event, self.clock()):
             self.events.clear()
+        self.beside.start()
         self.drawing.banner()
         if again and self.navigator.current is not None:
             # Whatever was being waited for died with the engine; what is not of the cell may have changed too.

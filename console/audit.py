@@ -157,7 +157,7 @@ def note_lines(state: AuditState) -> Iterator[str]:
 def verify(arguments: argparse.Namespace) -> int:
     """Check the log of the cell, or files. Exit codes of its own: those of `runbooks/verify.py`."""
     with contextlib.ExitStack() as after:
-        files = [Path(file) for file in arguments.files] or [_log_of_cell(arguments, after)]
+        files = [verifier.named(file) for file in arguments.files] or [_log_of_cell(arguments, after)]
         try:
             if not arguments.files:
                 _know_own_note(arguments, files[0])
@@ -195,9 +195,13 @@ def verify(arguments: argparse.Namespace) -> int:
 OWN_WORD = "ok, by the log's own word: --key, --words or --against compare it with what you know"
 
 
-def _log_of_cell(arguments: argparse.Namespace, after: contextlib.ExitStack) -> Path:
-    """The journal of a cell of this machine; of another, an export of it."""
+def _log_of_cell(arguments: argparse.Namespace, after: contextlib.ExitStack) -> Path | str:
+    """The journal of a cell of this machine, or of its database; of another, an export of it."""
     settings = settings_of(arguments)
+    if not settings.connect and settings.database:
+        from engine.database import url_with
+
+        return url_with(settings.database, settings.cell)
     if not settings.connect:
         path = cell_paths(settings).journal
         if not path.exists():
@@ -214,7 +218,7 @@ def _log_of_cell(arguments: argparse.Namespace, after: contextlib.ExitStack) -> 
     return path
 
 
-def _know_own_note(arguments: argparse.Namespace, journal: Path) -> None:
+def _know_own_note(arguments: argparse.Namespace, journal: Path | str) -> None:
     """The last checkpoint that this machine's engine signed is known, where nothing else is said to be."""
     from runbooks.checkpoints import remembered_at
 
@@ -228,7 +232,7 @@ def _know_own_note(arguments: argparse.Namespace, journal: Path) -> None:
         arguments.against = note
 
 
-def _compare(files: list[Path], code: int) -> list[tuple[int, tuple[Any, ...]]]:
+def _compare(files: list[Path | str], code: int) -> list[tuple[int, tuple[Any, ...]]]:
     """What the journals among the files say was done, against their audits."""
     from runbooks.reconcile import differences
 
@@ -236,6 +240,9 @@ def _compare(files: list[Path], code: int) -> list[tuple[int, tuple[Any, ...]]]:
         return []
     found = []
     for path in files:
+        if isinstance(path, str):
+            found.append(differences(path))
+            continue
         with open(path, "rb") as file:
             if file.read(16) == b"SQLite format 3\0":
                 found.append(differences(path))

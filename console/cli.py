@@ -16,7 +16,9 @@ from typing import Any, NoReturn
 
 from console.action_arguments import ACTIONS, POLICIES, action_arguments
 from console.arguments import as_json, command, count, positive, reach
+from console.fleet_arguments import fleet_commands
 from console.gate_commands import audit_commands, policy_commands, proposal_commands, runbook_commands
+from console.here_commands import here_commands
 from console.quote_arguments import quote_arguments
 from console.submit_arguments import submit_arguments
 from console.token_commands import token_commands
@@ -116,7 +118,7 @@ def parser() -> argparse.ArgumentParser:
     _speed(root)
     _looks(root)
     reach(root)
-    root.set_defaults(run="console.start:open_console", json=False)
+    root.set_defaults(run="console.start:open_console", json=False, here=False)
     commands = root.add_subparsers(title="commands", metavar="COMMAND")
     _show_commands(commands)
     proposal_commands(commands)
@@ -125,9 +127,11 @@ def parser() -> argparse.ArgumentParser:
     _advice_commands(commands)
     _draft_commands(commands)
     _change_commands(commands)
+    fleet_commands(commands)
     policy_commands(commands)
     token_commands(commands)
     _engine_commands(commands)
+    here_commands(commands)
     return root
 
 
@@ -160,6 +164,8 @@ def _show_commands(commands: Any) -> None:
     showback.add_argument("--since", metavar="DAY", help="instead: from this day (UTC) on, such as 2026-03-01")
     showback.add_argument("--until", metavar="DAY", help="with --since: up to the end of this day")
     reach(showback, sub=True)
+    mirror = command(commands, "mirror", "console.mirror:mirror", "how the mirror of a Slurm cluster does")
+    reach(mirror, sub=True)
     scaling = command(commands, "scaling", "console.scaling:scaling", "how large pools are and should be")
     reach(scaling, sub=True)
     budgets = command(
@@ -291,8 +297,12 @@ def _engine_commands(commands: Any) -> None:
     serve.add_argument("--listen", metavar="HOST:PORT", help="serve TCP too; this machine only")
     serve.add_argument("--slurm", metavar="WHERE", help="mirror the cluster of this slurmrestd: socket path or URL")
     serve.add_argument("--slurm-user", metavar="NAME", help="who asks it, where a token is needed")
+    serve.add_argument("--slurm-act", action="store_true", help="what is approved is done there; else it only observes")
     serve.add_argument("--slurm-token-file", metavar="FILE", help="its JWT; read again when it changes")
     serve.add_argument("--approval", choices=("team", "solo"), help="who approves in a cell that was given no policy")
+    serve.add_argument("--here", action="store_true", help="run work for real, on this machine; it is the only node")
+    serve.add_argument("--for-others", action="store_true", help="with --here: also what other accounts submit")
+    serve.add_argument("--output-limit", metavar="SIZE", help="with --here: of all output that is kept (4GiB)")
     serve.add_argument("--demo", action="store_true", help="a generated AI cluster with live load")
     serve.add_argument("--nodes", type=positive, metavar="N", help="with --demo: how many nodes")
     _scenario(serve)

@@ -13,9 +13,11 @@ import msgspec
 from engine.errors import RefusedError
 
 if TYPE_CHECKING:
+    from console.presence import PresenceAsk, Present
     from console.token_terms import NewToken, TokenAsk, TokenLine
     from engine.commands import AnyCommand, Receipt
     from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
+    from engine.executors.shown import OutputPart, OutputRequest, ProcessReport
     from engine.outlook import Ask, RunStatus, ScoreReport
     from engine.query import (
         Changes,
@@ -153,6 +155,14 @@ class Client(Protocol):
     def mirror(self) -> MirrorReport:
         """How the mirror of an outside scheduler does, and what it leaves out; its state is `none` where there is none.
         """
+        ...
+
+    def processes(self, workload_id: str) -> ProcessReport:
+        """What runs for a workload on this machine, and how what ran there ended; attempt by attempt."""
+        ...
+
+    def output(self, request: OutputRequest, wait_s: float = 0.0) -> OutputPart:
+        """A stretch of what one of its tasks wrote; waits up to `wait_s` seconds for there to be some."""
         ...
 
     def mirrored(self, workload_id: str) -> Mirrored:
@@ -320,6 +330,10 @@ class Client(Protocol):
 
     def whoami(self, proved: bool = False) -> Caller:
         """As whom the engine knows whoever asks: by their account; `proved`: in the name they act in, signed."""
+        ...
+
+    def present(self, ask: PresenceAsk) -> Present:
+        """Says where a console is, and tells who else is here; waits up to `wait_s` seconds for news of them."""
         ...
 
     def tokens(self) -> tuple[TokenLine, ...]:

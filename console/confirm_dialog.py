@@ -34,6 +34,9 @@ READ_ON = part("read on to its end: pgdn, G", "warn")
 class AskingDialog(Dialog):
     """One whose yes counts only after it could be read."""
 
+    DECIDES = True
+    """Others see that something is being decided here."""
+
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, cast
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -25,6 +25,9 @@ from console.screens.lines import OneLine, part
 from console.screens.sections import SectionsView
 from console.text import printable, wrap
 from engine.errors import MusterError
+
+if TYPE_CHECKING:
+    from console.app import MusterApp
 
 LOOK_S = 1.0
 """How often it is looked whether somebody else has decided meanwhile."""
@@ -145,6 +148,8 @@ class DecideDialog(AskingDialog):
         told = self._news.over or self._news.note
         if self._away:
             told = "no answer from the engine: nothing is sent now, and what you wrote stays here"
+        elif not told:
+            told = cast("MusterApp", self.app).beside.words_on_this()
         self._told.display = bool(told)
         self._told.show([part(f" {told}", "bad" if self._away or self._news.over else "warn")])
         self._ask()

@@ -29,6 +29,7 @@ from console.model_setup import key_source, setup_of
 from console.oidc import Provider
 from console.recommendations import Recommender
 from console.settings import Settings
+from console.here import Here, check_here
 from console.slurm_cell import SlurmAt, SlurmCell, check_cell
 from console.sockets import bind_tcp, bind_unix, private_folder
 from console.standing_by import after_loss, end_when_taken, wait_for_lease
@@ -102,6 +103,8 @@ class Served:
     """Of whoever started it: which model may be asked for drafts."""
     slurm: SlurmAt | None = None
     """The cluster that the cell mirrors; None where Muster decides itself."""
+    here: Here | None = None
+    """How work runs on this machine; None where nothing runs for real."""
     feed: Callable[[Engine], Feed] | None = None
     """What is submitted or commanded as cell time passes, given the engine as it was opened."""
 
@@ -116,7 +119,7 @@ def serve(served: Served) -> None:
     elif served.pid_file is not None:
         private_folder(served.pid_file.parent)
     sys.setswitchinterval(SWITCH_S)
-    os.umask(0o077)  # whoever may connect may not read the journal for that
+    umask = os.umask(0o077)  # whoever may connect may not read the journal for that
     stood_by = None
     if served.standby and isinstance(served.journal, Schema):
         stood_by = wait_for_lease(served.journal, served.seed, served.name)
@@ -124,7 +127,7 @@ def serve(served: Served) -> None:
             return
     engine = Engine.open(
         served.journal, seed=served.seed, use_snapshot=served.use_snapshot, forecaster=CapacityForecaster(),
-        stood_by=stood_by,
+        stood_by=stood_by, processes=served.here.executor(umask) if served.here else None,
     )  # fmt: skip
     _serve(served, engine)
     if engine.lease is not None:
@@ -139,6 +142,7 @@ def _serve(served: Served, engine: Engine) -> None:
         else:
             _go_on(engine, served)
         check_cell(engine, served.slurm)
+        check_here(engine, served.here)
         plain, secured = _sockets(served, after)
         _write_pid(served.pid_file, after)
         loop = EngineLoop(engine, speed=served.speed, feed=served.feed(engine) if served.feed else None)
@@ -230,7 +234,7 @@ def _begin(engine: Engine, served: Served) -> None:
 
 
 def _go_on(engine: Engine, served: Served) -> None:
-    if served.cell is not None and served.feed is None:
+    if served.cell is not None and served.feed is None and served.here is None:
         print("the journal has a cell already: the cell file is not read again", file=sys.stderr, flush=True)
     if served.keep_up:
         engine.advance(served.start_ms)

@@ -220,7 +220,7 @@ class CellLine:
             where = tuple(Term("id", "=", name) for name in ids)
             page = client.query(Query(kind="workloads", columns=("id", "state"), where=where, limit=len(ids)))
             for name, state in page.rows:
-                found[name] = Standing(state, state in RUNNING, state in ENDED)
+                found[name] = Standing(state, int(state in RUNNING), int(state in ENDED))
         for spec in specs:
             if spec.array is not None and (standing := _of_array(client, spec.id)) is not None:
                 found[spec.id] = standing

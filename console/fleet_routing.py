@@ -18,7 +18,7 @@ from console.fleet import Fleet, Held, event, wall_ms
 from console.fleet_cell import Sent
 from console.fleet_shown import FleetEvent, Submission
 from engine.cells import CellFacts, Decision, Offer, Terms, asked_of, barred, decide, over_quota
-from engine.errors import JournalError
+from engine.errors import JournalError, SpecError
 from engine.model import WorkloadSpec
 
 TICK_S = 1.0
@@ -95,6 +95,17 @@ class Router:
                 if all(each.state == "routed" or (each.id in self._tried and each.state == "waiting") for each in rest):
                     return
                 self._fleet.moved.wait(left)
+
+    def refuse_hopeless(self, workloads: Sequence[WorkloadSpec], cells: tuple[str, ...], by: str) -> None:
+        """Raises SpecError for what every cell refuses for good: whoever submits it wants to know at once."""
+        with self._fleet.moved:
+            new = [spec for spec in workloads if spec.id not in self._fleet.open]
+        for i, spec in enumerate(new):
+            found = self.preview(spec, cells, by)
+            if found.never:
+                told = "; ".join(f"{row.cell}: {row.why_not}" for row in found.rows)
+                where = f"workloads[{i}]" if len(workloads) > 1 else "workload"
+                raise SpecError(where, f"no cell may take it ({told})", "Nothing was submitted")
 
     def preview(self, spec: WorkloadSpec, cells: tuple[str, ...], by: str) -> Decision:
         """Where it would go now. Nothing is kept. Raises SpecError."""

@@ -16,8 +16,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 from starlette.applications import Starlette
@@ -39,6 +38,7 @@ from engine.errors import MusterError, NotFoundError, SpecError
 
 if TYPE_CHECKING:
     from console.client import Client
+    from console.fleet_paths import FleetPaths
     from engine.fleets import CellLink, FleetSpec
 
 AWAITED = 50
@@ -47,16 +47,6 @@ AWAITED_S = 2.0
 """Beyond the time that cells have for an answer."""
 MOST_PAGE = 1_000
 STOP_S = 5
-
-
-class FleetPaths(NamedTuple):
-    """Where a fleet keeps its files."""
-
-    folder: Path
-    journal: Path
-    socket: Path
-    pid: Path
-    log: Path
 
 
 class FleetFaces:
@@ -102,6 +92,8 @@ class FleetFaces:
     def _submitted(self, ask: SubmitAsk, by: str) -> object:
         """Kept, and decided on where that takes a moment: as they stand then."""
         fleet = self._fleet
+        if len(ask.workloads) <= AWAITED:
+            self._router.refuse_hopeless(ask.workloads, ask.cells, by)
         ids = fleet.submit(ask.workloads, ask.cells, by)
         self._router.wake()
         if len(ids) <= AWAITED:

@@ -39,6 +39,7 @@ class FrameDrawing:
                 health, app.title, seen.at_ms, seen.version,
                 read_only=app.read_only, width=app.size.width, retrying=app.link.outage is not None,
                 production=any(fnmatchcase(name, pattern) for pattern in self._production),
+                others=(app.beside.words(), app.beside.together),
             )
         )  # fmt: skip
 

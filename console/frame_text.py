@@ -92,10 +92,11 @@ def age_spans(age: Age | None, *, wide: bool) -> list[Span]:
 
 def top_bar(
     health: Health | None, title: str, at_ms: int, version: int, *, read_only: bool, width: int, retrying: bool = False,
-    production: bool = False,
+    production: bool = False, others: tuple[str, bool] = ("", False),
 ) -> list[Span]:  # fmt: skip
     """The first line: which cell, its clock and speed, the version shown, and whether one may act. `production`: it is
-    red and says so, for another window that looks the same may be the test cell."""
+    red and says so, for another window that looks the same may be the test cell. `others`: who else is here, and
+    whether on the same thing."""
     spans: list[Span] = [(" muster PRODUCTION ", "alarm") if production else (" muster ", "brand"), (" ", "top")]
     if health is None:
         spans += [(printable(title), "top"), ("  retrying …" if retrying else "  connecting …", "off")]
@@ -107,10 +108,12 @@ def top_bar(
     spans.append((" ✗ retrying ", "alarm") if retrying else (" ● connected", "off"))
     if health.journal_error:
         spans.append(("  ✗ journal ", "alarm"))
-    elif width >= 110:
+    elif width >= 110 and not others[0]:
         spans.append((f"  engine {printable(health.software)} pid {health.pid}", "off"))
     if read_only:
         spans.append(("  read-only", "key"))
+    if others[0]:
+        spans.append((f"  {printable(others[0])} ", "caution" if others[1] else "off"))
     return spans
 
 

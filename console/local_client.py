@@ -18,8 +18,10 @@ from console.drafting import Drafting
 from console.forecasts import Forecasts
 from console.gate_figures import GateFigures
 from console.insights import Insights
+from console.presence import Presence, PresenceAsk, Present
 from console.quotes import Quotes
 from console.recommendations import Recommender
+from console.run_output import RunOutput
 from console.slurm_cell import SlurmCell
 from console.tokens import Tokens
 from console.version import VERSION
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from engine.commands import AnyCommand, Receipt
     from engine.control import Engine
     from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
+    from engine.executors.shown import OutputPart, OutputRequest, ProcessReport
     from engine.loop import EngineLoop
     from engine.outlook import Ask, RunStatus, ScoreReport
     from engine.query import (
@@ -130,6 +133,7 @@ class LocalClient:
     ) -> None:
         self.read_only = read_only
         self._slurm = slurm or SlurmCell(loop, None)
+        self._output = RunOutput(loop)
         self._loop = loop
         self._gate = gate
         self._shelf = shelf or Shelf(loop.engine, gate, call=loop.call)
@@ -147,6 +151,7 @@ class LocalClient:
         self._name = name
         self._figures = GateFigures(loop, gate)
         self.tokens_kept = Tokens(loop, gate)
+        self.presence = Presence()
         self._written: dict[str, int] = {}
         """By account: the version in which its last change is seen."""
 
@@ -401,6 +406,9 @@ class LocalClient:
     def whoami(self, proved: bool = False) -> Caller:
         return self._loop.call(lambda _: policy_view.caller_of(self._gate.policies, self._actor))
 
+    def present(self, ask: PresenceAsk) -> Present:
+        return self.presence.wait(self._actor, ask)
+
     def tokens(self) -> tuple[TokenLine, ...]:
         return self.tokens_kept.lines(self._actor)
 
@@ -531,6 +539,12 @@ class LocalClient:
 
     def mirror(self) -> MirrorReport:
         return self._slurm.report()
+
+    def processes(self, workload_id: str) -> ProcessReport:
+        return self._output.report(workload_id)
+
+    def output(self, request: OutputRequest, wait_s: float = 0.0) -> OutputPart:
+        return self._output.part(request, wait_s)
 
     def mirrored(self, workload_id: str) -> Mirrored:
         return self._slurm.mirrored(workload_id)

@@ -301,6 +301,7 @@ _PAGES: dict[str, tuple[str, str, Literal["", "log", "argument"]]] = {
     "recommendations": ("recommendations", "RecommendationsPane", ""),
     "forecast": ("forecast", "ForecastPane", "argument"),
     "cost": ("cost", "cost_page", "argument"),
+    "mirror": ("mirror", "MirrorPane", ""),
     "settings": ("settings", "SettingsPane", "argument"),
     "tasks": ("tasks", "TasksPane", "argument"),
     "proposals": ("proposals", "ProposalsPane", "argument"),
@@ -313,6 +314,7 @@ _PAGES: dict[str, tuple[str, str, Literal["", "log", "argument"]]] = {
     "drafts": ("draft", "DraftsPane", ""),
     "policy": ("policy", "PolicyPane", ""),
     "reviews": ("policy", "ReviewsPane", ""),
+    "fleet": ("fleet", "FleetPane", "argument"),
 }
 """Module of `console.screens`, class, and what it takes beside the connection. A page is imported when first shown: the
 first frame waits for none of them."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from console.client import Health, RuntimeEstimate
 from console.operations import Asked, Number, Operation, Word
+from console.output_faces import OUTPUT
 from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
 from engine.query import (
     Consolidation,
@@ -69,6 +70,7 @@ READING = (
         "GET", "/v1/workloads/{id:path}/mirrored", "What an outside scheduler says of a workload's job",
         lambda asked: asked.client.mirrored(asked.path["id"]), gives=Mirrored,
     ),
+    *OUTPUT,
     Operation(
         "GET", "/v1/workloads/{id:path}", "A workload, and why it waits",
         reads=_of_path("workload", "id"), gives=WorkloadDetail,

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 import msgspec
 from anyio import CapacityLimiter, to_thread
 
-from engine.copies import takes_long
+from engine.copies import HEADER, Copy, Failed, Gone, framed, takes_long, told
 from engine.errors import RefusedError, UnreachableError
 
 if TYPE_CHECKING:
@@ -24,12 +26,65 @@ PATIENCE_S = 30.0
 SHOWN_WITHIN_S = 2.0
 """How long a version that was written is waited for; after that the engine itself is asked to show it."""
 THREADS = 4
-"""Of a copy, one question is asked at a time: more threads would only wait. As many again for what takes long."""
+"""For what takes long: a copy answers one such question at a time, and more threads would only wait."""
 
 
 class Shown(NamedTuple):
     content: bytes
     version: int
+
+
+class _Asker(asyncio.Protocol):
+    """Asks one copy, many questions at once. Its answers come in the order of the questions."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._waiting: deque[asyncio.Future[bytes]] = deque()
+        self._came = bytearray()
+        self._finishing = False
+        self.lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def ask(self, frame: bytes) -> asyncio.Future[bytes]:
+        """Raises Gone where nobody answers any more; so does what is returned."""
+        if self.lost or self._transport is None:
+            raise Gone
+        answer = asyncio.get_running_loop().create_future()
+        self._waiting.append(answer)
+        self._transport.write(frame)
+        return answer
+
+    def data_received(self, data: bytes) -> None:
+        self._came += data
+        at = 0
+        while len(self._came) - at >= HEADER.size:
+            (size,) = HEADER.unpack_from(self._came, at)
+            if len(self._came) - at - HEADER.size < size:
+                break
+            answer = self._waiting.popleft()
+            if not answer.done():
+                answer.set_result(bytes(self._came[at + HEADER.size : at + HEADER.size + size]))
+            at += HEADER.size + size
+        del self._came[:at]
+        self._end_if_done()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.lost = True
+        for answer in self._waiting:
+            if not answer.done():
+                answer.set_exception(Gone())
+        self._waiting.clear()
+
+    def finish(self) -> None:
+        """Another copy is asked from now on."""
+        self._finishing = True
+        self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if self._finishing and not self._waiting and self._transport is not None:
+            self._transport.close()
 
 
 class Reads:
@@ -38,7 +93,11 @@ class Reads:
     def __init__(self, loop: EngineLoop, watch: Watch) -> None:
         self._loop = loop
         self._watch = watch
-        self._quick, self._slow = CapacityLimiter(THREADS), CapacityLimiter(THREADS)
+        self._slow = CapacityLimiter(THREADS)
+        self._asked: Copy | None = None
+        """The copy that `_asker` asks."""
+        self._asker: _Asker | None = None
+        self._changing = asyncio.Lock()
 
     def shown(self, own_version: int) -> int:
         """Up to which version, at least, an answer that is asked for now will show what happened."""
@@ -61,15 +120,54 @@ class Reads:
             if copies.shown_version() < wanted:
                 self._loop.post(lambda _: copies.show_written())
                 await self._watch.wait(wanted - 1, SHOWN_WITHIN_S)
-            threads = self._slow if takes_long(what, arguments) else self._quick
-            found = await to_thread.run_sync(copies.told, what, arguments, wanted, limiter=threads)
+            found = await self._beside(what, arguments, wanted)
             if found is None:
                 await self._on_engine(lambda _: copies.refresh())
-                found = await to_thread.run_sync(copies.told, what, arguments, wanted, limiter=threads)
+                found = await self._beside(what, arguments, wanted)
             if found is not None:
-                return Shown(*found)
+                return found
         answer, version = await self._on_engine(lambda engine: (getattr(engine, what)(*arguments), engine.version))
         return Shown(msgspec.json.encode(answer), version)
+
+    async def _beside(self, what: str, arguments: tuple[object, ...], wanted: int) -> Shown | None:
+        """From a copy of that version or later; None where there is none that answers."""
+        copies = self._loop.copies
+        copy = copies.at_least(wanted)
+        if copy is None:
+            return None
+        if takes_long(what, arguments):
+            found = await to_thread.run_sync(copies.ask, what, arguments, wanted, limiter=self._slow)
+            return None if found is None else Shown(found, copy.version)
+        begun = time.monotonic()
+        try:
+            asker = await self._of(copy)
+            async with asyncio.timeout(PATIENCE_S):
+                content = told(await asker.ask(framed(what, arguments)))
+        except (Gone, Failed):
+            return None
+        except TimeoutError:
+            copy.lost = True
+            return None
+        copies.noted(what, arguments, time.monotonic() - begun)
+        return Shown(content, copy.version)
+
+    async def _of(self, copy: Copy) -> _Asker:
+        """Who asks this copy. Raises Gone for one that took its leave."""
+        if self._asked is copy and self._asker is not None:
+            return self._asker
+        async with self._changing:
+            if self._asked is not copy:
+                if self._asked is not None and self._asked.version > copy.version:
+                    raise Gone
+                lane = copy.many.take()
+                if lane is None:
+                    raise Gone
+                _, asker = await asyncio.get_running_loop().create_unix_connection(_Asker, sock=lane)
+                if self._asker is not None:
+                    self._asker.finish()
+                self._asked, self._asker = copy, asker
+            assert self._asker is not None
+            return self._asker
 
     async def _on_engine(self, ask: Callable[[Engine], T]) -> T:
         """Wait for the engine's thread without keeping one of ours."""

@@ -14,6 +14,7 @@ from console.token_terms import LoginView, NewToken, TokenAsk, TokenLine
 from engine.commands import AnyCommand, Receipt
 from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
 from engine.errors import MusterError, NotSentError, SpecError, UnreachableError, of_code
+from engine.executors.shown import OutputPart, OutputRequest, ProcessReport
 from engine.outlook import MOST_STRETCH, Ask, RunStatus, ScoreReport
 from engine.query import (
     Changes,
@@ -54,6 +55,7 @@ from runbooks.runbook_shown import RunbookAsk, RunbookLine, RunbookRun, RunbookV
 
 if TYPE_CHECKING:
     from console.identity import Identity
+    from console.presence import PresenceAsk, Present
     from recommender.forecasts import Forecast, ForecastRequest
     from recommender.history import History, HistoryRequest, ImportReceipt, RunBatch, SampleBatch
     from recommender.placements import PlacementAdvice
@@ -139,6 +141,15 @@ class RemoteClient:
 
     def mirror(self) -> MirrorReport:
         return self._get("/v1/mirror", MirrorReport)
+
+    def processes(self, workload_id: str) -> ProcessReport:
+        return self._get(f"/v1/workloads/{quote(workload_id, safe='')}/processes", ProcessReport)
+
+    def output(self, request: OutputRequest, wait_s: float = 0.0) -> OutputPart:
+        asked = {name: str(getattr(request, name)) for name in ("task", "attempt", "offset", "most")}
+        path = f"/v1/workloads/{quote(request.id, safe='')}/output"
+        params, timeout = asked | {"wait_s": str(wait_s)}, self._patient(wait_s)
+        return self._read("GET", path, OutputPart, params=params, timeout=timeout)
 
     def mirrored(self, workload_id: str) -> Mirrored:
         return self._get(f"/v1/workloads/{quote(workload_id, safe='')}/mirrored", Mirrored)
@@ -303,6 +314,11 @@ class RemoteClient:
     def _known(self, headers: dict[str, str]) -> Caller:
         known = self._read("GET", "/v1/whoami", Caller, headers=headers)
         return msgspec.structs.replace(known, asked_ns=time.monotonic_ns())
+
+    def present(self, ask: PresenceAsk) -> Present:
+        from console.presence import Present
+
+        return self._read("POST", "/v1/presence", Present, content=_encoded(ask))
 
     def tokens(self) -> tuple[TokenLine, ...]:
         return self._get("/v1/tokens", tuple[TokenLine, ...])

@@ -35,6 +35,7 @@ from console.oidc import Provider
 from console.openapi import Described
 from console.operations import Operation
 from console.policy_faces import POLICY
+from console.presence_faces import PresenceFaces
 from console.reading_faces import READING
 from console.reads import Reads
 from console.submitting import Submitting
@@ -57,11 +58,13 @@ class Service:
     watch: Watch
     metrics: Metrics
     events: EventFaces
+    presence: PresenceFaces
 
     def stop(self) -> None:
         """Let go everybody who waits for news; what is under way is still answered."""
         self.metrics.stopping = True
         self.events.close()
+        self.presence.close()
         self.watch.close()
 
 
@@ -78,12 +81,14 @@ def build_service(
     watch, pressure, keys = Watch(loop), Pressure(), Keys(loop)
     reads, metrics = Reads(loop, watch), Metrics(loop, pressure)
     events = EventFaces(client, loop, watch, reads, metrics)
+    presence = PresenceFaces(client.presence)
     rows = (
         *READING[:2],
         *Submitting(client, loop, client.gate, keys).operations(),
         *events.operations(),
         *OPERATIONS[2:],
         *TokenFaces(client, provider).operations(),
+        *presence.operations(),
         *AgentFaces(loop, read_only=client.read_only).operations(),
         *metrics.operations(),
     )
@@ -102,7 +107,7 @@ def build_service(
     app.add_middleware(Naming, client=client, doors=doors)
     app.add_middleware(BrowserGuard, hosts=hosts)
     app.add_middleware(Counting, metrics=metrics)
-    return Service(app, operations, watch, metrics, events)
+    return Service(app, operations, watch, metrics, events, presence)
 
 
 async def _handled(request: Request, error: Exception) -> Response:

@@ -56,6 +56,8 @@ class Settings:
     """Cell seconds per wall second of an engine started from here; 1 is real time."""
     state_dir: str = ""
     """Folder that holds one folder per cell; empty means the user's state folder."""
+    fleet: str = ""
+    """Folder of the journal and the socket of a fleet of cells; empty: `fleet` in the state folder."""
     keep_minutes: str = "2d"
     """How long an engine started from here keeps measurements by the minute; then summed up over five minutes."""
     keep_fives: str = "14d"

@@ -12,6 +12,7 @@ import msgspec
 
 from console.attach import connect
 from console.guarded import inert_json
+from console.mirror_text import job_lines
 from console.plain import (
     OVERVIEW_LATE,
     beneath,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from console.client import Client, Health
     from engine.costs import BudgetLine
     from engine.query import NodeDetail
+    from engine.slurm.report import Mirrored
 
 WHY = (
     "version", "now_ms", "id", "state", "since_ms", "queue", "position", "reasons", "waits_for", "earliest_start_ms",
@@ -120,12 +122,22 @@ def why(arguments: argparse.Namespace) -> None:
         view = client.workload(arguments.id)
         likely = client.estimate(arguments.id)
         unblocking = client.unblocking(arguments.id) if view.reasons else None
+        job = mirrored(client, arguments.id)
     if arguments.json:
         shown = {name: getattr(view, name) for name in WHY}
-        write_json({**shown, "unblocking": unblocking, "estimate": likely})
+        write_json({**shown, "unblocking": unblocking, "estimate": likely, "mirrored": job})
         return
     change = unblocking_lines(unblocking) if unblocking is not None else []
-    write_lines([printable(view.id), *reason_lines(view), *change, estimate_line(likely)])
+    beside = [] if job is None else job_lines(job)
+    write_lines([printable(view.id), *beside, *reason_lines(view), *change, estimate_line(likely)])
+
+
+def mirrored(client: Client, workload_id: str) -> Mirrored | None:
+    """What another scheduler says of the workload; None where Muster decides, or nothing is said."""
+    try:
+        return client.mirrored(workload_id)
+    except NotFoundError:
+        return None
 
 
 def write_json(value: Any) -> None:

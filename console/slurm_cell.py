@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from engine.control import Engine
     from engine.loop import EngineLoop
     from engine.slurm.connection import SlurmConnection
+    from engine.slurm.driver import Driver
     from engine.slurm.mirror import Mirror
     from engine.slurm.watch import Watcher
 
@@ -46,6 +47,8 @@ class SlurmCell:
         self.connection: SlurmConnection | None = None
         self.mirror: Mirror | None = None
         self.watcher: Watcher | None = None
+        self.driver: Driver | None = None
+        """Where Muster may act on the cluster."""
         if at is None:
             return
         from engine.slurm.connection import SlurmConnection
@@ -55,12 +58,21 @@ class SlurmCell:
         self.connection = SlurmConnection(at.where, user=at.user or None, token_file=at.token_file)
         self.mirror = Mirror(self.connection, loop.call)
         self.watcher = Watcher(self.connection, self.mirror, where=at.where, user=at.user, acts=at.acts)
+        if at.acts:
+            from engine.slurm.driver import Driver
+
+            loop.engine.acts = True
+            self.driver = Driver(self.connection, loop, self.mirror.job_of, acted=self.watcher.poke)
 
     def start(self) -> None:
         if self.watcher is not None:
             self.watcher.start()
+        if self.driver is not None:
+            self.driver.start()
 
     def stop(self) -> None:
+        if self.driver is not None:
+            self.driver.stop()
         if self.watcher is not None:
             self.watcher.stop()
         if self.connection is not None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from console import garbage
 from console.attach import running_paths, settings_of
+from console.here import RUNS, new_cell
 from console.settings import (
     DEMO_CELL,
     CellPaths,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from console.action import ScreenName
     from console.client import Client
     from console.engine_process import Served
+    from console.here import Here
     from console.identity import Identity
     from console.session import Session
     from console.slurm_cell import SlurmAt
@@ -87,6 +89,14 @@ def open_console(arguments: argparse.Namespace) -> int:
     if not settings.connect:
         _tell_what_goes_on(folder / "engine.pid", title)
     return status
+
+
+def open_here(arguments: argparse.Namespace) -> int:
+    """The console of a cell that is this machine."""
+    arguments.here = True
+    if arguments.demo or settings_of(arguments).connect:
+        raise SpecError("here", "is this machine: --demo and --connect have no meaning", "Leave them out")
+    return open_console(arguments)
 
 
 def _session(settings: Settings, folder: Path, *, fresh: bool) -> Session:
@@ -192,6 +202,8 @@ def _connector(
 
 
 def _load_arguments(arguments: argparse.Namespace, settings: Settings) -> list[str]:
+    if arguments.here:
+        return ["--here"]
     if not arguments.demo:
         return ["--speed", str(settings.speed)]
     given = {"--scenario": arguments.scenario, "--nodes": arguments.nodes, "--speed": arguments.speed}
@@ -229,6 +241,7 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
     name = _cell_name(arguments, settings)
     check_cell_name(name)
     paths = paths_in(Path(arguments.data).absolute()) if arguments.data else cell_paths(settings, name)
+    here = _here(arguments, paths)
     if arguments.demo and arguments.cell_file:
         raise SpecError("--demo and --cell-file", "exclude each other", "Give one of them")
     if arguments.scenario and not arguments.demo:
@@ -246,7 +259,7 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
         "seed": arguments.seed,
         "use_snapshot": not arguments.ignore_snapshot,
         "keep": _retention(settings),
-        "solo": bool(arguments.demo) or settings.approval == "solo",
+        "solo": bool(arguments.demo) or settings.approval == "solo" or (here is not None and not arguments.approval),
         "audit_key": audit_key_path(settings, name, paths),
         "anchors": anchors_of(settings.audit_anchors),
         "runbooks": folders_of(settings),
@@ -272,7 +285,35 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
     at = _slurm_of(arguments)
     if at is not None:
         return Served(**shared, start_ms=now_ms, keep_up=True, cell=_mirroring(name, cell), slurm=at)
+    if here is not None:
+        return Served(**shared, start_ms=now_ms, keep_up=True, cell=new_cell(paths.folder, cell), here=here)
     return Served(**shared, speed=settings.speed, start_ms=now_ms, keep_up=settings.speed == 1, cell=cell)
+
+
+def _here(arguments: argparse.Namespace, paths: CellPaths) -> Here | None:
+    """How work runs on this machine, where it does: a cell that was begun so goes on so. Raises SpecError."""
+    from console.here import Here
+    from engine.executors.task_files import Bounds
+    from engine.measures import memory_mib
+
+    runs = paths.folder / RUNS
+    given = [flag for flag in ("for_others", "output_limit") if getattr(arguments, flag)]
+    if not arguments.here and (arguments.demo or arguments.slurm or not runs.is_dir()):
+        if given:
+            raise SpecError(f"--{given[0].replace('_', '-')}", "belongs to --here", "Add --here")
+        return None
+    clash = [flag for flag in ("demo", "slurm", "standby") if getattr(arguments, flag)]
+    if clash or (arguments.speed is not None and arguments.speed != 1):
+        flag = clash[0] if clash else "speed"
+        raise SpecError("--here", f"is this machine in real time: --{flag} has no meaning", f"Leave --{flag} out")
+    bounds = Bounds()
+    if arguments.output_limit:
+        try:
+            limit = memory_mib(arguments.output_limit) << 20
+        except ValueError as error:
+            raise SpecError("--output-limit", str(error), "Give a size such as 10GiB") from None
+        bounds = Bounds(task=min(bounds.task, limit), all=limit)
+    return Here(runs, bounds=bounds, for_others=bool(arguments.for_others))
 
 
 def _slurm_of(arguments: argparse.Namespace) -> SlurmAt | None:
@@ -280,14 +321,14 @@ def _slurm_of(arguments: argparse.Namespace) -> SlurmAt | None:
     from console.slurm_cell import SlurmAt
 
     if not arguments.slurm:
-        given = [flag for flag in ("slurm_user", "slurm_token_file") if getattr(arguments, flag)]
+        given = [flag for flag in ("slurm_user", "slurm_token_file", "slurm_act") if getattr(arguments, flag)]
         if given:
             raise SpecError(f"--{given[0].replace('_', '-')}", "belongs to --slurm", "Add --slurm WHERE")
         return None
     if arguments.demo or (arguments.speed is not None and arguments.speed != 1):
         raise SpecError("--slurm", "is a real cluster in real time", "Leave --demo and --speed out")
     file = Path(arguments.slurm_token_file).expanduser().absolute() if arguments.slurm_token_file else None
-    return SlurmAt(arguments.slurm, user=arguments.slurm_user or "", token_file=file)
+    return SlurmAt(arguments.slurm, user=arguments.slurm_user or "", token_file=file, acts=arguments.slurm_act)
 
 
 def _mirroring(name: str, given: CellSpec | None) -> CellSpec:

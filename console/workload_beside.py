@@ -16,6 +16,7 @@ from engine.query import Change, WorkloadDetail
 if TYPE_CHECKING:
     from console.action import Action, Context
     from console.client import RuntimeEstimate
+    from engine.slurm.report import Mirrored
 
 SHOWN = 12
 """Lines of one kind."""
@@ -32,6 +33,8 @@ class Beside(NamedTuple):
     """(id, state, title) of those that act on it."""
     findings: tuple[tuple[str, str], ...] | None = None
     """(id, what is found) of those about it."""
+    job: Mirrored | None = None
+    """What the scheduler says of it that decides, where that is not Muster."""
     said: tuple[Change, ...] = ()
     """What happened to it since this console looks, newest first."""
 

@@ -193,7 +193,7 @@ def decide(terms: Terms, cells: Sequence[CellFacts], offers: Mapping[str, Offer]
         left = _time(rules.bind_after_ms - terms.waited_ms)
         why = f"no cell starts it within {_time(rules.bind_within_ms)}; kept for whichever has room first, for {left}"
         return Decision(why=why, waits="room", rows=ordered)
-    return Decision(cell=chosen.cell, why=_why(chosen, able, terms), rows=ordered)
+    return Decision(cell=chosen.cell, why=_why(chosen, able, terms, rules), rows=ordered)
 
 
 def _row(terms: Terms, cell: CellFacts, offer: Offer | None, fleet: FleetSpec) -> CellRow:
@@ -244,21 +244,25 @@ def _used_permille(asked: Mapping[str, int], cell: CellFacts) -> int:
 
 
 def _soon(row: CellRow, rules: Routing) -> bool:
-    return row.start_p50_ms is not None and row.start_p50_ms <= rules.bind_within_ms
+    return row.start_p50_ms is not None and row.start_p50_ms + row.data_ms <= rules.bind_within_ms
 
 
-def _why(chosen: CellRow, able: Sequence[CellRow], terms: Terms) -> str:
+def _why(chosen: CellRow, able: Sequence[CellRow], terms: Terms, rules: Routing) -> str:
     """In a sentence what decided."""
     start = "starts later than was looked" if chosen.start_p50_ms is None else f"starts {_delay(chosen.start_p50_ms)}"
     others = [row for row in able if row is not chosen]
     if not others:
         return f"{start}; the only cell that can take it now"
     best = min(others, key=lambda row: row.score_microusd)
-    if chosen.cell == terms.tenant.home:
+    if chosen.cell == terms.tenant.home and _soon(chosen, rules):
         return f"{start}; home of {terms.tenant.name}, with room"
-    if best.crowded and not chosen.crowded and best.score_microusd < chosen.score_microusd:
+    if best.score_microusd >= chosen.score_microusd:
+        less = _usd(best.score_microusd - chosen.score_microusd)
+        return f"{start}; {less} less in cost and waiting than {best.cell}"
+    if best.crowded:
         return f"{start}; {best.cell} is {best.used_permille / 10:g}% used"
-    return f"{start}; less in cost and waiting than {best.cell}, by {_usd(best.score_microusd - chosen.score_microusd)}"
+    later = "later than was looked" if best.start_p50_ms is None else _delay(best.start_p50_ms + best.data_ms)
+    return f"{start}; {best.cell}, which is cheaper, would start it {later}"
 
 
 def _delay(ms: int) -> str:

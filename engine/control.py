@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import random
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,7 +21,7 @@ from engine import events as ev
 from engine import goodput, objectives, read, scaling_report
 from engine.agents import Agents
 from engine.columns import view
-from engine.commands import AnyCommand, Define, Observe, Receipt, Submit
+from engine.commands import AnyCommand, Command, Define, Observe, Receipt, Submit
 from engine.controller import Controller, controllers_of
 from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
 from engine.database import Place
@@ -98,8 +98,12 @@ class Engine:
         self.processes = processes
         """What runs tasks for real; None: nothing does."""
         self._model = model
+        if model:
+            state.outside.forget()
         self.acts = False
         """In a cell that another scheduler decides on: whether it may be asked for anything."""
+        self.lacks: Mapping[type[Command], str] = {}
+        """What it cannot be asked for, as it is reached from here -> why."""
         self.faults = faults
         self.provider_faults = provider_faults
         self.forecaster = forecaster
@@ -279,7 +283,7 @@ class Engine:
         """What it changes; where another scheduler decides, what is wanted of that one."""
         if self.decides:
             return check(self.state, command, self._clock_ms)
-        return intend(self.state, command, self._clock_ms, acts=self.acts)
+        return intend(self.state, command, self._clock_ms, acts=self.acts, lacks=self.lacks)
 
     def _receipts(self, accepted: Sequence[tuple[str, ...] | MusterError], left_out: Sequence[str]) -> Answers:
         version, at_ms = self.state.version, self._clock_ms

@@ -70,7 +70,8 @@ END_S = 2.0
 MOST_LIGHT_ROWS = 1_000
 """Windows of more rows are answered beside those of a screen."""
 _LIFE_S = 3600.0
-_HEADER = struct.Struct("<I")
+HEADER = struct.Struct("<I")
+"""Of a frame either way: how long it is."""
 _ANSWERS: dict[str, Any] = {
     "query": Page,
     "overview": Overview,
@@ -137,7 +138,7 @@ class Lane:
             if self.ours.fileno() < 0:
                 raise Gone
             try:
-                self.ours.sendall(_HEADER.pack(len(frame)) + frame)
+                self.ours.sendall(HEADER.pack(len(frame)) + frame)
                 answer = _received(self.ours)
             except OSError:
                 answer = None
@@ -156,6 +157,28 @@ class Lane:
         return True
 
 
+class OpenLane:
+    """A lane of many questions at once, answered in order: for one asker who waits for none of them."""
+
+    def __init__(self) -> None:
+        ours, self.theirs = socket.socketpair()
+        self._ours: socket.socket | None = ours
+        self._door = threading.Lock()
+
+    def take(self) -> socket.socket | None:
+        """Our end, for good; None where it was taken or closed before. Frames as `framed` makes them go in, and answers
+        come out in the same form."""
+        with self._door:
+            ours, self._ours = self._ours, None
+            return ours
+
+    def close(self) -> None:
+        """Unless somebody took it, who closes it when they have their answers."""
+        ours = self.take()
+        if ours is not None:
+            ours.close()
+
+
 class Copy:
     """The engine as it was, in a process of its own."""
 
@@ -165,14 +188,13 @@ class Copy:
         begun = time.monotonic()
         self.version, self.at_ms = engine.version, engine.now_ms
         self.quick, self.slow = Lane(PATIENCE_S), Lane(SLOW_PATIENCE_S)
-        quick, slow = self.quick.theirs.detach(), self.slow.theirs.detach()
+        self.many = OpenLane()
+        lanes = [lane.theirs.detach() for lane in (self.quick, self.many, self.slow)]
         try:
-            self._worker = child.start(
-                lambda _: _serve(engine, quick, slow, ahead), _LIFE_S, keep=(quick, slow), niceness=0
-            )
+            self._worker = child.start(lambda _: _serve(engine, lanes, ahead), _LIFE_S, keep=tuple(lanes), niceness=0)
         finally:
-            os.close(quick)
-            os.close(slow)
+            for lane in lanes:
+                os.close(lane)
         self.made_at = time.monotonic()
         self.cost_s = self.made_at - begun
         self.lost = False
@@ -186,14 +208,11 @@ class Copy:
         except Lost:
             self.lost = True
             raise
-        if answer[:1] == b"+":
-            return answer[1:]
-        if answer == b"?":
-            raise Failed
-        raise of_code(**msgspec.json.decode(answer[1:], type=dict[str, str]))
+        return told(answer)
 
     def retire(self) -> bool:
         """Let go of it, unless somebody still waits for an answer. True when it is gone."""
+        self.many.close()
         if not (self.quick.close() and self.slow.close()):
             return False
         now = time.monotonic()
@@ -210,6 +229,21 @@ class Copy:
 
 
 _encode = msgspec.msgpack.Encoder().encode
+
+
+def framed(what: str, arguments: tuple[object, ...]) -> bytes:
+    """A question, as it goes over a lane."""
+    frame = _encode((what, arguments))
+    return HEADER.pack(len(frame)) + frame
+
+
+def told(answer: bytes) -> bytes:
+    """What came back, as JSON. Raises what the engine would, and Failed."""
+    if answer[:1] == b"+":
+        return answer[1:]
+    if answer == b"?":
+        raise Failed
+    raise of_code(**msgspec.json.decode(answer[1:], type=dict[str, str]))
 
 
 def takes_long(what: str, arguments: tuple[object, ...]) -> bool:
@@ -257,12 +291,16 @@ class Copies:
             self._lately.append((now, frame))
         return answer
 
-    def told(self, what: str, arguments: tuple[object, ...], least_version: int) -> tuple[bytes, int] | None:
-        """The same, and the version that it is of."""
+    def at_least(self, version: int) -> Copy | None:
+        """The copy that readers are shown, if it is of that version or later. Its reader asks it by `Copy.many`."""
+        self._looked_at = time.monotonic()
         copy = self._copy
-        answer = self.ask(what, arguments, least_version)
-        # A copy that took its place meanwhile is of a later version.
-        return None if answer is None or copy is None else (answer, copy.version)
+        return None if copy is None or copy.lost or copy.version < version else copy
+
+    def noted(self, what: str, arguments: tuple[object, ...], took_s: float) -> None:
+        """It was asked by `Copy.many`, and answered: the next copy may have it ready."""
+        if what in _ASKED_AGAIN and took_s < AHEAD_S:
+            self._lately.append((time.monotonic(), _encode((what, arguments))))
 
     @staticmethod
     def decoded(what: str, answer: bytes) -> Any:
@@ -343,28 +381,35 @@ class Copies:
 # -- in the child -----------------------------------------------------------------------------------------------------
 
 
-def _serve(engine: Engine, quick: int, slow: int, ahead: tuple[bytes, ...]) -> None:
-    """Answer until nobody can ask any more. What is slow goes to a copy of this copy, as soon as there is any; what was
-    asked of the last copy is answered before anybody asks again. Neither of the two outlives the engine's thread."""
-    lanes = [socket.socket(fileno=quick), socket.socket(fileno=slow)]
+def _serve(engine: Engine, fds: list[int], ahead: tuple[bytes, ...]) -> None:
+    """Answer until nobody can ask any more. What is slow, the last of the lanes, goes to a copy of this copy, as soon as
+    there is any; what was asked of the last copy is answered before anybody asks again. Neither of the two outlives the
+    engine's thread."""
+    *quick, slow = [socket.socket(fileno=fd) for fd in fds]
+    lanes = [*quick, slow]
     answers = Answers(engine)
     beside = 0
     coming = list(reversed(ahead))
-    while True:
+    while quick:
         ready = select.select(lanes, (), (), 0 if coming else None)[0]
         if not ready:
             answers.to(coming.pop())
-        elif len(lanes) == 1 or lanes[0] in ready:
-            if not _answer(answers, lanes[0]):
-                break
-        elif (beside := os.fork()) == 0:
-            child.die_with_parent()
-            lanes[0].close()
-            while _answer_in_time(answers, lanes[1]):
-                pass
-            return
-        else:
-            lanes.pop(1).close()
+        for lane in ready:
+            if lane is not slow:
+                if not _answer(answers, lane):
+                    quick.remove(lane)
+                    lanes.remove(lane)
+                    lane.close()
+                continue
+            if slow.recv(1, socket.MSG_PEEK) and (beside := os.fork()) == 0:
+                child.die_with_parent()
+                for other in quick:
+                    other.close()
+                while _answer_in_time(answers, slow):
+                    pass
+                return
+            lanes.remove(slow)
+            slow.close()
     if beside:
         # It ends with this process, and may be asked for longer.
         os.waitpid(beside, 0)
@@ -406,7 +451,7 @@ def _answer(answers: Answers, lane: socket.socket) -> bool:
         return False
     answer = answers.to(frame)
     try:
-        lane.sendall(_HEADER.pack(len(answer)) + answer)
+        lane.sendall(HEADER.pack(len(answer)) + answer)
     except BrokenPipeError:
         return False
     return True
@@ -424,8 +469,8 @@ def _answer_in_time(answers: Answers, lane: socket.socket) -> bool:
 
 def _received(lane: socket.socket) -> bytes | None:
     """One frame; None when the other end is closed."""
-    header = _exactly(lane, _HEADER.size)
-    return None if header is None else _exactly(lane, _HEADER.unpack(header)[0])
+    header = _exactly(lane, HEADER.size)
+    return None if header is None else _exactly(lane, HEADER.unpack(header)[0])
 
 
 def _exactly(lane: socket.socket, size: int) -> bytes | None:

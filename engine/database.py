@@ -77,6 +77,13 @@ def is_url(text: str) -> bool:
     return "://" in text
 
 
+def url_with(url: str, cell: str) -> str:
+    """The URL with the schema of the cell, unless it names one."""
+    if "schema=" in url.partition("?")[2]:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}schema={schema_for(cell)}"
+
+
 def schema_for(cell: str) -> str:
     """The schema that a cell has in a database whose URL names none, so that two cells never share one."""
     return f"muster_{cell}"
@@ -96,7 +103,8 @@ def _schema_of(url: str, schema: str) -> Schema:
     from engine.postgres import understood
 
     found = understood(conninfo)
-    at = f"{found.get('host') or ''}" + (f":{found['port']}" if found.get("port") else "")
+    port = str(found.get("port") or "").strip(",")
+    at = f"{found.get('host') or ''}" + (f":{port}" if port else "")
     who = f"{found['user']}@" if found.get("user") else ""
     return Schema(conninfo, name, f"postgresql://{who}{at}/{found.get('dbname') or ''}?schema={name}")
 

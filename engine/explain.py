@@ -13,16 +13,17 @@ from typing import Any
 import numpy as np
 
 from engine.backfill import Reservation
-from engine.barred import bars, condition, named_taints
+from engine.barred import Bar, bars, condition, named_taints
 from engine.bookings import Reservation as Booked
 from engine.capacity import OPEN
 from engine.columns import view
-from engine.devices import census
+from engine.devices import Census, census
 from engine.domains import Nearest, domain_room, levels_asked, nearest
 from engine.fragmentation import free_gpu, in_one_piece
 from engine.growth import outlook
 from engine.model import LEVELS, RESOURCES, NodeState, QueueMode, WorkloadState
 from engine.money import usd
+from engine.outside_words import outside_reasons, outside_token, without_cycle
 from engine.pending import STOPPED
 from engine.placement import place, unplace
 from engine.quantities import moment as moment
@@ -83,6 +84,9 @@ class Explainer:
     def token(self, row: int) -> str:
         """The primary reason's token, without working out its numbers; empty unless the workload waits."""
         w = self._state.workloads
+        said = outside_token(self._state, row)
+        if said:
+            return said
         if w.state[row] == WorkloadState.QUEUED:
             return self._queued(row).tokens[0]
         reasons = _parked(self._state, row)
@@ -96,6 +100,9 @@ class Explainer:
             return names.setdefault(self.token(row), len(names))
 
         codes = np.zeros(len(rows), np.int32)
+        if self._state.outside.word:
+            # Each has its own word.
+            return np.array([code(row) for row in rows.tolist()], np.int32), list(names)
         like = self._like_others(rows) if len(rows) > FEW else np.zeros(len(rows), bool)
         for at in np.flatnonzero(~like).tolist():
             codes[at] = code(int(rows[at]))
@@ -125,10 +132,13 @@ class Explainer:
         return like
 
     def reasons(self, row: int) -> tuple[Reason, ...]:
-        """Primary first; empty unless the workload waits."""
+        """Primary first; empty unless the workload waits. Where another scheduler decides, its word is first, and what
+        follows is what the mirror makes of it."""
+        said = outside_reasons(self._state, row)
         if self._state.workloads.state[row] == WorkloadState.QUEUED:
-            return self._queued(row).reasons + _turned(self._state, row)
-        return _parked(self._state, row)
+            own = self._queued(row).reasons + _turned(self._state, row)
+            return (*said, *own) if self._state.settings.decided_by == "muster" else (*said, *without_cycle(own))
+        return (*said, *_parked(self._state, row))
 
     def outlook(self, row: int) -> tuple[Reason, ...]:
         """What is said besides about nodes to come, where it waits for room and pools grow. Costs what a scan of the
@@ -246,6 +256,22 @@ class Room:
         self._state = state
         self._slots: dict[Shape, int] = {}
         self._suits: dict[Shape, bool] = {}
+        self._devices: dict[Shape, Census] = {}
+        self._bars: dict[Shape, list[Bar]] = {}
+
+    def devices(self, shape: Shape) -> Census:
+        """Of the nodes that such tasks may use."""
+        found = self._devices.get(shape)
+        if found is None:
+            found = self._devices[shape] = census(self._state.capacity, shape)
+        return found
+
+    def bars(self, shape: Shape) -> list[Bar]:
+        """What keeps such tasks from nodes that have room."""
+        found = self._bars.get(shape)
+        if found is None:
+            found = self._bars[shape] = bars(self._state, shape)
+        return found
 
     def suits(self, shape: Shape) -> bool:
         """Whether there is a node, in any state, that such tasks may ever use, or could be ordered."""
@@ -549,7 +575,7 @@ class Waiting:
         """What MIG has to do with it: a device keeps its instances for as long as one of them is in use."""
         if not shape.gpu_milli:
             return ""
-        found = census(self._state.capacity, shape)
+        found = self._room.devices(shape)
         if shape.mig:
             return (
                 f"; {found.free} {shape.mig} free on {_devices(found.partitioned)} partitioned, {found.idle} idle, "
@@ -572,7 +598,7 @@ class Waiting:
 
     def _barred(self, shape: Shape) -> Iterator[Reason]:
         """Nodes that have room and are not for it."""
-        for bar in bars(self._state, shape):
+        for bar in self._room.bars(shape):
             text = f"{_nodes(bar.nodes)} with room {bar.text}"
             yield Reason(token=bar.token, text=text, unblock=bar.unblock)
 

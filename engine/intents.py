@@ -11,6 +11,7 @@ it got, and whether or not the answer to its submission arrived.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
@@ -240,21 +241,26 @@ WHY_NOT: dict[type[cmd.Command], str] = {
 """Why others cannot be done in a cell that Slurm decides on, and what can."""
 
 
-def why_not(command: type[cmd.Command], *, acts: bool) -> str:
-    """Why it cannot be done in a cell that Slurm decides on; empty when it can."""
+def why_not(command: type[cmd.Command], *, acts: bool, lacks: Mapping[type[cmd.Command], str]) -> str:
+    """Why it cannot be done in a cell that Slurm decides on; empty when it can. `lacks`: what this release of it, as it
+    is reached, cannot be asked for."""
     if command in OURS or command not in (*CARRIED, *WHY_NOT):
         return ""
     if command not in CARRIED:
         return WHY_NOT[command]
-    return "" if acts else "Muster only observes this cluster (muster serve --slurm-act lets it act)"
+    if not acts:
+        return "Muster only observes this cluster (muster serve --slurm-act lets it act)"
+    return lacks.get(command, "")
 
 
-def intend(state: State, command: cmd.AnyCommand, now_ms: int, *, acts: bool) -> Checked:
+def intend(
+    state: State, command: cmd.AnyCommand, now_ms: int, *, acts: bool, lacks: Mapping[type[cmd.Command], str]
+) -> Checked:
     """As `engine.intake.check`, in a cell that Slurm decides on: what is asked of Slurm becomes an intent. Everything
     that can be refused at once is. Raises SpecError, NotFoundError or RefusedError."""
     from engine.intake import check
 
-    why = why_not(type(command), acts=acts)
+    why = why_not(type(command), acts=acts, lacks=lacks)
     if why:
         name = str(command.__struct_config__.tag).replace("_", " ")
         raise RefusedError(f"cannot {name} in a cell that Slurm decides on: {why}", "")

@@ -3,6 +3,7 @@ and for one that stands by."""
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -54,26 +55,32 @@ def batches(
     version, chain = after
     table = table_of(Batch)
     query = select(table).where(table.c.first_version > version).order_by(table.c.first_version)
-    for row in connection.execution_options(yield_per=AT_ONCE).execute(query).mappings():
-        if row["first_version"] != version + 1:
-            raise corrupt(place, f"events {version + 1} to {row['first_version'] - 1} are missing")
-        if zlib.crc32(row["events"]) != row["crc"]:
-            raise corrupt(
-                place, f"the batch of events {row['first_version']} to {row['last_version']} fails its checksum"
-            )
-        chain = link(chain, row["crc"])
-        if chain != row["chain"]:
-            raise corrupt(place, f"the batch of event {row['first_version']} does not follow from those before it")
-        try:
-            batch = ev.decode(row["events"])
-        except msgspec.DecodeError as error:
-            raise corrupt(place, f"the batch of event {row['first_version']} does not decode: {error}") from error
-        if (found := sum(event.versions for event in batch)) != row["last_version"] - row["first_version"] + 1:
-            raise corrupt(place, f"the batch of event {row['first_version']} has {found} events")
-        version = row["last_version"]
-        yield batch
+    with contextlib.closing(connection.execution_options(yield_per=AT_ONCE).execute(query)) as rows:
+        for row in rows.mappings():
+            if row["first_version"] != version + 1:
+                raise corrupt(place, f"events {version + 1} to {row['first_version'] - 1} are missing")
+            chain = link(chain, row["crc"])
+            batch = _verified(place, row, chain)
+            version = row["last_version"]
+            yield batch
     if (version, chain) != end:
         raise corrupt(place, f"ends at event {version}, but {end[0]} were acknowledged")
+
+
+def _verified(place: Place, row: Any, chain: int) -> list[ev.AnyEvent]:
+    """The events of a batch at which the chain should be `chain`."""
+    first, last = row["first_version"], row["last_version"]
+    if zlib.crc32(row["events"]) != row["crc"]:
+        raise corrupt(place, f"the batch of events {first} to {last} fails its checksum")
+    if chain != row["chain"]:
+        raise corrupt(place, f"the batch of event {first} does not follow from those before it")
+    try:
+        batch = ev.decode(row["events"])
+    except msgspec.DecodeError as error:
+        raise corrupt(place, f"the batch of event {first} does not decode: {error}") from error
+    if (found := sum(event.versions for event in batch)) != last - first + 1:
+        raise corrupt(place, f"the batch of event {first} has {found} events")
+    return batch
 
 
 def corrupt(place: Place, what: str, remedy: str = "") -> JournalCorrupt:

@@ -25,6 +25,11 @@ class Outside(Table):
         said = self.word[row] if row < len(self.word) else SILENT
         return "" if said == SILENT else self.words.names[said]
 
+    def forget(self) -> None:
+        """In a fork time goes on without the scheduler that said it."""
+        self.words = Names()
+        self.word = array("i")
+
     def say(self, said: Iterable[tuple[int, str]]) -> None:
         for row, word in said:
             missing = row + 1 - len(self.word)

@@ -118,6 +118,13 @@ _RULES = {
 _BLOCKED_CLASSES = 500
 """Classes of waiting workloads whose reasons an overview works out."""
 
+FIRST_ROWS = 1_000
+"""Of an order, found at once: who looks at the first screen often looks at the next."""
+LEAST_KEPT = 10_000
+"""Fewer are quickly sorted again."""
+MOST_KEPT = 16
+"""Filters whose rows are kept, a few megabytes each of a large cell; until something happens."""
+
 
 class Reader:
     """Reads one State. Never changes it."""
@@ -132,8 +139,10 @@ class Reader:
             "nodes": {"id": Texts(state.capacity.node_ids)},
         }
         """Of the columns of text that may be long."""
-        self._matching_key: tuple[Any, ...] | None = None
-        self._matching: Numbers = np.zeros(0, dtype=np.int64)
+        self._kept_of: tuple[int, int] = (-1, -1)
+        """Version and time of what is kept for who scrolls on, or asks for what others asked for."""
+        self._matching: dict[tuple[Any, ...], Numbers] = {}
+        self._first: dict[tuple[Any, ...], Numbers] = {}
 
     # -- windows --------------------------------------------------------------------------------------------------
 
@@ -149,7 +158,7 @@ class Reader:
         source = SOURCES[query.kind](self._state, self.explainer, now_ms)
         source.indexes = self.indexes.get(query.kind, {})
         rows = self._matched(query, source, now_ms)
-        window = ordered(query.kind, source, rows, query.sort, query.offset, query.offset + query.limit)
+        window = self._ordered(query, source, rows)
         values = [source.values(name, window) for name in columns]
         return Page(
             version=self._state.version,
@@ -162,11 +171,27 @@ class Reader:
 
     def _matched(self, query: Query, source: Source, now_ms: int) -> Numbers:
         """Rows that match, kept for who scrolls on."""
-        key = (query.kind, query.where, self._state.version, now_ms)
-        if key != self._matching_key:
-            self._matching = matching(query.kind, source, query.where)
-            self._matching_key = key
-        return self._matching
+        if self._kept_of != (self._state.version, now_ms):
+            self._kept_of = (self._state.version, now_ms)
+            self._matching, self._first = {}, {}
+        key = (query.kind, query.where)
+        rows = self._matching.get(key)
+        if rows is None:
+            rows = matching(query.kind, source, query.where)
+            if len(self._matching) < MOST_KEPT:
+                self._matching[key] = rows
+        return rows
+
+    def _ordered(self, query: Query, source: Source, rows: Numbers) -> Numbers:
+        """The window of the rows that match. Its first screens are found together."""
+        start, stop = query.offset, query.offset + query.limit
+        if stop > FIRST_ROWS or not query.sort or len(rows) < LEAST_KEPT:
+            return ordered(query.kind, source, rows, query.sort, start, stop)
+        key = (query.kind, query.where, query.sort)
+        first = self._first.get(key)
+        if first is None:
+            first = self._first[key] = ordered(query.kind, source, rows, query.sort, 0, FIRST_ROWS)
+        return first[start:stop]
 
     # -- single objects -------------------------------------------------------------------------------------------
 

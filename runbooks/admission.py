@@ -11,6 +11,7 @@ import msgspec
 
 from engine.commands import AddNodes, AddPools, AddPriorityClasses, AddQueues, AnyCommand, Define, Submit
 from engine.errors import MusterError, RefusedError
+from runbooks.commands_here import check_commands
 from runbooks.identity import Scope
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def admit(engine: Engine, gate: Gate, actor: Actor, command: AnyCommand) -> Rece
     check_admitted(command)
     if isinstance(command, Submit):
         gate.refuse_unless(actor, "submit", touched_by(command))
+        check_commands(engine, actor, command)
         return engine.command(command)
     gate.refuse_unless(actor, "configure")
 
@@ -88,6 +90,7 @@ def admit_all(
     for actor, command in wanted:
         try:
             gate.refuse_unless(actor, "submit", touched_by(command))
+            check_commands(engine, actor, command)
         except MusterError as error:
             answers.append(error)
             continue

@@ -11,7 +11,7 @@ import msgspec
 
 from engine.errors import RefusedError, SpecError
 from engine.model import MAX_QUANTITY, check_id
-from runbooks import blast, catalog, inverse, readings, risk, simulation, wording
+from runbooks import blast, catalog, inverse, outside, readings, risk, simulation, wording
 from runbooks.books import Words
 from runbooks.checks import Check, check_well_formed, evaluate, vacuous
 from runbooks.identity import Scope
@@ -47,6 +47,7 @@ def compose(engine: Engine, request: Request) -> Composed:
     target that an action does not apply to, the checks that do not hold, and the limits of the request that it exceeds.
     """
     check_request(request)
+    outside.refuse_impossible(engine, [step.act for step in request.steps])
     steps: list[Step] = []
     lines: list[str] = []
     why: list[str] = []
@@ -55,6 +56,8 @@ def compose(engine: Engine, request: Request) -> Composed:
         for i, asked in enumerate(request.steps):
             source = engine if i == 0 else trial.fork
             step, told, raised = resolve(source, asked, i)
+            # Later steps are read from a fork, which decides itself: how long they take is said by the cell.
+            step = msgspec.structs.replace(step, timeout_ms=max(step.timeout_ms, outside.timeout_ms(engine, step.act)))
             if step.id in names:
                 raise SpecError(f"steps[{i}].id", f"'{step.id}' is there twice", "Give each step its own id")
             names.add(step.id)

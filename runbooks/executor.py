@@ -9,7 +9,7 @@ found at the next start: what is mild and fresh goes on after another look, the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,7 +17,7 @@ from sqlalchemy import Connection, insert, select
 
 from engine.errors import JournalError, MusterError, NotFoundError, RefusedError
 from engine.events import AuditEntry
-from runbooks import books, canary, catalog, life, policy, readings, wording
+from runbooks import books, canary, catalog, life, outside, policy, readings, wording
 from runbooks.amounts import utc
 from runbooks.audit import Audit
 from runbooks.books import CONFIRMATION, EFFECT, REVIEW, Row
@@ -25,7 +25,7 @@ from runbooks.checks import Verdict, evaluate
 from runbooks.compose import scope_of
 from runbooks.identity import SYSTEM, Actor
 from runbooks.outbox import Outbox
-from runbooks.plan import Act, Difference, Outcome, Plan, Step, StepStanding
+from runbooks.plan import Act, Difference, Outcome, Plan, Step, StepStanding, Target
 from runbooks.policies import Policies
 from runbooks.revalidation import what_differs, why_not_now
 from runbooks.standing import Standing
@@ -324,9 +324,14 @@ class Executor:
             except NotFoundError as gone:
                 return "failure", (f"NOT verified: {gone.problem}",)
             after = {target.id: target for target in found}
-            for before in step.shown:
-                lines.append(wording.check(step.act, before, after[before.id], in_time=in_time))
-                verdicts.append(catalog.verdict(step.act, before, after[before.id], in_time=in_time))
+            if outside.is_outside(self._engine):
+                verdict, told = self._read_outside(row, step, after, in_time=in_time)
+                lines += told
+                verdicts.append(verdict)
+            else:
+                for before in step.shown:
+                    lines.append(wording.check(step.act, before, after[before.id], in_time=in_time))
+                    verdicts.append(catalog.verdict(step.act, before, after[before.id], in_time=in_time))
         if step.act.canary is not None:
             verdict, line = self._judged(row, step, in_time=in_time)
             lines.append(line)
@@ -340,6 +345,26 @@ class Executor:
         if "failure" in verdicts:
             return "failure", tuple(lines)
         return ("inconclusive" if "inconclusive" in verdicts else "success"), tuple(lines)
+
+    def _read_outside(
+        self, row: Row, step: Step, after: Mapping[str, Target], *, in_time: bool
+    ) -> tuple[Verdict, list[str]]:
+        """The same where another scheduler decides: what was read back there, and what the cell has seen since."""
+        since_ms = self._engine.recorded(lambda connection: books.standing(connection, row))[row.cursor - 1].cell_ms
+        intent = outside.intent_of(self._engine, step.act, since_ms)
+        verdicts = [
+            outside.verdict(intent, step.act, before, after[before.id], in_time=in_time) for before in step.shown
+        ]
+        worst: Verdict = "failure" if "failure" in verdicts else "inconclusive"
+        if set(verdicts) == {"success"}:
+            worst = "success"
+        begins = {"success": "verified", "inconclusive": "not yet", "failure": "NOT verified"}
+        action = catalog.find(step.act.action)
+        lines = [
+            f"{begins[each]}: {wording.found_now(action, before, after[before.id], done=each == 'success')}"
+            for each, before in zip(verdicts, step.shown, strict=True)
+        ]
+        return worst, [*lines, *((outside.line(intent),) if intent is not None else ())]
 
     def _judged(self, row: Row, step: Step, *, in_time: bool) -> tuple[Verdict, str]:
         """What has become of a canary. What nothing can be concluded of in time has not proved itself."""

@@ -5,6 +5,7 @@ Both are written in one transaction, so that a difference means that somebody ch
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import zlib
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import msgspec
 from engine import events as ev
 from engine.errors import MusterError
 from runbooks import catalog
-from runbooks.verify import parse
+from runbooks.verify import DAMAGE, Bad, Database, Server, parse
 
 MOST = 20
 """Differences that are told."""
@@ -40,20 +41,25 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     what: str
 
 
-def differences(path: Path) -> tuple[int, tuple[Difference, ...]]:
-    """(effects compared, what one has and the other has not, or has otherwise). Reads the journal's file beside the
-    engine. Effects of records that were sealed are not looked for. Never raises for what the file says."""
-    database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=5)
+def differences(path: Path | str) -> tuple[int, tuple[Difference, ...]]:
+    """(effects compared, what one has and the other has not, or has otherwise). Reads the journal beside the engine, in
+    its file or at its URL. Effects of records that were sealed are not looked for. Never raises for what it says."""
     try:
-        database.execute("BEGIN")
-        return _compare(database)
-    except (sqlite3.Error, ValueError, KeyError, TypeError, MusterError, msgspec.MsgspecError) as error:
+        with contextlib.closing(_opened(path)) as database:
+            if isinstance(database, sqlite3.Connection):
+                database.execute("BEGIN")
+            return _compare(database)
+    except (*DAMAGE, Bad, ValueError, KeyError, TypeError, MusterError, msgspec.MsgspecError) as error:
         return 0, (Difference(record=0, what=f"the journal cannot be compared: {str(error)[:200]}"),)
-    finally:
-        database.close()
 
 
-def _compare(database: sqlite3.Connection) -> tuple[int, tuple[Difference, ...]]:
+def _opened(path: Path | str) -> Database:
+    if isinstance(path, str):
+        return Server(path)
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=5)
+
+
+def _compare(database: Database) -> tuple[int, tuple[Difference, ...]]:
     told = dict(_told(database))
     since_ms, sealed = _since(database)
     found: list[Difference] = []
@@ -80,7 +86,7 @@ def _compare(database: sqlite3.Connection) -> tuple[int, tuple[Difference, ...]]
     return compared, tuple(found[:MOST])
 
 
-def _told(database: sqlite3.Connection) -> Iterator[tuple[str, Effect]]:
+def _told(database: Database) -> Iterator[tuple[str, Effect]]:
     """(key, effect) of each record that tells of one."""
     rows = database.execute("SELECT seq, body FROM audit_record WHERE type = 'exec.effect' ORDER BY seq")
     for seq, body in rows:
@@ -90,7 +96,7 @@ def _told(database: sqlite3.Connection) -> Iterator[tuple[str, Effect]]:
         yield str(data["key"]), Effect(str(record["plan"]), str(data["action"]), version, version, seq)
 
 
-def _since(database: sqlite3.Connection) -> tuple[int, bool]:
+def _since(database: Database) -> tuple[int, bool]:
     """When the oldest record that is not sealed was written, wall ms, and whether any was sealed. What was done before,
     without a key, was done before there was an audit."""
     (oldest,) = database.execute("SELECT min(at_ms) FROM audit_record").fetchone()
@@ -98,9 +104,10 @@ def _since(database: sqlite3.Connection) -> tuple[int, bool]:
     return oldest or 0, segments > 0
 
 
-def _done(database: sqlite3.Connection) -> Iterator[tuple[str, ev.AuditEntry, Effect]]:
+def _done(database: Database) -> Iterator[tuple[str, ev.AuditEntry, Effect]]:
     """(key, entry, effect) of each plan that the journal has as carried out."""
-    rows: Any = database.execute("SELECT first_version, last_version, crc, events FROM batch ORDER BY first_version")
+    query = "SELECT first_version, last_version, crc, events FROM batch ORDER BY first_version"
+    rows: Any = database.stream(query, ()) if isinstance(database, Server) else database.execute(query)
     for first, last, crc, events in rows:
         if zlib.crc32(events) != crc:
             raise ValueError(f"the batch of events {first} to {last} fails its checksum")

@@ -4,6 +4,7 @@
     python verify.py segment.jsonl journal.db         with records that were moved to files
     python verify.py export.jsonl --against note.txt  against checkpoints that were remembered elsewhere
     python verify.py proof.json --key KEY             a proof, by the public key that you know
+    python verify.py postgresql://HOST/DB?schema=S    the log of a cell that PostgreSQL keeps (with `psycopg`)
 
 It takes nothing from the rest of Muster, so that who checks a log need not trust, or have, what wrote it; what writes
 the log takes the form of it from here.
@@ -59,7 +60,11 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "'", "\uff1d", "\uff0b", "\uff0
 away."""
 
 
-DAMAGE = (sqlite3.Error, UnicodeDecodeError, OverflowError, SystemError)
+class Unreadable(Exception):
+    """What a server said instead of rows."""
+
+
+DAMAGE = (sqlite3.Error, Unreadable, UnicodeDecodeError, OverflowError, SystemError)
 """What reading a damaged database raises: also where the driver cannot even read the message of the error."""
 
 
@@ -449,8 +454,10 @@ class Source:
     close: Callable[[], None] = lambda: None
 
 
-def open_source(path: Path, since: int = 1) -> Source:
-    """Raises Bad for a file that is no log."""
+def open_source(path: Path | str, since: int = 1) -> Source:
+    """Raises Bad for a file that is no log. A text is the URL of a PostgreSQL database."""
+    if isinstance(path, str):
+        return open_server(path, since)
     try:
         with open(path, "rb") as file:
             start = file.read(64)
@@ -475,7 +482,7 @@ def open_database(path: Path, since: int) -> Source:
         database = sqlite3.connect(f"{path.absolute().as_uri()}?{way}", uri=True, isolation_level=None, timeout=5)
         try:
             database.execute("BEGIN")
-            return _of_database(path, database, since)
+            return _of_database(str(path), database, since)
         except DAMAGE as error:
             database.close()
             if "no such table: audit_" in str(error):
@@ -488,7 +495,67 @@ def open_database(path: Path, since: int) -> Source:
     raise AssertionError
 
 
-def _of_database(path: Path, database: sqlite3.Connection, since: int) -> Source:
+class Server:
+    """A PostgreSQL database with the records of a cell, asked as SQLite is, for what is there at one moment."""
+
+    def __init__(self, url: str) -> None:
+        """Raises Bad. Of the URL, `schema` is for us, the rest for PostgreSQL's client."""
+        base, _, query = url.partition("?")
+        options = [option for option in query.split("&") if option]
+        rest = "&".join(option for option in options if not option.startswith("schema="))
+        schema = next((option[7:] for option in options if option.startswith("schema=")), "muster")
+        try:
+            import psycopg
+        except ImportError:
+            raise Bad(USAGE, None, "a database server cannot be asked without the package `psycopg`") from None
+        self._failure = psycopg.Error
+        self.name = f"schema {schema} of the database"
+        try:
+            self._connection = psycopg.connect(f"{base}?{rest}" if rest else base, connect_timeout=5)
+            self._connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            self._connection.read_only = True
+            self._connection.execute("SELECT set_config('search_path', %s, true)", (f'"{schema}"',))
+        except psycopg.Error as error:
+            raise Bad(USAGE, None, f"the database cannot be reached: {_plain(str(error))}") from None
+
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> Any:
+        try:
+            return self._connection.execute(sql.replace("?", "%s"), values)
+        except self._failure as error:
+            raise Unreadable(str(error)) from None
+
+    def stream(self, sql: str, values: Sequence[Any]) -> Iterator[Any]:
+        """The rows, not all of them at once."""
+        try:
+            with self._connection.cursor(name="rows") as cursor:
+                cursor.itersize = 1_000
+                yield from cursor.execute(sql.replace("?", "%s"), values)
+        except self._failure as error:
+            raise Unreadable(str(error)) from None
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+Database = sqlite3.Connection | Server
+
+
+def open_server(url: str, since: int) -> Source:
+    """The log of a cell that a PostgreSQL server keeps. Raises Bad."""
+    database = Server(url)
+    try:
+        return _of_database(database.name, database, since)
+    except DAMAGE as error:
+        database.close()
+        if 'relation "audit_' in str(error):
+            raise Bad(USAGE, None, f"{database.name} has no audit") from None
+        raise Bad(CHAIN, None, f"the database cannot be read: {_plain(str(error))}") from None
+    except BaseException:
+        database.close()
+        raise
+
+
+def _of_database(name: str, database: Database, since: int) -> Source:
     log = database.execute("SELECT log FROM audit_log").fetchone()
     if log is None:
         raise Bad(USAGE, None, "has an audit without a name")
@@ -515,7 +582,7 @@ def _of_database(path: Path, database: sqlite3.Connection, since: int) -> Source
     except (ValueError, TypeError) as error:
         raise Bad(CHECKPOINT, size, f"nothing can go on from the checkpoint of {size} records: {error}") from None
     return Source(
-        name=str(path), log=str(log[0]), first=size + 1, hash=hash_, frontier=frontier,
+        name=name, log=str(log[0]), first=size + 1, hash=hash_, frontier=frontier,
         keys=[(seq, str(key)) for seq, key in database.execute(
             "SELECT seq, key FROM audit_key WHERE seq <= ? ORDER BY seq", (size,))],
         events=_rows(database, size), private=_private_in(database), all_private=True,
@@ -527,7 +594,7 @@ def _of_database(path: Path, database: sqlite3.Connection, since: int) -> Source
 class _Frontiers(dict[int, bytes]):
     """Read when asked for."""
 
-    def __init__(self, database: sqlite3.Connection) -> None:
+    def __init__(self, database: Database) -> None:
         super().__init__()
         self._database = database
 
@@ -536,7 +603,7 @@ class _Frontiers(dict[int, bytes]):
         return found[0] if found else b""
 
 
-def _private_in(database: sqlite3.Connection) -> Callable[[str], tuple[bytes, str] | None]:
+def _private_in(database: Database) -> Callable[[str], tuple[bytes, str] | None]:
     def find(ref: str) -> tuple[bytes, str] | None:
         found: tuple[bytes, str] | None = database.execute(
             "SELECT key, text FROM audit_private WHERE ref = ?", (ref,)
@@ -546,15 +613,14 @@ def _private_in(database: sqlite3.Connection) -> Callable[[str], tuple[bytes, st
     return find
 
 
-def _rows(database: sqlite3.Connection, after: int) -> Iterator[Record | Note | list[bytes]]:
+def _rows(database: Database, after: int) -> Iterator[Record | Note | list[bytes]]:
     """Raises Bad where the database is damaged."""
     seq = after
     try:
         notes = database.execute("SELECT size, note FROM audit_checkpoint WHERE size >= ? ORDER BY size", (after,))
-        records = database.execute(
-            "SELECT seq, body, hash, type, subject, proposal, at_ms FROM audit_record WHERE seq > ? ORDER BY seq",
-            (after,),
-        )
+        query = "SELECT seq, body, hash, type, subject, proposal, at_ms FROM audit_record WHERE seq > ? ORDER BY seq"
+        ask = database.stream if isinstance(database, Server) else database.execute
+        records = ask(query, (after,))
         waiting = notes.fetchone()
         for seq, body, hash_, type_, subject, proposal, at_ms in records:
             while waiting is not None and waiting[0] < seq:
@@ -1058,14 +1124,14 @@ def _trusted(report: Report, note: Note, trust: Trust) -> None:
 
 
 def verify(
-    paths: Sequence[Path], trust: Trust, since: int = 1, until: int = 0, spoken: str = ""
+    paths: Sequence[Path | str], trust: Trust, since: int = 1, until: int = 0, spoken: str = ""
 ) -> tuple[int, list[Report]]:
     """Check files, which may be parts of one log, and how they join. Returns the exit code, and what was found.
     Segments that a database names are read too where they lie beside it."""
     reports = [_check_file(path, trust, since, until) for path in paths]
     for report, path in zip(list(reports), paths, strict=True):
         for segment in report.sealed:
-            _check_segment(segment, path.parent / segment["file"], trust, reports)
+            _check_segment(segment, Path(path).parent / segment["file"], trust, reports)
     reports.sort(key=lambda report: (report.log, report.first, report.last))
     for one, two in pairwise(reports):
         if one.log == two.log and two.first == one.last + 1 and not one.problems and one.hash != two.start:
@@ -1118,8 +1184,10 @@ def _compare(reports: list[Report], trust: Trust, spoken: str) -> None:
         told.append(Bad(CHECKPOINT, None, "no checkpoint has these words"))
 
 
-def _check_file(path: Path, trust: Trust, since: int = 1, until: int = 0) -> Report:
+def _check_file(path: Path | str, trust: Trust, since: int = 1, until: int = 0) -> Report:
     try:
+        if isinstance(path, str):
+            return check(open_source(path, since), trust, until)
         with open(path, "rb") as file:
             start = file.read(32)
         if start.startswith((b'{"muster_audit":"inclusion"', b'{"muster_audit":"consistency"')):
@@ -1128,7 +1196,7 @@ def _check_file(path: Path, trust: Trust, since: int = 1, until: int = 0) -> Rep
     except OSError as error:
         return Report(name=str(path), problems=[Bad(USAGE, None, f"cannot be read: {error.strerror}")])
     except Bad as bad:
-        return Report(name=str(path), problems=[bad])
+        return Report(name="the database" if isinstance(path, str) else str(path), problems=[bad])
 
 
 def _sha256(path: Path) -> str:
@@ -1185,10 +1253,15 @@ def counted(count: int, what: str) -> str:
 
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="verify.py", description="Check an audit log of Muster.", allow_abbrev=False)
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="journal, export, segment or proof")
+    parser.add_argument("files", nargs="+", type=named, metavar="FILE", help="journal, export, segment, proof, or URL")
     add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="the report as JSON")
     return parser
+
+
+def named(text: str) -> Path | str:
+    """What a command line names: a file, or a database by URL."""
+    return text if "://" in text else Path(text)
 
 
 def add_arguments(parser: Any) -> None:
@@ -1205,7 +1278,7 @@ def add_arguments(parser: Any) -> None:
     parser.add_argument("--no-signatures", action="store_true", help="do not check them (no `cryptography` here)")
 
 
-def run(files: Sequence[Path], given: argparse.Namespace) -> tuple[int, list[Report]]:
+def run(files: Sequence[Path | str], given: argparse.Namespace) -> tuple[int, list[Report]]:
     """Check as the command line says. Raises Bad for what is given besides files."""
     notes: list[Note] = []
     if given.against is not None:

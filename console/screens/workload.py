@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 from console.action import Context, Target
 from console.details import Line, Section, text_line
 from console.feed import in_thread
+from console.mirror_text import job_section
 from console.outlook import eta_section
 from console.plain import estimate_line
 from console.screens.detail_pane import DetailPane
@@ -74,6 +75,10 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
         left, right = workload_columns(detail, width, self._unblocking, self._likely, beside)
         if self._eta is not None:
             left.insert(1, self._eta_section(self._eta, width))
+        if self._beside.job is not None:
+            answer = self._eta.answer if self._eta is not None else None
+            estimate = answer if isinstance(answer, StartEstimate) else None
+            left.insert(1, job_section(self._beside.job, width, estimate))
         if self._likely is not None and detail.state not in OVER:
             lines = tuple(map(text_line, wrap(estimate_line(self._likely), width)))
             # Behind where it runs, which comes first on a small screen.
@@ -139,6 +144,11 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
                 states = tuple(str(row[0]) for row in page.rows)
                 self._beside = self._beside._replace(siblings=states, siblings_total=page.matched)
                 self._draw()
+        with suppress(MusterError):
+            # Of a cell that Muster decides there is none.
+            job = await in_thread(lambda: self.connect().mirrored(self._workload_id))
+            self._beside = self._beside._replace(job=job)
+            self._draw()
         for name, ask in (("proposals", proposals_about), ("findings", findings_about)):
             try:
                 found = await in_thread(partial(ask, self.connect, self._workload_id))

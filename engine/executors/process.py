@@ -35,9 +35,18 @@ class ProcessExecutor(Executor):
     prompt = False
 
     def __init__(
-        self, root: Path, node: str, *, bounds: Bounds | None = None, cgroups: Cgroups | None = None, umask: int = 0o077
+        self,
+        root: Path,
+        node: str,
+        *,
+        bounds: Bounds | None = None,
+        cgroups: Cgroups | None = None,
+        umask: int = 0o077,
+        open_door: bool = False,
     ) -> None:
         self.root = root
+        self.open_door = open_door
+        """Others than whoever owns it may have it run commands too."""
         self.node = node
         self._told: deque[Told] = deque()
         self._orders: list[Callable[[], None]] = []
@@ -62,6 +71,7 @@ class ProcessExecutor(Executor):
         gangs: list[tuple[Gang, bool]] = []
         states = view(state.workloads.state) if state.workloads.ids else np.empty(0, np.int8)
         bound = np.flatnonzero((states == WorkloadState.PLACED) | (states == WorkloadState.RUNNING))
+        bound = bound if state.settings.executor == "process" else bound[:0]
         for row in bound.tolist():
             running = state.workloads.state[row] == WorkloadState.RUNNING
             gang = self._gang(row)

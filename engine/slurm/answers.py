@@ -21,10 +21,6 @@ from engine.slurm.errors import (
     SlurmUnreadable,
 )
 
-HELD = 2042
-NOT_NOW = 2015
-SOFT = frozenset([HELD, NOT_NOW])
-"""Said beside a job id: the job is there, and waits."""
 GONE = frozenset([2017, 2018, OVER])
 """Invalid job id, invalid node name, already done."""
 DENIED = frozenset([1007, 2002, 2010])
@@ -183,25 +179,35 @@ def _fault(entry: Any) -> Fault:
     return Fault(number, ": ".join(dict.fromkeys(texts))[:400] or "no text")
 
 
-def require(answer: Answer, what: str, *, wrote: bool = False, soft: bool = False) -> tuple[Fault, ...]:
-    """Returns quietly what was said without refusing, or raises what the answer means.
+def require(answer: Answer, what: str, *, wrote: bool = False, submitted: bool = False) -> None:
+    """Returns quietly, or raises what the answer means.
 
-    `what` names the request for a person ("cancelling job 7"). `wrote`: it may have changed something. `soft`: HELD and
-    NOT_NOW are no refusal, as after a submit that gave an id.
+    `what` names the request for a person ("cancelling job 7"). `wrote`: it may have changed something. `submitted`: with
+    a job id the job is there, whatever is said beside it. (A held one is 2042, one that cannot run now 2015, and a 22.05
+    controller that has just started says 2068, "Required node not available", of every job it takes.)
     """
-    ignored = [fault for fault in answer.warnings if fault.text.startswith("Ignoring unknown field")]
+    if submitted and job_id(answer):
+        return
+    if answer.faults:
+        raise _meaning(answer.status, list(answer.faults), what, wrote)
+    if answer.status >= 400:
+        raise _unexplained(answer.status, what)
+    ignored = ignored_fields(answer)
     if wrote and ignored:
         raise SlurmRefused(
-            0,
-            f"{what}: Slurm did not know a field and went on without it: {ignored[0]}",
-            "What was asked may be half done: look at it in Slurm",
+            0, f"{what}: Slurm did not know a field and went on without it: {ignored}", "Look in Slurm at what it did"
         )
-    hard = [fault for fault in answer.faults if not (soft and fault.number in SOFT)]
-    if hard:
-        raise _meaning(answer.status, hard, what, wrote)
-    if answer.status >= 400 and not (soft and answer.faults):
-        raise _unexplained(answer.status, what)
-    return answer.faults + answer.warnings
+
+
+def job_id(answer: Answer) -> int:
+    """The id that a submission was given; 0 for none. With an error status there is none, whatever is told."""
+    told = answer.value("job_id") if answer.status < 400 else None
+    return told if isinstance(told, int) and not isinstance(told, bool) and told > 0 else 0
+
+
+def ignored_fields(answer: Answer) -> str:
+    """Fields of a request that v0.0.40 and on did not know, and did without; empty for none."""
+    return "; ".join(fault.text for fault in answer.warnings if fault.text.startswith("Ignoring unknown field"))
 
 
 def _meaning(status: int, hard: list[Fault], what: str, wrote: bool) -> MusterError:

@@ -6,46 +6,45 @@ says, never the HTTP status alone (`engine.slurm.answers`). All methods may be c
 
 from __future__ import annotations
 
-import re
-import time
-from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
 
-import msgspec
-
-from engine.errors import SpecError
-from engine.slurm import hostlist
-from engine.slurm.answers import NOTHING_FOUND, Answer, require, split
-from engine.slurm.capabilities import Capabilities, capabilities
-from engine.slurm.dialects import accounts as read_accounts
-from engine.slurm.dialects import history as read_history
-from engine.slurm.dialects import jobs as read_jobs
-from engine.slurm.dialects import nodes as read_nodes
-from engine.slurm.dialects.dialect import Change, Dialect, whole_minutes
-from engine.slurm.dialects.entry import number_in, read_all
-from engine.slurm.dialects.v38 import V38
-from engine.slurm.dialects.v42 import V42
-from engine.slurm.errors import SlurmDenied, SlurmGone, SlurmLacks, SlurmUnavailable, SlurmUnreadable
-from engine.slurm.line import Line, where
-from engine.slurm.records import (
-    Association,
-    Diag,
-    Job,
-    Jobs,
-    JobState,
-    Node,
-    Nodes,
-    Partition,
-    PastJob,
-    Qos,
-    Reservation,
-    ReservationWish,
-    Share,
-    StartGuess,
-    Submitted,
-    Switch,
-    Wish,
-)
+from engine.slurm.line import IN_FLIGHT, LARGEST_ANSWER, Line, where
 from engine.slurm.scontrol import Commands
 from engine.slurm.tokens import TokenFile
+from engine.slurm.writing import Writing
+
+
+class SlurmConnection(Writing):
+    """`place`: `unix:/run/slurmrestd.socket`, `http://host:6820`, ... (`engine.slurm.line.where`).
+
+    `user` and `token_file`: who asks, over TCP; over a Unix socket it may be left to the socket. `commands`: a folder
+    with Slurm's own commands, for what REST lacks; without it those of the PATH, when the cluster is on this machine.
+    They are used only if they prove to speak to the same controller. Nothing is asked before the first call.
+    """
+
+    def __init__(
+        self,
+        place: str,
+        user: str | None = None,
+        token_file: str | Path | None = None,
+        *,
+        commands: str | Path | None = None,
+        timeout_s: float = 30.0,
+        in_flight: int = IN_FLIGHT,
+        largest: int = LARGEST_ANSWER,
+    ) -> None:
+        tokens = TokenFile(token_file) if token_file else None
+        at = where(place)
+        line = Line(at, user or "", tokens, read_s=timeout_s, in_flight=in_flight, largest=largest)
+        super().__init__(line, Commands(commands) if commands or at.local else None)
+
+    @property
+    def place(self) -> str:
+        return str(self.line.place)
+
+    @property
+    def version(self) -> str:
+        """Slurm's own version, e.g. `24.11.5`; asked for once."""
+        if not self.slurm_version:
+            self.asked("asking which release it is", "ping")
+        return self.slurm_version

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from engine import commands as cmd
 from engine.commands import IntentChange, SettleIntents
 from engine.control import Engine
 from engine.errors import JournalError, UnreachableError
@@ -19,6 +20,7 @@ from engine.loop import EngineLoop
 from engine.model import WorkloadSpec
 from engine.slurm import acts
 from engine.slurm.actor import Actor
+from engine.slurm.capabilities import Ability, Capabilities
 from engine.slurm.submission import Place
 from engine.slurm.submitter import Submitter
 
@@ -78,7 +80,9 @@ class Driver:
         acted: Callable[[], None] = lambda: None,
         place_of: Callable[[WorkloadSpec], Place] = lambda spec: place_of_queue(spec),
     ) -> None:
+        self._far = far
         self._loop = loop
+        self._learnt = False
         self._stopping = threading.Event()
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="slurm-submit")
         ledger = EngineLedger(loop)
@@ -127,6 +131,16 @@ class Driver:
         for event in self._news:
             event.set()
 
+    def _learn(self) -> None:
+        """What this cluster cannot be asked for, as it is reached: said at the door, before anybody approves it."""
+        lacking = lacks_of(self._far.can)
+
+        def tell(engine: Engine) -> None:
+            engine.lacks = lacking
+
+        self._loop.call(tell)
+        self._learnt = True
+
     def _submit(self) -> None:
         more = False
         while not self._stopping.is_set():
@@ -136,6 +150,8 @@ class Driver:
     def _act(self) -> None:
         while not self._stopping.is_set():
             self._wait(self._news[1], IDLE_S)
+            if not self._learnt:
+                self._turn(self._learn)
             self._turn(self.actor.turn)
 
     def _wait(self, news: threading.Event, most_s: float) -> None:
@@ -164,3 +180,20 @@ def place_of_queue(spec: WorkloadSpec) -> Place:
     QOS."""
     found = acts.TIER.fullmatch(spec.priority_class)
     return Place(partition=spec.queue, account=spec.tenant, qos=found["qos"] if found else "")
+
+
+def lacks_of(can: Capabilities) -> dict[type[cmd.Command], str]:
+    """Commands for which there is no way to this cluster, and why."""
+    needs: tuple[tuple[Ability, tuple[type[cmd.Command], ...]], ...] = (
+        (can.submit, (cmd.Submit,)),
+        (can.cancel, (cmd.Cancel,)),
+        (
+            can.update_job,
+            (cmd.Hold, cmd.Release, cmd.SetPriority, cmd.SetQos, cmd.SetJobPriority, cmd.MoveToQueue),
+        ),
+        (can.requeue, (cmd.Requeue, cmd.Preempt, cmd.Drain, cmd.DrainQueues)),
+        (can.update_node, (cmd.Cordon, cmd.Drain, cmd.Uncordon, cmd.RestoreNodes, cmd.PowerUp, cmd.PowerDown)),
+        (can.update_partition, (cmd.HoldQueues, cmd.OpenQueues, cmd.DrainQueues)),
+        (can.reservation_write, (cmd.Reserve, cmd.Unreserve)),
+    )
+    return {command: ability.why for ability, commands in needs if not ability for command in commands}

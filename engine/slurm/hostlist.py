@@ -20,9 +20,8 @@ _NUMBERED = re.compile(r"(.*?)(\d+)$", re.DOTALL)
 _NOTHING = frozenset(["", "(null)", "N/A", "None", "none"])
 
 
-def split_outside(text: str, brackets: str = "[]") -> Iterator[str]:
+def split_outside(text: str, opening: str = "[", closing: str = "]") -> Iterator[str]:
     """The parts of a list with commas, where a comma within brackets separates nothing."""
-    opening, closing = brackets
     depth, start = 0, 0
     for at, letter in enumerate(text):
         if letter == opening:
@@ -170,7 +169,7 @@ def _gres(text: str) -> dict[str, tuple[int, tuple[int, ...]]]:
     found: dict[str, tuple[int, tuple[int, ...]]] = {}
     if text in _NOTHING:
         return found
-    for one in split_outside(text, "()"):
+    for one in split_outside(text, "(", ")"):
         body, _, inside = one.strip().partition("(")
         name, count = _gres_name(body)
         before, indexes = found.get(name, (0, ()))

@@ -14,6 +14,8 @@ from engine.slurm.records import Job
 
 _TOKEN = re.compile(r"\bmuster:(\S+)")
 """The part of a job's comment by which Muster finds what it submitted."""
+SKEW_S = 5
+"""By so much the clocks of Slurm and of the cell may differ."""
 _NAME = re.compile(r"(\d+(?:/\d+)?)(?:\.(\d+))?")
 
 
@@ -24,6 +26,8 @@ class Identities:
         """`known`: (workload id, Unix seconds of submission, times put back) of what the cell has."""
         self._given: dict[str, tuple[str, int, int]] = {}
         """Job or task -> (workload id, submitted, times put back) of the last job that had the id."""
+        self._restored: set[str] = set()
+        """Those of the cell's own record, whose time of submission is not Slurm's to the second."""
         self._turns: dict[str, int] = {}
         """Job or task -> how many jobs had the id."""
         for name, submit_s, restarts in known:
@@ -33,6 +37,7 @@ class Identities:
                 if turn >= self._turns.get(base, 0):
                     self._turns[base] = turn
                     self._given[base] = name, submit_s, restarts
+                    self._restored.add(base)
 
     def name_of(self, job: Job, task: int | None = None, named: Mapping[str, str] | None = None) -> str:
         """The workload id of the job, or of one waiting task of its array. `named`: token -> id that was asked for."""
@@ -44,12 +49,13 @@ class Identities:
         if before is None:
             name = base
             self._turns[base] = 1
-        elif before[1] == job.submit_s or job.restarts > before[2] or not before[1]:
+        elif abs(before[1] - job.submit_s) <= (SKEW_S if base in self._restored else 0) or job.restarts > before[2]:
             name = before[0]
         else:
             self._turns[base] += 1
             name = f"{base}.{self._turns[base]}"
         self._given[base] = name, job.submit_s, job.restarts
+        self._restored.discard(base)
         return name
 
 

@@ -1,9 +1,10 @@
 """The line to slurmrestd: HTTP over a Unix socket or TCP, a bounded number of requests at a time, bounded answers.
 
-This is the only place in the engine that speaks HTTP (import-linter holds it so); httpx is imported when a line is opened.
+This is the only place in the engine that speaks HTTP (import-linter holds it so); httpx is imported when a line is
+opened.
 
-Reads keep connections alive and are asked once more when a kept one turns out dead. Writes use a new connection each and
-are never repeated: that a connection could not be made is then sure to mean that nothing was asked.
+Reads keep connections alive and are asked once more when a kept one turns out dead. Writes use a new connection each
+and are never repeated: that a connection could not be made is then sure to mean that nothing was asked.
 
 While slurmctld is down slurmrestd holds every request for half a minute (MessageTimeout). After a failure the next
 request is therefore preceded by a ping that waits PING_S only.
@@ -46,6 +47,11 @@ class Where(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"unix:{self.socket}" if self.socket else self.url
+
+    @property
+    def local(self) -> bool:
+        """On this machine, so that its slurm.conf may be that cluster's."""
+        return bool(self.socket) or urlsplit(self.url).hostname in ("localhost", "127.0.0.1", "::1")
 
 
 def where(text: str) -> Where:
@@ -95,7 +101,6 @@ class Line:
         self._kept = _client(place, read_s, in_flight)
         self._fresh = _client(place, read_s, 0)
         self._failed_at: float | None = None
-        self._asked_at = 0.0
         self._silent_until = 0.0
         self.alive: Callable[[], bool] = lambda: True
 
@@ -119,23 +124,20 @@ class Line:
 
     def failed(self) -> None:
         """slurmrestd answered that slurmctld does not."""
-        if self._failed_at is None:
-            self._failed_at = self._clock()
+        self._failed_at = self._clock()
 
     def _look_first(self) -> None:
-        now = self._clock()
-        if self._failed_at is None or now - self._asked_at > BELIEVE_PING_S:
-            self._asked_at = now
+        """After a failure: returns once a ping is answered, or when it is time to try without."""
+        if self._failed_at is None or self._clock() - self._failed_at > BELIEVE_PING_S:
             return
-        if now < self._silent_until or not self._answers():
-            self._silent_until = max(self._silent_until, self._clock() + PING_AGAIN_S) if now >= self._silent_until else (
-                self._silent_until
-            )
-            raise SlurmUnavailable(
-                f"slurmctld behind {self.place} does not answer", "Is it running? It is asked again", arrived=False
-            )
-        self._failed_at = None
-        self._asked_at = now
+        if self._clock() >= self._silent_until:
+            if self._answers():
+                self._failed_at = None
+                return
+            self._silent_until = self._clock() + PING_AGAIN_S
+        raise SlurmUnavailable(
+            f"slurmctld behind {self.place} does not answer", "Is it running? It is asked again", arrived=False
+        )
 
     def _answers(self) -> bool:
         try:
@@ -154,6 +156,7 @@ class Line:
                 self.failed()
                 raise
             answer = self._once(self._fresh, method, path, query, body, read_s or self.read_s)
+        self._failed_at = None
         return answer
 
     def _once(

@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 from zlib import crc32
 
 import msgspec
@@ -229,6 +230,15 @@ def _reservations(
 # -- work -------------------------------------------------------------------------------------------------------------
 
 
+class Asked(NamedTuple):
+    """What it means to ask for a partition, or for several."""
+
+    queue: str
+    first: Partition
+    pools: tuple[str, ...]
+    """Of the nodes of all of them."""
+
+
 class Jobs:
     """Jobs of one look, matched against the machines. `name_of` gives a job, or one waiting task of an array, its
     workload id; `is_known` says whether a workload of that id is there, or comes with this look."""
@@ -239,30 +249,30 @@ class Jobs:
         self._now_s = now_s
         self._groups: dict[tuple[object, ...], TaskGroup] = {}
         """Equal groups are one object: thousands of jobs ask for the same."""
+        self._asked_for: dict[str, Asked | None] = {}
         self.new_classes: list[seen.PriorityClassSeen] = []
 
     def told(self, job: Job, name: str, known: Collection[str]) -> seen.WorkloadSeen | None:
         """The job as a workload of that name; None where it is in no partition that is known."""
-        partitions = [ident(part) for part in job.partition.split(",") if part in self._at.partitions]
-        if not partitions:
+        asked = self._asked(job.partition)
+        if asked is None:
             self._left.note("jobs in partitions that are not shown are left out", name)
             return None
         if job.het_id:
             self._left.note("parts of a heterogeneous job are workloads of their own: that they start together is not "
                             "modelled", name)  # fmt: skip
-        after, waits = self._dependencies(job, name, known)
-        phase, wake_ms = self._phase(job, waits)
+        phase, wake_ms = self._phase(job)
         spec = WorkloadSpec(
             id=name,
             name=job.name[:1024],
-            queue=partitions[0],
-            groups=(self._group(job, name),),
-            priority_class=self._priority_class(job),
+            queue=asked.queue,
+            groups=(self._group(job, name, asked.pools),),
+            priority_class=self._priority_class(job, asked.first),
             tenant=ident(job.account or job.user, ""),
             team=ident(job.user, ""),
             tags=_tags(job),
-            estimate_ms=self._limit_s(job) * 1000,
-            after=after,
+            estimate_ms=_limit_s(job, asked.first) * 1000,
+            after=self._dependencies(job, name, known),
             deadline_ms=job.deadline_s * 1000,
             reservation=self._reservation(job, name),
             held=phase == "held",
@@ -295,10 +305,9 @@ class Jobs:
         spec = msgspec.structs.replace(one.spec, array=array, after=(), held=False)
         return seen.WorkloadSeen(spec=spec, submitted_ms=one.submitted_ms)
 
-    def _group(self, job: Job, name: str) -> TaskGroup:
+    def _group(self, job: Job, name: str, pools: tuple[str, ...]) -> TaskGroup:
         count = max(job.nodes_min, 1)
         models, gpus = _gpus_wanted(job, count, self._left, name)
-        pools = self._pools(job)
         key = (
             count, job.cpus, job.memory_mib, job.memory_per_node_mib, models, gpus, pools, job.features,
             job.nodes_required, job.nodes_excluded, job.exclusive,
@@ -322,11 +331,15 @@ class Jobs:
         self._groups[key] = group
         return group
 
-    def _pools(self, job: Job) -> tuple[str, ...]:
-        asked = [part for part in job.partition.split(",") if part in self._at.pools_of]
-        if len(asked) == 1:
-            return self._at.pools_of[asked[0]]
-        return tuple(sorted({pool for part in asked for pool in self._at.pools_of[part]}))
+    def _asked(self, partition: str) -> Asked | None:
+        """What asking for it means, which may be several with commas; None where none of them is shown."""
+        if partition not in self._asked_for:
+            names = [name for name in partition.split(",") if name in self._at.partitions]
+            pools = sorted({pool for name in names for pool in self._at.pools_of.get(name, ())})
+            self._asked_for[partition] = (
+                Asked(ident(names[0]), self._at.partitions[names[0]], tuple(pools)) if names else None
+            )
+        return self._asked_for[partition]
 
     def _terms(self, job: Job, name: str) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
         """(labels that nodes must have, labels they must not have)"""
@@ -348,8 +361,7 @@ class Jobs:
         avoid = tuple(ident(node) for node in job.nodes_excluded[:MOST_LABELS])
         return labels, {"node": avoid} if avoid else {}
 
-    def _priority_class(self, job: Job) -> str:
-        partition = next(self._at.partitions[part] for part in job.partition.split(",") if part in self._at.partitions)
+    def _priority_class(self, job: Job, partition: Partition) -> str:
         key = partition.tier, job.qos
         found = self._at.classes.get(key)
         if found is None:
@@ -367,24 +379,16 @@ class Jobs:
             self.new_classes.append(seen.PriorityClassSeen(priority_class=spec))
         return found
 
-    def _limit_s(self, job: Job) -> int:
-        """Its time limit; 0 where there is none."""
-        partition = next(self._at.partitions[part] for part in job.partition.split(",") if part in self._at.partitions)
-        for limit in (job.time_limit_s, partition.time_limit_s):
-            if limit is not None:
-                return 0 if limit == UNLIMITED else min(limit, 3650 * DAY_S)
-        return 0
-
     def _reservation(self, job: Job, name: str) -> str:
         if job.reservation and ident(job.reservation) not in self._at.reservations:
             self._left.note("jobs in reservations that are not shown count as if they named none", name)
             return ""
         return ident(job.reservation, "")
 
-    def _dependencies(self, job: Job, name: str, known: Collection[str]) -> tuple[tuple[Dependency, ...], bool]:
-        """(what it waits for that is known, whether it waits for something that is not)"""
+    def _dependencies(self, job: Job, name: str, known: Collection[str]) -> tuple[Dependency, ...]:
+        """What it waits for; nothing where some of that is not known."""
         if not job.dependency or job.state != "PENDING":
-            return (), False
+            return ()
         after: list[Dependency] = []
         unknown = "?" in job.dependency
         for term in re.split(r"[,?]", job.dependency):
@@ -400,10 +404,10 @@ class Jobs:
         if unknown:
             self._left.note("dependencies on jobs that are not shown, `singleton`, aftercorr and `?`: such jobs wait "
                             "until Slurm says otherwise", name)  # fmt: skip
-            return (), True
-        return tuple(after), False
+            return ()
+        return tuple(after)
 
-    def _phase(self, job: Job, waits: bool) -> tuple[seen.Phase, int]:
+    def _phase(self, job: Job) -> tuple[seen.Phase, int]:
         """What it is at, and while it waits for a time: when that is."""
         if job.over:
             if job.state == "COMPLETED":
@@ -417,7 +421,8 @@ class Jobs:
             return "held", -1
         if job.eligible_s > self._now_s and job.reason in ("BeginTime", "", "None"):
             return "waiting", job.eligible_s * 1000
-        if job.reason in _NEVER or (waits and job.reason in ("Dependency", "")):
+        # Slurm forgets a dependency once it is met.
+        if job.reason in _NEVER or (job.dependency and job.reason in ("Dependency", "")):
             return "waiting", -1
         return "queued", -1
 
@@ -437,6 +442,14 @@ class Jobs:
             )
             found.append(seen.Holding(node=ident(node), resources=resources, devices=mine))
         return tuple(found)
+
+
+def _limit_s(job: Job, partition: Partition) -> int:
+    """Its time limit; 0 where there is none."""
+    for limit in (job.time_limit_s, partition.time_limit_s):
+        if limit is not None:
+            return 0 if limit == UNLIMITED else min(limit, 3650 * DAY_S)
+    return 0
 
 
 def tasks_of(job: Job) -> list[int]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
 from engine import observations as seen
-from engine.commands import Observe
+from engine.commands import Observe, Receipt
 from engine.control import Engine
 from engine.errors import MusterError
 from engine.model import WorkloadState
@@ -283,13 +284,16 @@ class Mirror:
         left: list[str] = []
         for at in range(0, len(told), AT_ONCE):
             part = tuple(told[at : at + AT_ONCE])
-            receipt = self._call(lambda engine, part=part: engine.command(Observe(seen=part)))
-            left += receipt.left_out
+            left += self._call(partial(_observed, part)).left_out
             for each in part:
                 if isinstance(each, seen.WorkloadSeen) and each.spec.array is None:
                     self._told[each.spec.id] = each
         if told:
             self._left_engine = tuple(left[:100])
+
+
+def _observed(part: tuple[seen.AnySeen, ...], engine: Engine) -> Receipt:
+    return engine.command(Observe(seen=part))
 
 
 def _subject(each: seen.AnySeen) -> tuple[str, str]:
@@ -306,11 +310,12 @@ def _subject(each: seen.AnySeen) -> tuple[str, str]:
     raise MusterError(f"{type(each).__name__} is about no machines", "")
 
 
-def _turn(fact: seen.WorkloadSeen, job: Job) -> tuple[int, bool, int, int, int]:
+def _turn(fact: seen.WorkloadSeen, job: Job) -> tuple[int, int, int, int]:
     """When it is told: what leaves nodes first; of what waits, what Slurm would start first, since what comes first is
-    older to the engine; but what waits for others after those."""
-    waits = bool(fact.spec.after)
-    return _ORDER.get(fact.phase, 3), waits, 0 if waits else -(job.priority or 0), job.submit_s, job.id
+    older to the engine; what waits for others after all of those."""
+    if fact.spec.after:
+        return 9, 0, job.submit_s, job.id
+    return _ORDER.get(fact.phase, 3), -(job.priority or 0), job.submit_s, job.id
 
 
 def _known(engine: Engine) -> list[tuple[str, int, int]]:

@@ -107,6 +107,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """On each node: `gpu`, `gpu:h100`. From what was asked for by node; else empty (see `tres_wanted`)."""
     nodes: tuple[str, ...] = ()
     """Held now, or at the end."""
+    nodes_planned: tuple[str, ...] = ()
+    """Where the backfill scheduler means to start it, from v0.0.40 on."""
     cpus_on: dict[str, int] | None = None
     memory_on: dict[str, int] | None = None
     gpus_on: dict[str, tuple[int, ...]] | None = None
@@ -172,6 +174,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """The short answer of v0.0.40 and on (`jobs/state`), or of `squeue`: what is needed to see that a job moved."""
 
     id: int
+    """0 in v0.0.40 and .41 for a task of an array, where only the array's id is told."""
     state: str
     flags: frozenset[str] = frozenset()
     array_id: int = 0
@@ -244,7 +247,8 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     state: str = "UP"
     """UP, DOWN (takes jobs, starts none), DRAIN (takes none, runs on), INACTIVE."""
     nodes: tuple[str, ...] = ()
-    default: bool = False
+    default: bool | None = None
+    """Jobs that name no partition go here. v0.0.40 and on do not say: None, unless `scontrol` is at hand."""
     hidden: bool = False
     time_limit_s: int | None = None
     default_time_s: int | None = None
@@ -468,7 +472,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     qos: str = ""
     nodes_min: int = 0
     nodes_max: int = 0
-    """Above `nodes_min` only where `can.node_range` holds."""
+    """0 = as `nodes_min`."""
     tasks: int = 0
     tasks_per_node: int = 0
     cpus_per_task: int = 0

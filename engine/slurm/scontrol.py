@@ -60,6 +60,11 @@ class Commands:
     def delete_reservation(self, name: str) -> None:
         self._run("scontrol", ["delete", f"ReservationName={name}"])
 
+    def partitions(self) -> dict[str, dict[str, str]]:
+        """Every field of every partition, as `scontrol` names them."""
+        fields = (_fields(line) for line in self._run("scontrol", ["-o", "show", "partition"]).splitlines())
+        return {each["PartitionName"]: each for each in fields if "PartitionName" in each}
+
     def topology(self) -> tuple[Switch, ...]:
         """Nothing where topology/flat or none is configured."""
         lines = self._run("scontrol", ["show", "topology"]).splitlines()
@@ -117,7 +122,9 @@ def _meaning(command: str, said: str) -> SlurmRefused | SlurmUnavailable:
         return SlurmUnavailable(problem, "Does slurmctld run?", answered=True)
     if re.search(r"Access/permission denied|Protocol authentication error|Invalid user", text):
         return SlurmDenied(2002, problem, "Ask who runs the cluster", bad_token="authentication" in text)
-    if re.search(r"Invalid job id|Invalid node name|not found|No reservation|reservation is invalid", text):
+    if re.search(
+        r"Invalid job id|Invalid node name|Invalid partition name|not found|No reservation|reservation is invalid", text
+    ):
         return SlurmGone(2017, problem)
     return SlurmRefused(0, problem)
 

@@ -10,6 +10,8 @@ from typing import Any, Literal
 import msgspec
 
 from console.client import Health, RuntimeEstimate, refuse_read_only
+from console.presence import Here, PresenceAsk, Present
+from console.token_terms import NewToken, TokenAsk, TokenLine
 from engine.commands import AnyCommand, Receipt
 from engine.costs import BudgetLine, BudgetReport, GoodputReport, Showback, ShowbackLine, ShowbackRequest, TenantGoodput
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError, UnreachableError
@@ -54,6 +56,7 @@ from engine.query import (
 )
 from engine.scaling import Autoscaling, ScalingSpec
 from engine.scaling_report import PoolSize, ScalingReport
+from engine.slurm.report import NOT_MIRRORED, Mirrored, MirrorReport
 from recommender.forecasts import Coverage, Forecast, ForecastRequest, HourAhead, MemberSkill
 from recommender.history import History, HistoryPoint, HistoryRequest, ImportReceipt, RunBatch, SampleBatch
 from recommender.metrics import SeriesKey
@@ -130,6 +133,10 @@ class FakeClient:
         self.reasons: list[str] = []
         self.kept: dict[str, Proposal] = {}
         self.me = "person:bob"
+        self.here: tuple[Here, ...] = ()
+        """Who else is here."""
+        self.places: list[tuple[str, str, str]] = []
+        """Where this console said that it was: page, thing, what is done there."""
         self.audit_records = 30
         self.runs_asked: list[RunbookAsk] = []
         self.deeds: list[tuple[str, str]] = []
@@ -541,6 +548,14 @@ class FakeClient:
         )  # fmt: skip
         fixed = PoolSize(pool="cpu", scaling=None, ready=8, booting=0, other=0, ordered=0, asked=5, wanted=0)
         return ScalingReport(version=self.version, now_ms=self.now_ms, settings=Autoscaling(), pools=(size, fixed))
+
+    def mirror(self) -> MirrorReport:
+        self._answer()
+        return NOT_MIRRORED
+
+    def mirrored(self, workload_id: str) -> Mirrored:
+        self._answer()
+        raise NotFoundError(f"Slurm shows no job for workload '{workload_id}'", "")
 
     def goodput(self) -> GoodputReport:
         self._answer()
@@ -1057,6 +1072,20 @@ class FakeClient:
             subject=self.me, kind="human", account="unix:1002", roles=("viewer", "operator", "approver"),
             cell_id="cell", now_ms=self.now_ms, keys={self.me: ("SHA256:abc",)},
         )  # fmt: skip
+
+    def tokens(self) -> tuple[TokenLine, ...]:
+        self._answer()
+        return ()
+
+    def create_token(self, ask: TokenAsk) -> NewToken:
+        raise refuse_read_only()
+
+    def revoke_token(self, token_id: str) -> TokenLine:
+        raise NotFoundError(f"there is no token {token_id}", "")
+
+    def present(self, ask: PresenceAsk) -> Present:
+        self.places.append((ask.page, ask.thing, ask.doing))
+        return Present(serial=0, here=self.here)
 
     def policy(self) -> PolicyView:
         self._answer()

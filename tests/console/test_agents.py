@@ -191,6 +191,7 @@ def wait_for(client: RemoteClient, what: Any) -> None:
         version = client.changes(max(version, client.health().version), 0.5).version
 
 
+@pytest.mark.thorough
 def test_an_agent_dies_its_node_is_lost_its_work_moves_and_it_returns() -> None:
     settings = Settings(health=HealthSettings(heartbeat_every_ms=200, suspect_after_ms=1000, grace_ms=500))
     engine = Engine.open(None, cell=msgspec.structs.replace(small_cell(gpu_nodes=2), settings=settings))

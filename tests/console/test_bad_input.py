@@ -227,6 +227,7 @@ async def test_a_filter_that_cannot_be_read_is_pointed_at_and_the_last_good_one_
 # --- fingers and mice
 
 
+@pytest.mark.thorough
 async def test_keys_typed_blindly_before_anything_is_there_act_on_nothing() -> None:
     seen = Watched(FakeClient(100))
     app = MusterApp(lambda: seen, start="workloads", title="t")  # type: ignore[arg-type,return-value]

@@ -648,6 +648,7 @@ def test_the_other_running_cell_is_suggested(paths: CellPaths, capsys: pytest.Ca
     assert "choose with --cell lab" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_a_demo_has_load_and_goes_on_after_a_restart(paths: CellPaths) -> None:
     arguments = ["--demo", "--nodes", "20", "--speed", "5000", "--data", str(paths.folder)]
     ensure_engine(paths, arguments)
@@ -683,6 +684,7 @@ def test_main_exits_with_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.code == 2
 
 
+@pytest.mark.thorough
 def test_an_empty_cell_is_defined_once(paths: CellPaths, capsys: pytest.CaptureFixture[str]) -> None:
     _, file, *_ = serve_arguments(paths)
     ensure_engine(paths, ["--data", str(paths.folder), "--cell", "lab"])

@@ -51,6 +51,7 @@ def test_no_line_that_changes_anything_leads_to_a_page() -> None:
                     page_command(f"{name} x", ACTIONS)
 
 
+@pytest.mark.thorough
 async def test_followed_or_kept_it_is_told_and_nothing_happens(tmp_path: Path) -> None:
     (tmp_path / "console.json").write_text(
         json.dumps(

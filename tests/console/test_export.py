@@ -218,6 +218,7 @@ def test_how_an_export_is_asked_for() -> None:
             read_argument(wrong, "nodes")
 
 
+@pytest.mark.thorough
 async def test_from_the_console_with_a_question_before_a_file_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "w.csv"
     async with console(FakeClient(300)) as pilot:

@@ -89,6 +89,7 @@ async def test_the_overview_paints_in_every_theme(theme: Any) -> None:
         assert any("overview" in text for text in text_of(pilot))
 
 
+@pytest.mark.thorough
 async def test_t_goes_through_the_themes_and_a_wrong_name_is_told() -> None:
     async with console(FakeClient(20)) as pilot:
         seen = []

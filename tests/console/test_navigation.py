@@ -84,6 +84,7 @@ async def test_keys_typed_at_once_go_to_the_page_they_were_meant_for() -> None:
 # --- back and forth
 
 
+@pytest.mark.thorough
 async def test_views_are_gone_through_with_their_place() -> None:
     async with console(FakeClient(500)) as pilot:
         here(pilot).filter("state:queued sort:-gpu")

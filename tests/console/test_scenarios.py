@@ -77,7 +77,8 @@ def test_a_restart_goes_on_where_it_was() -> None:
     assert list(demo.ahead(engine, iter(load))) == load[1:]
 
 
-@pytest.mark.parametrize("name", [pytest.param("gke-130k", marks=pytest.mark.thorough), "spot-week"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["gke-130k", "spot-week"])
 def test_the_console_shows_it(name: str) -> None:
     """The engine's loop plays it at twenty minutes a second; the overview shows work that runs."""
     engine = opened(name)

@@ -151,6 +151,7 @@ def test_what_stands_behind_settings_is_read() -> None:
             read(wrong)
 
 
+@pytest.mark.thorough
 async def test_a_change_is_made_for_the_session_or_written_to_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,7 @@ def test_what_cannot_be_asked_is_told(
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_eta_tells_when_and_why(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
     assert shell("eta", "second", "--seeds", "3") == 0
     out = capsys.readouterr().out

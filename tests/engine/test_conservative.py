@@ -102,6 +102,7 @@ arrivals = st.tuples(st.integers(0, 3), st.integers(1, 12), groups)
 """(minutes since the one before, run time, groups)"""
 
 
+@pytest.mark.thorough
 @settings(max_examples=examples(150), deadline=None, derandomize=True)
 @given(
     nodes=st.lists(st.sampled_from(["gpu", "gpu", "big", "small"]), min_size=2, max_size=6),

@@ -102,6 +102,7 @@ def test_departments_have_about_what_there_is(nodes: int) -> None:
     assert 1.0 <= sum(department_gpus(cell).values()) / gpu_capacity(cell) <= 1.3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("nodes", SIZES)
 def test_every_workload_is_valid_and_can_start_in_an_empty_cell(nodes: int) -> None:
     cell, _ = ai_day(3, nodes=nodes)

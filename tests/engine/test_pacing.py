@@ -151,6 +151,7 @@ def test_machines_are_given_back_as_fast_as_the_quota_lets_them() -> None:
 # -- the published run ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_the_published_marks_are_reached_no_later_and_not_before_the_bound() -> None:
     ramp = clemson.fleet_alone(clemson.cloud(), 100 * 60 * SECOND)
     assert ramp.calls_lost == ramp.over_quota == 0
@@ -160,6 +161,7 @@ def test_the_published_marks_are_reached_no_later_and_not_before_the_bound() -> 
     assert ramp.marks[2].reached_ms is None
 
 
+@pytest.mark.thorough
 def test_one_project_is_slower_where_there_is_stock_and_takes_hours_to_let_go() -> None:
     until_ms = 40 * 60 * SECOND
     six, one = (clemson.fleet_alone(clemson.cloud(*of, plenty=True), until_ms) for of in ((6, 6000), (1, 2000)))

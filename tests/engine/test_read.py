@@ -338,6 +338,7 @@ def test_an_answer_is_of_the_present_even_when_the_same_was_asked_before() -> No
     assert [row[0] for row in engine.query(query).rows] == ["y"]
 
 
+@pytest.mark.thorough
 def test_a_hundred_thousand_workloads_are_filtered_sorted_and_paged() -> None:
     engine = Engine.open(None, cell=small_cell(1, 0))
     engine.command(submit(workload("now", gpu=8000)))

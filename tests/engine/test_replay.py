@@ -115,6 +115,7 @@ def test_openb_pods_run_on_their_own_nodes() -> None:
     assert len(plan.jobs) - len(w.ids) < 5, "only the few pods that no node could ever run are left out"
 
 
+@pytest.mark.thorough
 @with_data
 def test_openb_pods_on_single_gpu_nodes_count_their_gpus() -> None:
     plan = prepare(DATA / "openb" / "openb_pod_list_default.csv.gz", "openb", nodes=6212)

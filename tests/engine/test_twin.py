@@ -399,6 +399,7 @@ def test_a_signal_to_a_young_child_is_none_to_its_parent() -> None:
     assert not heard
 
 
+@pytest.mark.thorough
 def test_many_threads_may_watch_and_cancel_while_the_engine_goes_on() -> None:
     with running_loop() as loop:
         loop.call(lambda engine: engine.command(submit(workload("w", gpu=8000, count=4, run=HOUR, estimate=HOUR))))

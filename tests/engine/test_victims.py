@@ -291,6 +291,7 @@ def test_gangs_that_only_together_clear_a_node_are_chosen_well():
     assert least <= total <= 1.04 * least
 
 
+@pytest.mark.thorough
 @settings(max_examples=examples(30), deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**9), short=st.sampled_from([0, 40]), groups=st.integers(1, 2), most=st.integers(4, 60))
 def test_in_a_larger_cell_nobody_goes_in_vain_and_limits_are_kept(seed, short, groups, most):

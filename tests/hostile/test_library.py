@@ -95,6 +95,7 @@ def hostile_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name.lower(), value)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("hostile_environment")
 async def test_the_worst_of_each_kind(server: Server, tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))

@@ -44,6 +44,7 @@ def server() -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.thorough
 def test_the_cell_and_its_records_after_the_worst(server: Server, tmp_path: Path) -> None:
     _run([row for row in cases("A", "B", "C", "D") if row["id"] in BRIEF], server, tmp_path)
 

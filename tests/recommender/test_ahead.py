@@ -57,6 +57,7 @@ def test_decisions_look_only_at_hours_that_are_over() -> None:
     assert one[same:].tolist() != two[same:].tolist()
 
 
+@pytest.mark.thorough
 def test_quantiles_are_met_as_often_as_they_say() -> None:
     series, lead = days(5 * WEEK, seed=3), 6
     hours = range(len(series) - 3 * DAY, len(series))

@@ -54,6 +54,7 @@ def test_rules_know_the_hours_up_to_the_lead() -> None:
     assert RULES["max_last_yesterday"](falling, 30) == 18
 
 
+@pytest.mark.thorough
 def test_figures_are_objects_by_method(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, two = write(tmp_path / "one.csv", daily(242)), write(tmp_path / "two.csv", daily(250))
     assert muster(["backtest", "scaling", one, "--lead", "1", "--json"]) == 0
@@ -93,6 +94,7 @@ def test_what_is_no_series_is_refused(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["constant", "zeros", "gaps", "shuffled", "long lead"])
 def test_odd_series_are_scored(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     values = daily(301)

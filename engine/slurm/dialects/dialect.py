@@ -15,8 +15,6 @@ class Dialect(Protocol):
     """Bodies and forms of one family. `wish` and `change` raise SpecError for what it cannot say."""
 
     name: str
-    node_range: bool
-    """`nodes_min` to `nodes_max` can be asked for."""
 
     def since(self, at_s: int) -> str:
         """A time as `update_time` takes it."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from engine.slurm import hostlist
-from engine.slurm.dialects.entry import Entry, Shape, number_in, within
+from engine.slurm.dialects.entry import Entry, Shape, number_in, read_all, within
 from engine.slurm.records import JOB_STATES, UNLIMITED, Job, JobState
 
 JOB = Shape(
@@ -19,12 +20,13 @@ JOB = Shape(
     nodes gres_detail job_resources features required_nodes excluded_nodes shared contiguous required_switches
     dependency deadline restart_cnt exit_code requeue nice resv_name licenses het_job_id
     current_working_directory standard_output standard_error preempt_time last_sched_evaluation cluster sluid
-    user_id""",
+    user_id scheduled_nodes""",
 )
-STATE = Shape("job state", "job_id array_job_id array_task_id array_task_string state job_state")
+STATE = Shape("job state", "job_id state")
 
 _MEANS_RUNNING = frozenset(["CONFIGURING", "RESIZING", "STOPPED", "SIGNALING", "POWER_UP_NODE"])
 _MEANS_PENDING = frozenset(["REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"])
+_STEP_ID = re.compile(r"(\d{1,10})(?:_(\d{1,10}))?(?:\+\d+)?$")
 _PATTERN = re.compile(r"%(%|[0-9]{0,3}[jAaux])")
 
 
@@ -37,7 +39,8 @@ def job(raw: msgspec.Raw) -> Job:
     state, flags = job_state(entry, entry.raw.job_state)
     reason = entry.text("state_reason")
     priority = entry.number("priority")
-    wanted = entry.parsed("tres_req_str", hostlist.tres, {})
+    max_nodes = entry.count("max_nodes")
+    wanted: dict[str, int] = entry.parsed("tres_req_str", hostlist.tres, {})
     nodes = _hosts(entry, "nodes")
     exit_status, signal = exit_code(entry, "exit_code", entry.raw.exit_code)
     array_id, task = entry.count("array_job_id"), entry.number("array_task_id")
@@ -65,8 +68,8 @@ def job(raw: msgspec.Raw) -> Job:
         start_s=entry.time("start_time"),
         end_s=entry.time("end_time"),
         time_limit_s=entry.minutes("time_limit"),
-        nodes_min=entry.count("node_count", 1) or 1,
-        nodes_max=entry.count("max_nodes"),
+        nodes_min=_nodes_min(entry.count("node_count", 1), max_nodes, wanted),
+        nodes_max=max_nodes,
         tasks=entry.number("tasks"),
         cpus=entry.count("cpus"),
         memory_mib=wanted.get("mem"),
@@ -76,6 +79,7 @@ def job(raw: msgspec.Raw) -> Job:
         tres_held=entry.parsed("tres_alloc_str", hostlist.tres, {}),
         gres_wanted=entry.parsed("tres_per_node", hostlist.gres, {}),
         nodes=nodes,
+        nodes_planned=_hosts(entry, "scheduled_nodes"),
         **_on_nodes(entry, nodes),
         features=entry.text("features"),
         nodes_required=_hosts(entry, "required_nodes"),
@@ -105,22 +109,38 @@ def job(raw: msgspec.Raw) -> Job:
     return read
 
 
-def short_state(raw: msgspec.Raw) -> JobState:
-    """An entry of `jobs/state`. ValueError when it has no id."""
+def short_states(raws: Sequence[msgspec.Raw], own_ids: bool) -> tuple[tuple[JobState, ...], tuple[str, ...]]:
+    """The entries of `jobs/state`, one for each record of the controller, and those that could not be read.
+
+    They name array tasks `24_0`. In v0.0.42 (`own_ids`) 24 is the task's own job id, or the array's while it waits, one
+    entry for each task; before, it is always the array's, and the own id is not told.
+    """
+    read, bad = read_all(raws, _short_state, "job")
+    if not own_ids:
+        alone = (one if one.array_task is None else _of_array(one) for one in read)
+        return tuple(alone), bad
+    by_id: dict[int, list[JobState]] = {}
+    for one in read:
+        by_id.setdefault(one.id, []).append(one)
+    return tuple(each[0] if len(each) == 1 else _waiting(each) for each in by_id.values()), bad
+
+
+def _short_state(raw: msgspec.Raw) -> JobState:
     entry = STATE.entry(raw)
-    id_ = entry.count("job_id")
-    if not id_:
+    found = _STEP_ID.match(str(entry.raw.job_id))
+    if not found:
         raise ValueError(f"has no job id but {entry.raw.job_id!r}")
-    state, flags = job_state(entry, entry.raw.state if entry.raw.state is not None else entry.raw.job_state)
-    array_id, task = entry.count("array_job_id"), entry.number("array_task_id")
-    return JobState(
-        id=id_,
-        state=state,
-        flags=flags,
-        array_id=array_id,
-        array_task=task if array_id and task is not None and task >= 0 else None,
-        array_tasks=entry.text("array_task_string"),
-    )
+    state, flags = job_state(entry, entry.raw.state)
+    return JobState(id=int(found[1]), state=state, flags=flags, array_task=int(found[2]) if found[2] else None)
+
+
+def _of_array(one: JobState) -> JobState:
+    return msgspec.structs.replace(one, id=0, array_id=one.id)
+
+
+def _waiting(each: list[JobState]) -> JobState:
+    tasks = ",".join(str(one.array_task) for one in each)
+    return msgspec.structs.replace(each[0], array_id=each[0].id, array_task=None, array_tasks=tasks)
 
 
 def job_state(entry: Entry, value: Any) -> tuple[str, frozenset[str]]:
@@ -154,6 +174,12 @@ def exit_code(entry: Entry, name: str, value: Any) -> tuple[int | None, int | No
         return None, None
     signal_number = status & 0x7F
     return (None, signal_number) if signal_number else ((status >> 8) & 0xFF, None)
+
+
+def _nodes_min(node_count: int, nodes_max: int, wanted: dict[str, int]) -> int:
+    """Of a range ("2-4") `node_count` may tell the upper end while the job waits; what it asks for tells the lower."""
+    lower = wanted.get("node", 0)
+    return lower if 0 < lower < node_count <= nodes_max else max(1, node_count)
 
 
 def _user(entry: Entry) -> str:
@@ -203,10 +229,8 @@ def _on_nodes(entry: Entry, nodes: tuple[str, ...]) -> dict[str, Any]:
         entry.extra["job_resources"] = resources
     details = entry.raw.gres_detail
     if isinstance(details, list) and details and len(details) == len(order):
-        counts = [entry.as_parsed("gres_detail", one, hostlist.gres, {}) for one in details]
-        indexes = [entry.as_parsed("gres_detail", one, hostlist.gres_indexes, {}) for one in details]
-        found["gres_on"] = dict(zip(order, counts, strict=True))
-        found["gpus_on"] = {name: _gpu_indexes(one) for name, one in zip(order, indexes, strict=True)}
+        found["gres_on"] = {name: _gres(entry, one) for name, one in zip(order, details, strict=True)}
+        found["gpus_on"] = {name: _gpu_indexes(entry, one) for name, one in zip(order, details, strict=True)}
     elif details:
         entry.extra["gres_detail"] = details
     return found
@@ -236,7 +260,12 @@ def _as_cpus(cores: dict[str, int], cpus: int) -> dict[str, int]:
     return {name: count * threads for name, count in cores.items()}
 
 
-def _gpu_indexes(indexes: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
+def _gres(entry: Entry, detail: Any) -> dict[str, int]:
+    return entry.as_parsed("gres_detail", detail, hostlist.gres, {})
+
+
+def _gpu_indexes(entry: Entry, detail: Any) -> tuple[int, ...]:
+    indexes: dict[str, tuple[int, ...]] = entry.as_parsed("gres_detail", detail, hostlist.gres_indexes, {})
     return tuple(sorted(at for name, each in indexes.items() if name.split(":")[0] == "gpu" for at in each))
 
 

@@ -151,7 +151,7 @@ def _later_partition(entry: Entry) -> Partition:
         name=_name(entry),
         state=states[0] if states else "UNKNOWN",
         nodes=entry.as_parsed("nodes", entry.inside("nodes", "configured"), hostlist.hosts, ()),
-        default="default" in flags,
+        default=True if "default" in flags else None,
         hidden="hidden" in flags,
         exclusive=shares == 0,
         oversubscribe=shares if isinstance(shares, int) and shares > 0 else 1,

@@ -10,7 +10,8 @@ from engine.slurm.dialects.dialect import Change, gres_text, whole_minutes
 from engine.slurm.records import UNLIMITED, Wish
 
 _SAME = (
-    ["name", "comment", "partition", "account", "qos", "array", "dependency", "reservation", "tasks", "tasks_per_node", "cpus_per_task", "nice"]
+    *("name", "comment", "partition", "account", "qos", "array", "dependency", "reservation"),
+    *("tasks", "tasks_per_node", "cpus_per_task", "nice"),
 )
 _OTHERWISE = {
     "workdir": "current_working_directory",
@@ -20,11 +21,17 @@ _OTHERWISE = {
     "memory_per_node_mib": "memory_per_node",
     "memory_per_cpu_mib": "memory_per_cpu",
 }
+_CHANGED = {name: name for name in ("comment", "partition", "account", "qos", "dependency", "reservation", "nice")} | {
+    "tasks": "tasks",
+    "features": "constraints",
+    "memory_per_node_mib": "memory_per_node",
+    "memory_per_cpu_mib": "memory_per_cpu",
+}
+"""What an update was seen to change. The name, among others, is taken with 200 and stays as it was (22.05.8)."""
 
 
 class V38:
     name = "v0.0.38"
-    node_range = True
 
     def since(self, at_s: int) -> str:
         return str(at_s)
@@ -33,23 +40,25 @@ class V38:
         return f"uts{at_s}"
 
     def submission(self, wish: Wish) -> dict[str, Any]:
-        if wish.nodes_required or wish.nodes_excluded:
-            raise SpecError("nodes", "cannot be named through REST of Slurm before 23.11", "Use features instead")
         job = _named(wish)
         job["environment"] = dict(wish.environment)
         if wish.nodes_min:
             most = max(wish.nodes_min, wish.nodes_max)
-            job["nodes"] = wish.nodes_min if most == wish.nodes_min else [wish.nodes_min, most]
+            job["nodes"] = wish.nodes_min if most == wish.nodes_min else f"{wish.nodes_min}-{most}"
+        if wish.nodes_required:
+            job["nodelist"] = hostlist.compressed(wish.nodes_required)
+        if wish.nodes_excluded:
+            job["exclude_nodes"] = hostlist.compressed(wish.nodes_excluded)
         if wish.gres_per_node:
             job["gres"] = gres_text(wish.gres_per_node)
         if wish.time_limit_s:
             job["time_limit"] = whole_minutes(wish.time_limit_s)
         if wish.exclusive:
-            job["exclusive"] = "true"
+            job["exclusive"] = "exclusive"
         if wish.held:
             job["hold"] = True
         if wish.requeue is not None:
-            job["requeue"] = wish.requeue
+            job["requeue" if wish.requeue else "no_requeue"] = True
         if wish.priority is not None:
             job["priority"] = str(wish.priority)
         if wish.begin_s:
@@ -72,14 +81,12 @@ class V38:
                     body["begin_time"] = f"uts{value}" if value else "now"
                 case "nodes_min":
                     body["nodes"] = value
-                case "nodes_excluded" | "nodes_required":
-                    raise SpecError(name, f"cannot be changed through REST of {self.name}")
-                case _ if name in _SAME:
-                    body[name] = value
-                case _ if name in _OTHERWISE:
-                    body[_OTHERWISE[name]] = value
+                case _ if name in _CHANGED:
+                    body[_CHANGED[name]] = value
                 case _:
-                    raise SpecError(name, "is nothing that can be changed of a job")
+                    raise SpecError(
+                        name, f"cannot be changed through REST {self.name}, which takes it and does nothing"
+                    )
         return body
 
 
@@ -88,7 +95,3 @@ def _named(wish: Wish) -> dict[str, Any]:
     job = {name: getattr(wish, name) for name in _SAME if getattr(wish, name)}
     job |= {theirs: getattr(wish, ours) for ours, theirs in _OTHERWISE.items() if getattr(wish, ours)}
     return job
-
-
-def host_text(names: tuple[str, ...]) -> str:
-    return hostlist.compressed(names)

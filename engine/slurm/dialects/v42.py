@@ -23,8 +23,6 @@ _NUMBERS = {"memory_per_node_mib": "memory_per_node", "memory_per_cpu_mib": "mem
 
 
 class V42:
-    node_range = True
-
     def __init__(self, name: str) -> None:
         self.name = name
 

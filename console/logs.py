@@ -1,0 +1,146 @@
+"""`muster logs` and `muster processes`: what runs on this machine for a workload, and what it writes."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import codecs
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from console.attach import connect
+from console.show import write_json, write_lines
+from console.text import duration, mebibytes, printable, timestamp
+from engine.errors import SpecError
+from engine.executors.shown import MOST_BYTES, OutputPart, OutputRequest, TaskView
+from engine.measures import memory_mib
+
+if TYPE_CHECKING:
+    from console.client import Client
+
+WAIT_S = 20.0
+"""Of one question for more."""
+
+
+def logs(arguments: argparse.Namespace) -> None:
+    """Raw bytes into a pipe or a file; on a terminal nothing that could act on it."""
+    request = OutputRequest(
+        id=arguments.id, task=arguments.task, attempt=arguments.attempt, most=MOST_BYTES,
+        offset=0 if arguments.all else -_bytes_of(arguments.tail),
+    )  # fmt: skip
+    with closing(connect(arguments)) as client:
+        if arguments.json:
+            for part in stretches(client, request, follow=arguments.follow):
+                told = msgspec.to_builtins(part) | {"data": base64.b64encode(part.data).decode()}
+                print(msgspec.json.encode(told).decode(), flush=True)
+            return
+        follow(client, request, go_on=arguments.follow)
+
+
+def follow(client: Client, request: OutputRequest, *, go_on: bool) -> None:
+    """Write it to standard output; `go_on`: until there is no more to come."""
+    screen = _Screen() if sys.stdout.isatty() else None
+    at = -1
+    for part in stretches(client, request, follow=go_on):
+        if at >= 0 and part.offset > at:
+            _tell(f"{part.offset - at:,} bytes are not kept")
+        elif at < 0 and part.offset > 0 and request.offset == 0:
+            _tell(f"the first {part.offset:,} bytes are not kept")
+        at = part.offset + len(part.data)
+        if screen is None:
+            sys.stdout.buffer.write(part.data)
+            sys.stdout.buffer.flush()
+        else:
+            screen.write(part.data)
+        if part.over and part.dropped_bytes:
+            _tell(f"{part.dropped_bytes:,} bytes were never kept: the disk was full")
+    if screen is not None:
+        screen.end()
+
+
+def stretches(client: Client, request: OutputRequest, *, follow: bool) -> Iterator[OutputPart]:
+    """One after the other up to what is there; `follow`: up to the end."""
+    wait_s = 0.0
+    while True:
+        part = client.output(request, wait_s)
+        if part.data:
+            yield part
+        at = part.offset + len(part.data)
+        if part.over and at >= part.end:
+            if not part.data:
+                yield part
+            return
+        if at >= part.end and not follow:
+            return
+        wait_s = WAIT_S if follow else 0.0
+        request = msgspec.structs.replace(request, offset=max(at, 0), attempt=part.attempt, task=part.task)
+
+
+class _Screen:
+    """Bytes as lines that do nothing to a terminal."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._line = ""
+
+    def write(self, data: bytes) -> None:
+        *whole, self._line = (self._line + self._decoder.decode(data)).split("\n")
+        # A line that was written over and over is shown as it was left, as a terminal would.
+        write_lines(line.rstrip("\r").rpartition("\r")[2].expandtabs() for line in whole)
+        sys.stdout.flush()
+
+    def end(self) -> None:
+        if self._line:
+            write_lines([self._line.rpartition("\r")[2]])
+
+
+def processes(arguments: argparse.Namespace) -> None:
+    with closing(connect(arguments)) as client:
+        report = client.processes(arguments.id)
+    if arguments.json:
+        write_json(report)
+        return
+    if not report.attempts:
+        write_lines([printable(report.why_none)])
+    for attempt in report.attempts:
+        write_lines([f"attempt {attempt.attempt}", *(f"  {line}" for line in map(task_line, attempt.tasks))])
+        if attempt.tasks_total > len(attempt.tasks):
+            write_lines([f"  … and {attempt.tasks_total - len(attempt.tasks):,} more"])
+
+
+def task_line(task: TaskView) -> str:
+    """One task in a line."""
+    words = [f"{printable(task.name):<12}", f"{task.phase:<8}"]
+    if task.pid:
+        words.append(f"process {task.pid}")
+    if task.started_ms:
+        words.append(f"since {timestamp(task.started_ms)}" if not task.ended_ms else "")
+        if task.ended_ms:
+            words.append(f"ran {duration(task.ended_ms - task.started_ms)}")
+    words.append(printable(task.ended))
+    words.append(f"{duration(task.cpu_ms)} of CPU" if task.cpu_ms else "")
+    words.append(f"{mebibytes(task.memory_mib)} now" if task.memory_mib else "")
+    words.append(f"{mebibytes(task.peak_mib)} at most" if task.peak_mib else "")
+    words.append(f"{task.output_bytes:,} bytes written")
+    return " · ".join(word for word in words if word.strip())
+
+
+def _bytes_of(text: str) -> int:
+    """`64KiB` or `1000`; mebibytes are the smallest that other sizes are told in."""
+    plain = text.strip()
+    if plain.isdecimal():
+        return int(plain)
+    if plain.endswith("KiB") and plain[:-3].isdecimal():
+        return int(plain[:-3]) << 10
+    try:
+        return memory_mib(plain) << 20
+    except ValueError as error:
+        raise SpecError("--tail", str(error), "Give bytes, or a size such as 64KiB or 10MiB") from None
+
+
+def _tell(text: str) -> None:
+    print(f"muster: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,105 @@
+"""Several cells as one: `:fleet`; and one submission of it: `:fleet ID`. The fleet's own process is asked, whatever cell
+the console is attached to."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from console.details import Section, text_line
+from console.feed import in_thread
+from console.fleet_pages import nowhere, pages, submission_pages
+from console.fleet_shown import FleetView, Submission
+from console.screens.detail_pane import DetailPane
+from console.screens.pane import AsOf, Connect
+from console.settings import load
+from console.text import printable, wrap
+from engine.errors import MusterError, NotSentError
+
+if TYPE_CHECKING:
+    from console.app import MusterApp
+    from console.fleet_client import FleetClient
+
+ASK_S = 2.0
+PATIENCE_S = 5.0
+
+
+class Shown(NamedTuple):
+    """The fleet or one submission; or why there is none."""
+
+    view: FleetView | None = None
+    submission: Submission | None = None
+    now_ms: int = 0
+    error: MusterError | None = None
+
+
+class FleetPane(DetailPane[Shown]):
+    NAME = "fleet"
+    EVERY_S = ASK_S
+
+    def __init__(self, connect: Connect, argument: str) -> None:
+        super().__init__(connect)
+        self._id = argument.strip()
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.set_interval(ASK_S, self.reload_if_seen)
+
+    @property
+    def crumb(self) -> str:
+        return f"fleet {printable(self._id)}" if self._id else "fleet"
+
+    @property
+    def note(self) -> str:
+        view = self.detail.view if self.detail is not None else None
+        if view is None:
+            return ""
+        up, waiting = sum(cell.state == "up" for cell in view.cells), view.counts.get("waiting", 0)
+        return f"{printable(view.name)}  ·  {up} of {len(view.cells)} up  ·  {waiting:,} wait"
+
+    @property
+    def as_of(self) -> AsOf | None:
+        return AsOf(0, self.detail.now_ms) if self.detail is not None and self.detail.now_ms else None
+
+    @property
+    def copyable(self) -> str:
+        return self._id or self._left.link.removeprefix("fleet ") or self._right.link.removeprefix("fleet ")
+
+    async def _ask(self) -> None:
+        """Also while the console's own engine does not answer."""
+        try:
+            while self._again and self.is_attached:
+                self._again = False
+                self.detail = await in_thread(self._shown)
+                self._draw()
+        finally:
+            self._asking = False
+
+    def _shown(self) -> Shown:
+        now_ms = time.time_ns() // 1_000_000
+        try:
+            with closing(self._fleet()) as client:
+                if self._id:
+                    return Shown(submission=client.submission(self._id), now_ms=now_ms)
+                view = client.view()
+                return Shown(view=view, now_ms=view.now_ms)
+        except MusterError as error:
+            return Shown(error=error)
+
+    def _fleet(self) -> FleetClient:
+        from console.fleet_client import FleetClient
+        from console.fleet_paths import fleet_paths
+
+        settings = load(cast("MusterApp", self.app).flags)
+        return FleetClient(fleet_paths(settings).socket, read_only=True, patience_s=PATIENCE_S)
+
+    def columns(self, detail: Shown, width: int) -> tuple[list[Section], list[Section]]:
+        if detail.error is not None:
+            if isinstance(detail.error, NotSentError):
+                return nowhere(detail.error.problem, detail.error.remedy, width), []
+            told = tuple(text_line(line, "bad") for line in wrap(printable(str(detail.error)), width))
+            return [Section(self.crumb, told)], []
+        if detail.submission is not None:
+            return submission_pages(detail.submission, detail.now_ms, width)
+        return pages(detail.view, width) if detail.view is not None else ([], [])

@@ -1,0 +1,116 @@
+"""What actions mean in a cell that another scheduler decides on: which can be asked of it, and what shows that it has
+done them.
+
+There an executed step leaves an intent (`engine.intents`) that is carried to the other scheduler and read back there.
+Success needs both: what was read there, and the cell as it is observed since; where the cell does not hold it, what was
+read there alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from engine.errors import RefusedError
+from engine.intents import Intent, Phase, why_not
+from runbooks import catalog, effects
+from runbooks.checks import Verdict
+from runbooks.effects import Done
+from runbooks.plan import Act, Target
+
+if TYPE_CHECKING:
+    from engine.control import Engine
+
+LEAST_MS = 180_000
+"""Wall time within which an effect must be seen: longer than what is given up takes (`engine.slurm.actor`)."""
+STARTS_WITHIN_MS = 60_000
+"""By how much the start of a reservation may be moved: others count in whole minutes, and not in the past."""
+
+
+def _reserved(act: Act, before: Target, now: Target) -> bool:
+    made, wanted = now.reservation, act.reservation
+    return (
+        made is not None
+        and wanted is not None
+        and set(made.nodes) == set(wanted.nodes)
+        and abs(made.start_ms - wanted.start_ms) <= STARTS_WITHIN_MS
+    )
+
+
+def _has_qos(act: Act, before: Target, now: Target) -> bool:
+    return now.was == act.to or now.was.startswith(f"{act.to}.tier-")
+
+
+DONE: dict[str, Done] = {
+    "cordon": effects.becomes("cordoned", "draining"),
+    "drain_queue": effects.empty_and("held", "draining"),
+    "reserve": _reserved,
+    "set_qos": _has_qos,
+}
+"""Where an effect looks otherwise than in a cell that Muster decides on."""
+NOT_OBSERVED = frozenset(("set_job_priority", "power_up", "power_down"))
+"""Of which the cell holds nothing: what was read back there shows it."""
+
+
+def is_outside(engine: Engine) -> bool:
+    """Whether another scheduler decides; a fork is a model of that one, and decides itself."""
+    return not engine.decides
+
+
+def refuse_impossible(engine: Engine, acts: Iterable[Act]) -> None:
+    """Raises RefusedError naming every action that cannot be asked of whoever decides."""
+    found: dict[str, None] = {}
+    for act in acts:
+        row = catalog.find(act.action)
+        if row.only_outside and engine.state.settings.decided_by == "muster":
+            found[f"{act.action}: Muster itself decides on this cell"] = None
+        elif is_outside(engine) and row.command is not None:
+            catalog.check(act)
+            why = why_not(type(row.command(act)), acts=engine.acts, lacks=engine.lacks)
+            if why:
+                found[f"{act.action}: {why}"] = None
+    if found:
+        raise RefusedError(f"not possible in this cell: {'; '.join(found)}", "muster mirror shows what is")
+
+
+def timeout_ms(engine: Engine, act: Act) -> int:
+    """Wall time within which the effect must be seen."""
+    return max(catalog.timeout_ms(act), LEAST_MS if is_outside(engine) else 0)
+
+
+def intent_of(engine: Engine, act: Act, since_ms: int) -> Intent | None:
+    """The intent that the act left, not before that cell time; None where it leaves none."""
+    wanted = msgspec.msgpack.encode(catalog.command(act))
+    intents = engine.state.intents
+    for kept in (reversed(intents.open.values()), reversed(intents.ended)):
+        for intent in kept:
+            if intent.at_ms < since_ms:
+                break
+            if intent.command == wanted:
+                return msgspec.convert(intent, Intent)
+    return None
+
+
+def verdict(intent: Intent | None, act: Act, before: Target, now: Target, *, in_time: bool) -> Verdict:
+    """What a target says after its intent was carried, or not."""
+    row = catalog.find(act.action)
+    done = DONE.get(act.action, row.done)(act, before, now)
+    if intent is None:
+        return "success" if done else "failure"
+    phase = Phase(intent.phase)
+    if phase in (Phase.REFUSED, Phase.EXPIRED, Phase.IN_DOUBT):
+        return "failure"
+    carried = phase in (Phase.ACCEPTED, Phase.DONE, Phase.NEEDLESS)
+    if carried and (done or act.action in NOT_OBSERVED):
+        return "success"
+    return "inconclusive" if in_time else "failure"
+
+
+def line(intent: Intent | None) -> str:
+    """What the other scheduler is known to have done, for people."""
+    if intent is None:
+        return ""
+    said = f": {intent.text}" if intent.text else ""
+    return f"i{intent.number} to Slurm is {Phase(intent.phase).label}{said}"

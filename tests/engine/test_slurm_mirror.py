@@ -1,0 +1,319 @@
+"""The mirror over a cluster that is scripted here: what is told of it, what is left out, and which job is which.
+
+Over real clusters: `test_slurm_live_mirror`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from engine.commands import Define
+from engine.control import Engine
+from engine.model import CellSpec, NodeState, Settings
+from engine.slurm.errors import SlurmLacks, SlurmUnavailable
+from engine.slurm.mirror import Mirror
+from engine.slurm.reasons import said
+from engine.slurm.records import Job, Jobs, JobState, Node, Nodes, Partition, Qos, Reservation
+from engine.soundness import faults_of
+
+NOW_S = 1_800_000_000
+
+
+class Cluster:
+    """What a connection would answer, from lists that a test changes."""
+
+    def __init__(self) -> None:
+        self.all_nodes = [
+            Node(name=f"c{i}", state="IDLE", cpus=16, memory_mib=64_000, partitions=("batch", "urgent"),
+                 features=("rack1",)) for i in (1, 2)
+        ] + [
+            Node(name="g1", state="IDLE", cpus=32, memory_mib=128_000, partitions=("gpu", "urgent"),
+                 gres={"gpu:h100": 8}, features=("rack2",))
+        ]  # fmt: skip
+        self.all_partitions = [
+            Partition(name="batch", nodes=("c1", "c2"), tier=10, time_limit_s=86_400, preempt_mode="REQUEUE"),
+            Partition(name="gpu", nodes=("g1",), tier=10, preempt_mode="REQUEUE"),
+            Partition(name="urgent", nodes=("c1", "c2", "g1"), tier=100, preempt_mode="OFF"),
+        ]
+        self.all_jobs: list[Job] = []
+        self.all_reservations: list[Reservation] = []
+        self.away = False
+        self.asked: list[str] = []
+
+    def _ask(self, what: str) -> None:
+        if self.away:
+            raise SlurmUnavailable("nobody answers")
+        self.asked.append(what)
+
+    def nodes(self, since: int | None = None) -> Nodes:
+        self._ask("nodes")
+        return Nodes(list=tuple(self.all_nodes), last_update=NOW_S)
+
+    def partitions(self) -> list[Partition]:
+        self._ask("partitions")
+        return self.all_partitions
+
+    def reservations(self) -> list[Reservation]:
+        self._ask("reservations")
+        return self.all_reservations
+
+    def qos(self) -> list[Qos]:
+        self._ask("qos")
+        raise SlurmLacks(0, "there is no accounting here")
+
+    def jobs(self, since: int | None = None) -> Jobs:
+        self._ask("jobs")
+        return Jobs(list=tuple(self.all_jobs), last_update=NOW_S)
+
+    def job(self, job_id: int) -> Job:
+        self._ask(f"job {job_id}")
+        return next(job for job in self.all_jobs if job.id == job_id)
+
+    def job_states(self) -> list[JobState]:
+        self._ask("states")
+        return [
+            JobState(id=job.id, state=job.state, flags=job.flags, array_id=job.array_id, array_tasks=job.array_tasks)
+            for job in self.all_jobs
+        ]
+
+
+class World:
+    """A cluster, a mirror of it, and the engine with the cell."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster()
+        self.engine = Engine.open(None)
+        self.engine.advance(NOW_S * 1000)
+        self.engine.command(Define(cell=CellSpec(name="mirror", settings=Settings(decided_by="slurm"))))
+        self.now_s = NOW_S
+        self.mirror = self.restarted()
+
+    def call(self, fn: Callable[[Engine], Any]) -> Any:
+        self.engine.advance(max(self.engine.now_ms, self.now_s * 1000))
+        return fn(self.engine)
+
+    def restarted(self) -> Mirror:
+        self.mirror = Mirror(self.cluster, self.call, wall_s=lambda: self.now_s)
+        return self.mirror
+
+    def look(self, *jobs: Job) -> None:
+        self.cluster.all_jobs = list(jobs)
+        self.mirror.look()
+        assert not faults_of(self.engine.state)
+
+    def state(self, name: str) -> str:
+        return self.engine.workload(name).state
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def job(job_id: int, **more: Any) -> Job:
+    given = {
+        "name": "train", "user": "ann", "account": "vision", "partition": "batch", "cpus": 4, "memory_mib": 8000,
+        "submit_s": NOW_S - 100, "time_limit_s": 3600, "reason": "Priority", "priority": 100,
+    }  # fmt: skip
+    return Job(id=job_id, **{**given, **more})
+
+
+def running(job_id: int, *nodes: str, **more: Any) -> Job:
+    return job(job_id, state="RUNNING", nodes=nodes, start_s=NOW_S - 50, reason="", **more)
+
+
+def test_partitions_are_queues_and_machines_alike_are_pools(world: World) -> None:
+    world.look()
+    capacity = world.engine.state.capacity
+    assert {pool.name: pool.capacity.vector() for pool in capacity.pools} == {
+        "batch-16c62g": (16_000, 64_000, 0, 0),
+        "gpu-32c125g-h100x8": (32_000, 128_000, 8000, 0),
+    }
+    assert sorted(spec.name for spec in world.engine.state.queues.specs) == ["batch", "gpu", "urgent"]
+    assert world.engine.node("c1").labels == {"feature/rack1": "yes"}
+    assert world.mirror.lacks() == {"QOS": "there is no accounting here"}
+
+
+def test_a_job_is_a_gang_of_one_task_a_node_with_its_tenant_and_its_reason(world: World) -> None:
+    world.look(job(7, nodes_min=2, cpus=8, memory_mib=16_000, gres_wanted={"gpu:h100": 4}, partition="gpu"))
+    found = world.engine.workload("7")
+    assert (found.state, found.queue, found.tenant, found.team) == ("queued", "gpu", "vision", "ann")
+    group = found.groups[0]
+    assert (group.count, group.cpu_milli, group.memory_mib, group.gpu_milli) == (2, 4000, 8000, 4000)
+    assert (group.gpu_models, group.pools) == (("h100",), ("gpu-32c125g-h100x8",))
+    assert found.reasons[0].token == "Priority"
+    assert found.reasons[0].text.startswith("Slurm says Priority: others of higher priority")
+    # Two nodes with GPUs are asked for, and there is one.
+    assert "only 1 of 2" in found.reasons[1].text or "fit" in found.reasons[1].text
+
+
+def test_a_running_job_has_its_devices_and_uneven_shares(world: World) -> None:
+    world.look(
+        running(1, "g1", partition="gpu", gpus_on={"g1": (2, 5)}, gres_on={"g1": {"gpu:h100": 2}}, cpus=4),
+        running(2, "c1", "c2", cpus=6, cpus_on={"c1": 4, "c2": 2}, memory_on={"c1": 100, "c2": 50}),
+    )
+    assert list(world.engine.node("g1").devices) == [1000, 1000, 0, 1000, 1000, 0, 1000, 1000]
+    assert world.engine.node("c1").free["cpu_milli"] == 12_000
+    assert world.engine.node("c2").free["cpu_milli"] == 14_000
+    assert world.engine.workload("1").started_ms == (NOW_S - 50) * 1000
+
+
+def test_elements_of_an_array_are_workloads_of_their_own(world: World) -> None:
+    pending = job(10, array_id=10, array_tasks="2-3%2", reason="JobArrayTaskLimit")
+    world.look(pending, running(11, "c1", array_id=10, array_task=0), running(12, "c2", array_id=10, array_task=1))
+    assert [world.state(f"10/{i}") for i in range(4)] == ["running", "running", "queued", "queued"]
+    found = world.mirror.job_of("10/2")
+    assert found is not None
+    assert found.id == 10
+
+    world.look(
+        job(10, state="COMPLETED", array_id=10, array_task=3, end_s=NOW_S),
+        running(11, "c1", array_id=10, array_task=0),
+        running(13, "c2", array_id=10, array_task=2),
+    )
+    assert [world.state(f"10/{i}") for i in range(4)] == ["running", "cancelled", "running", "finished"]
+
+
+def test_an_id_that_is_given_again_is_another_job_and_a_requeue_is_not(world: World) -> None:
+    world.look(running(5, "c1"))
+    world.look(job(5, restarts=1, submit_s=NOW_S - 10, reason="BeginTime", eligible_s=NOW_S + 120))
+    assert world.state("5") == "waiting"
+    assert world.engine.workload("5").history[-2].what == "requeued"
+
+    world.now_s += 500
+    world.look(job(5, submit_s=NOW_S + 490, user="bob"))
+    assert (world.state("5"), world.state("5.2")) == ("cancelled", "queued")
+    assert world.engine.workload("5").history[-1].what == "vanished"
+    world.restarted().look()
+    assert world.state("5.2") == "queued"
+
+
+def test_after_a_restart_of_the_mirror_what_went_meanwhile_is_gone_and_the_rest_stays(world: World) -> None:
+    world.look(running(1, "c1"), job(2))
+    version = world.engine.version
+    world.restarted().look()
+    assert world.engine.version == version
+    world.restarted()
+    world.look(job(2))
+    assert (world.state("1"), world.state("2")) == ("cancelled", "queued")
+
+
+@pytest.mark.parametrize(
+    ("more", "state"),
+    [
+        ({"held": True, "reason": "JobHeldUser"}, "held"),
+        ({"reason": "BeginTime", "eligible_s": NOW_S + 60}, "waiting"),
+        ({"reason": "Dependency", "dependency": "afterok:99(unfulfilled)"}, "waiting"),
+        ({"state": "RUNNING", "flags": frozenset(["CONFIGURING"]), "nodes": ("c1",), "start_s": NOW_S}, "placed"),
+        ({"state": "SUSPENDED", "nodes": ("c1",), "start_s": NOW_S - 9}, "suspended"),
+        ({"state": "COMPLETED", "start_s": NOW_S - 9, "end_s": NOW_S - 1}, "finished"),
+        ({"state": "TIMEOUT", "start_s": NOW_S - 9, "end_s": NOW_S - 1}, "failed"),
+        ({"state": "CANCELLED", "end_s": NOW_S - 1}, "cancelled"),
+        ({"state": "COMPLETING", "nodes": ("c1",), "start_s": NOW_S - 9}, "running"),
+    ],
+)
+def test_states_of_slurm(world: World, more: dict[str, Any], state: str) -> None:
+    world.look(job(1, **more))
+    assert world.state("1") == state
+
+
+def test_a_dependency_on_a_job_that_is_there_ends_with_it_in_a_fork_too(world: World) -> None:
+    world.look(running(1, "c1"), job(2, dependency="afterok:1(unfulfilled)", reason="Dependency"))
+    assert world.state("2") == "waiting"
+    assert [each.id for each in world.engine.workload("2").waits_for] == ["1"]
+    fork = world.engine.fork()
+    fork.advance(fork.now_ms + 7_200_000)
+    assert fork.workload("2").state == "finished"
+
+
+def test_nodes_drain_fail_and_leave(world: World) -> None:
+    world.look(running(1, "c1"))
+    first, second, third = world.cluster.all_nodes
+    world.cluster.all_nodes = [
+        msgspec.structs.replace(first, state="MIXED", flags=frozenset(["DRAIN"])),
+        msgspec.structs.replace(second, state="DOWN", flags=frozenset(["NOT_RESPONDING"])),
+    ]
+    world.look(running(1, "c1"))
+    assert [world.engine.node(name).state for name in ("c1", "c2")] == ["draining", "down"]
+    assert "g1" not in world.engine.state.capacity.row_of
+    assert world.state("1") == "running"
+    world.cluster.all_nodes = [first, second, third]
+    world.look(running(1, "c1"))
+    assert world.engine.node("c2").state == NodeState.READY.label
+
+
+def test_a_cluster_that_is_away_changes_nothing(world: World) -> None:
+    world.look(running(1, "c1"))
+    version = world.engine.version
+    world.cluster.away = True
+    with pytest.raises(SlurmUnavailable):
+        world.mirror.look()
+    assert world.engine.version == version
+    world.cluster.away = False
+    world.look(running(1, "c1"))
+    assert world.engine.version == version
+
+
+def test_a_glance_asks_for_what_moved_alone(world: World) -> None:
+    world.look(*(job(i) for i in range(1, 9)))
+    world.cluster.all_jobs[3] = running(4, "c1")
+    world.cluster.asked.clear()
+    looked = world.mirror.glance(tracked=[7])
+    assert looked is not None
+    assert world.cluster.asked == ["states", "job 4", "job 7"]
+    assert world.state("4") == "running"
+
+
+def test_what_slurm_goes_by_and_the_mirror_does_not_is_named(world: World) -> None:
+    world.look(
+        job(1, features="rack1|rack2"),
+        job(2, licenses="matlab:1"),
+        job(3, partition="hidden"),
+        job(4, gres_wanted={"gpu": 1, "shard": 4}),
+        job(5, het_id=4),
+    )
+    told = " / ".join(each.text for each in world.mirror.left_out())
+    for part in ("constraints with |", "licenses", "not shown are left out", "'shard'", "heterogeneous"):
+        assert part in told
+    assert "3" not in world.engine.state.workloads.row_of
+
+
+def test_a_feature_keeps_a_forecast_to_the_nodes_that_have_it(world: World) -> None:
+    world.look(job(1, features="rack2", partition="urgent"))
+    fork = world.engine.fork()
+    fork.settle()
+    assert [place.node for place in fork.workload("1").placement] == ["g1"]
+
+
+def test_a_hostile_name_of_a_job_is_data(world: World) -> None:
+    world.look(job(1, name="\x1b[2J$(reboot)\n", user="\x1b]0;x\x07", account="a b;c"))
+    found = world.engine.workload("1")
+    assert found.name.startswith("\x1b")  # kept as it is; whoever draws it makes it harmless
+    assert (found.tenant, found.team) == ("a_b_c", "]0_x_"[1:])
+
+
+@pytest.mark.parametrize(
+    ("reason", "part"),
+    [
+        ("Resources", "next for its nodes"),
+        ("QOSMaxCpuPerUserLimit", "a limit of the QOS on the CPUs of a user"),
+        ("AssocGrpGRES", "on the GPUs and other generic resources of all running jobs together"),
+        ("ReqNodeNotAvail, UnavailableNodes:c1", "is down, drained or reserved"),
+        ("QOSGrpNodeLimit", "a limit of the QOS on the nodes of all running jobs together"),
+        ("AssocGrpCPUMinutesLimit", "running minutes of CPUs"),
+    ],
+)
+def test_reasons_of_slurm_in_words(reason: str, part: str) -> None:
+    found = said(reason)
+    assert found is not None
+    assert part in found.text
+
+
+def test_an_unknown_reason_is_said_as_it_is(world: World) -> None:
+    assert said("SomethingNew") is None
+    world.look(job(1, reason="SomethingNew"))
+    assert world.engine.workload("1").reasons[0].text == "Slurm says SomethingNew"
