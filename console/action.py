@@ -40,6 +40,7 @@ ScreenName = Literal[
     "policy",
     "reviews",
     "fleet",
+    "output",
 ]
 TargetKind = Literal["", "workload", "node", "queue", "proposal", "runbook", "draft", "policy", "review"]
 SCREENS: tuple[ScreenName, ...] = get_args(ScreenName)

@@ -14,12 +14,16 @@ ACTIONS = {
     "preempt": ("WORKLOAD", "have running workloads give way to others, where the scheduler might do so too"),
     "move": ("WORKLOAD", "waiting workloads wait in another queue, at their age"),
     "set-priority": ("WORKLOAD", "give workloads another priority class"),
+    "set-qos": ("WORKLOAD", "give waiting jobs of Slurm another quality of service"),
+    "set-job-priority": ("WORKLOAD", "give waiting jobs of Slurm a priority, which then stays"),
     "suspend": ("WORKLOAD", "take workloads off their nodes until they are resumed"),
     "resume": ("WORKLOAD", "let suspended workloads wait again"),
     "cordon": ("NODE", "nodes take no new work"),
     "uncordon": ("NODE", "nodes take work again"),
     "drain": ("NODE", "cordon nodes and move their work away"),
     "interrupt": ("NODE", "nodes get their notice as if the provider took them back"),
+    "power-up": ("NODE", "have Slurm start nodes that it powers by need"),
+    "power-down": ("NODE", "have Slurm stop nodes that it powers by need"),
     "hold-queue": ("QUEUE", "start nothing more from queues; what runs goes on"),
     "drain-queue": ("QUEUE", "start and take nothing more, and requeue what runs"),
     "open-queue": ("QUEUE", "held or draining queues take and start work again"),
@@ -41,6 +45,8 @@ ACTIONS = {
     "notify": ("CHANNEL", "tell channels of the policy something"),
     "open-review": ("ABOUT", "have a proposal, or anything else with an id, looked at by others"),
 }
+_TO = {"move": "QUEUE", "set-priority": "CLASS", "set-qos": "QOS", "set-job-priority": "NUMBER"}
+"""What workloads get instead of what they have."""
 POLICIES = ("fcfs", "easy", "easy-sjbf", "conservative")
 ORDERS = ("best_effort", "strict_fifo", "fair")
 
@@ -64,9 +70,9 @@ def action_arguments(target: argparse.ArgumentParser, name: str) -> None:
         )
     elif name == "set-policy":
         target.add_argument("policy", choices=POLICIES)
-    elif name in ("move", "set-priority"):
+    elif name in _TO:
         target.add_argument("ids", nargs="+", metavar=metavar)
-        target.add_argument("--to", required=True, metavar="QUEUE" if name == "move" else "CLASS")
+        target.add_argument("--to", required=True, metavar=_TO[name])
     elif name == "scale-pool":
         target.add_argument("pool", metavar=metavar)
         target.add_argument("nodes", type=count, metavar="NODES")

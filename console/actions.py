@@ -239,6 +239,11 @@ ACTIONS: tuple[Action, ...] = (
     Action("colour", "Colour by", ("m",), ("topology",), footer=True),
     Action("zoom_out", "Zoom out", ("z",), ("topology",), footer=True),
     Action("eta", "When it starts", ("e",), ("workload",), shell="muster eta ID", footer=True),
+    Action(
+        "output", "Output", ("l",), _WORK, commands=("output", "logs"), argument="id", shell="muster logs -f ID",
+        footer=True,
+    ),
+    Action("next_task", "Next task", ("n",), ("output",), shell="muster logs ID --task N", footer=True),
     Action("queue", "Queue by name", commands=("queue",), argument="id", shell="muster fairness NAME"),
     Action("workload", "Workload by id", commands=("workload", "w", "why"), argument="id", shell="muster why ID"),
     Action("node", "Node by id", commands=("node", "n"), argument="id", shell="muster get nodes id:ID"),
@@ -329,6 +334,22 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "set_priority", "Set priority", tier="T1", shell="muster set-priority {ids}", commands=("set-priority",),
         argument="flags", why_not=_only_typed(":set-priority ID --to CLASS"),
+    ),
+    Action(
+        "set_qos", "Set QOS", tier="T1", shell="muster set-qos {ids}", commands=("set-qos",), argument="flags",
+        why_not=_only_typed(":set-qos ID --to QOS"),
+    ),
+    Action(
+        "set_job_priority", "Set job priority", tier="T1", shell="muster set-job-priority {ids}",
+        commands=("set-job-priority",), argument="flags", why_not=_only_typed(":set-job-priority ID --to 5000"),
+    ),
+    Action(
+        "power_up", "Power up", tier="T1", shell="muster power-up {ids}", commands=("power-up",), argument="flags",
+        why_not=_only_typed(":power-up NODE"),
+    ),
+    Action(
+        "power_down", "Power down", tier="T1", shell="muster power-down {ids}", commands=("power-down",),
+        argument="flags", why_not=_only_typed(":power-down NODE"),
     ),
     Action(
         "canary", "Canary", tier="T1", shell="muster canary {ids}", commands=("canary",), argument="flags",

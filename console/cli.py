@@ -30,7 +30,7 @@ EXIT_CODES: dict[int, tuple[str, tuple[str, ...]]] = {
     2: ("usage: the command, a file or a filter is malformed", ("invalid",)),
     3: ("something named does not exist", ("not_found",)),
     4: ("refused: not possible now, votes are missing, begun and stopped short, or read-only", ("refused",)),
-    5: ("no engine answers", ("unreachable",)),
+    5: ("no engine answers, or it has more to do than it can", ("unreachable", "busy")),
     6: ("the journal cannot be read or written", ("journal", "journal_corrupt", "journal_busy")),
     7: ("a trace file is not what its format says", ("trace",)),
     130: ("interrupted", ()),
@@ -294,7 +294,10 @@ def _engine_commands(commands: Any) -> None:
     serve.add_argument("--database", metavar="URL", help="PostgreSQL database to keep the cell in, instead of a file")
     serve.add_argument("--standby", action="store_true", help="with --database: wait, and take over from the other")
     serve.add_argument("--socket", metavar="PATH", help="Unix socket to serve on (default: in the data folder)")
-    serve.add_argument("--listen", metavar="HOST:PORT", help="serve TCP too; this machine only")
+    serve.add_argument("--listen", metavar="HOST:PORT", help="serve TCP too; beyond this machine only with TLS")
+    serve.add_argument("--tls-cert", metavar="FILE", help="with --listen: PEM of the certificate, read again when new")
+    serve.add_argument("--tls-key", metavar="FILE", help="with --tls-cert: PEM of its key, readable by you alone")
+    serve.add_argument("--tls-client-ca", metavar="FILE", help="with --tls-cert: who vouches for callers' certificates")
     serve.add_argument("--slurm", metavar="WHERE", help="mirror the cluster of this slurmrestd: socket path or URL")
     serve.add_argument("--slurm-user", metavar="NAME", help="who asks it, where a token is needed")
     serve.add_argument("--slurm-act", action="store_true", help="what is approved is done there; else it only observes")

@@ -245,6 +245,8 @@ class CellLine:
             try:
                 self._watch()
             except MusterError as error:
+                if self._stopped.is_set():
+                    return
                 self.error = error.problem
                 self._heard(self.link.name, ())
                 self._look.clear()

@@ -176,7 +176,7 @@ class Router:
             after = msgspec.structs.replace(
                 now, why=found.why, waits=found.waits, decision=found if found.rows else now.decision
             )
-            if now.waits != after.waits or now.waits == "":
+            if now.waits != after.waits or not now.why:
                 fleet.keep((after,))
             else:
                 fleet.open[each.id] = after

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import base64
-import codecs
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,7 +12,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from console.attach import connect
-from console.show import write_json, write_lines
+from console.guarded import exact_output
+from console.log_lines import LogLines, as_left
+from console.show import tell_lines, write_json, write_lines
 from console.text import duration, mebibytes, printable, timestamp
 from engine.errors import SpecError
 from engine.executors.shown import MOST_BYTES, OutputPart, OutputRequest, TaskView
@@ -36,14 +37,15 @@ def logs(arguments: argparse.Namespace) -> None:
         if arguments.json:
             for part in stretches(client, request, follow=arguments.follow):
                 told = msgspec.to_builtins(part) | {"data": base64.b64encode(part.data).decode()}
-                print(msgspec.json.encode(told).decode(), flush=True)
+                write_json(told)
             return
         follow(client, request, go_on=arguments.follow)
 
 
 def follow(client: Client, request: OutputRequest, *, go_on: bool) -> None:
     """Write it to standard output; `go_on`: until there is no more to come."""
-    screen = _Screen() if sys.stdout.isatty() else None
+    lines = LogLines() if sys.stdout.isatty() else None
+    raw = exact_output().buffer
     at = -1
     for part in stretches(client, request, follow=go_on):
         if at >= 0 and part.offset > at:
@@ -51,15 +53,16 @@ def follow(client: Client, request: OutputRequest, *, go_on: bool) -> None:
         elif at < 0 and part.offset > 0 and request.offset == 0:
             _tell(f"the first {part.offset:,} bytes are not kept")
         at = part.offset + len(part.data)
-        if screen is None:
-            sys.stdout.buffer.write(part.data)
-            sys.stdout.buffer.flush()
+        if lines is None:
+            raw.write(part.data)
+            raw.flush()
         else:
-            screen.write(part.data)
+            write_lines(lines.take(part.data))
+            sys.stdout.flush()
         if part.over and part.dropped_bytes:
             _tell(f"{part.dropped_bytes:,} bytes were never kept: the disk was full")
-    if screen is not None:
-        screen.end()
+    if lines is not None and lines.rest:
+        write_lines([as_left(lines.rest)])
 
 
 def stretches(client: Client, request: OutputRequest, *, follow: bool) -> Iterator[OutputPart]:
@@ -78,24 +81,6 @@ def stretches(client: Client, request: OutputRequest, *, follow: bool) -> Iterat
             return
         wait_s = WAIT_S if follow else 0.0
         request = msgspec.structs.replace(request, offset=max(at, 0), attempt=part.attempt, task=part.task)
-
-
-class _Screen:
-    """Bytes as lines that do nothing to a terminal."""
-
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._line = ""
-
-    def write(self, data: bytes) -> None:
-        *whole, self._line = (self._line + self._decoder.decode(data)).split("\n")
-        # A line that was written over and over is shown as it was left, as a terminal would.
-        write_lines(line.rstrip("\r").rpartition("\r")[2].expandtabs() for line in whole)
-        sys.stdout.flush()
-
-    def end(self) -> None:
-        if self._line:
-            write_lines([self._line.rpartition("\r")[2]])
 
 
 def processes(arguments: argparse.Namespace) -> None:
@@ -143,4 +128,4 @@ def _bytes_of(text: str) -> int:
 
 
 def _tell(text: str) -> None:
-    print(f"muster: {text}", file=sys.stderr, flush=True)
+    tell_lines([f"muster: {text}"])

@@ -295,6 +295,7 @@ _PAGES: dict[str, tuple[str, str, Literal["", "log", "argument"]]] = {
     "events": ("events", "EventsPane", "log"),
     "whatif": ("whatif", "WhatIfPane", ""),
     "workload": ("workload", "WorkloadPane", "argument"),
+    "output": ("output", "OutputPane", "argument"),
     "node": ("node", "NodePane", "argument"),
     "queue": ("queue", "QueuePane", "argument"),
     "topology": ("topology", "TopologyPane", "argument"),

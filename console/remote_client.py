@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import time
+import uuid
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -13,7 +15,7 @@ from console.client import Health, RuntimeEstimate, refuse_read_only
 from console.token_terms import LoginView, NewToken, TokenAsk, TokenLine
 from engine.commands import AnyCommand, Receipt
 from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
-from engine.errors import MusterError, NotSentError, SpecError, UnreachableError, of_code
+from engine.errors import BusyError, MusterError, NotSentError, SpecError, UnreachableError, of_code
 from engine.executors.shown import OutputPart, OutputRequest, ProcessReport
 from engine.outlook import MOST_STRETCH, Ask, RunStatus, ScoreReport
 from engine.query import (
@@ -54,6 +56,8 @@ from runbooks.policy_shown import Caller, Candidate, PolicyChange, PolicyCheck, 
 from runbooks.runbook_shown import RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote
 
 if TYPE_CHECKING:
+    import ssl
+
     from console.identity import Identity
     from console.presence import PresenceAsk, Present
     from recommender.forecasts import Forecast, ForecastRequest
@@ -73,6 +77,10 @@ LONGEST_QUOTE_S = 600.0
 """Longest wait for a quote whose rehearsals are asked for by number."""
 LONGEST_WAIT_S = 30.0
 """Longest single long poll; the server holds none longer than a minute."""
+BUSY_S = 10.0
+"""How long a client goes on asking an engine that has too much to do."""
+_NOT_TWICE = ("/v1/tokens", "/v1/agents/", "/v1/tokens", "/v1/login")
+"""What takes no key: it is repeated by whoever asks, or its answer is a secret that is kept nowhere."""
 MAX_BODY_BYTES = 64 * 2**20
 """What the server accepts in one request."""
 
@@ -321,7 +329,8 @@ class RemoteClient:
         return self._read("POST", "/v1/presence", Present, content=_encoded(ask))
 
     def tokens(self) -> tuple[TokenLine, ...]:
-        return self._get("/v1/tokens", tuple[TokenLine, ...])
+        headers = self._in_whose_name("/v1/tokens", b"", "GET")
+        return self._last("GET", "/v1/tokens", tuple[TokenLine, ...], headers=headers)
 
     def create_token(self, ask: TokenAsk) -> NewToken:
         return self._change("/v1/tokens", NewToken, ask)
@@ -454,7 +463,14 @@ class RemoteClient:
         if self.read_only:
             raise refuse_read_only()
         content = _encoded(body)
-        return self._last("POST", path, kind, content=content, headers=self._in_whose_name(path, content))
+        if path.startswith(_NOT_TWICE):
+            return self._last("POST", path, kind, content=content, headers=self._in_whose_name(path, content))
+        # With a key it takes effect once, however often it is sent; a signature holds for one time only.
+        key = {"Idempotency-Key": str(uuid.uuid4())}
+        try:
+            return self._ask("POST", path, kind, content=content, headers=key | self._in_whose_name(path, content))
+        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+            return self._last("POST", path, kind, content=content, headers=key | self._in_whose_name(path, content))
 
     def _in_whose_name(self, path: str, content: bytes, method: str = "POST") -> dict[str, str]:
         if self._identity is None or not self._identity.person or path.startswith("/v1/agents/"):
@@ -473,8 +489,23 @@ class RemoteClient:
             ) from None
 
     def _ask(self, method: str, path: str, kind: type[T], **request: Any) -> T:
+        """Who is told to come again does, for a while: nothing was done."""
+        until = time.monotonic() + BUSY_S
+        while True:
+            answer = self._answer(method, path, **request)
+            if answer.status_code == 200:
+                return self._decoded(answer.content, kind)
+            error = self._error(answer)
+            pause_s = _pause_s(answer)
+            # A signature is used up.
+            signed = "muster-signed" in request.get("headers", {})
+            if signed or not isinstance(error, BusyError) or time.monotonic() + pause_s > until:
+                raise error
+            time.sleep(pause_s)
+
+    def _answer(self, method: str, path: str, **request: Any) -> httpx.Response:
         try:
-            answer = self._http.request(method, path, **request)
+            return self._http.request(method, path, **request)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise _no_engine(self._where, error) from None
         except httpx.TimeoutException:
@@ -484,9 +515,6 @@ class RemoteClient:
         except RuntimeError:
             # httpx says so when another thread closed the client.
             raise UnreachableError("this client is closed", "Connect again") from None
-        if answer.status_code == 200:
-            return self._decoded(answer.content, kind)
-        raise self._error(answer)
 
     def _decoded(self, content: bytes, kind: type[T]) -> T:
         try:
@@ -519,12 +547,26 @@ def _http(where: str, patience_s: float) -> httpx.Client:
         url = urlsplit(where)
         if url.scheme not in ("http", "https") or not url.hostname:
             raise SpecError("connect", f"{where[:120]!a} is not a URL of an engine", _FORMS)
-        verify = url.scheme == "https"  # certificates take longer to load than everything else here
+        # Certificates take longer to load than everything else here.
+        verify = _trusted() if url.scheme == "https" else False
         return httpx.Client(base_url=where, timeout=timeout, headers=headers, trust_env=False, verify=verify)
     transport = httpx.HTTPTransport(uds=where.removeprefix("unix:"), verify=False)
     return httpx.Client(
         transport=transport, base_url="http://muster", timeout=timeout, headers=headers, trust_env=False
     )
+
+
+def _pause_s(answer: httpx.Response) -> float:
+    """As told, and a little apart from others who were told the same."""
+    told = answer.headers.get("retry-after", "1")
+    return (int(told) if told.isdigit() else 1) * random.uniform(1.0, 1.5)
+
+
+def _trusted() -> ssl.SSLContext:
+    """What this system trusts; SSL_CERT_FILE names a site's own authority."""
+    import ssl
+
+    return ssl.create_default_context()
 
 
 def _encoded(value: object) -> bytes:

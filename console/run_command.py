@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from console.attach import connect
+from console.show import write_lines
 from console.text import printable
 from engine.errors import NotFoundError, SpecError
 from engine.query import WorkloadDetail
@@ -38,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         receipt = client.command(Submit(workloads=workloads_of(document, clock_of(client))))
         name = receipt.changed[0]
         if not arguments.follow:
-            sys.stdout.writelines(f"{printable(each)}\n" for each in receipt.changed)
+            write_lines(printable(each) for each in receipt.changed)
             print(f"see it with: muster logs -f {printable(name)}", file=sys.stderr)
             return 0
         if len(receipt.changed) > 1:
@@ -118,7 +119,7 @@ def _moved_on(client: Client, name: str, shown: int) -> WorkloadDetail:
 def _exit_code(view: WorkloadDetail) -> int:
     if view.state == "finished":
         return 0
-    print(f"muster: {printable(view.id)} is {view.state}", file=sys.stderr)
+    print(f"muster: {printable(view.id)} is {printable(view.state)}", file=sys.stderr)
     for item in reversed(view.history):
         code = re.search(r"with code (\d+)", item.detail) if item.what == "exited" else None
         if code is not None:

@@ -252,6 +252,7 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
         "standby": bool(arguments.standby),
         "unix_socket": Path(arguments.socket).absolute() if arguments.socket else paths.socket,
         "listen": arguments.listen or "",
+        "tls": _tls(arguments),
         "socket_group": settings.socket_group,
         "pid_file": paths.pid,
         # The setting is about faces; an engine is read-only for everybody, so only the flag says that.
@@ -360,6 +361,19 @@ def _place(arguments: argparse.Namespace, settings: Settings, cell: str, paths: 
     if arguments.standby:
         raise SpecError("--standby", "waits for a database server", "Add --database postgresql://USER@HOST/DATABASE")
     return paths.journal if place is None else place.path
+
+
+def _tls(arguments: argparse.Namespace) -> Tls | None:
+    """The certificate of the TCP port; None: there is none."""
+    from console.tls import Tls
+
+    given = {name: getattr(arguments, name) for name in ("tls_cert", "tls_key", "tls_client_ca")}
+    if not any(given.values()):
+        return None
+    if not (given["tls_cert"] and given["tls_key"] and arguments.listen):
+        raise SpecError("--tls-cert", "goes with --tls-key and --listen", "Give all three")
+    callers = given["tls_client_ca"]
+    return Tls(Path(given["tls_cert"]), Path(given["tls_key"]), Path(callers) if callers else None)
 
 
 def folders_of(settings: Settings) -> tuple[Path, ...]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from engine.query import Kind
     from runbooks.draft import DraftAsk, Drafter
 
-ONE = ("workload", "node", "queue", "proposal", "runbook", "record")
+ONE = ("workload", "node", "queue", "proposal", "runbook", "record", "output")
 """Pages of one thing, whose id stands behind their name."""
 NARROWED = ("forecast", "topology", "cost", "settings", "tasks", "proposals", "audit", "bookmarks", "events")
 """Pages that may be narrowed down by what stands behind their name."""
@@ -84,6 +84,8 @@ class Steering:
             "compare": lambda: self._on_page("compare"),
             "stop_run": lambda: self._on_page("stop"),
             "eta": lambda: self._on_page("ask_eta"),
+            "output": self.output_chosen,
+            "next_task": lambda: self._on_page("next_task"),
             "fold": lambda: self._on_page("fold"),
             "colour": lambda: self._on_page("next_colouring"),
             "zoom_out": lambda: self._on_page("zoom_out"),
@@ -220,6 +222,14 @@ class Steering:
         self._app.run_worker(do(), group="reject")
 
     # --- drafts
+
+    def output_chosen(self) -> None:
+        """What the selected workload writes; where none is, begin the line that asks for one."""
+        pane = self._app.navigator.current
+        if pane is not None and len(pane.targets) == 1:
+            self._app.navigator.drill("output", pane.targets[0].id)
+        else:
+            self._app.bars.open_command("output ")
 
     def draft_chosen(self) -> None:
         """Of what is selected; where nothing is, begin the line that asks a question."""

@@ -105,7 +105,7 @@ def wanted(client: Client, name: str, arguments: argparse.Namespace, reason: str
             from console.fragmentation import moves_of, request_of
 
             return moves_of(client.consolidation(request_of(arguments)), reason)
-        case "move" | "set_priority":
+        case "move" | "set_priority" | "set_qos" | "set_job_priority":
             return asks(action, tuple(arguments.ids), reason, to=arguments.to)
         case "scale_pool":
             return asks(action, (arguments.pool,), reason, nodes=arguments.nodes)

@@ -184,7 +184,8 @@ def decide(terms: Terms, cells: Sequence[CellFacts], offers: Mapping[str, Offer]
     rules = fleet.routing
     if not able:
         never = all(row.for_good for row in rest)
-        why = "no cell may take it" if never else "no cell that may take it answers now"
+        first = next((f" ({row.cell}: {row.why_not})" for row in rest), "")
+        why = f"no cell may take it{first}" if never else "no cell that may take it answers now"
         return Decision(why=why, waits="" if never else "cells", never=never, rows=tuple(rest))
     soon = [row for row in able if not row.crowded and _soon(row, rules)]
     chosen = next((row for row in soon if row.cell == terms.tenant.home), soon[0] if soon else able[0])

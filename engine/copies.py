@@ -382,9 +382,9 @@ class Copies:
 
 
 def _serve(engine: Engine, fds: list[int], ahead: tuple[bytes, ...]) -> None:
-    """Answer until nobody can ask any more. What is slow, the last of the lanes, goes to a copy of this copy, as soon as
-    there is any; what was asked of the last copy is answered before anybody asks again. Neither of the two outlives the
-    engine's thread."""
+    """Answer until nobody can ask any more. What is slow, the last of the lanes, goes to a copy of this copy, as soon
+    as there is any; what was asked of the last copy is answered before anybody asks again. Neither of the two outlives
+    the engine's thread."""
     *quick, slow = [socket.socket(fileno=fd) for fd in fds]
     lanes = [*quick, slow]
     answers = Answers(engine)

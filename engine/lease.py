@@ -262,8 +262,8 @@ class Lease:
     def _run(self) -> None:
         while not self._stop.wait(RENEW_S):
             if not self.alive():
-                self.taken.set()
                 self._give_back()
+                self.taken.set()
                 return
             try:
                 if not self._renew():

@@ -107,20 +107,20 @@ class PostgresStore:
         known when this returns or raises; else `in_doubt` is set."""
         deadline = time.monotonic() + PATIENCE_S
         after = (row[1], row[5])
+        values = (*after, *before, *row)
         while True:
             begun = False
             try:
                 with self._writers.connect() as connection:
                     if beside is None:
                         connection = connection.execution_options(isolation_level="AUTOCOMMIT")
-                    with connection.begin():
-                        moved = connection.exec_driver_sql(_ADD_TURN, (self._epoch, *after, *before, *row)).rowcount
-                        if moved != 1:
-                            raise self._elsewhere(before)
-                        if beside is not None:
+                    with connection.begin() as transaction:
+                        moved = connection.exec_driver_sql(_ADD_TURN, (self._epoch, *values)).rowcount == 1
+                        if not moved:
+                            transaction.rollback()
+                        elif beside is not None:
                             begun = True
                             beside(connection)
-                return
             except (DBAPIError, PoolTimeout) as error:
                 if not postgres.lost(error):
                     raise self._refused(error) from error
@@ -131,6 +131,10 @@ class PostgresStore:
                     raise self._elsewhere(before) from error
                 if begun or time.monotonic() > deadline:
                     raise self._refused(error) from error
+            else:
+                if moved:
+                    return
+                raise self._elsewhere(before)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -142,11 +146,11 @@ class PostgresStore:
             try:
                 yield connection
             except DBAPIError as error:
-                with contextlib.suppressDBAPIError:
+                with contextlib.suppress(DBAPIError):
                     transaction.rollback()
                 raise self._refused(error) from error
             except BaseException:
-                with contextlib.suppressDBAPIError:
+                with contextlib.suppress(DBAPIError):
                     transaction.rollback()
                 raise
             try:
@@ -239,7 +243,8 @@ class PostgresStore:
 
     def _elsewhere(self, before: tuple[int, int]) -> JournalError:
         """Why the head did not move: somebody else writes, or has written past the fence."""
-        end = self._end(time.monotonic())  # raises when the fence is no longer ours
+        self._writers.dispose()
+        end = self._end(time.monotonic())  # a new connection, so that it raises when the fence is no longer ours
         return JournalCorrupt(
             f"journal {self.place} ends at event {end.version}, and was left at {before[0]}",
             "Somebody changed the database by hand: restore it from a backup",

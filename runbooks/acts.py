@@ -181,6 +181,12 @@ class Maker:
     def set_priority(self, given: Given) -> Act:
         return Act(action="set_priority", targets=given["workloads"], to=given["to"])
 
+    def set_qos(self, given: Given) -> Act:
+        return Act(action="set_qos", targets=given["workloads"], to=given["to"])
+
+    def set_job_priority(self, given: Given) -> Act:
+        return Act(action="set_job_priority", targets=given["workloads"], to=str(given["to"]))
+
     def notify(self, given: Given) -> Act:
         return Act(action="notify", targets=given["channels"], note=Note(text=given["text"]))
 
@@ -234,6 +240,8 @@ _MAKERS: Mapping[ActionName, Callable[[Maker, Given], Act]] = {
     "canary": Maker.canary,
     "move": Maker.move,
     "set_priority": Maker.set_priority,
+    "set_qos": Maker.set_qos,
+    "set_job_priority": Maker.set_job_priority,
     "notify": Maker.notify,
     "open_review": Maker.open_review,
 }

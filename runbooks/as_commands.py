@@ -17,9 +17,11 @@ from engine.commands import (
     ScalePool,
     SetAutoscaling,
     SetBudgets,
+    SetJobPriority,
     SetPolicy,
     SetPrice,
     SetPriority,
+    SetQos,
     SetScaling,
     SetTargets,
 )
@@ -29,6 +31,8 @@ from runbooks import sizes
 from runbooks.plan import Act, ScalingChange
 
 Given = TypeVar("Given")
+MOST_JOB_PRIORITY = 0xFFFFFFFE
+"""Slurm's own mark for none. 0 is its mark for held."""
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 
 
@@ -89,6 +93,18 @@ def set_policy(act: Act) -> AnyCommand:
 
 def set_priority(act: Act) -> AnyCommand:
     return SetPriority(ids=act.targets, priority_class=required(act.to, "to"))
+
+
+def set_qos(act: Act) -> AnyCommand:
+    return SetQos(ids=act.targets, qos=required(act.to, "to"))
+
+
+def set_job_priority(act: Act) -> AnyCommand:
+    """Raises SpecError for what is no number that Slurm takes."""
+    told = required(act.to, "to")
+    if not told.isascii() or not told.isdecimal() or not 0 < int(told) < MOST_JOB_PRIORITY:
+        raise SpecError("to", f"'{told[:40]}' is no priority", f"Give a number from 1 to {MOST_JOB_PRIORITY - 1}")
+    return SetJobPriority(ids=act.targets, priority=int(told))
 
 
 def move(act: Act) -> AnyCommand:

@@ -21,6 +21,15 @@ def leaves(*states: str) -> Done:
     return lambda act, before, now: now.state not in states
 
 
+def not_observed(act: Act, before: Target, now: Target) -> bool:
+    """The cell holds nothing that shows it: only who decides there can say (`runbooks.outside`)."""
+    return False
+
+
+def has_qos(act: Act, before: Target, now: Target) -> bool:
+    return now.was == act.to
+
+
 def empty_and(*states: str) -> Done:
     return lambda act, before, now: now.state in states and not now.work
 

@@ -17,7 +17,17 @@ from runbooks.amounts import listed
 from runbooks.plan import Act, ActionName, MoneyChange, QueueChange, RequestChange, ScalingChange, Target
 
 NEVER: frozenset[ActionName] = frozenset(
-    ("cancel", "requeue", "preempt", "interrupt", "consolidate", "approve_spending", "notify", "open_review")
+    (
+        "cancel",
+        "requeue",
+        "preempt",
+        "interrupt",
+        "consolidate",
+        "approve_spending",
+        "notify",
+        "open_review",
+        "set_job_priority",
+    )
 )
 """What cannot be taken back, whatever the state: work has ended or was stopped, machines are gone, words were read."""
 
@@ -82,7 +92,7 @@ def _by_state(actions: Mapping[str, ActionName]) -> Callable[[Act, tuple[Target,
 
 def _was(act: Act, shown: tuple[Target, ...]) -> Iterator[Act]:
     """The same action with what each target had, which may differ: a priority class, or a queue."""
-    for value in dict.fromkeys(target.was for target in shown):
+    for value in dict.fromkeys(target.was for target in shown if target.was):
         yield Act(action=act.action, targets=tuple(t.id for t in shown if t.was == value), to=value)
 
 
@@ -203,6 +213,9 @@ _BACK: Mapping[ActionName, Callable[[Act, tuple[Target, ...]], Iterator[Act]]] =
     "set_autoscaling": _autoscaling,
     "set_priority": _was,
     "move": _was,
+    "set_qos": _was,
+    "power_up": _same_targets("power_down"),
+    "power_down": _same_targets("power_up"),
     "scale_pool": _scale_pool,
     "canary": _canary,
 }

@@ -39,15 +39,10 @@ def _reserved(act: Act, before: Target, now: Target) -> bool:
     )
 
 
-def _has_qos(act: Act, before: Target, now: Target) -> bool:
-    return now.was == act.to or now.was.startswith(f"{act.to}.tier-")
-
-
 DONE: dict[str, Done] = {
     "cordon": effects.becomes("cordoned", "draining"),
     "drain_queue": effects.empty_and("held", "draining"),
     "reserve": _reserved,
-    "set_qos": _has_qos,
 }
 """Where an effect looks otherwise than in a cell that Muster decides on."""
 NOT_OBSERVED = frozenset(("set_job_priority", "power_up", "power_down"))

@@ -84,6 +84,10 @@ PARAMETERS: Mapping[ActionName, Mapping[str, Parameter]] = {
     "approve_spending": _WORKLOADS,
     "move": {**_WORKLOADS, "to": Parameter(type="queue", required=True)},
     "set_priority": {**_WORKLOADS, "to": Parameter(type="name", required=True)},
+    "set_qos": {**_WORKLOADS, "to": Parameter(type="name", required=True)},
+    "set_job_priority": {**_WORKLOADS, "to": _int(0xFFFFFFFD, 1, required=True)},
+    "power_up": _NODES,
+    "power_down": _NODES,
     "resize": {
         **_WORKLOADS,
         "group": Parameter(type="name"),

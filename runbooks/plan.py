@@ -26,6 +26,7 @@ ActionName = Literal[
     "set_price", "set_budget", "remove_budget", "approve_spending",
     "set_scaling", "set_targets", "set_autoscaling",
     "preempt", "move", "set_priority", "scale_pool", "canary", "notify", "open_review",
+    "set_qos", "set_job_priority", "power_up", "power_down",
 ]  # fmt: skip
 Tier = Literal["T0", "T1", "T2", "T3"]
 """T0 tells somebody, T1 can be taken back, T2 disrupts, T3 is hard to undo."""
@@ -139,7 +140,8 @@ class Act(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     scaling: ScalingChange | None = None
     """Given exactly for set_scaling, set_targets and set_autoscaling, whose target is `autoscaler`."""
     to: str = ""
-    """Given exactly for set_priority, a priority class, and move, a queue."""
+    """Given exactly for set_priority, a priority class, move, a queue, set_qos, a QOS of Slurm, and set_job_priority, a
+    number."""
     nodes: int | None = None
     """Given exactly for scale_pool: how many it shall have."""
     canary: Canary | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,8 @@ MOST_ROWS = 10_000
 STOPS = frozenset(("requeued", "suspended", "finished", "failed", "cancelled"))
 """What ends an attempt, in a workload's history."""
 
+QOS_CLASS = re.compile(r"(.+)\.tier-\d+")
+"""QOS and tier of a partition, as `engine.slurm.mapping` puts them together."""
 
 def difference(row: Action, shown: Target, now: Target) -> Difference | None:
     """How a target differs, in what the proposal showed and the action depends on; None when it does not."""
@@ -171,7 +174,7 @@ def refuse_outdated(act: Act, targets: tuple[Target, ...]) -> None:
 def refuse_same_setting(act: Act, targets: tuple[Target, ...]) -> None:
     """Raises RefusedError naming the targets that have what they shall get already."""
     same: tuple[str, ...] = ()
-    if act.action in ("set_priority", "move"):
+    if act.action in ("set_priority", "move", "set_qos"):
         same = tuple(target.id for target in targets if target.was == act.to)
     if act.canary is not None:
         wanted = act.canary.policy or act.canary.order
@@ -365,7 +368,15 @@ def read_workloads(engine: Engine, ids: Sequence[str], row: Action | None = None
 def replaced(row: Action | None, work: WorkloadDetail) -> str:
     """What the action gives a workload something else for."""
     name = "" if row is None else row.name
+    if name == "set_qos":
+        return qos_of(work.priority_class)
     return work.priority_class if name == "set_priority" else work.queue if name == "move" else ""
+
+
+def qos_of(priority_class: str) -> str:
+    """The QOS of Slurm that a priority class of a mirror stands for; empty where it stands for none."""
+    found = QOS_CLASS.fullmatch(priority_class)
+    return found[1] if found else ""
 
 
 def worked(work: WorkloadDetail) -> int:

@@ -23,6 +23,8 @@ def title(act: Act) -> str:
             return f"Move {subject(action, act)} to queue {act.to}"
         case "set_priority":
             return f"Set the priority of {subject(action, act)} to {act.to}"
+        case "set_qos" | "set_job_priority":
+            return f"{action.verb} {subject(action, act)} to {act.to}"
         case "scale_pool":
             return f"{action.verb} {act.targets[0]} to {act.nodes or 0:,} node{'s' if act.nodes != 1 else ''}"
         case "canary":
@@ -80,7 +82,7 @@ def instead(act: Act, targets: tuple[Target, ...]) -> str:
     """What the plan puts an end to, where the way back has to name it."""
     if act.queue is not None:
         return ", ".join(f"{what} {was}" for what, was, _ in differences(act.queue.was, act.queue.to))
-    if act.action in ("set_priority", "move"):
+    if act.action in ("set_priority", "move", "set_qos"):
         return ", ".join(dict.fromkeys(target.was for target in targets))
     if act.nodes is not None and targets[0].size is not None:
         return f"{sizes.nodes_of(targets[0].size):,}"
@@ -263,6 +265,8 @@ def found_now(action: Action, before: Target, now: Target, *, done: bool) -> str
             return f"{now.id} {order}"
         case "set_priority":
             return f"{now.id} is of class {now.was}"
+        case "set_qos":
+            return f"{now.id} has QOS {now.was or 'none'}"
         case "move":
             return f"{now.id} is in queue {now.was}"
         case "notify":

@@ -1,5 +1,5 @@
-"""Several cells as one: `:fleet`; and one submission of it: `:fleet ID`. The fleet's own process is asked, whatever cell
-the console is attached to."""
+"""Several cells as one: `:fleet`; and one submission: `:fleet ID`. The fleet's own process is asked, whatever cell the
+console is attached to."""
 
 from __future__ import annotations
 

@@ -183,6 +183,9 @@ class Mirror:
         """Whether there is anything new about nodes, partitions, QOS or reservations."""
         connection, fresh = self._connection, first
         nodes = connection.nodes(None if first else self._nodes_since or None)
+        if not nodes.unchanged and len(nodes.list) < len(self._nodes):
+            # That nodes are gone is believed only of a list that was asked for as a whole.
+            nodes = connection.nodes(None)
         if not nodes.unchanged:
             fresh = True
             self._nodes = tuple(nodes.list)

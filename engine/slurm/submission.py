@@ -104,8 +104,8 @@ def wish_of(spec: WorkloadSpec, token: str, place: Place, job_ids: Callable[[str
     run, group, array = spec.run, spec.groups[0], spec.array
     assert run is not None
     gpus, cpus = group.request.gpu_milli // 1000, max(1, -(-group.request.cpu_milli // 1000))
-    # A whole number of nodes where GPUs are asked for on each: Slurm counts those by node.
-    by_node = gpus > 0
+    # One task is on one node. So is each of several with GPUs: Slurm counts those by node.
+    by_node = gpus > 0 or group.count == 1
     command = shlex.join(run.argv)
     return Wish(
         name=f"{_plain(spec.name or spec.id)[:MOST_NAME]}.m{head_of(token)}",

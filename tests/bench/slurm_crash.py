@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from engine.commands import Define, Submit
 from engine.control import Engine
 from engine.errors import MusterError
+from engine.events import AnyEvent, Intended, IntentReopened, IntentSettled
 from engine.intents import Phase
 from engine.loop import EngineLoop
 from engine.model import CellSpec, NodeSpec, PoolSpec, QueueSpec, Resources, RunSpec, Settings, TaskGroup, WorkloadSpec
@@ -105,7 +106,8 @@ def through_muster(cluster: Cluster, jobs: int, rounds: int, seed: int, run: str
         engine.command(Define(cell=cell()))
         over = threading.Event()
         killer = threading.Thread(target=batter, args=(cluster, rounds, rng, over))
-        side = Side(engine, cluster)
+        told: list[object] = []
+        side = Side(engine, cluster, told)
         began = time.monotonic()
         killer.start()
         acknowledged: dict[str, float] = {}
@@ -121,24 +123,28 @@ def through_muster(cluster: Cluster, jobs: int, rounds: int, seed: int, run: str
             if cluster.kills >= rounds // 2 and not restarted:
                 restarted = True
                 side.drop()  # Muster is killed: nothing is said or settled any more
-                side = Side(Engine.open(path), cluster)
+                side = Side(Engine.open(path), cluster, told)
             time.sleep(rng.uniform(0.0, 0.12) if number < jobs * 2 else 0.3)
         killer.join()
         settled = wait_until_settled(side, 400)
         took = time.monotonic() - began
         intents = side.engine.state.intents
-        phases = Counter(Phase(intent.phase).label for intent in (*intents.open.values(), *intents.ended))
-        texts = Counter(intent.text for intent in intents.ended if intent.phase != Phase.DONE)
-        tries = sum(side.tries)
+        phases = Counter(Phase(event.phase).label for event in told if isinstance(event, IntentSettled))
+        texts = Counter(
+            event.text for event in told if isinstance(event, IntentSettled) and event.phase != Phase.DONE
+        )
+        tries = sum(isinstance(event, IntentReopened) for event in told)
         names = cluster.names()
         found = Counter(name.rpartition(".m")[0] for name in names.elements())
         lost = [id_ for id_ in acknowledged if not found[id_]]
         doubled = [id_ for id_ in acknowledged if found[id_] > 1]
+        wrong = {id_: [e for e in told if getattr(e, "number", 0) == number_of(told, id_)] for id_ in lost[:2]}
+        print(wrong, file=sys.stderr)
         side.drop()
     slow = sorted(acknowledged.values())
     return {
         "by": "Muster", "kills": cluster.kills, "acknowledged": len(acknowledged), "lost": len(lost),
-        "doubled": len(doubled), "settled": settled, "carried again": tries, "last phases": dict(phases),
+        "doubled": len(doubled), "settled": settled, "carried again": tries, "settled as": dict(phases), "still open": len(intents.open),
         "not done because": dict(texts.most_common(5)), "seconds": round(took, 1), "acknowledged within p50/p99 ms": [round(slow[len(slow) // 2] * 1e3, 1),
                                                                      round(slow[len(slow) * 99 // 100] * 1e3, 1)],
         "examples": [*lost[:3], *doubled[:3]],
@@ -148,26 +154,21 @@ def through_muster(cluster: Cluster, jobs: int, rounds: int, seed: int, run: str
 class Side:
     """One process's worth of Muster: an engine, its loop, and the driver."""
 
-    def __init__(self, engine: Engine, cluster: Cluster) -> None:
+    def __init__(self, engine: Engine, cluster: Cluster, told: list[object]) -> None:
         engine.acts = True
         self.engine = engine
         self.loop = EngineLoop(engine)
         self.connection = SlurmConnection(cluster.socket)
         self.driver = Driver(self.connection, self.loop, lambda workload: None)
-        self.tries: list[int] = []
-        self._note_tries()
+        note = engine.recent.note
+
+        def noted(event: AnyEvent) -> None:
+            told.append(event)
+            note(event)
+
+        engine.recent.note = noted  # type: ignore[method-assign]
         self.loop.start()
         self.driver.start()
-
-    def _note_tries(self) -> None:
-        note = self.engine.recent.note
-
-        def noted(event: object) -> None:
-            if type(event).__name__ == "IntentReopened":
-                self.tries.append(1)
-            note(event)  # type: ignore[arg-type]
-
-        self.engine.recent.note = noted  # type: ignore[method-assign,assignment]
 
     def drop(self) -> None:
         """As if killed: the journal is let go of as it is."""
@@ -175,6 +176,10 @@ class Side:
         self.loop.stop()
         if self.engine._journal is not None:
             self.engine._journal.close()
+
+
+def number_of(told: list[object], id_: str) -> int:
+    return next((e.number for e in told if isinstance(e, Intended) and f'"{id_}"'.strip('"').encode() + b"\xa5queue" in e.command), -1)
 
 
 def wait_until_settled(side: Side, most_s: float) -> bool:

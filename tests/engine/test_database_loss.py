@@ -14,6 +14,7 @@ import pytest
 from cells import small_cell, submit, workload
 from database_line import Line
 from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, insert, select, text
+from sqlalchemy.exc import DBAPIError
 
 from engine import lease as leases
 from engine import postgres_store
@@ -45,8 +46,7 @@ def line(server: postgres.Server) -> Iterator[Line]:
 
 @pytest.fixture
 def place(server: postgres.Server, line: Line) -> Schema:
-    name = server.database().split("/")[3].split("?")[0]
-    found = place_of(f"postgresql://{postgres.USER}@127.0.0.1:{line.port}/{name}")
+    found = place_of(server.cell(line.port))
     assert isinstance(found, Schema)
     return found
 
@@ -104,6 +104,7 @@ def test_rows_whose_answer_is_lost_are_told_as_they_are(engine: Engine, line: Li
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_turn_with_rows_beside_it_is_whole(engine: Engine, line: Line, when: Any) -> None:
     line.lose(b"COMMIT", when=when)
+    print(line._cuts)
 
     def beside(connection: Any) -> None:
         connection.execute(insert(NOTES).values(name="beside"))
@@ -126,8 +127,6 @@ def test_while_nobody_can_tell_a_turn_is_refused_and_then_seen_for_what_it_was(
     for number, when in enumerate(("after", "before")):
         line.lose(b"INSERT INTO batch", when=when)  # type: ignore[arg-type]
         engine._journal._store._writers.dispose()  # its statements are prepared by name after a while
-        server_port, line._to = line._to, 1  # nobody there to be asked what came of it
-        line._to = server_port
         with monkeypatch.context() as cut:
             cut.setattr(engine._journal._store, "_end", _unreachable)
             with pytest.raises(JournalError, match="cannot be seen yet"):
@@ -151,7 +150,7 @@ def test_a_session_that_was_given_up_can_write_nothing_more(engine: Engine, plac
     head = engine.version, engine._journal._chain
     late = (engine.version + 1, engine.version + 1, 0, 0, 0, 0, b"")
     with psycopg.connect(place.conninfo, autocommit=True) as other:
-        other.execute("SET search_path TO muster")
+        other.execute(f"SET search_path TO {place.name}")
         assert other.execute(postgres_store._ADD_TURN, (epoch, 9, 9, *head, *late)).rowcount == 0
         assert other.execute(postgres_store._MARK, (1, epoch)).rowcount == 0
     same_again(engine)
@@ -178,7 +177,7 @@ def test_without_a_server_questions_are_answered_and_changes_refused(
     monkeypatch.setattr(postgres_store, "PATIENCE_S", 0.2)
     engine.command(submit(workload("before", gpu=1000)))
     server.kill()
-    with pytest.raises(JournalError, match="127.0.0.1"):
+    with pytest.raises(JournalError, match=r"127\.0\.0\.1"):
         engine.command(submit(workload("during", gpu=1000)))
     assert engine.workload("before").id == "before"
     assert engine.journal_error
@@ -203,7 +202,7 @@ def test_a_text_that_the_server_cannot_keep_is_refused_by_name(engine: Engine) -
 def test_who_lost_the_lease_writes_nothing_and_says_so(engine: Engine, place: Schema) -> None:
     records = Records(place, owner=engine.lease.owner)
     with psycopg.connect(place.conninfo, autocommit=True) as other:
-        other.execute("SET search_path TO muster")
+        other.execute(f"SET search_path TO {place.name}")
         other.execute("UPDATE lease SET owner = 'other'")
         other.execute("UPDATE fence SET owner = 'other', epoch = epoch + 1")
     version = engine.version
@@ -217,7 +216,7 @@ def test_who_lost_the_lease_writes_nothing_and_says_so(engine: Engine, place: Sc
         records.write(lambda connection: connection.execute(text("SELECT 1")))
     records.close()
     with psycopg.connect(place.conninfo) as other:
-        other.execute("SET search_path TO muster")
+        other.execute(f"SET search_path TO {place.name}")
         assert other.execute("SELECT last_version FROM head").fetchone() == (version,)
     assert engine.lease.taken.is_set()
 
@@ -226,14 +225,14 @@ def test_a_standby_takes_over_from_a_holder_that_is_silent_and_not_before(
     engine: Engine, place: Schema, server: postgres.Server, line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on another machine: whether the holder's process is there cannot be seen."""
-    monkeypatch.setattr(leases, "TTL_S", 1.5)
+    monkeypatch.setattr(leases, "TTL_S", 3.0)
     monkeypatch.setattr(leases, "this_process", lambda: Holder(host="elsewhere", pid=1, boot="another"))
     direct = place_of(place.conninfo.replace(str(line.port), str(server.port)))
     assert isinstance(direct, Schema)
     found: list[StoodBy | None] = []
     waiting = threading.Thread(target=lambda: found.append(stand_by(direct, 0, threading.Event(), lambda _: None)))
     waiting.start()
-    for number in range(20):
+    for number in range(30):
         engine.command(submit(workload(f"w{number}", gpu=1000)))
         waiting.join(0.15)
     assert waiting.is_alive()
@@ -243,7 +242,7 @@ def test_a_standby_takes_over_from_a_holder_that_is_silent_and_not_before(
     waiting.join(10)
     took = time.monotonic() - began
     assert not waiting.is_alive()
-    assert 1 < took < 5
+    assert 1.5 < took < 8
     stood_by = found[0]
     assert stood_by is not None
     taken = Engine.open(direct, stood_by=stood_by)
@@ -284,12 +283,11 @@ def test_an_engine_that_does_no_more_work_gives_the_lease_back(engine: Engine, p
 
 def test_a_server_that_does_not_write_to_its_disk_is_refused() -> None:
     with postgres.own_server(conf="fsync = off\n") as careless, pytest.raises(JournalError, match="fsync = off"):
-        Journal(careless.database(), 1)
+        Journal(careless.cell(), 1)
 
 
 def test_two_cells_share_a_database_and_nothing_else(server: postgres.Server) -> None:
-    url = server.database()
-    engines = [Engine.open(place_of(url, name), cell=small_cell()) for name in ("muster_a", "muster_b")]
+    engines = [Engine.open(place_of(server.url(), name), cell=small_cell()) for name in ("muster_a", "muster_b")]
     engines[0].command(submit(workload("of-a")))
     assert "of-a" not in engines[1].state.workloads.row_of
     for engine in engines:
@@ -297,12 +295,11 @@ def test_two_cells_share_a_database_and_nothing_else(server: postgres.Server) ->
 
 
 def test_a_user_who_may_not_make_a_schema_is_told_so(server: postgres.Server) -> None:
-    url = server.database()
+    url = server.url()
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("DROP ROLE IF EXISTS poor")
         connection.execute("CREATE ROLE poor LOGIN")
     with pytest.raises(JournalError, match="may not do that"):
-        Journal(url.replace(postgres.USER, "poor", 1), 1)
+        Journal(place_of(url.replace(postgres.USER, "poor", 1), "none"), 1)
 
 
 def test_the_audit_of_a_server_is_append_only(engine: Engine, place: Schema) -> None:
@@ -316,8 +313,9 @@ def test_the_audit_of_a_server_is_append_only(engine: Engine, place: Schema) -> 
         "UPDATE audit_record SET type = 'x'", "DELETE FROM audit_record", "TRUNCATE audit_record",
         "DELETE FROM audit_key", "UPDATE audit_log SET v = 2",
     ):  # fmt: skip
-        with database.connect() as connection, pytest.raises(Exception, match="append-only"):
-            connection.execute(text("SET search_path TO muster"))
-            connection.execute(text(statement))
+        with database.connect() as connection:
+            connection.execute(text(f"SET search_path TO {place.name}"))
+            with pytest.raises(DBAPIError, match="append-only"):
+                connection.execute(text(statement))
     database.dispose()
     audit.close()

@@ -71,7 +71,7 @@ class Line:
         name = b""
         with contextlib.suppress(OSError):
             while data := near.recv(SIZE):
-                name = name or data
+                name = data if b"application_name" in data else name
                 self._open.wait()
                 when = self._cut(name, data)
                 if when == "before":
