@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from console.action_arguments import ACTIONS, POLICIES, action_arguments
 from console.arguments import as_json, command, count, positive, reach
+from console.database_commands import database_commands
 from console.fleet_arguments import fleet_commands
 from console.gate_commands import audit_commands, policy_commands, proposal_commands, runbook_commands
 from console.here_commands import here_commands
@@ -132,6 +133,7 @@ def parser() -> argparse.ArgumentParser:
     token_commands(commands)
     _engine_commands(commands)
     here_commands(commands)
+    database_commands(commands)
     return root
 
 

@@ -122,7 +122,7 @@ def serve(served: Served) -> None:
     umask = os.umask(0o077)  # whoever may connect may not read the journal for that
     stood_by = None
     if served.standby and isinstance(served.journal, Schema):
-        stood_by = wait_for_lease(served.journal, served.seed, served.name)
+        stood_by = wait_for_lease(served.journal, served.name)
         if stood_by is None:
             return
     engine = Engine.open(
@@ -234,7 +234,7 @@ def _begin(engine: Engine, served: Served) -> None:
 
 
 def _go_on(engine: Engine, served: Served) -> None:
-    if served.cell is not None and served.feed is None and served.here is None:
+    if served.cell is not None and served.feed is None and served.here is None and served.slurm is None:
         print("the journal has a cell already: the cell file is not read again", file=sys.stderr, flush=True)
     if served.keep_up:
         engine.advance(served.start_ms)

@@ -253,6 +253,16 @@ class CellLine:
                 self._look.wait(RETRY_S[min(self._tries, len(RETRY_S) - 1)])
                 self._tries += 1
 
+    def glance(self) -> bool:
+        """See what it looks like; whether that is another engine than before, or one that was put back, of which all
+        must be asked anew. Raises MusterError."""
+        client = self._client(WATCH_PATIENCE_S)
+        before, again = self.seen, bool(self.error)
+        health = client.health()
+        self.seen = Seen(health, client.overview(), time.time_ns() // 1_000_000)
+        self.error, self._tries = "", 0
+        return again or before is None or health.version < before.health.version
+
     def _watch(self) -> None:
         """Until it fails to answer. Raises MusterError."""
         client = self._client(WATCH_PATIENCE_S)
@@ -260,11 +270,8 @@ class CellLine:
         while not self._stopped.is_set():
             if time.monotonic() - asked >= LOOK_EVERY_S or self.error:
                 asked = time.monotonic()
-                health = client.health()
-                self.seen = Seen(health, client.overview(), time.time_ns() // 1_000_000)
-                self.error, self._tries = "", 0
-                if version < 0 or health.version < version:
-                    version = health.version
+                if (self.glance() or version < 0) and self.seen is not None:
+                    version = self.seen.health.version
                     self._heard(self.link.name, None)
             self._look.clear()
             began = time.monotonic()

@@ -81,7 +81,7 @@ class FleetJournal:
 
     def _about(self, connection: Connection) -> str:
         """The name by which cells know work of this fleet from that of others."""
-        rows: dict[str, str] = dict(connection.execute(select(_ABOUT.c.key, _ABOUT.c.value)).tuples().all())
+        rows: dict[str, str] = _pairs(connection, select(_ABOUT.c.key, _ABOUT.c.value))
         if not rows:
             rows = {"format": str(FORMAT), "uid": secrets.token_hex(6)}
             connection.execute(insert(_ABOUT), [{"key": key, "value": value} for key, value in rows.items()])
@@ -106,7 +106,7 @@ class FleetJournal:
         """State -> submissions."""
         with self._begun("read") as connection:
             grouped = select(_SUBMISSIONS.c.state, func.count()).group_by(_SUBMISSIONS.c.state)
-            return dict(connection.execute(grouped).tuples().all())
+            return _pairs(connection, grouped)
 
     def found(self, ids: Sequence[str]) -> dict[str, Submission]:
         """Those of the ids that there are."""
@@ -138,7 +138,7 @@ class FleetJournal:
     def closed(self) -> dict[str, str]:
         """Cell -> why somebody has closed it."""
         with self._begun("read") as connection:
-            return dict(connection.execute(select(_CLOSED.c.cell, _CLOSED.c.reason)).tuples().all())
+            return _pairs(connection, select(_CLOSED.c.cell, _CLOSED.c.reason))
 
     def write(self, submissions: Sequence[Submission] = (), events: Sequence[FleetEvent] = ()) -> None:
         """All of it or nothing, on the disk when this returns. Raises JournalError."""
@@ -223,3 +223,7 @@ def _connect(path: Path) -> Database:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     return database
+
+
+def _pairs(connection: Connection, wanted: Any) -> dict[str, Any]:
+    return {row[0]: row[1] for row in connection.execute(wanted)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from typing import NamedTuple
 
 import msgspec
@@ -53,11 +53,12 @@ class Kept(NamedTuple):
 class Router:
     """The thread that routes. `decide` may be called from any."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, pool: Executor | None = None) -> None:
+        """`pool` runs what waits for cells."""
         self._fleet = fleet
         self._stopped = False
         self._wake = threading.Event()
-        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="fleet-ask")
+        self._pool = pool or ThreadPoolExecutor(AT_ONCE, thread_name_prefix="fleet-ask")
         self._thread = threading.Thread(target=self._run, name="fleet-router", daemon=True)
         self._offers: dict[Key, Kept] = {}
         self._on_offer: dict[Key, int] = {}
@@ -131,12 +132,12 @@ class Router:
             self._wake.wait(TICK_S)
             self._wake.clear()
             try:
-                self._turn()
+                self.turn()
             except JournalError:
                 self._wake.wait(TICK_S)  # told by the fleet's `error`; nothing was changed
 
-    def _turn(self) -> None:
-        """Raises JournalError, with what could not be written down not done."""
+    def turn(self) -> None:
+        """Go once through what waits. Raises JournalError, with what could not be written down not done."""
         fleet = self._fleet
         self._tidy()
         self._settle()

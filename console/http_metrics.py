@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from starlette.requests import Request
 from starlette.responses import Response
@@ -45,6 +45,7 @@ class Metrics:
     def __init__(self, loop: EngineLoop, pressure: Pressure) -> None:
         self._loop = loop
         self.stopping = False
+        disable_created_metrics()
         registry = self.registry = CollectorRegistry()
         self._answers = Counter(
             "muster_http_requests", "Requests that were answered", ("operation", "status"), registry=registry

@@ -14,10 +14,11 @@ import msgspec
 from console.attach import connect
 from console.guarded import exact_output
 from console.log_lines import LogLines, as_left
+from console.process_text import task_line
 from console.show import tell_lines, write_json, write_lines
-from console.text import duration, mebibytes, printable, timestamp
+from console.text import printable
 from engine.errors import SpecError
-from engine.executors.shown import MOST_BYTES, OutputPart, OutputRequest, TaskView
+from engine.executors.shown import MOST_BYTES, OutputPart, OutputRequest
 from engine.measures import memory_mib
 
 if TYPE_CHECKING:
@@ -95,23 +96,6 @@ def processes(arguments: argparse.Namespace) -> None:
         write_lines([f"attempt {attempt.attempt}", *(f"  {line}" for line in map(task_line, attempt.tasks))])
         if attempt.tasks_total > len(attempt.tasks):
             write_lines([f"  … and {attempt.tasks_total - len(attempt.tasks):,} more"])
-
-
-def task_line(task: TaskView) -> str:
-    """One task in a line."""
-    words = [f"{printable(task.name):<12}", f"{task.phase:<8}"]
-    if task.pid:
-        words.append(f"process {task.pid}")
-    if task.started_ms:
-        words.append(f"since {timestamp(task.started_ms)}" if not task.ended_ms else "")
-        if task.ended_ms:
-            words.append(f"ran {duration(task.ended_ms - task.started_ms)}")
-    words.append(printable(task.ended))
-    words.append(f"{duration(task.cpu_ms)} of CPU" if task.cpu_ms else "")
-    words.append(f"{mebibytes(task.memory_mib)} now" if task.memory_mib else "")
-    words.append(f"{mebibytes(task.peak_mib)} at most" if task.peak_mib else "")
-    words.append(f"{task.output_bytes:,} bytes written")
-    return " · ".join(word for word in words if word.strip())
 
 
 def _bytes_of(text: str) -> int:

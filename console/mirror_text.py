@@ -117,7 +117,7 @@ def job_section(job: Mirrored, width: int, estimate: StartEstimate | None = None
         if job.reason_text and job.reason_text != job.reason:
             lines.append(fact("in full", cut(printable(job.reason_text), max(10, width - 11))))
         lines.append(fact("priority", NONE if job.priority is None else f"{job.priority:,}"))
-        lines += [fact(name, text) for name, text in start_facts(job, estimate)]
+        lines += [fact(name, text) for name, text in start_facts(job, estimate, time.time())]
     elif job.exit_status is not None or job.signal is not None:
         ended = f"exit {job.exit_status}" if job.exit_status is not None else f"signal {job.signal}"
         lines.append(fact("ended", f"{ended}{', ' + printable(job.reason) if job.reason else ''}"))
@@ -128,9 +128,10 @@ def job_section(job: Mirrored, width: int, estimate: StartEstimate | None = None
     return Section("In Slurm", tuple(lines))
 
 
-def start_facts(job: Mirrored, estimate: StartEstimate | None) -> list[tuple[str, str]]:
+def start_facts(job: Mirrored, estimate: StartEstimate | None, now_s: float) -> list[tuple[str, str]]:
     """(who says it, when it starts)"""
-    own = f"{timestamp(job.expected_s * 1000)} UTC" if job.expected_s else "no start planned yet"
+    away = duration(max(0, round(job.expected_s - now_s) * 1000))
+    own = f"in {away}, {timestamp(job.expected_s * 1000, date=False)} UTC" if job.expected_s else "no start planned yet"
     found = [("squeue", f"{own} (squeue --start)")]
     if estimate is not None and estimate.start is not None:
         found.append(("twin", start(estimate.start, estimate.at_ms)))
@@ -145,5 +146,5 @@ def job_lines(job: Mirrored) -> list[str]:
         meaning = f": {job.meaning}" if job.meaning else ""
         lines.append(printable(f"reason      {job.reason or NONE}{meaning}"))
         lines += [printable(f"            -> {job.helps}")] if job.helps else []
-        lines += [f"{name:<12}{text}" for name, text in start_facts(job, None)]
+        lines += [f"{name:<12}{text}" for name, text in start_facts(job, None, time.time())]
     return lines

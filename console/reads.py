@@ -99,6 +99,11 @@ class Reads:
         self._asker: _Asker | None = None
         self._changing = asyncio.Lock()
 
+    def close(self) -> None:
+        """Ask no more; what was asked is still answered."""
+        if self._asker is not None:
+            self._asker.finish()
+
     def shown(self, own_version: int) -> int:
         """Up to which version, at least, an answer that is asked for now will show what happened."""
         return max(self._loop.copies.shown_version(), own_version)

@@ -79,7 +79,7 @@ LONGEST_WAIT_S = 30.0
 """Longest single long poll; the server holds none longer than a minute."""
 BUSY_S = 10.0
 """How long a client goes on asking an engine that has too much to do."""
-_NOT_TWICE = ("/v1/tokens", "/v1/agents/", "/v1/tokens", "/v1/login")
+_NOT_TWICE = ("/v1/agents/", "/v1/tokens", "/v1/login")
 """What takes no key: it is repeated by whoever asks, or its answer is a secret that is kept nowhere."""
 MAX_BODY_BYTES = 64 * 2**20
 """What the server accepts in one request."""
@@ -582,4 +582,9 @@ def _encoded(value: object) -> bytes:
 
 def _no_engine(where: str, error: Exception) -> NotSentError:
     why = str(error).removeprefix("[Errno ").partition("] ")[2] or str(error)
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return NotSentError(
+            f"the certificate of {where} is not trusted here ({why})",
+            "If a site's own authority made it, name that authority's PEM file in SSL_CERT_FILE",
+        )
     return NotSentError(f"no engine answers at {where} ({why})", "Start one with `muster` or `muster serve`")

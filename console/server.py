@@ -10,6 +10,7 @@ policy's to say (`runbooks.policy`). Requests that a browser page could have sen
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from starlette.applications import Starlette
@@ -29,6 +30,7 @@ from console.gate_faces import GATE
 from console.http_answers import DEFECT, refusal
 from console.http_metrics import Counting, Metrics
 from console.idempotency import Keys
+from console.listings import Listings
 from console.local_client import LocalClient
 from console.naming import Doors, Naming
 from console.oidc import Provider
@@ -55,17 +57,15 @@ class Service:
 
     app: Starlette
     operations: tuple[Operation, ...]
-    watch: Watch
     metrics: Metrics
-    events: EventFaces
-    presence: PresenceFaces
+    closing: tuple[Callable[[], None], ...]
+    """What lets go of those who wait for news, in order."""
 
     def stop(self) -> None:
         """Let go everybody who waits for news; what is under way is still answered."""
         self.metrics.stopping = True
-        self.events.close()
-        self.presence.close()
-        self.watch.close()
+        for close in self.closing:
+            close()
 
 
 def build_service(
@@ -86,6 +86,7 @@ def build_service(
         *READING[:2],
         *Submitting(client, loop, client.gate, keys).operations(),
         *events.operations(),
+        *Listings(client, reads).operations(),
         *OPERATIONS[2:],
         *TokenFaces(client, provider).operations(),
         *presence.operations(),
@@ -107,7 +108,7 @@ def build_service(
     app.add_middleware(Naming, client=client, doors=doors)
     app.add_middleware(BrowserGuard, hosts=hosts)
     app.add_middleware(Counting, metrics=metrics)
-    return Service(app, operations, watch, metrics, events, presence)
+    return Service(app, operations, metrics, (events.close, presence.close, watch.close, reads.close))
 
 
 async def _handled(request: Request, error: Exception) -> Response:

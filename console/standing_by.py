@@ -18,12 +18,12 @@ from engine.standby import StoodBy, stand_by
 _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-def wait_for_lease(place: Schema, seed: int, cell: str) -> StoodBy | None:
+def wait_for_lease(place: Schema, cell: str) -> StoodBy | None:
     """Wait as a standby. None when a signal said to end. Called on the main thread: signals are its own meanwhile."""
     stop = threading.Event()
     before = {sent: signal.signal(sent, lambda *_: stop.set()) for sent in _ENDS}
     try:
-        return stand_by(place, seed, stop, lambda news: _say(f"muster standby '{cell}' {news}"))
+        return stand_by(place, stop, lambda news: _say(f"muster standby '{cell}' {news}"))
     finally:
         for sent, handler in before.items():
             signal.signal(sent, handler)

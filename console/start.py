@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from console.identity import Identity
     from console.session import Session
     from console.slurm_cell import SlurmAt
+    from console.tls import Tls
     from engine.database import Schema
     from engine.model import CellSpec
     from recommender.retention import Retention
@@ -344,7 +345,7 @@ def _mirroring(name: str, given: CellSpec | None) -> CellSpec:
     settings = Settings() if given is None else given.settings
     return CellSpec(
         name=name if given is None else given.name,
-        settings=msgspec.structs.replace(settings, decided_by="slurm"),
+        settings=msgspec.structs.replace(settings, decided_by="slurm", preempt_across=True),
         budgets=() if given is None else given.budgets,
     )
 

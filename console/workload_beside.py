@@ -11,6 +11,7 @@ from console.details import Line, Section, fact, plural, text_line
 from console.query import quoted
 from console.text import cut, duration, fit, money, printable, timestamp
 from console.theme import state_look
+from engine.executors.shown import ProcessReport
 from engine.query import Change, WorkloadDetail
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class Beside(NamedTuple):
     """(id, what is found) of those about it."""
     job: Mirrored | None = None
     """What the scheduler says of it that decides, where that is not Muster."""
+    processes: ProcessReport | None = None
+    """What runs for it on this machine."""
     said: tuple[Change, ...] = ()
     """What happened to it since this console looks, newest first."""
 
@@ -150,7 +153,7 @@ def _states(beside: Beside) -> str:
     return f"  {beside.siblings_total:,} {plural('member', beside.siblings_total)}: {counts}{first}"
 
 
-def said_section(beside: Beside, width: int) -> Section:
+def said_section(view: WorkloadDetail, beside: Beside, width: int) -> Section:
     """What was told of it as it happened; and that there is no more."""
     lines = [
         Line(
@@ -162,7 +165,8 @@ def said_section(beside: Beside, width: int) -> Section:
         )
         for item in beside.said[:SHOWN]
     ]
-    lines.append(text_line("this cell's executor is simulated: it writes no log of its own", "dim"))
+    if view.run is None:
+        lines.append(text_line("this cell's executor is simulated: it writes no log of its own", "dim"))
     return Section("Said of it", tuple(lines), "since this console looks" if beside.said else "")
 
 

@@ -5,17 +5,20 @@ No Textual in here.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from console.details import Line, Section, fact, plural, text_line
 from console.plain import conditions, terms, unblocking_lines
+from console.process_text import process_sections
 from console.query import quoted
 from console.text import NONE, cut, duration, fit, mebibytes, milli, printable, timestamp, wrap
 from console.theme import state_look
 from console.workload_beside import Beside, dependency_sections, money_section, related_section, said_section
 from console.workload_timeline import history_section, timeline
+from engine.model import RunSpec
 from engine.query import GroupDetail, TaskPlace, Unblocking, WorkloadDetail
 
 if TYPE_CHECKING:
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 
 TOLD_ELSEWHERE = ("cost", "deadline", "after", "array")
 """Terms that have a section of their own on the page."""
+MOST_COMMAND = 1_000
+"""Letters of a command."""
 SHOWN_PLACES = 200
 """Nodes that are told one by one."""
 
@@ -39,6 +44,7 @@ def workload_columns(
     beside = beside or Beside()
     left = [
         _workload_state(view),
+        *process_sections(view, beside.processes, width),
         *_reasons(view, unblocking, width),
         *timeline(view.history, view.now_ms, width),
         *money_section(view, likely),
@@ -49,7 +55,7 @@ def workload_columns(
         *dependency_sections(view, width),
         related_section(view, beside, width),
         history_section(view.history, view.now_ms, width),
-        said_section(beside, width),
+        said_section(view, beside, width),
     ]
     return left, right
 
@@ -113,6 +119,8 @@ def _request(view: WorkloadDetail, width: int) -> Section:
         kept = f", {duration(view.kept_ms)} of work kept" if view.kept_ms else ""
         lines.append(fact("checkpoint", f"every {duration(view.checkpoint_interval_ms)}{kept}"))
     lines += [fact(name, text) for name, text in terms(view) if name not in TOLD_ELSEWHERE]
+    if view.run is not None:
+        lines += _run(view.run, width)
     if view.tags:
         lines.append(fact("tags", " ".join(f"{key}={value}" for key, value in sorted(view.tags.items()))))
     for group in view.groups:
@@ -122,6 +130,17 @@ def _request(view: WorkloadDetail, width: int) -> Section:
     return Section(
         "Request", tuple(Line(tuple((cut(text, 400), tone) for text, tone in line.spans), line.link) for line in lines)
     )
+
+
+def _run(run: RunSpec, width: int) -> list[Line]:
+    """The command as a shell would be given it, its folder, and the names of the variables it is given."""
+    head, *rest = wrap(printable(shlex.join(run.argv))[:MOST_COMMAND], max(20, width - 11))
+    lines = [fact("runs", head), *(text_line(" " * 11 + part) for part in rest)]
+    if run.cwd:
+        lines.append(fact("in", run.cwd))
+    if run.env:
+        lines.append(fact("given", " ".join(sorted(run.env))))
+    return lines
 
 
 def _group(group: GroupDetail) -> str:

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from sqlalchemy import BigInteger, Connection, Integer, MetaData, String, Table, inspect
 from sqlalchemy import Engine as Database
 from sqlalchemy.dialects import registry
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from engine.errors import SpecError
 
+T = TypeVar("T")
 BIG = BigInteger().with_variant(Integer(), "sqlite")
 """An integer of 64 bits. SQLite has no others, and an own name for its key."""
 SCHEMA = "muster"
@@ -48,7 +50,7 @@ class Schema:
     """For libpq; may hold a password, so it is never shown."""
     name: str
     shown: str
-    """The URL without what is secret."""
+    """What of it is not secret, for people."""
 
     def __str__(self) -> str:
         return self.shown
@@ -106,7 +108,7 @@ def _schema_of(url: str, schema: str) -> Schema:
     port = str(found.get("port") or "").strip(",")
     at = f"{found.get('host') or ''}" + (f":{port}" if port else "")
     who = f"{found['user']}@" if found.get("user") else ""
-    return Schema(conninfo, name, f"postgresql://{who}{at}/{found.get('dbname') or ''}?schema={name}")
+    return Schema(conninfo, name, f"PostgreSQL {who}{at}/{found.get('dbname') or ''}, schema {name}")
 
 
 def create_tables(connection: Connection, metadata: MetaData) -> None:
@@ -176,6 +178,24 @@ def reader(place: Place) -> Database:
     from engine import postgres
 
     return postgres.pool(place, "reader", size=2)
+
+
+def read(place: Place, ask: Callable[[Connection], T]) -> T:
+    """What `ask` finds there, as of one moment, beside whatever engine runs. Raises JournalError."""
+    database = reader(place)
+    try:
+        with database.begin() as connection:
+            return ask(connection)
+    except SQLAlchemyError as error:
+        if isinstance(place, File):
+            from engine.sqlite_store import unavailable
+
+            raise unavailable(place.path, "read", error) from error
+        from engine import postgres
+
+        raise postgres.refused(place, "read", error) from error
+    finally:
+        database.dispose()
 
 
 def said(error: BaseException) -> str:

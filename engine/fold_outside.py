@@ -32,6 +32,10 @@ def dated(state: State, event: ev.Dated) -> None:
             state.timers.watch(state, row)
     elif event.what in _ENDS and WorkloadState(w.state[row]).terminal:
         w.ended[row] = w.since[row] = at_ms
+        if event.what == wl.FINISHED and w.started[row] >= 0 and not w.kept[row]:
+            # It may have been seen for a moment only, or not at all.
+            w.done[row] = max(at_ms - w.started[row], 1)
+            w.note_finished(row)
     entry = w.history[row]
     while entry != NONE and w.history_what[entry] != event.what:
         entry = w.history_previous[entry]

@@ -45,9 +45,8 @@ class Journal:
         self.place = place_of(where)
         self._store = _opened(self.place, seed, lease)
         try:
-            head, had = self._head()
-            self._migrate(had)
-            self.seed, self.version, self._chain = head["seed"], head["last_version"], head["chain"]
+            self._migrate(self._head()[1])
+            self.reopen()
         except BaseException:
             self._store.close()
             raise
@@ -135,12 +134,16 @@ class Journal:
             body, version, chain = newest_snapshot(connection, self.place) if use_snapshot else (None, 0, 0)
         return body, self.after(version, chain)
 
+    def reopen(self) -> None:
+        """Look anew where the journal ends: it was written otherwise than by `append`."""
+        head, _ = self._head()
+        self.seed, self.version, self._chain = head["seed"], head["last_version"], head["chain"]
+
     def _settle(self) -> None:
         """Know where the journal ends, also after a commit whose answer was lost."""
         if self._store.in_doubt:
             self._store.settle()
-            head, _ = self._head()
-            self.version, self._chain = head["last_version"], head["chain"]
+            self.reopen()
 
     def after(self, version: int, chain: int) -> Iterator[list[ev.AnyEvent]]:
         """The batches after a version, of which the chain is known. Verifies them; raises JournalCorrupt."""

@@ -170,9 +170,9 @@ class Candidate:
         moves = self._seen is not None and self._seen != (owner, renewals)
         if self._seen != (owner, renewals):
             self._seen, self._since = (owner, renewals), now
-        free = owner in ("", self.owner) or now - self._since >= TTL_S or _holder(holder).is_gone()
+        free = owner in ("", self.owner) or now - self._since >= TTL_S or holder_of(holder).is_gone()
         taken = free and self._take(owner, renewals)
-        return Look("" if owner == "" else str(_holder(holder)), now_ms - renewed_ms, moves, taken)
+        return Look("" if owner == "" else str(holder_of(holder)), now_ms - renewed_ms, moves, taken)
 
     def _take(self, owner: str, renewals: int) -> bool:
         self._connection.commit()
@@ -219,7 +219,7 @@ class Candidate:
         return Lease(self.place, self.owner)
 
 
-def _holder(text: str) -> Holder:
+def holder_of(text: str) -> Holder:
     try:
         return msgspec.json.decode(text, type=Holder)
     except msgspec.DecodeError:

@@ -234,6 +234,9 @@ class Settings(Spec, frozen=True, kw_only=True):
     """What has waited longer goes before others of its band, whatever its queue's share."""
     preempt_after_ms: int = 30_000
     """Preempt only what would otherwise keep the preemptor waiting longer than this, by the estimates."""
+    preempt_across: bool = False
+    """Whether a class that may preempt lower ones does so in all queues, as Slurm's partitions and QOS do; else in its
+    own queue alone."""
     try_timeout_ms: int = 30_000
     """Executors must have confirmed every task of a placed gang by then, or all of it is given back."""
     reservation_depth: int = 100

@@ -434,7 +434,7 @@ class Observation:
         ended_ms = min(each.ended_ms or self._now_ms, self._now_ms)
         if unseen:
             yield ev.Dated(row, wl.RUNNING, min(each.started_ms, ended_ms))
-        if w.ended[row] != ended_ms:
+        if unseen or w.ended[row] != ended_ms:
             yield ev.Dated(row, what, ended_ms)
 
     def _workload_gone(self, name: str) -> Iterator[ev.AnyEvent]:

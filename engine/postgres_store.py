@@ -286,3 +286,15 @@ def prepare(place: Schema, seed: int) -> None:
         raise postgres.refused(place, "open", error) from error
     finally:
         database.dispose()
+
+
+def exists(place: Schema) -> bool:
+    """Whether somebody has begun a journal there. Raises JournalError."""
+    database = postgres.pool(place, "reader")
+    try:
+        with database.connect() as connection:
+            return connection.exec_driver_sql("SELECT to_regclass('head')").scalar() is not None
+    except DBAPIError as error:
+        raise postgres.refused(place, "open", error) from error
+    finally:
+        database.dispose()

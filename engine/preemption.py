@@ -120,9 +120,9 @@ def _may_take_back(state: State, row: int) -> bool:
 def _may_preempt_lower(state: State, row: int) -> bool:
     w = state.workloads
     value = w.value_at(row)
-    running = state.workloads_of_queue[w.queue[row]]
+    reach = state.workloads_of_queue if state.settings.preempt_across else [state.workloads_of_queue[w.queue[row]]]
     return w.priority_classes[w.priority[row]].preemption == "lower" and any(
-        count and other < value for other, count in running.items()
+        count and other < value for running in reach for other, count in running.items()
     )
 
 
@@ -415,7 +415,7 @@ class _Search:
         w, queues = state.workloads, state.queues
         queue = view(w.queue)[rows]
         lower = np.array(w.priority_value)[view(w.priority)[rows]] < self.value
-        own = (queue == self.queue) & lower & _may_preempt_lower(state, self.row)
+        own = ((queue == self.queue) | state.settings.preempt_across) & lower & _may_preempt_lower(state, self.row)
         above = np.zeros(len(queues.specs), bool)
         above[list(sources)] = True
         other = above[queue]

@@ -35,6 +35,9 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Column names, `-` in front for descending. Ties always end in creation order."""
     offset: int = 0
     limit: int = 100
+    from_row: int = 0
+    """Only rows that are not older than this one, as the `next_row` of another page told it: whoever goes on from there
+    meets every row once, whatever happens meanwhile. In creation order only."""
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +51,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     """How many rows satisfy the filter."""
     total: int
     """How many rows of this kind there are."""
+    next_row: int = -1
+    """Where a page in creation order goes on; -1 where nothing follows, and in any other order."""
 
 
 class Column(msgspec.Struct, frozen=True):

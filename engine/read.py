@@ -157,8 +157,12 @@ class Reader:
             )
         source = SOURCES[query.kind](self._state, self.explainer, now_ms)
         source.indexes = self.indexes.get(query.kind, {})
+        if query.from_row and query.sort:
+            raise SpecError("from_row", "goes with creation order only", "Leave out sort, or use offset")
         rows = self._matched(query, source, now_ms)
-        window = self._ordered(query, source, rows)
+        rest = rows[np.searchsorted(rows, query.from_row) :] if query.from_row else rows
+        window = self._ordered(query, source, rest)
+        more = not query.sort and query.offset + query.limit < len(rest)
         values = [source.values(name, window) for name in columns]
         return Page(
             version=self._state.version,
@@ -167,6 +171,7 @@ class Reader:
             rows=[list(row) for row in zip(*values, strict=True)],
             matched=len(rows),
             total=source.size - (0 if source.hidden is None else int(source.hidden.sum())),
+            next_row=int(window[-1]) + 1 if more and len(window) else -1,
         )
 
     def _matched(self, query: Query, source: Source, now_ms: int) -> Numbers:

@@ -1,4 +1,4 @@
-"""Standing by for a cell in PostgreSQL: following its journal, so that nothing is left to read when the lease is had."""
+"""Standing by for a cell in PostgreSQL: following its journal, so that little is left to read when the lease is had."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.errors import JournalCorrupt, JournalError, JournalFormat
 from engine.journal import Journal
 from engine.journal_reading import batches, head_of, newest_snapshot
 from engine.lease import LOOK_S, Candidate, Lease
-from engine.postgres_store import prepare
+from engine.postgres_store import exists
 from engine.state import State
 
 
@@ -76,25 +76,27 @@ class StoodBy(NamedTuple):
     follower: Follower
 
 
-def stand_by(place: Schema, seed: int, stop: threading.Event, say: Callable[[str], None]) -> StoodBy | None:
+def stand_by(place: Schema, stop: threading.Event, say: Callable[[str], None]) -> StoodBy | None:
     """Wait until the lease can be had, following meanwhile. None when `stop` was set first. A database that cannot be
-    reached is waited for; `say` is told of every change. Raises JournalFormat and JournalCorrupt."""
+    reached is waited for, and so is a cell that nobody has begun: its name may be mistyped. `say` is told of every
+    change. Raises JournalFormat and JournalCorrupt."""
     candidate, follower = Candidate(place), Follower(place)
-    told, prepared = "", False
+    told, there = "", False
     with contextlib.ExitStack() as after:
         after.callback(candidate.stand_no_more)
         while not stop.is_set():
             try:
-                if not prepared:
-                    prepare(place, seed)
-                    prepared = True
-                look = candidate.look()
-                if look.taken:
-                    return StoodBy(candidate.lease(), follower)
-                candidate.stand()
-                follower.catch_up()
-                news = f"stands by at version {follower.version:,}: {look.holder or 'nobody'} has the lease"
-                key = look.holder
+                there = there or exists(place)
+                if there:
+                    look = candidate.look()
+                    if look.taken:
+                        return StoodBy(candidate.lease(), follower)
+                    candidate.stand()
+                    follower.catch_up()
+                    key = look.holder
+                    news = f"stands by at version {follower.version:,}: {look.holder or 'nobody'} has the lease"
+                else:
+                    news = key = f"waits: there is no cell yet at {place}"
             except (JournalFormat, JournalCorrupt):
                 raise
             except JournalError as error:

@@ -60,14 +60,14 @@ _LOG_ID = re.compile(r"[a-z0-9.-]{1,64}")
 _TYPE = re.compile(r"[a-z]{1,30}\.[a-z_-]{1,60}")
 NOTHING: Mapping[str, object] = {}
 
-_tables = MetaData()
+METADATA = MetaData()
 log_table = Table(
-    "audit_log", _tables,
+    "audit_log", METADATA,
     Column("id", Integer, primary_key=True), Column("log", String, nullable=False),
     Column("v", Integer, nullable=False),
 )  # fmt: skip
 record_table = Table(
-    "audit_record", _tables,
+    "audit_record", METADATA,
     Column("seq", Integer, primary_key=True, autoincrement=False),
     Column("type", String, nullable=False), Column("subject", String, nullable=False),
     Column("proposal", String, nullable=False, index=True), Column("at_ms", BIG, nullable=False),
@@ -75,23 +75,23 @@ record_table = Table(
 )  # fmt: skip
 """The columns besides body and hash are copies to search by."""
 private_table = Table(
-    "audit_private", _tables,
+    "audit_private", METADATA,
     Column("ref", String, primary_key=True), Column("key", LargeBinary, nullable=False),
     Column("text", String, nullable=False),
 )  # fmt: skip
 checkpoint_table = Table(
-    "audit_checkpoint", _tables,
+    "audit_checkpoint", METADATA,
     Column("size", Integer, primary_key=True, autoincrement=False), Column("note", String, nullable=False),
     Column("frontier", LargeBinary, nullable=False),
 )  # fmt: skip
 """`frontier`: the roots of the complete subtrees, one after the other, so that the next checkpoint goes on from it."""
 key_table = Table(
-    "audit_key", _tables,
+    "audit_key", METADATA,
     Column("seq", Integer, primary_key=True, autoincrement=False), Column("key", String, nullable=False),
 )  # fmt: skip
 """From which record on which public key signs; `none` where nothing is signed."""
 segment_table = Table(
-    "audit_segment", _tables,
+    "audit_segment", METADATA,
     Column("last", Integer, primary_key=True, autoincrement=False), Column("first", Integer, nullable=False),
     Column("hash", LargeBinary, nullable=False), Column("file", String, nullable=False),
     Column("sha256", String, nullable=False),
@@ -166,7 +166,7 @@ class Audit:
 
     def _prepare(self, connection: Connection) -> None:
         """The tables, what keeps them append-only, and the first record; nothing if all are there."""
-        create_tables(connection, _tables)
+        create_tables(connection, METADATA)
         keep_append_only(connection)
         found = connection.execute(select(log_table.c.log)).scalar()
         if found is not None:

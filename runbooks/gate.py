@@ -308,6 +308,9 @@ class Gate:
     ) -> Outcome:
         """Vote yes; and when that was the last vote needed, and the plan is to start then, carry it out and read back
         what it did. Errors as `vote` and `execute`."""
+        not_for = policy.why_not_token(actor, "vote", None)
+        if not_for:
+            raise RefusedError(f"you may not approve {proposal_id}: {not_for}", "Use another token")
         kept = self._engine.record(
             lambda connection: self._voting.kept(connection, books.found(connection, proposal_id), actor, digest)
         )
@@ -392,6 +395,8 @@ class Gate:
                 )
                 if why_not:
                     raise RefusedError(f"you may not withdraw {row.id}: {why_not}", "Ask its author, or reject it")
+            elif not_for := policy.why_not_token(actor, "cancel", None):
+                raise RefusedError(f"you may not withdraw {row.id}: {not_for}", "Use another token")
             sealed = (self.audit.seal(connection, reason),) if reason else ()
             row = books.move(
                 connection, self.audit, row, "cancelled", actor, now_ms, data={"reason": [s.ref for s in sealed]},

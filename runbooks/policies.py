@@ -20,7 +20,7 @@ from runbooks.freezes import FreezeSpec, check_freeze
 from runbooks.identity import OWNER, SYSTEM, Actor, AuthRefused, Signed, stands_for
 from runbooks.keys import DecisionKind, decision_bytes, public_key, verify
 from runbooks.plan import Party
-from runbooks.policy import BUILT_IN, TEAM, Policy, Tally, Vote, holders, may, tally
+from runbooks.policy import BUILT_IN, TEAM, Policy, Tally, Vote, holders, may, tally, why_not_token
 from runbooks.policy_changes import CHANGE_EXPIRY_MS, bindings, change_need, changes, check_successor
 from runbooks.policy_edit import text_of
 from runbooks.policy_file import check_policy, read_policy
@@ -310,6 +310,9 @@ class Policies:
             if row.based_on != now.digest():
                 raise RefusedError(f"{candidate} was made for another policy than is in force", "Propose it again")
             who = self._who(connection, actor, signed, candidate, new, verdict, now_ms)
+            not_for = why_not_token(who, "policy")
+            if not_for:
+                raise RefusedError(f"you may not vote on {candidate}: {not_for}", "Use another token")
             vote = Vote(
                 subject=who.subject, kind=who.kind, account=who.account, key=who.key if signed else "",
                 verdict=verdict, at_ms=now_ms,
@@ -497,7 +500,7 @@ class Policies:
             if by is None:
                 raise NotFoundError(f"there is no freeze {name[:40]!a}", "See `muster freezes`")
             why_not = may(now, actor, "thaw", owner=self.owner)
-            if why_not and by != actor.subject:
+            if why_not and (by != actor.subject or why_not_token(actor, "thaw", None)):
                 raise RefusedError(f"you may not thaw {name}, which {by} set: {why_not}", "Ask an admin")
             where = (FREEZE.c.name == name) & (FREEZE.c.ended_ms == 0)
             ended = {"ended_ms": self.clock(), "ended_by": actor.subject}

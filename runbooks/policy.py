@@ -320,8 +320,9 @@ def may(
 ) -> str:
     """Empty when an actor may do it; else why not. For "vote" that says who may vote on such a tier at all; whether the
     vote counts is for `why_not_counted`. Without a scope: in some part of the cell, which is not known yet."""
-    if actor.deeds is not None and deed not in actor.deeds:
-        return f"the token that was shown is not for that ({', '.join(sorted(actor.deeds)) or 'nothing'})"
+    not_for = why_not_token(actor, deed, scope)
+    if not_for:
+        return not_for
     held = somewhere(policy, actor, owner=owner) if scope is None else roles(policy, actor, scope, owner=owner)
     wanted = _DEEDS[deed]
     if deed == "vote":
@@ -345,6 +346,15 @@ def may(
 
 SERVICE_ROLES: frozenset[Role] = frozenset(("viewer", "submitter"))
 """What a policy may let a service be, besides a drafter."""
+
+
+def why_not_token(actor: Actor, deed: Deed, scope: Scope | None = WHOLE) -> str:
+    """Empty where nothing that an actor came with keeps them from a deed; else what the token that was shown is for."""
+    if actor.deeds is not None and deed not in actor.deeds:
+        return f"the token that was shown is not for that ({', '.join(sorted(actor.deeds)) or 'nothing'})"
+    if scope is not None and not actor.within.covers(scope):
+        return f"the token that was shown is for {actor.within.words()}, and not for all that this touches"
+    return ""
 
 
 def named(actor: Actor) -> str:

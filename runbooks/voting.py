@@ -96,6 +96,9 @@ class Voting:
         except RefusedError as error:
             return error, actor
         in_force, scope = self._policies.current(connection), scope_of(plan.steps)
+        not_for = policy.why_not_token(actor, "vote", scope)
+        if not_for:
+            return RefusedError(f"you may not vote on {row.id}: {not_for}", "Use another token"), actor
         # By whatever name they come: one person has one vote.
         actor = msgspec.structs.replace(actor, subject=policy.subject_of(in_force, actor.subject, actor.account))
         need = self._standing.need(connection, plan)

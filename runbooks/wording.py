@@ -60,6 +60,8 @@ def inverse(act: Act, targets: tuple[Target, ...]) -> str:
     said = action.inverse.format(them=them, was=instead(act, targets))
     if action.name == "set_scaling" and not inverse_of(act, targets):
         return f"Cannot be undone: {them} did not grow by itself, and cannot be made so again"
+    if action.name == "set_qos" and not inverse_of(act, targets):
+        return f"Cannot be undone: nobody said a QOS for {them} before"
     if action.kind not in ("node", "queue") or action.name == "set_quota" or said.startswith("Cannot"):
         return said
     return by_state(act, targets, said)

@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from console.details import plural
 from console.feed import in_thread
 from console.log_lines import LogLines, as_left
-from console.logs import task_line
+from console.process_text import task_line
 from console.screens.lines import OneLine, part
 from console.screens.log_view import LogView
 from console.screens.pane import Connect, Pane
@@ -118,7 +118,9 @@ class OutputPane(Pane):
         """What is new. Raises MusterError."""
         before = self._part
         if before is None:
-            request = OutputRequest(id=self._workload_id, task=self._wanted, attempt=self._attempt, offset=-FIRST, most=FIRST)
+            request = OutputRequest(
+                id=self._workload_id, task=self._wanted, attempt=self._attempt, offset=-FIRST, most=FIRST
+            )
             part = await in_thread(partial(_output, self.connect, request, 0.0))
             self._begin = part.offset
             self._lines = LogLines()
@@ -130,7 +132,9 @@ class OutputPane(Pane):
             if before.over and at >= before.end:
                 await self._look_for_another(before)
                 return
-            request = OutputRequest(id=self._workload_id, task=before.task, attempt=before.attempt, offset=at, most=FIRST)
+            request = OutputRequest(
+                id=self._workload_id, task=before.task, attempt=before.attempt, offset=at, most=FIRST
+            )
             part = await in_thread(partial(_output, self.connect, request, WAIT_S))
             lost = [f"… {part.offset - at:,} bytes are not kept …"] if part.offset > at else []
             self._view.add([*lost, *self._lines.take(part.data)], as_left(self._lines.rest))
@@ -138,6 +142,9 @@ class OutputPane(Pane):
         if before is None or part.over or part.data:
             await self._look_at_processes()
         self.post_message(self.Changed())
+
+    def _request(self, task: str, attempt: int, offset: int, most: int = FIRST) -> OutputRequest:
+        return OutputRequest(id=self._workload_id, task=task, attempt=attempt, offset=offset, most=most)
 
     async def _look_for_another(self, before: OutputPart) -> None:
         """A workload that was started again writes elsewhere: its last attempt is what somebody wants to see, unless
@@ -172,9 +179,7 @@ class OutputPane(Pane):
     async def _read_earlier(self, shown: OutputPart) -> None:
         try:
             start = max(0, self._begin - FIRST)
-            request = OutputRequest(
-                id=self._workload_id, task=shown.task, attempt=shown.attempt, offset=start, most=self._begin - start
-            )
+            request = self._request(shown.task, shown.attempt, start, self._begin - start)
             part = await in_thread(partial(_output, self.connect, request, 0.0))
             whole = LogLines().take(part.data + b"\n")
             self._view.put_before(whole[1:] if part.offset else whole)

@@ -144,6 +144,11 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
                 states = tuple(str(row[0]) for row in page.rows)
                 self._beside = self._beside._replace(siblings=states, siblings_total=page.matched)
                 self._draw()
+        if self.detail is not None and self.detail.run is not None:
+            with suppress(MusterError):
+                processes = await in_thread(lambda: self.connect().processes(self._workload_id))
+                self._beside = self._beside._replace(processes=processes)
+                self._draw()
         with suppress(MusterError):
             # Of a cell that Muster decides there is none.
             job = await in_thread(lambda: self.connect().mirrored(self._workload_id))

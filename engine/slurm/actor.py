@@ -2,26 +2,24 @@
 
 Each step is looked at, done if it is not so already, and read back. What could not be carried in time is given up: a
 cancel that comes hours after it was approved is another act than the one approved. What was done is looked at once more
-if slurmctld was restarted soon after, because it may have forgotten it.
+a little later: a slurmctld that was killed meanwhile may have forgotten it.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 import msgspec
 
 from engine import commands as cmd
 from engine.commands import IntentChange
 from engine.errors import MusterError
-from engine.intents import Phase, wanted
+from engine.intents import Phase, subjects_of, wanted
 from engine.slurm import acts
-from engine.slurm.epochs import UNKNOWN, Epochs
 from engine.slurm.errors import SlurmGone, SlurmRefused, SlurmUnavailable
 from engine.slurm.reconcile import SAFE_S
-from engine.slurm.records import Diag, Job
+from engine.slurm.records import Job
 from engine.slurm.submitter import Ledger
 
 GIVE_UP_MS = 120_000
@@ -29,10 +27,8 @@ GIVE_UP_MS = 120_000
 AGAIN_S = 1.0
 """Between looks at a step whose effect takes its time."""
 MOST_TOLD = 5
-
-
-class FarSide(acts.FarSide, Protocol):
-    def diag(self) -> Diag: ...
+FOR_GOOD: frozenset[acts.Do] = frozenset(("cancel", "requeue"))
+"""What nobody can undo: a job that is as it was before was forgotten to be so."""
 
 
 class Part(msgspec.Struct):
@@ -54,9 +50,13 @@ class Held(msgspec.Struct):
     at_ms: int
     phase: Phase
     parts: list[Part] | None = None
-    epoch: int = UNKNOWN
-    safe_from_s: float = 0.0
+    so_s: float = 0.0
+    """Our clock: all of it was so. It lasts when it still is SAFE_S later."""
     wake_s: float = 0.0
+
+    @property
+    def subjects(self) -> frozenset[str]:
+        return frozenset(subjects_of(self.command))
 
     @property
     def tried(self) -> bool:
@@ -68,7 +68,7 @@ class Actor:
 
     def __init__(
         self,
-        far: FarSide,
+        far: acts.FarSide,
         ledger: Ledger,
         job_of: acts.JobOf,
         *,
@@ -87,7 +87,6 @@ class Actor:
         self._held: dict[int, Held] = {}
         self._last = -1
         self._unsaid: list[IntentChange] = []
-        self._epochs = Epochs(far, clock)
         self.trouble = ""
         """Why nothing can be carried at present; empty when all is well."""
 
@@ -100,15 +99,10 @@ class Actor:
         self._take()
         self._say()
         try:
-            if self._held:
-                self._epochs.see()
-            for held in list(self._held.values()):
-                if held.wake_s <= self._clock():
-                    self._carry(held)
+            self._carry_all()
             self.trouble = ""
         except SlurmUnavailable as error:
             self.trouble = str(error)
-            self._epochs.forget()
         except SlurmRefused as error:
             self.trouble = str(error)
         for held in list(self._held.values()):
@@ -135,6 +129,15 @@ class Actor:
             self._ledger.settle(self._unsaid)
             self._unsaid.clear()
 
+    def _carry_all(self) -> None:
+        """In their order where they are about the same: a release must not overtake the hold before it."""
+        blocked: set[str] = set()
+        for held in list(self._held.values()):
+            if held.wake_s <= self._clock() and (held.phase == Phase.ACCEPTED or blocked.isdisjoint(held.subjects)):
+                self._carry(held)
+            if held.phase in (Phase.OPEN, Phase.SENT):
+                blocked.update(held.subjects)
+
     # -- one intent ---------------------------------------------------------------------------------------------------
 
     def _carry(self, held: Held) -> None:
@@ -143,22 +146,24 @@ class Actor:
             return
         if held.parts is None:
             try:
-                steps = acts.steps_of(held.command, held.number, self._far, self._job_of)
+                held.parts = self._parts(held)
             except SlurmUnavailable:
                 raise
             except MusterError as error:
                 self._note(held, Phase.REFUSED, error.problem)
                 return
-            held.parts = [Part(step, meant) for step, meant in steps]
         if held.phase == Phase.OPEN:
             self._note(held, Phase.SENT)
             self._say()
         self._do(held)
 
+    def _parts(self, held: Held) -> list[Part]:
+        steps = acts.steps_of(held.command, held.number, self._far, self._job_of)
+        return [Part(step, meant) for step, meant in steps]
+
     def _do(self, held: Held) -> None:
         """What is not so yet. Raises SlurmUnavailable with the rest left for later."""
         assert held.parts is not None
-        epoch = self._epochs.now
         changed = False
         try:
             for part in held.parts:
@@ -170,7 +175,7 @@ class Actor:
         if any(part.standing == "to do" and not part.refused for part in held.parts):
             held.wake_s = self._clock() + AGAIN_S
             return
-        self._conclude(held, epoch)
+        self._conclude(held)
 
     def _step(self, held: Held, part: Part) -> bool:
         """Returns whether anything was asked for."""
@@ -192,7 +197,7 @@ class Actor:
             raise
         return asked
 
-    def _conclude(self, held: Held, epoch: int) -> None:
+    def _conclude(self, held: Held) -> None:
         """Every step is done, refused, or about what has gone."""
         assert held.parts is not None
         refused = [part.refused for part in held.parts if part.refused and part.step.needed]
@@ -203,19 +208,46 @@ class Actor:
         elif not held.tried:
             self._note(held, Phase.NEEDLESS, _few([part.text for part in held.parts]))
         else:
-            held.epoch, held.safe_from_s = epoch, self._clock()
+            held.so_s = held.wake_s = self._clock()
+            held.wake_s += SAFE_S
             texts = [part.refused or part.text for part in held.parts]
             self._note(held, Phase.ACCEPTED, "read back: " + _few(texts))
 
     def _confirm(self, held: Held) -> None:
-        """What was done is safe when the same slurmctld lives on; after a restart it is looked at once more."""
-        if held.epoch == self._epochs.now and self._epochs.at_s >= held.safe_from_s + SAFE_S:
-            texts = [part.refused or part.text for part in held.parts or ()]
-            self._note(held, Phase.DONE, _few(texts))
-        elif held.epoch != self._epochs.now:
-            self._note(held, Phase.OPEN, "slurmctld was restarted: looking again")
-            for part in held.parts or ():
-                part.standing, part.tried = "to do", False
+        """What is still so lasts: slurmctld has saved it, whether it was restarted since or not. What is so no longer
+        slurmctld has forgotten in a crash, or somebody has undone: only what nobody can undo is done again."""
+        if held.parts is None:
+            # Of an earlier process, which saw it done.
+            held.parts = self._parts(held)
+        needed = [part for part in held.parts if part.step.needed]
+        for part in needed:
+            if part.standing == "done" or not held.so_s:
+                self._look_again(held, part)
+        undone = [part for part in needed if part.standing == "to do" and not part.refused]
+        if not undone or self._is_overtaken(held):
+            self._note(held, Phase.DONE, _few([part.refused or part.text for part in held.parts]))
+        elif all(part.step.do in FOR_GOOD for part in undone):
+            for part in undone:
+                part.tried = False
+            held.at_ms = self._wall_ms()
+            self._note(held, Phase.OPEN, "slurmctld has forgotten it: done again")
+        else:
+            told = _few([part.text for part in undone])
+            why = "slurmctld has forgotten it in a crash, or somebody has undone it"
+            self._note(held, Phase.IN_DOUBT, f"it was done and read back, and is so no longer: {told}; {why}")
+
+    def _is_overtaken(self, held: Held) -> bool:
+        """Whether something was wanted of the same since."""
+        later = (other for other in self._held.values() if other.number > held.number)
+        return any(not other.subjects.isdisjoint(held.subjects) for other in later)
+
+    def _look_again(self, held: Held, part: Part) -> None:
+        try:
+            part.standing, part.text = acts.look(self._far, part.step, part.meant, held.at_ms / 1000)
+        except SlurmUnavailable:
+            raise
+        except SlurmRefused as error:
+            part.refused = f"{part.step.target}: {error.problem}"
 
     def _give_up(self, held: Held) -> None:
         if held.phase == Phase.ACCEPTED or self._wall_ms() - held.at_ms < GIVE_UP_MS:

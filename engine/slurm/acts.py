@@ -15,7 +15,7 @@ import msgspec
 
 from engine import commands as cmd
 from engine.slurm.errors import SlurmGone
-from engine.slurm.records import Job, Jobs, Node, Nodes, Partition, Reservation, ReservationWish
+from engine.slurm.records import Job, Jobs, Node, Partition, Reservation, ReservationWish
 
 REASON = "muster"
 """Begins the reason of a drained node."""
@@ -46,7 +46,7 @@ class FarSide(Protocol):
 
     def job(self, id_: int, /) -> Job: ...
     def jobs(self, since: int | None = None) -> Jobs: ...
-    def nodes(self, since: int | None = None) -> Nodes: ...
+    def node(self, name: str, /) -> Node: ...
     def partitions(self) -> Sequence[Partition]: ...
     def reservations(self) -> Sequence[Reservation]: ...
     def cancel(self, id_: int, /) -> None: ...
@@ -141,7 +141,7 @@ def same(meant: Job, now: Job) -> bool:
 
 def look(far: FarSide, step: Step, meant: Job | None, since_s: float) -> tuple[Standing, str]:
     """Whether it is so, and what was read. `since_s`: Unix time at which it was wanted: what was requeued before that
-    is to be requeued again. Raises SlurmUnavailable, SlurmRefused."""
+    is to be requeued again. Raises SlurmGone for a node that there is not, SlurmUnavailable, SlurmRefused."""
     if step.do in OF_JOBS:
         if meant is None:
             return "gone", f"{step.target}: Slurm has no such job any more"
@@ -153,9 +153,7 @@ def look(far: FarSide, step: Step, meant: Job | None, since_s: float) -> tuple[S
             return "gone", f"job {meant.id} is another job by now"
         return _look_at_job(step, job, since_s), f"job {job.id} is {' '.join([job.state, *sorted(job.flags)])}"
     if step.do in ("drain", "resume", "power up", "power down"):
-        node = next((node for node in far.nodes().list if node.name == step.target), None)
-        if node is None:
-            return "gone", f"Slurm has no node {step.target}"
+        node = far.node(step.target)
         return _look_at_node(step, node), f"{node.name} is {' '.join([node.state, *sorted(node.flags)])}"
     if step.do in _PARTITION_STATES:
         partition = next((each for each in far.partitions() if each.name == step.target), None)
@@ -171,10 +169,10 @@ def look(far: FarSide, step: Step, meant: Job | None, since_s: float) -> tuple[S
 def _look_at_job(step: Step, job: Job, since_s: float) -> Standing:
     if step.do == "cancel":
         return "done" if job.over or job.state == "CANCELLED" else "to do"
-    if job.over:
+    if job.over or (step.do == "hold" and job.state != "PENDING"):
         return "gone"
     done = {
-        "hold": job.held or job.state != "PENDING",
+        "hold": job.held,
         "release": not job.held,
         "requeue": job.state == "PENDING" or (job.state == "RUNNING" and job.start_s > since_s),
         "set qos": job.qos == step.value,

@@ -6,6 +6,7 @@ Numbers are those of slurm_errno.h. Texts are Slurm's own and untrusted.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -90,7 +91,7 @@ def decoded(raw: msgspec.Raw | bytes) -> Any:
     except (msgspec.MsgspecError, RecursionError):
         pass
     try:
-        value = json.loads(bytes(raw).decode("utf-8", "backslashreplace"), parse_constant=_no_number, strict=False)
+        value = json.loads(bytes(raw).decode("utf-8", "surrogateescape"), parse_constant=_no_number, strict=False)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from None
     return _encodable(value)
@@ -101,9 +102,9 @@ def _no_number(_: str) -> None:
 
 
 def _encodable(value: Any) -> Any:
-    """Half characters (lone surrogates) written out, so that what is kept can be encoded again."""
+    """Bytes that were no UTF-8, and half characters, written out: what is kept can be encoded again."""
     if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
+        return value if value.isascii() else _HALF.sub(_written_out, value)
     if isinstance(value, list):
         return [_encodable(one) for one in value]
     if isinstance(value, dict):
@@ -111,6 +112,14 @@ def _encodable(value: Any) -> Any:
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
         return None
     return value
+
+
+_HALF = re.compile("[\ud800-\udfff]")
+
+
+def _written_out(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
 
 
 _RAW_LIST = msgspec.json.Decoder(list[msgspec.Raw])

@@ -12,6 +12,7 @@ request is therefore preceded by a ping that waits PING_S only.
 
 from __future__ import annotations
 
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -228,7 +229,9 @@ def _was_cut(error: SlurmUnavailable) -> bool:
 def _client(place: Where, read_s: float, kept: int) -> httpx.Client:
     import httpx
 
+    secure = place.url.startswith("https:")
     transport = httpx.HTTPTransport(
+        verify=ssl.create_default_context() if secure else False,
         uds=place.socket or None,
         trust_env=False,
         limits=httpx.Limits(max_connections=None, max_keepalive_connections=kept, keepalive_expiry=30.0),

@@ -101,8 +101,13 @@ class Machines:
     pools: dict[str, PoolSpec]
     qos: dict[str, Qos]
     reservations: frozenset[str]
-    classes: dict[tuple[int, str], str]
-    """(tier, QOS) -> priority class, as far as they were met."""
+    classes: set[str]
+    """Names of the priority classes that were met."""
+
+    @property
+    def qos_preempts(self) -> bool:
+        """Whether some QOS may take from another."""
+        return any(each.preempts for each in self.qos.values())
 
 
 # -- machines ---------------------------------------------------------------------------------------------------------
@@ -141,7 +146,7 @@ def machines(
         pools=pools,
         qos={each.name: each for each in qos},
         reservations=frozenset(each.reservation.name for each in kept),
-        classes={},
+        classes=set(),
     )
 
 
@@ -252,8 +257,9 @@ class Jobs:
         self._asked_for: dict[str, Asked | None] = {}
         self.new_classes: list[seen.PriorityClassSeen] = []
 
-    def told(self, job: Job, name: str, known: Collection[str]) -> seen.WorkloadSeen | None:
-        """The job as a workload of that name; None where it is in no partition that is known."""
+    def told(self, job: Job, name: str, known: Collection[str], rank: int = 0) -> seen.WorkloadSeen | None:
+        """The job as a workload of that name; None where it is in no partition that is known. `rank`: as
+        `engine.slurm.order` has it, while it waits."""
         asked = self._asked(job.partition)
         if asked is None:
             self._left.note("jobs in partitions that are not shown are left out", name)
@@ -267,7 +273,7 @@ class Jobs:
             name=job.name[:1024],
             queue=asked.queue,
             groups=(self._group(job, name, asked.pools),),
-            priority_class=self._priority_class(job, asked.first),
+            priority_class=self._priority_class(job, asked.first, rank),
             tenant=ident(job.account or job.user, ""),
             team=ident(job.user, ""),
             tags=_tags(job),
@@ -289,6 +295,11 @@ class Jobs:
             cause=_CAUSES.get(job.state, ""),
             word=job.reason[:128],
         )
+
+    def tier_of(self, job: Job) -> int:
+        """Of the first partition that it asks for."""
+        asked = self._asked(job.partition)
+        return 0 if asked is None else asked.first.tier
 
     def array(self, whole: Sequence[Job], name: str) -> seen.WorkloadSeen | None:
         """The array whose records these are, where its elements are evenly numbered; None: they stand alone."""
@@ -361,23 +372,30 @@ class Jobs:
         avoid = tuple(ident(node) for node in job.nodes_excluded[:MOST_LABELS])
         return labels, {"node": avoid} if avoid else {}
 
-    def _priority_class(self, job: Job, partition: Partition) -> str:
-        key = partition.tier, job.qos
-        found = self._at.classes.get(key)
-        if found is None:
-            found = f"{ident(job.qos)}.tier-{partition.tier}" if job.qos else f"tier-{partition.tier}"
-            self._at.classes[key] = found
-            qos = self._at.qos.get(job.qos)
-            value = min(max(partition.tier, 0), 9_999) * 100_000 + min(max(qos.priority if qos else 0, 0), 99_999)
-            preempts = any(each.preempt_mode in _PREEMPTS for each in self._at.partitions.values())
+    def _priority_class(self, job: Job, partition: Partition, rank: int) -> str:
+        """By tier and, where QOS preempt, by QOS: who may take from whom. What waits is below what runs of its like,
+        in ranks: that order is Slurm's own among those that wait, and takes nothing from anybody."""
+        qos = self._at.qos.get(job.qos)
+        by_qos = self._at.qos_preempts and qos is not None
+        base = f"{ident(job.qos)}.tier-{partition.tier}" if by_qos else f"tier-{partition.tier}"
+        name = base if job.state != "PENDING" else f"{base}.{rank + 1:02d}"
+        if name not in self._at.classes:
+            self._at.classes.add(name)
+            level = (
+                sorted({each.priority for each in self._at.qos.values()}).index(qos.priority) if by_qos and qos else 0
+            )
+            value = min(max(partition.tier, 0), 9_999) * 100_000 + min(level, 99) * 1_000 + 999
+            preempts = self._at.qos_preempts or any(
+                each.preempt_mode in _PREEMPTS for each in self._at.partitions.values()
+            )
             spec = PriorityClassSpec(
-                name=found,
-                value=value,
-                preemption="lower" if preempts or (qos is not None and qos.preempts) else "never",
+                name=name,
+                value=value if job.state != "PENDING" else value - 1 - rank,
+                preemption="lower" if preempts else "never",
                 preemptible=partition.preempt_mode != "OFF",
             )
             self.new_classes.append(seen.PriorityClassSeen(priority_class=spec))
-        return found
+        return name
 
     def _reservation(self, job: Job, name: str) -> str:
         if job.reservation and ident(job.reservation) not in self._at.reservations:

@@ -22,7 +22,9 @@ from engine.model import WorkloadState
 from engine.slurm.errors import SlurmGone, SlurmRefused
 from engine.slurm.identity import Identities
 from engine.slurm.mapping import Jobs, Left, LeftOut, Machines, machines, tasks_of
+from engine.slurm.order import Order
 from engine.slurm.records import Job, JobState, Node, Partition, Qos, Reservation
+from engine.state import members
 
 T = TypeVar("T")
 Call = Callable[[Callable[[Engine], Any]], Any]
@@ -60,7 +62,9 @@ class Mirror:
         self._connection = connection
         self._call = call
         self._wall_s = wall_s
-        self._identities: Identities | None = None
+        self._identities = Identities()
+        self._order = Order()
+        self._ranks: dict[str, int] = {}
         self._told: dict[str, seen.WorkloadSeen | None] = {}
         """By workload id: the last that was told of it; None of what the cell has from before."""
         self._told_machines: dict[tuple[str, str], seen.AnySeen] = {}
@@ -173,7 +177,9 @@ class Mirror:
 
     def _forget(self) -> None:
         """What was told before: all of it is told anew, and what is not known any more is found in the cell."""
-        self._identities = Identities(self._call(_known))
+        known = self._call(_known)
+        self._identities = Identities(known)
+        self._order = Order(name for name, _, _ in known)
         self._told = dict.fromkeys(self._call(live))
         self._told_machines = {}
         self._arrays = set()
@@ -211,7 +217,7 @@ class Mirror:
 
     def _new_machines(self) -> list[seen.AnySeen]:
         left = Left()
-        classes = {} if self._machines is None else self._machines.classes
+        classes = set() if self._machines is None else self._machines.classes
         self._machines = machines(self._nodes, self._partitions, self._qos, self._reservations, left)
         self._machines.classes.update(classes)
         self._left_machines = left.all()
@@ -239,22 +245,32 @@ class Mirror:
             if job.array_id and job.array_id not in self._arrays:
                 arrays.setdefault(job.array_id, []).append(job)
         told = [found for array_id, of_it in arrays.items() if (found := self._array(array_id, of_it, mapping))]
+        for each in told:
+            assert each.spec.array is not None
+            self._order.note(f"{each.spec.id}/{index}" for index in members(each.spec.array))
+        every = names if whole else self._names | names
+        ranks = self._order.ranks(
+            (mapping.tier_of(job), name, job) for job, mine in every.values() if job.state == "PENDING" for name in mine
+        )
         facts: list[seen.WorkloadSeen] = []
-        for job, mine in names.values():
+        # What is left out is told anew from all there are; in a glance those that moved are enough.
+        for job, mine in every.values():
             for name in mine:
-                fact = mapping.told(job, name, records.keys())
+                if not whole and job.id not in names and self._ranks.get(name) == ranks.get(name):
+                    continue
+                fact = mapping.told(job, name, records.keys(), ranks.get(name, 0))
                 if fact is not None and self._told.get(name) != fact:
                     facts.append(fact)
         facts.sort(key=lambda fact: _turn(fact, records[fact.spec.id]))
         gone = [name for name in self._told if name not in records] if whole else []
         for name in gone:
             del self._told[name]
-        self._names = names if whole else self._names | names
-        self._records = records
+        if whole:
+            self._order.keep(records.keys())
+        self._names, self._records, self._ranks = every, records, ranks
         return [*mapping.new_classes, *(seen.WorkloadGone(id=name) for name in gone), *told, *facts]
 
     def _names_of(self, job: Job, named: dict[str, str], left: Left) -> tuple[str, ...]:
-        assert self._identities is not None
         before = self._names.get(job.id)
         if before is not None and before[0] == job:
             return before[1]
@@ -317,6 +333,7 @@ def _turn(fact: seen.WorkloadSeen, job: Job) -> tuple[int, int, int, int]:
     """When it is told: what leaves nodes first; of what waits, what Slurm would start first, since what comes first is
     older to the engine; what waits for others after all of those."""
     if fact.spec.after:
+        # Those depend on older ones alone.
         return 9, 0, job.submit_s, job.id
     return _ORDER.get(fact.phase, 3), -(job.priority or 0), job.submit_s, job.id
 

@@ -3,16 +3,15 @@
 Slurm alone is at most once: jobs that were accepted vanish when slurmctld is killed before it has saved them, and their
 ids are given to others. Sending again what is not heard of is at least once: a job that was only slow in coming would
 run twice. Exactly once needs to know, before anything is sent again, that nothing of it is there and that nothing of it
-can still come:
+can still come. Which slurmctld it is that answers nobody says reliably (the time since when it counts its statistics is
+0 for the first minutes of each), so nothing here goes by that:
 
-- A list of jobs counts only when slurmctld was one and the same process from before it was asked for until after
-  (`Look`), as told by the time since when it counts its statistics.
-- A job that was accepted is safe once the same slurmctld has lived for SAFE_S longer: it has been saved.
-- A job that was accepted by an earlier slurmctld and is not in the list was lost with it, unless it may have ended and
-  been dropped from the list meanwhile.
+- A job is safe when it is there at two times SAFE_S apart: if slurmctld lived on, it has saved it meanwhile; and if it
+  was restarted, it had saved it before.
+- A job that was accepted and is in no whole list asked for afterwards was lost, unless it may have ended and been
+  dropped from the list meanwhile.
 - A request of which nobody knows whether it arrived may still be under way, in slurmrestd or in slurmctld's own queue:
-  it is dead when the slurmctld that it was meant for has ended after slurmrestd had let go of it, or QUARANTINE_S
-  after.
+  it is dead after QUARANTINE_S.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from engine.slurm.submission import head_in, head_of, token_in
 SAFE_S = 20.0
 """slurmctld saves its state at the latest 5 s after a change (SAVE_MAX_WAIT); writing it takes its time under load."""
 QUARANTINE_S = 75.0
-"""Longer than slurmrestd and slurmctld hold on to a request: each waits MessageTimeout (10 s by default) to connect and
-again for an answer, and a busy slurmctld serves what it has read even when nobody waits for it any more."""
+"""Longer than slurmrestd and slurmctld hold on to a request: while slurmctld is down slurmrestd was seen to hold it for
+29 s, and a busy slurmctld serves what it has read even when nobody waits for it any more."""
 PURGED_S = 240.0
 """Slurm keeps an ended job in its list for MinJobAge, 300 s by default: beyond this one not listed may just have
 ended."""
@@ -38,33 +37,24 @@ Verdict = Literal["there", "lost", "wait", "unknown"]
 
 
 class Look(msgspec.Struct, frozen=True):
-    """A whole list of jobs, and the slurmctld that gave it."""
+    """A whole list of jobs."""
 
     at_s: float
     """Our own clock, before it was asked for; the clock of all times here."""
-    epoch: int
-    """Since when that slurmctld counts: another value is another process."""
-    up_s: float
-    """For how long that is."""
     jobs: tuple[Job, ...]
 
 
 class Sent(msgspec.Struct, frozen=True):
     """A submission that went out, as the driver remembers it."""
 
-    token: str
     attempted_s: float
     """End of the last attempt, successful or not."""
-    epoch: int
-    """Of the slurmctld it was sent to, read before. -1: not known, as after a restart of ours."""
     accepted: bool
     """It was given an id."""
-    answered: bool
-    """slurmrestd gave an answer: nothing of it is under way there any more."""
     arrived: bool = True
     """False: it is known not to have reached slurmctld."""
-    seen_s: float = 0.0
-    """When the slurmctld it was sent to was last seen alive."""
+    down_s: float = 0.0
+    """For how long since then slurmctld is known not to have run: nothing is dropped from its list meanwhile."""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -101,21 +91,12 @@ def judge(sent: Sent, look: Look, found: Sequence[Job]) -> Found:
     age_s = look.at_s - sent.attempted_s
     if age_s < 0:
         return Found("wait", why="the list is older than the attempt")
-    another = look.epoch != sent.epoch and sent.epoch >= 0
-    # A job ends, and is dropped from the list, only while a slurmctld lives.
-    lived_s = min(age_s, max(0.0, sent.seen_s - sent.attempted_s) + look.up_s) if another else age_s
-    if sent.accepted:
-        if lived_s > PURGED_S:
-            return Found("unknown", why="it was accepted long ago and is not in Slurm's list any more")
-        if another or sent.epoch < 0:
-            return Found("lost", why="slurmctld was restarted and has forgotten it")
-        return Found("wait", why="it was accepted and is not listed yet")
-    if not sent.arrived:
+    if not sent.accepted and not sent.arrived:
         return Found("lost", why="it did not reach slurmctld")
-    if lived_s > PURGED_S:
-        return Found("unknown", why="nobody knows whether it arrived, and it would not be in Slurm's list any more")
-    if another and sent.answered:
-        return Found("lost", why="the slurmctld it was sent to has ended without it")
+    if age_s - sent.down_s > PURGED_S:
+        return Found("unknown", why="it is not in Slurm's list, which would have dropped it by now if it had ended")
+    if sent.accepted:
+        return Found("lost", why="slurmctld has forgotten it")
     if age_s > QUARANTINE_S:
         return Found("lost", why="it did not arrive")
     return Found("wait", why="it may still arrive")

@@ -20,11 +20,10 @@ from engine.errors import MusterError
 from engine.intents import Intent, Phase, wanted
 from engine.model import WorkloadSpec
 from engine.slurm import reconcile
-from engine.slurm.epochs import NEVER_S, UNKNOWN, Epochs
 from engine.slurm.errors import SlurmDenied, SlurmGone, SlurmRefused, SlurmUnavailable
 from engine.slurm.reconcile import Index, Look, Sent
-from engine.slurm.records import Diag, Job, Jobs, PastJob, Submitted, Wish
-from engine.slurm.submission import Place, carries, wish_of
+from engine.slurm.records import Job, Jobs, PastJob, Submitted, Wish
+from engine.slurm.submission import Place, carries, head_in, token_in, wish_of
 
 AT_ONCE = 24
 """Submissions that are journalled as sent together, and so the most of which nobody may know after a crash."""
@@ -43,7 +42,6 @@ class FarSide(Protocol):
     def jobs(self, since: int | None = None) -> Jobs: ...
     def job(self, id_: int, /) -> Job: ...
     def cancel(self, id_: int, /) -> None: ...
-    def diag(self) -> Diag: ...
     def history(self, since_s: int, /) -> Sequence[PastJob]: ...
 
 
@@ -70,21 +68,23 @@ class Held(msgspec.Struct):
     job: int = 0
     submit_s: int = 0
     attempted_s: float = 0.0
-    epoch: int = UNKNOWN
-    seen_s: float = 0.0
-    answered: bool = False
     arrived: bool = True
-    safe_from_s: float = 0.0
-    """Our clock: it is safe when the same slurmctld still lives SAFE_S after this."""
-    looked_s: float = -1.0
-    """Beginning of the last list in which it was found."""
+    down_s: float = 0.0
+    """As `Sent` has them."""
+    there_s: float = 0.0
+    """Our clock: it was there. It is safe when it still is SAFE_S later."""
+    missed: bool = False
+    """It was not under its id: it is to be looked for in the whole list."""
     wake_s: float = 0.0
     """Not to be tried, or looked for, before that."""
     told: str = ""
 
+    @property
+    def due_s(self) -> float:
+        return self.there_s + reconcile.SAFE_S
+
     def sent(self) -> Sent:
-        accepted = self.phase == Phase.ACCEPTED
-        return Sent(self.token, self.attempted_s, self.epoch, accepted, self.answered, self.arrived, self.seen_s)
+        return Sent(self.attempted_s, self.phase == Phase.ACCEPTED, self.arrived, self.down_s)
 
 
 class Submitter:
@@ -113,8 +113,9 @@ class Submitter:
         """Number of the newest intent that was taken."""
         self._unsaid: dict[int, IntentChange] = {}
         """What is not journalled yet."""
-        self._epochs = Epochs(far, clock)
-        self._list_after = NEVER_S
+        self._list_after = 0.0
+        self._down_since_s: float | None = None
+        """Since when slurmctld is known not to run, as of the last look."""
         self.user = ""
         """Whose jobs ours are; known with the first that was read back."""
         self.trouble = ""
@@ -132,16 +133,14 @@ class Submitter:
         if not self._held:
             return False
         try:
-            self._see_epoch()
             self._reconcile()
             self._read_back()
-            self._finish()
             self._say()
             more = self._send()
-            self.trouble = ""
+            self.trouble, self._down_since_s = "", None
         except SlurmUnavailable as error:
             self.trouble = str(error)
-            self._epochs.forget()
+            self._count_down(error)
             more = False
         except SlurmRefused as error:
             self.trouble = str(error)
@@ -164,7 +163,7 @@ class Submitter:
         ago_s = max(0.0, (self._wall_ms() - intent.changed_ms) / 1000)
         return Held(
             number=intent.number, token=intent.token, spec=spec, phase=Phase(intent.phase), tries=intent.tries,
-            job=intent.job, submit_s=intent.submit_s, attempted_s=now_s - ago_s, safe_from_s=now_s,
+            job=intent.job, submit_s=intent.submit_s, attempted_s=now_s - ago_s, there_s=now_s,
         )  # fmt: skip
 
     def _note(self, held: Held, phase: Phase, text: str = "") -> None:
@@ -184,68 +183,61 @@ class Submitter:
             self._ledger.settle(list(self._unsaid.values()))
             self._unsaid.clear()
 
-    # -- which slurmctld it is ----------------------------------------------------------------------------------------
-
-    def _see_epoch(self, *, afresh: bool = False) -> None:
-        if self._epochs.see(afresh=afresh):
+    def _count_down(self, error: SlurmUnavailable) -> None:
+        """Between two looks that both found slurmrestd without a slurmctld, none ran."""
+        now_s = self._clock()
+        if not error.answered or error.arrived:
+            self._down_since_s = None
+            return
+        if self._down_since_s is not None:
             for held in self._held.values():
-                if held.epoch == self._epochs.now:
-                    held.seen_s = self._epochs.at_s
-
-    def _look(self) -> Look | None:
-        """The whole list, if one and the same slurmctld was there all the while."""
-        self._see_epoch(afresh=True)
-        before, at_s = self._epochs.now, self._clock()
-        jobs = self._far.jobs()
-        self._see_epoch(afresh=True)
-        after_s = self._clock()
-        self._list_after = after_s + LIST_SHARE * (after_s - at_s)
-        return Look(at_s, before, self._epochs.up_s, jobs.list) if self._epochs.now == before else None
+                held.down_s += now_s - max(self._down_since_s, held.attempted_s)
+        self._down_since_s = now_s
 
     # -- what became of those sent ------------------------------------------------------------------------------------
 
+    def _unread(self, now_s: float) -> list[Held]:
+        """Accepted ones that are to be read under their ids: for the first time, or to see that they last."""
+        return [
+            held
+            for held in self._held.values()
+            if held.phase == Phase.ACCEPTED
+            and held.wake_s <= now_s
+            and not held.missed
+            and (not held.submit_s or (now_s >= held.due_s and not held.tries))
+        ]
+
     def _doubtful(self, now_s: float) -> list[Held]:
-        """Those that have to be looked for in the list."""
-        found = []
-        unread = 0
-        for held in self._held.values():
-            if held.phase == Phase.ACCEPTED:
-                unread += not held.submit_s and held.wake_s <= now_s
-                due = now_s >= held.safe_from_s + reconcile.SAFE_S
-                again = held.tries > 0 and due and held.looked_s < held.safe_from_s + reconcile.SAFE_S
-                if (held.epoch != self._epochs.now or again) and held.wake_s <= now_s:
-                    found.append(held)
-            elif held.phase == Phase.SENT and held.wake_s <= now_s:
-                found.append(held)
-        if unread > MOST_SINGLE:
-            known = {held.number for held in found}
-            found += [
-                held
-                for held in self._held.values()
-                if held.phase == Phase.ACCEPTED and not held.submit_s and held.number not in known
-            ]
-        return found
+        """Those that have to be looked for in the whole list. Of what was sent twice all copies are wanted."""
+        found = [
+            held
+            for held in self._held.values()
+            if held.wake_s <= now_s
+            and (
+                held.phase == Phase.SENT
+                or (held.phase == Phase.ACCEPTED and (held.missed or (held.tries > 0 and now_s >= held.due_s)))
+            )
+        ]
+        unread = self._unread(now_s)
+        return found + unread if len(unread) > MOST_SINGLE else found
 
     def _reconcile(self) -> None:
         now_s = self._clock()
         doubtful = self._doubtful(now_s)
         if not doubtful or now_s < self._list_after:
             return
-        look = self._look()
-        if look is None:
-            return
+        look = Look(now_s, self._far.jobs().list)
+        after_s = self._clock()
+        self._list_after = after_s + LIST_SHARE * (after_s - now_s)
         index = Index(look.jobs)
         missing: list[tuple[Held, str]] = []
         for held in doubtful:
             found = reconcile.judge(held.sent(), look, index.of(held.token, self.user))
             if found.verdict == "there" and found.job is not None:
-                self._found(held, found.job, look)
                 self._cancel_surplus(held, found.surplus)
+                self._found(held, found.job, look.at_s)
             elif found.verdict == "lost":
-                held.job = held.submit_s = 0
-                held.tries += 1
-                held.wake_s = 0.0
-                self._note(held, Phase.OPEN, found.why)
+                self._reopen(held, found.why)
             elif found.verdict == "unknown":
                 missing.append((held, found.why))
             else:
@@ -253,16 +245,24 @@ class Submitter:
         if missing:
             self._ask_history(missing)
 
-    def _found(self, held: Held, job: Job, look: Look) -> None:
+    def _reopen(self, held: Held, why: str) -> None:
+        held.job = held.submit_s = 0
+        held.tries += 1
+        held.wake_s = held.down_s = 0.0
+        held.missed = False
+        self._note(held, Phase.OPEN, why)
+
+    def _found(self, held: Held, job: Job, at_s: float) -> None:
+        """It was there at that time."""
         self.user = self.user or job.user
-        held.looked_s = look.at_s
-        changed = (held.job, held.submit_s, held.phase) != (job.id, job.submit_s, Phase.ACCEPTED)
-        held.job, held.submit_s = job.array_id or job.id, job.submit_s
-        if held.epoch != look.epoch or held.phase != Phase.ACCEPTED:
-            held.safe_from_s = look.at_s
-            held.epoch, held.seen_s = look.epoch, look.at_s
-        if changed:
-            self._note(held, Phase.ACCEPTED)
+        before = held.job, held.submit_s, held.phase
+        held.job, held.submit_s, held.missed = job.array_id or job.id, job.submit_s, False
+        if held.phase == Phase.ACCEPTED and at_s >= held.due_s:
+            self._note(held, Phase.DONE, held.told)
+        elif before != (held.job, held.submit_s, Phase.ACCEPTED):
+            if held.phase != Phase.ACCEPTED:
+                held.there_s = at_s
+            self._note(held, Phase.ACCEPTED, held.told)
 
     def _cancel_surplus(self, held: Held, surplus: Iterable[Job]) -> None:
         """A copy that came late. Cancelled only while it is what it was: its id may be another job's by now."""
@@ -270,7 +270,7 @@ class Submitter:
             try:
                 if carries(self._far.job(job.id), held.token):
                     self._far.cancel(job.id)
-                    self._note(held, held.phase, f"a second copy, job {job.id}, was cancelled")
+                    held.told = f"a second copy, job {job.id}, was cancelled"
             except SlurmGone:
                 continue
 
@@ -293,57 +293,32 @@ class Submitter:
                 held.job, held.submit_s = job.id, job.submit_s
                 self._note(held, Phase.DONE, f"it ended as {job.state} meanwhile")
             else:
-                held.job = held.submit_s = 0
-                held.tries += 1
-                self._note(held, Phase.OPEN, f"{why}, and accounting never had it")
+                self._reopen(held, f"{why}, and accounting never had it")
 
     def _read_back(self) -> None:
-        """The id that was given must be a job with our token."""
+        """The id that was given must be a job with our token, at once and when it should be safe."""
         now_s = self._clock()
-        unread = [
-            held
-            for held in self._held.values()
-            if held.phase == Phase.ACCEPTED
-            and not held.submit_s
-            and held.epoch == self._epochs.now
-            and held.wake_s <= now_s
-        ]
-        strangers: list[tuple[Held, Job]] = []
-        for held, job in zip(unread[:MOST_SINGLE], self._pool.map(self._read, unread[:MOST_SINGLE]), strict=True):
-            if job is None:
-                held.wake_s = now_s + RETRY_S
-            elif carries(job, held.token):
-                self.user = self.user or job.user
-                held.submit_s = job.submit_s
-                self._note(held, Phase.ACCEPTED, held.told)
-            else:
-                strangers.append((held, job))
-        if strangers:
-            self._see_epoch(afresh=True)
-        for held, job in strangers:
-            if held.epoch == self._epochs.now:
+        unread = self._unread(now_s)[:MOST_SINGLE]
+        for held, job in zip(unread, self._pool.map(self._read, unread), strict=True):
+            if job is not None and carries(job, held.token):
+                self._found(held, job, now_s)
+            elif job is not None and self._is_rewritten(job, held):
                 # Sending it again could go on for ever.
                 why = f"job {job.id} of Slurm does not carry its token: does a plugin change names and comments?"
                 self._note(held, Phase.IN_DOUBT, why)
+            else:
+                held.missed = True
+
+    def _is_rewritten(self, job: Job, held: Held) -> bool:
+        """Whether a job under the id that was given may be ours without its token, not another that got the id."""
+        came_with_it = not held.submit_s or job.submit_s == held.submit_s
+        return came_with_it and not token_in(job) and not head_in(job) and self.user in ("", job.user)
 
     def _read(self, held: Held) -> Job | None:
         try:
             return self._far.job(held.job)
         except SlurmGone:
             return None
-
-    def _finish(self) -> None:
-        """Those that slurmctld has had for long enough to have saved them."""
-        for held in list(self._held.values()):
-            safe_s = held.safe_from_s + reconcile.SAFE_S
-            if (
-                held.phase == Phase.ACCEPTED
-                and held.submit_s
-                and held.epoch == self._epochs.now
-                and self._epochs.at_s >= safe_s
-                and (not held.tries or held.looked_s >= safe_s)
-            ):
-                self._note(held, Phase.DONE, held.told)
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
@@ -365,7 +340,7 @@ class Submitter:
             self._note(held, Phase.SENT)
         self._say()
         for held, _ in ready:
-            held.epoch, held.answered, held.arrived = self._epochs.now, False, True
+            held.arrived, held.down_s = True, 0.0
         trouble: SlurmUnavailable | None = None
         for (held, _), answer in zip(ready, self._pool.map(self._post, (wish for _, wish in ready)), strict=True):
             held.attempted_s = self._clock()
@@ -389,11 +364,11 @@ class Submitter:
         now_s = held.attempted_s
         if isinstance(answer, Submitted):
             held.job = answer.id
-            held.safe_from_s = now_s
+            held.there_s = now_s
             held.wake_s = 0.0
             self._note(held, Phase.ACCEPTED, "; ".join(answer.soft))
         elif isinstance(answer, SlurmUnavailable):
-            held.answered, held.arrived = answer.answered, answer.arrived
+            held.arrived = answer.arrived
             held.wake_s = 0.0
             held.told = answer.problem
         elif isinstance(answer, SlurmDenied) and answer.bad_token:

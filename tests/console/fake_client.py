@@ -15,6 +15,7 @@ from console.token_terms import NewToken, TokenAsk, TokenLine
 from engine.commands import AnyCommand, Receipt
 from engine.costs import BudgetLine, BudgetReport, GoodputReport, Showback, ShowbackLine, ShowbackRequest, TenantGoodput
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError, UnreachableError
+from engine.executors.shown import AttemptView, OutputPart, OutputRequest, ProcessReport, TaskView
 from engine.model import BudgetSpec, QueueSpec
 from engine.outlook import Ask, Figure, Interval, Outlook, RunStatus, ScoreReport, Start, StartFigure, Unit
 from engine.query import (
@@ -138,6 +139,10 @@ class FakeClient:
         self.places: list[tuple[str, str, str]] = []
         """Where this console said that it was: page, thing, what is done there."""
         self.audit_records = 30
+        self.written = b""
+        """What every workload has written; empty: nothing runs for real."""
+        self.ended = False
+        """No more of it comes."""
         self.runs_asked: list[RunbookAsk] = []
         self.deeds: list[tuple[str, str]] = []
         """(what was done besides approving, to which proposal)"""
@@ -556,6 +561,28 @@ class FakeClient:
     def mirrored(self, workload_id: str) -> Mirrored:
         self._answer()
         raise NotFoundError(f"Slurm shows no job for workload '{workload_id}'", "")
+
+    def processes(self, workload_id: str) -> ProcessReport:
+        self._answer()
+        self._find(workload_id)
+        task = TaskView(
+            name="main.0", phase="running", pid=4_242, started_ms=self.now_ms - 5 * MINUTE, cpu_ms=250_000,
+            memory_mib=812, peak_mib=1_024, output_bytes=len(self.written), limits="rlimits and watching",
+        )  # fmt: skip
+        return ProcessReport(
+            id=workload_id, attempts=(AttemptView(attempt=1, tasks=(task,), tasks_total=1),) if self.written else (),
+            why_none="" if self.written else "nothing runs for real in this cell",
+        )  # fmt: skip
+
+    def output(self, request: OutputRequest, wait_s: float = 0.0) -> OutputPart:
+        self._answer()
+        self._find(request.id)
+        if not self.written:
+            raise RefusedError("nothing runs for real in this cell", "Start an engine that runs work with: muster here")
+        end = len(self.written)
+        at = max(0, end + request.offset) if request.offset < 0 else min(request.offset, end)
+        data = self.written[at : at + request.most]
+        return OutputPart(id=request.id, attempt=1, task="main.0", data=data, offset=at, end=end, over=self.ended)
 
     def goodput(self) -> GoodputReport:
         self._answer()

@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -20,6 +22,8 @@ from engine.commands import AddPools, AddQueues, Cancel, Cordon, SetPolicy, Subm
 from engine.costs import ShowbackRequest
 from engine.edits import FailNodes, Nodes, SetWeight
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError, UnreachableError
+from engine.executors.shown import OutputRequest
+from engine.executors.task_files import Key, attempt_folder
 from engine.loop import EngineLoop
 from engine.model import BudgetSpec, BurstSpec, QueueSpec, ReservationSpec
 from engine.outlook import Ask, AskRun, AskStart, DryRun, Outlook, RunStatus, StartEstimate, WhatIf
@@ -111,6 +115,32 @@ def test_an_id_that_ends_like_a_route_is_still_an_id(client: Client) -> None:
         client.estimate("b")
     with pytest.raises(NotFoundError, match="'a/estimate'"):
         client.workload("a/estimate")
+
+
+def test_processes_and_output_of_a_cell_without_any_say_so(client: Client) -> None:
+    submit(client, "train-0")
+    assert client.processes("train-0").why_none == "nothing runs for real in this cell"
+    with pytest.raises(RefusedError, match="nothing runs for real in this cell"):
+        client.output(OutputRequest(id="train-0"))
+    with pytest.raises(NotFoundError):
+        client.processes("nobody")
+    with pytest.raises(NotFoundError):
+        client.output(OutputRequest(id="nobody"))
+
+
+@pytest.mark.parametrize("name", ["a", "team/a", "a/output"])
+def test_what_was_written_comes_over_as_it_is(client: Client, loop: EngineLoop, tmp_path: Path, name: str) -> None:
+    """Whatever bytes there are, whatever slashes the id has."""
+    submit(client, name)
+    key = Key(name, client.workload(name).submitted_ms, 1)
+    folder = attempt_folder(tmp_path, key) / "main.0"
+    folder.mkdir(parents=True)
+    (folder / "output.00000000000000000000").write_bytes(bytes(range(256)))
+    loop.engine.processes = SimpleNamespace(root=tmp_path)  # type: ignore[assignment]
+    part = client.output(OutputRequest(id=name, task="0", attempt=1, offset=250, most=100), wait_s=1.0)
+    assert (part.data, part.offset, part.end, part.task) == (bytes(range(250, 256)), 250, 256, "main.0")
+    assert client.output(OutputRequest(id=name, offset=-4)).data == bytes(range(252, 256))
+    assert [task.name for task in client.processes(name).attempts[0].tasks] == ["main.0"]
 
 
 def test_an_estimate_comes_from_the_request_until_work_has_finished(client: Client, loop: EngineLoop) -> None:
@@ -763,3 +793,10 @@ def test_runbooks_are_looked_at_by_all_and_changed_by_none_who_only_reads(connec
         client.run_runbook(msgspec.structs.replace(ask, dry_run=False))
     with pytest.raises(NotFoundError):
         client.runbook("nothing/../like it")
+
+
+def test_a_cell_that_muster_decides_mirrors_nobody(client: Client) -> None:
+    submit(client, "a")
+    assert client.mirror().state == "none"
+    with pytest.raises(NotFoundError, match="no job for workload 'a'"):
+        client.mirrored("a")

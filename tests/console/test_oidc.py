@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ from console.login import id_token_of
 from console.oidc import Provider, check_url
 from console.settings import Settings
 from engine.errors import MusterError, RefusedError, SpecError, UnreachableError
-from engine.loop import EngineLoop
 from runbooks.identity import Unauthenticated
+from runbooks.policy import Person
 from tests.support.gates import gate_of
 from tests.support.network import Line, reached
 from tests.support.oidc_issuer import CLIENT, Issuer, issuing
@@ -128,20 +128,13 @@ def test_an_issuer_is_asked_by_tls_or_here(url: str) -> None:
 # -- from end to end --------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def serving_people(loop: EngineLoop, issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Line]:
-    alice = person("alice", "operator", "approver")
-    alice = type(alice)(id="alice", accounts=(f"oidc:{issuer.url}#alice-7",), roles=("operator", "approver"))
-    gate = gate_of(loop.engine, team(alice, person("dave", "admin")))
-    monkeypatch.setattr("tests.support.served.PROVIDER", provider(issuer))
-    with reached(loop, gate) as line:
-        yield line
-
-
 @pytest.fixture
-def line(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Line]:
-    with running_loop() as loop, serving_people(loop, issuer, monkeypatch) as there:
-        yield there
+def line(issuer: Issuer) -> Iterator[Line]:
+    alice = Person(id="alice", accounts=(f"oidc:{issuer.url}#alice-7",), roles=("operator", "approver"))
+    with running_loop() as loop:
+        gate = gate_of(loop.engine, team(alice, person("dave", "admin")))
+        with reached(loop, gate, provider(issuer)) as there:
+            yield there
 
 
 def test_what_a_provider_signed_is_exchanged_once(line: Line, issuer: Issuer) -> None:

@@ -92,13 +92,13 @@ def test_a_token_proves_who_made_it_and_no_more_than_it_is_for(line: Line) -> No
 def test_votes_by_token_count_as_the_policy_asks(line: Line) -> None:
     alice, bob = (line.make_token(name, "propose", "vote", "execute").token for name in ("alice", "bob"))
     with closing(line.client(token=alice)) as author, closing(line.client(token=bob)) as voter:
-        light = author.propose(msgspec.structs.replace(cordon(), when_asked=True))
-        assert author.approve(light.id, light.digest).proposal.state == "approved"
-        heavy = author.propose(Request(steps=(StepRequest(act=Act(action="drain", targets=("g0",))),), when_asked=True))
+        light = author.propose(msgspec.structs.replace(cordon(), start="asked"))
+        assert author.approve(light.id, light.digest).waits_for == "somebody to execute it"
+        heavy = author.propose(Request(steps=(StepRequest(act=Act(action="drain", targets=("g0",))),), start="asked"))
         assert heavy.tier == "T2"
-        shown = voter.vote(heavy.id, heavy.digest, "approve")
-        assert [vote.counts for vote in shown.votes] == ["is not signed with their own key"]
-        assert shown.state == "awaiting"
+        with pytest.raises(RefusedError, match="not signed with their own key"):
+            voter.vote(heavy.id, heavy.digest, "approve")
+        assert voter.proposal(heavy.id).state == "awaiting"
 
 
 @pytest.mark.parametrize(
@@ -192,9 +192,7 @@ def test_roles_in_a_part_of_the_cell_reach_that_part(line: Line) -> None:
                 sue.command(Submit(workloads=(workload("theirs", tenant=tenant), workload("o", tenant="research"))))
         with pytest.raises(RefusedError, match="denied by policy"):
             sue.propose(cordon())
-        ours = sue.propose(
-            Request(steps=(StepRequest(act=Act(action="set_priority", targets=("ours",), priority_class="low")),))
-        )
+        ours = sue.propose(Request(steps=(StepRequest(act=Act(action="set_priority", targets=("ours",), to="low")),)))
         assert ours.state == "awaiting"
 
 

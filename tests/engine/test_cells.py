@@ -27,6 +27,7 @@ from engine.fleets import CellLink, Dataset, FleetSpec, Routing, TenantShare, Tr
 from engine.model import ArraySpec
 from engine.outlook import Attempt, Options, OptionTrial, Placing
 from tests.support.cells import workload
+from tests.support.effort import examples
 
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000
 USD = 1_000_000
@@ -182,7 +183,7 @@ def test_turns_go_to_the_tenant_that_holds_least_of_the_fleet_by_its_weight() ->
     assert order == ["b0", "a0", "b1", "a1", "a2", "b2"]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(150))
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 50)), max_size=30),
     st.dictionaries(st.sampled_from("abc"), st.integers(0, 100)),
@@ -212,7 +213,7 @@ OFFERS = st.builds(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(150))
 @given(
     st.dictionaries(st.sampled_from(["east", "west"]), OFFERS), st.integers(0, 100), st.integers(0, 100),
     st.sampled_from(["", "east", "west"]), st.sampled_from(["", "acme", "clinic", "local"]), st.integers(0, 10**6),

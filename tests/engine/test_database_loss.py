@@ -3,6 +3,7 @@ what was acknowledged is there once, and who lost the lease writes nothing."""
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Iterator
@@ -88,7 +89,7 @@ def test_a_turn_whose_answer_is_lost_is_there_once(engine: Engine, line: Line, w
     same_again(engine)
 
 
-@pytest.mark.parametrize(("what", "kept"), [(b"INSERT INTO note", False), (b"COMMIT", True)])
+@pytest.mark.parametrize(("what", "kept"), [(b"INSERT INTO note", False), (b"COMMIT\0", True)])
 def test_rows_whose_answer_is_lost_are_told_as_they_are(engine: Engine, line: Line, what: bytes, kept: bool) -> None:
     line.lose(what, when="after" if kept else "before")
     if kept:
@@ -103,8 +104,7 @@ def test_rows_whose_answer_is_lost_are_told_as_they_are(engine: Engine, line: Li
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_turn_with_rows_beside_it_is_whole(engine: Engine, line: Line, when: Any) -> None:
-    line.lose(b"COMMIT", when=when)
-    print(line._cuts)
+    line.lose(b"COMMIT\0", when=when)
 
     def beside(connection: Any) -> None:
         connection.execute(insert(NOTES).values(name="beside"))
@@ -227,10 +227,9 @@ def test_a_standby_takes_over_from_a_holder_that_is_silent_and_not_before(
     """As on another machine: whether the holder's process is there cannot be seen."""
     monkeypatch.setattr(leases, "TTL_S", 3.0)
     monkeypatch.setattr(leases, "this_process", lambda: Holder(host="elsewhere", pid=1, boot="another"))
-    direct = place_of(place.conninfo.replace(str(line.port), str(server.port)))
-    assert isinstance(direct, Schema)
+    direct = dataclasses.replace(place, conninfo=place.conninfo.replace(str(line.port), str(server.port)))
     found: list[StoodBy | None] = []
-    waiting = threading.Thread(target=lambda: found.append(stand_by(direct, 0, threading.Event(), lambda _: None)))
+    waiting = threading.Thread(target=lambda: found.append(stand_by(direct, threading.Event(), lambda _: None)))
     waiting.start()
     for number in range(30):
         engine.command(submit(workload(f"w{number}", gpu=1000)))
@@ -276,6 +275,21 @@ def test_an_engine_that_does_no_more_work_gives_the_lease_back(engine: Engine, p
     candidate = Candidate(place)
     assert candidate.look().taken
     candidate.stand_no_more()
+
+
+def test_a_standby_makes_no_cell(server: postgres.Server) -> None:
+    place = place_of(server.url(), "of-no-cell")
+    assert isinstance(place, Schema)
+    stop, told = threading.Event(), []
+
+    def say(news: str) -> None:
+        told.append(news)
+        stop.set()
+
+    assert stand_by(place, stop, say) is None
+    assert "there is no cell yet" in told[0]
+    with psycopg.connect(server.url()) as connection:
+        assert not connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'of-no-cell'").fetchall()
 
 
 # -- what a server must be --------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,10 +12,12 @@ from cells import small_cell, submit, workload
 from sqlalchemy import Column, Float, Integer, LargeBinary, MetaData, String, Table, func, insert, select, text
 
 from engine.control import Engine
-from engine.database import BIG, Place, create_some, place_of, put, put_new
-from engine.errors import JournalBusy, JournalCorrupt, JournalError, JournalFormat, SpecError
+from engine.database import BIG, File, Place, create_some, place_of, put, put_new
+from engine.errors import JournalBusy, JournalCorrupt, JournalError, JournalFormat, RefusedError, SpecError
 from engine.journal import Journal
-from engine.journal_tables import Estimate
+from engine.journal_tables import TABLES, Estimate, table_of
+from engine.migrations import MIGRATION
+from engine.moving import copy
 from engine.records import Records, RecordsError
 
 META = MetaData()
@@ -27,6 +30,9 @@ ROWS = Table(
     Column("part", Float),
     Column("body", LargeBinary),
 )
+
+
+COUNTED = Table("counted", META, Column("id", Integer, primary_key=True, autoincrement=True), Column("name", String))
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.thorough)])
@@ -188,7 +194,7 @@ def test_a_row_is_replaced_or_left_as_it_is(records: Records) -> None:
     records.write(lambda c: put(c, ROWS, [row(1, big=5), row(3)]))
     records.write(lambda c: put_new(c, ROWS, [row(2, big=6), row(4)]))
     with records.reading() as connection:
-        found = {number: big for number, big in connection.execute(select(ROWS.c.id, ROWS.c.big))}
+        found = dict(map(tuple, connection.execute(select(ROWS.c.id, ROWS.c.big))))
     assert found == {1: 5, 2: 2**62, 3: 2**62, 4: 2**62}
 
 
@@ -224,9 +230,9 @@ def test_tables_that_are_there_are_left_alone(records: Records) -> None:
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
-        ("postgresql://ada:s3cret@db:5433/m?schema=lab", "postgresql://ada@db:5433/m?schema=lab"),
-        ("postgresql://db/m?password=s3cret&sslmode=require", "postgresql://db/m?schema=muster"),
-        ("postgres://a,b/m?target_session_attrs=read-write", "postgresql://a,b/m?schema=muster"),
+        ("postgresql://ada:s3cret@db:5433/m?schema=lab", "PostgreSQL ada@db:5433/m, schema lab"),
+        ("postgresql://db/m?password=s3cret&sslmode=require", "PostgreSQL db/m, schema muster"),
+        ("postgres://a,b/m?target_session_attrs=read-write", "PostgreSQL a,b/m, schema muster"),
     ],
 )
 def test_a_url_is_shown_without_what_is_secret(url: str, shown: str) -> None:
@@ -248,5 +254,43 @@ def test_a_url_that_means_nothing_is_refused_without_telling_it(url: str) -> Non
 
 def test_a_server_that_is_not_there_is_named() -> None:
     pytest.importorskip("psycopg")
-    with pytest.raises(JournalError, match=r"postgresql://ada@127.0.0.1:1/m"):
+    with pytest.raises(JournalError, match=r"PostgreSQL ada@127.0.0.1:1/m"):
         Journal("postgresql://ada:s3cret@127.0.0.1:1/m", 1)
+
+
+# -- moving -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_cell_is_copied_whole_and_numbers_go_on(played: Place, tmp_path: Path) -> None:
+    """From this database to a file, and from that to another place of this kind."""
+    there = tmp_path / "copy.db"
+    back = place_of(tmp_path / "back.db") if isinstance(played, File) else place_of(postgres.new_url())
+    journal = Journal(played, 1)
+    journal.transact(lambda connection: create_some(connection, [COUNTED]))
+    journal.transact(lambda connection: connection.execute(insert(COUNTED), [{"name": "a"}, {"name": "b"}]))
+    journal.close()
+    for place in ((played, there), (there, back)):
+        with contextlib.closing(Journal(place[0], 0)) as source, contextlib.closing(Journal(place[1], 0)) as target:
+            assert copy(source, target, [*TABLES, table_of(Estimate), MIGRATION, COUNTED])["counted"] == 2
+    first, last = Engine.open(played), Engine.open(back)
+    assert (first.state.digest(), first.seed) == (last.state.digest(), last.seed)
+    last.record(lambda connection: connection.execute(insert(COUNTED).values(name="c")))
+    numbers = last.recorded(lambda connection: connection.execute(select(COUNTED.c.id)).scalars().all())
+    assert sorted(numbers) == [1, 2, 3]
+    for engine in (first, last):
+        engine.close()
+
+
+def test_a_copy_writes_over_nothing_and_leaves_out_nothing(played: Place, tmp_path: Path) -> None:
+    source, known = Journal(played, 1), [*TABLES, table_of(Estimate), MIGRATION]
+    other = Engine.open(tmp_path / "other.db", cell=small_cell())
+    with pytest.raises(RefusedError, match="already"):
+        copy(source, other._journal, known)
+    other.close()
+    source.transact(lambda connection: create_some(connection, [COUNTED]))
+    target = Journal(tmp_path / "new.db", 0)
+    with pytest.raises(JournalError, match="does not know: counted"):
+        copy(source, target, known)
+    assert target.version == 0
+    for journal in (source, target):
+        journal.close()

@@ -17,11 +17,24 @@ from engine.executors.shown import OutputRequest, part_of, report_of
 from engine.executors.task_files import Bounds, Key, attempt_folder, status_of
 from engine.model import RunSpec
 from engine.run_spec import check_run
+from tests.support.real_crash import crash_rounds
 from tests.support.real_work import Desk, desk, job
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="processes are looked after on Linux alone"
 )
+
+
+SAVES = (
+    sys.executable, "-IS", "-c",
+    "import signal, sys; signal.signal(15, lambda *_: (print('saved', flush=True), sys.exit(0))); "
+    "print('on', flush=True); signal.pause()",
+)  # fmt: skip
+LINGERS = (
+    sys.executable, "-IS", "-c",
+    "import signal, sys, time; signal.signal(15, lambda *_: (time.sleep(0.4), sys.exit(1))); "
+    "print('on', flush=True); signal.pause()",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -78,7 +91,7 @@ def test_a_gang_begins_together_and_fails_together(here: Desk) -> None:
 
 def test_cancelled_work_may_save_itself_and_is_killed_after_its_grace(here: Desk) -> None:
     here.submit(
-        job("polite", "trap 'echo saved; exit 0' TERM; echo on; while :; do sleep 0.05; done"),
+        job("polite", *SAVES),
         job("stubborn", "trap '' TERM; echo on; sleep 60 & wait; sleep 60", grace_ms=300),
     )
     here.until(lambda: b"on" in _said(here, "polite") and b"on" in _said(here, "stubborn"))
@@ -90,8 +103,9 @@ def test_cancelled_work_may_save_itself_and_is_killed_after_its_grace(here: Desk
     assert output(here, "polite") == b"on\nsaved\n"
 
 
+@pytest.mark.thorough
 def test_the_next_attempt_waits_for_the_end_of_the_one_before(here: Desk) -> None:
-    here.submit(job("a", "trap 'sleep 0.4; exit 1' TERM; echo on; while :; do sleep 0.05; done"))
+    here.submit(job("a", *LINGERS))
     here.until(lambda: b"on" in _said(here, "a"))
     here.engine.command(Requeue(ids=("a",)))
     here.until(lambda: b"on" in _said(here, "a", 2))
@@ -100,10 +114,11 @@ def test_the_next_attempt_waits_for_the_end_of_the_one_before(here: Desk) -> Non
     assert first.ended_ms <= second.started_ms
 
 
+@pytest.mark.thorough
 def test_a_device_belongs_to_one_at_a_time_also_while_it_is_being_left(tmp_path: Path) -> None:
     here = Desk(tmp_path, desk(gpus=1))
     try:
-        here.submit(job("first", "trap 'sleep 0.4; exit 1' TERM; echo on; while :; do sleep 0.05; done", gpu=1000))
+        here.submit(job("first", *LINGERS, gpu=1000))
         here.until(lambda: b"on" in _said(here, "first"))
         here.submit(
             job("second", 'echo "device $CUDA_VISIBLE_DEVICES"', gpu=1000),
@@ -120,12 +135,14 @@ def test_a_device_belongs_to_one_at_a_time_also_while_it_is_being_left(tmp_path:
         here.stop_all()
 
 
+@pytest.mark.thorough
 def test_memory_beyond_the_request_ends_it(here: Desk) -> None:
     here.submit(job("big", sys.executable, "-c", "x = bytearray(200 << 20); import time; time.sleep(60)", memory=64))
     here.until_state("big", "failed")
     assert "exited: task 0 by SIGKILL: its memory limit" in here.told("big")
 
 
+@pytest.mark.thorough
 def test_time_beyond_the_limit_ends_it(here: Desk) -> None:
     here.submit(job("long", "sleep 60", max_runtime_ms=300))
     here.until_state("long", "failed")
@@ -139,6 +156,7 @@ def test_what_it_leaves_behind_ends_with_it(here: Desk) -> None:
     assert not holders(here, "parent")
 
 
+@pytest.mark.thorough
 def test_it_is_tried_again_as_often_as_it_may(here: Desk) -> None:
     here.submit(job("flaky", '[ "$MUSTER_ATTEMPT" = 3 ]', retries=2, backoff_ms=1))
     here.until_state("flaky", "finished")
@@ -164,6 +182,7 @@ def test_output_is_bounded_and_its_beginning_and_end_are_kept(tmp_path: Path) ->
         here.stop_all()
 
 
+@pytest.mark.thorough
 def test_a_disk_that_is_full_does_not_stop_the_work(tmp_path: Path) -> None:
     here = Desk(tmp_path, bounds=Bounds(least_free=1 << 60))
     try:
@@ -196,6 +215,7 @@ def test_it_survives_the_engine(here: Desk, tmp_path: Path) -> None:
     assert mark.read_text() == "x\nx\n"
 
 
+@pytest.mark.thorough
 def test_what_was_cancelled_while_its_end_was_not_seen_is_stopped_after_all(here: Desk) -> None:
     """The engine dies between what is durable and what it does about it."""
     here.submit(job("a", "sleep 60"))
@@ -219,8 +239,9 @@ def test_what_was_started_in_the_journal_alone_is_started_after_all(here: Desk) 
     assert output(here, "a") == b"1\n"
 
 
+@pytest.mark.thorough
 def test_work_whose_keeper_is_killed_is_swept_away_and_begins_again(here: Desk) -> None:
-    here.submit(job("a", '[ "$MUSTER_ATTEMPT" = 2 ] && exit 0; setsid sleep 63 & echo on; sleep 64'))
+    here.submit(job("a", '[ "$MUSTER_ATTEMPT" = 2 ] && exit 0; setsid sleep 63 & echo on; sleep 64', backoff_ms=1))
     here.until(lambda: b"on" in _said(here, "a"))
     os.kill(status_of(task_folder(here, "a")).keeper, signal.SIGKILL)
     here.until_state("a", "finished")
@@ -228,6 +249,7 @@ def test_work_whose_keeper_is_killed_is_swept_away_and_begins_again(here: Desk) 
     assert not holders(here, "a")
 
 
+@pytest.mark.thorough
 def test_an_old_life_of_the_same_name_is_another(here: Desk, tmp_path: Path) -> None:
     """A journal that is begun anew beside what is left of another."""
     here.submit(job("a", "echo old"))
@@ -268,6 +290,14 @@ def test_output_of_what_there_is_not_is_refused_by_name(here: Desk) -> None:
 def test_a_run_that_nobody_could_mean_is_refused(run: RunSpec, wrong: str) -> None:
     with pytest.raises(SpecError, match=wrong):
         check_run(run, "workload.run")
+
+
+@pytest.mark.thorough
+def test_engines_killed_at_random_lose_no_work_and_begin_none_twice(tmp_path: Path) -> None:
+    found = crash_rounds(tmp_path, rounds=8, jobs=60)
+    assert found.killed == 8
+    assert (found.lost, found.doubled, found.attempts) == (0, 0, 1)
+    assert found.states == {"finished": 60}
 
 
 def holders(here: Desk, name: str, attempt: int = 1) -> list[int]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from effort import examples
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.slurm import hostlist
@@ -36,6 +37,7 @@ def test_what_is_no_host_list_or_too_long_a_one_is_an_error(text: str) -> None:
 names = st.lists(st.from_regex(r"[a-z]{1,5}[0-9]{0,4}", fullmatch=True), max_size=12, unique=True)
 
 
+@settings(max_examples=examples(100))
 @given(names)
 def test_a_host_list_made_short_stands_for_the_same_hosts(of: list[str]) -> None:
     assert sorted(hostlist.hosts(hostlist.compressed(of))) == sorted(of)
@@ -45,6 +47,7 @@ def test_a_host_list_is_made_short() -> None:
     assert hostlist.compressed(["gpu1", "cpu002", "cpu001", "cpu003", "login"]) == "cpu[001-003],gpu1,login"
 
 
+@settings(max_examples=examples(100))
 @given(st.text(max_size=60))
 def test_no_text_makes_a_reader_fail_otherwise_than_by_a_value_error(text: str) -> None:
     for read in (hostlist.hosts, hostlist.tres, hostlist.gres, hostlist.gres_indexes, hostlist.array_task_count):

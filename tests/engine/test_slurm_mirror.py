@@ -88,7 +88,9 @@ class World:
         self.cluster = Cluster()
         self.engine = Engine.open(None)
         self.engine.advance(NOW_S * 1000)
-        self.engine.command(Define(cell=CellSpec(name="mirror", settings=Settings(decided_by="slurm"))))
+        self.engine.command(
+            Define(cell=CellSpec(name="mirror", settings=Settings(decided_by="slurm", preempt_across=True)))
+        )
         self.now_s = NOW_S
         self.mirror = self.restarted()
 
@@ -317,3 +319,27 @@ def test_an_unknown_reason_is_said_as_it_is(world: World) -> None:
     assert said("SomethingNew") is None
     world.look(job(1, reason="SomethingNew"))
     assert world.engine.workload("1").reasons[0].text == "Slurm says SomethingNew"
+
+
+def test_in_a_fork_a_higher_tier_takes_the_nodes_of_a_lower_one_and_never_of_its_own(world: World) -> None:
+    low = [running(1, "c1", cpus=16), running(2, "c2", cpus=16), running(3, "g1", cpus=32, partition="urgent")]
+    world.look(*low, job(4, partition="urgent", cpus=16, reason="Resources"), job(5, cpus=16))
+    fork = world.engine.fork()
+    fork.settle()
+    fork.advance(fork.now_ms + 60_000)
+    assert fork.workload("4").state == "running"
+    assert sorted(fork.workload(name).state for name in ("1", "2")) == ["queued", "running"]
+    assert fork.workload("5").state == "queued"
+
+
+def test_what_waits_is_in_the_order_of_slurm_whatever_came_first(world: World) -> None:
+    world.look(job(1, cpus=16, priority=10), job(2, cpus=16, priority=20), job(3, cpus=16, priority=30))
+    world.look(
+        job(1, cpus=16, priority=90), job(2, cpus=16, priority=80), job(3, cpus=16, priority=30),
+        job(4, cpus=16, priority=85),
+    )  # fmt: skip
+    order = [world.engine.workload(str(n)).position for n in (1, 4, 2, 3)]
+    assert order == sorted(order)
+    fork = world.engine.fork()
+    fork.settle()
+    assert [fork.workload(str(n)).state for n in (1, 4, 2, 3)] == ["running", "running", "queued", "queued"]

@@ -3,39 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
 import msgspec
 import pytest
-from cells import small_cell, workload
-from made_up_slurm import Connection, MadeUpSlurm, OneByOne, live, open_intents
+from cells import workload
+from made_up_slurm import Connection, EngineLedger, MadeUpSlurm, OneByOne, live, outside_cell
 
-from engine.commands import IntentChange, SettleIntents, Submit
+from engine.commands import Submit
 from engine.control import Engine
-from engine.intents import Intent, Phase
+from engine.intents import Phase
 from engine.model import RunSpec
 from engine.slurm.submitter import Submitter
-
-
-class EngineLedger:
-    """The journalled side, in the same thread."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-
-    def new(self, after: int) -> list[Intent]:
-        return open_intents(self.engine.state.intents, after)
-
-    def settle(self, changes: Sequence[IntentChange]) -> None:
-        self.engine.command(SettleIntents(changes=tuple(changes)))
-
-
-def outside_cell() -> Engine:
-    cell = small_cell()
-    settings = msgspec.structs.replace(cell.settings, decided_by="slurm")
-    engine = Engine.open(None, cell=msgspec.structs.replace(cell, settings=settings))
-    engine.acts = True
-    return engine
 
 
 def job(name: str) -> Submit:

@@ -9,8 +9,8 @@ import threading
 from typing import Literal
 
 Mode = Literal["pass", "refuse", "swallow", "lose answers", "cut answers", "stall"]
-"""refuse: hangs up at once. swallow: takes the request, passes nothing on and hangs up. lose answers: passes the request
-on, waits for the answer and hangs up without it. cut answers: hangs up after its first bytes. stall: is silent."""
+"""refuse: hangs up at once. swallow: takes the request and hangs up. lose answers: passes the request on, waits for the
+answer and hangs up without it. cut answers: hangs up after its first bytes. stall: is silent."""
 
 
 class CuttingProxy:

@@ -10,8 +10,12 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 import msgspec
+from cells import small_cell
 
-from engine.intents import Intent, Intents, Phase
+from engine.commands import IntentChange, SettleIntents
+from engine.control import Engine
+from engine.intents import Intent
+from engine.slurm.driver import newer
 from engine.slurm.errors import SlurmGone, SlurmRefused, SlurmUnavailable
 from engine.slurm.records import Diag, Job, Jobs, PastJob, Submitted, Wish
 from engine.slurm.submission import token_in
@@ -20,6 +24,7 @@ SAVED_WITHIN_S = 5.0
 HELD_AT_MOST_S = 50.0
 """How late a request may still come."""
 MIN_JOB_AGE_S = 300.0
+FAULTS = ("lost request", "lost answer", "late", "crash before", "crash after", "error after")
 
 
 class MadeUpSlurm:
@@ -61,7 +66,9 @@ class MadeUpSlurm:
             )
             if not self.up:
                 # What slurmrestd holds waits for slurmctld, as long as it may.
-                self._late += [(self.now + 0.5, wish) for at, wish in due if self.now - at < 1.0 and self.rng.random() < 0.9]
+                self._late += [
+                    (self.now + 0.5, wish) for at, wish in due if self.now - at < 1.0 and self.rng.random() < 0.9
+                ]
                 continue
             for _, wish in due:
                 self._take(wish)
@@ -117,7 +124,9 @@ class MadeUpSlurm:
     def submit(self, wish: Wish) -> Submitted:
         self._refuse_when_down()
         if self.rng.random() < self.faults:
-            fault = self.rng.choice(("lost request", "lost answer", "late", "crash before", "crash after", "error after"))
+            fault = self.rng.choice(
+                ("lost request", "lost answer", "late", "crash before", "crash after", "error after")
+            )
             if fault == "lost answer":
                 self._take(wish)
             elif fault == "late":
@@ -193,8 +202,22 @@ def live(slurm: MadeUpSlurm, token: str) -> list[Job]:
     return [job for job in slurm.jobs.values() if token_in(job) == token and job.state != "CANCELLED"]
 
 
-def open_intents(intents: Intents, after: int) -> list[Intent]:
-    return [msgspec.convert(intent, Intent) for number, intent in intents.open.items() if number > after]
+class EngineLedger:
+    """The journalled side, in the same thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def new(self, after: int) -> list[Intent]:
+        return newer(self.engine, after)
+
+    def settle(self, changes: Sequence[IntentChange]) -> None:
+        self.engine.command(SettleIntents(changes=tuple(changes)))
 
 
-SETTLED = [phase for phase in Phase if phase.settled]
+def outside_cell() -> Engine:
+    cell = small_cell()
+    settings = msgspec.structs.replace(cell.settings, decided_by="slurm")
+    engine = Engine.open(None, cell=msgspec.structs.replace(cell, settings=settings))
+    engine.acts = True
+    return engine

@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 import httpx
 
 from console.identity import Identity
+from console.oidc import Provider
 from console.remote_client import RemoteClient
 from console.settings import Settings
 from console.sockets import bind_tcp
@@ -61,10 +62,10 @@ class Line:
 
 
 @contextmanager
-def reached(loop: EngineLoop, gate: Gate) -> Iterator[Line]:
+def reached(loop: EngineLoop, gate: Gate, provider: Provider | None = None) -> Iterator[Line]:
     """On this machine alone."""
     bound = bind_tcp("127.0.0.1:0")
-    with serving(loop, bound, gate=gate):
+    with serving(loop, bound, gate=gate, provider=provider):
         yield Line(bound.getsockname()[1])
 
 

@@ -34,7 +34,9 @@ class Issuer:
         self.asked: list[str] = []
         self.subject = "alice-7"
 
-    def token(self, kid: str = "k1", *, algorithm: str = "ES256", headers: Any = None, key: Any = None, **claims: Any) -> str:
+    def token(
+        self, kid: str = "k1", *, algorithm: str = "ES256", headers: Any = None, key: Any = None, **claims: Any
+    ) -> str:
         now = int(time.time())
         told = {"iss": self.url, "aud": CLIENT, "sub": self.subject, "iat": now, "exp": now + 300, **claims}
         told = {name: value for name, value in told.items() if value is not None}

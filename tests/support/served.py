@@ -13,6 +13,7 @@ from pathlib import Path
 from console.advisor import Advisor
 from console.http_server import run_server
 from console.local_client import LocalClient
+from console.oidc import Provider
 from console.sockets import bind_unix
 from engine.control import Engine
 from engine.loop import EngineLoop
@@ -44,16 +45,20 @@ def running_loop(path: Path | None = None) -> Iterator[EngineLoop]:
 
 @contextmanager
 def serving(
-    loop: EngineLoop, bound: socket.socket, *, read_only: bool = False, gate: Gate | None = None
+    loop: EngineLoop,
+    bound: socket.socket,
+    *,
+    read_only: bool = False,
+    gate: Gate | None = None,
+    provider: Provider | None = None,
 ) -> Iterator[None]:
     """The control plane of `loop` on a bound socket, on a thread of its own. Without a gate, one for one person."""
     client = LocalClient(loop, gate or gate_of(loop.engine), Advisor(loop), read_only, name="lab")
     ready = threading.Event()
     aio = asyncio.new_event_loop()
     stop = asyncio.Event()
-    thread = threading.Thread(
-        target=lambda: aio.run_until_complete(run_server(client, loop, [bound], ready.set, stop)), name="test-server"
-    )
+    serve = run_server(client, loop, [bound], ready.set, stop, provider=provider)
+    thread = threading.Thread(target=lambda: aio.run_until_complete(serve), name="test-server")
     thread.start()
     try:
         assert ready.wait(10)

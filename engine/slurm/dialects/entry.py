@@ -173,10 +173,12 @@ def plain_number(value: Any) -> Any:
         value = value["number"]
     if isinstance(value, str) and value.strip().lstrip("-").isdecimal() and len(value) < 20:
         value = int(value)
-    if value is None or value in _NO_VALUE:
+    if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return _STRANGE
+    if value in _NO_VALUE:
+        return None
     return UNLIMITED if value in _INFINITE else int(value)
 
 

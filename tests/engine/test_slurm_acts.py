@@ -1,0 +1,324 @@
+"""What is asked of Slurm about things that exist is done to what was meant, read back, and looked at once more."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+from cells import small_cell, workload
+from made_up_slurm import EngineLedger, MadeUpSlurm, outside_cell
+
+from engine import commands as cmd
+from engine.commands import AnyCommand
+from engine.control import Engine
+from engine.errors import RefusedError, SpecError
+from engine.intents import Phase, intend
+from engine.slurm.actor import GIVE_UP_MS, Actor
+from engine.slurm.errors import SlurmRefused, SlurmUnavailable
+from engine.slurm.reconcile import SAFE_S
+from engine.slurm.records import Job, Jobs, Node, Wish
+
+
+class Acting(MadeUpSlurm):
+    """With what acts use."""
+
+    def __init__(self) -> None:
+        super().__init__(random.Random(1), runs=False)
+        self.node_named = {"n1": Node(name="n1", state="IDLE"), "n2": Node(name="n2", state="MIXED")}
+        self.done: list[str] = []
+        self.lose_next_answer = False
+
+    def _did(self, what: str) -> None:
+        self._refuse_when_down()
+        self.done.append(what)
+
+    def _answer(self) -> None:
+        if self.lose_next_answer:
+            self.lose_next_answer = False
+            raise SlurmUnavailable("no answer")
+
+    def cancel(self, id_: int, /) -> None:
+        self._did(f"cancel {id_}")
+        super().cancel(id_)
+        self._answer()
+
+    def hold(self, id_: int, /) -> None:
+        self._did(f"hold {id_}")
+        self._put(msgspec.structs.replace(self.jobs[id_], held=True))
+        self._answer()
+
+    def release(self, id_: int, /) -> None:
+        self._did(f"release {id_}")
+        self._put(msgspec.structs.replace(self.jobs[id_], held=False))
+
+    def requeue(self, id_: int, /) -> None:
+        self._did(f"requeue {id_}")
+        job = self.jobs[id_]
+        if not job.requeueable:
+            raise SlurmRefused(2032, "Requested operation is presently disabled")
+        self._put(msgspec.structs.replace(job, state="PENDING", restarts=job.restarts + 1, submit_s=int(self.now)))
+
+    def update_node(self, name: str, /, state: str, reason: str = "") -> None:
+        self._did(f"{state} {name} {reason}".strip())
+        flags = frozenset(("DRAIN",)) if state == "DRAIN" else frozenset[str]()
+        self.node_named[name] = msgspec.structs.replace(self.node_named[name], flags=flags, reason=reason)
+
+    def node(self, name: str, /) -> Node:
+        self._refuse_when_down()
+        return self.node_named[name]
+
+    def add(self, **fields: Any) -> Job:
+        id_ = self._take(Wish(name="job", script=""))
+        self.jobs[id_] = msgspec.structs.replace(self.jobs[id_], **fields)
+        return self.jobs[id_]
+
+    def jobs_answer(self, since: int | None = None) -> Jobs:
+        return Jobs(list=self.jobs_list())
+
+
+class Far:
+    def __init__(self, slurm: Acting) -> None:
+        self._slurm = slurm
+
+    def __getattr__(self, name: str) -> Any:
+        return self._slurm.jobs_answer if name == "jobs" else getattr(self._slurm, name)
+
+
+class Room:
+    """A cell, its made-up Slurm, and the actor between them. Workload `w<id>` is job `<id>`."""
+
+    def __init__(self) -> None:
+        self.slurm = Acting()
+        self.engine = outside_cell()
+        self.meant: dict[str, Job] = {}
+        self.new_actor()
+
+    def new_actor(self) -> None:
+        """As after a restart of Muster."""
+        self.actor = Actor(
+            Far(self.slurm), EngineLedger(self.engine), self.meant.get, clock=self.slurm.clock, wall_ms=self.now_ms
+        )
+
+    def now_ms(self) -> int:
+        return self.engine.now_ms
+
+    def job(self, **fields: Any) -> Job:
+        job = self.slurm.add(**fields)
+        self.meant[f"w{job.id}"] = job
+        return job
+
+    def want(self, command: AnyCommand) -> int:
+        """Past the check at the door, which asks the mirrored state."""
+        from engine.intents import _intended
+
+        self.engine.advance(self.slurm.wall_ms())
+        with self.engine._turn():
+            number = self.engine.state.intents.issued
+            self.engine._emit(_intended(number, command))
+        return number
+
+    def turn(self, seconds: float = 0.0) -> None:
+        self.slurm.pass_time(seconds)
+        self.engine.advance(self.slurm.wall_ms())
+        self.actor.turn()
+
+    def phase(self, number: int) -> tuple[Phase, str]:
+        intents = self.engine.state.intents
+        found = intents.open.get(number) or next(i for i in intents.ended if i.number == number)
+        return Phase(found.phase), found.text
+
+
+@pytest.fixture
+def room() -> Room:
+    return Room()
+
+
+def test_an_act_is_done_read_back_and_settled_when_it_lasts(room: Room) -> None:
+    job = room.job()
+    number = room.want(cmd.Hold(ids=(f"w{job.id}",)))
+    room.turn()
+    assert room.phase(number)[0] == Phase.ACCEPTED
+    assert room.slurm.jobs[job.id].held
+    room.turn(SAFE_S + 1)
+    assert room.phase(number)[0] == Phase.DONE
+    assert room.slurm.done == [f"hold {job.id}"]
+
+
+def test_an_answer_that_was_lost_does_not_have_it_done_twice(room: Room) -> None:
+    job = room.job()
+    number = room.want(cmd.Hold(ids=(f"w{job.id}",)))
+    room.slurm.lose_next_answer = True
+    room.turn()
+    assert room.phase(number)[0] == Phase.SENT
+    room.turn(2)
+    assert room.phase(number)[0] in (Phase.ACCEPTED, Phase.NEEDLESS)
+    assert room.slurm.done == [f"hold {job.id}"]
+
+
+def test_a_job_that_got_the_id_of_the_one_that_was_meant_is_left_alone(room: Room) -> None:
+    job = room.job()
+    room.slurm.jobs[job.id] = msgspec.structs.replace(job, submit_s=job.submit_s + 7, name="other")
+    number = room.want(cmd.Cancel(ids=(f"w{job.id}",)))
+    room.turn()
+    assert room.phase(number) == (Phase.NEEDLESS, f"job {job.id} is another job by now")
+    assert room.slurm.done == []
+
+
+def test_a_cancel_that_a_crash_forgot_is_done_again(room: Room) -> None:
+    job = room.job()
+    room.slurm.pass_time(6)
+    number = room.want(cmd.Cancel(ids=(f"w{job.id}",)))
+    room.turn()
+    room.slurm.crash()
+    room.slurm.restart()
+    assert room.slurm.jobs[job.id].state == "PENDING"
+    room.turn(SAFE_S + 1)
+    room.turn(1)
+    assert room.slurm.jobs[job.id].state == "CANCELLED"
+    room.turn(SAFE_S + 1)
+    assert room.phase(number)[0] == Phase.DONE
+
+
+def test_what_somebody_else_undid_is_not_done_again(room: Room) -> None:
+    number = room.want(cmd.Cordon(ids=("n1",)))
+    room.turn()
+    room.slurm.update_node("n1", state="RESUME")
+    room.turn(SAFE_S + 1)
+    phase, text = room.phase(number)
+    assert phase == Phase.IN_DOUBT
+    assert "somebody has undone it" in text
+    assert room.slurm.done.count(f"DRAIN n1 muster i{number}: cordon") == 1
+
+
+def test_what_was_wanted_later_of_the_same_is_no_undoing(room: Room) -> None:
+    job = room.job()
+    first = room.want(cmd.Hold(ids=(f"w{job.id}",)))
+    room.turn()
+    second = room.want(cmd.Release(ids=(f"w{job.id}",)))
+    room.turn(5)
+    room.turn(SAFE_S + 1)
+    assert (room.phase(first)[0], room.phase(second)[0]) == (Phase.DONE, Phase.DONE)
+    assert not room.slurm.jobs[job.id].held
+
+
+def test_a_drain_asks_for_the_node_first_and_goes_on_where_a_job_cannot_be_requeued(room: Room) -> None:
+    stays, goes = (room.job(state="RUNNING", nodes=("n2",), start_s=900, requeueable=able) for able in (False, True))
+    number = room.want(cmd.Drain(ids=("n2",)))
+    room.turn()
+    phase, text = room.phase(number)
+    assert phase == Phase.ACCEPTED
+    assert "presently disabled" in text
+    assert room.slurm.done == [f"DRAIN n2 muster i{number}: drain", f"requeue {stays.id}", f"requeue {goes.id}"]
+    assert room.slurm.jobs[goes.id].state == "PENDING"
+
+
+def test_what_could_not_be_carried_in_time_is_not_done_later(room: Room) -> None:
+    job = room.job()
+    number = room.want(cmd.Hold(ids=(f"w{job.id}",)))
+    room.slurm.up = False
+    room.turn()
+    room.turn(GIVE_UP_MS / 1000 + 1)
+    phase, text = room.phase(number)
+    assert phase == Phase.IN_DOUBT
+    assert "slurmctld does not answer" in text
+    room.slurm.restart()
+    room.turn(1)
+    assert room.slurm.done == []
+
+
+def test_a_refusal_names_what_was_refused_and_what_was_done(room: Room) -> None:
+    able, not_able = (room.job(state="RUNNING", start_s=900, requeueable=able) for able in (True, False))
+    number = room.want(cmd.Requeue(ids=(f"w{able.id}", f"w{not_able.id}")))
+    room.turn()
+    phase, text = room.phase(number)
+    assert phase == Phase.REFUSED
+    assert text.startswith(f"w{not_able.id}: Requested operation is presently disabled")
+    assert "1 others are done" in text
+
+
+def test_muster_killed_between_journal_and_answer_finds_out_how_it_stands(room: Room) -> None:
+    job = room.job()
+    number = room.want(cmd.Hold(ids=(f"w{job.id}",)))
+    room.slurm.lose_next_answer = True
+    room.turn()
+    room.new_actor()
+    room.turn(2)
+    assert room.phase(number)[0] in (Phase.ACCEPTED, Phase.NEEDLESS)
+    assert room.slurm.done == [f"hold {job.id}"]
+
+
+# -- at the door ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (cmd.Suspend(ids=("w",)), "keeps its memory"),
+        (cmd.SetPolicy(policy="fcfs"), "slurm.conf"),
+        (cmd.FailNodes(ids=("n",)), "drain them"),
+    ],
+)
+def test_what_slurm_cannot_be_asked_for_is_refused_by_name(command: AnyCommand, why: str) -> None:
+    with pytest.raises(RefusedError, match=why):
+        outside_cell().command(command)
+
+
+def test_a_cell_that_only_observes_says_how_it_could_act() -> None:
+    engine = outside_cell()
+    engine.acts = False
+    with pytest.raises(RefusedError, match="--slurm-act"):
+        engine.command(cmd.Submit(workloads=(workload("w"),)))
+
+
+def test_what_the_release_lacks_is_said_before_anybody_approves_it() -> None:
+    engine = outside_cell()
+    with pytest.raises(RefusedError, match="too old"):
+        intend(engine.state, cmd.Cordon(ids=("n",)), 0, acts=True, lacks={cmd.Cordon: "it is too old"})
+
+
+def test_an_id_that_was_asked_for_is_taken_until_slurm_refuses_the_job() -> None:
+    engine = outside_cell()
+    spec = msgspec.structs.replace(workload("w"), run=msgspec.convert({"argv": ["true"]}, type_of_run()))
+    engine.command(cmd.Submit(workloads=(spec,)))
+    with pytest.raises(SpecError, match="asked for already"):
+        engine.command(cmd.Submit(workloads=(spec,)))
+    number = next(iter(engine.state.intents.open))
+    refused = cmd.IntentChange(number=number, phase=Phase.REFUSED, text="no")
+    engine.command(cmd.SettleIntents(changes=(refused,)))
+    engine.command(cmd.Submit(workloads=(spec,)))
+
+
+def type_of_run() -> Any:
+    from engine.model import RunSpec
+
+    return RunSpec
+
+
+def test_intents_are_the_same_after_a_restart_and_leave_forks_alone(tmp_path: Any) -> None:
+    cell = small_cell()
+    cell = msgspec.structs.replace(cell, settings=msgspec.structs.replace(cell.settings, decided_by="slurm"))
+    engine = Engine.open(tmp_path / "journal.db", cell=cell)
+    engine.acts = True
+    spec = msgspec.structs.replace(workload("w"), run=msgspec.convert({"argv": ["true"]}, type_of_run()))
+    engine.command(cmd.Submit(workloads=(spec,)))
+    number = next(iter(engine.state.intents.open))
+    for change in (
+        cmd.IntentChange(number=number, phase=Phase.SENT),
+        cmd.IntentChange(number=number, phase=Phase.ACCEPTED, job=7, submit_s=9),
+        cmd.IntentChange(number=number, phase=Phase.OPEN, text="forgotten"),
+    ):
+        engine.command(cmd.SettleIntents(changes=(change,)))
+    digest, fork = engine.state.digest(), engine.fork()
+    fork.command(cmd.Submit(workloads=(spec,)))
+    assert fork.workload("w").state in ("running", "queued")
+    assert engine.state.digest() == digest
+    engine._journal.close()  # type: ignore[union-attr]
+    replayed = Engine.open(tmp_path / "journal.db", use_snapshot=False)
+    assert replayed.state.digest() == digest
+    replayed.close()
+    again = Engine.open(tmp_path / "journal.db")
+    assert again.state.digest() == digest
+    assert again.intents().items[0].tries == 1
+    again.close()
