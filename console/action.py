@@ -16,6 +16,7 @@ ScreenName = Literal[
     "events",
     "whatif",
     "mirror",
+    "intents",
     "workload",
     "node",
     "pools",

@@ -211,6 +211,7 @@ ACTIONS: tuple[Action, ...] = (
         argument="words",
     ),
     Action("mirror", "Mirror of Slurm", commands=("mirror",), shell="muster mirror", jump="m"),
+    Action("intents", "Intents to Slurm", commands=("intents",), shell="muster intents"),
     Action("drafts", "Drafts", commands=("drafts",), shell="muster drafts", jump="d"),
     Action("handover", "Hand-over", commands=("handover",), argument="words", shell="muster handover", jump="h"),
     Action(

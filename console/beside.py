@@ -109,7 +109,8 @@ class Beside:
         try:
             answer = self._client().present(ask)
         except MusterError:
-            here, self._serial, fine = (), -1, False
+            here: tuple[Here, ...] = ()
+            self._serial, fine = -1, False
         else:
             here, self._serial, fine = answer.here, answer.serial, True
         if here != self.here and not self._closed.is_set():

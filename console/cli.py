@@ -168,6 +168,9 @@ def _show_commands(commands: Any) -> None:
     reach(showback, sub=True)
     mirror = command(commands, "mirror", "console.mirror:mirror", "how the mirror of a Slurm cluster does")
     reach(mirror, sub=True)
+    intents = command(commands, "intents", "console.intents:intents", "what is under way to Slurm, and what came of it")
+    intents.add_argument("--limit", type=positive, default=50, metavar="N", help="at most so many (50)")
+    reach(intents, sub=True)
     scaling = command(commands, "scaling", "console.scaling:scaling", "how large pools are and should be")
     reach(scaling, sub=True)
     budgets = command(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from engine.commands import AnyCommand, Receipt
     from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
     from engine.executors.shown import OutputPart, OutputRequest, ProcessReport
+    from engine.intents import IntentsReport
     from engine.outlook import Ask, RunStatus, ScoreReport
     from engine.query import (
         Changes,
@@ -155,6 +156,10 @@ class Client(Protocol):
     def mirror(self) -> MirrorReport:
         """How the mirror of an outside scheduler does, and what it leaves out; its state is `none` where there is none.
         """
+        ...
+
+    def intents(self, limit: int = 200) -> IntentsReport:
+        """What is under way to an outside scheduler, and what came of the last: nothing where Muster decides."""
         ...
 
     def processes(self, workload_id: str) -> ProcessReport:

@@ -36,7 +36,8 @@ _BY_ACTION: dict[str, tuple[str, ...]] = {
     "withdraw": ("proposal",), "break_glass": ("proposal",), "reject": ("proposal", "recommendation"),
     "runbook": ("runbook",), "run": ("runbook",), "draft": ("draft",), "set_quota": ("queue",), "canary": ("queue",),
     "move": ("workload",), "set_priority": ("workload",), "set_qos": ("workload",),
-    "set_job_priority": ("workload",), "power_up": ("node",), "power_down": ("node",), "resize": ("workload",), "open_review": ("workload",),
+    "set_job_priority": ("workload",), "power_up": ("node",), "power_down": ("node",), "resize": ("workload",),
+    "open_review": ("workload",),
     "scale_pool": ("pool",), "set_price": ("pool",), "set_scaling": ("pool",), "set_targets": ("pool",),
     "unreserve": ("reservation",), "consolidate": ("workload",),
 }  # fmt: skip

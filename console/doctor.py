@@ -57,7 +57,10 @@ def examine(arguments: argparse.Namespace) -> Iterator[Finding]:
     yield _settings()
     if not settings.connect:
         paths = cell_paths(settings)
-        yield from (check(paths) for check in _CELL_CHECKS)
+        checks = _CELL_CHECKS[:-1] if settings.database else _CELL_CHECKS
+        yield from (check(paths) for check in checks)
+        if settings.database:
+            yield _database(settings)
     yield _engine(arguments, settings)
     yield _model(arguments)
 
@@ -131,6 +134,26 @@ def _journal(paths: CellPaths) -> Finding:
         return Finding("journal", "ok", f"{size}, in use by the engine")
     except JournalError as error:
         return Finding("journal", "fail", error.problem, error.remedy)
+
+
+def _database(settings: Settings) -> Finding:
+    """Whether the server answers and keeps the cell, in a shape that is known here. Its events are not read."""
+    from engine import migrations
+    from engine.database import Schema, place_of, read, schema_for
+    from engine.journal_reading import head_of
+    from engine.postgres_store import exists
+
+    try:
+        place = place_of(settings.database, schema_for(settings.cell))
+        if isinstance(place, Schema) and not exists(place):
+            return Finding("database", "ok", f"{place}: answers, and has no such cell yet")
+        head = read(place, lambda connection: head_of(connection, place))
+        had = read(place, lambda connection: migrations.refuse_other(connection, place, head))
+    except MusterError as error:
+        return Finding("database", "fail", error.problem, error.remedy)
+    lacks = len(migrations.MIGRATIONS) - had
+    found = f"{place}: version {head['last_version']:,}" + (f", lacks {lacks} migrations" if lacks else "")
+    return Finding("database", "ok", found, "The next engine that is started makes them" if lacks else "")
 
 
 _CELL_CHECKS: tuple[Callable[[CellPaths], Finding], ...] = (_state_folder, _disk, _journal)

@@ -21,6 +21,7 @@ from console.courier import Courier
 from console.doorkeeper import Doorkeeper
 from console.drafting import Drafting
 from console.forecasts import Forecasts
+from console.here import Here, check_here, usage_of
 from console.history_findings import HistoryFindings
 from console.http_server import run_server
 from console.insights import Insights
@@ -29,7 +30,6 @@ from console.model_setup import key_source, setup_of
 from console.oidc import Provider
 from console.recommendations import Recommender
 from console.settings import Settings
-from console.here import Here, check_here
 from console.slurm_cell import SlurmAt, SlurmCell, check_cell
 from console.sockets import bind_tcp, bind_unix, private_folder
 from console.standing_by import after_loss, end_when_taken, wait_for_lease
@@ -203,7 +203,8 @@ def _serve(served: Served, engine: Engine) -> None:
         after.callback(collector.stop)
         recommender.start()
         after.callback(recommender.stop)
-        for helper in (doorkeeper, courier, slurm):
+        usage = usage_of(loop, served.here)
+        for helper in (doorkeeper, courier, slurm, usage):
             helper.start()
             after.callback(helper.stop)
         ready, provider = functools.partial(_say_ready, served), _provider(served.settings)

@@ -78,6 +78,8 @@ class FleetClient:
 
     def _ask(self, method: str, path: str, kind: type[T], **request: Any) -> T:
         try:
+            if not self._where.exists():
+                raise httpx.ConnectError("there is no such socket")
             answer = self._http.request(method, path, **request)
         except (httpx.ConnectError, httpx.ConnectTimeout):
             raise NotSentError(

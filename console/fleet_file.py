@@ -111,12 +111,7 @@ def _absolute(spec: FleetSpec, folder: Path) -> FleetSpec:
         return str((folder / Path(path).expanduser()).absolute()) if path and "://" not in path else path
 
     links = (
-        msgspec.structs.replace(
-            link,
-            connect=of(link.connect.removeprefix("unix:")),
-            token_file=of(link.token_file),
-            ca_file=of(link.ca_file),
-        )
+        msgspec.structs.replace(link, connect=of(link.connect.removeprefix("unix:")), token_file=of(link.token_file))
         for link in spec.cells
     )
     return msgspec.structs.replace(spec, cells=tuple(links))

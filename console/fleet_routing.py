@@ -120,7 +120,7 @@ class Router:
             terms, missing = fleet.terms(each)
             held = fleet.held()
         quota = over_quota(terms, held.get(each.tenant, {}))
-        found = self._decide(each, terms, ask=True)
+        found = self._decide(each, terms)
         if quota or missing:
             return msgspec.structs.replace(found, cell="", why=quota or missing, waits="quota" if quota else "cells")
         return found
@@ -157,11 +157,10 @@ class Router:
             if quota or missing:
                 self._keep_waiting(each, Decision(why=quota or missing, waits="quota" if quota else "cells"))
                 continue
-            found = self._decide(each, terms, ask=False)
-            if found is None:
+            if batch and self._said(each, terms)[1]:
                 # Asking takes seconds: what is decided goes first.
                 batch = self._send(batch)
-                found = self._decide(each, terms, ask=True)
+            found = self._decide(each, terms)
             if not found.cell:
                 self._keep_waiting(each, found)
                 continue
@@ -201,33 +200,32 @@ class Router:
 
     # -- what the cells say
 
-    def _decide(self, each: Submission, terms: Terms, *, ask: bool) -> Decision | None:
-        """Where it goes. Without `ask` None where a cell would have to be asked for that."""
-        fleet = self._fleet
-        facts = self._facts()
-        kind = _kind(each.spec)
+    def _decide(self, each: Submission, terms: Terms) -> Decision:
+        """Where it goes, by what cells have said of late; the others that may take it are asked."""
+        offers, silent = self._said(each, terms)
+        if silent:
+            offers |= self._ask(each.spec, _kind(each.spec), silent)
+        # Some may have turned out to be down.
+        return decide(terms, self._facts(), offers, self._fleet.spec)
+
+    def _said(self, each: Submission, terms: Terms) -> tuple[dict[str, Offer], list[str]]:
+        """What cells have said of such work that still holds; and those that would have to be asked."""
         offers: dict[str, Offer] = {}
-        to_ask: list[CellFacts] = []
-        for cell in facts:
+        silent: list[str] = []
+        kind = _kind(each.spec)
+        for cell in self._facts():
             name = cell.link.name
             if barred(terms, cell)[0]:
                 continue
             until, why = self._refused.get((each.id, name), (0.0, ""))
+            kept = self._offers.get((name, kind))
             if until > time.monotonic():
                 offers[name] = Offer(refused=why)
-                continue
-            kept = self._offers.get((name, kind))
-            if kept is not None and self._holds((name, kind), kept, cell, each.asked):
-                if kept.offer is not None:
-                    offers[name] = kept.offer
-            else:
-                to_ask.append(cell)
-        if to_ask and not ask:
-            return None
-        if to_ask:
-            offers |= self._ask(each.spec, kind, [cell.link.name for cell in to_ask])
-            facts = self._facts()  # some may have turned out to be down
-        return decide(terms, facts, offers, fleet.spec)
+            elif kept is None or not self._holds((name, kind), kept, cell, each.asked):
+                silent.append(name)
+            elif kept.offer is not None:
+                offers[name] = kept.offer
+        return offers, silent
 
     def _facts(self) -> list[CellFacts]:
         fleet = self._fleet

@@ -15,7 +15,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
@@ -32,6 +32,7 @@ from console.fleet_journal import FleetJournal
 from console.fleet_routing import Router
 from console.fleet_shown import MOST_AT_ONCE, STATES, CellAsk, State, SubmitAsk, WithdrawAsk
 from console.http_answers import DEFECT, answer, body, decoded, number, refusal
+from console.settings import TOKEN
 from console.sockets import account_at, bind_unix, private_folder
 from console.text import printable
 from engine.errors import MusterError, NotFoundError, SpecError
@@ -125,6 +126,9 @@ def serve_fleet(spec: FleetSpec, paths: FleetPaths, group: str = "") -> None:
     """Runs until SIGTERM, SIGINT or SIGHUP. Raises MusterError when it cannot."""
     private_folder(paths.folder)
     os.umask(0o077)
+    os.environ.pop(
+        TOKEN, None
+    )  # one token for all cells would be shown to each of them: the file says which goes where
     with contextlib.ExitStack() as after:
         journal = FleetJournal(paths.journal)
         after.callback(journal.close)
@@ -139,38 +143,55 @@ def serve_fleet(spec: FleetSpec, paths: FleetPaths, group: str = "") -> None:
         after.callback(fleet.stop)
         router.start()
         after.callback(router.stop)
-        asyncio.run(_run(fleet, router, bound, paths))
+        asyncio.run(run_server(fleet, router, bound, lambda: _say_ready(fleet, paths)))
         print("muster fleet stops", file=sys.stderr, flush=True)
 
 
 def connected(link: CellLink, patience_s: float) -> Client:
-    """A client of a cell, as the account this process runs as."""
+    """A client of a cell, as the account this process runs as, or with the token of the fleet's file."""
+    from console.identity import Identity
     from console.remote_client import RemoteClient
+    from console.settings import Settings
 
-    return RemoteClient(link.connect, patience_s=patience_s)
+    identity = Identity(Settings(token_file=link.token_file)) if link.token_file else None
+    return RemoteClient(link.connect, identity=identity, patience_s=patience_s)
 
 
-async def _run(fleet: Fleet, router: Router, bound: socket.socket, paths: FleetPaths) -> None:
+async def run_server(
+    fleet: Fleet,
+    router: Router,
+    bound: socket.socket,
+    on_ready: Callable[[], object],
+    stop: asyncio.Event | None = None,
+) -> None:
+    """Serves on a bound socket until a signal comes or, where signals are not ours to take, `stop` is set."""
     server = _Server(uvicorn.Config(build_fleet_app(fleet, router), **_UVICORN))
-    stop = asyncio.Event()
-    for sent in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(sent, stop.set)
+    stopping = stop or _stop_on_signals()
     serving = asyncio.create_task(server.serve(sockets=[bound]))
-    stopped = asyncio.create_task(stop.wait())
+    stopped = asyncio.create_task(stopping.wait())
     while not server.started and not serving.done():
         await asyncio.sleep(0.005)
-    text = (
-        f"muster fleet '{fleet.spec.name}' of {len(fleet.lines)} cells ready on {paths.socket}, process {os.getpid()}"
-    )
-    print(printable(text), file=sys.stderr, flush=True)
+    on_ready()
     await asyncio.wait((serving, stopped), return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
     server.should_exit = True
     await serving
 
 
+def _stop_on_signals() -> asyncio.Event:
+    stop = asyncio.Event()
+    for sent in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(sent, stop.set)
+    return stop
+
+
+def _say_ready(fleet: Fleet, paths: FleetPaths) -> None:
+    of = f"muster fleet '{fleet.spec.name}' of {len(fleet.lines)} cells"
+    print(printable(f"{of} ready on {paths.socket}, process {os.getpid()}"), file=sys.stderr, flush=True)
+
+
 def build_fleet_app(fleet: Fleet, router: Router) -> Starlette:
-    from console.server import BrowserGuard
+    from console.browser_guard import BrowserGuard
 
     app = Starlette(
         routes=FleetFaces(fleet, router).routes(),
@@ -203,7 +224,7 @@ def _account(request: Request) -> str:
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to `_run`."""
+    """Leaves signals to `run_server`."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 from engine.errors import RefusedError, SpecError
 
 if TYPE_CHECKING:
+    from console.usage_here import UsageHere
     from engine.control import Engine
     from engine.executors.process import ProcessExecutor
     from engine.executors.task_files import Bounds
+    from engine.loop import EngineLoop
     from engine.model import CellSpec
 
 RUNS = "runs"
@@ -74,6 +76,14 @@ def new_cell(folder: Path, given: CellSpec | None) -> CellSpec:
         settings=msgspec.structs.replace(given.settings, executor="process"),
         budgets=given.budgets,
     )
+
+
+def usage_of(loop: EngineLoop, here: Here | None) -> UsageHere:
+    """Tells the engine what its work uses; nothing where none runs here."""
+    from console.usage_here import UsageHere
+    from engine.executors.machine import node_name
+
+    return UsageHere(loop, here.runs if here else None, (here.node if here else "") or node_name())
 
 
 def check_here(engine: Engine, here: Here | None) -> None:

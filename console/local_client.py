@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from engine.control import Engine
     from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
     from engine.executors.shown import OutputPart, OutputRequest, ProcessReport
+    from engine.intents import IntentsReport
     from engine.loop import EngineLoop
     from engine.outlook import Ask, RunStatus, ScoreReport
     from engine.query import (
@@ -539,6 +540,9 @@ class LocalClient:
 
     def mirror(self) -> MirrorReport:
         return self._slurm.report()
+
+    def intents(self, limit: int = 200) -> IntentsReport:
+        return self._loop.call(lambda engine: engine.intents(limit))
 
     def processes(self, workload_id: str) -> ProcessReport:
         return self._output.report(workload_id)

@@ -7,6 +7,8 @@ served who does not show a token or a certificate, but for whether the server is
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ipaddress
 import socket
 import time
@@ -33,6 +35,9 @@ OPEN_PATHS = ("/healthz", "/readyz")
 """Served to whoever can connect: they say whether the server is up, and nothing else."""
 LOGIN_PATHS = ("/v1/login", "/v1/login/token")
 """Served to who has nothing to show yet: how to log in, and what proves it."""
+STREAMS = ("/v1/events",)
+LOOK_S = 0.5
+"""How often it is looked whether the token of a stream still holds."""
 AGENTS = "/v1/agents/"
 FAILURES, FAILURES_PER_S = 10, 1 / 6
 """Of showing what does not hold, by address: so many at once, and ten a minute; beyond that they are not on record."""
@@ -88,7 +93,26 @@ class Naming:
         except ClientDisconnect:
             return
         CALLER.set(actor)
-        await self._app(scope, receive, send)
+        if actor.session and scope["path"] in STREAMS:
+            await self._while_it_holds(actor.session, scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _while_it_holds(self, session: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """A stream ends when the token it was asked for with does."""
+        answering = asyncio.create_task(self._app(scope, receive, send))  # type: ignore[arg-type]
+        try:
+            while not (await asyncio.wait((answering,), timeout=LOOK_S))[0]:
+                if not self._client.tokens_kept.holds(session.removeprefix(TOKEN)):
+                    break
+            else:
+                await answering
+        finally:
+            if not answering.done():
+                answering.cancel()
+                await asyncio.wait((answering,))
+                with contextlib.suppress(RuntimeError):  # it had not begun to answer
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _answer(self, error: MusterError, account: str, address: str) -> ASGIApp:
         wait_s = 0.0

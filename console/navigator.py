@@ -303,6 +303,7 @@ _PAGES: dict[str, tuple[str, str, Literal["", "log", "argument"]]] = {
     "forecast": ("forecast", "ForecastPane", "argument"),
     "cost": ("cost", "cost_page", "argument"),
     "mirror": ("mirror", "MirrorPane", ""),
+    "intents": ("intents", "IntentsPane", ""),
     "settings": ("settings", "SettingsPane", "argument"),
     "tasks": ("tasks", "TasksPane", "argument"),
     "proposals": ("proposals", "ProposalsPane", "argument"),

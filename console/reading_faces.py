@@ -8,6 +8,7 @@ from console.client import Health, RuntimeEstimate
 from console.operations import Asked, Number, Operation, Word
 from console.output_faces import OUTPUT
 from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
+from engine.intents import IntentsReport
 from engine.query import (
     Consolidation,
     ConsolidationRequest,
@@ -98,6 +99,9 @@ READING = (
               gives=GoodputReport, slow=True),
     Operation("GET", "/v1/mirror", "How the mirror of an outside scheduler does, and what it leaves out",
               lambda asked: asked.client.mirror(), gives=MirrorReport),
+    Operation("GET", "/v1/intents", "What is under way to an outside scheduler, and what came of it",
+              query=(Number("limit", 200, 1, 1_000, "At most so many"),),
+              do=lambda asked: asked.client.intents(asked.query["limit"]), gives=IntentsReport),
     Operation("GET", "/v1/scaling", "How large pools are and should be", reads=_alone("scaling"),
               gives=ScalingReport, slow=True),
     Operation("GET", "/v1/fragmentation", "Free capacity in pieces too small to use", reads=_alone("fragmentation"),

@@ -17,6 +17,7 @@ from engine.commands import AnyCommand, Receipt
 from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
 from engine.errors import BusyError, MusterError, NotSentError, SpecError, UnreachableError, of_code
 from engine.executors.shown import OutputPart, OutputRequest, ProcessReport
+from engine.intents import IntentsReport
 from engine.outlook import MOST_STRETCH, Ask, RunStatus, ScoreReport
 from engine.query import (
     Changes,
@@ -149,6 +150,9 @@ class RemoteClient:
 
     def mirror(self) -> MirrorReport:
         return self._get("/v1/mirror", MirrorReport)
+
+    def intents(self, limit: int = 200) -> IntentsReport:
+        return self._read("GET", "/v1/intents", IntentsReport, params={"limit": str(limit)})
 
     def processes(self, workload_id: str) -> ProcessReport:
         return self._get(f"/v1/workloads/{quote(workload_id, safe='')}/processes", ProcessReport)

@@ -140,6 +140,11 @@ class Tokens:
         self._used(kept, now_ms, address)
         return kept.shown
 
+    def holds(self, token_id: str) -> bool:
+        """Whether a token that was shown would be taken again."""
+        kept = (self._kept or {}).get(token_id)
+        return kept is not None and kept.line.state(self._gate.policies.clock()) == "live"
+
     # -- making and revoking ------------------------------------------------------------------------------------------
 
     def create(self, actor: Actor, ask: TokenAsk) -> NewToken:
@@ -256,12 +261,13 @@ class Tokens:
             raise RefusedError(f"there are {many} already that are neither expired nor revoked", "Revoke some of them")
         id_ = secrets.token_hex(ID_BYTES)
         secret = secrets.token_urlsafe(SECRET_BYTES)
+        hashed = _hash(secret.encode())
         line = TokenLine(
             id=id_, name=ask.name, subject=subject, scopes=scopes, within=ask.within, by=actor.subject,
             created_ms=now_ms, expires_ms=now_ms + ask.life_ms, revoked_ms=0, revoked_by="", used_ms=0, used_from="",
         )  # fmt: skip
         values = {
-            "id": id_, "hash": _hash(secret.encode()), "subject": subject, "name": ask.name,
+            "id": id_, "hash": hashed, "subject": subject, "name": ask.name,
             "scopes": msgspec.json.encode(scopes), "within": msgspec.json.encode(ask.within), "by": line.by,
             "created_ms": now_ms, "expires_ms": line.expires_ms, "revoked_ms": 0, "revoked_by": "", "used_ms": 0,
             "used_from": "",
@@ -278,7 +284,7 @@ class Tokens:
             self._gate.audit.append(connection, "token.created", actor, data=data)
 
         engine.record(write)
-        kept[id_] = _kept(line, values["hash"])
+        kept[id_] = _kept(line, hashed)
         return NewToken(token=f"{PREFIX}_{id_}_{secret}", line=line)
 
     # -- what is kept -------------------------------------------------------------------------------------------------

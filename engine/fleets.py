@@ -23,7 +23,6 @@ class CellLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     connect: str
     """Path of its Unix socket, or URL."""
     token_file: str = ""
-    ca_file: str = ""
     region: str = ""
     residency: tuple[str, ...] = ()
     """Labels of where its data stay, such as `eu`."""

@@ -164,7 +164,7 @@ def _row(intent: Intent) -> list[Any]:
     return [getattr(intent, name) for name in Intent.__struct_fields__]
 
 
-_decoder = msgspec.msgpack.Decoder(cmd.AnyCommand)
+_decoder: msgspec.msgpack.Decoder[cmd.AnyCommand] = msgspec.msgpack.Decoder(cmd.AnyCommand)
 
 
 def wanted(intent: Intent) -> cmd.AnyCommand:

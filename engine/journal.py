@@ -44,6 +44,7 @@ class Journal:
         or JournalError."""
         self.place = place_of(where)
         self._store = _opened(self.place, seed, lease)
+        self.seed, self.version, self._chain = seed, 0, 0
         try:
             self._migrate(self._head()[1])
             self.reopen()

@@ -26,7 +26,8 @@ from engine.model import WorkloadState
 from engine.state import State
 
 AT_ONCE = 0
-"""Cell time of reports: they are of now, whatever that is."""
+"""Cell time of reports: they are of now, whatever that is. The cell's clock and the machine's agree when a cell is
+opened, and may drift apart while one of them is stopped."""
 
 
 class ProcessExecutor(Executor):
@@ -49,6 +50,8 @@ class ProcessExecutor(Executor):
         """Others than whoever owns it may have it run commands too."""
         self.node = node
         self._told: deque[Told] = deque()
+        self._ended_before: list[tuple[int, Told]] = []
+        """(Unix ms, what has come of it) of work that ended while no engine ran, the last first."""
         self._orders: list[Callable[[], None]] = []
         """Of the turn that is not durable yet."""
         self._keys: dict[tuple[int, int], Key] = {}
@@ -77,22 +80,25 @@ class ProcessExecutor(Executor):
             gang = self._gang(row)
             if gang is None:
                 continue
-            gangs.append((gang, running))
-            if running and not self._started:
-                self._tell_if_ended(gang)
+            if self._started or not running or not self._ended_unseen(gang):
+                gangs.append((gang, running))
         self._attendant.adopt(gangs, self._machine())
         if not self._started:
             self._started = True
             self._attendant.start()
 
-    def _tell_if_ended(self, gang: Gang) -> None:
-        """What ended while no engine ran ended in time: say so before any time passes."""
+    def _ended_unseen(self, gang: Gang) -> bool:
+        """Whether it ended while no engine ran: then it is told for when it did."""
         folder = attempt_folder(self.root, gang.key)
         found = [(task.rank, status_of(folder / task.name)) for task in gang.tasks]
-        if all(status.phase == "ended" for _, status in found):
-            ended = verdict([(rank, Stage.ENDED, status) for rank, status in found], service=gang.service, running=True)
-            if ended is not None:
-                self._told.append(Told(gang.key, *ended))
+        if not all(status.phase == "ended" for _, status in found):
+            return False
+        ended = verdict([(rank, Stage.ENDED, status) for rank, status in found], service=gang.service, running=True)
+        if ended is None:
+            return False
+        self._ended_before.append((max(status.ended_ms for _, status in found), Told(gang.key, *ended)))
+        self._ended_before.sort(reverse=True)
+        return True
 
     def _machine(self) -> Machine:
         """What requests here may come to."""
@@ -154,13 +160,17 @@ class ProcessExecutor(Executor):
     # -- reports ------------------------------------------------------------------------------------------------------
 
     def next_report_ms(self) -> int | None:
-        return AT_ONCE if self._told else None
+        if self._told:
+            return AT_ONCE
+        return self._ended_before[-1][0] if self._ended_before else None
 
     def take_ends(self, until_ms: int) -> tuple[array[int], array[int]]:
         return array("q"), array("i")
 
     def take_reports(self, until_ms: int) -> list[Report]:
         reports = []
+        while self._ended_before and self._ended_before[-1][0] <= until_ms:
+            self._told.append(self._ended_before.pop()[1])
         while self._told:
             told = self._told.popleft()
             row = self._rows.get(told.key)

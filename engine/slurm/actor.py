@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
@@ -22,6 +23,15 @@ from engine.slurm.reconcile import SAFE_S
 from engine.slurm.records import Job
 from engine.slurm.submitter import Ledger
 
+
+class Acted(Protocol):
+    """Told when something changed at Slurm, so that it is observed soon."""
+
+    def __call__(self, *, machines: bool) -> None: ...
+
+
+SEEN_AT_ONCE: frozenset[acts.Do] = acts.OF_JOBS | {"drain", "resume", "power up", "power down"}
+"""What every look of a mirror shows; `machines` for the rest."""
 GIVE_UP_MS = 120_000
 """Cell time after which what is not done is not done any more."""
 AGAIN_S = 1.0
@@ -74,7 +84,7 @@ class Actor:
         *,
         clock: Callable[[], float] = time.monotonic,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        acted: Callable[[], None] = lambda: None,
+        acted: Acted = lambda *, machines: None,
     ) -> None:
         self._far = far
         self._ledger = ledger
@@ -83,7 +93,6 @@ class Actor:
         self._wall_ms = wall_ms
         """Cell time: that of a cell that Slurm decides on is Unix time."""
         self._acted = acted
-        """Called when something changed at Slurm: it is to be observed soon."""
         self._held: dict[int, Held] = {}
         self._last = -1
         self._unsaid: list[IntentChange] = []
@@ -164,14 +173,14 @@ class Actor:
     def _do(self, held: Held) -> None:
         """What is not so yet. Raises SlurmUnavailable with the rest left for later."""
         assert held.parts is not None
-        changed = False
+        changed: set[acts.Do] = set()
         try:
             for part in held.parts:
-                if part.standing == "to do" and not part.refused:
-                    changed |= self._step(held, part)
+                if part.standing == "to do" and not part.refused and self._step(held, part):
+                    changed.add(part.step.do)
         finally:
             if changed:
-                self._acted()
+                self._acted(machines=not changed <= SEEN_AT_ONCE)
         if any(part.standing == "to do" and not part.refused for part in held.parts):
             held.wake_s = self._clock() + AGAIN_S
             return

@@ -34,6 +34,10 @@ UNSPECIFIED = -1
 """What v0.0.38 says of everything it has no number for; among them a controller that is down."""
 
 
+NOT_PLAIN_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises of a text that `decoded` may still be able to read."""
+
+
 class Fault(msgspec.Struct, frozen=True):
     """One entry of `errors` or `warnings`, whichever of its key sets it came with."""
 
@@ -71,7 +75,7 @@ def raw_list(raw: msgspec.Raw, name: str) -> list[msgspec.Raw]:
     """The entries of a list, each still text."""
     try:
         return _RAW_LIST.decode(raw)
-    except (msgspec.MsgspecError, RecursionError):
+    except NOT_PLAIN_JSON:
         pass
     value = decoded(raw)
     if value is None:
@@ -88,7 +92,7 @@ def decoded(raw: msgspec.Raw | bytes) -> Any:
     """
     try:
         return msgspec.json.decode(raw)
-    except (msgspec.MsgspecError, RecursionError):
+    except NOT_PLAIN_JSON:
         pass
     try:
         value = json.loads(bytes(raw).decode("utf-8", "surrogateescape"), parse_constant=_no_number, strict=False)
@@ -130,7 +134,7 @@ def split(status: int, body: bytes) -> Answer:
     """A body as an Answer. SlurmUnreadable when it is no JSON object."""
     try:
         fields = _RAW_DICT.decode(body)
-    except (msgspec.MsgspecError, RecursionError):
+    except NOT_PLAIN_JSON:
         fields = _split_slowly(status, body)
     faults = _faults(fields.get("errors")) + _each_fault(fields)
     return Answer(status, fields, faults, _faults(fields.get("warnings")))
@@ -191,9 +195,9 @@ def _fault(entry: Any) -> Fault:
 def require(answer: Answer, what: str, *, wrote: bool = False, submitted: bool = False) -> None:
     """Returns quietly, or raises what the answer means.
 
-    `what` names the request for a person ("cancelling job 7"). `wrote`: it may have changed something. `submitted`: with
-    a job id the job is there, whatever is said beside it. (A held one is 2042, one that cannot run now 2015, and a 22.05
-    controller that has just started says 2068, "Required node not available", of every job it takes.)
+    `what` names the request for a person ("cancelling job 7"). `wrote`: it may have changed something. `submitted`:
+    with a job id the job is there, whatever is said beside it. (A held one is 2042, one that cannot run now 2015, and
+    a 22.05 controller that has just started says 2068, "Required node not available", of every job it takes.)
     """
     if submitted and job_id(answer):
         return

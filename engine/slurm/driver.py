@@ -19,7 +19,7 @@ from engine.intents import Intent
 from engine.loop import EngineLoop
 from engine.model import WorkloadSpec
 from engine.slurm import acts
-from engine.slurm.actor import Actor
+from engine.slurm.actor import Acted, Actor
 from engine.slurm.capabilities import Ability, Capabilities
 from engine.slurm.submission import Place
 from engine.slurm.submitter import Submitter
@@ -68,8 +68,7 @@ class Driving(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Driver:
-    """`far` is a `SlurmConnection`. `job_of`: the job a workload of the cell is. `acted`: called when something changed
-    at Slurm, so that it is observed soon."""
+    """`far` is a `SlurmConnection`. `job_of`: the job a workload of the cell is."""
 
     def __init__(
         self,
@@ -77,7 +76,7 @@ class Driver:
         loop: EngineLoop,
         job_of: acts.JobOf,
         *,
-        acted: Callable[[], None] = lambda: None,
+        acted: Acted = lambda *, machines: None,
         place_of: Callable[[WorkloadSpec], Place] = lambda spec: place_of_queue(spec),
     ) -> None:
         self._far = far

@@ -110,9 +110,13 @@ class Line:
         self._fresh.close()
 
     def get(self, path: str, query: dict[str, str] | None = None, *, read_s: float | None = None) -> tuple[int, bytes]:
-        """Status and body. SlurmUnavailable when nobody answers."""
+        """Status and body. SlurmUnavailable when nobody answers: with `arrived` false, as a read changes nothing."""
         self._look_first()
-        return self._ask("GET", path, query or {}, None, read_s)
+        try:
+            return self._ask("GET", path, query or {}, None, read_s)
+        except SlurmUnavailable as error:
+            error.arrived = False
+            raise
 
     def write(self, method: str, path: str, query: dict[str, str], body: Any) -> tuple[int, bytes]:
         """Status and body. SlurmUnavailable says by `arrived` whether it may have had its effect."""
@@ -121,7 +125,11 @@ class Line:
 
     def ping(self, path: str) -> tuple[int, bytes]:
         """A get that waits PING_S, and is made whatever failed before."""
-        return self._once(self._kept, "GET", path, {}, None, PING_S)
+        try:
+            return self._once(self._kept, "GET", path, {}, None, PING_S)
+        except SlurmUnavailable as error:
+            error.arrived = False
+            raise
 
     def failed(self) -> None:
         """slurmrestd answered that slurmctld does not."""

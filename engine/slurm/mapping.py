@@ -31,7 +31,7 @@ from engine.model import (
     WorkloadSpec,
 )
 from engine.slurm.hostlist import array_tasks
-from engine.slurm.records import UNLIMITED, Job, Node, Partition, Qos, Reservation
+from engine.slurm.records import UNLIMITED, Job, Node, Partition, Qos, Reservation, Switch
 
 FEATURE = "feature/"
 MOST_EXAMPLES = 3
@@ -118,6 +118,7 @@ def machines(
     partitions: Iterable[Partition],
     qos: Iterable[Qos],
     reservations: Iterable[Reservation],
+    switches: Iterable[Switch],
     left: Left,
 ) -> Machines:
     """Everything but work."""
@@ -126,10 +127,11 @@ def machines(
     pools: dict[str, PoolSpec] = {}
     known: dict[str, tuple[str, ...]] = {}
     placed: list[seen.NodeSeen] = []
+    places = _places(switches)
     for node in nodes:
         pool, among = _pool_of(node, sizes, pools, known, left)
         pools[pool.name], known[pool.name] = pool, among
-        placed.append(_node(node, pool.name, left))
+        placed.append(_node(node, pool.name, places, left))
     pools_of: dict[str, list[str]] = {name: [] for name in by_name}
     for pool_name, among in known.items():
         for name in among:
@@ -189,14 +191,26 @@ def _size(mib: int) -> str:
     return f"{mib // 1024}g" if mib >= 1024 else f"{mib}m"
 
 
-def _node(node: Node, pool: str, left: Left) -> seen.NodeSeen:
+def _node(node: Node, pool: str, places: dict[str, tuple[str, str]], left: Left) -> seen.NodeSeen:
     if ident(node.name) != node.name:
         left.note("node names with odd characters are shown with _ in their place", ident(node.name))
     if len(node.features) > MOST_LABELS:
         left.note(f"more than {MOST_LABELS} features of a node: the rest is left out", node.name)
     labels = {FEATURE + ident(feature): "yes" for feature in node.features[:MOST_LABELS]}
-    spec = NodeSpec(id=ident(node.name), pool=pool, rack=ident(node.switch, "") if node.switch else "", labels=labels)
+    rack, block = places.get(node.name, (node.switch, ""))
+    spec = NodeSpec(id=ident(node.name), pool=pool, rack=ident(rack, ""), block=ident(block, ""), labels=labels)
     return seen.NodeSeen(node=spec, standing=standing(node))
+
+
+def _places(switches: Iterable[Switch]) -> dict[str, tuple[str, str]]:
+    """Node -> (its leaf switch, the one above that where there is just one)."""
+    every = list(switches)
+    above = {leaf: [each.name for each in every if leaf in each.switches]
+             for leaf in (each.name for each in every if each.level == 0)}  # fmt: skip
+    return {
+        node: (leaf.name, above[leaf.name][0] if len(above[leaf.name]) == 1 else "")
+        for leaf in every if leaf.level == 0 for node in leaf.nodes
+    }  # fmt: skip
 
 
 def standing(node: Node) -> seen.Standing:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -23,8 +23,11 @@ from engine.slurm.errors import SlurmGone, SlurmRefused
 from engine.slurm.identity import Identities
 from engine.slurm.mapping import Jobs, Left, LeftOut, Machines, machines, tasks_of
 from engine.slurm.order import Order
-from engine.slurm.records import Job, JobState, Node, Partition, Qos, Reservation
+from engine.slurm.records import Job, JobState, Node, Partition, Qos, Reservation, Switch
 from engine.state import members
+
+if TYPE_CHECKING:
+    from engine.slurm.connection import SlurmConnection
 
 T = TypeVar("T")
 Call = Callable[[Callable[[Engine], Any]], Any]
@@ -58,7 +61,7 @@ class Looked(msgspec.Struct, frozen=True, kw_only=True):
 class Mirror:
     """Of one cluster into one engine. `look` is called by one thread; the rest may be called from any."""
 
-    def __init__(self, connection: Any, call: Call, *, wall_s: Callable[[], float] = time.time) -> None:
+    def __init__(self, connection: SlurmConnection, call: Call, *, wall_s: Callable[[], float] = time.time) -> None:
         self._connection = connection
         self._call = call
         self._wall_s = wall_s
@@ -76,6 +79,7 @@ class Mirror:
         self._partitions: tuple[Partition, ...] = ()
         self._qos: tuple[Qos, ...] = ()
         self._reservations: tuple[Reservation, ...] = ()
+        self._switches: tuple[Switch, ...] = ()
         self._machines: Machines | None = None
         self._machines_at = -1e9
         self._jobs_since = 0
@@ -92,6 +96,10 @@ class Mirror:
     def job_of(self, workload_id: str) -> Job | None:
         """The job as Slurm last showed it."""
         return self._records.get(workload_id)
+
+    def machines_changed(self) -> None:
+        """Partitions or reservations were changed: they are asked for with the next look."""
+        self._machines_at = -1e9
 
     def left_out(self) -> tuple[LeftOut, ...]:
         """What Slurm goes by and the mirror does not, and what could not be taken as it was seen."""
@@ -151,10 +159,9 @@ class Mirror:
         jobs: list[Job] = []
         for job_id in asked:
             try:
-                found = self._connection.job(job_id)
+                jobs += self._connection.jobs_of(job_id)
             except SlurmGone:
                 continue
-            jobs += found if isinstance(found, list | tuple) else [found]
         asked_s = time.monotonic() - began
         told = self._new_jobs(jobs, Left(), whole=False)
         self._tell(told)
@@ -197,12 +204,13 @@ class Mirror:
             self._nodes = tuple(nodes.list)
             self._nodes_since = nodes.last_update
         if first or time.monotonic() - self._machines_at > MACHINES_EVERY_S:
-            before = self._partitions, self._qos, self._reservations
+            before = self._partitions, self._qos, self._reservations, self._switches
             self._partitions = tuple(connection.partitions())
             self._reservations = self._optional("reservations", connection.reservations)
             self._qos = self._optional("QOS", connection.qos)
+            self._switches = self._optional("topology", connection.topology)
             self._machines_at = time.monotonic()
-            fresh = fresh or before != (self._partitions, self._qos, self._reservations)
+            fresh = fresh or before != (self._partitions, self._qos, self._reservations, self._switches)
         return fresh
 
     def _optional(self, what: str, ask: Callable[[], Iterable[T]]) -> tuple[T, ...]:
@@ -218,7 +226,7 @@ class Mirror:
     def _new_machines(self) -> list[seen.AnySeen]:
         left = Left()
         classes = set() if self._machines is None else self._machines.classes
-        self._machines = machines(self._nodes, self._partitions, self._qos, self._reservations, left)
+        self._machines = machines(self._nodes, self._partitions, self._qos, self._reservations, self._switches, left)
         self._machines.classes.update(classes)
         self._left_machines = left.all()
         now = {_subject(each): each for each in self._machines.told}

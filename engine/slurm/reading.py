@@ -162,15 +162,13 @@ class Reading(Session):
 
     def _list(self, what: str, path: str, since: int | None) -> tuple[Answer | None, int]:
         """The answer and the next `since`; None for unchanged."""
-        asked_s = int(time.time() + self.offset_s()) if self.dialect.name == "v0.0.38" else 0
+        before = time.time()
         query = {"update_time": self.dialect.since(since)} if since else None
         answer = self.ask(what, path, query)
         if answer is None or (since and _says_unchanged(answer)):
             return None, since or 0
-        told = number_in(answer.value("last_update")) or 0
-        if not told and not asked_s:
-            asked_s = int(time.time() + self.offset_s()) - 5
-        return answer, max(0, (told or asked_s) - 1)
+        told = number_in(answer.value("last_update")) or int(before + self.offset_s())
+        return answer, max(0, told - 1)
 
     def _all(self, what: str, path: str, read: Callable[[msgspec.Raw], T]) -> tuple[T, ...]:
         return read_all(self.asked(what, path).entries(path), read, path[:-1])[0]

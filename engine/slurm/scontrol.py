@@ -21,6 +21,7 @@ from engine.slurm.errors import SlurmDenied, SlurmGone, SlurmLacks, SlurmRefused
 from engine.slurm.records import JOB_STATES, JobState, Share, Switch
 
 LONGEST_OUTPUT = 256 << 20
+PROBE_S = 5.0
 _SAID = re.compile(r"^(?:slurm_\w+ error: |\w+: error: )", re.MULTILINE)
 
 
@@ -37,7 +38,8 @@ class Commands:
 
     def since_s(self) -> int:
         """From when `sdiag` counts: the same second as REST's diag says only if both speak to one controller."""
-        found = re.search(r"^Data since\s.*\((\d+)\)", self._run("sdiag", []), re.MULTILINE)
+        said = self._run("sdiag", [], timeout_s=PROBE_S)
+        found = re.search(r"^Data since\s.*\((\d+)\)", said, re.MULTILINE)
         return int(found[1]) if found else 0
 
     def requeue(self, job: int) -> None:
@@ -86,7 +88,8 @@ class Commands:
             return str(path) if os.access(path, os.X_OK) else None
         return shutil.which(command)
 
-    def _run(self, command: str, arguments: Sequence[str]) -> str:
+    def _run(self, command: str, arguments: Sequence[str], timeout_s: float | None = None) -> str:
+        timeout_s = timeout_s or self.timeout_s
         path = self._path(command)
         if path is None:
             raise SlurmLacks(0, f"{command} is not at hand", f"Install it, or look in {self.folder or 'the PATH'}")
@@ -104,7 +107,7 @@ class Commands:
                 timeout=self.timeout_s,
             )
         except subprocess.TimeoutExpired:
-            raise SlurmUnavailable(f"{command} gave no answer in {self.timeout_s:.0f} s") from None
+            raise SlurmUnavailable(f"{command} gave no answer in {timeout_s:.0f} s") from None
         except OSError as error:
             raise SlurmLacks(0, f"{command} cannot be run: {error.strerror}") from None
         if done.returncode:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -24,6 +25,11 @@ PROVEN = ("v0.0.42", "v0.0.41", "v0.0.40", "v0.0.38")
 """Best first. .41 has the shape of .40 and .42."""
 _VERSION = re.compile(r"/v(\d+)\.(\d+)\.(\d+)/")
 CLOCK_HOLDS_S = 60.0
+AT_ONCE_S = 1.0
+LOOK_AGAIN_S = 30.0
+"""Commands that did not work are tried again after this; that the statistics were reset between two questions, too."""
+EXPIRY_MARGIN_S = 30.0
+_AGAIN = "Is it running? It is asked again"
 
 
 class Release(msgspec.Struct, frozen=True):
@@ -45,11 +51,15 @@ class Session:
         self.commands = commands
         self._lock = threading.RLock()
         self._release: Release | None = None
+        self._looking = threading.Lock()
         self._can: Capabilities | None = None
+        self._can_until = 0.0
         self._clock: tuple[float, float] | None = None
         self.slurm_version = ""
         """E.g. `24.11.5`; empty until something was answered."""
         self.cluster = ""
+        self._taken = ""
+        """The token that was last seen to be taken."""
         line.alive = self._alive
 
     def close(self) -> None:
@@ -67,10 +77,11 @@ class Session:
     @property
     def can(self) -> Capabilities:
         """What can be asked here, with the reason for each lack."""
-        with self._lock:
-            release = self._known()
-            if self._can is None:
-                why_not = self._no_commands()
+        release = self._known()
+        with self._looking:
+            if self._can is None or time.monotonic() > self._can_until:
+                why_not, holds_s = self._no_commands()
+                self._can_until = time.monotonic() + holds_s
                 self._can = capabilities(
                     version=release.api,
                     offers=release.offers,
@@ -116,6 +127,7 @@ class Session:
     ) -> Answer:
         """A write: once, never again of itself. Raises what the answer means."""
         full = self._path(path, False)
+        self._prove_token()
         status, text = self._with_token(lambda: self.line.write(method, full, query or {}, body))
         answer = self._split(status, text)
         self._require(answer, what, wrote=True, submitted=submitted)
@@ -166,7 +178,10 @@ class Session:
         self._learn(answer)
         try:
             require(answer, what, wrote=wrote, submitted=submitted)
-        except SlurmUnavailable:
+        except SlurmUnavailable as error:
+            error.arrived = error.arrived and wrote
+            if not wrote and self._refuses_token():
+                raise self._bad_token() from None
             self.line.failed()
             raise
 
@@ -208,33 +223,70 @@ class Session:
         )
 
     def _alive(self) -> bool:
-        release = self._release
-        if release is None:
-            return True
+        """Whether a request is worth sending: slurmctld answers, or refuses the token, which the request will tell."""
+        return self._release is None or self._ping(self._release) != "down"
+
+    def _ping(self, release: Release) -> Literal["up", "down", "refused"]:
+        """slurmrestd of 22.05 says the same of a controller that is down and of one that refuses the token. But the
+        first it finds out after half a minute, the second at once."""
+        began = time.monotonic()
         status, body = self.line.ping(f"/slurm/{release.api}/ping")
+        if status in (401, 511):
+            return "refused"
         try:
             pings = split(status, body).value("pings")
         except SlurmUnavailable:
-            return status in (401, 404)
-        if not isinstance(pings, list):
-            return False
-        said = [one.get("pinged", one.get("ping")) for one in pings if isinstance(one, dict)]
-        return "UP" in said
+            return "down"
+        said = [one.get("pinged", one.get("ping")) for one in pings or () if isinstance(one, dict)]
+        if "UP" in said:
+            return "up"
+        quick = time.monotonic() - began < AT_ONCE_S
+        return "refused" if self.line.tokens and release.api == "v0.0.38" and status == 500 and quick else "down"
 
-    def _no_commands(self) -> str:
-        """Why Slurm's commands cannot be used here; empty when they can."""
+    def _refuses_token(self) -> bool:
+        """v0.0.38 says of a read whose token is bad only `Unspecified error`."""
+        release = self._known()
+        return bool(self.line.tokens) and release.api == "v0.0.38" and self._ping(release) == "refused"
+
+    def _prove_token(self) -> None:
+        """Before a write: v0.0.38 says of a write whose token is bad only that the line broke, so that nobody could
+        know whether it was done. A token that was taken once is not asked about again until it expires."""
+        tokens, release = self.line.tokens, self._known()
+        if tokens is None or release.api != "v0.0.38":
+            return
+        token, expires_s = tokens.token(), tokens.expires_s()
+        if token == self._taken and (not expires_s or time.time() < expires_s - EXPIRY_MARGIN_S):
+            return
+        found = self._ping(release)
+        if found == "refused":
+            raise self._bad_token()
+        if found == "down":
+            self.line.failed()
+            raise SlurmUnavailable(f"slurmctld behind {self.line.place} does not answer", _AGAIN, arrived=False)
+        self._taken = token
+
+    def _bad_token(self) -> SlurmDenied:
+        return SlurmDenied(
+            0,
+            f"slurmctld behind {self.line.place} does not take the token",
+            "It is wrong or has expired: give another (`scontrol token`)",
+            bad_token=True,
+        )
+
+    def _no_commands(self) -> tuple[str, float]:
+        """Why Slurm's commands cannot be used here, empty when they can; and for how long that is believed."""
         if self.commands is None or not self.commands.at_hand():
-            return "Slurm's commands are not at hand"
+            return "Slurm's commands are not at hand", math.inf
         tokens = self.line.tokens
         self.commands.token = tokens.token() if tokens else ""
         try:
             theirs = self.commands.since_s()
             ours = number_at(self.asked("asking for statistics", "diag").value("statistics"), "req_time_start")
         except (SlurmRefused, SlurmUnavailable) as error:
-            return f"Slurm's commands here do not work: {error.problem}"
+            return f"Slurm's commands here do not work: {error.problem}", LOOK_AGAIN_S
         if theirs != ours:
-            return "Slurm's commands here speak to another controller than slurmrestd"
-        return ""
+            return "Slurm's commands here speak to another controller than slurmrestd", LOOK_AGAIN_S
+        return "", math.inf
 
 
 def _token_refused(status: int, body: bytes) -> bool:

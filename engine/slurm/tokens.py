@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -58,10 +57,6 @@ class TokenFile:
         """Unix second from which Slurm no longer takes it; 0 = it does not say."""
         said = _claims(self.token()).get("exp")
         return int(said) if isinstance(said, int | float) else 0
-
-    def readable_by_others(self) -> bool:
-        """Others on this machine can read the file, and so act as its user."""
-        return bool(os.stat(self.path).st_mode & 0o077)
 
 
 _HOW = "Make one with `scontrol token username=NAME lifespan=SECONDS`"

@@ -10,13 +10,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from engine.errors import MusterError
 from engine.slurm.errors import SlurmRefused
 from engine.slurm.mirror import Looked, Mirror
 from engine.slurm.records import Diag
 from engine.slurm.report import MirrorReport
+
+if TYPE_CHECKING:
+    from engine.slurm.connection import SlurmConnection
 
 BEAT_S = 1.0
 FEW = 2_000
@@ -25,6 +28,8 @@ SHARE = 4
 MOST_PAUSE_S = 30.0
 MOST_RETRY_S = 30.0
 DIAG_EVERY_S = 10.0
+_READS = ("job_states", "shares", "history", "topology")
+"""Abilities of a connection that a mirror which only looks could use."""
 TRACKED_S = 15.0
 """How long a job that somebody looked at is asked for by itself."""
 
@@ -34,7 +39,7 @@ class Watcher:
 
     def __init__(
         self,
-        connection: Any,
+        connection: SlurmConnection,
         mirror: Mirror,
         *,
         where: str,
@@ -61,6 +66,7 @@ class Watcher:
         self._diag_at = -1e9
         self._tracked: dict[int, float] = {}
         self._glances = True
+        self._lacks: dict[str, str] = {}
         self._wake = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="mirror", daemon=True)
@@ -74,8 +80,10 @@ class Watcher:
         if self._thread.is_alive():
             self._thread.join()
 
-    def poke(self) -> None:
-        """Look now: something was done there."""
+    def poke(self, *, machines: bool = False) -> None:
+        """Look now: something was done there, `machines`: to more than jobs and nodes."""
+        if machines:
+            self._mirror.machines_changed()
         self._wake.set()
 
     def track(self, workload_id: str) -> None:
@@ -90,8 +98,8 @@ class Watcher:
         return MirrorReport(
             where=self._where,
             state=self._state,  # type: ignore[arg-type]
-            release=str(getattr(self._connection, "version", "") or "") if self._whole else "",
-            dialect=str(getattr(self._connection, "dialect", "") or "") if self._whole else "",
+            release=self._connection.slurm_version,
+            dialect=self._connection.api if self._whole else "",
             user=self._user,
             error=self._error,
             since_s=self._since_s,
@@ -102,7 +110,7 @@ class Watcher:
             looks=self._looks,
             asked_s=whole.asked_s if whole else 0,
             told_s=whole.told_s if whole else 0,
-            lacks=self._mirror.lacks(),
+            lacks=self._lacks | self._mirror.lacks(),
             left_out=self._mirror.left_out(),
             cycle_mean_us=diag.cycle_mean_us if diag else 0,
             backfill_last_us=diag.backfill_last_us if diag else 0,
@@ -122,6 +130,8 @@ class Watcher:
                 self._beat(poked)
             except MusterError as error:
                 self._to("lost", str(error))
+                # It may come back as another release.
+                self._connection.forget()
                 self._wake.wait(retry_s)
                 retry_s = min(2 * retry_s, MOST_RETRY_S)
                 continue
@@ -143,6 +153,8 @@ class Watcher:
         if now - self._diag_at >= DIAG_EVERY_S:
             self._diag_at = now
             self._diag = self._connection.diag()
+            missing = self._connection.can.missing()
+            self._lacks = {name: why for name, why in missing.items() if self._acts or name in _READS}
 
     def _look(self) -> None:
         looked = self._mirror.look()

@@ -20,10 +20,13 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 
 from console.fleet_client import FleetClient
 from console.fleet_paths import FleetPaths
+from console.fleet_shown import FleetView
 from console.remote_client import RemoteClient
 from engine.errors import MusterError
 from engine.model import Resources, TaskGroup, WorkloadSpec
@@ -112,7 +115,7 @@ def measured(folder: Path, jobs: int, kills: int, seed: int) -> dict[str, object
     fleet = Kept("fleet", arguments, folder / "fleet.log")
     began = time.monotonic()
     try:
-        _await(lambda: all(cell.state == "up" for cell in _client(paths).view().cells), 60)
+        _await(paths, lambda view: all(cell.state == "up" for cell in view.cells), 60)
         submitting = [
             threading.Thread(target=_submit, args=(paths, [f"j{i}" for i in range(at, jobs, CLIENTS)]))
             for at in range(CLIENTS)
@@ -124,7 +127,7 @@ def measured(folder: Path, jobs: int, kills: int, seed: int) -> dict[str, object
         for thread in submitting:
             thread.join()
         took_s = time.monotonic() - began
-        _await(lambda: not {"waiting", "sending"} & _client(paths).view().counts.keys(), SETTLED_S)
+        _await(paths, lambda view: not {"waiting", "sending"} & view.counts.keys(), SETTLED_S)
         where = {name: _ids(folder / name / "engine.sock") for name in cells}
     finally:
         for process in (fleet, *cells.values()):
@@ -159,14 +162,13 @@ def _submit(paths: FleetPaths, ids: list[str]) -> None:
     request = Resources(cpu_milli=1000, gpu_milli=1000)
     for name in ids:
         spec = WorkloadSpec(id=name, queue="research", groups=(TaskGroup(request=request),), estimate_ms=86_400_000)
-        client = _client(paths)
         while True:
             try:
-                client.submit([spec])
+                with closing(_client(paths)) as client:
+                    client.submit([spec])
                 break
             except MusterError:
                 time.sleep(0.2)
-        client.close()
 
 
 def _client(paths: FleetPaths) -> FleetClient:
@@ -174,20 +176,18 @@ def _client(paths: FleetPaths) -> FleetClient:
 
 
 def _ids(where: Path) -> set[str]:
-    client = RemoteClient(str(where))
-    rows = client.query(Query(kind="workloads", columns=("id",), limit=10_000)).rows
-    client.close()
+    with closing(RemoteClient(str(where))) as client:
+        rows = client.query(Query(kind="workloads", columns=("id",), limit=10_000)).rows
     return {row[0] for row in rows}
 
 
-def _await(done: object, within_s: float) -> None:
+def _await(paths: FleetPaths, done: Callable[[FleetView], bool], within_s: float) -> None:
+    """Raises TimeoutError."""
     until = time.monotonic() + within_s
     while time.monotonic() < until:
-        try:
-            if done():  # type: ignore[operator]
+        with suppress(MusterError), closing(_client(paths)) as client:
+            if done(client.view()):
                 return
-        except MusterError:
-            pass
         time.sleep(0.2)
     raise TimeoutError("the fleet did not settle")
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 
 import audit_bench
 import cost_bench
+import database_bench
 import demand_bench
 import draft_bench
 import engine_bench
@@ -58,6 +59,7 @@ BENCHES: dict[str, Callable[[], Iterator[Row]]] = {
     "heartbeats": heartbeats_bench.heartbeats,
     "replay": engine_bench.replay_kth,
     "gate": gate_bench.gate,
+    "databases": database_bench.databases,
     "draft": draft_bench.draft,
     "first_paint": paint_bench.first_paint,
 }

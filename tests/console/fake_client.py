@@ -16,6 +16,7 @@ from engine.commands import AnyCommand, Receipt
 from engine.costs import BudgetLine, BudgetReport, GoodputReport, Showback, ShowbackLine, ShowbackRequest, TenantGoodput
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError, UnreachableError
 from engine.executors.shown import AttemptView, OutputPart, OutputRequest, ProcessReport, TaskView
+from engine.intents import IntentsReport
 from engine.model import BudgetSpec, QueueSpec
 from engine.outlook import Ask, Figure, Interval, Outlook, RunStatus, ScoreReport, Start, StartFigure, Unit
 from engine.query import (
@@ -557,6 +558,10 @@ class FakeClient:
     def mirror(self) -> MirrorReport:
         self._answer()
         return NOT_MIRRORED
+
+    def intents(self, limit: int = 200) -> IntentsReport:
+        self._answer()
+        return IntentsReport(at_ms=self.now_ms, open=0, sent=0, accepted=0, in_doubt=0, items=())
 
     def mirrored(self, workload_id: str) -> Mirrored:
         self._answer()

@@ -800,3 +800,4 @@ def test_a_cell_that_muster_decides_mirrors_nobody(client: Client) -> None:
     assert client.mirror().state == "none"
     with pytest.raises(NotFoundError, match="no job for workload 'a'"):
         client.mirrored("a")
+    assert client.intents().items == ()

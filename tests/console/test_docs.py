@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCKS = [
     block
-    for name in ("shell.md", "runbooks.md", "audit.md", "approval.md", "drafts.md", "console.md")
+    for name in ("shell.md", "runbooks.md", "audit.md", "approval.md", "drafts.md", "console.md", "operators.md", "api.md")
     for block in re.findall(r"^```sh\n(.*?)^```$", (ROOT / "docs" / name).read_text(), re.MULTILINE | re.DOTALL)
 ]
 

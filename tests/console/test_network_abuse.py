@@ -216,9 +216,10 @@ def records(loop: EngineLoop, type_: str) -> int:
 def test_one_caller_who_asks_too_often_waits_and_others_do_not(
     loop: EngineLoop, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("console.http_server.Doors", lambda **given: Doors(**given, per_s=1))
     with reached(loop, gate) as line:
         mine, other = (line.make_token(name).token for name in ("alice", "dave"))
+    monkeypatch.setattr("console.http_server.Doors", lambda **given: Doors(**given, per_s=1))
+    with reached(loop, gate) as line:
         with line.http(mine) as http, line.http(other) as patient:
             codes = [http.get("/v1/whoami").status_code for _ in range(8)]
             assert 200 in codes

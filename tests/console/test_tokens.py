@@ -136,6 +136,18 @@ def test_what_is_revoked_counts_for_nothing_from_the_next_request_on(line: Line)
         assert [each.state(NOW_MS) for each in alice.tokens()] == ["revoked"]
 
 
+def test_a_stream_ends_when_its_token_does(line: Line) -> None:
+    made = line.make_token("alice")
+    with line.http(made.token) as http, closing(line.client(name="alice")) as alice:
+        with http.stream("GET", "/v1/events") as stream:
+            frames = stream.iter_raw()
+            assert b"id:" in next(frames)
+            alice.revoke_token(made.line.id)
+            for _ in frames:
+                pass  # until it ends: the client's own patience would be an error
+        assert http.get("/v1/events").status_code == 401
+
+
 def test_a_token_ends_when_it_was_said_to(line: Line, clock: Clock) -> None:
     made = line.make_token("alice", life_ms=3_600_000)
     with line.http(made.token) as http:

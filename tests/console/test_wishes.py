@@ -116,7 +116,8 @@ LINES = {
     "remove-budget": "team", "approve-spending": "wl-000003", "preempt": "wl-000000",
     "move": "wl-000003 --to research/eval", "set-priority": "wl-000003 wl-000005 --to high", "scale-pool": "gpu 12",
     "canary": "research/train --order fair --window 4h --worst-percent 120 --least-starts 5",
-    "notify": "ops --text 'the pool is short'", "open-review": "P-7 --text 'why twice?'",
+    "set-qos": "wl-000003 --to high", "set-job-priority": "wl-000003 --to 5000", "power-up": "node-00000",
+    "power-down": "node-00000", "notify": "ops --text 'the pool is short'", "open-review": "P-7 --text 'why twice?'",
 }  # fmt: skip
 MOVED = "wl-000000"
 """What makes room in a consolidation: that is what the plan names, not what starts."""

@@ -19,6 +19,7 @@ from database_chaos_worker import NOTES, make_cell
 from sqlalchemy import select
 
 from engine.control import Engine
+from engine.database import Schema, place_of
 from engine.events import Submitted, SubmittedMany
 from runbooks import verify
 
@@ -63,18 +64,28 @@ class Team:
 
     def working(self) -> subprocess.Popen[bytes] | None:
         """Who has the lease, if it is one of these."""
-        import psycopg
+        held = self._holders("lease")
+        return next((one for one in self.workers if f'"pid":{one.pid},' in held), None)
 
-        from engine.database import Schema, place_of
+    def wait_for_standby(self) -> None:
+        """Until the other one stands by: before that nobody can take over."""
+        deadline = time.monotonic() + 30
+        while not any(f'"pid":{one.pid},' in self._holders("standby") for one in self.workers):
+            assert time.monotonic() < deadline, self.log.read_text()[-3000:]
+            self.keep_two()
+            time.sleep(0.05)
+
+    def _holders(self, table: str) -> str:
+        import psycopg
 
         place = place_of(self.url)
         assert isinstance(place, Schema)
         try:
             with psycopg.connect(place.conninfo, connect_timeout=2) as connection:
-                row = connection.execute(f'SELECT holder FROM "{place.name}".lease').fetchone()
+                rows = connection.execute(f'SELECT holder FROM "{place.name}".{table}').fetchall()
         except psycopg.OperationalError:
-            return None
-        return next((one for one in self.workers if row and f'"pid":{one.pid},' in row[0]), None)
+            return ""
+        return " ".join(holder for (holder,) in rows)
 
     def wait_for_work(self, deadline_s: float) -> float:
         """Until something more is acknowledged. Returns how long that took."""
@@ -110,6 +121,8 @@ def team(tmp_path: Path) -> Iterator[Team]:
 
 def wreak(team: Team, rng: random.Random, harm: str) -> None:
     """One harm, and the wait until work goes on."""
+    if harm in ("engine", "hang"):
+        team.wait_for_standby()
     active = team.working()
     if harm == "engine" and active is not None:
         active.kill()

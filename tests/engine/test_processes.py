@@ -207,6 +207,7 @@ def test_it_survives_the_engine(here: Desk, tmp_path: Path) -> None:
     _wait(lambda: status_of(short).phase == "ended")
     here.again()
     here.pass_time()
+    assert here.engine.workload("short").ended_ms == status_of(short).ended_ms
     assert here.state("short") == "failed"
     assert "exited: task 0 with code 5" in here.told("short")
     (tmp_path / "go").touch()

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from cutting_proxy import CuttingProxy
+from played_slurm import PlayedSlurm
 from slurm_cluster import RELEASES, SlurmCluster, own, shared, soon
 
 from engine.slurm.connection import SlurmConnection
@@ -75,7 +76,7 @@ _READ: dict[str, dict[str, Job]] = {}
 def test_what_was_asked_for_is_what_is_read_and_the_same_in_both_releases(
     cluster: SlurmCluster, slurm: SlurmConnection
 ) -> None:
-    """Held, so that all is as asked for whatever else runs; then each is as the other release's, but for times and ids."""
+    """Held, so that all is as asked for whatever else runs; each is as the other release's, but for times and ids."""
     ids = {name: slurm.submit(wish(name, **{**more, "held": True})).id for name, more in WISHES.items()}
     read = {name: slurm.job(id_) for name, id_ in ids.items()}
     assert read["plain"].comment == WISHES["plain"]["comment"]
@@ -94,7 +95,7 @@ def test_what_was_asked_for_is_what_is_read_and_the_same_in_both_releases(
     assert all(job.extra == {} for job in read.values())
     _READ[cluster.release] = {name: msgspec.structs.replace(job, **DIFFERS) for name, job in read.items()}
     if len(_READ) == len(RELEASES):
-        for name in WISHES:
+        for name in WISHES.keys() - {"range"}:  # of which one counts CPUs for the most nodes, the other for the least
             early, later = (_READ[release][name] for release in RELEASES)
             same = {"nodes_max": 0, "stdout": "", "stderr": ""}
             assert msgspec.structs.replace(early, **same) == msgspec.structs.replace(later, **same), name
@@ -107,7 +108,7 @@ def test_a_running_gang_tells_its_nodes_and_gpus(slurm: SlurmConnection) -> None
     assert len(job.nodes) == 2
     assert job.holding
     assert job.cpus_on == dict.fromkeys(job.nodes, 1)
-    assert job.gres_on == dict.fromkeys(job.nodes, {"gpu:h100": 2})
+    assert job.gres_on == {name: {"gpu:h100": 2} for name in job.nodes}
     assert job.gpus_on is not None
     assert all(len(indexes) == 2 for indexes in job.gpus_on.values())
     used = {node.name: node for node in slurm.nodes().list if node.name in job.nodes}
@@ -159,7 +160,7 @@ def test_nodes_partitions_and_reservations_are_changed_and_read_back(slurm: Slur
         assert node("cpu008").reason == "a test [with] brackets"
     finally:
         slurm.update_node("cpu008", "RESUME")
-    assert node("cpu008").allocatable
+    soon(lambda: node("cpu008").allocatable)
     slurm.update_partition("cloud", "DRAIN")
     try:
         assert {one.name: one.state for one in slurm.partitions()}["cloud"] == "DRAIN"
@@ -249,7 +250,7 @@ def test_a_bad_token_and_a_user_who_may_not(cluster: SlurmCluster, slurm: SlurmC
 def test_an_answer_that_was_lost_leaves_a_job_that_is_found(cluster: SlurmCluster, slurm: SlurmConnection) -> None:
     proxy = CuttingProxy(int(cluster.url.rpartition(":")[2]))
     lossy = SlurmConnection(proxy.url, "root", cluster.token())
-    assert lossy.api
+    lossy.cancel(lossy.submit(wish("first", held=True)).id)
     token = f"live-token-{time.time_ns()}"
     proxy.mode = "lose answers"
     with pytest.raises(SlurmUnavailable) as told:
@@ -260,7 +261,8 @@ def test_an_answer_that_was_lost_leaves_a_job_that_is_found(cluster: SlurmCluste
     proxy.close()
 
 
-@pytest.mark.parametrize("release", list(RELEASES))
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # httpcore, of a Unix socket nobody listens at
+@pytest.mark.parametrize("release", ["host", pytest.param("trixie", marks=pytest.mark.slow)])
 def test_a_controller_that_is_killed_or_held_up_is_named_and_found_again(release: str) -> None:
     with own(release) as cluster:
         slurm = cluster.connection(timeout_s=3.0)
@@ -272,7 +274,7 @@ def test_a_controller_that_is_killed_or_held_up_is_named_and_found_again(release
         cluster.kill("slurmctld", signal.SIGCONT)
         slurm.line._silent_until = 0.0
         soon(lambda: kept in ids_of(slurm))
-        time.sleep(5.0)  # slurmctld saves its state within 5 s; only then does a crash not lose the job
+        soon(lambda: cluster.saved_s() > time.time() - 1.0)  # what is not saved yet, a crash loses
         cluster.kill("slurmctld")
         for ask in (slurm.jobs, slurm.jobs, lambda: slurm.submit(wish("nowhere"))):
             with pytest.raises(SlurmUnavailable):
@@ -289,13 +291,14 @@ def test_a_controller_that_is_killed_or_held_up_is_named_and_found_again(release
         slurm.close()
 
 
-def test_commands_of_another_cluster_are_not_used() -> None:
-    with own("host") as one, own("host") as other:
-        slurm = one.connection(commands=other.commands)
-        assert slurm.can.requeue.why.endswith("speak to another controller than slurmrestd")
-        with pytest.raises(SlurmLacks):
-            slurm.update_node("cpu001", "DRAIN", "why")
-        slurm.close()
+def test_commands_of_another_cluster_are_not_used(cluster: SlurmCluster) -> None:
+    other = PlayedSlurm("v0.0.38")
+    slurm = SlurmConnection(other.url, commands=cluster.commands)
+    assert slurm.can.requeue.why.endswith("speak to another controller than slurmrestd")
+    with pytest.raises(SlurmLacks):
+        slurm.update_node("cpu001", "DRAIN", "why")
+    slurm.close()
+    other.close()
 
 
 def ids_of(slurm: SlurmConnection) -> set[int]:
@@ -303,3 +306,23 @@ def ids_of(slurm: SlurmConnection) -> set[int]:
         return {job.id for job in slurm.jobs().list}
     except SlurmUnavailable:
         return set()
+
+
+def test_the_versions_between_are_spoken_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    with shared("trixie") as cluster:
+        for api in ("v0.0.40", "v0.0.41"):
+            monkeypatch.setattr("engine.slurm.session.PROVEN", (api,))
+            slurm = cluster.connection()
+            assert slurm.api == api
+            since = slurm.jobs().last_update
+            id_ = slurm.submit(wish("between", nodes_min=2, partition="gpu", gres_per_node={"gpu": 1}, held=True)).id
+            slurm.update_job(id_, time_limit_s=1200, nice=3)
+            job = next(one for one in slurm.jobs(since).list if one.id == id_)
+            assert (job.time_limit_s, job.nice, job.nodes_min, job.gres_wanted) == (1200, 3, 2, {"gpu": 1})
+            assert (job.held, job.extra) == (True, {})
+            assert len(slurm.nodes().list) == 16
+            assert {one.name for one in slurm.qos()} >= {"normal"}
+            slurm.cancel(id_)
+            soon(lambda slurm=slurm, id_=id_: slurm.job(id_).over)
+            assert id_ in {one.id for one in slurm.job_states()}
+            slurm.close()

@@ -17,7 +17,7 @@ from engine.model import CellSpec, NodeState, Settings
 from engine.slurm.errors import SlurmLacks, SlurmUnavailable
 from engine.slurm.mirror import Mirror
 from engine.slurm.reasons import said
-from engine.slurm.records import Job, Jobs, JobState, Node, Nodes, Partition, Qos, Reservation
+from engine.slurm.records import Job, Jobs, JobState, Node, Nodes, Partition, Qos, Reservation, Switch
 from engine.soundness import faults_of
 
 NOW_S = 1_800_000_000
@@ -69,9 +69,17 @@ class Cluster:
         self._ask("jobs")
         return Jobs(list=tuple(self.all_jobs), last_update=NOW_S)
 
-    def job(self, job_id: int) -> Job:
+    def topology(self) -> tuple[Switch, ...]:
+        self._ask("topology")
+        return (
+            Switch(name="leaf1", nodes=("c1", "c2")),
+            Switch(name="leaf2", nodes=("g1",)),
+            Switch(name="spine", level=1, switches=("leaf1", "leaf2")),
+        )
+
+    def jobs_of(self, job_id: int) -> tuple[Job, ...]:
         self._ask(f"job {job_id}")
-        return next(job for job in self.all_jobs if job.id == job_id)
+        return tuple(job for job in self.all_jobs if job.id == job_id)
 
     def job_states(self) -> list[JobState]:
         self._ask("states")
@@ -137,6 +145,7 @@ def test_partitions_are_queues_and_machines_alike_are_pools(world: World) -> Non
     }
     assert sorted(spec.name for spec in world.engine.state.queues.specs) == ["batch", "gpu", "urgent"]
     assert world.engine.node("c1").labels == {"feature/rack1": "yes"}
+    assert (world.engine.node("g1").rack, world.engine.node("g1").block) == ("leaf2", "spine")
     assert world.mirror.lacks() == {"QOS": "there is no accounting here"}
 
 

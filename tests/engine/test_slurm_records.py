@@ -191,6 +191,13 @@ def test_a_field_of_another_type_is_kept_aside_and_costs_nothing_else(value: Any
     assert "cpus" in job.extra or value == 1.5e300
 
 
+def test_a_name_that_is_no_utf8_costs_only_its_own_entry_some_time() -> None:
+    body = b'{"jobs": [{"job_id": 1, "name": "caf\xe9"}, {"job_id": 2, "name": "caf\xc3\xa9"}]}'
+    good, bad = read_all(split(200, body).entries("jobs"), jobs.job, "job")
+    assert [job.name for job in good] == ["caf\\xe9", "café"]
+    assert not bad
+
+
 def test_a_list_with_a_bad_entry_gives_the_others() -> None:
     body = b'{"jobs": [{"job_id": 1}, {"name": "no id"}, 7, {"job_id": 2, "name": "caf\xe9 \\ud800"}, {"job_id": NaN}]}'
     good, bad = read_all(split(200, body).entries("jobs"), jobs.job, "job")

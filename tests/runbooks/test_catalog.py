@@ -222,7 +222,7 @@ def test_a_tier_only_rises(situation: tuple[str, list[Target]], nodes: int, runn
     for count in range(1, len(targets) + 1):
         tier, why = catalog.tier_and_why(find(action), act, tuple(targets[:count]), {"p": nodes, "q": nodes}, running)
         assert TIERS.index(tier) >= before
-        assert (tier == find(action).tier) == (not why)
+        assert (tier == find(action).tier) == (not why) or find(action).tier == "T3"
         before = TIERS.index(tier)
 
 

@@ -26,7 +26,7 @@ class FleetDied(BaseException):
 class HereAndNow(Executor):
     """Runs what it is given at once, on the caller's thread."""
 
-    def submit(self, do: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:  # type: ignore[override]
+    def submit(self, do: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
         future: Future[Any] = Future()
         try:
             future.set_result(do(*arguments, **named))

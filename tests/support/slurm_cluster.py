@@ -112,8 +112,17 @@ class SlurmCluster:
         return int((self.folder / "run" / f"{daemon}.pid").read_text().split()[0])
 
     def kill(self, daemon: str, how: signal.Signals = signal.SIGKILL) -> None:
-        """By default with -9; SIGSTOP and SIGCONT hold it up."""
-        os.kill(self.pid(daemon), how)
+        """By default with -9; SIGSTOP and SIGCONT hold it up. Returns when it is so."""
+        pid = self.pid(daemon)
+        os.kill(pid, how)
+        if how == signal.SIGKILL:
+            soon(lambda: _states(pid) <= {"Z", "X"})
+        elif how == signal.SIGSTOP:
+            soon(lambda: _states(pid) == {"T"})
+
+    def saved_s(self) -> float:
+        """When slurmctld last saved its jobs: those it took after that are lost if it is killed."""
+        return max((path.stat().st_mtime for path in self.folder.glob("state/**/job_state")), default=0.0)
 
     def start(self, daemon: str) -> None:
         """One daemon again, as it was started; the others go on. Returns when slurmctld answers, for others at once."""
@@ -151,6 +160,15 @@ class SlurmCluster:
         if daemon == "slurmrestd-tcp":
             mine["SLURM_JWT"] = "daemon"
         return mine
+
+
+def _states(pid: int) -> set[str]:
+    """Of all threads of a process; nothing once it is gone."""
+    found = set()
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):
+            found.add(stat.read_text().rpartition(") ")[2][0])
+    return found
 
 
 def soon(true: Callable[[], bool], within_s: float = 20.0) -> None:

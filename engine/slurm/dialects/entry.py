@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from engine.slurm.answers import decoded
+from engine.slurm.answers import NOT_PLAIN_JSON, decoded
 from engine.slurm.records import UNLIMITED
 
 T = TypeVar("T")
@@ -29,7 +29,6 @@ class Shape:
     """The fields of one kind of entry that are read, in one text. Others are skipped while the answer is parsed."""
 
     def __init__(self, kind: str, fields: str) -> None:
-        self.kind = kind
         self.fields = tuple(fields.split())
         described = msgspec.defstruct(kind, [(name, Any, None) for name in self.fields], gc=False)
         self._decoder = msgspec.json.Decoder(described)
@@ -38,17 +37,12 @@ class Shape:
         """ValueError when it is no JSON object."""
         try:
             return Entry(self._decoder.decode(raw))
-        except (msgspec.MsgspecError, RecursionError):
+        except NOT_PLAIN_JSON:
             pass
         value = decoded(raw)
         if not isinstance(value, dict):
             raise ValueError(f"is {type(value).__name__}, not an object")
         return Entry(msgspec.convert({name: value.get(name) for name in self.fields}, self._decoder.type))
-
-    def strangers(self, raw: msgspec.Raw) -> list[str]:
-        """Fields of this entry that are not read here, by name."""
-        value = decoded(raw)
-        return sorted(set(value) - set(self.fields)) if isinstance(value, dict) else []
 
 
 class Entry:

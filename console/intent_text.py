@@ -1,0 +1,81 @@
+"""What is wanted of an outside scheduler in words: what is under way, what came of it. No Textual in here. Texts of the
+other scheduler's are untrusted, and pass `printable`."""
+
+from __future__ import annotations
+
+from console.details import Line, Section, text_line
+from console.text import cut, duration, printable
+from engine.intents import IntentsReport, IntentView
+
+TONES = {"in doubt": "bad", "refused": "bad", "expired": "bad", "done": "ok", "needless": "dim"}
+NOTHING = "nothing is wanted of another scheduler"
+IN_DOUBT = "Nobody can tell whether these happened: look at the job or node in Slurm, then propose it again if need be"
+MOST_SUBJECTS = 3
+
+
+def standing(report: IntentsReport) -> str:
+    """As in "3 wait, 5 on their way, 40 accepted, 1 in doubt"."""
+    told = [
+        f"{count:,} {what}"
+        for count, what in (
+            (report.open, "to be carried"),
+            (report.sent, "on their way"),
+            (report.accepted, "accepted, not yet safe"),
+            (report.in_doubt, "in doubt"),
+        )
+        if count
+    ]
+    return ", ".join(told) or "all that was wanted is settled"
+
+
+def subjects(intent: IntentView) -> str:
+    more = f" and {intent.count - MOST_SUBJECTS:,} more" if intent.count > MOST_SUBJECTS else ""
+    return ", ".join(map(printable, intent.subjects[:MOST_SUBJECTS])) + more
+
+
+def said(intent: IntentView) -> str:
+    """What came of it, as far as that is known."""
+    parts = [f"job {intent.job}"] if intent.job else []
+    parts += [f"carried {intent.tries + 1} times"] if intent.tries else []
+    parts += [printable(intent.text)] if intent.text else []
+    return "; ".join(parts)
+
+
+def intent_lines(report: IntentsReport) -> list[str]:
+    """For the shell: a line each, the newest of each kind first."""
+    if not report.items:
+        return [NOTHING]
+    rows = [("ID", "STATE", "AGE", "WHAT", "OF", "SAID")]
+    rows += [
+        (
+            intent.id, intent.phase, duration(report.at_ms - intent.at_ms), intent.what.replace("_", "-"),
+            subjects(intent), said(intent),
+        )
+        for intent in report.items
+    ]  # fmt: skip
+    widths = [max(len(row[i]) for row in rows) for i in range(5)]
+    lines = ["  ".join([*map(str.ljust, row[:5], widths), row[5]]).rstrip() for row in rows]
+    return [standing(report), *lines, *([IN_DOUBT] if report.in_doubt else [])]
+
+
+def intent_columns(report: IntentsReport, width: int) -> tuple[list[Section], list[Section]]:
+    """Left: what is not settled or needs a person. Right: what came of the others."""
+    if not report.items:
+        return [Section("Intents", (text_line(NOTHING, "dim"),))], []
+    urgent = [intent for intent in report.items if intent.phase in ("open", "sent", "accepted", "in doubt")]
+    others = [intent for intent in report.items if intent not in urgent]
+    left = Section("Under way", tuple(_lines(urgent, report.at_ms, width)) or (text_line("nothing", "dim"),))
+    warning = [Section("In doubt", (text_line(IN_DOUBT, "warn"),))] if report.in_doubt else []
+    right = [Section("Settled", tuple(_lines(others, report.at_ms, width)))] if others else []
+    return [left._replace(note=standing(report)), *warning], right
+
+
+def _lines(intents: list[IntentView], now_ms: int, width: int) -> list[Line]:
+    lines = []
+    for intent in intents:
+        head = f"{intent.id}  {intent.what.replace('_', ' ')} {subjects(intent)}"
+        tone = TONES.get(intent.phase, "")
+        lines.append(Line(((cut(head, max(10, width - 22)), ""), (f"  {intent.phase}", tone))))
+        told = f"   {duration(now_ms - intent.at_ms)} ago  {said(intent)}"
+        lines.append(text_line(cut(told, width), "dim"))
+    return lines

@@ -1,0 +1,81 @@
+"""What is approved is done in a real Slurm of either release, read back there, and seen in the cell."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from slurm_cluster import RELEASES, own, soon
+from slurm_room import SlurmRoom, room
+
+from engine.errors import RefusedError
+from engine.model import ReservationSpec
+from engine.slurm import reconcile
+
+pytestmark = pytest.mark.thorough
+
+
+@pytest.fixture(params=list(RELEASES))
+def slurm(request: pytest.FixtureRequest) -> Iterator[SlurmRoom]:
+    with own(request.param) as cluster, room(cluster) as made:
+        yield made
+
+
+def test_the_life_of_a_job_and_of_a_node_through_the_gate(slurm: SlurmRoom) -> None:
+    slurm.submit("train", held=True)
+    soon(lambda: slurm.state("train") == "held")
+    assert slurm.do("release", "train") == "verified"
+    soon(lambda: slurm.state("train") == "running")
+    node = slurm.loop.call(lambda engine: engine.workload("train").placement[0].node)
+
+    assert slurm.do("cordon", node) == "verified"
+    assert "muster i" in slurm.cluster.run("scontrol", "show", "node", node)
+    assert slurm.do("requeue", "train") == "verified"
+    assert slurm.do("uncordon", node) == "verified"
+    assert slurm.do("cancel", "train") == "verified"
+    assert slurm.state("train") == "cancelled"
+
+    assert slurm.do("hold_queue", "spot") == "verified"
+    assert "State=DOWN" in slurm.cluster.run("scontrol", "show", "partition", "spot")
+    assert slurm.do("open_queue", "spot") == "verified"
+
+    start_ms = (time.time_ns() // 1_000_000_000 + 3600) * 1000
+    kept = ReservationSpec(name="upkeep", nodes=(node,), start_ms=start_ms, end_ms=start_ms + 3_600_000)
+    assert slurm.do("reserve", "upkeep", reservation=kept) == "verified"
+    assert "upkeep" in slurm.cluster.run("scontrol", "show", "reservation")
+    assert slurm.do("unreserve", "upkeep") == "verified"
+
+    assert slurm.do("power_up", "cloud001") == "verified"
+    with pytest.raises(RefusedError, match="keeps its memory"):
+        slurm.do("suspend", "train")
+
+
+def test_what_slurm_takes_and_ignores_is_not_verified(slurm: SlurmRoom) -> None:
+    """Without accounting there is no QOS: 22.05 answers an update with success, and nothing has changed."""
+    slurm.submit("train", held=True)
+    soon(lambda: slurm.state("train") == "held")
+    slurm.loop.call(lambda engine: setattr(slurm.driver.actor, "_wall_ms", lambda: engine.now_ms + 200_000))
+    assert slurm.do("set_qos", "train", to="no-such-qos") == "paused"
+
+
+def test_jobs_survive_a_slurmctld_that_is_killed_while_they_are_submitted(
+    slurm: SlurmRoom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconcile, "SAFE_S", 8.0)
+    for turn in range(2):
+        for i in range(15):
+            slurm.submit(f"w{turn}-{i}", held=True)
+        soon(lambda turn=turn: f"w{turn}-0" in slurm.cluster.run("squeue", "-h", "-o", "%j"))
+        slurm.cluster.kill("slurmctld")
+        slurm.submit(f"down{turn}", held=True)
+        slurm.cluster.start("slurmctld")
+    wanted = {f"w{turn}-{i}" for turn in range(2) for i in range(15)} | {"down0", "down1"}
+
+    def settled() -> bool:
+        return not slurm.loop.call(lambda engine: dict(engine.state.intents.open))
+
+    soon(settled, 120)
+    names = slurm.cluster.run("squeue", "-h", "-o", "%j").split()
+    assert Counter(name.rpartition(".m")[0] for name in names) == dict.fromkeys(wanted, 1)

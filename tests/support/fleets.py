@@ -1,0 +1,69 @@
+"""A fleet over scripted cells behind a real server on a Unix socket, inside the test's own process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from console.fleet import Fleet
+from console.fleet_journal import FleetJournal
+from console.fleet_paths import FleetPaths, fleet_paths
+from console.fleet_routing import Router
+from console.fleet_server import run_server
+from console.settings import Settings
+from console.sockets import bind_unix
+from engine.errors import MusterError
+from engine.fleets import CellLink, FleetSpec
+from tests.support.scripted_cells import HereAndNow, ScriptedCell
+
+
+class Served:
+    """The fleet and its cells. Watchers do not run: `hear` is what they would do."""
+
+    def __init__(self, paths: FleetPaths, fleet: Fleet, router: Router, cells: dict[str, ScriptedCell]) -> None:
+        self.paths, self.fleet, self.router, self.cells = paths, fleet, router, cells
+
+    def hear(self) -> None:
+        for name, line in self.fleet.lines.items():
+            try:
+                line.glance()
+            except MusterError as error:
+                line.error = error.problem
+            self.fleet.look_quietly(name)
+
+
+@contextmanager
+def served_fleet(folder: Path, **changes: object) -> Iterator[Served]:
+    """With the cells `a` and `b`; its files are where `fleet` of the settings names `folder`."""
+    paths = fleet_paths(Settings(fleet=str(folder)))
+    cells = {name: ScriptedCell(name) for name in ("a", "b")}
+    links = tuple(CellLink(name=name, connect=name, residency=(f"in-{name}",)) for name in cells)
+    spec = msgspec.structs.replace(FleetSpec(name="lab", cells=links), **changes)
+    journal = FleetJournal(paths.journal)
+    fleet = Fleet(spec, journal, lambda link, _: cells[link.name])  # type: ignore[arg-type,return-value]
+    router = Router(fleet, HereAndNow())
+    served = Served(paths, fleet, router, cells)
+    served.hear()
+    bound = bind_unix(paths.socket)
+    ready, aio, stop = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
+    thread = threading.Thread(
+        target=lambda: aio.run_until_complete(run_server(fleet, router, bound, ready.set, stop)), name="test-fleet"
+    )
+    router.start()
+    thread.start()
+    try:
+        assert ready.wait(10)
+        yield served
+    finally:
+        aio.call_soon_threadsafe(stop.set)
+        thread.join(10)
+        router.stop()
+        bound.close()
+        journal.close()
+        aio.run_until_complete(aio.shutdown_default_executor())
+        aio.close()
