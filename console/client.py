@@ -13,6 +13,8 @@ import msgspec
 from engine.errors import RefusedError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from console.presence import PresenceAsk, Present
     from console.token_terms import NewToken, TokenAsk, TokenLine
     from engine.commands import AnyCommand, Receipt
@@ -261,6 +263,11 @@ class Client(Protocol):
 
     def changes(self, after: int, wait_s: float, limit: int = 500) -> Changes:
         """What happened after state version `after`; waits up to `wait_s` seconds for something to happen."""
+        ...
+
+    def follow(self, after: int = -1) -> Iterator[Changes]:
+        """What happens, as it happens, after a version or from now on; at least every other second something comes, if
+        only the clock. Ends by UnreachableError, when the engine does."""
         ...
 
     def command(self, command: AnyCommand) -> Receipt:

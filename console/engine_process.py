@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import uvloop
@@ -30,7 +30,7 @@ from console.model_setup import key_source, setup_of
 from console.oidc import Provider
 from console.recommendations import Recommender
 from console.settings import Settings
-from console.slurm_cell import SlurmAt, SlurmCell, check_cell
+from console.slurm_cell import SlurmAt, SlurmCell, check_cell, of_cell
 from console.sockets import bind_tcp, bind_unix, private_folder
 from console.standing_by import after_loss, end_when_taken, wait_for_lease
 from console.text import printable
@@ -125,13 +125,17 @@ def serve(served: Served) -> None:
         stood_by = wait_for_lease(served.journal, served.name)
         if stood_by is None:
             return
+        if served.keep_up:
+            served = replace(served, start_ms=wall_ms())
     engine = Engine.open(
         served.journal, seed=served.seed, use_snapshot=served.use_snapshot, forecaster=CapacityForecaster(),
         stood_by=stood_by, processes=served.here.executor(umask) if served.here else None,
     )  # fmt: skip
-    _serve(served, engine)
-    if engine.lease is not None:
-        after_loss(engine.lease, again=served.standby)
+    try:
+        _serve(served, engine)
+    finally:
+        if engine.lease is not None:
+            after_loss(engine.lease, again=served.standby)
 
 
 def _serve(served: Served, engine: Engine) -> None:
@@ -178,7 +182,8 @@ def _serve(served: Served, engine: Engine) -> None:
         model = ModelDrafter(setup, key, call=loop.call, audit=audit, wall_ms=wall_ms)
         shelf = Shelf(engine, gate, served.runbooks, call=loop.call)
         drafting = Drafting(loop, gate, recommender, model, shelf)
-        slurm = SlurmCell(loop, served.slurm)
+        folder = None if served.pid_file is None else served.pid_file.parent
+        slurm = SlurmCell(loop, of_cell(engine, served.slurm, folder))
         client = LocalClient(
             loop,
             gate,

@@ -54,14 +54,14 @@ class EventLog:
         """Those that satisfy the terms of a filter, as rows."""
         every = list(self._kept)  # in one step: another thread adds
         now_ms = self.at_ms
-        found = [each for each in every if matches(terms, _values(each[1], now_ms))] if terms else every
+        found = [each for each in every if matches(terms, values_of(each[1], now_ms))] if terms else every
         rows = [_event_row(serial, item) for serial, item in found[offset : offset + limit]]
         return Window(offset, rows, len(found), len(every), every[0][1].version if every else 0, now_ms)
 
     def newer_than(self, serial: int, terms: Sequence[Term]) -> int:
         """How many of those that came since satisfy the terms."""
         newest = takewhile(lambda each: each[0] > serial, list(self._kept))
-        return sum(matches(terms, _values(item, self.at_ms)) for _, item in newest)
+        return sum(matches(terms, values_of(item, self.at_ms)) for _, item in newest)
 
     def about(self, subject: str, most: int) -> list[Change]:
         """The newest that happened to one thing."""
@@ -73,7 +73,7 @@ class EventLog:
         return list(islice(dict.fromkeys(names), most))
 
 
-def _values(item: Change, now_ms: int) -> dict[str, Value]:
+def values_of(item: Change, now_ms: int) -> dict[str, Value]:
     age = max(0, now_ms - item.at_ms)
     return {"at": item.at_ms, "what": item.what, "subject": item.subject, "detail": item.detail, "age": age}
 

@@ -196,6 +196,9 @@ class Fleet:
         of = seen.overview
         return msgspec.structs.replace(
             view,
+            state="down" if view.state == "up" and seen.shut else view.state,
+            why=view.why or seen.shut,
+            decided_by="" if seen.mirror.state == "none" else "slurm",
             seen_ms=seen.wall_ms,
             version=of.version,
             capacity=of.capacity,
@@ -356,7 +359,8 @@ class Fleet:
 
 
 def _standing(now: Submission, found: Standing | None, before: str) -> Submission:
-    state = found.state if found is not None else GONE
+    # What was acknowledged a moment ago another scheduler may not show yet.
+    state = found.state if found is not None else GONE if before else ""
     return msgspec.structs.replace(
         now,
         cell_state=state,

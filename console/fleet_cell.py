@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from engine.fleets import CellLink
     from engine.model import WorkloadSpec
     from engine.query import Overview
+    from engine.slurm.report import MirrorReport
 
 POLL_S = 1.0
 """Longest wait of one look at what has changed."""
@@ -35,10 +36,12 @@ LOOK_EVERY_S = 2.0
 WATCH_PATIENCE_S = 5.0
 SEND_PATIENCE_S = 15.0
 """Longest wait for a cell to acknowledge a submission."""
-RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0)
+RETRY_S = (0.5, 1.0, 2.0, 3.0)
 LEAST_BETWEEN_S = 0.5
 """Between two looks at what has changed, however much happens."""
 RUNNING, ENDED = ("placed", "running"), ("finished", "failed", "cancelled")
+TAKEN = ("is there already", "was asked for already")
+"""In what a cell says when it has the id: as a workload, or as something that another scheduler was asked for."""
 AT_ONCE = 200
 """Workloads asked for in one query."""
 MOST_CHANGES = 2_000
@@ -65,6 +68,16 @@ class Seen(NamedTuple):
     health: Health
     overview: Overview
     wall_ms: int
+    mirror: MirrorReport
+
+    @property
+    def shut(self) -> str:
+        """Why nothing may be sent there although its engine answers: of a cell that another scheduler decides."""
+        if self.mirror.state == "none":
+            return ""
+        if self.mirror.state != "following":
+            return f"its Slurm is {self.mirror.state}: {self.mirror.error}" if self.mirror.error else "its Slurm starts"
+        return "" if self.mirror.acts else "it only looks at its Slurm: serve it with --slurm-act"
 
     @property
     def clock(self) -> Clock:
@@ -125,6 +138,8 @@ class CellLine:
             return CellFacts(link=self.link, why_not=f"closed by hand{f': {closed}' if closed else ''}")
         if self.error or self.seen is None:
             return CellFacts(link=self.link, why_not=f"down: {self.error}")
+        if self.seen.shut:
+            return CellFacts(link=self.link, why_not=self.seen.shut)
         view = self.seen.overview
         used = {name: value + sent.get(name, 0) for name, value in view.used.items()}
         return CellFacts(link=self.link, capacity=view.capacity, used=used)
@@ -175,8 +190,9 @@ class CellLine:
         cost = None if found.cost_microusd is None else found.cost_microusd * members
         return msgspec.structs.replace(found, cost_microusd=cost)
 
-    def send(self, spec: WorkloadSpec) -> Sent:
-        """Submit it. Safe to call again: a cell has an id only once. Whatever is not certain is `unknown`."""
+    def send(self, spec: WorkloadSpec, *, again: bool) -> Sent:
+        """Submit it. A cell has an id only once; `again`: an earlier try may have brought it there. Whatever is not
+        certain is `unknown`."""
         seen = self.seen
         if seen is None:
             return Sent("not_sent", self.error)
@@ -190,23 +206,27 @@ class CellLine:
         except BusyError as error:
             return Sent("later", error.problem)
         except (SpecError, RefusedError, NotFoundError) as error:
-            return self._refused(client, given, error)
+            return self._refused(client, given, error, again)
         except MusterError as error:
             if isinstance(error, UnreachableError):
                 self._down(error)
             return Sent("unknown", error.problem)
         return Sent("there")
 
-    def _refused(self, client: Client, given: WorkloadSpec, error: MusterError) -> Sent:
+    def _refused(self, client: Client, given: WorkloadSpec, error: MusterError, again: bool) -> Sent:
         """Refused: because an earlier try has brought it there already, or really."""
         first = f"{given.id}/{given.array.first}" if given.array is not None else given.id
+        taken = any(words in error.problem for words in TAKEN)
         try:
-            there = client.workload(first)
+            owner: str | None = client.workload(first).tags.get(FLEET_TAG, "")
         except NotFoundError:
-            return Sent("refused", error.problem)
+            owner = "" if taken else None  # asked of another scheduler, and not seen there yet
         except MusterError as failed:
             return Sent("unknown", failed.problem)
-        if there.tags.get(FLEET_TAG) == self._fleet:
+        if owner is None:
+            return Sent("refused", error.problem)
+        # Another scheduler keeps no tags. What may be ours by an earlier try is: given away it might run twice.
+        if owner == self._fleet or (again and not owner):
             return Sent("there")
         return Sent("refused", f"another workload is there by the name of {given.id}")
 
@@ -259,7 +279,8 @@ class CellLine:
         client = self._client(WATCH_PATIENCE_S)
         before, again = self.seen, bool(self.error)
         health = client.health()
-        self.seen = Seen(health, client.overview(), time.time_ns() // 1_000_000)
+        overview, mirror = client.overview(), client.mirror()
+        self.seen = Seen(health, overview, time.time_ns() // 1_000_000, mirror)
         self.error, self._tries = "", 0
         return again or before is None or health.version < before.health.version
 

@@ -70,6 +70,8 @@ class Router:
         self._retry_at = {each.id: 0.0 for each in fleet.open.values() if each.state == "sending"}
         """Id of what an earlier try may have brought to its cell -> monotonic seconds of the next."""
         self._under_way: set[str] = set()
+        self._to_look: set[str] = set()
+        """Cells in which something was acknowledged that was not looked at yet."""
         self._looked_all = time.monotonic()
         self._tried: set[str] = set()
         """Ids that were decided on at least once."""
@@ -317,17 +319,23 @@ class Router:
         """On a thread of the pool."""
         line = self._fleet.lines[each.cell]
         try:
-            sent = line.send(each.spec)
+            sent = line.send(each.spec, again=each.id in self._retry_at)
             if sent.outcome == "refused" and self._may_be_under_way(each):
                 sent = Sent("unknown", sent.text)
             self._settled(each, sent)
-            if sent.outcome == "there":
-                self._fleet.look_quietly(each.cell, ())
+            if sent.outcome == "there" and each.cell not in self._to_look:
+                self._to_look.add(each.cell)
+                self._pool.submit(self._look_at_new, each.cell)
         except JournalError:
             pass  # it stays `sending`, and is asked for again
         finally:
             self._under_way.discard(each.id)
             self._wake.set()
+
+    def _look_at_new(self, cell: str) -> None:
+        """See how what was acknowledged of late stands: what happened to it may have been heard before that."""
+        self._to_look.discard(cell)
+        self._fleet.look_quietly(cell, ())
 
     def _may_be_under_way(self, each: Submission) -> bool:
         """Whether an earlier try that was not answered may still take effect after a refusal."""

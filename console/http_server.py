@@ -27,6 +27,8 @@ KEEP_ALIVE_S = 75
 """Longer than a screen is left alone between two questions, so that connections are rarely made anew."""
 STOP_S = 5
 """Longest wait for requests under way when stopping."""
+PART_S = 0.5
+"""Longest wait for the other end of a connection that is idle."""
 BACKLOG = 2_048
 
 
@@ -44,7 +46,7 @@ async def run_server(
     """Serves on bound sockets, and with TLS on those that are `secured`, until a signal comes or, where signals are not
     ours to take, `stop` is set. Then nothing new is taken, and what is under way is answered. `provider` says who
     people are that come over the network, where there is one."""
-    doors = Doors(guarded=guarded_ports((*sockets, *secured)))
+    doors = Doors(guarded=guarded_ports(sockets, secured))
     service = build_service(client, loop, doors=doors, provider=provider)
     serving = [_serving(service, sockets)] if sockets else []
     if tls is not None:
@@ -103,6 +105,16 @@ class _Server(uvicorn.Server):
 
 class _Protocol(Watched, HttpToolsProtocol):
     """With an eye on who connects and how."""
+
+    def shutdown(self) -> None:
+        """What is under way is answered. Who waits for nothing need not agree to part, as TLS would have it."""
+        super().shutdown()
+        if self.cycle is None or self.cycle.response_complete:
+            self.loop.call_later(PART_S, self._part)
+
+    def _part(self) -> None:
+        if not self.transport.get_write_buffer_size():
+            self.transport.abort()
 
 
 _UVICORN: dict[str, Any] = {

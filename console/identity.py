@@ -101,6 +101,9 @@ class Identity:
     def __init__(self, settings: Settings, ask: Callable[[str], str] | None = None) -> None:
         """`ask` asks a person for a passphrase, without echo; None: on the terminal."""
         self.person = f"person:{settings.operator.removeprefix('person:')}" if settings.operator else ""
+        files = [str(Path(name).expanduser()) for name in (settings.client_cert, settings.client_key) if name]
+        self.certificate = (files[0], files[-1]) if settings.client_cert else None
+        """Files of the certificate to show to an engine that is reached by TLS, and of its key."""
         self._settings = settings
         self._ask = ask or _ask_on_terminal
         self._key: SigningKey | None = None

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import functools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
@@ -90,6 +90,8 @@ if TYPE_CHECKING:
     from runbooks.runbook_shown import RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote
 
 
+FOLLOW_S = 1.0
+"""Longest wait for something to happen, before the time is told again."""
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -329,6 +331,13 @@ class LocalClient:
         if wait_s > 0:
             self._loop.wait_version(after, wait_s)
         return self._read("changes", after, limit)
+
+    def follow(self, after: int = -1) -> Iterator[Changes]:
+        seen = after if after >= 0 else self.changes(0, 0, 1).version
+        while True:
+            found = self.changes(seen, FOLLOW_S)
+            seen = found.version
+            yield found
 
     @_seen_by_its_author
     def command(self, command: AnyCommand) -> Receipt:
@@ -582,9 +591,10 @@ class LocalClient:
         return self._written.get(self._whose, 0)
 
     def wrote(self, actors: Iterable[Actor]) -> None:
-        """They changed something, in a way of the server's own."""
-        for actor in actors:
-            self.acting_as(actor)._note_written()
+        """They submitted something: it is in what they ask for next."""
+        if self._loop.copies.beside:
+            for actor in actors:
+                self._written[self.acting_as(actor)._whose] = self._loop.engine.version
 
     @property
     def _whose(self) -> str:

@@ -14,7 +14,7 @@ from engine.slurm.report import Mirrored, MirrorReport
 
 TONES = {"following": "ok", "starting": "warn", "lost": "bad", "none": "dim"}
 GLYPHS = {"following": "●", "starting": "◌", "lost": "✗", "none": "○"}
-OLD_S = 60.0
+LATE_S = 8.0
 
 
 def mirror_columns(
@@ -35,12 +35,18 @@ NOBODY = (
 
 
 def _standing(report: MirrorReport, width: int, now_s: float) -> list[Line]:
-    tone = TONES[report.state]
+    tone = "warn" if is_late(report, now_s) else TONES[report.state]
     since = f"  for {duration(round(max(0.0, now_s - report.since_s) * 1000))}"
     lines = [Line(((f"{GLYPHS[report.state]} {report.state}", tone), (since, "dim")))]
     lines += [text_line(part, "bad") for part in wrap(printable(report.error), width)] if report.error else []
     lines += [fact(name, cut(text, max(10, width - 11))) for name, text in standing_facts(report, now_s)]
     return lines
+
+
+def is_late(report: MirrorReport, now_s: float) -> bool:
+    """Whether an answer has been awaited for longer than it usually takes. slurmrestd itself waits for a slurmctld that
+    is down for half a minute."""
+    return report.state == "following" and now_s - report.looked_s > max(LATE_S, 2 * report.every_s)
 
 
 def standing_facts(report: MirrorReport, now_s: float) -> list[tuple[str, str]]:

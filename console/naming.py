@@ -1,8 +1,8 @@
 """Says of every request who makes it, before a handler sees it: by the account at the other end, a client certificate,
 a token, or a signature; and refuses it where that does not hold, is not enough, or comes too often.
 
-What reaches this machine alone may be looked at by whoever is on it. On a port that other machines can reach nobody is
-served who does not show a token or a certificate, but for whether the server is up.
+What is served in the clear to this machine alone may be looked at by whoever is on it. On a port that other machines
+can reach, and by TLS, nobody is served who does not show a token or a certificate, but for whether the server is up.
 """
 
 from __future__ import annotations
@@ -45,10 +45,12 @@ BEARER = "bearer "
 MOST_TOKEN = 200
 
 
-def guarded_ports(sockets: Iterable[socket.socket]) -> frozenset[int]:
-    """Of those that listen by TCP: the ports that other machines can reach."""
+def guarded_ports(sockets: Iterable[socket.socket], secured: Iterable[socket.socket] = ()) -> frozenset[int]:
+    """Ports on which nobody is served unnamed: those that other machines can reach, and those with TLS, which are there
+    to be reached, if by way of something in front of them."""
     bound = [each.getsockname() for each in sockets if each.family in (socket.AF_INET, socket.AF_INET6)]
-    return frozenset(port for host, port, *_ in bound if not ipaddress.ip_address(host.partition("%")[0]).is_loopback)
+    reached = {port for host, port, *_ in bound if not ipaddress.ip_address(host.partition("%")[0]).is_loopback}
+    return frozenset(reached.union(each.getsockname()[1] for each in secured))
 
 
 @dataclass
@@ -56,7 +58,7 @@ class Doors:
     """Through which ports requests come, and how often from one caller."""
 
     guarded: frozenset[int] = frozenset()
-    """TCP ports that other machines can reach."""
+    """TCP ports on which nobody is served unnamed."""
     per_s: int = 2_000
     """Requests a second of one caller by TCP, and twice as many at once; 0: no bound."""
     asked: Buckets = field(init=False)
@@ -100,7 +102,7 @@ class Naming:
 
     async def _while_it_holds(self, session: str, scope: Scope, receive: Receive, send: Send) -> None:
         """A stream ends when the token it was asked for with does."""
-        answering = asyncio.create_task(self._app(scope, receive, send))  # type: ignore[arg-type]
+        answering = asyncio.ensure_future(self._app(scope, receive, send))
         try:
             while not (await asyncio.wait((answering,), timeout=LOOK_S))[0]:
                 if not self._client.tokens_kept.holds(session.removeprefix(TOKEN)):

@@ -144,6 +144,7 @@ class Reads:
             found = await to_thread.run_sync(copies.ask, what, arguments, wanted, limiter=self._slow)
             return None if found is None else Shown(found, copy.version)
         begun = time.monotonic()
+        copy.asked += 1
         try:
             asker = await self._of(copy)
             async with asyncio.timeout(PATIENCE_S):

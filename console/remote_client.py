@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 import uuid
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -78,6 +80,8 @@ LONGEST_QUOTE_S = 600.0
 """Longest wait for a quote whose rehearsals are asked for by number."""
 LONGEST_WAIT_S = 30.0
 """Longest single long poll; the server holds none longer than a minute."""
+SILENT_S = 10.0
+"""A stream that says nothing for so long is broken: the server says something every second."""
 BUSY_S = 10.0
 """How long a client goes on asking an engine that has too much to do."""
 _NOT_TWICE = ("/v1/agents/", "/v1/tokens", "/v1/login")
@@ -107,7 +111,8 @@ class RemoteClient:
         self._caller: Caller | None = None
         self._where = where
         self._patience_s = patience_s
-        self._http = _http(where, patience_s)
+        certificate = identity.certificate if identity is not None else None
+        self._http = _http(where, patience_s, certificate)
         token = identity.token(where) if identity is not None else ""
         if token:
             self._http.headers["authorization"] = f"Bearer {token}"
@@ -259,6 +264,25 @@ class RemoteClient:
         wait_s = min(max(wait_s, 0.0), LONGEST_WAIT_S)
         params = {"after": after, "wait_s": wait_s, "limit": limit}
         return self._read("GET", "/v1/changes", Changes, params=params, timeout=self._patient(wait_s))
+
+    def follow(self, after: int = -1) -> Iterator[Changes]:
+        asked = {"params": {"after": after}, "timeout": httpx.Timeout(SILENT_S, connect=CONNECT_TIMEOUT_S)}
+        with self._told_apart(), self._broken_off(), self._http.stream("GET", "/v1/events", **asked) as answer:
+            if answer.status_code != 200:
+                answer.read()
+                raise self._error(answer)
+            event, missed = "", 0
+            for line in answer.iter_lines():
+                name, _, text = line.partition(": ")
+                if name == "event":
+                    event = text
+                elif name == "data" and event == "missed":
+                    missed += self._decoded(text.encode(), dict[str, int])["missed"]
+                elif name == "data":
+                    found = self._decoded(text.encode(), Changes)
+                    yield msgspec.structs.replace(found, missed=found.missed + missed)
+                    missed = 0
+        raise UnreachableError(f"the engine at {self._where} ended the stream", "It is stopping; follow again later")
 
     def command(self, command: AnyCommand) -> Receipt:
         return self._change("/v1/command", Receipt, command)
@@ -484,8 +508,13 @@ class RemoteClient:
         return self._identity.headers(self._caller, method, path, content)
 
     def _last(self, method: str, path: str, kind: type[T], **request: Any) -> T:
-        try:
+        with self._broken_off():
             return self._ask(method, path, kind, **request)
+
+    @contextlib.contextmanager
+    def _broken_off(self) -> Iterator[None]:
+        try:
+            yield
         except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
             raise UnreachableError(
                 f"the engine at {self._where} closed the connection before it answered",
@@ -508,8 +537,14 @@ class RemoteClient:
             time.sleep(pause_s)
 
     def _answer(self, method: str, path: str, **request: Any) -> httpx.Response:
-        try:
+        with self._told_apart():
             return self._http.request(method, path, **request)
+
+    @contextlib.contextmanager
+    def _told_apart(self) -> Iterator[None]:
+        """What keeps us from asking at all, as our errors; a connection that broke is for whoever asked to judge."""
+        try:
+            yield
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise _no_engine(self._where, error) from None
         except httpx.TimeoutException:
@@ -543,7 +578,7 @@ class RemoteClient:
 _FORMS = "Give the path of a Unix socket or a URL such as http://127.0.0.1:7373"
 
 
-def _http(where: str, patience_s: float) -> httpx.Client:
+def _http(where: str, patience_s: float, certificate: tuple[str, str] | None = None) -> httpx.Client:
     timeout = httpx.Timeout(patience_s, connect=min(CONNECT_TIMEOUT_S, patience_s))
     headers = {"Content-Type": "application/json"}
     # Proxies of the environment are for the web, not for the engine: trust_env=False.
@@ -552,7 +587,7 @@ def _http(where: str, patience_s: float) -> httpx.Client:
         if url.scheme not in ("http", "https") or not url.hostname:
             raise SpecError("connect", f"{where[:120]!a} is not a URL of an engine", _FORMS)
         # Certificates take longer to load than everything else here.
-        verify = _trusted() if url.scheme == "https" else False
+        verify = _trusted(certificate) if url.scheme == "https" else False
         return httpx.Client(base_url=where, timeout=timeout, headers=headers, trust_env=False, verify=verify)
     transport = httpx.HTTPTransport(uds=where.removeprefix("unix:"), verify=False)
     return httpx.Client(
@@ -566,11 +601,21 @@ def _pause_s(answer: httpx.Response) -> float:
     return (int(told) if told.isdigit() else 1) * random.uniform(1.0, 1.5)
 
 
-def _trusted() -> ssl.SSLContext:
-    """What this system trusts; SSL_CERT_FILE names a site's own authority."""
+def _trusted(certificate: tuple[str, str] | None) -> ssl.SSLContext:
+    """What this system trusts; SSL_CERT_FILE names a site's own authority. `certificate`: files of ours and its key, to
+    show. Raises SpecError."""
     import ssl
 
-    return ssl.create_default_context()
+    context = ssl.create_default_context()
+    if certificate is not None:
+        try:
+            context.load_cert_chain(*certificate, password="")
+        except (OSError, ssl.SSLError) as error:
+            raise SpecError(
+                "client_cert", f"{certificate[0]} with {certificate[1]}: {error}",
+                "Give PEM files that belong together, the key without a passphrase",
+            ) from None  # fmt: skip
+    return context
 
 
 def _encoded(value: object) -> bytes:

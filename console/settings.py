@@ -77,6 +77,10 @@ class Settings:
     token_file: str = ""
     """File, readable by you alone, that holds the token to show to an engine at a URL; empty: MUSTER_TOKEN, or what
     `muster login` got."""
+    client_cert: str = ""
+    """File (PEM) of the certificate to show to an engine that is reached by https; empty: none."""
+    client_key: str = ""
+    """File (PEM) of its key, readable by you alone, without a passphrase."""
     oidc_issuer: str = ""
     """URL of the OpenID provider whose people may log in to an engine started from here; empty: none."""
     oidc_client: str = ""

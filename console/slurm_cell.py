@@ -18,6 +18,16 @@ if TYPE_CHECKING:
     from engine.slurm.watch import Watcher
 
 
+LEFT = MirrorReport(
+    where="",
+    state="lost",
+    error="this engine was not told where the cluster is: muster serve --cell NAME --slurm WHERE",
+)
+"""Of a cell that is Slurm's, and whose engine knows nothing of a cluster."""
+KEPT = "slurm.json"
+"""File in the cell's folder."""
+
+
 @dataclass(frozen=True)
 class SlurmAt:
     """Which cluster, and as whom."""
@@ -39,11 +49,29 @@ def check_cell(engine: Engine, at: SlurmAt | None) -> None:
         )
 
 
+def of_cell(engine: Engine, at: SlurmAt | None, folder: Path | None) -> SlurmAt | None:
+    """The cluster to mirror: the one given, which is kept in the cell's folder, or for a cell that is Slurm's the one
+    kept there: consoles start engines by themselves, and do not know of it. No secret is kept, only where one is."""
+    import msgspec
+
+    if engine.state.settings.decided_by != "slurm" or folder is None:
+        return at
+    kept = folder / KEPT
+    if at is not None:
+        kept.write_bytes(msgspec.json.encode(at, enc_hook=str))
+        return at
+    try:
+        return msgspec.json.decode(kept.read_bytes(), type=SlurmAt, dec_hook=lambda kind, text: kind(text))
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
 class SlurmCell:
     """The mirror of one engine loop; with `at` None there is none."""
 
     def __init__(self, loop: EngineLoop, at: SlurmAt | None) -> None:
         self.at = at
+        self._engine = loop.engine
         self.connection: SlurmConnection | None = None
         self.mirror: Mirror | None = None
         self.watcher: Watcher | None = None
@@ -79,7 +107,9 @@ class SlurmCell:
             self.connection.close()
 
     def report(self) -> MirrorReport:
-        return NOT_MIRRORED if self.watcher is None else self.watcher.report()
+        if self.watcher is not None:
+            return self.watcher.report()
+        return LEFT if self._engine.state.settings.decided_by == "slurm" else NOT_MIRRORED
 
     def mirrored(self, workload_id: str) -> Mirrored:
         """What Slurm says of the job that the workload mirrors; it is kept fresh for a while. Raises NotFoundError."""

@@ -34,10 +34,11 @@ def token_commands(commands: Any) -> None:
     revoked.add_argument("id", metavar="ID", nargs="+", help="as `muster token list` has it")
     for one in (made, listed, revoked):
         reach(one, sub=True)
+    who = command(commands, "who", "console.token_deeds:who", "who is here: the consoles, and what they are on")
     login = command(commands, "login", "console.login:login", "log in to an engine at a URL with its OpenID provider")
     login.add_argument(
         "--ca-file", default="", metavar="FILE", help="certificates (PEM) that the provider's comes from"
     )
     logout = command(commands, "logout", "console.login:logout", "revoke and forget what `muster login` got")
-    for one in (login, logout):
+    for one in (login, logout, who):
         reach(one, sub=True)

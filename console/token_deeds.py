@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import sys
 import time
 from contextlib import closing
@@ -14,7 +15,7 @@ from console.attach import connect
 from console.guarded import exact_output
 from console.plain import table
 from console.show import write_json, write_lines
-from console.text import printable, timestamp
+from console.text import duration, printable, timestamp
 from console.token_terms import TokenAsk
 from engine.errors import SpecError
 from engine.measures import duration_ms
@@ -93,3 +94,22 @@ def revoke(arguments: argparse.Namespace) -> None:
         write_json(lines)
     else:
         write_lines([printable(f"token {line.id} of {line.subject} is revoked") for line in lines])
+
+
+def who(arguments: argparse.Namespace) -> None:
+    """The consoles that are here."""
+    from console.presence import PresenceAsk, name_of
+
+    ask = PresenceAsk(session=secrets.token_hex(16), page="shell", leaves=True)
+    with closing(connect(arguments)) as client:
+        here = client.present(ask).here
+    if arguments.json:
+        write_json(here)
+        return
+    rows = [
+        (name_of(each), each.thing or each.page, each.doing, duration(each.since_s * 1000), each.account)
+        for each in sorted(here, key=lambda each: (each.who, each.since_s))
+    ]
+    head = ("WHO", "ON", "DOING", "FOR", "ACCOUNT")
+    shown = [tuple(map(printable, row)) for row in rows]
+    write_lines(table(head, shown, (False,) * len(head)) if rows else ["nobody else is here"])

@@ -48,6 +48,8 @@ LARGE = 20_000
 """Nodes and workloads from which on a cell is read beside its engine."""
 EVERY_S = 0.25
 """Wall seconds between two copies: a console draws no more often."""
+MANY, EVERY_OF_MANY_S = 100, 0.75
+"""From so many questions to one copy on it is kept for longer: what it found for one it need not find for the next."""
 LEAST_SHARE = 20
 """A copy that took long to make is followed by a pause of so many times that: the engine has the rest."""
 IDLE_S = 5.0
@@ -197,6 +199,8 @@ class Copy:
                 os.close(lane)
         self.made_at = time.monotonic()
         self.cost_s = self.made_at - begun
+        self.asked = 0
+        """Questions by `many`, about."""
         self.lost = False
         """Whether it failed to answer: no good for the next question."""
         self._retired_at = 0.0
@@ -329,7 +333,7 @@ class Copies:
             return
         if not self.beside or now - self._looked_at > IDLE_S or copy.lost:
             self._put(None)
-        elif now - copy.made_at >= max(EVERY_S, copy.cost_s * LEAST_SHARE):
+        elif now - copy.made_at >= max(EVERY_OF_MANY_S if copy.asked > MANY else EVERY_S, copy.cost_s * LEAST_SHARE):
             self.refresh()
 
     def _index(self) -> None:

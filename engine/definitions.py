@@ -253,6 +253,10 @@ def _check_settings(settings: Settings, where: str) -> None:
 
 def set_settings(state: State, command: cmd.SetSettings) -> Checked:
     _check_settings(command.settings, "settings")
+    if command.settings.decided_by != state.settings.decided_by:
+        raise RefusedError(
+            f"who decides the cell, {state.settings.decided_by}, was set when it was made", "Make another cell for that"
+        )
     for pool in state.capacity.pools:
         if pool.scaling is not None:
             check_patience(pool.scaling, command.settings.autoscaling, f"pool '{pool.name}': scaling")

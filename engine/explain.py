@@ -749,11 +749,13 @@ def _dependencies(state: State, row: int) -> list[Reason]:
             hopeless.append(Reason(token=NEVER, text=f"waits for {what} to {verb}: that can no longer happen"))
         else:
             text = f"waits for {what} to {verb}"
-            open_.append(Reason(token=DEPENDENCY, text=text.rstrip(","), unblock=f"{w.ids[target]} {verb}s"))
+            unblock = f"{w.ids[target]} {_HAPPENS[DEPENDS_ON[kind]]}"
+            open_.append(Reason(token=DEPENDENCY, text=text.rstrip(","), unblock=unblock))
     return hopeless + open_
 
 
 _MEANS = {"finished": "finish", "failed": "fail", "ended": "end", "started": "start"}
+_HAPPENS = {"finished": "finishes", "failed": "fails", "ended": "ends", "started": "starts"}
 
 
 def _time(state: State, row: int) -> list[Reason]:

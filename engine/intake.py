@@ -229,12 +229,17 @@ def _set_job_priority(state: State, command: cmd.SetJobPriority) -> Checked:
 
 
 def _set_qos(state: State, command: cmd.SetQos) -> Checked:
-    """A quality of service says how much, and before whom: what a model of Slurm makes of that is in its priority
-    classes, where one is called so."""
-    if command.qos in state.workloads.priority_of:
-        return _set_priority(state, cmd.SetPriority(ids=command.ids, priority_class=command.qos))
-    rows = _allow(state, command.ids, _LIVE, "change the quality of service")
-    return [], ids_of(state, rows)
+    """In a model of a cell that Slurm decides on a QOS is the first part of a priority class: the class of that QOS and
+    the same tier, where one is known."""
+    rows = _allow(state, command.ids, _LIVE, "change the QOS")
+    w = state.workloads
+    events: list[ev.AnyEvent] = []
+    for row in rows:
+        tier = w.priority_classes[w.priority[row]].name.rpartition(".tier-")[2]
+        to = w.priority_of.get(f"{command.qos}.tier-{tier.removeprefix('tier-')}", w.priority[row])
+        if to != w.priority[row]:
+            events.append(ev.PrioritySet(row, to))
+    return events, ids_of(state, rows)
 
 
 # -- advance reservations ---------------------------------------------------------------------------------------------

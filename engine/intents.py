@@ -237,6 +237,11 @@ WHY_NOT: dict[type[cmd.Command], str] = {
     cmd.Interrupt: "Slurm knows no notice of a provider: drain the nodes",
     cmd.FailNodes: "slurmctld finds out itself which nodes are down: drain them",
     cmd.RemoveNodes: "nodes are those of slurm.conf",
+    cmd.AddPools: "nodes are those of slurm.conf",
+    cmd.AddNodes: "nodes are those of slurm.conf",
+    cmd.AddQueues: "queues are the partitions of slurm.conf",
+    cmd.AddPriorityClasses: "they follow from Slurm's partitions and QOS",
+    cmd.RemovePriorityClasses: "they follow from Slurm's partitions and QOS",
 }
 """Why others cannot be done in a cell that Slurm decides on, and what can."""
 

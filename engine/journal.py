@@ -95,8 +95,7 @@ class Journal:
     def look(self, read: Callable[[Connection], T]) -> T:
         """Run `read`, which changes nothing, in one transaction: also where nothing can be written. Raises
         JournalError."""
-        with self._store.reading() as connection:
-            return read(connection)
+        return self._store.look(read)
 
     def write_snapshot(self, state: dict[str, Any], version: int) -> None:
         """Store the state at the journal's present version; older snapshots beyond SNAPSHOTS_KEPT go."""

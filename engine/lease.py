@@ -254,10 +254,17 @@ class Lease:
         self.alive: Callable[[], bool] = lambda: True
         """When that says no, who holds it does not do its work any more: it is given back."""
         self.released = False
+        self._renewed_s = time.monotonic()
         self._stop = threading.Event()
         self._connection: Any = None
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
         self._thread.start()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nobody can have taken it yet, by our own clock: what must be known before anything is done outside
+        the database, where the fence does not reach."""
+        return not self.taken.is_set() and time.monotonic() - self._renewed_s < TTL_S - RENEW_S
 
     def _run(self) -> None:
         while not self._stop.wait(RENEW_S):
@@ -266,10 +273,11 @@ class Lease:
                 self.taken.set()
                 return
             try:
+                asked_s = time.monotonic()
                 if not self._renew():
                     self.taken.set()
                     return
-                self.error = ""
+                self.error, self._renewed_s = "", asked_s
             except postgres.driver().Error as error:
                 self.error = said(error)
                 self._close()

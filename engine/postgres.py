@@ -29,11 +29,12 @@ _CONNECTION: dict[str, Any] = {
 }
 """Where the URL says nothing else."""
 _SESSION: dict[Kind, dict[str, str]] = {
-    # A session that was forgotten in a transaction would keep the next writer out.
+    # In the midst of a transaction a plan may be rehearsed, which takes as long as it takes. Who takes over does not
+    # wait for a session that was forgotten there: it ends it.
     "writer": {
-        "statement_timeout": "20s",
+        "statement_timeout": "60s",
         "lock_timeout": "3s",
-        "idle_in_transaction_session_timeout": "5s",
+        "idle_in_transaction_session_timeout": "60s",
     },
     "history": {
         "statement_timeout": "5s",
@@ -49,9 +50,9 @@ _SESSION: dict[Kind, dict[str, str]] = {
     },
     "lease": {"statement_timeout": "3s", "lock_timeout": "2s", "idle_in_transaction_session_timeout": "3s"},
 }
-_LOST = ("08", "57P01", "57P02", "57P03", "57P05", "25P03", "25006", "25P04")
+_LOST = ("08", "57P01", "57P02", "57P03", "57P05", "25P03", "25006", "25P04", "55P03")
 """Beginnings of the codes of errors after which the next session may do better: the connection failed, the server
-stops, starts or has become a replica."""
+stops, starts or has become a replica, or an older session has not let go yet."""
 
 
 def driver() -> Any:
@@ -81,7 +82,7 @@ def session(place: Schema, kind: Kind, owner: str = "") -> Any:
     psycopg = driver()
     given = understood(place.conninfo)
     options = {name: value for name, value in _CONNECTION.items() if name not in given}
-    if kind != "reader" and "target_session_attrs" not in given:
+    if "target_session_attrs" not in given:
         options["target_session_attrs"] = "read-write"
     made = psycopg.connect(
         place.conninfo, autocommit=True, **options, application_name=f"muster {kind} {owner}".strip()
@@ -173,5 +174,5 @@ def refused(place: Schema, doing: str, error: BaseException) -> JournalError:
         if code.startswith(start):
             kind = JournalBusy if code == "55P03" else JournalError
             return kind(f"cannot {doing} journal {place}: {what} ({said(error)})", remedy)
-    remedy = "Check that the server runs and can be reached; it is tried again by itself"
+    remedy = "Check that the server runs and can be reached"
     return JournalError(f"cannot {doing} journal {place}: {said(error)}", remedy)

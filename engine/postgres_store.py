@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection, event, insert
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -26,9 +29,14 @@ from engine.errors import JournalCorrupt, JournalError, JournalTaken, SpecError
 from engine.journal_tables import FORMAT, TABLES, Head, table_of
 from engine.lease import FENCE, LEASE, Lease
 
+T = TypeVar("T")
+READ_ONLY = "25006"
+"""SQLSTATE of a change in a session that reads."""
 PATIENCE_S = 5.0
 """How long a write waits for a database that restarts or fails over, before it is refused."""
 AGAIN_S = 0.1
+STUCK_S = 10.0
+"""After which a write that is not answered is given up."""
 READERS = 6
 
 _HELD = "SELECT 1 FROM fence WHERE id = 1 AND epoch = %s FOR SHARE"
@@ -68,8 +76,13 @@ class PostgresStore:
             lease = leases.take(place)
         self.lease = lease
         self._epoch = 0
+        self._busy: tuple[float, Any] | None = None
+        """Since when a write is under way, and on which connection of the driver."""
+        self._closed = threading.Event()
         self._writers = postgres.pool(place, "writer", self._session)
         self._readers = postgres.pool(place, "reader", size=READERS)
+        self._note_waits()
+        threading.Thread(target=self._watch, name="database-watch", daemon=True).start()
         try:
             self._marks = itertools.count(self._end(time.monotonic() + PATIENCE_S).mark + 1)
         except BaseException:
@@ -135,6 +148,8 @@ class PostgresStore:
                 if moved:
                     return
                 raise self._elsewhere(before)
+            finally:
+                self._busy = None
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -155,6 +170,7 @@ class PostgresStore:
                 raise
             try:
                 transaction.commit()
+                self._busy = None
             except DBAPIError as error:
                 if not postgres.lost(error):
                     raise self._refused(error) from error
@@ -218,6 +234,29 @@ class PostgresStore:
                     raise self._refused(error) from error
             time.sleep(AGAIN_S)
 
+    def _note_waits(self) -> None:
+        """Know since when an answer is waited for: only then is a connection hung, not while we think."""
+
+        def begin(connection: Connection, *_: Any) -> None:
+            self._busy = (time.monotonic(), connection.connection.driver_connection)
+
+        def end(*_: Any) -> None:
+            self._busy = None
+
+        event.listen(self._writers, "before_cursor_execute", begin)
+        event.listen(self._writers, "after_cursor_execute", end)
+        event.listen(self._writers, "handle_error", end)
+        event.listen(self._writers, "commit", begin)
+
+    def _watch(self) -> None:
+        """Cut the line of a write that has waited for too long: a server that hangs keeps the connection, and says
+        nothing. What became of the write is then found out like after any other loss."""
+        while not self._closed.wait(1.0):
+            busy = self._busy
+            if busy is not None and time.monotonic() - busy[0] > STUCK_S:
+                with contextlib.suppress(OSError, postgres.driver().Error), _socket_of(busy[1]) as line:
+                    line.shutdown(socket.SHUT_RDWR)
+
     # -- reading ------------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -229,7 +268,19 @@ class PostgresStore:
         except (DBAPIError, PoolTimeout) as error:
             raise postgres.refused(self.place, doing, error) from error
 
+    def look(self, read: Callable[[Connection], T]) -> T:
+        """What `read` finds, as of one moment. Where it makes tables that were missing it may write, and they stay."""
+        try:
+            with self.reading() as connection:
+                return read(connection)
+        except JournalError as error:
+            if error.__cause__ is None or postgres.code_of(error.__cause__) != READ_ONLY:
+                raise
+        with self.writing() as connection:
+            return read(connection)
+
     def close(self) -> None:
+        self._closed.set()
         self._writers.dispose()
         self._readers.dispose()
         self.lease.release()
@@ -255,6 +306,11 @@ class PostgresStore:
         return JournalTaken(
             f"another engine has taken over journal {self.place}", "This one can write no more: attach to the other"
         )
+
+
+def _socket_of(connection: Any) -> socket.socket:
+    """The line of a connection, as another handle on it."""
+    return socket.socket(fileno=os.dup(connection.fileno()))
 
 
 def prepare(place: Schema, seed: int) -> None:

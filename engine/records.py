@@ -23,7 +23,7 @@ from sqlalchemy import Connection, Table
 from sqlalchemy.exc import SQLAlchemyError
 
 from engine import sqlite_store
-from engine.database import File, Place, create_some, place_of, said
+from engine.database import File, Place, Schema, create_some, place_of, said
 from engine.errors import MusterError
 
 T = TypeVar("T")
@@ -32,6 +32,7 @@ Here = Callable[[Callable[[], Any]], Any]
 
 READERS = 4
 """Threads that read at a time, of a server."""
+_DISK = "Check the disk; the cell itself goes on"
 _FAILURES = (SQLAlchemyError, sqlite3.Error)
 RETRY_S = 30.0
 """Wall seconds after a failed write before the next is tried."""
@@ -111,7 +112,8 @@ class Records:
                 yield connection
         except _FAILURES as error:
             raise RecordsError(
-                f"history cannot be read from {self.place}: {said(error)}", "Check the disk; the cell itself goes on"
+                f"history cannot be read from {self.place}: {said(error)}",
+                "Check the database; the cell itself goes on" if isinstance(self.place, Schema) else _DISK,
             ) from error
 
     def checkpoint(self) -> None:

@@ -9,7 +9,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from sqlalchemy import Connection, create_engine, event, insert
 from sqlalchemy import Engine as Database
@@ -21,6 +21,7 @@ from engine.database import File
 from engine.errors import JournalBusy, JournalCorrupt, JournalError
 from engine.journal_tables import FORMAT, TABLES, Head, table_of
 
+T = TypeVar("T")
 BUSY_S = 2.0
 LONGEST_LOG_PAGES = 16_000
 """Pages (of 4 KiB) of the database's log at which a commit of rows beside the journal moves them itself: what
@@ -75,6 +76,11 @@ class FileStore:
         with self.errors(doing), self.db.connect() as connection:
             connection.exec_driver_sql("BEGIN")
             yield connection
+
+    def look(self, read: Callable[[Connection], T]) -> T:
+        """What `read` finds, as of one moment."""
+        with self.reading() as connection:
+            return read(connection)
 
     @contextlib.contextmanager
     def errors(self, doing: str) -> Iterator[None]:

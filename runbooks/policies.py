@@ -551,10 +551,11 @@ class Policies:
 def _of_account(policy: Policy, account: str) -> Actor:
     """The service or the person whose account it is; the account itself where it is nobody's, or several people's."""
     behind = stands_for(account)
-    service = next((each for each in policy.services if behind == each.subject or behind in each.accounts), None)
+    named = behind if behind != account else ""
+    service = next((each for each in policy.services if named == each.subject or behind in each.accounts), None)
     if service is not None:
         return Actor(subject=service.subject, kind=service.kind, account=account)
-    if behind.startswith("service:"):
+    if named.startswith("service:"):
         return Actor(subject=behind, kind="service", account=account)
     mine = holders(policy, account)
     nobody = account if behind.startswith("person:") else behind  # whom the policy has ceased to name

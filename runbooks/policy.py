@@ -245,7 +245,11 @@ def person_of(policy: Policy, actor: Actor) -> Person | None:
 def holders(policy: Policy, account: str) -> tuple[Person, ...]:
     """The people who have an account, or whom a token was made for."""
     behind = stands_for(account)
-    return tuple(person for person in policy.people if behind == person.subject or behind in person.accounts)
+    return tuple(
+        person
+        for person in policy.people
+        if behind in person.accounts or (behind != account and behind == person.subject)
+    )
 
 
 def subject_of(policy: Policy, subject: str, account: str) -> str:

@@ -90,7 +90,7 @@ def grows_much(act: Act, targets: tuple[Target, ...]) -> bool:
 
 # -- work that is stopped ---------------------------------------------------------------------------------------------
 
-DISPLACING = frozenset(("set_quota", "set_priority", "move", "set_policy", "canary"))
+DISPLACING = frozenset(("set_quota", "set_priority", "set_qos", "move", "set_policy", "canary"))
 """Actions after which other work may have to give way, as a fork finds."""
 STOPPING_OTHERS = DISPLACING | {"drain", "interrupt", "drain_queue"}
 """Actions that may stop work besides their targets: `Target.work`."""

@@ -122,11 +122,9 @@ class OutputPane(Pane):
                 id=self._workload_id, task=self._wanted, attempt=self._attempt, offset=-FIRST, most=FIRST
             )
             part = await in_thread(partial(_output, self.connect, request, 0.0))
-            self._begin = part.offset
+            data, self._begin = _from_line(part)
             self._lines = LogLines()
-            whole = self._lines.take(part.data)
-            # It may begin in the midst of a line.
-            self._view.show(whole[1:] if part.offset and whole else whole, as_left(self._lines.rest))
+            self._view.show(self._lines.take(data), as_left(self._lines.rest))
         else:
             at = before.offset + len(before.data)
             if before.over and at >= before.end:
@@ -181,13 +179,23 @@ class OutputPane(Pane):
             start = max(0, self._begin - FIRST)
             request = self._request(shown.task, shown.attempt, start, self._begin - start)
             part = await in_thread(partial(_output, self.connect, request, 0.0))
-            whole = LogLines().take(part.data + b"\n")
-            self._view.put_before(whole[1:] if part.offset else whole)
-            self._begin = part.offset if part.data and part.offset < self._begin else 0
+            if part.offset >= self._begin:
+                self._begin = 0  # what was before is kept no more
+                return
+            data, before = _from_line(part)
+            # A line may be longer than all that is read at once: then there is no end to go back to.
+            self._begin = before if before < self._begin else 0
+            self._view.put_before(LogLines().take(data))
         except MusterError as error:
             self.post_message(self.Failed(error))
         finally:
             self._earlier = False
+
+
+def _from_line(part: OutputPart) -> tuple[bytes, int]:
+    """What was read, from where a line begins, and where that is."""
+    cut = part.data.find(b"\n") + 1 if part.offset else 0
+    return part.data[cut:], part.offset + cut
 
 
 def _output(connect: Connect, request: OutputRequest, wait_s: float) -> OutputPart:

@@ -23,7 +23,7 @@ from engine.executors.cgroups import Cgroups
 from engine.executors.gang import Gang, Task, task_file
 from engine.executors.kept_task import KeptTask, Stage
 from engine.executors.protocol import ReportKind
-from engine.executors.room import Cpus, free_port, prune
+from engine.executors.room import Cpus, free_port, more_files, prune
 from engine.executors.task_files import LIVE, Bounds, Key, attempt_folder, live_keys, live_name
 from engine.executors.verdict import verdict
 from engine.run_spec import RunSpec
@@ -85,6 +85,7 @@ class Attendant:
         self._tell = tell
         self._cgroups = cgroups
         self._umask = umask
+        self._files = more_files()
         self._cpus = Cpus()
         self._machine = Machine(0, 0)
         self._attempts: dict[Key, _Attempt] = {}
@@ -95,10 +96,13 @@ class Attendant:
         os.set_blocking(self._wake, False)
         self._selector.register(self._wake, selectors.EVENT_READ)
         self._prune_at = 0.0
+        self._said = ""
+        """The last that went wrong."""
         self._thread = threading.Thread(target=self._run, name="processes", daemon=True)
 
     def start(self) -> None:
-        (self.root / LIVE).mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (self.root / LIVE).mkdir(mode=0o700, exist_ok=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -161,11 +165,21 @@ class Attendant:
                 break
             if order is None:
                 return False
-            order()
+            self._try(order)
         for attempt in list(self._attempts.values()):
-            self._tend(attempt)
-        self._prune()
+            self._try(lambda attempt=attempt: self._tend(attempt))  # type: ignore[misc]
+        self._try(self._prune)
         return True
+
+    def _try(self, step: Callable[[], None]) -> None:
+        """A disk that is full or broken keeps one step from being done, not the others; it is tried again, or what
+        waits for it is given back at its deadline."""
+        try:
+            step()
+        except OSError as error:
+            if str(error) != self._said:
+                self._said = str(error)
+                print(f"muster: processes: {error}", file=sys.stderr, flush=True)
 
     @staticmethod
     def _unsure(attempt: _Attempt) -> bool:
@@ -275,9 +289,16 @@ class Attendant:
             if name not in names:
                 kept.stop()
         for task in gang.tasks:
-            known = attempt.tasks.get(task.name)
-            if known is None or (known.stopped and known.over):
+            if task.name not in attempt.tasks:
                 self._renew(attempt, task)
+
+    def _come_back(self, attempt: _Attempt) -> None:
+        """Members that were stopped because it shrank, and are wanted again since."""
+        if attempt.decided is None:
+            for task in attempt.gang.tasks:
+                kept = attempt.tasks[task.name]
+                if kept.stopped and kept.over:
+                    self._renew(attempt, task)
 
     def _renew(self, attempt: _Attempt, task: Task) -> None:
         """A member that comes back has its folder anew; what the last one wrote goes."""
@@ -309,15 +330,17 @@ class Attendant:
                 return
             attempt.began = True
         self._spawn_missing(attempt)
+        self._come_back(attempt)
         self._judge(attempt)
-        if attempt.decided is None and all(task.is_ready for task in attempt.tasks.values()):
+        if attempt.decided is None and all(attempt.tasks[task.name].is_ready for task in attempt.gang.tasks):
             self._advance(attempt)
 
     def _advance(self, attempt: _Attempt) -> None:
         """All are ready, or further."""
         if attempt.running:
             for task in attempt.tasks.values():
-                if task.stage == Stage.READY:
+                if task.stage == Stage.READY and not task.stopped:
+                    self._ignore(task.told)
                     task.go()
         elif not attempt.acknowledged:
             attempt.acknowledged = True
@@ -352,6 +375,7 @@ class Attendant:
                     output_bytes=self.bounds.task,
                     least_free_bytes=self.bounds.least_free,
                     umask=self._umask,
+                    files=self._files,
                 )
             )
         except OSError as error:
@@ -365,7 +389,7 @@ class Attendant:
         members = [kept for name, kept in attempt.tasks.items() if name in wanted]
         if attempt.decided is None:
             attempt.decided = verdict(
-                [(kept.rank, kept.stage, kept.status) for kept in members],
+                [(kept.rank, Stage.RUNNING if kept.stopped else kept.stage, kept.status) for kept in members],
                 service=attempt.gang.service,
                 running=attempt.running,
             )
@@ -385,6 +409,8 @@ class Attendant:
                 continue
             if other.gang.key.workload == gang.key.workload or other.gang.devices & gang.devices:
                 return False
+            if not other.released and any(task.stopped and not task.over for task in other.tasks.values()):
+                return False  # it shrinks, and what it gives up is not free yet
             cpu += other.gang.cpu_milli
             memory += other.gang.memory_mib
         machine = self._machine

@@ -190,6 +190,7 @@ def task_file(
     output_bytes: int,
     least_free_bytes: int,
     umask: int,
+    files: int,
 ) -> dict[str, Any]:
     """What its keeper reads: see `engine.executors.keeper`. Where no group of the kernel holds it to its memory the
     keeper looks at it, and a limit of the process is a backstop against what grows between two looks."""
@@ -198,7 +199,7 @@ def task_file(
     env = of_machine() | task.env | gang.run.env | devices | {"MUSTER_TOKEN": token}
     if port and "MASTER_PORT" not in env:
         env["MASTER_PORT"] = str(port)
-    rlimits = {"RLIMIT_CORE": 0}
+    rlimits = {"RLIMIT_CORE": 0, "RLIMIT_NOFILE": files}
     if watch and not gang.devices:
         rlimits["RLIMIT_DATA"] = (2 * task.memory_mib + 1024) << 20
     return {

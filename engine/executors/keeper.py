@@ -168,7 +168,8 @@ class Keeper:
             number = getattr(resource, name)
             hard = resource.getrlimit(number)[1]
             most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-            resource.setrlimit(number, (most, most))
+            # How many files it has open is its own affair as far as it may.
+            resource.setrlimit(number, (most, hard if name == "RLIMIT_NOFILE" else most))
         if task["cpus"]:
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, task["cpus"])

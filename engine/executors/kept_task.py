@@ -146,6 +146,10 @@ class KeptTask:
                 os.write(self._go, b"g")
             os.close(self._go)
             self._go = -1
+        if self.told >= 0:
+            # That it has ended shows by its keeper's end.
+            os.close(self.told)
+            self.told = -1
 
     def heard(self) -> bool:
         """The keeper has written something down. False: it is gone, and says no more."""

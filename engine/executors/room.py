@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import socket
 from collections import Counter
@@ -29,6 +30,14 @@ class Cpus:
 
     def give_back(self, token: str) -> None:
         self._users.subtract(self._given.pop(token, ()))
+
+
+def more_files() -> int:
+    """Let this process have as many files open as it may: each task takes one. Returns how many it could have before,
+    which is what tasks are given: some programs cannot deal with more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return soft
 
 
 def free_port() -> int:

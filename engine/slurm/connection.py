@@ -6,12 +6,16 @@ says, never the HTTP status alone (`engine.slurm.answers`). All methods may be c
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+from engine.errors import SpecError
 from engine.slurm.line import IN_FLIGHT, LARGEST_ANSWER, Line, where
 from engine.slurm.scontrol import Commands
 from engine.slurm.tokens import TokenFile
 from engine.slurm.writing import Writing
+
+_USER = re.compile(r"[!-~]{1,256}")
 
 
 class SlurmConnection(Writing):
@@ -33,6 +37,8 @@ class SlurmConnection(Writing):
         in_flight: int = IN_FLIGHT,
         largest: int = LARGEST_ANSWER,
     ) -> None:
+        if user and not _USER.fullmatch(user):
+            raise SpecError("slurm user", f"{user[:80]!r} is no name of a user", "Give the name as the token has it")
         tokens = TokenFile(token_file) if token_file else None
         at = where(place)
         line = Line(at, user or "", tokens, read_s=timeout_s, in_flight=in_flight, largest=largest)

@@ -59,6 +59,14 @@ class Identities:
         return name
 
 
+def number_of(name: str) -> int:
+    """The job, or the array, that the workload id is of. Raises ValueError for a name that a person chose."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise ValueError(name)
+    return int(match[1].partition("/")[0])
+
+
 def _chosen(job: Job, named: Mapping[str, str] | None) -> str:
     """The id that was asked for where it was submitted through Muster; empty for others."""
     found = _TOKEN.search(job.comment) if named and job.comment else None

@@ -103,6 +103,7 @@ class Line:
         self._fresh = _client(place, read_s, 0)
         self._failed_at: float | None = None
         self._silent_until = 0.0
+        self._why = ""
         self.alive: Callable[[], bool] = lambda: True
 
     def close(self) -> None:
@@ -131,9 +132,10 @@ class Line:
             error.arrived = False
             raise
 
-    def failed(self) -> None:
-        """slurmrestd answered that slurmctld does not."""
+    def failed(self, why: str) -> None:
+        """A request came back without a word of slurmctld."""
         self._failed_at = self._clock()
+        self._why = why
 
     def _look_first(self) -> None:
         """After a failure: returns once a ping is answered, or when it is time to try without."""
@@ -144,27 +146,29 @@ class Line:
                 self._failed_at = None
                 return
             self._silent_until = self._clock() + PING_AGAIN_S
-        raise SlurmUnavailable(
-            f"slurmctld behind {self.place} does not answer", "Is it running? It is asked again", arrived=False
-        )
+        raise SlurmUnavailable(self._why, "It is asked again in a moment", arrived=False)
 
     def _answers(self) -> bool:
         try:
             return self.alive()
-        except SlurmUnavailable:
+        except SlurmUnavailable as error:
+            self._why = error.problem
             return False
 
     def _ask(
         self, method: str, path: str, query: dict[str, str], body: bytes | None, read_s: float | None
     ) -> tuple[int, bytes]:
-        client = self._kept if method == "GET" else self._fresh
         try:
-            answer = self._once(client, method, path, query, body, read_s or self.read_s)
+            try:
+                client = self._kept if method == "GET" else self._fresh
+                answer = self._once(client, method, path, query, body, read_s or self.read_s)
+            except _Cut:
+                if method != "GET":
+                    raise
+                answer = self._once(self._fresh, method, path, query, body, read_s or self.read_s)
         except SlurmUnavailable as error:
-            if method != "GET" or not _was_cut(error):
-                self.failed()
-                raise
-            answer = self._once(self._fresh, method, path, query, body, read_s or self.read_s)
+            self.failed(error.problem)
+            raise
         self._failed_at = None
         return answer
 
@@ -174,7 +178,7 @@ class Line:
         import httpx
 
         if not self._room.acquire(timeout=read_s):
-            raise SlurmUnavailable(f"{self.place}: {IN_FLIGHT} requests are under way already", arrived=False)
+            raise SlurmUnavailable(f"{self.place}: too many requests are under way already", arrived=False)
         try:
             timeout = httpx.Timeout(read_s, connect=CONNECT_S)
             request = client.build_request(
@@ -228,10 +232,6 @@ class Line:
 
 class _Cut(SlurmUnavailable):
     """The connection ended in the middle; of a kept one that may only mean that it was old."""
-
-
-def _was_cut(error: SlurmUnavailable) -> bool:
-    return isinstance(error, _Cut)
 
 
 def _client(place: Where, read_s: float, kept: int) -> httpx.Client:

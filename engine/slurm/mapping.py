@@ -30,8 +30,9 @@ from engine.model import (
     TaskGroup,
     WorkloadSpec,
 )
+from engine.slurm.accounting import Qos
 from engine.slurm.hostlist import array_tasks
-from engine.slurm.records import UNLIMITED, Job, Node, Partition, Qos, Reservation, Switch
+from engine.slurm.records import UNLIMITED, Job, Node, Partition, Reservation, Switch
 
 FEATURE = "feature/"
 MOST_EXAMPLES = 3

@@ -19,11 +19,13 @@ from engine.commands import Observe, Receipt
 from engine.control import Engine
 from engine.errors import MusterError
 from engine.model import WorkloadState
+from engine.slurm.accounting import Qos
 from engine.slurm.errors import SlurmGone, SlurmRefused
-from engine.slurm.identity import Identities
+from engine.slurm.identity import Identities, number_of
 from engine.slurm.mapping import Jobs, Left, LeftOut, Machines, machines, tasks_of
 from engine.slurm.order import Order
-from engine.slurm.records import Job, JobState, Node, Partition, Qos, Reservation, Switch
+from engine.slurm.past import ended
+from engine.slurm.records import Job, JobState, Node, Partition, Reservation, Switch
 from engine.state import members
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ AT_ONCE = 400
 """Observations of one turn of the engine: each takes it some 50 us, and others wait meanwhile."""
 MOST_GLANCED = 64
 """Jobs that are asked for one by one."""
+MOST_LOOKED_UP = 64
+"""Jobs that accounting is asked about in one look: the others are gone without an end."""
 MACHINES_EVERY_S = 30.0
 """Partitions, QOS and reservations change when people change them."""
 _ORDER = {"finished": 0, "failed": 0, "cancelled": 0, "suspended": 1, "held": 2, "waiting": 2, "queued": 2}
@@ -187,7 +191,7 @@ class Mirror:
         known = self._call(_known)
         self._identities = Identities(known)
         self._order = Order(name for name, _, _ in known)
-        self._told = dict.fromkeys(self._call(live))
+        self._told = dict.fromkeys(self._call(live_of))
         self._told_machines = {}
         self._arrays = set()
         self._names = {}
@@ -271,12 +275,33 @@ class Mirror:
                     facts.append(fact)
         facts.sort(key=lambda fact: _turn(fact, records[fact.spec.id]))
         gone = [name for name in self._told if name not in records] if whole else []
+        for name, job in self._ended(gone).items():
+            fact = mapping.told(job, name, records.keys())
+            if fact is not None:
+                facts.insert(0, fact)
         for name in gone:
             del self._told[name]
         if whole:
             self._order.keep(records.keys())
         self._names, self._records, self._ranks = every, records, ranks
-        return [*mapping.new_classes, *(seen.WorkloadGone(id=name) for name in gone), *told, *facts]
+        # Of what is told to have ended here nothing is lost by saying after it that it is gone.
+        return [*mapping.new_classes, *told, *facts, *(seen.WorkloadGone(id=name) for name in gone)]
+
+    def _ended(self, gone: list[str]) -> dict[str, Job]:
+        """How those ended that the controller has forgotten meanwhile, as far as accounting knows."""
+        live = set(self._call(live_of)) if gone else set()
+        found: dict[str, Job] = {}
+        for name in [name for name in gone if name in live][:MOST_LOOKED_UP]:
+            try:
+                job = ended(name, self._records.get(name), self._connection.past(number_of(name)))
+            except SlurmRefused:
+                # There is no accounting, or it has not heard of the job.
+                break
+            except ValueError:
+                continue  # it was named by a person, and Slurm has forgotten under which number
+            if job is not None:
+                found[name] = job
+        return found
 
     def _names_of(self, job: Job, named: dict[str, str], left: Left) -> tuple[str, ...]:
         before = self._names.get(job.id)
@@ -357,7 +382,7 @@ def _named(engine: Engine) -> dict[str, str]:
     return {} if intents is None else dict(intents.named)
 
 
-def live(engine: Engine) -> list[str]:
+def live_of(engine: Engine) -> list[str]:
     """Workloads that have not ended."""
     w = engine.state.workloads
     return [name for row, name in enumerate(w.ids) if not WorkloadState(w.state[row]).terminal]

@@ -8,27 +8,13 @@ from typing import TypeVar
 
 import msgspec
 
+from engine.slurm.accounting import Association, Diag, PastJob, Qos, Share
 from engine.slurm.answers import Answer
 from engine.slurm.dialects import accounts, history, jobs, nodes
 from engine.slurm.dialects.entry import number_in, read_all
 from engine.slurm.errors import SlurmGone, SlurmRefused, SlurmUnavailable
 from engine.slurm.names import check_name
-from engine.slurm.records import (
-    Association,
-    Diag,
-    Job,
-    Jobs,
-    JobState,
-    Node,
-    Nodes,
-    Partition,
-    PastJob,
-    Qos,
-    Reservation,
-    Share,
-    StartGuess,
-    Switch,
-)
+from engine.slurm.records import Job, Jobs, JobState, Node, Nodes, Partition, Reservation, StartGuess, Switch
 from engine.slurm.session import Session
 
 T = TypeVar("T")
@@ -161,14 +147,14 @@ class Reading(Session):
         return found
 
     def _list(self, what: str, path: str, since: int | None) -> tuple[Answer | None, int]:
-        """The answer and the next `since`; None for unchanged."""
+        """The answer and the next `since`; None for unchanged. slurmctld itself takes a second off the time it is given
+        (`last_update - 1 >= last_job_update`), so a change within the second of an answer is told with the next."""
         before = time.time()
         query = {"update_time": self.dialect.since(since)} if since else None
         answer = self.ask(what, path, query)
         if answer is None or (since and _says_unchanged(answer)):
             return None, since or 0
-        told = number_in(answer.value("last_update")) or int(before + self.offset_s())
-        return answer, max(0, told - 1)
+        return answer, number_in(answer.value("last_update")) or int(before + self.offset_s())
 
     def _all(self, what: str, path: str, read: Callable[[msgspec.Raw], T]) -> tuple[T, ...]:
         return read_all(self.asked(what, path).entries(path), read, path[:-1])[0]

@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.slurm import hostlist
+from engine.slurm.accounting import Share
 from engine.slurm.errors import SlurmDenied, SlurmGone, SlurmLacks, SlurmRefused, SlurmUnavailable
-from engine.slurm.records import JOB_STATES, JobState, Share, Switch
+from engine.slurm.records import JOB_STATES, JobState, Switch
 
 LONGEST_OUTPUT = 256 << 20
 PROBE_S = 5.0
@@ -104,7 +105,7 @@ class Commands:
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                timeout=self.timeout_s,
+                timeout=timeout_s,
             )
         except subprocess.TimeoutExpired:
             raise SlurmUnavailable(f"{command} gave no answer in {timeout_s:.0f} s") from None

@@ -134,13 +134,12 @@ class Session:
         return answer
 
     def offset_s(self) -> float:
-        """How far slurmctld's clock is ahead of this machine's, to a second; asked at most once a minute."""
+        """How far slurmctld's clock is ahead of this machine's at least; asked at most once a minute."""
         with self._lock:
             known = self._clock
         if known is None or time.monotonic() - known[0] > CLOCK_HOLDS_S:
-            before = time.time()
             said = number_at(self.asked("asking the time", "diag").value("statistics"), "req_time")
-            known = (time.monotonic(), said - before if said else 0.0)
+            known = (time.monotonic(), said - time.time() if said else 0.0)
             with self._lock:
                 self._clock = known
         return known[1]
@@ -182,7 +181,7 @@ class Session:
             error.arrived = error.arrived and wrote
             if not wrote and self._refuses_token():
                 raise self._bad_token() from None
-            self.line.failed()
+            self.line.failed(error.problem)
             raise
 
     def _learn(self, answer: Answer) -> None:
@@ -261,7 +260,6 @@ class Session:
         if found == "refused":
             raise self._bad_token()
         if found == "down":
-            self.line.failed()
             raise SlurmUnavailable(f"slurmctld behind {self.line.place} does not answer", _AGAIN, arrived=False)
         self._taken = token
 

@@ -20,9 +20,10 @@ from engine.errors import MusterError
 from engine.intents import Intent, Phase, wanted
 from engine.model import WorkloadSpec
 from engine.slurm import reconcile
+from engine.slurm.accounting import PastJob
 from engine.slurm.errors import SlurmDenied, SlurmGone, SlurmRefused, SlurmUnavailable
 from engine.slurm.reconcile import Index, Look, Sent
-from engine.slurm.records import Job, Jobs, PastJob, Submitted, Wish
+from engine.slurm.records import Job, Jobs, Submitted, Wish
 from engine.slurm.submission import Place, carries, head_in, token_in, wish_of
 
 AT_ONCE = 24

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from engine.errors import MusterError
+from engine.slurm.accounting import Diag
 from engine.slurm.errors import SlurmRefused
 from engine.slurm.mirror import Looked, Mirror
-from engine.slurm.records import Diag
 from engine.slurm.report import MirrorReport
 
 if TYPE_CHECKING:

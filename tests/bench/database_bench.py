@@ -1,6 +1,6 @@
-"""The journal on SQLite and on a PostgreSQL server of this machine, in turns: submissions that are durable when they are
-answered, one at a time and in batches, beside a bare commit of as many bytes to the same database; and how long it takes
-until a standby takes work when the engine is killed.
+"""The journal on SQLite and on a PostgreSQL server of this machine, in turns: submissions that are durable when they
+are answered, one at a time and in batches, beside a bare commit of as many bytes to the same database; and how long it
+takes until a standby takes work when the engine is killed.
 
     python tests/bench/run.py databases
 """

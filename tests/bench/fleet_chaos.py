@@ -115,7 +115,7 @@ def measured(folder: Path, jobs: int, kills: int, seed: int) -> dict[str, object
     fleet = Kept("fleet", arguments, folder / "fleet.log")
     began = time.monotonic()
     try:
-        _await(paths, lambda view: all(cell.state == "up" for cell in view.cells), 60)
+        _await(paths, _all_up, SETTLED_S)
         submitting = [
             threading.Thread(target=_submit, args=(paths, [f"j{i}" for i in range(at, jobs, CLIENTS)]))
             for at in range(CLIENTS)
@@ -127,7 +127,7 @@ def measured(folder: Path, jobs: int, kills: int, seed: int) -> dict[str, object
         for thread in submitting:
             thread.join()
         took_s = time.monotonic() - began
-        _await(paths, lambda view: not {"waiting", "sending"} & view.counts.keys(), SETTLED_S)
+        _await(paths, lambda view: _all_up(view) and not {"waiting", "sending"} & view.counts.keys(), SETTLED_S)
         where = {name: _ids(folder / name / "engine.sock") for name in cells}
     finally:
         for process in (fleet, *cells.values()):
@@ -175,6 +175,10 @@ def _client(paths: FleetPaths) -> FleetClient:
     return FleetClient(paths.socket, patience_s=20)
 
 
+def _all_up(view: FleetView) -> bool:
+    return all(cell.state == "up" for cell in view.cells)
+
+
 def _ids(where: Path) -> set[str]:
     with closing(RemoteClient(str(where))) as client:
         rows = client.query(Query(kind="workloads", columns=("id",), limit=10_000)).rows
@@ -182,14 +186,20 @@ def _ids(where: Path) -> set[str]:
 
 
 def _await(paths: FleetPaths, done: Callable[[FleetView], bool], within_s: float) -> None:
-    """Raises TimeoutError."""
+    """Raises TimeoutError telling what is left."""
     until = time.monotonic() + within_s
+    told = "the fleet did not answer"
     while time.monotonic() < until:
         with suppress(MusterError), closing(_client(paths)) as client:
-            if done(client.view()):
+            view = client.view()
+            if done(view):
                 return
+            left = [f"{each.id}: {each.why}" for each in client.page(("waiting", "sending"), 0, 3).items]
+            told = "; ".join(
+                [str(view.counts), *(f"{cell.name} {cell.state} {cell.why}" for cell in view.cells), *left]
+            )
         time.sleep(0.2)
-    raise TimeoutError("the fleet did not settle")
+    raise TimeoutError(f"the fleet did not settle: {told}")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from engine.model import CellSpec, Settings
 from engine.outlook import AskStart, StartEstimate
 from engine.slurm.connection import SlurmConnection
 from engine.slurm.mirror import Mirror
+from engine.slurm.records import Wish
 from engine.slurm.watch import Watcher
 
 Row = dict[str, object]
@@ -96,25 +98,29 @@ def mirrored(cluster: Loopback) -> Iterator[tuple[EngineLoop, SlurmConnection, M
         engine = Engine.open(Path(folder) / "journal.db")
         after.callback(engine.close)
         engine.advance(int(time.time() * 1000))
-        engine.command(Define(cell=CellSpec(name="bench", settings=Settings(decided_by="slurm"))))
+        engine.command(Define(cell=CellSpec(name="bench", settings=Settings(decided_by="slurm", preempt_across=True))))
         loop = EngineLoop(engine)
         loop.start()
         after.callback(loop.stop)
-        connection = SlurmConnection(cluster.socket)
+        connection = SlurmConnection(cluster.socket, commands=cluster.folder / "bin")
         after.callback(connection.close)
         yield loop, connection, Mirror(connection, loop.call)
 
 
 def fill(cluster: Loopback, jobs: int) -> None:
     """That many jobs that wait, as single ones of several shapes: not as an array, which would be one record."""
-    script = cluster.folder / "many.sh"
-    lines = [
-        f"sbatch -Q -o /dev/null -H -J job-{n} -c {n % 4 + 1} -t {n % 9 + 1} --wrap 'sleep 1' &\n"
-        + ("wait\n" if n % 8 == 7 else "")
-        for n in range(jobs)
-    ]
-    script.write_text(f"PATH={cluster.folder}/bin:$PATH\n" + "".join(lines) + "wait\n")
-    subprocess.run(["bash", str(script)], check=True, stdout=subprocess.DEVNULL)
+    connection = SlurmConnection(cluster.socket)
+
+    def submit(n: int) -> int:
+        wish = Wish(
+            name=f"job-{n}", script="#!/bin/sh\nsleep 1\n", cpus_per_task=n % 4 + 1, time_limit_s=60 * (n % 9 + 1),
+            held=True, stdout="/dev/null",
+        )  # fmt: skip
+        return connection.submit(wish).id
+
+    with ThreadPoolExecutor(6) as pool:
+        assert len(set(pool.map(submit, range(jobs)))) == jobs
+    connection.close()
 
 
 def bare(cluster: Loopback) -> tuple[float, float]:

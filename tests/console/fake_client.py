@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
@@ -925,6 +925,13 @@ class FakeClient:
 
     def scores(self) -> ScoreReport:
         return ScoreReport(version=self.version, now_ms=self.now_ms, stored=0, open=0, scores=())
+
+    def follow(self, after: int = -1) -> Iterator[Changes]:
+        seen = self.version if after < 0 else after
+        while True:
+            found = self.changes(seen, 1.0)
+            seen = found.version
+            yield found
 
     def changes(self, after: int, wait_s: float, limit: int = 500) -> Changes:
         with self._changed:

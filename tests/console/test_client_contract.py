@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,9 @@ import pytest
 from console.advisor import Advisor
 from console.client import Client
 from console.local_client import LocalClient
+from console.presence import PresenceAsk
 from console.remote_client import RemoteClient
+from console.token_terms import TokenAsk
 from engine.commands import AddPools, AddQueues, Cancel, Cordon, SetPolicy, Submit
 from engine.costs import ShowbackRequest
 from engine.edits import FailNodes, Nodes, SetWeight
@@ -35,6 +37,7 @@ from recommender.quotes import Quantiles, QuoteRequest
 from recommender.sizes import SizingRequest
 from runbooks.draft import DraftAsk, DraftRun
 from runbooks.freezes import FreezeSpec
+from runbooks.identity import Scope
 from runbooks.plan import Act, MoneyChange, QueueChange, Request, StepRequest, asks
 from runbooks.runbook_shown import RunbookAsk, RunbookVote
 from tests.support.elastic_cells import pool, work
@@ -93,6 +96,26 @@ def test_a_submission_is_seen_everywhere(client: Client) -> None:
     assert client.workload("b").reasons
     node = client.workload("a").placement[0].node
     assert client.node(node).workloads == (("a", 1),)
+
+
+def test_what_happens_is_followed_from_a_version_or_from_now_on(client: Client) -> None:
+    submit(client, "a")
+    begun = client.health().version
+    submit(client, "b")
+
+    def until(subject: str, after: int) -> list[str]:
+        seen: list[str] = []
+        with closing(client.follow(after)) as following:
+            for found in following:
+                seen += [item.subject for item in found.items]
+                if subject in seen:
+                    return seen
+                if after < 0 and not seen:
+                    submit(client, subject)
+        return seen
+
+    assert "a" not in until("b", begun)
+    assert not {"a", "b"} & set(until("c", -1))
 
 
 def test_definitions_are_requests_too(client: Client) -> None:
@@ -460,9 +483,40 @@ def test_read_only_refuses_every_change_and_shows_everything(connect: Connect) -
         lambda: client.close_review(1, "seen and understood"),
         lambda: client.freeze(FreezeSpec(name="x", weekly=("daily 22:00 - 06:00",))),
         lambda: client.thaw("x"),
+        lambda: client.create_token(TokenAsk(name="x")),
+        lambda: client.revoke_token("0" * 12),
     ):
         with pytest.raises(RefusedError, match="read-only"):
             change()
+
+
+def test_tokens_are_made_listed_and_revoked(connect: Connect) -> None:
+    client = connect()
+    made = client.create_token(TokenAsk(name="laptop", scopes=("vote", "read"), within=Scope(tenants=("a",))))
+    assert made.token.startswith(f"muster_{made.line.id}_")
+    assert made.line.scopes == ("read", "vote")
+    assert client.tokens() == (made.line,)
+    ended = client.revoke_token(made.line.id)
+    assert ended.revoked_by == made.line.subject
+    assert client.tokens() == (ended,) == (client.revoke_token(made.line.id),)
+    with pytest.raises(NotFoundError, match="no token"):
+        client.revoke_token("0" * 12)
+    with pytest.raises(SpecError, match="scopes"):
+        client.create_token(TokenAsk(name="x", scopes=("everything",)))
+
+
+def test_consoles_see_each_other(connect: Connect) -> None:
+    client = connect()
+    at = [PresenceAsk(session=letter * 32, page="proposal", thing="proposal P-1") for letter in "ab"]
+    assert client.present(at[0]).here == ()
+    seen = client.present(at[1]).here
+    assert [(each.page, each.thing, each.doing, each.mine) for each in seen] == [
+        ("proposal", "proposal P-1", "looks", True)
+    ]
+    client.present(msgspec.structs.replace(at[1], leaves=True))
+    assert client.present(at[0]).here == ()
+    with pytest.raises(SpecError, match="session"):
+        client.present(PresenceAsk(session="mine", page="nodes"))
 
 
 def test_changes_come_back_at_once_when_there_are_any(client: Client) -> None:

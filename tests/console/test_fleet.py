@@ -11,13 +11,17 @@ import msgspec
 import pytest
 
 from console.fleet import GONE, Fleet
+from console.fleet_cell import TAKEN
 from console.fleet_journal import FleetJournal
 from console.fleet_routing import Router
 from console.fleet_shown import Submission
+from engine.commands import Submit
+from engine.control import Engine
 from engine.errors import JournalBusy, MusterError, NotFoundError, RefusedError, SpecError
 from engine.fleets import CellLink, FleetSpec, Routing, TenantShare
 from engine.model import Dependency, WorkloadSpec
-from tests.support.cells import workload
+from engine.slurm.report import MirrorReport
+from tests.support.cells import small_cell, workload
 from tests.support.effort import examples
 from tests.support.scripted_cells import FleetDied, HereAndNow, ScriptedCell, Way
 
@@ -192,6 +196,47 @@ def test_that_nobody_is_there_any_more_says_nothing_of_an_earlier_try(world: Wor
         world.cells["a"].way = "well"
         world.turn()
         assert world.state(name) == "routed"
+
+
+@pytest.mark.parametrize("shows", [True, False])
+def test_a_cell_of_another_scheduler_keeps_no_tags_and_what_may_be_ours_is(world: World, shows: bool) -> None:
+    world.submit("j")
+    world.cells["b"].cost_microusd = 2_000_000
+    world.hear()
+    submit_through(world, "lost on the way back")
+    world.cells["a"].way = "well"
+    world.cells["a"].keeps_tags, world.cells["a"].shows = False, shows
+    world.cells["a"].restart()
+    world.turn()
+    world.turn()
+    assert (world.where("j"), world.state("j")) == (["a"], "routed")
+    assert world.fleet.submission("j").cell_state == ("running" if shows else "")
+
+
+@pytest.mark.parametrize(
+    ("mirror", "told"),
+    [
+        (MirrorReport(where="s", state="lost", error="no answer", acts=True), "its Slurm is lost: no answer"),
+        (MirrorReport(where="s", state="following"), "it only looks at its Slurm"),
+        (MirrorReport(where="s", state="following", acts=True), ""),
+    ],
+)
+def test_a_cell_whose_slurm_cannot_be_asked_is_routed_around(world: World, mirror: MirrorReport, told: str) -> None:
+    world.cells["a"].mirrors = mirror
+    world.submit("j")
+    world.turn()
+    assert world.where("j") == (["b"] if told else ["a"])
+    cell = world.fleet.view().cells[0]
+    assert (cell.state, cell.decided_by) == ("down" if told else "up", "slurm")
+    assert cell.why.startswith(told)
+
+
+def test_an_engine_says_that_it_has_an_id_in_words_that_are_known() -> None:
+    engine = Engine.open(None, cell=small_cell())
+    engine.command(Submit(workloads=(job("j"),)))
+    with pytest.raises(SpecError) as refused:
+        engine.command(Submit(workloads=(job("j"),)))
+    assert TAKEN[0] in refused.value.problem
 
 
 def test_where_it_goes_is_written_down_before_it_is_sent(world: World) -> None:

@@ -28,6 +28,7 @@ from tests.support.network import Line, reached, reached_from_afar
 from tests.support.people import person, team
 from tests.support.served import running_loop
 
+pytestmark = pytest.mark.thorough
 PEOPLE = team(person("alice", "operator", "approver"), person("dave", "admin"))
 SOON_S = 10.0
 

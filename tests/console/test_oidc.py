@@ -137,6 +137,7 @@ def line(issuer: Issuer) -> Iterator[Line]:
             yield there
 
 
+@pytest.mark.thorough
 def test_what_a_provider_signed_is_exchanged_once(line: Line, issuer: Issuer) -> None:
     with closing(line.client()) as client:
         token = issuer.token()
@@ -158,6 +159,7 @@ def test_what_a_provider_signed_is_exchanged_once(line: Line, issuer: Issuer) ->
         assert alice.whoami().subject == "person:alice"
 
 
+@pytest.mark.thorough
 def test_login_and_logout_from_the_shell(
     line: Line, issuer: Issuer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -113,6 +113,7 @@ def line(loop: EngineLoop) -> Iterator[Line]:
         yield there
 
 
+@pytest.mark.thorough
 def test_who_waits_hears_of_a_move_at_once(line: Line) -> None:
     alice, bob = (line.client(token=line.make_token(name).token) for name in ("alice", "bob"))
     heard: list[tuple[float, str]] = []

@@ -27,6 +27,7 @@ from tests.support.network import Line, reached, reached_from_afar
 from tests.support.people import NOW_MS, person, team
 from tests.support.served import running_loop, served_on_unix
 
+pytestmark = pytest.mark.thorough
 ALICE = person("alice", "operator", "approver")
 BOB = person("bob", "operator", "approver")
 DAVE = person("dave", "admin")

@@ -189,6 +189,24 @@ def test_without_a_server_questions_are_answered_and_changes_refused(
     same_again(engine)
 
 
+def test_a_server_that_hangs_is_given_up_and_found_again(
+    engine: Engine, server: postgres.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_store, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(postgres_store, "STUCK_S", 0.5)
+    engine.command(submit(workload("before", gpu=1000)))
+    server.hold()
+    try:
+        with pytest.raises(JournalError):
+            engine.command(submit(workload("during", gpu=1000)))
+    finally:
+        server.go_on()
+    engine.settle()
+    engine.command(submit(workload("after", gpu=1000)))
+    assert {"before", "after"} <= set(engine.state.workloads.row_of)
+    same_again(engine)
+
+
 def test_a_text_that_the_server_cannot_keep_is_refused_by_name(engine: Engine) -> None:
     with pytest.raises(SpecError, match="NUL"):
         note(engine, "a\0b")

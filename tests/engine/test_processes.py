@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from engine.commands import Cancel, Requeue
@@ -76,9 +79,13 @@ def test_how_it_ends_is_told(here: Desk) -> None:
     assert b"/does/not/exist" in output(here, "nowhere")
 
 
-def test_a_gang_begins_together_and_fails_together(here: Desk) -> None:
-    script = 'echo "$RANK of $WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT"; [ $RANK = 1 ] && exit 7; sleep 60'
-    here.submit(job("g", script, tasks=3))
+def test_a_gang_begins_together_and_fails_together(here: Desk, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    script = (
+        'echo "$RANK of $WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT"; touch there/$RANK; '
+        "while [ $(ls there | wc -l) -lt 3 ]; do sleep 0.02; done; [ $RANK = 1 ] && exit 7; sleep 60"
+    )
+    here.submit(job("g", script, tasks=3, cwd=str(tmp_path)))
     here.until_state("g", "failed")
     assert "exited: task 1 with code 7" in here.told("g")
     said = [output(here, "g", str(rank)).decode().strip() for rank in range(3)]
@@ -251,6 +258,26 @@ def test_work_whose_keeper_is_killed_is_swept_away_and_begins_again(here: Desk) 
 
 
 @pytest.mark.thorough
+def test_elastic_work_grows_and_shrinks_while_it_runs(tmp_path: Path) -> None:
+    here = Desk(tmp_path, desk(cpus=4))
+    try:
+        spec = job("wide", "echo on; sleep 60", tasks=4)
+        group = msgspec.structs.replace(spec.groups[0], min_count=1)
+        here.submit(msgspec.structs.replace(spec, groups=(group,), elastic=True))
+        names = [f"main.{index}" for index in range(4)]
+        here.until(lambda: all(holders(here, "wide", task=name) for name in names), "four tasks")
+        here.submit(job("narrow", "sleep 0.5", cpu=2000))
+        here.until_state("narrow", "finished")
+        assert here.state("wide") == "running"
+        told = here.told("wide")
+        assert any(line.startswith("shrunk") for line in told), told
+        here.until(lambda: all(holders(here, "wide", task=name) for name in names), "four tasks again")
+        assert here.engine.workload("wide").attempts == 1
+    finally:
+        here.stop_all()
+
+
+@pytest.mark.thorough
 def test_an_old_life_of_the_same_name_is_another(here: Desk, tmp_path: Path) -> None:
     """A journal that is begun anew beside what is left of another."""
     here.submit(job("a", "echo old"))
@@ -301,15 +328,13 @@ def test_engines_killed_at_random_lose_no_work_and_begin_none_twice(tmp_path: Pa
     assert found.states == {"finished": 60}
 
 
-def holders(here: Desk, name: str, attempt: int = 1) -> list[int]:
-    """Processes of its first task."""
-    import json
-
+def holders(here: Desk, name: str, attempt: int = 1, task: str = "main.0") -> list[int]:
+    """Processes of one of its tasks."""
     try:
-        task = json.loads((task_folder(here, name, attempt) / "task.json").read_bytes())
+        file = json.loads((task_folder(here, name, attempt, task) / "task.json").read_bytes())
     except FileNotFoundError:
         return []
-    return holders_of(task["env"]["MUSTER_TOKEN"])
+    return holders_of(file["env"]["MUSTER_TOKEN"])
 
 
 def _said(here: Desk, name: str, attempt: int = 0) -> bytes:
@@ -319,9 +344,7 @@ def _said(here: Desk, name: str, attempt: int = 0) -> bytes:
         return b""
 
 
-def _wait(done) -> None:  # type: ignore[no-untyped-def]
-    import time
-
+def _wait(done: Callable[[], bool]) -> None:
     give_up = time.monotonic() + 20
     while not done():
         assert time.monotonic() < give_up

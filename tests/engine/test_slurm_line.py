@@ -113,10 +113,10 @@ def test_unchanged_is_told_by_304_and_by_a_warning() -> None:
 
         with playing("v0.0.42", jobs=jobs) as played, connected(played.url) as slurm:
             first = slurm.jobs()
-            assert (first.unchanged, first.last_update) == (False, 999)
+            assert (first.unchanged, first.last_update) == (False, 1000)
             second = slurm.jobs(first.last_update)
-            assert (second.unchanged, second.last_update, second.list) == (True, 999, ())
-            assert played.asked[-1].path.endswith("update_time=uts999")
+            assert (second.unchanged, second.last_update, second.list) == (True, 1000, ())
+            assert played.asked[-1].path.endswith("update_time=uts1000")
 
 
 def test_an_emptied_queue_is_a_change() -> None:
@@ -202,7 +202,7 @@ def test_while_slurmctld_is_down_requests_fail_at_once() -> None:
         assert not told.value.arrived
         asked = played.times("/jobs")
         for _ in range(3):
-            with pytest.raises(SlurmUnavailable, match="does not answer") as told:
+            with pytest.raises(SlurmUnavailable, match="connect failure") as told:
                 slurm.submit(WISH)
             assert not told.value.arrived
         assert played.times("/jobs") == asked
@@ -359,6 +359,12 @@ def test_a_submission_without_an_id_is_not_called_refused() -> None:
         with pytest.raises(SlurmUnavailable, match="no job id") as told:
             s.submit(WISH)
         assert told.value.answered
+
+
+@pytest.mark.parametrize("user", ["a b", "x\r\nX-Other: y", "ü", "x" * 300])
+def test_a_user_that_would_break_a_header_is_refused(user: str) -> None:
+    with pytest.raises(SpecError, match="no name of a user"):
+        SlurmConnection("http://127.0.0.1:1", user)
 
 
 def test_a_line_that_was_never_used_costs_no_connection() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 from collections.abc import Iterator
@@ -65,8 +66,8 @@ class Followed:
         return "" if found is None else found.state
 
     def _tidy(self) -> None:
-        for job in self._jobs:
-            self.cluster.run("scancel", "--quiet", job)
+        with contextlib.suppress(AssertionError):  # a controller that a test has killed
+            self.cluster.run("scancel", "--quiet", *self._jobs)
 
 
 @pytest.fixture(params=list(RELEASES))
@@ -86,7 +87,7 @@ def test_a_gang_with_gpus_is_there_with_its_nodes_and_devices_within_two_seconds
     assert said.gpus_on is not None
     assert {place.node: place.devices for place in found.placement} == said.gpus_on
     assert found.started_ms == said.start_s * 1000
-    assert found.groups[0].gpu_models == ("h100",)
+    assert found.groups[0].gpu_milli == 3000
 
     followed.cluster.run("scancel", job)
     soon(lambda: followed.connection.job(int(job)).over)
@@ -140,12 +141,13 @@ def test_arrays_holds_and_requeues_are_followed(followed: Followed) -> None:
 
 
 def test_the_twin_tells_when_a_job_starts_that_waits_for_nodes(followed: Followed) -> None:
+    if followed.cluster.release != "host":
+        pytest.skip("the twin knows nothing of releases: once is enough")
     first = followed.submit("-p", "gpu", "-N", "4", "--exclusive", "-t", "1", sleep=20)
     soon(lambda: followed.state(first) in ("running", "queued"))
     second = followed.submit("-p", "gpu", "-N", "4", "--exclusive", "-t", "1", sleep=20)
     soon(lambda: followed.state(second) == "queued")
-    followed.connection.start_guesses([int(second)])
-    status = followed.loop.call(lambda _: followed.loop.twins.start(AskStart(id=second, seeds=5)))
+    status = followed.loop.call(lambda _: followed.loop.twins.start(AskStart(id=second, seeds=2)))
     while status.state == "running":
         status = followed.loop.twins.wait(status.id, status.serial, 5)
     assert isinstance(status.answer, StartEstimate), status.error
@@ -154,6 +156,7 @@ def test_the_twin_tells_when_a_job_starts_that_waits_for_nodes(followed: Followe
     assert status.answer.start.p50_ms > status.at_ms
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", ["host"])
 def test_a_controller_that_dies_leaves_what_was_seen_and_is_followed_again(release: str) -> None:
     with ExitStack() as after:
@@ -161,9 +164,10 @@ def test_a_controller_that_dies_leaves_what_was_seen_and_is_followed_again(relea
         job = followed.submit("-c", "1")
         soon(lambda: followed.state(job) == "running")
         followed.cluster.kill("slurmctld", signal.SIGKILL)
-        soon(lambda: followed.watcher.report().state == "lost")
+        # slurmrestd itself waits half a minute for slurmctld.
+        soon(lambda: followed.watcher.report().state == "lost", 90)
         assert followed.state(job) == "running"
         assert followed.watcher.report().error
         followed.cluster.up()
-        soon(lambda: followed.watcher.report().state == "following", 60)
+        soon(lambda: followed.watcher.report().state == "following", 120)
         assert followed.state(job) in ("running", "cancelled")

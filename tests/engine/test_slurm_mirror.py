@@ -14,10 +14,11 @@ import pytest
 from engine.commands import Define
 from engine.control import Engine
 from engine.model import CellSpec, NodeState, Settings
+from engine.slurm.accounting import PastJob, Qos
 from engine.slurm.errors import SlurmLacks, SlurmUnavailable
 from engine.slurm.mirror import Mirror
 from engine.slurm.reasons import said
-from engine.slurm.records import Job, Jobs, JobState, Node, Nodes, Partition, Qos, Reservation, Switch
+from engine.slurm.records import Job, Jobs, JobState, Node, Nodes, Partition, Reservation, Switch
 from engine.soundness import faults_of
 
 NOW_S = 1_800_000_000
@@ -41,6 +42,7 @@ class Cluster:
         ]
         self.all_jobs: list[Job] = []
         self.all_reservations: list[Reservation] = []
+        self.accounting: list[PastJob] | None = None
         self.away = False
         self.asked: list[str] = []
 
@@ -68,6 +70,12 @@ class Cluster:
     def jobs(self, since: int | None = None) -> Jobs:
         self._ask("jobs")
         return Jobs(list=tuple(self.all_jobs), last_update=NOW_S)
+
+    def past(self, job_id: int) -> tuple[PastJob, ...]:
+        self._ask(f"past {job_id}")
+        if self.accounting is None:
+            raise SlurmLacks(0, "there is no accounting here")
+        return tuple(each for each in self.accounting if job_id in (each.id, each.array_id))
 
     def topology(self) -> tuple[Switch, ...]:
         self._ask("topology")
@@ -352,3 +360,21 @@ def test_what_waits_is_in_the_order_of_slurm_whatever_came_first(world: World) -
     fork = world.engine.fork()
     fork.settle()
     assert [fork.workload(str(n)).state for n in (1, 4, 2, 3)] == ["running", "running", "queued", "queued"]
+
+
+def test_accounting_tells_how_jobs_ended_that_the_controller_forgot_while_nobody_looked(world: World) -> None:
+    world.look(
+        running(1, "c1"), running(2, "c2"), running(31, "g1", array_id=30, array_task=4, partition="gpu"), job(9)
+    )
+    attempt = {"submit_s": NOW_S - 100, "start_s": NOW_S - 50, "end_s": NOW_S - 5, "partition": "batch"}
+    world.cluster.accounting = [
+        PastJob(id=1, state="COMPLETED", **attempt),
+        PastJob(id=2, state="FAILED", submit_s=NOW_S - 90_000, end_s=NOW_S - 80_000),
+        PastJob(id=2, state="TIMEOUT", **attempt),
+        PastJob(id=31, array_id=30, array_task=4, state="OUT_OF_MEMORY", **attempt),
+    ]
+    world.restarted()
+    world.look()
+    assert [world.state(name) for name in ("1", "2", "30/4", "9")] == ["finished", "failed", "failed", "cancelled"]
+    assert world.engine.workload("1").ended_ms == (NOW_S - 5) * 1000
+    assert world.engine.workload("30/4").history[-1].detail == "out of memory"

@@ -9,7 +9,6 @@ import multiprocessing
 import random
 import shutil
 import signal
-import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -17,14 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import gate_crash_worker as worker
+import postgres
 import pytest
 from agreement import check_agreement
 from effort import THOROUGH
 from gate_cells import MINUTE, START
 from gate_crash_worker import UNTOUCHED
+from sqlalchemy import select
 
 from engine.control import Engine
+from engine.database import place_of, read
 from runbooks import life
+from runbooks.books import PROPOSAL
 from runbooks.gate import Gate
 
 CHOSEN = {
@@ -68,11 +71,10 @@ def run_and_kill(function: Callable[..., Any], *arguments: object, after: Callab
     assert process.exitcode == -signal.SIGKILL, "the worker ended otherwise"
 
 
-def left(path: Path) -> dict[str, tuple[str, str, int]]:
+def left(path: Path | str) -> dict[str, tuple[str, str, int]]:
     """Proposal -> (tier, state, next step), as a killed process left them."""
-    database = sqlite3.connect(path)
-    rows = database.execute("SELECT number, tier, state, cursor FROM proposal").fetchall()
-    database.close()
+    columns = (PROPOSAL.c.number, PROPOSAL.c.tier, PROPOSAL.c.state, PROPOSAL.c.cursor)
+    rows = read(place_of(path), lambda connection: connection.execute(select(*columns)).all())
     return {f"P-{number}": (tier, state, cursor) for number, tier, state, cursor in rows}
 
 
@@ -197,7 +199,7 @@ def test_a_message_whose_sending_was_cut_short_is_sent_again_under_its_key(cell:
 # -- at any moment ----------------------------------------------------------------------------------------------------
 
 
-def random_kills(path: Path, rounds: int) -> Counter[str]:
+def random_kills(path: Path | str, rounds: int, folder: Path) -> Counter[str]:
     """Kill `rounds` workers one after another on the same journal, checking each time. Returns what was seen."""
     worker.make_cell(path)
     rng = random.Random(2026)
@@ -206,7 +208,7 @@ def random_kills(path: Path, rounds: int) -> Counter[str]:
     effects: Counter[str] = Counter()
     for seed in range(rounds):
         at_ms = START + seed * 15 * MINUTE
-        told = path.with_name(f"told-{seed}")
+        told = folder / f"told-{seed}"
         run_and_kill(worker.work, str(path), seed, at_ms, str(told), after=lambda told=told: some_time(told, rng))  # type: ignore[misc]
         acknowledged = [line.split() for line in told.read_text().split("\n")[1:-1]]
         final |= {name: state for name, state in acknowledged if state in ("rolled_back", "cancelled")}
@@ -239,12 +241,18 @@ def some_time(told: Path, rng: random.Random) -> None:
 
 
 def test_killed_at_any_moment(tmp_path: Path) -> None:
-    seen = random_kills(tmp_path / "journal.db", 40 if THOROUGH else 5)
+    seen = random_kills(tmp_path / "journal.db", 40 if THOROUGH else 5, tmp_path)
+    assert seen["effects"]
+
+
+@pytest.mark.thorough
+def test_killed_at_any_moment_on_a_database_server(tmp_path: Path) -> None:
+    seen = random_kills(postgres.new_url(), 6, tmp_path)
     assert seen["effects"]
 
 
 @pytest.mark.slow
 def test_killed_at_two_hundred_moments(tmp_path: Path) -> None:
-    seen = random_kills(tmp_path / "journal.db", 220)
+    seen = random_kills(tmp_path / "journal.db", 220, tmp_path)
     print("\n220 kills:", dict(seen))
     assert seen["killed while executing"] + seen["killed while verifying"] > 5

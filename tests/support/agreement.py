@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from records import where
 from sqlalchemy import Connection, select
 
 from engine.control import Engine
@@ -39,8 +40,8 @@ def check_agreement(
     for row in tables["proposals"]:
         check_life(row, tables)
     check_votes(tables)
-    if engine.path is not None:
-        check_chain(engine.path)
+    if engine.place is not None:
+        check_chain(where(engine))
     if untouched is not None:
         check_state(engine, tables["effects"], untouched)
     return Counter(effect["action"] for effect in tables["effects"])
@@ -154,7 +155,7 @@ def check_votes(tables: dict[str, list[Any]]) -> None:
     assert kept == last
 
 
-def check_chain(path: Path) -> None:
+def check_chain(path: Path | str) -> None:
     code, reports = verify([path], Trust())
     assert code == 0, [bad.what for report in reports for bad in report.problems]
 

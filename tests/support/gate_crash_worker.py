@@ -47,7 +47,7 @@ UNTOUCHED = {**dict.fromkeys(NODES, "ready"), **dict.fromkeys(WAITING, "queued")
 """What plans act on, and its state before any."""
 
 
-def make_cell(path: Path) -> None:
+def make_cell(path: Path | str) -> None:
     """A journal with eight nodes, work that runs, and work that waits because it is too large."""
     engine = Engine.open(path, cell=small_cell(gpu_nodes=8), seed=11)
     runs = [workload(f"r{i}", gpu=8000, run=100 * HOUR, estimate=100 * HOUR, queue="b") for i in range(3)]

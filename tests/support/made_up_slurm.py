@@ -15,9 +15,10 @@ from cells import small_cell
 from engine.commands import IntentChange, SettleIntents
 from engine.control import Engine
 from engine.intents import Intent
+from engine.slurm.accounting import Diag, PastJob
 from engine.slurm.driver import newer
 from engine.slurm.errors import SlurmGone, SlurmRefused, SlurmUnavailable
-from engine.slurm.records import Diag, Job, Jobs, PastJob, Submitted, Wish
+from engine.slurm.records import Job, Jobs, Submitted, Wish
 from engine.slurm.submission import token_in
 
 SAVED_WITHIN_S = 5.0

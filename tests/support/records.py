@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import select
 
 from engine.control import Engine
+from engine.database import Schema
 from runbooks import verify
 from runbooks.audit import record_table
 from runbooks.books import EFFECT, PROPOSAL
@@ -45,14 +46,21 @@ def states(gate: Gate) -> dict[str, str]:
 
 def problems(engine: Engine, folder: Path) -> list[str]:
     """What the stand-alone verifier finds wrong with the log; where there is no journal, on a copy."""
-    path = engine.path
-    if path is None:
-        path = folder / "copy.db"
-        path.unlink(missing_ok=True)
-        source = engine.recorded(lambda connection: connection.connection.driver_connection)
-        assert isinstance(source, sqlite3.Connection)
-        with contextlib.closing(sqlite3.connect(path)) as target:
-            source.backup(target)
-    report = verify.check(verify.open_source(path))
+    report = verify.check(verify.open_source(where(engine, folder)))
     assert report.records == newest(engine)
     return [str(problem) for problem in report.problems]
+
+
+def where(engine: Engine, folder: Path = Path()) -> Path | str:
+    """The file or the URL at which the verifier finds the log; of a cell in memory, a copy of it in the folder."""
+    if isinstance(engine.place, Schema):
+        return f"{engine.place.conninfo}&schema={engine.place.name}"
+    if engine.path is not None:
+        return engine.path
+    path = folder / "copy.db"
+    path.unlink(missing_ok=True)
+    source = engine.recorded(lambda connection: connection.connection.driver_connection)
+    assert isinstance(source, sqlite3.Connection)
+    with contextlib.closing(sqlite3.connect(path)) as target:
+        source.backup(target)
+    return path

@@ -6,7 +6,7 @@ the audit and the policies whose cell is in memory run on a real server:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import postgres
@@ -38,10 +38,16 @@ class Rows:
     def close(self) -> None:
         self._store.close()
 
-    def __del__(self) -> None:
-        self.close()
-
 
 @pytest.fixture(autouse=True)
-def rows_in_postgres(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.control.Memory", Rows)
+def rows_in_postgres(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    made: list[Rows] = []
+
+    def rows() -> Rows:
+        made.append(Rows())
+        return made[-1]
+
+    monkeypatch.setattr("engine.control.Memory", rows)
+    yield
+    for each in made:
+        each.close()

@@ -15,6 +15,7 @@ from engine.errors import NotFoundError, NotSentError, RefusedError, SpecError, 
 from engine.model import WorkloadSpec
 from engine.outlook import AskOptions, Attempt, Options, OptionTrial, Placing, RunStatus
 from engine.query import Overview, Page, Query
+from engine.slurm.report import NOT_MIRRORED, MirrorReport
 
 Way = Literal["well", "nobody there", "lost on the way", "lost on the way back", "refused", "the fleet dies"]
 
@@ -50,6 +51,11 @@ class ScriptedCell:
         self.cost_microusd = 1_000_000
         self.pid = 1
         self.gpus = gpus
+        self.mirrors = NOT_MIRRORED
+        self.keeps_tags = True
+        """Another scheduler keeps none."""
+        self.shows = True
+        """What was taken; another scheduler may not show it yet."""
         self.times_asked = 0
         self.under_way: list[WorkloadSpec] = []
         """Sent and not arrived: `arrive` has them take effect."""
@@ -88,6 +94,9 @@ class ScriptedCell:
             tenants=tenants,
         )  # fmt: skip
 
+    def mirror(self) -> MirrorReport:
+        return self.mirrors
+
     def ask(self, ask: AskOptions) -> RunStatus:
         self._answer()
         self.times_asked += 1
@@ -120,7 +129,8 @@ class ScriptedCell:
         if self.way == "refused":
             raise RefusedError("the queue drains")
         if spec.id in self.there:
-            raise SpecError("workload.id", f"workload '{spec.id}' is there already")
+            problem = f"workload '{spec.id}' is there already" if self.shows else f"'{spec.id}' was asked for already"
+            raise SpecError("workload.id", problem)
         self._take(spec)
         if self.way == "lost on the way back":
             self._gone()
@@ -131,14 +141,15 @@ class ScriptedCell:
 
     def workload(self, workload_id: str) -> Any:
         self._answer()
-        if workload_id not in self.there:
+        if workload_id not in self.there or not self.shows:
             raise NotFoundError(f"there is no '{workload_id}'")
-        return msgspec.structs.replace(self.there[workload_id])
+        found = self.there[workload_id]
+        return found if self.keeps_tags else msgspec.structs.replace(found, tags={})
 
     def query(self, query: Query) -> Page:
         self._answer()
         wanted = [term.value for term in query.where if term.column == "id"]
-        rows = [[name, self.states[name]] for name in wanted if name in self.there]
+        rows = [[name, self.states[name]] for name in wanted if name in self.there and self.shows]
         return Page(version=1, at_ms=1, columns=("id", "state"), rows=rows, matched=len(rows), total=len(rows))
 
     def close(self) -> None: ...

@@ -15,6 +15,7 @@ from console.http_server import run_server
 from console.local_client import LocalClient
 from console.oidc import Provider
 from console.sockets import bind_unix
+from console.tls import Tls
 from engine.control import Engine
 from engine.loop import EngineLoop
 from engine.model import WorkloadSpec
@@ -51,13 +52,15 @@ def serving(
     read_only: bool = False,
     gate: Gate | None = None,
     provider: Provider | None = None,
+    tls: Tls | None = None,
 ) -> Iterator[None]:
     """The control plane of `loop` on a bound socket, on a thread of its own. Without a gate, one for one person."""
     client = LocalClient(loop, gate or gate_of(loop.engine), Advisor(loop), read_only, name="lab")
     ready = threading.Event()
     aio = asyncio.new_event_loop()
     stop = asyncio.Event()
-    serve = run_server(client, loop, [bound], ready.set, stop, provider=provider)
+    plain, secured = ([bound], []) if tls is None else ([], [bound])
+    serve = run_server(client, loop, plain, ready.set, stop, secured=secured, tls=tls, provider=provider)
     thread = threading.Thread(target=lambda: aio.run_until_complete(serve), name="test-server")
     thread.start()
     try:

@@ -74,7 +74,8 @@ class SlurmCluster:
         return self.folder / "run" / ("token" if user == "root" else f"token.{user}")
 
     def connection(self, **how: object) -> SlurmConnection:
-        """Over the Unix socket, as root, with Slurm's commands at hand."""
+        """Over the Unix socket, as root, with Slurm's commands at hand. A test that kills slurmrestd goes over TCP:
+        httpcore leaves a Unix socket that nobody listens at to the garbage collector, which warns of it."""
         return SlurmConnection(self.socket, **{"commands": self.commands, **how})  # type: ignore[arg-type]
 
     def over_tcp(self, user: str = "root", **how: object) -> SlurmConnection:

@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
+from engine.slurm.accounting import Association, Diag, Qos, RpcCount, Share
 from engine.slurm.dialects.entry import Entry, Shape, number_in, within
-from engine.slurm.records import UNLIMITED, Association, Diag, Qos, RpcCount, Share
+from engine.slurm.records import UNLIMITED
 
 QOS = Shape("QOS", "name id description priority flags preempt limits usage_factor")
 ASSOCIATION = Shape(

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from engine.slurm import hostlist
+from engine.slurm.accounting import PastJob, Step
 from engine.slurm.dialects.accounts import tres_list
 from engine.slurm.dialects.entry import Entry, Shape, in_seconds, number_in, within
 from engine.slurm.dialects.jobs import exit_code, job_state
-from engine.slurm.records import PastJob, Step
 
 PAST_JOB = Shape(
     "past job",

@@ -1,0 +1,112 @@
+"""What actions mean where Slurm decides: what cannot be asked of it is refused before anybody votes; success needs what
+was read there, and what the cell shows since."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from gates import Person, gate_of
+from made_up_slurm import outside_cell
+
+from engine import commands as cmd
+from engine.control import Engine
+from engine.errors import RefusedError, SpecError
+from engine.intents import Intent, Phase
+from runbooks import catalog, outside, wording
+from runbooks.inverse import inverse_of
+from runbooks.plan import Act, Target
+from runbooks.policy import SOLO
+
+HOLD = Act(action="hold", targets=("w",))
+QUEUED, HELD = Target(id="w", state="queued"), Target(id="w", state="held")
+
+
+def intent(phase: Phase, text: str = "") -> Intent:
+    return Intent(3, "token", 0, msgspec.msgpack.encode(catalog.command(HOLD)), phase=phase, text=text)
+
+
+@pytest.mark.parametrize(
+    ("phase", "now", "in_time", "verdict"),
+    [
+        (Phase.OPEN, QUEUED, True, "inconclusive"),
+        (Phase.SENT, HELD, True, "inconclusive"),  # it may be somebody else's hold
+        (Phase.ACCEPTED, QUEUED, True, "inconclusive"),  # read there, not seen here
+        (Phase.ACCEPTED, HELD, True, "success"),
+        (Phase.DONE, HELD, False, "success"),
+        (Phase.NEEDLESS, HELD, True, "success"),
+        (Phase.ACCEPTED, QUEUED, False, "failure"),
+        (Phase.REFUSED, HELD, True, "failure"),
+        (Phase.EXPIRED, QUEUED, True, "failure"),
+        (Phase.IN_DOUBT, HELD, True, "failure"),
+    ],
+)
+def test_a_verdict_needs_what_was_read_there_and_what_is_seen_here(
+    phase: Phase, now: Target, in_time: bool, verdict: str
+) -> None:
+    assert outside.verdict(intent(phase), HOLD, QUEUED, now, in_time=in_time) == verdict
+
+
+def test_what_the_cell_does_not_hold_is_shown_by_what_was_read_there() -> None:
+    act = Act(action="power_up", targets=("n",))
+    node = Target(id="n", state="ready")
+    assert outside.verdict(intent(Phase.ACCEPTED), act, node, node, in_time=True) == "success"
+    assert outside.verdict(intent(Phase.SENT), act, node, node, in_time=True) == "inconclusive"
+
+
+def test_the_line_says_what_slurm_said() -> None:
+    assert outside.line(intent(Phase.REFUSED, "job 7: no")) == "i3 to Slurm is refused: job 7: no"
+    assert outside.line(None) == ""
+
+
+def test_impossible_actions_are_refused_before_anybody_votes() -> None:
+    engine = outside_cell()
+    person = Person(gate_of(engine, SOLO))
+    with pytest.raises(RefusedError, match=r"set_policy: the order of work is slurm\.conf's"):
+        person.propose("set_policy", ["fcfs"])
+    engine.acts = False
+    with pytest.raises(RefusedError, match="only observes"):
+        person.propose("cordon", ["n0"])
+    engine.acts, engine.lacks = True, {cmd.Cordon: "REST v0.0.38 cannot change nodes"}
+    with pytest.raises(RefusedError, match=r"cordon: REST v0\.0\.38 cannot change nodes"):
+        person.propose("cordon", ["n0"])
+
+
+def test_what_only_slurm_has_is_refused_where_muster_decides() -> None:
+    engine = Engine.open(None)
+    with pytest.raises(RefusedError, match="power_up: Muster itself decides"):
+        outside.refuse_impossible(engine, [Act(action="power_up", targets=("n",))])
+
+
+def test_an_approved_act_leaves_an_intent_in_the_transaction_of_its_record() -> None:
+    engine = outside_cell()
+    node = engine.state.capacity.node_ids[0]
+    person = Person(gate_of(engine, SOLO))
+    shown = person.propose("cordon", [node], "power work")
+    assert engine.state.intents.open == {}
+    done = person.approve(shown.id, shown.plan.digest())
+    assert done.state == "verifying"
+    (left,) = engine.state.intents.open.values()
+    assert left.command == msgspec.msgpack.encode(cmd.Cordon(ids=(node,)))
+    assert engine.node(node).state == "ready"
+    assert shown.plan.steps[0].timeout_ms >= outside.LEAST_MS
+    refused = cmd.IntentChange(number=left.number, phase=Phase.REFUSED, text="node is busy")
+    engine.command(cmd.SettleIntents(changes=(refused,)))
+    person.gate.tick()
+    found = person.gate.proposal(shown.id)
+    assert found.state == "paused"
+    assert "node is busy" in found.note
+
+
+@pytest.mark.parametrize("told", ["0", "-1", "x", "4294967294", "١٢"])
+def test_a_job_priority_is_a_number_that_slurm_takes(told: str) -> None:
+    with pytest.raises(SpecError, match="^to: "):
+        catalog.command(Act(action="set_job_priority", targets=("w",), to=told))
+
+
+def test_the_way_back_of_what_only_slurm_has() -> None:
+    was = Target(id="w", state="queued", was="normal")
+    qos = Act(action="set_qos", targets=("w",), to="high")
+    assert inverse_of(qos, (was,)) == (Act(action="set_qos", targets=("w",), to="normal"),)
+    assert wording.inverse(qos, (Target(id="w", state="queued"),)).startswith("Cannot be undone")
+    power = Act(action="power_down", targets=("n",))
+    assert inverse_of(power, (Target(id="n", state="ready"),)) == (Act(action="power_up", targets=("n",)),)
