@@ -38,7 +38,9 @@ class Auditing:
         self._loop = loop
         self._gate = gate
         self._path: Path | None = loop.engine.path
-        self._reader = reading.AuditReader(loop.engine.place, lambda ask: loop.call(lambda engine: engine.recorded(ask)))
+        self._reader = reading.AuditReader(
+            loop.engine.place, lambda ask: loop.call(lambda engine: engine.recorded(ask))
+        )
 
     def state(self) -> AuditState:
         audit = self._gate.audit

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from console.presence import Doing, Here
     from console.screens.pane import Pane
 
-RETRY_S = 5.0
+RETRY_S = 10.0
 LEAST_S = 0.2
 """Between two answers that bring news: many who move at once are drawn together."""
 THINGS = frozenset(("proposal", "workload", "node", "queue", "draft", "runbook", "recommendation", "policy"))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from engine.commands import AnyCommand, Receipt
     from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
     from engine.executors.shown import OutputPart, OutputRequest, ProcessReport
-    from engine.intents import IntentsReport
+    from engine.intent_report import IntentsReport
     from engine.outlook import Ask, RunStatus, ScoreReport
     from engine.query import (
         Changes,
@@ -81,7 +81,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     journal: str
     journal_error: str
-    """Empty while the journal can be written; else what is wrong and what to do."""
+    """Empty while the journal can be written, and work on this machine is looked after; else what is wrong and what to
+    do."""
     software: str
     """Version of Muster that serves."""
     history_error: str = ""

@@ -39,6 +39,8 @@ SEND_PATIENCE_S = 15.0
 RETRY_S = (0.5, 1.0, 2.0, 3.0)
 LEAST_BETWEEN_S = 0.5
 """Between two looks at what has changed, however much happens."""
+HEARD_MS = 10_000
+"""A cell that was seen so lately is there, however long an answer of its twin takes."""
 RUNNING, ENDED = ("placed", "running"), ("finished", "failed", "cancelled")
 TAKEN = ("is there already", "was asked for already")
 """In what a cell says when it has the id: as a workload, or as something that another scheduler was asked for."""
@@ -157,11 +159,20 @@ class CellLine:
             return self._asked(as_of_cell(spec, self.link, self._fleet, seen.clock), run_ms, horizon_ms, until)
         except SpecError as error:
             return Offer(refused=error.problem)
-        except UnreachableError as error:
+        except NotSentError as error:
             self._down(error)
             return None
+        except UnreachableError:
+            return self.unsaid()
         except MusterError as error:
             return Offer(silent=error.problem)
+
+    def unsaid(self) -> Offer | None:
+        """For a cell that has not said in time when it would start something: it may be busy, if the watcher has heard
+        it of late; else None."""
+        seen_ms = self.seen.wall_ms if self.seen is not None and not self.error else 0
+        fresh = time.time_ns() // 1_000_000 - seen_ms < HEARD_MS
+        return Offer(silent="its twin did not answer in time") if fresh else None
 
     def _asked(self, spec: WorkloadSpec, run_ms: int, horizon_ms: int, until: float) -> Offer:
         members = 1

@@ -11,6 +11,7 @@ import httpx
 import msgspec
 
 from console.client import refuse_read_only
+from console.decoders import decoder
 from console.fleet_shown import CellAsk, FleetView, State, Submission, SubmissionsPage, SubmitAsk, WithdrawAsk
 from engine.cells import Decision
 from engine.errors import MusterError, NotSentError, UnreachableError, of_code
@@ -92,7 +93,8 @@ class FleetClient:
             ) from None
         try:
             if answer.status_code == 200:
-                return msgspec.json.decode(answer.content, type=kind)
+                found: T = decoder(kind).decode(answer.content)
+                return found
             told = msgspec.json.decode(answer.content, type=dict[str, str])
             raise of_code(told["code"], told["problem"], told.get("remedy", ""))
         except (msgspec.MsgspecError, KeyError):

@@ -69,6 +69,7 @@ class FleetJournal:
     def __init__(self, path: Path) -> None:
         """Open or create. Raises JournalBusy, JournalCorrupt or JournalError."""
         self.path = path
+        self._decoder = msgspec.msgpack.Decoder(Submission)
         self._lock = _take_lock(path)
         try:
             self._db = _connect(path)
@@ -171,7 +172,7 @@ class FleetJournal:
 
     def _decoded(self, body: bytes) -> Submission:
         try:
-            return msgspec.msgpack.decode(body, type=Submission)
+            return self._decoder.decode(body)
         except msgspec.MsgspecError as error:
             raise JournalCorrupt(
                 f"the fleet's journal {self.path} has a submission that cannot be read ({error})",

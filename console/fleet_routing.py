@@ -263,7 +263,7 @@ class Router:
         wait(asked.values(), rules.answer_within_ms / 1000 + 0.2)
         offers: dict[str, Offer] = {}
         for name, future in asked.items():
-            offer = future.result() if future.done() else None
+            offer = future.result() if future.done() else self._fleet.lines[name].unsaid()
             self._offers[name, kind] = Kept(offer, time.monotonic())
             self._on_offer[name, kind] = 0
             if offer is not None:

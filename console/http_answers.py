@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from console.decoders import decoder
 from engine.errors import BusyError, MusterError, RefusedError, SpecError
 from runbooks.identity import AuthRefused, Unauthenticated
 
@@ -81,7 +82,7 @@ async def body(request: Request) -> bytes:
 def decoded(content: bytes, kind: Any) -> Any:
     """The body as `kind`. Raises SpecError naming the field or the byte."""
     try:
-        return msgspec.json.decode(content, type=kind)
+        return decoder(kind).decode(content)
     except msgspec.ValidationError as error:
         problem, _, at = str(error).partition(" - at `$")
         raise SpecError(at.rstrip("`").lstrip(".") or "body", problem, "") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from console.details import Line, Section, text_line
 from console.text import cut, duration, printable
-from engine.intents import IntentsReport, IntentView
+from engine.intent_report import IntentsReport, IntentView
 
 TONES = {"in doubt": "bad", "refused": "bad", "expired": "bad", "done": "ok", "needless": "dim"}
 NOTHING = "nothing is wanted of another scheduler"

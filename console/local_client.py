@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from engine.control import Engine
     from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
     from engine.executors.shown import OutputPart, OutputRequest, ProcessReport
-    from engine.intents import IntentsReport
+    from engine.intent_report import IntentsReport
     from engine.loop import EngineLoop
     from engine.outlook import Ask, RunStatus, ScoreReport
     from engine.query import (
@@ -197,7 +197,7 @@ class LocalClient:
             paused=self._loop.paused,
             pid=os.getpid(),
             journal=str(engine.place or ""),
-            journal_error=engine.journal_error,
+            journal_error=engine.journal_error or getattr(engine.processes, "fault", ""),
             software=VERSION,
             history_error=self._archive.error,
             audit_error=(self._doorkeeper.error if self._doorkeeper else "") or self._gate.audit.error,

@@ -120,7 +120,7 @@ class Naming:
         wait_s = 0.0
         if isinstance(error, AuthRefused) and not account.startswith("unix:"):
             wait_s = self._doors.failed.take(network_of(address))
-        return refusal(too_many(wait_s) if wait_s else error)
+        return refusal(too_many(wait_s, f"{error.problem}, and that too often") if wait_s else error)
 
     async def _named(self, request: Request, receive: Receive, account: str, address: str) -> tuple[Actor, Receive]:
         """Who it is, and from where its body can be read. Raises AuthRefused, on record; Crowded; and TooLarge."""
@@ -143,6 +143,9 @@ class Naming:
             await self._on_record(account, address, error)
             raise
         if claim.person or claim.signed:
+            wait_s = 0.0 if account.startswith("unix:") else self._doors.failed.left(network_of(address))
+            if wait_s:  # each that does not hold is put on record
+                raise too_many(wait_s, "too many signatures from your address did not hold")
             actor = await run_in_threadpool(self._client.identified, claim)
         if shown is not None:
             session = f"{TOKEN}{shown.id}"

@@ -43,10 +43,10 @@ class Buckets:
         return max(0.0, (1.0 - min(self._burst, held + max(0.0, now - since) * self._per_s)) / self._per_s)
 
 
-def too_many(seconds: float) -> Crowded:
+def too_many(seconds: float, problem: str = "you ask too often") -> Crowded:
     """What tells a caller to wait that long."""
     retry_s = max(1, math.ceil(seconds))
-    return Crowded("you ask too often", f"Ask again in {retry_s} s", retry_s, by_caller=True)
+    return Crowded(problem, f"Ask again in {retry_s} s", retry_s, by_caller=True)
 
 
 def network_of(address: str) -> str:

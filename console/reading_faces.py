@@ -8,7 +8,7 @@ from console.client import Health, RuntimeEstimate
 from console.operations import Asked, Number, Operation, Word
 from console.output_faces import OUTPUT
 from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
-from engine.intents import IntentsReport
+from engine.intent_report import IntentsReport
 from engine.query import (
     Consolidation,
     ConsolidationRequest,

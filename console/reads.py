@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 import msgspec
 from anyio import CapacityLimiter, to_thread
 
+from console.back_pressure import RETRY_S
+from console.http_answers import Crowded
 from engine.copies import HEADER, Copy, Failed, Gone, framed, takes_long, told
 from engine.errors import RefusedError, UnreachableError
 
@@ -25,6 +28,11 @@ PATIENCE_S = 30.0
 """How long an answer of the engine is waited for."""
 SHOWN_WITHIN_S = 2.0
 """How long a version that was written is waited for; after that the engine itself is asked to show it."""
+TRIES = 3
+AT_ONCE = 32
+"""Questions that a copy has before it; who comes then waits here, behind those who follow the cell's events."""
+MOST_WAIT_S = 1.0
+"""Once somebody has waited for so long, who comes is turned away: they would wait for longer, and nobody less."""
 THREADS = 4
 """For what takes long: a copy answers one such question at a time, and more threads would only wait."""
 
@@ -98,6 +106,9 @@ class Reads:
         """The copy that `_asker` asks."""
         self._asker: _Asker | None = None
         self._changing = asyncio.Lock()
+        self._room = asyncio.Semaphore(AT_ONCE)
+        self._since: deque[float] = deque()
+        """Since when those wait who wait for room, the longest first."""
 
     def close(self) -> None:
         """Ask no more; what was asked is still answered."""
@@ -108,9 +119,7 @@ class Reads:
         """Up to which version, at least, an answer that is asked for now will show what happened."""
         return max(self._loop.copies.shown_version(), own_version)
 
-    async def told(
-        self, what: str, arguments: tuple[object, ...], own_version: int, least: int | None = None
-    ) -> Shown:
+    async def told(self, what: str, arguments: tuple[object, ...], own_version: int, least: int | None = None) -> Shown:
         """What the engine's method of that name answers, and of which version. `own_version`: of the caller's account's
         last change, which is shown unless the request says itself what it wants to be shown. Raises what the engine
         does, and RefusedError for a version that is not there yet."""
@@ -141,9 +150,38 @@ class Reads:
         if copy is None:
             return None
         if takes_long(what, arguments):
-            found = await to_thread.run_sync(copies.ask, what, arguments, wanted, limiter=self._slow)
-            return None if found is None else Shown(found, copy.version)
-        begun = time.monotonic()
+            answer = await to_thread.run_sync(copies.ask, what, arguments, wanted, limiter=self._slow)
+            return None if answer is None else Shown(answer, copy.version)
+        async with self._turn(first=what == "changes"):
+            # Meanwhile another may have taken its place, also while this one was about to be asked.
+            for _ in range(TRIES):
+                copy = copies.at_least(wanted)
+                found = None if copy is None else await self._asked_of(copy, what, arguments)
+                if found is not None:
+                    return found
+        return None
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, *, first: bool) -> AsyncIterator[None]:
+        """Wait for room; who is `first` need not. Raises Crowded."""
+        if first:
+            yield
+            return
+        now = time.monotonic()
+        if self._since and now - self._since[0] > MOST_WAIT_S:
+            raise Crowded("more is read than can be told in time", "Come again in a second", RETRY_S["read"])
+        self._since.append(now)
+        try:
+            await self._room.acquire()
+        finally:
+            self._since.popleft()
+        try:
+            yield
+        finally:
+            self._room.release()
+
+    async def _asked_of(self, copy: Copy, what: str, arguments: tuple[object, ...]) -> Shown | None:
+        begun, copies = time.monotonic(), self._loop.copies
         copy.asked += 1
         try:
             asker = await self._of(copy)

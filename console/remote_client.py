@@ -14,12 +14,13 @@ import httpx
 import msgspec
 
 from console.client import Health, RuntimeEstimate, refuse_read_only
+from console.decoders import decoder
 from console.token_terms import LoginView, NewToken, TokenAsk, TokenLine
 from engine.commands import AnyCommand, Receipt
 from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
 from engine.errors import BusyError, MusterError, NotSentError, SpecError, UnreachableError, of_code
 from engine.executors.shown import OutputPart, OutputRequest, ProcessReport
-from engine.intents import IntentsReport
+from engine.intent_report import IntentsReport
 from engine.outlook import MOST_STRETCH, Ask, RunStatus, ScoreReport
 from engine.query import (
     Changes,
@@ -557,7 +558,8 @@ class RemoteClient:
 
     def _decoded(self, content: bytes, kind: type[T]) -> T:
         try:
-            return msgspec.json.decode(content, type=kind)
+            found: T = decoder(kind).decode(content)
+            return found
         except msgspec.MsgspecError as error:
             raise MusterError(
                 f"the answer of {self._where} is not understood ({error})",

@@ -87,7 +87,9 @@ class CellRow(msgspec.Struct, frozen=True, kw_only=True):
     """Of the resource of which it asks for the largest part."""
     crowded: bool = False
     score_microusd: int = 0
-    """Cost, and the wait at what it is worth: the least is best."""
+    """Cost, where all have prices, and the wait at what it is worth: the least is best."""
+    guessed: bool = False
+    """By its free capacity, as its twin has said nothing."""
     note: str = ""
 
 
@@ -178,10 +180,10 @@ def over_quota(terms: Terms, held: Mapping[str, int]) -> str:
 
 def decide(terms: Terms, cells: Sequence[CellFacts], offers: Mapping[str, Offer], fleet: FleetSpec) -> Decision:
     """Where it goes, given what each cell that is not barred has said. A cell without an offer has not answered."""
-    rows = [_row(terms, cell, offers.get(cell.link.name), fleet) for cell in cells]
-    able = sorted((row for row in rows if not row.why_not), key=lambda row: (row.score_microusd, row.cell))
-    rest = [row for row in rows if row.why_not]
     rules = fleet.routing
+    rows = [_row(terms, cell, offers.get(cell.link.name), fleet) for cell in cells]
+    rest = [row for row in rows if row.why_not]
+    able = _weighed([row for row in rows if not row.why_not], rules)
     if not able:
         never = all(row.for_good for row in rest)
         first = next((f" ({row.cell}: {row.why_not})" for row in rest), "")
@@ -195,6 +197,19 @@ def decide(terms: Terms, cells: Sequence[CellFacts], offers: Mapping[str, Offer]
         why = f"no cell starts it within {_time(rules.bind_within_ms)}; kept for whichever has room first, for {left}"
         return Decision(why=why, waits="room", rows=ordered)
     return Decision(cell=chosen.cell, why=_why(chosen, able, terms, rules), rows=ordered)
+
+
+def _weighed(rows: Sequence[CellRow], rules: Routing) -> list[CellRow]:
+    """With their scores, the best first; what is guessed comes after what a twin has tried. Where one of them has no
+    prices, starts alone are compared: no price is not a low one."""
+    priced = all(row.cost_microusd is not None for row in rows if not row.guessed)
+    scored = []
+    for row in rows:
+        start_ms = rules.horizon_ms if row.start_p50_ms is None else row.start_p50_ms
+        waiting = (start_ms + row.data_ms) * rules.hour_microusd // HOUR_MS
+        cost = (row.cost_microusd or 0) if priced else 0
+        scored.append(msgspec.structs.replace(row, score_microusd=cost + row.data_microusd + waiting))
+    return sorted(scored, key=lambda row: (row.guessed, row.score_microusd, row.cell))
 
 
 def _row(terms: Terms, cell: CellFacts, offer: Offer | None, fleet: FleetSpec) -> CellRow:
@@ -213,8 +228,6 @@ def _row(terms: Terms, cell: CellFacts, offer: Offer | None, fleet: FleetSpec) -
     data_mib = sum(data.size_mib for data in away)
     data_microusd = data_mib * fleet.transfer.microusd_gib // 1024
     data_ms = data_mib * 1000 // fleet.transfer.mib_s
-    start_ms = fleet.routing.horizon_ms if offer.p50_ms is None else offer.p50_ms
-    waiting = (start_ms + data_ms) * fleet.routing.hour_microusd // HOUR_MS
     notes = [offer.silent and f"by its free capacity alone: {offer.silent}", away and "reads its data from elsewhere"]
     return CellRow(
         cell=name,
@@ -226,7 +239,7 @@ def _row(terms: Terms, cell: CellFacts, offer: Offer | None, fleet: FleetSpec) -
         data_ms=data_ms,
         used_permille=used,
         crowded=used > fleet.routing.crowded_permille,
-        score_microusd=(offer.cost_microusd or 0) + data_microusd + waiting,
+        guessed=bool(offer.silent),
         note="; ".join(note for note in notes if note),
     )
 
@@ -254,7 +267,9 @@ def _why(chosen: CellRow, able: Sequence[CellRow], terms: Terms, rules: Routing)
     others = [row for row in able if row is not chosen]
     if not others:
         return f"{start}; the only cell that can take it now"
-    best = min(others, key=lambda row: row.score_microusd)
+    best = min(others, key=lambda row: (row.guessed, row.score_microusd))
+    if best.guessed:
+        return f"{start}; of {best.cell} no more is known than what is free"
     if chosen.cell == terms.tenant.home and _soon(chosen, rules):
         return f"{start}; home of {terms.tenant.name}, with room"
     if best.score_microusd >= chosen.score_microusd:

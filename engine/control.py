@@ -30,7 +30,8 @@ from engine.executors.protocol import Confirmations, Executor, Outcome, Report, 
 from engine.executors.simulated import Faults, SimulatedExecutor
 from engine.forecast import Forecaster
 from engine.intake import check
-from engine.intents import IntentsReport, intend
+from engine.intent_report import IntentsReport
+from engine.intents import intend
 from engine.journal import Beside, Estimate, Journal, Memory
 from engine.lease import Lease
 from engine.lookup import find

@@ -21,6 +21,7 @@ from engine import commands as cmd
 from engine import events as ev
 from engine.columns import Table
 from engine.errors import NotFoundError, RefusedError, SpecError
+from engine.intent_report import IntentsReport, IntentView
 
 if TYPE_CHECKING:
     from engine.definitions import Checked
@@ -79,37 +80,6 @@ class Intent(msgspec.Struct, frozen=True, array_like=True):
     changed_ms: int = 0
     tries: int = 0
     """How often it was lost there and carried anew."""
-
-
-class IntentView(msgspec.Struct, frozen=True, kw_only=True):
-    """An intent as people see it."""
-
-    id: str
-    what: str
-    """Name of the command, as the shell has it."""
-    subjects: tuple[str, ...]
-    """Ids it is about, the first ones."""
-    count: int
-    """How many they are."""
-    phase: str
-    job: int
-    text: str
-    at_ms: int
-    changed_ms: int
-    tries: int
-    token: str
-
-
-class IntentsReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What is under way to the other scheduler, and what came of the last ones."""
-
-    at_ms: int
-    open: int
-    sent: int
-    accepted: int
-    in_doubt: int
-    items: tuple[IntentView, ...]
-    """Those under way first, each group with the newest first."""
 
 
 class Intents(Table):

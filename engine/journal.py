@@ -28,6 +28,7 @@ from engine.sqlite_store import FileStore
 
 if TYPE_CHECKING:
     from engine.lease import Lease
+    from engine.postgres_store import PostgresStore
 
 SNAPSHOTS_KEPT = 2
 
@@ -141,7 +142,7 @@ class Journal:
 
     def _settle(self) -> None:
         """Know where the journal ends, also after a commit whose answer was lost."""
-        if self._store.in_doubt:
+        if not isinstance(self._store, FileStore) and self._store.in_doubt:
             self._store.settle()
             self.reopen()
 
@@ -173,7 +174,7 @@ class Journal:
         self._store.close()
 
 
-def _opened(place: Place, seed: int, lease: Lease | None) -> Any:
+def _opened(place: Place, seed: int, lease: Lease | None) -> FileStore | PostgresStore:
     if isinstance(place, File):
         return FileStore(place, seed)
     from engine.postgres_store import PostgresStore

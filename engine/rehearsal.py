@@ -52,6 +52,8 @@ FIRST_LOOKS = (256, 64, 16, 4)
 """Parts of the horizon after which a first run already says what it has measured."""
 HISTORY_MS = 24 * HOUR_MS
 """Arrivals are resampled from the last day, or as far back as the cell goes."""
+MIRRORED_MS = 3_600_000
+"""Of a mirrored cell the least time that what came of late counts for."""
 MOST_ARRIVALS = 200_000
 
 
@@ -489,6 +491,9 @@ def _came(state: State, now_ms: int) -> tuple[list[int], int]:
     span = now_ms - since
     if span <= 0:
         return [], 1
+    if state.settings.decided_by != "muster":
+        # The cluster is older than the mirror of it: a burst in its first minutes is no rate.
+        span = max(span, MIRRORED_MS)
     # What was there at the very beginning did not arrive, unless nothing else is known.
     recent = np.flatnonzero((submitted > since) & alone)
     if not len(recent):

@@ -35,10 +35,6 @@ _MOVE_HEAD = "UPDATE head SET last_version = ?, chain = ?"
 class FileStore:
     """The database, open for its one writer until `close`."""
 
-    owner = ""
-    in_doubt = False
-    """Never: what a file's commit became is known when it returns."""
-
     def __init__(self, place: File, seed: int) -> None:
         """Open or create. Raises JournalBusy, JournalCorrupt or JournalError."""
         self.place = place

@@ -60,7 +60,9 @@ class AuditReader:
     """Reads the audit beside the engine, on any thread: by connections of its own to the journal's database. Where
     there is no journal, through `in_engine`, which runs a transaction of the engine."""
 
-    def __init__(self, where: str | Path | Place | None, in_engine: Callable[[Callable[[Connection], Any]], Any]) -> None:
+    def __init__(
+        self, where: str | Path | Place | None, in_engine: Callable[[Callable[[Connection], Any]], Any]
+    ) -> None:
         self._in_engine = in_engine
         self._database = None if where is None else reader(place_of(where))
 

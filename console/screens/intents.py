@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from console.details import Section
 from console.intent_text import intent_columns, standing
 from console.screens.detail_pane import DetailPane
-from engine.intents import IntentsReport
+from engine.intent_report import IntentsReport
 
 if TYPE_CHECKING:
     from console.client import Client

@@ -85,6 +85,7 @@ class Actor:
         clock: Callable[[], float] = time.monotonic,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         acted: Acted = lambda *, machines: None,
+        may_act: Callable[[], bool] = lambda: True,
     ) -> None:
         self._far = far
         self._ledger = ledger
@@ -93,6 +94,8 @@ class Actor:
         self._wall_ms = wall_ms
         """Cell time: that of a cell that Slurm decides on is Unix time."""
         self._acted = acted
+        self._may_act = may_act
+        """Whether this process is still the one that may: asked before each request that changes anything."""
         self._held: dict[int, Held] = {}
         self._last = -1
         self._unsaid: list[IntentChange] = []
@@ -193,6 +196,8 @@ class Actor:
         try:
             part.standing, part.text = acts.look(self._far, part.step, part.meant, since_s)
             if part.standing == "to do" and not part.tried:
+                if not self._may_act():
+                    raise SlurmUnavailable("another engine has taken over", answered=True, arrived=False)
                 part.tried = asked = True
                 acts.do(self._far, part.step, part.meant)
                 part.standing, part.text = acts.look(self._far, part.step, part.meant, since_s)

@@ -93,8 +93,14 @@ class Driver:
         def cell_ms() -> int:
             return loop.engine.now_ms
 
-        self.submitter = Submitter(far, ledger, self._pool, place_of=place_of, job_ids=job_id, wall_ms=cell_ms)
-        self.actor = Actor(far, ledger, job_of, wall_ms=cell_ms, acted=acted)
+        def may_act() -> bool:
+            lease = loop.engine.lease
+            return lease is None or lease.is_held
+
+        self.submitter = Submitter(
+            far, ledger, self._pool, place_of=place_of, job_ids=job_id, wall_ms=cell_ms, may_act=may_act
+        )
+        self.actor = Actor(far, ledger, job_of, wall_ms=cell_ms, acted=acted, may_act=may_act)
         self._news = (threading.Event(), threading.Event())
         self._threads = [
             threading.Thread(target=self._submit, name="slurm-submissions", daemon=True),

@@ -110,6 +110,10 @@ class Mirror:
         own = tuple(LeftOut(text=text, count=1, examples=()) for text in self._left_engine)
         return (*self._left_jobs, *self._left_machines, *own)
 
+    def start_over(self) -> None:
+        """Have the next look be as the first."""
+        self._machines = None
+
     def lacks(self) -> dict[str, str]:
         """What could not be asked of this cluster -> why."""
         return dict(self._lacks)

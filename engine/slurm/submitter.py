@@ -101,6 +101,7 @@ class Submitter:
         job_ids: Callable[[str], int] = lambda workload: 0,
         clock: Callable[[], float] = time.monotonic,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        may_act: Callable[[], bool] = lambda: True,
     ) -> None:
         self._far = far
         self._ledger = ledger
@@ -109,6 +110,8 @@ class Submitter:
         self._job_ids = job_ids
         self._clock = clock
         self._wall_ms = wall_ms
+        self._may_act = may_act
+        """Whether this process is still the one that may: asked before each request that changes anything."""
         self._held: dict[int, Held] = {}
         self._last = -1
         """Number of the newest intent that was taken."""
@@ -269,7 +272,7 @@ class Submitter:
         """A copy that came late. Cancelled only while it is what it was: its id may be another job's by now."""
         for job in surplus:
             try:
-                if carries(self._far.job(job.id), held.token):
+                if carries(self._far.job(job.id), held.token) and self._may_act():
                     self._far.cancel(job.id)
                     held.told = f"a second copy, job {job.id}, was cancelled"
             except SlurmGone:
@@ -356,6 +359,8 @@ class Submitter:
         return wish_of(held.spec, held.token, self._place_of(held.spec), self._job_ids)
 
     def _post(self, wish: Wish) -> Submitted | MusterError:
+        if not self._may_act():
+            return SlurmUnavailable("another engine has taken over", answered=True, arrived=False)
         try:
             return self._far.submit(wish)
         except MusterError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -134,6 +135,15 @@ class Watcher:
                 self._connection.forget()
                 self._wake.wait(retry_s)
                 retry_s = min(2 * retry_s, MOST_RETRY_S)
+                continue
+            except Exception as error:
+                # A fault of ours must not end the mirror for good: it looks again from the beginning, and says so.
+                if self._stopping:
+                    return
+                traceback.print_exc()
+                self._to("lost", f"a defect of Muster's: {type(error).__name__}: {error}")
+                self._mirror.start_over()
+                self._wake.wait(MOST_RETRY_S)
                 continue
             retry_s = BEAT_S
             self._to("following", "")

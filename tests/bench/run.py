@@ -12,6 +12,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterator
 
+import api_bench
 import audit_bench
 import cost_bench
 import database_bench
@@ -56,6 +57,7 @@ BENCHES: dict[str, Callable[[], Iterator[Row]]] = {
     "audit": audit_bench.audit,
     "query": engine_bench.query,
     "reads": reads_bench.reads,
+    "api": api_bench.api,
     "heartbeats": heartbeats_bench.heartbeats,
     "replay": engine_bench.replay_kth,
     "gate": gate_bench.gate,

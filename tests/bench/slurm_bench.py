@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from engine.commands import Define
 from engine.control import Engine
+from engine.errors import RefusedError
 from engine.loop import EngineLoop
 from engine.model import CellSpec, Settings
 from engine.outlook import AskStart, StartEstimate
@@ -202,7 +203,7 @@ def starts(cluster: Loopback, count: int) -> Iterator[Row]:
     with mirrored(cluster) as (loop, connection, mirror):
         watcher = Watcher(connection, mirror, where=cluster.socket)
         watcher.start()
-        for n in range(count * 2):
+        for n in range(count * 4):
             cluster.submit("-N", str(n % 3 + 1), "-c", "64", "--exclusive", "-t", "2", sleep=str(8 + 7 * (n * 5 % 4)))
         time.sleep(20)
         waiting = [job for job in connection.jobs().list if job.state == "PENDING"]
@@ -210,7 +211,11 @@ def starts(cluster: Loopback, count: int) -> Iterator[Row]:
         planned = {each.id: each.start_s for each in connection.start_guesses([job.id for job in waiting])}
         told: dict[int, tuple[int | None, int | None, int | None]] = {}
         for job in waiting[-count:]:
-            run = loop.call(lambda _, name=str(job.id): loop.twins.start(AskStart(id=name, seeds=10)))
+            ask = AskStart(id=str(job.id), seeds=10, arrivals=False, horizon_ms=3_600_000)
+            try:
+                run = loop.call(lambda _, ask=ask: loop.twins.start(ask))
+            except RefusedError:
+                continue  # it has started meanwhile
             while run.state == "running":
                 run = loop.twins.wait(run.id, run.serial, 5)
             if isinstance(run.answer, StartEstimate) and run.answer.start is not None:

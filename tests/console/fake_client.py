@@ -16,7 +16,7 @@ from engine.commands import AnyCommand, Receipt
 from engine.costs import BudgetLine, BudgetReport, GoodputReport, Showback, ShowbackLine, ShowbackRequest, TenantGoodput
 from engine.errors import MusterError, NotFoundError, RefusedError, SpecError, UnreachableError
 from engine.executors.shown import AttemptView, OutputPart, OutputRequest, ProcessReport, TaskView
-from engine.intents import IntentsReport
+from engine.intent_report import IntentsReport
 from engine.model import BudgetSpec, QueueSpec
 from engine.outlook import Ask, Figure, Interval, Outlook, RunStatus, ScoreReport, Start, StartFigure, Unit
 from engine.query import (

@@ -209,6 +209,19 @@ def test_guessing_is_slowed_down_and_does_not_fill_the_audit(line: Line, loop: E
         assert http.get("/v1/overview").status_code == 200
 
 
+def test_forged_signatures_do_not_fill_the_audit(line: Line, loop: EngineLoop) -> None:
+    before = records(loop, "auth.refused")
+    with line.http() as http:
+        for number in range(2 * FAILURES):
+            codes = [
+                http.get("/v1/overview", headers={"muster-as": "alice"}).status_code,
+                http.get("/v1/overview", headers={"muster-signed": f"forged-{number}"}).status_code,
+            ]
+        assert codes == [429, 429]
+        assert http.get("/v1/overview").status_code == 200
+    assert records(loop, "auth.refused") - before <= FAILURES + 1
+
+
 def records(loop: EngineLoop, type_: str) -> int:
     query = select(func.count()).select_from(record_table).where(record_table.c.type == type_)
     return int(loop.call(lambda engine: engine.recorded(lambda connection: connection.execute(query).scalar_one())))
@@ -220,12 +233,11 @@ def test_one_caller_who_asks_too_often_waits_and_others_do_not(
     with reached(loop, gate) as line:
         mine, other = (line.make_token(name).token for name in ("alice", "dave"))
     monkeypatch.setattr("console.http_server.Doors", lambda **given: Doors(**given, per_s=1))
-    with reached(loop, gate) as line:
-        with line.http(mine) as http, line.http(other) as patient:
-            codes = [http.get("/v1/whoami").status_code for _ in range(8)]
-            assert 200 in codes
-            assert codes[-1] == 429
-            assert patient.get("/v1/whoami").status_code == 200
+    with reached(loop, gate) as line, line.http(mine) as http, line.http(other) as patient:
+        codes = [http.get("/v1/whoami").status_code for _ in range(8)]
+        assert 200 in codes
+        assert codes[-1] == 429
+        assert patient.get("/v1/whoami").status_code == 200
 
 
 def test_a_request_that_was_signed_is_taken_once(line: Line) -> None:

@@ -12,11 +12,13 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from console import token_commands
 from console.cli import run
 from console.credentials import kept, token_for
 from console.login import id_token_of
 from console.oidc import Provider, check_url
 from console.settings import Settings
+from console.token_terms import SCOPES
 from engine.errors import MusterError, RefusedError, SpecError, UnreachableError
 from runbooks.identity import Unauthenticated
 from runbooks.policy import Person
@@ -195,6 +197,10 @@ def test_a_no_a_slow_provider_and_one_that_waits_for_ever(issuer: Issuer) -> Non
         id_token_of(issuer.url, CLIENT, tell=told.append, pause=pauses.append)
     with pytest.raises(UnreachableError, match="invalid_client"):
         id_token_of(issuer.url, "somebody", tell=told.append, pause=pauses.append)
+
+
+def test_the_shell_knows_every_scope() -> None:
+    assert tuple(SCOPES) == token_commands.SCOPES
 
 
 # -- where a token is kept and shown ----------------------------------------------------------------------------------

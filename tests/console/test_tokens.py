@@ -11,16 +11,20 @@ import msgspec
 import pytest
 
 from console.agents import RegisterAnswer, RegisterBody
+from console.oidc import Proof
 from console.token_terms import DAY_MS, SCOPES, TokenAsk
+from console.tokens import Tokens
 from engine.commands import Submit
 from engine.control import Engine
+from engine.database import place_of
 from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.loop import EngineLoop
 from runbooks.audit import record_table
 from runbooks.gate import Gate
 from runbooks.identity import OWNER, Scope
 from runbooks.plan import Act, Request, StepRequest
-from runbooks.policy import Grant, Service
+from runbooks.policy import Grant, Person, Service
+from tests.support import postgres
 from tests.support.cells import small_cell, workload
 from tests.support.gates import gate_of
 from tests.support.network import Line, reached, reached_from_afar
@@ -308,18 +312,36 @@ def test_the_secret_is_nowhere_but_in_the_answer(tmp_path: Path, caplog: pytest.
     assert secret.decode() not in caplog.text
 
 
-def test_tokens_outlive_the_engine(tmp_path: Path) -> None:
-    journal = tmp_path / "cell.db"
-    token = ""
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+def test_tokens_outlive_the_engine_and_so_does_that_they_ended(tmp_path: Path, database: str) -> None:
+    if database == "postgres" and postgres.why_not():
+        pytest.skip(postgres.why_not())
+    place = place_of(postgres.new_url() if database == "postgres" else str(tmp_path / "cell.db"))
+    proof = Proof("oidc:https://id.lab#7", b"d" * 32, 2 * NOW_MS)
+    people = team(Person(id="alice", accounts=(proof.account,), keys=ALICE.keys, roles=("operator",)), DAVE)
+    tokens: list[str] = []
     for again in (False, True):
-        engine = Engine.open(journal, cell=None if again else small_cell())
+        engine = Engine.open(place, cell=None if again else small_cell())
         loop = EngineLoop(engine)
         loop.start()
         try:
-            with reached(loop, gate_of(engine, PEOPLE)) as line:
-                token = token or line.make_token("alice").token
-                with closing(line.client(token=token)) as client:
-                    assert client.whoami().subject == "person:alice"
+            gate = gate_of(engine, people)
+            with reached(loop, gate) as line, closing(line.client(name="alice")) as alice:
+                if not again:
+                    lasting, ended = (line.make_token("alice", "submit", within=Scope(queues=("a",))) for _ in range(2))
+                    alice.revoke_token(ended.line.id)
+                    login = Tokens(loop, gate).log_in(proof, 3_600_000)
+                    tokens = [lasting.token, ended.token, login.token]
+                with closing(line.client(token=tokens[0])) as client:
+                    known = client.whoami()
+                    assert (known.subject, known.within) == ("person:alice", "queues a")
+                if again:
+                    with closing(line.client(token=tokens[2])) as client:
+                        assert (client.whoami().subject, client.whoami().deeds) == ("person:alice", None)
+                with line.http(tokens[1]) as http:
+                    assert http.get("/v1/overview").status_code == 401
+                with pytest.raises(RefusedError, match="used before"):
+                    Tokens(loop, gate).log_in(proof, 3_600_000)
         finally:
             loop.stop()
             engine.close()

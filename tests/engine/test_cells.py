@@ -141,6 +141,18 @@ def test_without_a_twins_answer_free_capacity_decides() -> None:
     assert "free capacity alone" in found.rows[0].note
 
 
+def test_what_is_guessed_comes_after_what_a_twin_has_tried() -> None:
+    found = decide(terms(), cells(), {"east": Offer(silent="busy"), "west": NOW}, FLEET)
+    assert (found.cell, found.rows[1].guessed) == ("west", True)
+    assert found.why == "starts at once; of east no more is known than what is free"
+
+
+def test_no_price_is_not_a_low_one() -> None:
+    offers = {"east": Offer(p50_ms=MINUTE_MS), "west": NOW}
+    found = decide(terms(), cells(), offers, FLEET)
+    assert (found.cell, [row.score_microusd for row in found.rows]) == ("west", [0, 5 * USD // 60])
+
+
 def test_a_quota_counts_what_is_held_in_all_cells() -> None:
     asks = terms("acme")
     assert over_quota(asks, {"gpu_milli": 8000}) == ""

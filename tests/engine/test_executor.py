@@ -28,7 +28,7 @@ from engine.executors.simulated import Faults, SimulatedExecutor
 from engine.model import Resources, TaskGroup, WorkloadSpec, WorkloadState
 from engine.workloads import USUAL
 
-ACKED, REFUSED, FINISHED, FAILED = ReportKind
+ACKED, REFUSED, FINISHED, FAILED, _ = ReportKind
 QUEUED, PLACED, RUNNING = WorkloadState.QUEUED, WorkloadState.PLACED, WorkloadState.RUNNING
 SECOND_MS = 1000
 TRY_TIMEOUT_MS = 30 * SECOND_MS

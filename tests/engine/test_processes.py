@@ -30,13 +30,13 @@ pytestmark = pytest.mark.skipif(
 
 SAVES = (
     sys.executable, "-IS", "-c",
-    "import signal, sys; signal.signal(15, lambda *_: (print('saved', flush=True), sys.exit(0))); "
-    "print('on', flush=True); signal.pause()",
+    "import os, signal; signal.signal(15, lambda *_: (os.write(1, b'saved\\n'), os._exit(0))); "
+    "os.write(1, b'on\\n'); signal.pause()",
 )  # fmt: skip
 LINGERS = (
     sys.executable, "-IS", "-c",
-    "import signal, sys, time; signal.signal(15, lambda *_: (time.sleep(0.4), sys.exit(1))); "
-    "print('on', flush=True); signal.pause()",
+    "import os, signal, time; signal.signal(15, lambda *_: (time.sleep(0.4), os._exit(1))); "
+    "os.write(1, b'on\\n'); signal.pause()",
 )  # fmt: skip
 
 
@@ -157,6 +157,7 @@ def test_time_beyond_the_limit_ends_it(here: Desk) -> None:
     here.until(lambda: not holders(here, "long"), "its process to end")
 
 
+@pytest.mark.thorough
 def test_what_it_leaves_behind_ends_with_it(here: Desk) -> None:
     here.submit(job("parent", "setsid sleep 61 & sleep 62 & echo done"))
     here.until_state("parent", "finished")

@@ -5,6 +5,7 @@ Over real clusters: `test_slurm_live_mirror`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,11 +15,12 @@ import pytest
 from engine.commands import Define
 from engine.control import Engine
 from engine.model import CellSpec, NodeState, Settings
-from engine.slurm.accounting import PastJob, Qos
+from engine.slurm.accounting import Diag, PastJob, Qos
 from engine.slurm.errors import SlurmLacks, SlurmUnavailable
 from engine.slurm.mirror import Mirror
 from engine.slurm.reasons import said
 from engine.slurm.records import Job, Jobs, JobState, Node, Nodes, Partition, Reservation, Switch
+from engine.slurm.watch import Watcher
 from engine.soundness import faults_of
 
 NOW_S = 1_800_000_000
@@ -76,6 +78,19 @@ class Cluster:
         if self.accounting is None:
             raise SlurmLacks(0, "there is no accounting here")
         return tuple(each for each in self.accounting if job_id in (each.id, each.array_id))
+
+    def forget(self) -> None:
+        """Another release may answer next."""
+
+    def diag(self) -> Diag:
+        return Diag(cycle_mean_us=7)
+
+    class can:
+        @staticmethod
+        def missing() -> dict[str, str]:
+            return {"history": "no accounting", "requeue": "no command"}
+
+    api, slurm_version = "v0.0.42", "24.11.5"
 
     def topology(self) -> tuple[Switch, ...]:
         self._ask("topology")
@@ -378,3 +393,30 @@ def test_accounting_tells_how_jobs_ended_that_the_controller_forgot_while_nobody
     assert [world.state(name) for name in ("1", "2", "30/4", "9")] == ["finished", "failed", "failed", "cancelled"]
     assert world.engine.workload("1").ended_ms == (NOW_S - 5) * 1000
     assert world.engine.workload("30/4").history[-1].detail == "out of memory"
+
+
+def test_a_fault_of_ours_is_said_and_does_not_end_the_mirror(
+    world: World, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fault(since: int | None = None) -> Nodes:
+        raise RuntimeError("not foreseen")
+
+    def until(state: str) -> None:
+        end = time.monotonic() + 20
+        while watcher.report().state != state:
+            assert time.monotonic() < end
+            watcher.poke()
+            time.sleep(0.01)
+
+    watcher = Watcher(world.cluster, world.mirror, where="here")
+    monkeypatch.setattr(world.cluster, "nodes", fault)
+    watcher.start()
+    until("lost")
+    assert "not foreseen" in watcher.report().error
+    monkeypatch.undo()
+    until("following")
+    report = watcher.report()
+    watcher.stop()
+    assert (report.error, report.nodes, report.lacks["history"]) == ("", 3, "no accounting")
+    assert "requeue" not in report.lacks  # it only looks on
+    assert "RuntimeError" in capfd.readouterr().err

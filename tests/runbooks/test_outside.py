@@ -99,7 +99,7 @@ def test_an_approved_act_leaves_an_intent_in_the_transaction_of_its_record() -> 
 
 @pytest.mark.parametrize("told", ["0", "-1", "x", "4294967294", "١٢"])
 def test_a_job_priority_is_a_number_that_slurm_takes(told: str) -> None:
-    with pytest.raises(SpecError, match="^to: "):
+    with pytest.raises(SpecError, match=r"^to: "):
         catalog.command(Act(action="set_job_priority", targets=("w",), to=told))
 
 
