@@ -321,8 +321,9 @@ def _engine_commands(commands: Any) -> None:
     _scenario(serve)
     serve.add_argument("--seed", type=int, default=1, metavar="N", help="of the simulated executor and the demo")
     serve.add_argument("--ignore-snapshot", action="store_true", help="read the whole journal instead of its snapshot")
-    serve.add_argument("--readonly", action="store_true", default=None, help="refuse every change")
-    serve.add_argument("--cell", metavar="NAME", help="name of the cell and of its state folder")
+    silent = argparse.SUPPRESS  # both may stand before the command too, and count there
+    serve.add_argument("--readonly", action="store_true", default=silent, help="refuse every change")
+    serve.add_argument("--cell", metavar="NAME", default=silent, help="name of the cell and of its state folder")
     _speed(serve)
     agent = command(commands, "agent", "console.agent:agent", "tell a cell that nodes are alive, until it is stopped")
     agent.add_argument("--node", metavar="ID", action="append", required=True, help="a node; may be given again")

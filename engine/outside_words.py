@@ -39,5 +39,5 @@ def outside_reasons(state: State, row: int) -> tuple[Reason, ...]:
 
 def without_cycle(own: tuple[Reason, ...]) -> tuple[Reason, ...]:
     """The mirror waits for no cycle of its own: where it sees nothing in the way it says so."""
-    text = "as far as the mirror sees, it would fit now: what holds it is a rule of Slurm's, or Slurm has not looked yet"
+    text = "as far as the mirror sees, it would fit now: a rule of Slurm's holds it, or Slurm has not looked yet"
     return tuple(Reason(token=FITS, text=text) if reason.token == UNSEEN else reason for reason in own)

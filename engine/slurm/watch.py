@@ -138,8 +138,6 @@ class Watcher:
                 continue
             except Exception as error:
                 # A fault of ours must not end the mirror for good: it looks again from the beginning, and says so.
-                if self._stopping:
-                    return
                 traceback.print_exc()
                 self._to("lost", f"a defect of Muster's: {type(error).__name__}: {error}")
                 self._mirror.start_over()

@@ -14,7 +14,7 @@ import httpx
 import msgspec
 import pytest
 
-from console import back_pressure, idempotency
+from console import back_pressure, event_stream, idempotency
 from engine import copies
 from engine.commands import AddQueues, Cancel, Submit
 from engine.control import Engine
@@ -395,3 +395,13 @@ def test_lists_take_the_filters_of_the_console(http: httpx.Client) -> None:
     ):
         answer = http.get("/v1/workloads", params=wrong)
         assert (answer.status_code, answer.json()["code"]) == (400, "invalid"), wrong
+
+
+def test_who_reads_too_slowly_is_told_how_much_they_missed() -> None:
+    follower = event_stream.Follower(items=True)
+    frames = [event_stream.Frame(n, 10, 0, b"", b"") for n in range(1, event_stream.MOST_BEHIND + 4)]
+    for frame in frames:
+        follower.give(frame)
+    assert follower.lost == 10 * event_stream.MOST_BEHIND
+    waiting = [follower.frames.get_nowait() for _ in range(follower.frames.qsize())]
+    assert waiting == frames[event_stream.MOST_BEHIND :]

@@ -1,4 +1,4 @@
-"""A cell that another scheduler decides: what is seen of it leads the state there, whatever it is; only forks decide."""
+"""A cell that another scheduler decides: what is seen of it leads the state there; only forks decide."""
 
 from __future__ import annotations
 

@@ -53,8 +53,9 @@ def problems(engine: Engine, folder: Path) -> list[str]:
 
 def where(engine: Engine, folder: Path = Path()) -> Path | str:
     """The file or the URL at which the verifier finds the log; of a cell in memory, a copy of it in the folder."""
-    if isinstance(engine.place, Schema):
-        return f"{engine.place.conninfo}&schema={engine.place.name}"
+    place = engine.place or getattr(getattr(engine._memory, "_store", None), "place", None)
+    if isinstance(place, Schema):
+        return f"{place.conninfo}&schema={place.name}"
     if engine.path is not None:
         return engine.path
     path = folder / "copy.db"
