@@ -60,7 +60,7 @@ def _command(kinds: Any, name: str, text: str, *, json: bool = True) -> argparse
     group = made.add_argument_group("which fleet")
     group.add_argument("--fleet", metavar="DIR", help="folder of its journal and socket (default: the user's)")
     if name in ("submit", "withdraw", "close", "open", "stop"):
-        group.add_argument("--readonly", action="store_true", default=None, help="show, never act")
+        group.add_argument("--readonly", action="store_true", default=argparse.SUPPRESS, help="show, never act")
     if json:
         as_json(made)
     else:
