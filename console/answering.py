@@ -141,7 +141,7 @@ def key_of(request: Request, content: bytes) -> idempotency.Key | None:
     text = request.headers.get(idempotency.HEADER)
     if text is None:
         return None
-    path = f"{request.url.path}?{request.url.query}"
+    path = f"{request.scope['path']}?{request.scope['query_string'].decode('latin-1')}"
     return idempotency.key_of(text, caller_of(CALLER.get()), request.method, path, content)
 
 

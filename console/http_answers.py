@@ -65,16 +65,16 @@ async def answer(ask: Callable[[], object]) -> Response:
     return Response(content, media_type="application/json")
 
 
-async def body(request: Request) -> bytes:
-    """The whole body. Raises TooLarge as soon as more than MAX_BODY_BYTES are announced or have come."""
+async def body(request: Request, most: int = MAX_BODY_BYTES) -> bytes:
+    """The whole body. Raises TooLarge as soon as more than `most` bytes are announced or have come."""
     announced = request.headers.get("content-length", "0")
-    if announced.isdigit() and int(announced) > MAX_BODY_BYTES:
-        raise _too_large()
+    if announced.isdigit() and int(announced) > most:
+        raise _too_large(most)
     chunks, size = [], 0
     async for chunk in request.stream():
         size += len(chunk)
-        if size > MAX_BODY_BYTES:
-            raise _too_large()
+        if size > most:
+            raise _too_large(most)
         chunks.append(chunk)
     return b"".join(chunks)
 
@@ -131,5 +131,6 @@ def _status(error: MusterError) -> int:
             return STATUS.get(error.code, 500)
 
 
-def _too_large() -> TooLarge:
-    return TooLarge("body", f"is larger than {MAX_BODY_BYTES // 2**20} MiB", "Split it")
+def _too_large(most: int) -> TooLarge:
+    told = f"{most // 2**20} MiB" if most >= 2**20 else f"{most // 2**10} KiB"
+    return TooLarge("body", f"is larger than {told}", "Split it")

@@ -74,7 +74,7 @@ class Listings:
         )  # fmt: skip
 
     async def listed(self, request: Request) -> Response:
-        kind: Any = request.url.path.rpartition("/")[2]
+        kind: Any = request.scope["path"].rpartition("/")[2]
         asked = {each.name: each.read(request.query_params.get(each.name)) for each in PARAMETERS}
         if asked["cursor"] and (asked["sort"] or asked["offset"]):
             raise SpecError("cursor", "goes neither with sort nor with offset", "Leave them out")

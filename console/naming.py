@@ -21,7 +21,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from console.http_answers import body, refusal
+from console.http_answers import MAX_BODY_BYTES, body, refusal
 from console.identity import CALLER, SIGNED, Claim, claim_of, peer_of
 from console.rate_limits import Buckets, network_of, too_many
 from engine.errors import MusterError
@@ -35,6 +35,8 @@ OPEN_PATHS = ("/healthz", "/readyz")
 """Served to whoever can connect: they say whether the server is up, and nothing else."""
 LOGIN_PATHS = ("/v1/login", "/v1/login/token")
 """Served to who has nothing to show yet: how to log in, and what proves it."""
+MOST_LOGIN = 32 * 1024
+"""Bytes that are read of a request of somebody who has shown nothing."""
 STREAMS = ("/v1/events",)
 LOOK_S = 0.5
 """How often it is looked whether the token of a stream still holds."""
@@ -134,7 +136,7 @@ class Naming:
         self._admit(request, actor)
         content = b""
         if SIGNED in request.headers:
-            content = await body(request)
+            content = await body(request, MOST_LOGIN if request.scope["path"] in LOGIN_PATHS else MAX_BODY_BYTES)
             receive = _again(content)
         try:
             path = request.scope["raw_path"].decode("latin-1")
@@ -190,7 +192,7 @@ class Naming:
         if actor.subject.startswith(TOKEN):
             raise Unauthenticated(f"the policy does not name {stands_for(actor.subject)} any more", "Ask an admin")
         server = request.scope.get("server")
-        if server is None or server[1] not in self._doors.guarded or request.url.path in LOGIN_PATHS:
+        if server is None or server[1] not in self._doors.guarded or request.scope["path"] in LOGIN_PATHS:
             return
         if actor.account == TCP:
             raise Unauthenticated("nothing says who asks", "Send a token: see `muster token create`, `muster login`")

@@ -119,7 +119,7 @@ async def _handled(request: Request, error: Exception) -> Response:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 500)
-    path = request.url.path[:120]
+    path = request.scope["path"][:120]
     if status == 404:
         return refusal(NotFoundError(f"there is no {path}", "See console/server.py or docs/shell.md for the routes"))
     refused = refusal(SpecError("method", f"{request.method} is not possible on {path}", ""))

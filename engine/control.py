@@ -195,8 +195,9 @@ class Engine:
         processes: Executor | None = None,
     ) -> Engine:
         """The cell recorded at `path`, a file or a PostgreSQL URL, or a new one; None keeps it in memory only. `cell`
-        defines a new one. `faults` rehearses an executor that misbehaves, `provider_faults` a provider that lies. `forecaster` foretells
-        demand to the autoscaler, as a function of the past alone: the same after a restart; None: the built-in one.
+        defines a new one. `faults` rehearses an executor that misbehaves, `provider_faults` a provider that lies.
+        `forecaster` foretells demand to the autoscaler, as a function of the past alone: the same after a restart;
+        None: the built-in one.
         `stood_by`: what waiting for a journal on a server has come to. `processes` runs tasks for real.
 
         Raises JournalCorrupt, JournalBusy, JournalError, SpecError.

@@ -44,7 +44,9 @@ _wishes = attrgetter(
     "simulated_failures", "hot_swap", "topology", "near", "apart", "data", "restore_ms", "qos", "service",
     "simulated_usage_permille", "run",
 )  # fmt: skip
-NO_WISHES = (None, (), False, 0, 0, 0, 0, USUAL.backoff_ms, "", 0, False, None, (), (), (), 0, "guaranteed", None, 0, None)
+NO_WISHES = (
+    None, (), False, 0, 0, 0, 0, USUAL.backoff_ms, "", 0, False, None, (), (), (), 0, "guaranteed", None, 0, None,
+)  # fmt: skip
 """In the same order."""
 
 

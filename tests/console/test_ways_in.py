@@ -27,6 +27,8 @@ CALLERS = {
     "engine/control.py": "`command` is `commands` of one; a new cell",
     "engine/loop.py": "the load of a simulated cell",
     "engine/agents.py": "agents of nodes begin and end to be waited for",
+    "engine/slurm/mirror.py": "what Slurm did, in a cell that Slurm decides",
+    "engine/slurm/driver.py": "what became of intents that the gate wrote down",
     "engine/counterfactual.py": "a fork", "engine/rehearsal.py": "a fork",
     "runbooks/simulation.py": "a fork", "engine/consolidation.py": "a fork",
     "runbooks/readings.py": "a fork", "runbooks/draft_solver.py": "a fork", "console/incident_scores.py": "a fork",
@@ -35,6 +37,8 @@ CALLERS = {
 MAKERS = {
     "runbooks/catalog.py": "what actions come to", "runbooks/as_commands.py": "what actions come to",
     "engine/agents.py": "agents of nodes", "console/replay.py": "a trace's own engine",
+    "engine/slurm/mirror.py": "what Slurm did: `Observe` alone",
+    "engine/slurm/driver.py": "what became of intents: `SettleIntents` alone",
     "engine/counterfactual.py": "a fork", "engine/edit_check.py": "a fork", "engine/consolidation.py": "a fork",
 }  # fmt: skip
 
