@@ -96,6 +96,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     audit_error: str = ""
     """What is wrong with the audit or what stands beside it, and what that keeps from being done; empty while all is
     well."""
+    mirror_error: str = ""
+    """Why what is shown of the mirrored cluster is old; empty while it is fresh, or nothing is mirrored."""
 
 
 class RuntimeEstimate(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from console.advisor import Advisor
 from console.archive import Archive
 from console.collector import Collector, kept_by
 from console.courier import Courier
+from console.decoders import know_structs
 from console.doorkeeper import Doorkeeper
 from console.drafting import Drafting
 from console.forecasts import Forecasts
@@ -119,6 +120,7 @@ def serve(served: Served) -> None:
     elif served.pid_file is not None:
         private_folder(served.pid_file.parent)
     sys.setswitchinterval(SWITCH_S)
+    know_structs()
     umask = os.umask(0o077)  # whoever may connect may not read the journal for that
     stood_by = None
     if served.standby and isinstance(served.journal, Schema):
@@ -214,9 +216,7 @@ def _serve(served: Served, engine: Engine) -> None:
             after.callback(helper.stop)
         ready, provider = functools.partial(_say_ready, served), _provider(served.settings)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(
-                run_server(client, loop, plain, ready, secured=secured, tls=served.tls, provider=provider)
-            )
+            runner.run(run_server(client, loop, plain, ready, secured=secured, tls=served.tls, provider=provider))
         print("muster engine stops", file=sys.stderr, flush=True)
 
 

@@ -16,6 +16,7 @@ from console.attach import settings_of
 from console.fleet_paths import FleetPaths, fleet_paths
 from console.fleet_text import decision_lines, jobs_lines, status_lines, submission_lines
 from console.show import write_json, write_lines
+from console.sockets import probe
 from console.text import printable
 from engine.cells import DATASET_TAG, RESIDENCY_TAG
 from engine.errors import RefusedError, UnreachableError
@@ -51,9 +52,12 @@ def stop(arguments: argparse.Namespace) -> None:
         raise RefusedError("this session is read-only", "Start without --readonly to act")
     with closing(_client(arguments)) as client:
         pid = client.view().pid
+    paths = _paths(arguments)
+    peer = probe(paths.socket)  # the system's word, not that of whoever answers there
+    if peer is None or peer.pid not in (pid, -1) or pid <= 1:
+        raise RefusedError(f"process {pid} is not the one that listens on {paths.socket}", "Stop it by hand")
     os.kill(pid, signal.SIGTERM)
     until = time.monotonic() + STOP_S
-    paths = _paths(arguments)
     while time.monotonic() < until:
         if not paths.pid.exists():
             write_json({"pid": pid}) if arguments.json else print(f"fleet process {pid:d} has stopped", file=sys.stderr)

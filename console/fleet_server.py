@@ -3,8 +3,9 @@
     GET  /v1/fleet  /v1/fleet/submissions?states=&before=&limit=  /v1/fleet/submissions/{id}
     POST /v1/fleet/submit  /v1/fleet/preview  /v1/fleet/withdraw  /v1/fleet/cell
 
-The socket is its owner's alone, or a group's too: who can connect may submit, as the account that the kernel tells. To
-its cells the fleet is one operator among others; what it may do there is each cell's policy to say.
+The socket is its owner's alone, or a group's too: who can connect may submit, and take back what they submitted, as the
+account that the kernel tells; what concerns everybody is for the owner. To its cells the fleet is one operator among
+others; what it may do there is each cell's policy to say. It tells them whose word it passes on.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -27,15 +29,22 @@ from starlette.responses import Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from console.decoders import know_structs
+from console.connections import Watched
 from console.fleet import Fleet
 from console.fleet_journal import FleetJournal
 from console.fleet_routing import Router
 from console.fleet_shown import MOST_AT_ONCE, STATES, CellAsk, State, SubmitAsk, WithdrawAsk
-from console.http_answers import DEFECT, answer, body, decoded, number, refusal
-from console.settings import TOKEN
-from console.sockets import account_at, bind_unix, private_folder
+from console.http_answers import DEFECT, Forbidden, answer, body, decoded, number, refusal
+from console.identity import Identity
+from console.remote_client import RemoteClient
+from console.settings import TOKEN, Settings
+from console.sockets import bind_unix, private_folder
 from console.text import printable
+from engine.cells import BY_TAG
 from engine.errors import MusterError, NotFoundError, SpecError
+from runbooks.commands_here import ROOT
+from runbooks.identity import OWNER
 
 if TYPE_CHECKING:
     from console.client import Client
@@ -47,6 +56,7 @@ AWAITED = 50
 AWAITED_S = 2.0
 """Beyond the time that cells have for an answer."""
 MOST_PAGE = 1_000
+TRUSTED = (OWNER, ROOT)
 STOP_S = 5
 
 
@@ -85,7 +95,7 @@ class FleetFaces:
 
     async def submit(self, request: Request) -> Response:
         raw, by = await body(request), _account(request)
-        ask: SubmitAsk = await run_in_threadpool(decoded, raw, SubmitAsk)
+        ask: SubmitAsk = _in_the_name_of(by, await run_in_threadpool(decoded, raw, SubmitAsk))
         if not 0 < len(ask.workloads) <= MOST_AT_ONCE:
             raise SpecError("workloads", f"are {len(ask.workloads)}", f"Give 1 to {MOST_AT_ONCE:,}")
         return await answer(lambda: self._submitted(ask, by))
@@ -109,10 +119,19 @@ class FleetFaces:
 
     async def withdraw(self, request: Request) -> Response:
         ask, by = decoded(await body(request), WithdrawAsk), _account(request)
-        return await answer(lambda: self._fleet.withdraw(ask.ids, by))
+        return await answer(lambda: self._withdrawn(ask.ids, by))
+
+    def _withdrawn(self, ids: Sequence[str], by: str) -> object:
+        if by not in TRUSTED:
+            others = [name for name in ids if self._fleet.submission(name).by != by]
+            if others:
+                raise Forbidden(f"{others[0][:80]!a} is not yours", "Ask whoever submitted it, or the fleet's owner")
+        return self._fleet.withdraw(ids, by)
 
     async def cell(self, request: Request) -> Response:
         ask, by = decoded(await body(request), CellAsk), _account(request)
+        if by not in TRUSTED:
+            raise Forbidden("cells are opened and closed by whoever owns the fleet", "Ask them")
 
         def done() -> object:
             self._fleet.set_closed(ask.cell, ask.closed, ask.reason, by)
@@ -124,11 +143,11 @@ class FleetFaces:
 
 def serve_fleet(spec: FleetSpec, paths: FleetPaths, group: str = "") -> None:
     """Runs until SIGTERM, SIGINT or SIGHUP. Raises MusterError when it cannot."""
+    know_structs()
     private_folder(paths.folder)
     os.umask(0o077)
-    os.environ.pop(
-        TOKEN, None
-    )  # one token for all cells would be shown to each of them: the file says which goes where
+    # One token for all cells would be shown to each of them: the file says which goes where.
+    os.environ.pop(TOKEN, None)
     with contextlib.ExitStack() as after:
         journal = FleetJournal(paths.journal)
         after.callback(journal.close)
@@ -149,10 +168,6 @@ def serve_fleet(spec: FleetSpec, paths: FleetPaths, group: str = "") -> None:
 
 def connected(link: CellLink, patience_s: float) -> Client:
     """A client of a cell, as the account this process runs as, or with the token of the fleet's file."""
-    from console.identity import Identity
-    from console.remote_client import RemoteClient
-    from console.settings import Settings
-
     identity = Identity(Settings(token_file=link.token_file)) if link.token_file else None
     return RemoteClient(link.connect, identity=identity, patience_s=patience_s)
 
@@ -219,6 +234,12 @@ async def _unexpected(request: Request, error: Exception) -> Response:
     return refusal(DEFECT)
 
 
+def _in_the_name_of(account: str, ask: SubmitAsk) -> SubmitAsk:
+    """With the word of whose it is, whatever they say themselves."""
+    specs = (msgspec.structs.replace(spec, tags={**spec.tags, BY_TAG: account}) for spec in ask.workloads)
+    return msgspec.structs.replace(ask, workloads=tuple(specs))
+
+
 def _account(request: Request) -> str:
     return request.client.host if request.client is not None else "unknown"
 
@@ -231,14 +252,8 @@ class _Server(uvicorn.Server):
         yield
 
 
-class _Protocol(H11Protocol):
-    """Notes who connected, for as long as the connection lasts."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        sock = transport.get_extra_info("socket")
-        if sock is not None:
-            self.client = (account_at(sock), 0)
+class _Protocol(Watched, H11Protocol):
+    """With an eye on who connects and how."""
 
 
 _UVICORN: dict[str, Any] = {

@@ -139,8 +139,10 @@ def silent_banner(silent_s: float) -> str:
 
 
 def unwritable_banner(health: Health) -> str:
-    """What the banner says while nothing can be recorded; empty while all is well."""
+    """What the banner says while nothing can be recorded, or what is shown is old; empty while all is well."""
     if health.journal_error:
         problem = printable(health.journal_error)
         return f" ✗ the journal cannot be written: nothing can be executed, looking goes on · {problem}"
-    return f" ✗ audit: {printable(health.audit_error)}" if health.audit_error else ""
+    if health.audit_error:
+        return f" ✗ audit: {printable(health.audit_error)}"
+    return f" ✗ {printable(health.mirror_error)}" if health.mirror_error else ""

@@ -65,8 +65,10 @@ async def answer(ask: Callable[[], object]) -> Response:
     return Response(content, media_type="application/json")
 
 
-async def body(request: Request, most: int = MAX_BODY_BYTES) -> bytes:
-    """The whole body. Raises TooLarge as soon as more than `most` bytes are announced or have come."""
+async def body(request: Request, most: int = 0) -> bytes:
+    """The whole body. Raises TooLarge as soon as more than `most` bytes, or else MAX_BODY_BYTES, are announced or have
+    come."""
+    most = most or MAX_BODY_BYTES
     announced = request.headers.get("content-length", "0")
     if announced.isdigit() and int(announced) > most:
         raise _too_large(most)

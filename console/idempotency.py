@@ -36,8 +36,8 @@ from sqlalchemy import (
     update,
 )
 
+from engine.database import create_tables
 from engine.errors import MusterError, RefusedError, SpecError
-from engine.journal import create_tables
 
 if TYPE_CHECKING:
     from engine.control import Engine

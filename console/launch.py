@@ -21,6 +21,8 @@ LAST_WORD_S = 1.0
 """How long a failed start may still turn out to be a lost race against another engine."""
 LOG_TAIL_BYTES = 8192
 ERROR_PREFIX = "muster: "
+OWN = "engine.own"
+"""File in a cell's folder with the process id of the engine that a console started last."""
 
 
 def ensure_engine(paths: CellPaths, serve_arguments: Sequence[str]) -> Path:
@@ -43,6 +45,49 @@ def ensure_engine(paths: CellPaths, serve_arguments: Sequence[str]) -> Path:
             deadline = min(deadline, time.monotonic() + LAST_WORD_S)
         time.sleep(POLL_S)
     raise _failed(paths.log, start, process.returncode)
+
+
+def engine_again(paths: CellPaths, serve_arguments: Sequence[str]) -> Path:
+    """The same after an engine that answered has gone. One that was stopped stays stopped, and one that somebody else
+    serves is theirs to start again, with the addresses and settings they gave it: only one that a console started, and
+    that died, is started anew.
+
+    Raises UnreachableError that says which it is.
+    """
+    if running(paths.socket) is not None:
+        return paths.socket
+    pid = _number_in(paths.pid)
+    if not pid:
+        raise UnreachableError(
+            "the engine was stopped", f"Start it, and this goes on: muster serve --cell {paths.folder.name}"
+        )
+    if alive(pid):
+        raise UnreachableError(f"engine process {pid} does not answer", f"It starts or ends just now; see {paths.log}")
+    if pid != _number_in(paths.folder / OWN):
+        raise UnreachableError(
+            f"engine process {pid} has died", "Whoever runs `muster serve` starts it again, and this goes on"
+        )
+    return ensure_engine(paths, serve_arguments)
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs. One that has ended and waits for its parent to notice does not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return True
+
+
+def _number_in(path: Path) -> int:
+    """0 where there is none."""
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return 0
 
 
 def running(path: Path) -> Peer | None:
@@ -68,6 +113,8 @@ def _spawn(paths: CellPaths, serve_arguments: Sequence[str]) -> subprocess.Popen
             cwd=packages,
             start_new_session=True,
         )
+    with open(paths.folder / OWN, "w", encoding="ascii", opener=_private) as own:
+        own.write(f"{process.pid}\n")
     # Most engines outlive their starter; one that does not must not stay behind as a zombie.
     threading.Thread(target=process.wait, name="engine-reaper", daemon=True).start()
     return process

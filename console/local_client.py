@@ -201,6 +201,7 @@ class LocalClient:
             software=VERSION,
             history_error=self._archive.error,
             audit_error=(self._doorkeeper.error if self._doorkeeper else "") or self._gate.audit.error,
+            mirror_error=self._slurm.trouble(),
             approval=approval,
             awaiting=awaiting,
             stuck=stuck,

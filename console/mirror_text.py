@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from console.details import Line, Section, fact, plural, text_line
 from console.outlook import start
+from console.slurm_rules_text import limit_lines, limit_sentence, share_lines
 from console.text import NONE, cut, duration, printable, timestamp, wrap
 from engine.outlook import StartEstimate
 from engine.slurm.report import Mirrored, MirrorReport
@@ -15,6 +16,13 @@ from engine.slurm.report import Mirrored, MirrorReport
 TONES = {"following": "ok", "starting": "warn", "lost": "bad", "none": "dim"}
 GLYPHS = {"following": "●", "starting": "◌", "lost": "✗", "none": "○"}
 LATE_S = 8.0
+ABILITIES = {
+    "submit": "submit", "update_job": "change jobs", "cancel": "cancel", "requeue": "requeue",
+    "update_node": "drain, resume and power nodes", "update_partition": "state of partitions",
+    "reservation_write": "make reservations", "job_states": "states alone", "shares": "fair shares",
+    "history": "accounting", "topology": "switches",
+}  # fmt: skip
+"""What may be lacking, in an operator's words."""
 
 
 def mirror_columns(
@@ -25,7 +33,10 @@ def mirror_columns(
         return [Section("Mirror", tuple(map(text_line, wrap(NOBODY, width))))], []
     left = [Section("Mirror", tuple(_standing(report, width, wall_s())))]
     left.append(Section("What it costs", tuple(fact(name, text) for name, text in cost_facts(report))))
-    return left, [_left_out(report, width), *_lacks(report, width)]
+    if report.shares:
+        left.append(Section("Fair share", tuple(share_lines(report.shares, width)), "of accounts and their users"))
+    limits = [Section("Limits", tuple(limit_lines(report.limits, width)), "Slurm's; no forecast knows them")]
+    return left, [*(limits if report.limits else []), _left_out(report, width), *_lacks(report, width)]
 
 
 NOBODY = (
@@ -47,6 +58,19 @@ def is_late(report: MirrorReport, now_s: float) -> bool:
     """Whether an answer has been awaited for longer than it usually takes. slurmrestd itself waits for a slurmctld that
     is down for half a minute."""
     return report.state == "following" and now_s - report.looked_s > max(LATE_S, 2 * report.every_s)
+
+
+def mirror_trouble(report: MirrorReport, now_s: float) -> str:
+    """Why what is shown of the cluster is old; empty while it follows, or has yet to begin."""
+    error = printable(report.error)
+    if report.state == "lost":
+        of = f"shown is the state of {timestamp(round(report.looked_s * 1000))} UTC" if report.looked_s else ""
+        return " · ".join(word for word in ("Slurm does not answer", of, error) if word)
+    if report.state == "none" and error:
+        return error
+    if is_late(report, now_s):
+        return f"Slurm has not answered for {duration(round((now_s - report.looked_s) * 1000))}"
+    return ""
 
 
 def standing_facts(report: MirrorReport, now_s: float) -> list[tuple[str, str]]:
@@ -90,10 +114,14 @@ def _left_out(report: MirrorReport, width: int) -> Section:
 
 def _lacks(report: MirrorReport, width: int) -> list[Section]:
     lines: list[Line] = []
-    for what, why in sorted(report.lacks.items()):
-        first, *rest = wrap(f"{printable(what)}: {printable(why)}", width)
+    for text in _lack_texts(report):
+        first, *rest = wrap(text, width - 2)
         lines += [text_line(first), *(text_line("  " + part, "dim") for part in rest)]
     return [Section("Not to be had here", tuple(lines))] if lines else []
+
+
+def _lack_texts(report: MirrorReport) -> list[str]:
+    return [f"{printable(ABILITIES.get(what, what))}: {printable(why)}" for what, why in sorted(report.lacks.items())]
 
 
 def mirror_lines(report: MirrorReport, now_s: float) -> list[str]:
@@ -106,7 +134,7 @@ def mirror_lines(report: MirrorReport, now_s: float) -> list[str]:
     for each in report.left_out:
         some = f" ({', '.join(map(printable, each.examples))})" if each.examples else ""
         lines.append(f"not mirrored: {printable(each.text)}, {each.count:,} times{some}")
-    lines += [f"not to be had: {printable(what)}: {printable(why)}" for what, why in sorted(report.lacks.items())]
+    lines += [f"not to be had: {text}" for text in _lack_texts(report)]
     return lines
 
 

@@ -21,7 +21,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from console.http_answers import MAX_BODY_BYTES, body, refusal
+from console.http_answers import body, refusal
 from console.identity import CALLER, SIGNED, Claim, claim_of, peer_of
 from console.rate_limits import Buckets, network_of, too_many
 from engine.errors import MusterError
@@ -97,6 +97,8 @@ class Naming:
         except ClientDisconnect:
             return
         CALLER.set(actor)
+        if scope["path"] in LOGIN_PATHS and address:
+            send = self._counting_refusals(send, address)
         if actor.session and scope["path"] in STREAMS:
             await self._while_it_holds(actor.session, scope, receive, send)
         else:
@@ -118,6 +120,16 @@ class Naming:
                 with contextlib.suppress(RuntimeError):  # it had not begun to answer
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
+    def _counting_refusals(self, send: Send, address: str) -> Send:
+        """A login that does not hold counts like a token that does not."""
+
+        async def counting(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 401:
+                self._doors.failed.take(network_of(address))
+            await send(message)
+
+        return counting
+
     def _answer(self, error: MusterError, account: str, address: str) -> ASGIApp:
         wait_s = 0.0
         if isinstance(error, AuthRefused) and not account.startswith("unix:"):
@@ -130,13 +142,17 @@ class Naming:
         if shown is not None:
             account = shown.account
         self._take(account, address)
+        if request.scope["path"] in LOGIN_PATHS and address:
+            wait_s = self._doors.failed.left(network_of(address))
+            if wait_s:
+                raise too_many(wait_s, "too much from your address did not hold")
         actor = self._client.glanced(account)
         if actor is None:
             actor = await run_in_threadpool(self._client.identified, Claim(account))
         self._admit(request, actor)
         content = b""
         if SIGNED in request.headers:
-            content = await body(request, MOST_LOGIN if request.scope["path"] in LOGIN_PATHS else MAX_BODY_BYTES)
+            content = await body(request, MOST_LOGIN if request.scope["path"] in LOGIN_PATHS else 0)
             receive = _again(content)
         try:
             path = request.scope["raw_path"].decode("latin-1")

@@ -29,6 +29,8 @@ KEYS_S = 600.0
 """How long keys are believed without looking again."""
 AGAIN_S = 30.0
 """Least time between two looks for a key that is not there: a stream of made-up key ids asks the provider no more."""
+FAILED_S = 5.0
+"""The same after a look that failed: such a stream does not wait again and again for a provider that is silent."""
 LEEWAY_S = 60
 FRESH_S = 600
 """How long ago at most an ID token may have been issued."""
@@ -59,6 +61,10 @@ class Provider:
         self._lock = threading.Lock()
         self._keys: Any = None
         self._looked = float("-inf")
+        self._had = float("-inf")
+        """When the keys were given."""
+        self._failed: UnreachableError | None = None
+        """What came of the last look, where it found no keys."""
 
     def proved(self, token: str) -> Proof:
         """Whom an ID token names. Raises Unauthenticated, saying which check failed; UnreachableError when the provider
@@ -103,11 +109,17 @@ class Provider:
             raise Unauthenticated(f"the ID token is signed by {str(algorithm)[:20]!a}, which is not taken", "")
         with self._lock:
             now = time.monotonic()
-            found = None if now - self._looked > KEYS_S else _find(self._keys, kid, algorithm)
-            if found is None and now - self._looked > AGAIN_S:
-                self._keys = self._fetched(jwt)
-                self._looked = now
-                found = _find(self._keys, kid, algorithm)
+            found = None if now - self._had > KEYS_S else _find(self._keys, kid, algorithm)
+            if found is None and now - self._looked > (AGAIN_S if self._failed is None else FAILED_S):
+                self._failed = None
+                try:
+                    self._keys, self._had = self._fetched(jwt), now
+                    found = _find(self._keys, kid, algorithm)
+                except UnreachableError as error:
+                    self._failed = error
+                self._looked = time.monotonic()
+            if found is None and self._failed is not None:
+                raise UnreachableError(self._failed.problem, self._failed.remedy)
         if found is None:
             raise Unauthenticated("the ID token is signed with a key that its provider does not have", "Log in again")
         return found.key

@@ -111,6 +111,12 @@ class SlurmCell:
             return self.watcher.report()
         return LEFT if self._engine.state.settings.decided_by == "slurm" else NOT_MIRRORED
 
+    def trouble(self) -> str:
+        """Why what is shown of the cluster is old; empty while it is fresh, or nothing is mirrored."""
+        from console.mirror_text import mirror_trouble
+
+        return mirror_trouble(self.watcher.report(), time.time()) if self.watcher is not None else ""
+
     def mirrored(self, workload_id: str) -> Mirrored:
         """What Slurm says of the job that the workload mirrors; it is kept fresh for a while. Raises NotFoundError."""
         job = None if self.mirror is None else self.mirror.job_of(workload_id)
@@ -120,4 +126,4 @@ class SlurmCell:
                 "It may have ended minutes ago: Slurm forgets jobs, the cell does not",
             )
         self.watcher.track(workload_id)
-        return Mirrored.of(workload_id, job)
+        return Mirrored.of(workload_id, job, self.watcher.rules.stopping(job) if job.state == "PENDING" else ())

@@ -122,7 +122,9 @@ def _tell_what_goes_on(pid_file: Path, cell: str) -> None:
         pid = int(pid_file.read_text(encoding="ascii"))
     except (OSError, ValueError):
         return
-    if _alive(pid):
+    from console.launch import alive
+
+    if alive(pid):
         told = f"the engine goes on as process {pid}; end it with: muster stop --cell {cell}"
         print(printable(told), file=sys.stderr)
 
@@ -167,14 +169,14 @@ def stop_running(paths: CellPaths) -> int:
     """Stops the engine that listens on the cell's socket. Returns its process id; raises UnreachableError."""
     import signal
 
-    from console.launch import running
+    from console.launch import alive, running
 
     peer = running(paths.socket)
     pid = peer.pid if peer is not None and peer.pid > 0 else _written_pid(paths)
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + STOP_S
     while time.monotonic() < deadline:
-        if not _alive(pid):
+        if not alive(pid):
             return pid
         time.sleep(0.02)
     raise UnreachableError(f"engine process {pid} did not stop within {STOP_S:g} s", f"See {paths.log}")
@@ -190,14 +192,19 @@ def _connector(
     paths = cell_paths(settings, cell)
     serve_arguments = ["--data", str(paths.folder), "--cell", cell, *_load_arguments(arguments, settings)]
 
-    def start() -> Client:
-        """Also called after every loss; only the first call may forget."""
-        from console.launch import ensure_engine
+    answered = False
 
+    def start() -> Client:
+        """Also called after every loss; only the first call may forget, and start what was stopped."""
+        from console.launch import engine_again, ensure_engine
+
+        nonlocal answered
         if arguments.fresh:
             forget(paths)
             arguments.fresh = False
-        return _remote(str(ensure_engine(paths, serve_arguments)), settings, identity)
+        socket = engine_again(paths, serve_arguments) if answered else ensure_engine(paths, serve_arguments)
+        answered = True
+        return _remote(str(socket), settings, identity)
 
     return start, cell, paths.folder
 
@@ -449,16 +456,3 @@ def _written_pid(paths: CellPaths) -> int:
         raise UnreachableError(
             "the engine's process id is not known", f"Look for it with `ps`; see {paths.log}"
         ) from None
-
-
-def _alive(pid: int) -> bool:
-    """Whether the process runs. One that has ended and waits for its parent to notice does not."""
-
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return True

@@ -9,15 +9,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from console.client import refuse_read_only
-from console.http_answers import Forbidden, answer, body, decoded
+from console.http_answers import Crowded, Forbidden, answer, body, decoded
 from console.identity import CALLER
 from console.local_client import LocalClient
+from console.naming import MOST_LOGIN
 from console.oidc import Provider
 from console.operations import Operation
 from console.token_terms import LoginAsk, LoginView, NewToken, RevokeAsk, TokenAsk, TokenLine
 
 LOGIN_LIFE_MS = 12 * 3_600_000
 """Of a token that a login gives: a shift."""
+MOST_LOGINS = 8
+"""Under way: each may wait for the provider, and keeps a thread that others need."""
 
 
 class TokenFaces:
@@ -26,6 +29,7 @@ class TokenFaces:
     def __init__(self, client: LocalClient, provider: Provider | None = None) -> None:
         self._of_nobody = client
         self._provider = provider
+        self._logins = 0
 
     def operations(self) -> tuple[Operation, ...]:
         return (
@@ -43,7 +47,7 @@ class TokenFaces:
 
     async def create(self, request: Request) -> Response:
         self._forbid_if_read_only()
-        ask = decoded(await body(request), TokenAsk)
+        ask = decoded(await body(request, MOST_LOGIN), TokenAsk)
         client = self._of_nobody.acting_as(CALLER.get())
         return _unkept(await answer(lambda: client.create_token(ask)))
 
@@ -54,8 +58,14 @@ class TokenFaces:
 
     async def log_in(self, request: Request) -> Response:
         self._forbid_if_read_only()
-        given = decoded(await body(request), LoginAsk)
-        return _unkept(await answer(lambda: self._logged_in(given)))
+        given = decoded(await body(request, MOST_LOGIN), LoginAsk)
+        if self._logins >= MOST_LOGINS:
+            raise Crowded(f"{MOST_LOGINS} logins are under way", "Come again in a few seconds", 3)
+        self._logins += 1
+        try:
+            return _unkept(await answer(lambda: self._logged_in(given)))
+        finally:
+            self._logins -= 1
 
     def _logged_in(self, given: LoginAsk) -> NewToken:
         if self._provider is None:

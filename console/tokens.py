@@ -41,8 +41,8 @@ from console.token_terms import (
     TokenAsk,
     TokenLine,
 )
+from engine.database import create_tables
 from engine.errors import JournalError, NotFoundError, RefusedError, SpecError
-from engine.journal import create_tables
 from runbooks.confusable import why_confusing
 from runbooks.identity import TCP, TOKEN, WHOLE, Actor, Scope, Unauthenticated
 from runbooks.policy import may

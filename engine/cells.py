@@ -23,9 +23,13 @@ from engine.quantities import quantity
 from engine.spec import HOUR_MS
 
 RESIDENCY_TAG, DATASET_TAG, FLEET_TAG = "residency", "dataset", "fleet"
+BY_TAG = "fleet-by"
+"""Whose word it was that a fleet passes on, as the fleet knows it: the account "unix:1000". Set by the fleet alone."""
 """Tags of a workload: where it may be, one of several after commas; which data it reads, all of them; and, given by the
 fleet, which fleet it is of."""
 MILLION = 1_000_000
+LEAST_SAID = 10_000
+"""A difference of less than a cent is none, microdollars."""
 
 # -- what is known of cells and of a submission -----------------------------------------------------------------------
 
@@ -272,8 +276,11 @@ def _why(chosen: CellRow, able: Sequence[CellRow], terms: Terms, rules: Routing)
         return f"{start}; of {best.cell} no more is known than what is free"
     if chosen.cell == terms.tenant.home and _soon(chosen, rules):
         return f"{start}; home of {terms.tenant.name}, with room"
-    if best.score_microusd >= chosen.score_microusd:
-        less = _usd(best.score_microusd - chosen.score_microusd)
+    gain = best.score_microusd - chosen.score_microusd
+    if 0 <= gain < LEAST_SAID:
+        return f"{start}; {best.cell} would do as well"
+    if gain > 0:
+        less = _usd(gain)
         return f"{start}; {less} less in cost and waiting than {best.cell}"
     if best.crowded:
         return f"{start}; {best.cell} is {best.used_permille / 10:g}% used"
@@ -313,7 +320,7 @@ SAME_TIME_MS = 5_000
 
 
 def as_of_cell(spec: WorkloadSpec, link: CellLink, fleet: str, clock: Clock) -> WorkloadSpec:
-    """The submission as the cell is given it: with the cell's own name for its queue, the times of the cell'sXX"""
+    """The submission as the cell is given it: with the cell's own name for its queue, the times of the cell's"""
     queue, tags = link.queues.get(spec.queue, spec.queue), {**spec.tags, FLEET_TAG: fleet}
     times = {
         name: clock.cell_ms + round((at_ms - clock.wall_ms) * clock.speed)

@@ -32,7 +32,8 @@ from engine.forecast import Forecaster
 from engine.intake import check
 from engine.intent_report import IntentsReport
 from engine.intents import intend
-from engine.journal import Beside, Estimate, Journal, Memory
+from engine.journal import Beside, Journal, Memory
+from engine.journal_tables import Estimate
 from engine.lease import Lease
 from engine.lookup import find
 from engine.model import HOUR_MS, CellSpec, ReservationSpec, WorkloadState
@@ -197,8 +198,8 @@ class Engine:
         """The cell recorded at `path`, a file or a PostgreSQL URL, or a new one; None keeps it in memory only. `cell`
         defines a new one. `faults` rehearses an executor that misbehaves, `provider_faults` a provider that lies.
         `forecaster` foretells demand to the autoscaler, as a function of the past alone: the same after a restart;
-        None: the built-in one.
-        `stood_by`: what waiting for a journal on a server has come to. `processes` runs tasks for real.
+        None: the built-in one. `stood_by`: what waiting for a journal on a server has come to. `processes` runs tasks
+        for real.
 
         Raises JournalCorrupt, JournalBusy, JournalError, SpecError.
         """

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from engine import edits as ed
 from engine import workloads as wl
 from engine.control import Engine
-from engine.journal import Estimate
+from engine.journal_tables import Estimate
 from engine.model import WorkloadState
 from engine.outlook import (
     AskRun,

@@ -16,12 +16,14 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from engine import commands as cmd
 from engine import events as ev
-from engine.columns import Table
+from engine.columns import Table, view
 from engine.errors import NotFoundError, RefusedError, SpecError
 from engine.intent_report import IntentsReport, IntentView
+from engine.money import DAY_MS
 
 if TYPE_CHECKING:
     from engine.definitions import Checked
@@ -32,6 +34,11 @@ ENDED_KEPT = 500
 MOST_OPEN = 100_000
 """Beyond this nothing more is taken: the other scheduler has been away for very long."""
 TOKEN_BYTES = 10
+NAMED_KEPT_MS = 7 * DAY_MS
+"""For so long after its end a workload is still found by its token: Slurm has dropped the job by then (MinJobAge in
+slurm.conf, minutes as a rule)."""
+SWEEP_EVERY = 1000
+"""Intents between two looks for tokens that nobody needs any more."""
 
 
 class Phase(IntEnum):
@@ -328,6 +335,21 @@ def intended(state: State, event: ev.Intended) -> None:
         for spec in command.workloads:
             intents.named[event.token] = spec.id
             intents.ids.add(spec.id)
+    if event.number % SWEEP_EVERY == 0:
+        _forget_ended(state)
+
+
+def _forget_ended(state: State) -> None:
+    """Tokens of workloads that ended long ago. By the state alone, so that a replay forgets the same."""
+    intents, w = state.intents, state.workloads
+    ended = view(w.ended)
+    lately = (ended < 0) | (ended >= state.now_ms - NAMED_KEPT_MS)
+    arrays = set(np.unique(view(w.array)[lately]).tolist())
+    for token, name in list(intents.named.items()):
+        row, array = w.row_of.get(name), w.array_names.index.get(name)
+        # One that was not observed yet has neither.
+        if (row is not None and not lately[row]) or (array is not None and array not in arrays):
+            intents.ids.discard(intents.named.pop(token))
 
 
 def sent(state: State, event: ev.IntentSent) -> None:

@@ -20,10 +20,8 @@ from sqlalchemy.exc import DatabaseError
 from engine import events as ev
 from engine import migrations, sqlite_store
 from engine.database import File, Place, place_of
-from engine.database import create_tables as create_tables
 from engine.journal_reading import batches, corrupt, head_of, link, newest_snapshot
-from engine.journal_tables import Estimate as Estimate
-from engine.journal_tables import Snapshot, table_of
+from engine.journal_tables import Estimate, Snapshot, table_of
 from engine.sqlite_store import FileStore
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ def quantity(resource: int, value: int) -> str:
     if name == "gpu_milli":
         return f"{value / 1000:g} GPU"
     what = "memory" if name == "memory_mib" else "disk"
-    return f"{value / 1024:.4g} GiB {what}"
+    return f"{value:g} MiB {what}" if 0 < value < 1024 else f"{value / 1024:.4g} GiB {what}"
 
 
 def task_size(shape: Shape) -> str:

@@ -40,7 +40,7 @@ def admit(engine: Engine, gate: Gate, actor: Actor, command: AnyCommand) -> Rece
     policy does not let, and whatever the engine refuses."""
     check_admitted(command)
     if isinstance(command, Submit):
-        gate.refuse_unless(actor, "submit", touched_by(command))
+        gate.refuse_unless(actor, "submit", touched_by(command, outside=not engine.decides))
         check_commands(engine, actor, command)
         return engine.command(command)
     gate.refuse_unless(actor, "configure")
@@ -51,11 +51,15 @@ def admit(engine: Engine, gate: Gate, actor: Actor, command: AnyCommand) -> Rece
     return engine.command(command, beside=beside)
 
 
-def touched_by(command: Submit) -> Scope:
+def touched_by(command: Submit, *, outside: bool = False) -> Scope:
     """What submissions draw on: their queues, their tenants, and the pools that they are limited to. One that takes any
-    pool is for no role that is limited to pools."""
+    pool is for no role that is limited to pools. `outside`: Slurm decides on the cell, where tags may name another
+    partition and another account than queue and tenant do."""
     queues = {spec.queue for spec in command.workloads}
     tenants = {spec.tenant for spec in command.workloads}
+    if outside:
+        queues |= {name for spec in command.workloads for name in spec.tags.get("partition", "").split(",") if name}
+        tenants |= {spec.tags["account"] for spec in command.workloads if spec.tags.get("account")}
     bound = all(group.pools for spec in command.workloads for group in spec.groups)
     pools = {pool for spec in command.workloads for group in spec.groups for pool in group.pools} if bound else set()
     return Scope(pools=tuple(pools), queues=tuple(queues), tenants=tuple(tenants))
@@ -89,7 +93,7 @@ def admit_all(
     allowed: list[Submit] = []
     for actor, command in wanted:
         try:
-            gate.refuse_unless(actor, "submit", touched_by(command))
+            gate.refuse_unless(actor, "submit", touched_by(command, outside=not engine.decides))
             check_commands(engine, actor, command)
         except MusterError as error:
             answers.append(error)

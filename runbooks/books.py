@@ -30,8 +30,8 @@ from sqlalchemy import (
     update,
 )
 
+from engine.database import create_tables
 from engine.errors import NotFoundError, RefusedError
-from engine.journal import create_tables
 from runbooks import life
 from runbooks.audit import Audit
 from runbooks.identity import Actor

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from engine.cells import BY_TAG
 from engine.errors import RefusedError, SpecError
 from runbooks.identity import OWNER
 
@@ -22,7 +23,9 @@ def check_commands(engine: Engine, actor: Actor, command: Submit) -> None:
     nothing that could be run. In other cells a command is kept and nothing here runs it."""
     if engine.processes is None:
         return
-    if actor.account not in (OWNER, ROOT) and not getattr(engine.processes, "open_door", False):
+    # A fleet comes as the account it runs as, whoever told it to.
+    accounts = {actor.account, *(spec.tags.get(BY_TAG, actor.account) for spec in command.workloads)}
+    if not accounts <= {OWNER, ROOT} and not getattr(engine.processes, "open_door", False):
         raise RefusedError(
             "commands run here only for the account that owns the engine, through its Unix socket",
             "It may be opened to all who may submit: muster serve --here --for-others",

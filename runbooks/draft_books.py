@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, String, Table, func, insert, select, update
 
+from engine.database import create_tables
 from engine.errors import JournalError
-from engine.journal import create_tables
 from runbooks.books import PROPOSAL, exist, number_of
 from runbooks.draft import Draft, Drafter, Record
 

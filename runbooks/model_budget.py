@@ -29,7 +29,7 @@ from sqlalchemy import (
 )
 from sqlalchemy import update as updated
 
-from engine.journal import create_tables
+from engine.database import create_tables
 from engine.model import HOUR_MS
 from runbooks.draft import DraftRejected
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import msgspec
 from sqlalchemy import Connection, insert, select, update
 
+from engine.database import create_tables
 from engine.errors import JournalError, MusterError, NotFoundError, RefusedError, SpecError
-from engine.journal import create_tables
 from runbooks.freezes import FreezeSpec, check_freeze
 from runbooks.identity import OWNER, SYSTEM, Actor, AuthRefused, Signed, stands_for
 from runbooks.keys import DecisionKind, decision_bytes, public_key, verify

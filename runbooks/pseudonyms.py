@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Column, Connection, Integer, LargeBinary, MetaData, Table, insert, select
 
-from engine.journal import create_tables
+from engine.database import create_tables
 from runbooks.redaction import is_secret
 
 if TYPE_CHECKING:

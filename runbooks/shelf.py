@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 import msgspec
 from sqlalchemy import Connection, insert
 
+from engine.database import create_tables
 from engine.errors import JournalError, NotFoundError, RefusedError, SpecError
-from engine.journal import create_tables
 from runbooks import policy
 from runbooks.amounts import utc
 from runbooks.approvals import METADATA, VOTE, Deed, Votes, authors, missing, need

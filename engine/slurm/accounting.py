@@ -23,7 +23,11 @@ class Qos(msgspec.Struct, frozen=True, kw_only=True):
     """For each job."""
     jobs_per_user: int | None = None
     """Running at once; UNLIMITED, or None where v0.0.38 cannot tell."""
+    jobs_per_account: int | None = None
+    jobs_total: int | None = None
+    """Running at once, of everybody together (GrpJobs)."""
     submitted_per_user: int | None = None
+    submitted_per_account: int | None = None
     tres_per_user: dict[str, int] = {}
     tres_per_job: dict[str, int] = {}
     tres_per_account: dict[str, int] = {}
@@ -44,7 +48,11 @@ class Association(msgspec.Struct, frozen=True, kw_only=True):
     default_qos: str = ""
     qos: tuple[str, ...] = ()
     jobs_max: int | None = None
+    """Of one user, running at once; of an account: of each of its users who has no limit of his own."""
+    jobs_total: int | None = None
+    """Of all under it together (GrpJobs)."""
     submitted_max: int | None = None
+    submitted_total: int | None = None
     wall_limit_s: int | None = None
     tres_total: dict[str, int] = {}
     """All running jobs under it together (GrpTRES)."""

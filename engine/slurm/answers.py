@@ -34,6 +34,8 @@ UNSPECIFIED = -1
 """What v0.0.38 says of everything it has no number for; among them a controller that is down."""
 
 
+DEEPEST = 100
+"""Lists in lists. Slurm has some ten."""
 NOT_PLAIN_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What msgspec raises of a text that `decoded` may still be able to read."""
 
@@ -68,7 +70,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     def value(self, key: str) -> Any:
         """One field, decoded; None when it is not there."""
-        return decoded(self.fields[key]) if key in self.fields else None
+        return _readable(self.fields[key], key) if key in self.fields else None
 
 
 def raw_list(raw: msgspec.Raw, name: str) -> list[msgspec.Raw]:
@@ -77,12 +79,20 @@ def raw_list(raw: msgspec.Raw, name: str) -> list[msgspec.Raw]:
         return _RAW_LIST.decode(raw)
     except NOT_PLAIN_JSON:
         pass
-    value = decoded(raw)
+    value = _readable(raw, name)
     if value is None:
         return []
     if not isinstance(value, list):
         raise SlurmUnreadable(f"`{name}` in Slurm's answer is {type(value).__name__}, not a list")
     return [msgspec.Raw(msgspec.json.encode(entry)) for entry in value]
+
+
+def _readable(raw: msgspec.Raw, name: str) -> Any:
+    """As `decoded`. SlurmUnreadable when it is no JSON."""
+    try:
+        return decoded(raw)
+    except ValueError as error:
+        raise SlurmUnreadable(f"`{name}` in Slurm's answer is {error}") from None
 
 
 def decoded(raw: msgspec.Raw | bytes) -> Any:
@@ -96,23 +106,26 @@ def decoded(raw: msgspec.Raw | bytes) -> Any:
         pass
     try:
         value = json.loads(bytes(raw).decode("utf-8", "surrogateescape"), parse_constant=_no_number, strict=False)
+        return _encodable(value)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from None
-    return _encodable(value)
 
 
 def _no_number(_: str) -> None:
     """NaN and the infinities: not known."""
 
 
-def _encodable(value: Any) -> Any:
-    """Bytes that were no UTF-8, and half characters, written out: what is kept can be encoded again."""
+def _encodable(value: Any, deep: int = 0) -> Any:
+    """Bytes that were no UTF-8, and half characters, written out: what is kept can be encoded again. ValueError for
+    what is nested too deeply for that."""
+    if deep > DEEPEST:
+        raise ValueError(f"nested more than {DEEPEST} deep")
     if isinstance(value, str):
         return value if value.isascii() else _HALF.sub(_written_out, value)
     if isinstance(value, list):
-        return [_encodable(one) for one in value]
+        return [_encodable(one, deep + 1) for one in value]
     if isinstance(value, dict):
-        return {_encodable(key): _encodable(one) for key, one in value.items()}
+        return {_encodable(key): _encodable(one, deep + 1) for key, one in value.items()}
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
         return None
     return value
@@ -158,7 +171,7 @@ def _faults(raw: msgspec.Raw | None) -> tuple[Fault, ...]:
         value = decoded(raw)
     except ValueError:
         return (Fault(0, "an error that could not be read"),)
-    return tuple(_fault(one) for one in value if one) if isinstance(value, list) else (Fault(0, str(value)[:400]),)
+    return tuple(_fault(one) for one in value if one) if isinstance(value, list) else (Fault(0, _text(value)),)
 
 
 def _each_fault(fields: dict[str, msgspec.Raw]) -> tuple[Fault, ...]:
@@ -181,12 +194,22 @@ def _objects(raw: msgspec.Raw | None) -> list[dict[str, Any]]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
+def _text(value: Any) -> str:
+    return (
+        value
+        if isinstance(value, str)
+        else "something else than a text"
+        if isinstance(value, list | dict)
+        else str(value)
+    )[:400]
+
+
 def _fault(entry: Any) -> Fault:
     if not isinstance(entry, dict):
-        return Fault(0, str(entry)[:400])
+        return Fault(0, _text(entry))
     numbers = (entry.get(key) for key in ("error_number", "error_code", "errno", "code"))
     number = next((one for one in numbers if isinstance(one, int) and not isinstance(one, bool)), 0)
-    texts = [str(entry[key]) for key in ("error", "message", "description") if entry.get(key)]
+    texts = [_text(entry[key]) for key in ("error", "message", "description") if entry.get(key)]
     if number in (0, UNSPECIFIED):
         texts.reverse()
     return Fault(number, ": ".join(dict.fromkeys(texts))[:400] or "no text")

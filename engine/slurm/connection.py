@@ -49,6 +49,17 @@ class SlurmConnection(Writing):
         return str(self.line.place)
 
     @property
+    def acts_as(self) -> str:
+        """The user that the token is for, or that it is used for; empty without one, or where it cannot be read."""
+        tokens = self.line.tokens
+        if tokens is None:
+            return ""
+        try:
+            return self.line.user or tokens.user()
+        except SpecError:
+            return ""
+
+    @property
     def version(self) -> str:
         """Slurm's own version, e.g. `24.11.5`; asked for once."""
         if not self.slurm_version:

@@ -98,8 +98,9 @@ class Driver:
             return lease is None or lease.is_held
 
         self.submitter = Submitter(
-            far, ledger, self._pool, place_of=place_of, job_ids=job_id, wall_ms=cell_ms, may_act=may_act
-        )
+            far, ledger, self._pool, place_of=place_of, job_ids=job_id, wall_ms=cell_ms, may_act=may_act,
+            user=far.acts_as,
+        )  # fmt: skip
         self.actor = Actor(far, ledger, job_of, wall_ms=cell_ms, acted=acted, may_act=may_act)
         self._news = (threading.Event(), threading.Event())
         self._threads = [

@@ -10,20 +10,59 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from engine.slurm.records import Job
+import msgspec
 
-_TOKEN = re.compile(r"\bmuster:(\S+)")
-"""The part of a job's comment by which Muster finds what it submitted."""
+from engine.slurm.records import Job
+from engine.slurm.submission import token_in
+
 SKEW_S = 5
 """By so much the clocks of Slurm and of the cell may differ."""
 _NAME = re.compile(r"(\d+(?:/\d+)?)(?:\.(\d+))?")
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """What is on record of a submission through Muster."""
+
+    id: str
+    """The workload id that was asked for."""
+    job: int = 0
+    """The job, or array, that Slurm answered with; 0: not known, or no longer."""
+
+
+class Ours:
+    """Which jobs were submitted through Muster. A comment alone proves nothing: everybody sees those of others and may
+    write the same. What Slurm answered with counts; where that is not on record, the first job that was seen with the
+    token, of the user whom the others of ours are of."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, int] = {}
+        """Token -> job or array that was seen with it."""
+        self._user = ""
+
+    def name_of(self, job: Job, named: Mapping[str, Asked] | None) -> str:
+        """The id that was asked for; empty for the jobs of others."""
+        token = token_in(job) if named and job.comment else ""
+        asked = named.get(token) if named and token else None
+        if asked is None:
+            return ""
+        head = job.array_id or job.id
+        if asked.job:
+            if head != asked.job:
+                return ""
+            self._first[token] = head
+            self._user = self._user or job.user
+            return asked.id
+        if self._user and job.user and job.user != self._user:
+            return ""
+        return asked.id if self._first.setdefault(token, head) == head else ""
+
+
 class Identities:
     """Names that were given, and to which job: kept over looks, and found again from the cell after a restart."""
 
-    def __init__(self, known: Iterable[tuple[str, int, int]] = ()) -> None:
+    def __init__(self, known: Iterable[tuple[str, int, int]] = (), ours: Ours | None = None) -> None:
         """`known`: (workload id, Unix seconds of submission, times put back) of what the cell has."""
+        self.ours = ours or Ours()
         self._given: dict[str, tuple[str, int, int]] = {}
         """Job or task -> (workload id, submitted, times put back) of the last job that had the id."""
         self._restored: set[str] = set()
@@ -39,9 +78,9 @@ class Identities:
                     self._given[base] = name, submit_s, restarts
                     self._restored.add(base)
 
-    def name_of(self, job: Job, task: int | None = None, named: Mapping[str, str] | None = None) -> str:
-        """The workload id of the job, or of one waiting task of its array. `named`: token -> id that was asked for."""
-        chosen = _chosen(job, named)
+    def name_of(self, job: Job, task: int | None = None, named: Mapping[str, Asked] | None = None) -> str:
+        """The workload id of the job, or of one waiting task of its array. `named`: token -> what was asked for."""
+        chosen = self.ours.name_of(job, named)
         if chosen:
             return f"{chosen}/{task}" if task is not None else chosen
         base = f"{job.array_id}/{task}" if task is not None else str(job.id)
@@ -65,9 +104,3 @@ def number_of(name: str) -> int:
     if match is None:
         raise ValueError(name)
     return int(match[1].partition("/")[0])
-
-
-def _chosen(job: Job, named: Mapping[str, str] | None) -> str:
-    """The id that was asked for where it was submitted through Muster; empty for others."""
-    found = _TOKEN.search(job.comment) if named and job.comment else None
-    return named.get(found[1], "") if found and named else ""

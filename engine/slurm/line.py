@@ -38,6 +38,8 @@ BELIEVE_PING_S = 30.0
 """After this long one request is made whatever the ping says: a ping may have reasons of its own to fail."""
 LARGEST_ANSWER = 2 << 30
 """Bytes. 100,000 jobs of v0.0.42 are 0.8 GB."""
+LONGEST_ANSWER_S = 300.0
+"""For all of an answer: one that comes drop by drop would keep a place in the line for ever."""
 
 
 class Where(msgspec.Struct, frozen=True):
@@ -69,7 +71,7 @@ def where(text: str) -> Where:
         port = parts.port
     except ValueError:
         port = 0
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or parts.query or parts.username:
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or parts.query or "@" in parts.netloc:
         raise SpecError(
             "slurm",
             f"{text[:200]!r} is no place of a slurmrestd",
@@ -219,13 +221,15 @@ class Line:
 
     def _body(self, response: httpx.Response) -> bytes:
         chunks: list[bytes] = []
-        size = 0
+        size, until = 0, self._clock() + LONGEST_ANSWER_S
         for chunk in response.iter_bytes():
             size += len(chunk)
             if size > self.largest:
                 raise SlurmUnreadable(
                     f"{self.place} answers with more than {self.largest >> 20} MiB", "Has it more than 200,000 jobs?"
                 )
+            if self._clock() > until:
+                raise SlurmUnreadable(f"{self.place} took more than {LONGEST_ANSWER_S:.0f} s for an answer")
             chunks.append(chunk)
         return b"".join(chunks)
 

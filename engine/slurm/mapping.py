@@ -272,9 +272,11 @@ class Jobs:
         self._asked_for: dict[str, Asked | None] = {}
         self.new_classes: list[seen.PriorityClassSeen] = []
 
-    def told(self, job: Job, name: str, known: Collection[str], rank: int = 0) -> seen.WorkloadSeen | None:
+    def told(
+        self, job: Job, name: str, known: Collection[str], rank: int = 0, wanted: WorkloadSpec | None = None
+    ) -> seen.WorkloadSeen | None:
         """The job as a workload of that name; None where it is in no partition that is known. `rank`: as
-        `engine.slurm.order` has it, while it waits."""
+        `engine.slurm.order` has it, while it waits. `wanted`: what was submitted through Muster and became this job."""
         asked = self._asked(job.partition)
         if asked is None:
             self._left.note("jobs in partitions that are not shown are left out", name)
@@ -299,7 +301,7 @@ class Jobs:
             held=phase == "held",
         )
         return seen.WorkloadSeen(
-            spec=spec,
+            spec=spec if wanted is None else _as_wanted(spec, wanted, job),
             phase=phase,
             submitted_ms=job.submit_s * 1000,
             started_ms=0 if job.state == "PENDING" else job.start_s * 1000,
@@ -316,18 +318,14 @@ class Jobs:
         asked = self._asked(job.partition)
         return 0 if asked is None else asked.first.tier
 
-    def array(self, whole: Sequence[Job], name: str) -> seen.WorkloadSeen | None:
-        """The array whose records these are, where its elements are evenly numbered; None: they stand alone."""
-        tasks = sorted({task for job in whole for task in tasks_of(job)})
-        steps = {b - a for a, b in pairwise(tasks)}
-        if len(tasks) < 2 or len(steps) != 1:
-            return None
+    def array(self, whole: Sequence[Job], name: str, wanted: WorkloadSpec | None = None) -> seen.WorkloadSeen | None:
+        """The array whose records these are, where its elements are evenly numbered; None: they stand alone. One that
+        was submitted through Muster is what was `wanted`, however few of its records are seen yet."""
         waiting = next((job for job in whole if job.array_tasks), whole[0])
-        one = self.told(waiting, name, ())
+        array = _array_of(whole, waiting) if wanted is None else wanted.array
+        one = self.told(waiting, name, (), wanted=wanted) if array is not None else None
         if one is None:
             return None
-        _, limit = array_tasks(waiting.array_tasks)
-        array = ArraySpec(first=tasks[0], last=tasks[-1], step=steps.pop(), max_running=limit or 0)
         spec = msgspec.structs.replace(one.spec, array=array, after=(), held=False)
         return seen.WorkloadSeen(spec=spec, submitted_ms=one.submitted_ms)
 
@@ -492,6 +490,16 @@ def tasks_of(job: Job) -> list[int]:
     return [task for tasks in array_tasks(job.array_tasks)[0] for task in tasks] if job.array_tasks else []
 
 
+def _array_of(whole: Sequence[Job], waiting: Job) -> ArraySpec | None:
+    """As its records have it. Raises ValueError as `tasks_of`."""
+    tasks = sorted({task for job in whole for task in tasks_of(job)})
+    steps = {b - a for a, b in pairwise(tasks)}
+    if len(tasks) < 2 or len(steps) != 1:
+        return None
+    _, limit = array_tasks(waiting.array_tasks)
+    return ArraySpec(first=tasks[0], last=tasks[-1], step=steps.pop(), max_running=limit or 0)
+
+
 def _gpus_wanted(job: Job, count: int, left: Left, name: str) -> tuple[tuple[str, ...], int]:
     """(models, devices on each node)"""
     wanted = job.gres_wanted or {key.removeprefix("gres/"): -(-n // count) for key, n in job.tres_wanted.items()
@@ -521,3 +529,21 @@ def _total_gpus(counts: dict[str, int], kind: str) -> int:
 def _tags(job: Job) -> dict[str, str]:
     given = {"user": job.user, "qos": job.qos, "account": job.account}
     return {key: value for key, value in given.items() if value}
+
+
+def _as_wanted(spec: WorkloadSpec, wanted: WorkloadSpec, job: Job) -> WorkloadSpec:
+    """With what Slurm does not keep of a submission through Muster. What both know is as Slurm says: it may have been
+    changed there since."""
+    asked_for = {ident(name) for name in job.partition.split(",")}
+    return msgspec.structs.replace(
+        spec,
+        name=wanted.name,
+        queue=wanted.queue if wanted.queue in asked_for else spec.queue,
+        tenant=wanted.tenant or spec.tenant,
+        team=wanted.team or spec.team,
+        tags=wanted.tags | spec.tags,
+        estimate_ms=wanted.estimate_ms or spec.estimate_ms,
+        checkpoint_interval_ms=wanted.checkpoint_interval_ms,
+        checkpoint_cost_ms=wanted.checkpoint_cost_ms,
+        restore_ms=wanted.restore_ms,
+    )

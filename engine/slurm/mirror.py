@@ -8,24 +8,26 @@ not find again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from engine import observations as seen
-from engine.commands import Observe, Receipt
+from engine.commands import Observe, Receipt, Submit
 from engine.control import Engine
 from engine.errors import MusterError
-from engine.model import WorkloadState
+from engine.intents import wanted as wish_in
+from engine.model import WorkloadSpec, WorkloadState
 from engine.slurm.accounting import Qos
 from engine.slurm.errors import SlurmGone, SlurmRefused
-from engine.slurm.identity import Identities, number_of
+from engine.slurm.identity import Asked, Identities, number_of
 from engine.slurm.mapping import Jobs, Left, LeftOut, Machines, machines, tasks_of
 from engine.slurm.order import Order
 from engine.slurm.past import ended
 from engine.slurm.records import Job, JobState, Node, Partition, Reservation, Switch
+from engine.slurm.submission import token_in
 from engine.state import members
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ MOST_GLANCED = 64
 """Jobs that are asked for one by one."""
 MOST_LOOKED_UP = 64
 """Jobs that accounting is asked about in one look: the others are gone without an end."""
+MOST_WANTED = 50_000
+"""Submissions through Muster that are kept at hand; then it starts anew."""
 MACHINES_EVERY_S = 30.0
 """Partitions, QOS and reservations change when people change them."""
 _ORDER = {"finished": 0, "failed": 0, "cancelled": 0, "suspended": 1, "held": 2, "waiting": 2, "queued": 2}
@@ -94,12 +98,26 @@ class Mirror:
         self._lacks: dict[str, str] = {}
         self._arrays: set[int] = set()
         """Those that were told as a whole, or could not be."""
+        self._wanted: dict[str, WorkloadSpec | None] = {}
+        """By workload id: what was submitted through Muster; None of what it does not remember any more."""
 
     # -- for any thread -----------------------------------------------------------------------------------------------
 
     def job_of(self, workload_id: str) -> Job | None:
         """The job as Slurm last showed it."""
         return self._records.get(workload_id)
+
+    def jobs(self) -> list[Job]:
+        """All that Slurm last showed; the waiting tasks of an array are one."""
+        return [job for job, _ in list(self._names.values())]
+
+    @property
+    def qos(self) -> tuple[Qos, ...]:
+        return self._qos
+
+    @property
+    def partitions(self) -> tuple[Partition, ...]:
+        return self._partitions
 
     def machines_changed(self) -> None:
         """Partitions or reservations were changed: they are asked for with the next look."""
@@ -193,7 +211,7 @@ class Mirror:
     def _forget(self) -> None:
         """What was told before: all of it is told anew, and what is not known any more is found in the cell."""
         known = self._call(_known)
-        self._identities = Identities(known)
+        self._identities = Identities(known, self._identities.ours)
         self._order = Order(name for name, _, _ in known)
         self._told = dict.fromkeys(self._call(live_of))
         self._told_machines = {}
@@ -260,7 +278,8 @@ class Mirror:
                 records[name] = job
             if job.array_id and job.array_id not in self._arrays:
                 arrays.setdefault(job.array_id, []).append(job)
-        told = [found for array_id, of_it in arrays.items() if (found := self._array(array_id, of_it, mapping))]
+        self._learn_wanted(names.values(), named)
+        told = [found for of_it in arrays.values() if (found := self._array(of_it, names[of_it[0].id][1], mapping))]
         for each in told:
             assert each.spec.array is not None
             self._order.note(f"{each.spec.id}/{index}" for index in members(each.spec.array))
@@ -274,13 +293,13 @@ class Mirror:
             for name in mine:
                 if not whole and job.id not in names and self._ranks.get(name) == ranks.get(name):
                     continue
-                fact = mapping.told(job, name, records.keys(), ranks.get(name, 0))
+                fact = mapping.told(job, name, records.keys(), ranks.get(name, 0), self._wanted_of(name))
                 if fact is not None and self._told.get(name) != fact:
                     facts.append(fact)
         facts.sort(key=lambda fact: _turn(fact, records[fact.spec.id]))
         gone = [name for name in self._told if name not in records] if whole else []
         for name, job in self._ended(gone).items():
-            fact = mapping.told(job, name, records.keys())
+            fact = mapping.told(job, name, records.keys(), wanted=self._wanted_of(name))
             if fact is not None:
                 facts.insert(0, fact)
         for name in gone:
@@ -307,9 +326,9 @@ class Mirror:
                 found[name] = job
         return found
 
-    def _names_of(self, job: Job, named: dict[str, str], left: Left) -> tuple[str, ...]:
+    def _names_of(self, job: Job, named: dict[str, Asked], left: Left) -> tuple[str, ...]:
         before = self._names.get(job.id)
-        if before is not None and before[0] == job:
+        if before is not None and before[0] == job and not (named and token_in(job) in named):
             return before[1]
         if not job.array_id:
             return (self._identities.name_of(job, named=named),)
@@ -320,11 +339,32 @@ class Mirror:
             return ()
         return tuple(self._identities.name_of(job, task, named) for task in tasks)
 
-    def _array(self, array_id: int, whole: list[Job], mapping: Jobs) -> seen.WorkloadSeen | None:
-        """The array as a whole, the first time it is seen."""
-        self._arrays.add(array_id)
+    def _learn_wanted(self, jobs: Iterable[tuple[Job, tuple[str, ...]]], named: dict[str, Asked]) -> None:
+        """What is known of those that were submitted through Muster: each is looked for once."""
+        asked = {token: named[token].id for job, mine in jobs if mine and (token := token_in(job)) in named
+                 and named[token].id in (mine[0], _array_name(mine[0]))}  # fmt: skip
+        new = {token: name for token, name in asked.items() if name not in self._wanted}
+        if new:
+            if len(self._wanted) > MOST_WANTED:
+                self._wanted.clear()
+            found = self._call(partial(wanted_of, new))
+            self._wanted |= {name: found.get(token) for token, name in new.items()}
+
+    def _wanted_of(self, name: str) -> WorkloadSpec | None:
+        """What was submitted through Muster and became this workload."""
+        if name in self._wanted:
+            return self._wanted[name]
+        whole = self._wanted.get(_array_name(name))
+        return whole if whole is not None and whole.array is not None else None
+
+    def _array(self, whole: list[Job], names: tuple[str, ...], mapping: Jobs) -> seen.WorkloadSeen | None:
+        """The array as a whole, the first time it is seen. `names`: of the first of its records."""
+        self._arrays.add(whole[0].array_id)
+        if not names:
+            return None
+        name = _array_name(names[0])
         try:
-            return mapping.array(whole, str(array_id))
+            return mapping.array(whole, name, self._wanted.get(name))
         except ValueError:
             return None
 
@@ -380,10 +420,31 @@ def _known(engine: Engine) -> list[tuple[str, int, int]]:
     return [(name, w.submitted[row] // 1000, max(w.attempts[row] - 1, 0)) for row, name in enumerate(w.ids)]
 
 
-def _named(engine: Engine) -> dict[str, str]:
-    """Token -> workload id of what was submitted through Muster."""
-    intents = getattr(engine.state, "intents", None)
-    return {} if intents is None else dict(intents.named)
+def _named(engine: Engine) -> dict[str, Asked]:
+    """Token -> what was submitted through Muster."""
+    intents = engine.state.intents
+    found = {token: Asked(name) for token, name in intents.named.items()}
+    for intent in (*intents.ended, *intents.open.values()):
+        if intent.token in found and intent.job:
+            found[intent.token] = Asked(found[intent.token].id, intent.job)
+    return found
+
+
+def _array_name(element: str) -> str:
+    return element.rpartition("/")[0]
+
+
+def wanted_of(tokens: Collection[str], engine: Engine) -> dict[str, WorkloadSpec]:
+    """By token: what was submitted, as far as the cell still has the intent. Nobody needs it later: a workload is what
+    it was when it was first seen, and an intent stays open for longer than that takes."""
+    intents = engine.state.intents
+    found: dict[str, WorkloadSpec] = {}
+    for intent in (*intents.open.values(), *intents.ended):
+        if intent.token in tokens:
+            command = wish_in(intent)
+            if isinstance(command, Submit):
+                found[intent.token] = command.workloads[0]
+    return found
 
 
 def live_of(engine: Engine) -> list[str]:

@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from engine.slurm.accounting import Share
+from engine.slurm.limits import Limit
 from engine.slurm.mapping import LeftOut
 from engine.slurm.reasons import said
 from engine.slurm.records import Job
@@ -49,6 +51,10 @@ class MirrorReport(msgspec.Struct, frozen=True, kw_only=True):
     """Those that the user of the mirror made."""
     acts: bool = False
     """Whether what is decided here is carried out there."""
+    limits: tuple[Limit, ...] = ()
+    """Of QOS and accounts, with what is in use of each; a forecast does not know them."""
+    shares: tuple[Share, ...] = ()
+    """Fair share of accounts and of the users in them."""
 
 
 NOT_MIRRORED = MirrorReport(where="", state="none")
@@ -82,9 +88,11 @@ class Mirrored(msgspec.Struct, frozen=True, kw_only=True):
     signal: int | None = None
     stdout: str = ""
     workdir: str = ""
+    limits: tuple[Limit, ...] = ()
+    """That the reason is about; those first that it would exceed now."""
 
     @staticmethod
-    def of(workload: str, job: Job) -> Mirrored:
+    def of(workload: str, job: Job, limits: tuple[Limit, ...] = ()) -> Mirrored:
         found = said(job.reason)
         waits = job.state == "PENDING"
         return Mirrored(
@@ -110,4 +118,5 @@ class Mirrored(msgspec.Struct, frozen=True, kw_only=True):
             signal=job.signal,
             stdout=job.stdout,
             workdir=job.workdir,
+            limits=limits,
         )

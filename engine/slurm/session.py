@@ -236,7 +236,11 @@ class Session:
             pings = split(status, body).value("pings")
         except SlurmUnavailable:
             return "down"
-        said = [one.get("pinged", one.get("ping")) for one in pings or () if isinstance(one, dict)]
+        said = [
+            one.get("pinged", one.get("ping"))
+            for one in (pings if isinstance(pings, list) else ())
+            if isinstance(one, dict)
+        ]
         if "UP" in said:
             return "up"
         quick = time.monotonic() - began < AT_ONCE_S
@@ -281,6 +285,8 @@ class Session:
             theirs = self.commands.since_s()
             ours = number_at(self.asked("asking for statistics", "diag").value("statistics"), "req_time_start")
         except (SlurmRefused, SlurmUnavailable) as error:
+            if "configuration source" in error.problem:
+                return "Slurm's commands here find no slurm.conf: set SLURM_CONF for the engine", LOOK_AGAIN_S
             return f"Slurm's commands here do not work: {error.problem}", LOOK_AGAIN_S
         if theirs != ours:
             return "Slurm's commands here speak to another controller than slurmrestd", LOOK_AGAIN_S
@@ -299,7 +305,7 @@ def _paths(body: bytes) -> frozenset[tuple[str, str]]:
     """Methods and paths of an OpenAPI description, as slurmrestd writes them, versions kept."""
     try:
         described = decoded(msgspec.json.decode(body, type=dict[str, msgspec.Raw])["paths"])
-    except (KeyError, ValueError, msgspec.MsgspecError):
+    except (KeyError, ValueError, RecursionError, msgspec.MsgspecError):
         return frozenset()
     if not isinstance(described, dict):
         return frozenset()

@@ -20,6 +20,7 @@ from engine.slurm.records import Job, Wish
 
 COMMENT = re.compile(r"\bmuster:([0-9a-f]{1,16}-[0-9a-f]{20})\b")
 _NAME = re.compile(r"\.m([0-9a-f]{8})$")
+_JOB_ID = re.compile(r"\d+(?:[/.]\d+)*$")
 MOST_NAME = 64
 """Characters of the name that are kept before the token."""
 PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -66,6 +67,8 @@ def check(spec: WorkloadSpec, where: str) -> None:
     run = spec.run
     if run is None:
         raise SpecError(f"{where}.run", "is missing", "Say which command its tasks run")
+    if _JOB_ID.match(spec.id):
+        raise SpecError(f"{where}.id", "is like a job's id, which may become another job's", "Begin it with a letter")
     if len(spec.groups) > 1:
         raise SpecError(f"{where}.groups", "are several", "A job of Slurm has tasks of one kind: give one group")
     group = spec.groups[0]

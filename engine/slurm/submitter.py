@@ -102,6 +102,7 @@ class Submitter:
         clock: Callable[[], float] = time.monotonic,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         may_act: Callable[[], bool] = lambda: True,
+        user: str = "",
     ) -> None:
         self._far = far
         self._ledger = ledger
@@ -120,8 +121,8 @@ class Submitter:
         self._list_after = 0.0
         self._down_since_s: float | None = None
         """Since when slurmctld is known not to run, as of the last look."""
-        self.user = ""
-        """Whose jobs ours are; known with the first that was read back."""
+        self.user = user
+        """Whose jobs ours are; where it is not said, known with the first that was read back."""
         self.trouble = ""
         """Why nothing can be carried at present; empty when all is well."""
 
@@ -282,7 +283,7 @@ class Submitter:
         """Accounting knows jobs that the list has dropped. Without it, a person has to look."""
         since_s = min(self._wall_ms() / 1000 - (self._clock() - held.attempted_s) for held, _ in missing)
         try:
-            past = list(self._far.history(int(since_s) - 60))
+            past = [job for job in self._far.history(int(since_s) - 60) if self._may_be_ours(job)]
         except SlurmUnavailable:
             raise
         except MusterError as error:
@@ -304,7 +305,7 @@ class Submitter:
         now_s = self._clock()
         unread = self._unread(now_s)[:MOST_SINGLE]
         for held, job in zip(unread, self._pool.map(self._read, unread), strict=True):
-            if job is not None and carries(job, held.token):
+            if job is not None and carries(job, held.token) and self._may_be_ours(job):
                 self._found(held, job, now_s)
             elif job is not None and self._is_rewritten(job, held):
                 # Sending it again could go on for ever.
@@ -312,6 +313,10 @@ class Submitter:
                 self._note(held, Phase.IN_DOUBT, why)
             else:
                 held.missed = True
+
+    def _may_be_ours(self, job: Job | PastJob) -> bool:
+        """Anybody can write any name and comment."""
+        return not self.user or job.user in ("", self.user)
 
     def _is_rewritten(self, job: Job, held: Held) -> bool:
         """Whether a job under the id that was given may be ours without its token, not another that got the id."""

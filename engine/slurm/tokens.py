@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import stat
 import threading
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ class TokenFile:
         with self._lock:
             try:
                 about = self.path.stat()
+                if about.st_mode & stat.S_IRWXO:
+                    raise ValueError("can be read by everybody on this machine")
                 stamp = (about.st_mtime_ns, about.st_size, about.st_ino)
                 if again or stamp != self._stamp:
                     self._token = _only_token(self.path.read_bytes()[: LONGEST + 1])
@@ -45,13 +48,14 @@ class TokenFile:
                     "slurm token file", f"{self.path}: {error.strerror}", "Give a file with a token"
                 ) from None
             except ValueError as error:
-                raise SpecError("slurm token file", f"{self.path}: {error}", _HOW) from None
+                remedy = f"chmod 600 {self.path}" if "everybody" in str(error) else _HOW
+                raise SpecError("slurm token file", f"{self.path}: {error}", remedy) from None
             return self._token
 
     def user(self) -> str:
         """Whom the token is for, by its own word; empty when it does not say. Slurm checks it, not we."""
         said = _claims(self.token()).get("sun")
-        return said if isinstance(said, str) else ""
+        return said if isinstance(said, str) and said.isascii() and said.isprintable() else ""
 
     def expires_s(self) -> int:
         """Unix second from which Slurm no longer takes it; 0 = it does not say."""

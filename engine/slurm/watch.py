@@ -18,6 +18,7 @@ from engine.slurm.accounting import Diag
 from engine.slurm.errors import SlurmRefused
 from engine.slurm.mirror import Looked, Mirror
 from engine.slurm.report import MirrorReport
+from engine.slurm.rules import Rules
 
 if TYPE_CHECKING:
     from engine.slurm.connection import SlurmConnection
@@ -50,6 +51,7 @@ class Watcher:
     ) -> None:
         self._connection = connection
         self._mirror = mirror
+        self.rules = Rules(connection, mirror)
         self._where = where
         self._user = user
         self._acts = acts
@@ -61,6 +63,8 @@ class Watcher:
         self._whole: Looked | None = None
         """The last look at everything that was not unchanged."""
         self._looks = 0
+        self._release = self._dialect = ""
+        """As of the last look: the connection itself would ask again, and who reports must not wait for that."""
         self._pause_s = BEAT_S
         self._whole_at = -1e9
         self._diag: Diag | None = None
@@ -99,8 +103,8 @@ class Watcher:
         return MirrorReport(
             where=self._where,
             state=self._state,  # type: ignore[arg-type]
-            release=self._connection.slurm_version,
-            dialect=self._connection.api if self._whole else "",
+            release=self._release,
+            dialect=self._dialect,
             user=self._user,
             error=self._error,
             since_s=self._since_s,
@@ -111,13 +115,15 @@ class Watcher:
             looks=self._looks,
             asked_s=whole.asked_s if whole else 0,
             told_s=whole.told_s if whole else 0,
-            lacks=self._lacks | self._mirror.lacks(),
+            lacks=self._lacks | self._mirror.lacks() | dict(self.rules.lacks),
             left_out=self._mirror.left_out(),
             cycle_mean_us=diag.cycle_mean_us if diag else 0,
             backfill_last_us=diag.backfill_last_us if diag else 0,
             rpcs=sum(each.count for each in rpcs),
             own_rpcs=sum(each.count for each in rpcs if each.name == (self._user or "root")),
             acts=self._acts,
+            limits=self.rules.in_use,
+            shares=self.rules.shares,
         )
 
     # -- the thread ---------------------------------------------------------------------------------------------------
@@ -161,12 +167,14 @@ class Watcher:
         if now - self._diag_at >= DIAG_EVERY_S:
             self._diag_at = now
             self._diag = self._connection.diag()
+            self.rules.ask()
             missing = self._connection.can.missing()
             self._lacks = {name: why for name, why in missing.items() if self._acts or name in _READS}
 
     def _look(self) -> None:
         looked = self._mirror.look()
         self._looked, self._looks = looked, self._looks + 1
+        self._release, self._dialect = self._connection.slurm_version, self._connection.api
         if not looked.unchanged:
             self._whole = looked
             self._pause_s = min(max(BEAT_S, SHARE * looked.asked_s), MOST_PAUSE_S)

@@ -26,7 +26,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from console.remote_client import RemoteClient
@@ -206,7 +206,7 @@ class Scene:
     def rows(self) -> dict[str, str]:
         """Workload -> state, as the mirror has it."""
         with self.client() as client:
-            page = client.query(Query(kind="workloads", columns=("id", "state"), limit=100_000))
+            page = client.query(Query(kind="workloads", columns=("id", "state"), limit=10_000))
         return {row[0]: row[1] for row in page.rows}
 
     def _end(self, process: Callable[[], subprocess.Popen[bytes] | None]) -> None:
@@ -346,19 +346,13 @@ def played(scene: Scene, rng: random.Random, rounds: int, seed: int) -> dict[str
 
 
 def jobs_and_rows(scene: Scene) -> tuple[list[list[str]], dict[str, str]]:
-    """Slurm's own list, and the mirror's, taken when neither changed in between; else as they are after a while."""
+    """Slurm's own list and the mirror's, taken while neither changed; else as they are after a while."""
     until = time.monotonic() + 60
     while True:
-        before = listed(scene.cluster)
-        with suppress(MusterError):
-            rows = scene.rows()
-            with scene.client() as client:
-                looked = client.mirror().looked_s
-            time.sleep(1.5)
-            with scene.client() as client:
-                fresh = client.mirror().looked_s > looked
-            if (fresh and listed(scene.cluster) == before and scene.rows() == rows) or time.monotonic() > until:
-                return before, rows
+        jobs, rows = listed(scene.cluster), scene.rows()
+        time.sleep(3)
+        if (listed(scene.cluster), scene.rows()) == (jobs, rows) or time.monotonic() > until:
+            return jobs, rows
 
 
 def listed(cluster: SlurmCluster) -> list[list[str]]:

@@ -20,7 +20,7 @@ import pytest
 from console import cli
 from console.action_arguments import ACTIONS, POLICIES
 from console.cli import EXIT_CODES, KINDS, parser, run
-from console.launch import ensure_engine, last_words
+from console.launch import engine_again, ensure_engine, last_words
 from console.remote_client import RemoteClient
 from console.replay import LiveReplay
 from console.settings import CellPaths, paths_in
@@ -617,6 +617,35 @@ def test_stop_writes_a_snapshot_and_leaves_nothing_behind(paths: CellPaths, caps
     assert not paths.socket.exists()
     assert not paths.pid.exists()
     assert paths.journal.exists()
+
+
+def test_a_console_starts_again_what_died_of_its_own_and_nothing_else(paths: CellPaths) -> None:
+    ensure_engine(paths, serve_arguments(paths))
+    first = probe(paths.socket)
+    assert first is not None
+    os.kill(first.pid, signal.SIGKILL)
+    wait_for(lambda: probe(paths.socket) is None)
+    engine_again(paths, serve_arguments(paths))
+    second = probe(paths.socket)
+    assert second is not None
+    assert second.pid != first.pid
+    assert run(["stop", "--cell", "lab"]) == 0
+    with pytest.raises(errors.UnreachableError, match="was stopped") as caught:
+        engine_again(paths, ["--nonsense"])
+    assert "muster serve --cell lab" in caught.value.remedy
+    paths.pid.write_text(f"{first.pid}\n")
+    with pytest.raises(errors.UnreachableError, match=f"process {first.pid} has died"):
+        engine_again(paths, ["--nonsense"])
+    paths.pid.write_text(f"{os.getpid()}\n")
+    with pytest.raises(errors.UnreachableError, match="does not answer"):
+        engine_again(paths, ["--nonsense"])
+
+
+def test_which_cell_may_stand_before_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["serve"], ["here"], ["stop"], ["fleet", "submit", "jobs.yaml"], ["get", "nodes"]):
+        asked = parser().parse_args(["--cell", "lab", "--readonly", *words])
+        assert (asked.cell, asked.readonly) == ("lab", True), words
+    assert parser().parse_args(["--cell", "lab", "serve", "--cell", "other"]).cell == "other"
 
 
 def test_a_second_engine_is_refused_and_the_first_is_found(paths: CellPaths) -> None:

@@ -14,10 +14,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.thorough
 def test_engines_and_the_fleet_are_killed_and_every_submission_is_in_one_cell() -> None:
-    command = [sys.executable, "-m", "tests.bench.fleet_chaos", "--jobs", "40", "--kills", "5", "--seed", "3"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    command = [sys.executable, "-m", "tests.bench.fleet_chaos", "--jobs", "40", "--kills", "6", "--seed", "151"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["lost"], found["doubled"]) == (0, 0)
     assert sum(found["in_cells"].values()) == 40
-    assert sum(found["killed"].values()) >= 3
+    assert all(found["killed"].values()), "the seed ends the fleet and each of the engines, and stops one for a while"

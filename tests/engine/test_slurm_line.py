@@ -246,6 +246,7 @@ def test_a_token_is_read_again_when_it_is_no_longer_taken(tmp_path: Path) -> Non
     """Also for a write: what was denied had no effect."""
     tokens = tmp_path / "token"
     old, new = jwt("alice"), jwt("alice") + "x"
+    tokens.touch(mode=0o600)
     tokens.write_text(f"SLURM_JWT={old}\n")
     good = {old}
 
@@ -278,6 +279,7 @@ def test_a_token_is_read_again_when_it_is_no_longer_taken(tmp_path: Path) -> Non
 def test_a_token_file_that_holds_none_is_named(tmp_path: Path, content: bytes | None, problem: str) -> None:
     path = tmp_path / "token"
     if content is not None:
+        path.touch(mode=0o600)
         path.write_bytes(content)
     with playing("v0.0.42") as played, connected(played.url, token_file=path) as slurm:
         with pytest.raises(SpecError, match=problem):

@@ -97,7 +97,7 @@ class Person:
                 if UNKNOWN not in str(error):
                     self.say("unproposed", action, name, str(error))
                     return None
-            found = msgspec.json.decode(self.ask("GET", "/v1/proposals?limit=2000"), type=tuple[Proposal, ...])
+            found = msgspec.json.decode(self.ask("GET", "/v1/proposals?limit=1000"), type=tuple[Proposal, ...])
             mine = [proposal for proposal in found if proposal.reason == wish]
             if mine:
                 return mine[0]
