@@ -12,32 +12,27 @@ the format of the request. docs/agents.md tells what an agent has to do.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
-from console.http_answers import Forbidden, body, decoded
+from console.http_answers import Forbidden, body, decoded, on_engine
 from console.operations import Operation
 from engine.agents import UsageOf
-from engine.errors import SpecError, UnreachableError
+from engine.errors import SpecError
 from engine.stragglers import SampleOf
 
 if TYPE_CHECKING:
     from engine.control import Engine
     from engine.loop import EngineLoop
 
-T = TypeVar("T")
 MOST_BEATS = 1_000_000
 """Heartbeats, names or reports in one request."""
-PATIENCE_S = 30.0
-"""How long an answer of the engine is waited for."""
 MSGPACK = "application/msgpack"
 
 
@@ -123,14 +118,14 @@ class AgentFaces:
     async def register(self, request: Request) -> Response:
         wanted: RegisterBody = await self._asked(request, RegisterBody)
         _limit("nodes", len(wanted.nodes))
-        found = await self._on_engine(lambda engine: engine.agents.register(wanted.nodes))
+        found = await on_engine(self._loop, lambda engine: engine.agents.register(wanted.nodes))
         every_s = found.heartbeat_every_ms / 1000 / self._loop.speed
         return _answer(request, RegisterAnswer(found.nodes, found.rows, found.epochs, found.refused, every_s))
 
     async def leave(self, request: Request) -> Response:
         wanted: RegisterBody = await self._asked(request, RegisterBody)
         _limit("nodes", len(wanted.nodes))
-        refused = await self._on_engine(lambda engine: engine.agents.leave(wanted.nodes))
+        refused = await on_engine(self._loop, lambda engine: engine.agents.leave(wanted.nodes))
         return _answer(request, LeaveAnswer(refused))
 
     async def heartbeats(self, request: Request) -> Response:
@@ -143,7 +138,7 @@ class AgentFaces:
             if len(column) != len(rows) and (name != "clocks_ms" or len(column)):
                 raise SpecError(name, f"has {len(column)} entries for {len(rows)} rows", "Give one for each row")
         given = skews if len(skews) else None
-        taken = await self._on_engine(lambda engine: engine.agents.beat(rows, epochs, numbers, given))
+        taken = await on_engine(self._loop, lambda engine: engine.agents.beat(rows, epochs, numbers, given))
         return _answer(request, BeatAnswer(taken.renewed, taken.repeated, tuple(taken.refused.tolist())))
 
     async def status(self, request: Request) -> Response:
@@ -154,23 +149,13 @@ class AgentFaces:
             found = [engine.agents.status(r.row, r.epoch, r.number, r.tasks, r.usage) for r in wanted.reports]
             return StatusAnswer(sum(n or 0 for n in found), tuple(i for i, n in enumerate(found) if n is None))
 
-        return _answer(request, await self._on_engine(take))
+        return _answer(request, await on_engine(self._loop, take))
 
     async def _asked(self, request: Request, kind: type[Any]) -> Any:
         if self._read_only:
             raise Forbidden("this session is read-only", "This engine was started with --readonly")
         content = await body(request)
         return _unpacked(content, kind) if _is_msgpack(request) else decoded(content, kind)
-
-    async def _on_engine(self, ask: Callable[[Engine], T]) -> T:
-        """Wait for the engine's thread without keeping one of ours."""
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                return await asyncio.wrap_future(self._loop.post(ask))
-        except TimeoutError:
-            raise UnreachableError(
-                f"the engine did not answer within {PATIENCE_S:g} s", "It may be overloaded"
-            ) from None
 
 
 def _is_msgpack(request: Request) -> bool:

@@ -7,8 +7,10 @@ uvicorn waits for ever for the rest of a request, and its faster parser sets no 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
-from collections import Counter
+import resource
+import socket
 from typing import Any, ClassVar, Protocol
 
 from console.identity import peer_text
@@ -26,6 +28,51 @@ WRITE_S = 60.0
 MOST_HEAD_BYTES = 64 * 1024
 MOST_FROM_ONE = 512
 """Connections from one address, by TCP."""
+MOST_IN_ALL = 4_096
+
+
+class Doorway(socket.socket):
+    """A listening TCP socket that closes what is beyond bounds as soon as it comes: before TLS, which somebody may begin
+    with many connections and go on with on none, and in time for files of ours to be opened."""
+
+    _held: ClassVar[dict[str, list[socket.socket]]] = {}
+    """Connections by address, of all doorways; those that have ended are let go when there seem to be too many."""
+
+    @classmethod
+    def before(cls, bound: socket.socket) -> socket.socket:
+        """One for a bound socket; a Unix socket stays as it is."""
+        return bound if bound.family == socket.AF_UNIX else cls(fileno=os.dup(bound.fileno()))
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        while True:
+            connected, address = super().accept()
+            if self._is_taken(connected, str(address[0])):
+                return connected, address
+            connected.close()
+
+    def _is_taken(self, connected: socket.socket, address: str) -> bool:
+        if self._is_full():
+            for held in self._held.values():
+                held[:] = _open_of(held)
+            for each in [each for each, held in self._held.items() if not held]:
+                del self._held[each]
+            if self._is_full():
+                return False
+        held = self._held.setdefault(address, [])
+        if len(held) >= MOST_FROM_ONE:
+            held[:] = _open_of(held)
+        if len(held) < MOST_FROM_ONE:
+            held.append(connected)
+        return held[-1] is connected
+
+    def _is_full(self) -> bool:
+        """Half of the files that may be open are for something else."""
+        most = min(MOST_IN_ALL, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        return sum(map(len, self._held.values())) >= most
+
+
+def _open_of(held: list[socket.socket]) -> list[socket.socket]:
+    return [each for each in held if each.fileno() >= 0]
 
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._@-]{0,62}[A-Za-z0-9])?")
@@ -42,8 +89,6 @@ class Watched:
     loop: asyncio.AbstractEventLoop
     cycle: _Cycle | None
     flow: Any
-    _open: ClassVar[Counter[str]] = Counter()
-    """Connections by address."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)  # type: ignore[misc]
@@ -62,18 +107,11 @@ class Watched:
             self._address = str((transport.get_extra_info("peername") or ("",))[0])
             account = _certified(transport.get_extra_info("peercert")) or TCP
         self.client = (peer_text(account, self._address), 0)
-        self._open[self._address] += 1
-        if self._address and self._open[self._address] > MOST_FROM_ONE:
-            transport.abort()
-            return
         self._timer = self.loop.call_later(HEAD_S, self._drop)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._stop("_timer")
         self._stop("_writing")
-        self._open[self._address] -= 1
-        if self._open[self._address] <= 0:
-            del self._open[self._address]
         super().connection_lost(error)  # type: ignore[misc]
 
     def data_received(self, data: bytes) -> None:

@@ -172,6 +172,8 @@ def _engine(arguments: argparse.Namespace, settings: Settings) -> Finding:
         return Finding("engine", "fail", health.journal_error, "Nothing new is accepted until this is mended")
     if health.audit_error:
         return Finding("engine", "fail", health.audit_error, "What runs goes on; see its disk")
+    if health.mirror_error:
+        return Finding("engine", "fail", health.mirror_error, "See what it looks at: `muster mirror`")
     if health.history_error:
         return Finding("engine", "warn", health.history_error, "The cell goes on; see its disk")
     if health.software != VERSION:

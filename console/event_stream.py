@@ -139,19 +139,24 @@ class EventFaces:
 
     async def _stream(self, follower: Follower, after: int) -> AsyncIterator[bytes]:
         """First what was missed, then what everybody is told."""
+
+        def counted(content: bytes) -> bytes:
+            self._metrics.stream_bytes.inc(len(content))
+            return content
+
         self._metrics.followers.inc()
         try:
             self._join(follower)
             first = await self._looked(after)
             follower.told = first.version
-            yield first.whole if follower.items else first.bare
+            yield counted(first.whole if follower.items else first.bare)
             while not self._closed and (frame := await follower.frames.get()) is not None:
                 if frame.version < follower.told:
                     continue  # told already, when it joined
                 lost, follower.lost, follower.told = follower.lost, 0, frame.version
                 if lost:
-                    yield _missed(frame.version, lost)
-                yield frame.whole if follower.items else frame.bare
+                    yield counted(_missed(frame.version, lost))
+                yield counted(frame.whole if follower.items else frame.bare)
         finally:
             self._followers.discard(follower)
             self._metrics.followers.dec()

@@ -16,7 +16,7 @@ from contextlib import suppress
 
 import msgspec
 
-from console.fleet_cell import CellLine, Connect, Standing
+from console.fleet_cell import ASKED, DOUBT, CellLine, Connect, Standing
 from console.fleet_journal import FleetJournal
 from console.fleet_shown import (
     CellView,
@@ -37,6 +37,8 @@ MOST_SHOWN = 100
 """Waiting submissions, and events, of one view."""
 GONE = "not there any more"
 """Of what a cell has acknowledged and does not know: its journal is another, or was put back."""
+UNSEEN = ("", ASKED, DOUBT)
+"""States of what a cell has acknowledged and does not show yet."""
 Held = dict[str, dict[str, int]]
 """Tenant -> resource -> quantity."""
 
@@ -58,8 +60,12 @@ class Fleet:
         self.closed = journal.closed()
         self.error = ""
         """Why the journal cannot be written; empty while it can."""
+        self.fault = ""
+        """Why nothing was routed in the last turn; empty when all is well."""
         name = f"{spec.name}-{journal.uid}"
         self.lines = {link.name: CellLine(link, connect, name, self._heard) for link in spec.cells}
+        self.sent_back: dict[tuple[str, str], str] = {}
+        """(id, cell) -> why the scheduler behind the cell would not have it; for whoever routes."""
         self._seq = journal.last_seq()
         self._weights = {tenant.name: tenant.weight for tenant in spec.tenants}
         self._up: dict[str, bool] = {}
@@ -161,7 +167,7 @@ class Fleet:
                 now_ms=wall_ms(),
                 pid=os.getpid(),
                 software=VERSION,
-                error=self.error,
+                error=self.error or self.fault,
                 cells=tuple(self._cell(line) for line in self.lines.values()),
                 tenants=self._tenants(held, waiting),
                 counts=self.journal.counts(),
@@ -329,23 +335,28 @@ class Fleet:
             here = {each.id: each for each in self.open.values() if each.cell == cell and each.state == "routed"}
             if subjects is not None:
                 touched = {name for subject in subjects for name in (subject, subject.rpartition("/")[0])}
-                here = {name: each for name, each in here.items() if name in touched or not each.cell_state}
+                here = {name: each for name, each in here.items() if name in touched or each.cell_state in UNSEEN}
         if not here or line.error:
             return
         standings = line.standings([each.spec for each in here.values()])
         with self.moved:
-            ended, told = [], []
+            changed, told = [], []
             for name, before in here.items():
                 found, now = standings.get(name), self.open.get(name)
-                if now is None or now.state != "routed":
+                if now is None or now.state != "routed" or now.cell != cell:
+                    continue
+                if found is not None and found.sent_back:
+                    self.sent_back[name, cell] = found.sent_back
+                    changed.append(_back(now, f"{cell} took it, and its Slurm did not: {found.sent_back}"))
+                    told.append(event("refused", name, f"by the Slurm of {cell}: {found.sent_back}"))
                     continue
                 after = _standing(now, found, before.cell_state)
                 if found is not None and found.over >= now.members:
-                    ended.append(msgspec.structs.replace(after, state="ended"))
+                    changed.append(msgspec.structs.replace(after, state="ended"))
                     told.append(event("ended", name, f"{found.state} in {cell}"))
                 else:
                     self.open[name] = after
-            self.keep(ended, told)
+            self.keep(changed, told)
             self.moved.notify_all()
 
     def _note_up(self, cell: str) -> None:
@@ -360,13 +371,20 @@ class Fleet:
 
 def _standing(now: Submission, found: Standing | None, before: str) -> Submission:
     # What was acknowledged a moment ago another scheduler may not show yet.
-    state = found.state if found is not None else GONE if before else ""
+    state = found.state if found is not None else before if before in UNSEEN else GONE
     return msgspec.structs.replace(
         now,
         cell_state=state,
         running=found.running if found is not None else 0,
         over=found.over if found is not None else 0,
         changed_ms=wall_ms() if state != before else now.changed_ms,
+    )
+
+
+def _back(now: Submission, why: str) -> Submission:
+    """It waits in the fleet again: for a cell that may have refused it it is as if it had never been sent."""
+    return msgspec.structs.replace(
+        now, state="waiting", cell="", cell_state="", sent_ms=0, sent_pid=0, waits="", why=why, changed_ms=wall_ms()
     )
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
@@ -44,6 +45,11 @@ HEARD_MS = 10_000
 RUNNING, ENDED = ("placed", "running"), ("finished", "failed", "cancelled")
 TAKEN = ("is there already", "was asked for already")
 """In what a cell says when it has the id: as a workload, or as something that another scheduler was asked for."""
+ASKED, DOUBT = "asked of Slurm", "in doubt"
+"""How that stands which another scheduler was asked for and the cell does not show yet; in doubt: `muster intents`."""
+SENT_BACK = ("refused", "expired")
+"""How an intent ends of which nothing was done."""
+MOST_INTENTS = 1_000
 AT_ONCE = 200
 """Workloads asked for in one query."""
 MOST_CHANGES = 2_000
@@ -93,6 +99,8 @@ class Standing(NamedTuple):
     running: int
     """It, or how many members of an array."""
     over: int
+    sent_back: str = ""
+    """Why the scheduler behind the cell would not have it, after the cell had taken it: certainly it is not there."""
 
 
 class CellLine:
@@ -255,6 +263,9 @@ class CellLine:
         for spec in specs:
             if spec.array is not None and (standing := _of_array(client, spec.id)) is not None:
                 found[spec.id] = standing
+        missing = {spec.id for spec in specs if spec.id not in found}
+        if missing and self.seen is not None and self.seen.mirror.state != "none":
+            found |= _asked_of_another(client, missing)
         return found
 
     def _client(self, patience_s: float) -> Client:
@@ -278,11 +289,19 @@ class CellLine:
             except MusterError as error:
                 if self._stopped.is_set():
                     return
-                self.error = error.problem
-                self._heard(self.link.name, ())
-                self._look.clear()
-                self._look.wait(RETRY_S[min(self._tries, len(RETRY_S) - 1)])
-                self._tries += 1
+                self._lost(error.problem)
+            except Exception as error:
+                # A fault of ours must not leave the cell as it was last seen for good: it counts as down, and says why.
+                traceback.print_exc()
+                self._lost(f"a defect of Muster's: {type(error).__name__}: {error}")
+
+    def _lost(self, why: str) -> None:
+        """Say so, and wait before the next try."""
+        self.error = why
+        self._heard(self.link.name, ())
+        self._look.clear()
+        self._look.wait(RETRY_S[min(self._tries, len(RETRY_S) - 1)])
+        self._tries += 1
 
     def glance(self) -> bool:
         """See what it looks like; whether that is another engine than before, or one that was put back, of which all
@@ -312,6 +331,20 @@ class CellLine:
                 version = changes.version
                 self._heard(self.link.name, None if changes.missed else [item.subject for item in changes.items])
             self._look.wait(LEAST_BETWEEN_S - (time.monotonic() - began))
+
+
+def _asked_of_another(client: Client, names: Collection[str]) -> dict[str, Standing]:
+    """How those stand that another scheduler was asked for, and that the cell does not show."""
+    found: dict[str, Standing] = {}
+    for intent in client.intents(MOST_INTENTS).items:
+        name = intent.subjects[0] if intent.what == "submit" and intent.subjects else ""
+        if name not in names or name in found:  # the newest tells
+            continue
+        if intent.phase in SENT_BACK:
+            found[name] = Standing("", 0, 0, intent.text or intent.phase)
+        else:
+            found[name] = Standing(DOUBT if intent.phase == DOUBT else ASKED, 0, 0)
+    return found
 
 
 def _of_array(client: Client, name: str) -> Standing | None:

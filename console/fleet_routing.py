@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from typing import NamedTuple
@@ -137,6 +138,13 @@ class Router:
                 self.turn()
             except JournalError:
                 self._wake.wait(TICK_S)  # told by the fleet's `error`; nothing was changed
+            except Exception as error:
+                # A fault of ours must not end routing for good, and not in silence.
+                traceback.print_exc()
+                self._fleet.fault = f"routing met a defect of Muster's: {type(error).__name__}: {error}"
+                self._wake.wait(RETRY_S)
+            else:
+                self._fleet.fault = ""
 
     def turn(self) -> None:
         """Go once through what waits. Raises JournalError, with what could not be written down not done."""
@@ -276,7 +284,16 @@ class Router:
         self._offers = {key: kept for key, kept in self._offers.items() if now - kept.at <= FRESH_S}
         self._on_offer = {key: count for key, count in self._on_offer.items() if key in self._offers}
         self._refused = {key: found for key, found in self._refused.items() if found[0] > now}
+        with self._fleet.moved:
+            back, self._fleet.sent_back = self._fleet.sent_back, {}
+        for (name, cell), why in back.items():
+            self._refused[name, cell] = (now + REFUSED_S, why)
+            self._retry_at.pop(name, None)
         self._tried &= self._fleet.open.keys()
+        with self._fleet.moved:
+            sending = {each.id for each in self._fleet.open.values() if each.state == "sending"}
+            for name in self._retry_at.keys() - sending:
+                del self._retry_at[name]
         for name, line in self._fleet.lines.items():
             seen_ms = line.seen.wall_ms if line.seen is not None else 0
             self._sent[name] = [each for each in self._sent.get(name, ()) if each[0] >= seen_ms]
@@ -374,5 +391,5 @@ class Router:
 
 
 def _kind(spec: WorkloadSpec) -> bytes:
-    """The same for work of which a cell says the same."""
-    return msgspec.msgpack.encode(msgspec.structs.replace(spec, id="", name=""))
+    """The same for work of which a cell says the same: what its tasks run is not asked."""
+    return msgspec.msgpack.encode(msgspec.structs.replace(spec, id="", name="", run=None))

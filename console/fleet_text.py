@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from console.details import quantity
-from console.fleet_shown import CellView, FleetEvent, FleetView, Submission, TenantView
+from console.fleet_shown import CellView, FleetView, Submission, TenantView
 from console.plain import facts, table
 from console.text import NONE, duration, money, permille, printable, timestamp
 from engine.cells import CellRow, Decision
@@ -140,8 +140,3 @@ def _start(delay_ms: int | None, row: CellRow) -> str:
     if delay_ms + row.data_ms < 1000:
         return "now"
     return f"+{duration(delay_ms + row.data_ms)}"
-
-
-def event_words(told: FleetEvent) -> str:
-    detail = f" {printable(told.detail)}" if told.detail else ""
-    return f"{timestamp(told.at_ms, date=False)} {told.what} {printable(told.subject)}{detail}"

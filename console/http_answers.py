@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
@@ -13,12 +14,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from console.decoders import decoder
-from engine.errors import BusyError, MusterError, RefusedError, SpecError
+from engine.errors import BusyError, MusterError, RefusedError, SpecError, UnreachableError
 from runbooks.identity import AuthRefused, Unauthenticated
 
+if TYPE_CHECKING:
+    from engine.control import Engine
+    from engine.loop import EngineLoop
+
+T = TypeVar("T")
 MAX_BODY_BYTES = 64 * 2**20
 LONGEST_WAIT_S = 60.0
 """For what a long poll waits for."""
+PATIENCE_S = 30.0
+"""For what the engine is asked for."""
 
 STATUS = {
     "invalid": 400,
@@ -63,6 +71,15 @@ async def answer(ask: Callable[[], object]) -> Response:
         LOG.exception("a request met a defect")
         return refusal(DEFECT)
     return Response(content, media_type="application/json")
+
+
+async def on_engine(loop: EngineLoop, ask: Callable[[Engine], T]) -> T:
+    """Wait for the engine's thread without keeping one of ours. Raises what `ask` does, and UnreachableError."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            return await asyncio.wrap_future(loop.post(ask))
+    except TimeoutError:
+        raise UnreachableError(f"the engine did not answer within {PATIENCE_S:g} s", "It may be overloaded") from None
 
 
 async def body(request: Request, most: int = 0) -> bytes:

@@ -55,7 +55,7 @@ class Metrics:
             registry=registry,
         )  # fmt: skip
         self.followers = Gauge("muster_http_followers", "Open event streams", registry=registry)
-        self.events_sent = Counter("muster_http_stream_bytes", "Bytes sent to event streams", registry=registry)
+        self.stream_bytes = Counter("muster_http_stream_bytes", "Bytes sent to event streams", registry=registry)
         registry.register(_Looked(loop, pressure))
 
     def answered(self, operation: str, status: int, seconds: float) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from console.connections import Watched
+from console.connections import Doorway, Watched
 from console.local_client import LocalClient
 from console.naming import Doors, guarded_ports
 from console.oidc import Provider
@@ -21,6 +21,7 @@ from console.server import Service, build_service
 from console.text import printable
 from console.tls import LOOK_EVERY_S, Tls
 from engine.errors import MusterError
+from engine.executors.room import more_files
 from engine.loop import EngineLoop
 
 KEEP_ALIVE_S = 75
@@ -48,6 +49,8 @@ async def run_server(
     people are that come over the network, where there is one."""
     doors = Doors(guarded=guarded_ports(sockets, secured))
     service = build_service(client, loop, doors=doors, provider=provider)
+    if doors.guarded:
+        more_files()
     serving = [_serving(service, sockets)] if sockets else []
     if tls is not None:
         context = tls.open()
@@ -67,6 +70,9 @@ async def run_server(
     await asyncio.to_thread(client.break_off)
     for server, _ in serving:
         server.should_exit = True
+    for bound in (*sockets, *secured):
+        if bound.family != socket.AF_UNIX:
+            bound.close()  # what is served is a copy of it
     await asyncio.gather(*tasks)
 
 
@@ -74,7 +80,7 @@ def _serving(
     service: Service, sockets: Sequence[socket.socket], **options: Any
 ) -> tuple[uvicorn.Server, asyncio.Task[None]]:
     server = _Server(uvicorn.Config(service.app, **_UVICORN, **options))
-    return server, asyncio.create_task(server.serve(sockets=list(sockets)))
+    return server, asyncio.create_task(server.serve(sockets=[Doorway.before(each) for each in sockets]))
 
 
 async def _renew(tls: Tls) -> None:

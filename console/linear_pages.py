@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 
 WIDTH = 160
 """For which pages are laid out, in cells: wide enough that little of a line is cut."""
+LAST_BYTES, LAST_LINES = 64 << 10, 40
+"""Of what a task has written, so much is told: its end."""
 NAMED = 3
 """Things that are named of each kind of news."""
 WORST = ("down", "failed", "suspect", "requeued", "cancelled", "held", "draining", "cordoned")
 """News that come first."""
 PAGES: tuple[ScreenName, ...] = (
     "overview", "workload", "node", "queue", "recommendations", "forecast", "cost", "runbook", "record", "draft",
-    "drafts", "policy", "reviews",
+    "drafts", "policy", "reviews", "mirror", "intents", "fleet", "output",
 )  # fmt: skip
 LISTS: tuple[ScreenName, ...] = ("queues", "workloads", "nodes", "pools", "orders", "proposals", "runbooks")
 _ONE = {"workloads": "workload", "nodes": "node", "queues": "queue", "proposals": "proposal", "runbooks": "runbook"}
@@ -49,6 +51,8 @@ def part_of(line: str, client: Callable[[], Client]) -> Part:
         return partial(sliced, overview(client))
     if name in ("proposals", "runbooks"):
         return lambda start, limit: sliced(_table(client(), name, argument), start, limit)
+    if name == "output":
+        return partial(sliced, _output(client(), argument))
     pane = new_page(cast("ScreenName", name), argument, client, EventLog())
     if isinstance(pane, ListPane):
         return partial(_rows, client, pane.view, _ONE.get(name, ""))
@@ -72,6 +76,28 @@ def overview(client: Callable[[], Client]) -> list[Said]:
     """What needs somebody, and the cell in a few lines. The tables of the page are lists of their own."""
     told = [Said(spoken(printable(line))) for line in overview_lines(client().overview())]
     return [*findings(client), Said("The cell."), *told]
+
+
+def _output(client: Client, words: str) -> list[Said]:
+    """The end of what a task has written, and how the task does. Raises MusterError."""
+    from console.log_lines import LogLines, as_left
+    from console.process_text import task_facts
+    from engine.executors.shown import OutputRequest
+
+    name, _, task = words.partition(" ")
+    part = client.output(OutputRequest(id=name, task=task.strip(), attempt=0, offset=-LAST_BYTES, most=LAST_BYTES))
+    taken = LogLines()
+    lines = taken.take(part.data)
+    lines += [as_left(taken.rest)] if taken.rest else []
+    shown = next(
+        (each for attempt in client.processes(name).attempts if attempt.attempt == part.attempt
+         for each in attempt.tasks if each.name == part.task), None,
+    )  # fmt: skip
+    facts = [shown.phase, *task_facts(shown)] if shown is not None else []
+    head = Said(", ".join([f"{printable(part.task)} of attempt {part.attempt}", *facts]))
+    whole = part.offset == 0 and len(lines) <= LAST_LINES
+    of = "all it has written" if whole else f"the last {min(len(lines), LAST_LINES)} lines"
+    return [head, Said(f"{of}."), *(Said(f"quoted: {printable(line)}") for line in lines[-LAST_LINES:] if line.strip())]
 
 
 def sliced(said: Sequence[Said], start: int, limit: int) -> tuple[list[Said], int]:

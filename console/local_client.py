@@ -423,10 +423,12 @@ class LocalClient:
     def tokens(self) -> tuple[TokenLine, ...]:
         return self.tokens_kept.lines(self._actor)
 
+    @_seen_by_its_author
     def create_token(self, ask: TokenAsk) -> NewToken:
         self._refuse_if_read_only()
         return self.tokens_kept.create(self._actor, ask)
 
+    @_seen_by_its_author
     def revoke_token(self, token_id: str) -> TokenLine:
         self._refuse_if_read_only()
         return self.tokens_kept.revoke(self._actor, token_id)

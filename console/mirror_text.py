@@ -16,6 +16,8 @@ from engine.slurm.report import Mirrored, MirrorReport
 TONES = {"following": "ok", "starting": "warn", "lost": "bad", "none": "dim"}
 GLYPHS = {"following": "●", "starting": "◌", "lost": "✗", "none": "○"}
 LATE_S = 8.0
+MOST_LIMITS = 3
+"""That a job is shown to wait for."""
 ABILITIES = {
     "submit": "submit", "update_job": "change jobs", "cancel": "cancel", "requeue": "requeue",
     "update_node": "drain, resume and power nodes", "update_partition": "state of partitions",
@@ -50,8 +52,13 @@ def _standing(report: MirrorReport, width: int, now_s: float) -> list[Line]:
     since = f"  for {duration(round(max(0.0, now_s - report.since_s) * 1000))}"
     lines = [Line(((f"{GLYPHS[report.state]} {report.state}", tone), (since, "dim")))]
     lines += [text_line(part, "bad") for part in wrap(printable(report.error), width)] if report.error else []
+    lines += [text_line(part, "bad") for part in wrap(_acting(report), width)] if report.trouble else []
     lines += [fact(name, cut(text, max(10, width - 11))) for name, text in standing_facts(report, now_s)]
     return lines
+
+
+def _acting(report: MirrorReport) -> str:
+    return f"nothing can be carried there: {printable(report.trouble)}"
 
 
 def is_late(report: MirrorReport, now_s: float) -> bool:
@@ -62,12 +69,10 @@ def is_late(report: MirrorReport, now_s: float) -> bool:
 
 def mirror_trouble(report: MirrorReport, now_s: float) -> str:
     """Why what is shown of the cluster is old; empty while it follows, or has yet to begin."""
-    error = printable(report.error)
     if report.state == "lost":
-        of = f"shown is the state of {timestamp(round(report.looked_s * 1000))} UTC" if report.looked_s else ""
-        return " · ".join(word for word in ("Slurm does not answer", of, error) if word)
-    if report.state == "none" and error:
-        return error
+        of = f"data of {timestamp(round(report.looked_s * 1000), date=False)}" if report.looked_s else ""
+        said = "Slurm does not answer" if report.where else ""
+        return " · ".join(word for word in (said, of, printable(report.error)) if word)
     if is_late(report, now_s):
         return f"Slurm has not answered for {duration(round((now_s - report.looked_s) * 1000))}"
     return ""
@@ -129,11 +134,14 @@ def mirror_lines(report: MirrorReport, now_s: float) -> list[str]:
     if report.state == "none":
         return [NOBODY]
     state = f"{report.state}{': ' + printable(report.error) if report.error else ''}"
-    facts = [("state", state), *standing_facts(report, now_s), *cost_facts(report)]
+    acting = [("acting", _acting(report))] if report.trouble else []
+    facts = [("state", state), *acting, *standing_facts(report, now_s), *cost_facts(report)]
     lines = [f"{name:<12}{text}" for name, text in facts]
     for each in report.left_out:
         some = f" ({', '.join(map(printable, each.examples))})" if each.examples else ""
         lines.append(f"not mirrored: {printable(each.text)}, {each.count:,} times{some}")
+    lines += [f"limit: {limit_sentence(each)}" for each in report.limits]
+    lines += [f"share: {line.spans[0][0]}{line.spans[1][0]}" for line in share_lines(report.shares, 100)]
     lines += [f"not to be had: {text}" for text in _lack_texts(report)]
     return lines
 
@@ -148,6 +156,10 @@ def job_section(job: Mirrored, width: int, estimate: StartEstimate | None = None
     if job.state == "PENDING":
         lines += [fact("reason", printable(job.reason or NONE))]
         lines += [text_line("           " + part, "dim") for part in wrap(job.meaning, max(20, width - 11))]
+        for limit in job.limits[:MOST_LIMITS]:
+            tone = "warn" if limit.is_over else ""
+            first, *rest = wrap(limit_sentence(limit), max(20, width - 11))
+            lines += [fact("limit", first, tone), *(text_line("           " + part, tone) for part in rest)]
         if job.reason_text and job.reason_text != job.reason:
             lines.append(fact("in full", cut(printable(job.reason_text), max(10, width - 11))))
         lines.append(fact("priority", NONE if job.priority is None else f"{job.priority:,}"))
@@ -179,6 +191,7 @@ def job_lines(job: Mirrored) -> list[str]:
     if job.state == "PENDING":
         meaning = f": {job.meaning}" if job.meaning else ""
         lines.append(printable(f"reason      {job.reason or NONE}{meaning}"))
+        lines += [f"limit       {limit_sentence(limit)}" for limit in job.limits[:MOST_LIMITS]]
         lines += [printable(f"            -> {job.helps}")] if job.helps else []
         lines += [f"{name:<12}{text}" for name, text in start_facts(job, None, time.time())]
     return lines

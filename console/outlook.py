@@ -132,7 +132,7 @@ def eta_lines(view: StartEstimate) -> list[str]:
     pairs += [("soonest", soonest)] if soonest else []
     arrivals = "with arrivals like of late" if view.arrivals else "without new arrivals"
     basis = f"state v{view.version:,}, {_many(view.seeds, 'seed')}, {duration(view.horizon_ms)} ahead, {arrivals}"
-    pairs.append(("rests on", basis))
+    pairs.append(("rests on", f"{basis}; {printable(view.basis)}" if view.basis else basis))
     lines = [f"{printable(view.id)} is {view.state}", *facts(pairs)]
     return [
         *lines,

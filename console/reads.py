@@ -7,25 +7,22 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 import msgspec
 from anyio import CapacityLimiter, to_thread
 
 from console.back_pressure import RETRY_S
-from console.http_answers import Crowded
+from console.http_answers import PATIENCE_S, Crowded, on_engine
 from engine.copies import HEADER, Copy, Failed, Gone, framed, takes_long, told
-from engine.errors import RefusedError, UnreachableError
+from engine.errors import RefusedError
 
 if TYPE_CHECKING:
     from console.watch import Watch
-    from engine.control import Engine
     from engine.loop import EngineLoop
 
 T = TypeVar("T")
-PATIENCE_S = 30.0
-"""How long an answer of the engine is waited for."""
 SHOWN_WITHIN_S = 2.0
 """How long a version that was written is waited for; after that the engine itself is asked to show it."""
 TRIES = 3
@@ -136,11 +133,13 @@ class Reads:
                 await self._watch.wait(wanted - 1, SHOWN_WITHIN_S)
             found = await self._beside(what, arguments, wanted)
             if found is None:
-                await self._on_engine(lambda _: copies.refresh())
+                await on_engine(self._loop, lambda _: copies.refresh())
                 found = await self._beside(what, arguments, wanted)
             if found is not None:
                 return found
-        answer, version = await self._on_engine(lambda engine: (getattr(engine, what)(*arguments), engine.version))
+        answer, version = await on_engine(
+            self._loop, lambda engine: (getattr(engine, what)(*arguments), engine.version)
+        )
         return Shown(msgspec.json.encode(answer), version)
 
     async def _beside(self, what: str, arguments: tuple[object, ...], wanted: int) -> Shown | None:
@@ -212,13 +211,3 @@ class Reads:
                 self._asked, self._asker = copy, asker
             assert self._asker is not None
             return self._asker
-
-    async def _on_engine(self, ask: Callable[[Engine], T]) -> T:
-        """Wait for the engine's thread without keeping one of ours."""
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                return await asyncio.wrap_future(self._loop.post(ask))
-        except TimeoutError:
-            raise UnreachableError(
-                f"the engine did not answer within {PATIENCE_S:g} s", "It may be overloaded"
-            ) from None

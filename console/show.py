@@ -62,6 +62,8 @@ def overview(arguments: argparse.Namespace) -> None:
         write_lines(["approval  solo: one person approves everything, no two-person rule holds"])
     if health.audit_error:
         write_lines([f"audit     {printable(health.audit_error)}"])
+    if health.mirror_error:
+        write_lines([f"mirror    {printable(health.mirror_error)}"])
 
 
 def budget_line(budgets: Sequence[BudgetLine]) -> list[str]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from engine.errors import NotFoundError, RefusedError
 from engine.slurm.report import NOT_MIRRORED, Mirrored, MirrorReport
@@ -52,8 +55,6 @@ def check_cell(engine: Engine, at: SlurmAt | None) -> None:
 def of_cell(engine: Engine, at: SlurmAt | None, folder: Path | None) -> SlurmAt | None:
     """The cluster to mirror: the one given, which is kept in the cell's folder, or for a cell that is Slurm's the one
     kept there: consoles start engines by themselves, and do not know of it. No secret is kept, only where one is."""
-    import msgspec
-
     if engine.state.settings.decided_by != "slurm" or folder is None:
         return at
     kept = folder / KEPT
@@ -108,14 +109,15 @@ class SlurmCell:
 
     def report(self) -> MirrorReport:
         if self.watcher is not None:
-            return self.watcher.report()
+            report = self.watcher.report()
+            return report if self.driver is None else msgspec.structs.replace(report, trouble=self.driver.trouble)
         return LEFT if self._engine.state.settings.decided_by == "slurm" else NOT_MIRRORED
 
     def trouble(self) -> str:
         """Why what is shown of the cluster is old; empty while it is fresh, or nothing is mirrored."""
         from console.mirror_text import mirror_trouble
 
-        return mirror_trouble(self.watcher.report(), time.time()) if self.watcher is not None else ""
+        return mirror_trouble(self.report(), time.time())
 
     def mirrored(self, workload_id: str) -> Mirrored:
         """What Slurm says of the job that the workload mirrors; it is kept fresh for a while. Raises NotFoundError."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from console.details import Line
 from console.text import NONE, cut, duration, mebibytes, printable
 from engine.slurm.accounting import Share
-from engine.slurm.limits import TIME, Limit
+from engine.slurm.limits import JOBS, SUBMITTED, TIME, Limit
 
 _NAMES = {"cpu": "CPUs", "node": "nodes", "gres/gpu": "GPUs", "billing": "billing units"}
 _SCOPES = {
@@ -16,6 +16,10 @@ _SCOPES = {
     "account": "of each account's running jobs",
     "job": "in one job",
 }
+
+
+_COUNTED = {JOBS: "running jobs", SUBMITTED: "jobs submitted at once"}
+_WHOSE = {"all": "together", "user": "of one user", "account": "of one account"}
 
 
 def amount(limit: Limit, value: int) -> str:
@@ -31,11 +35,15 @@ def amount(limit: Limit, value: int) -> str:
 def limit_sentence(limit: Limit) -> str:
     """The limit, who uses it, and what of it the job that is asked about would take too much."""
     text = f"{limit.of}: at most {amount(limit, limit.most)} {_SCOPES.get(limit.scope, limit.scope)}"
-    if limit.over == "submitted jobs":
-        text = f"{limit.of}: at most {limit.most:,} jobs submitted at once"
+    if limit.over in _COUNTED:
+        text = f"{limit.of}: at most {limit.most:,} {_COUNTED[limit.over]} {_WHOSE.get(limit.scope, limit.scope)}"
     if limit.scope != "job":
-        text += f"; {limit.used:,} in use" if limit.over != "mem" else f"; {mebibytes(limit.used)} in use"
-        by = [f"{use.user} {_bare(limit, use.amount)} in {use.jobs:,} job{'s' * (use.jobs != 1)}" for use in limit.by]
+        text += f"; {_bare(limit, limit.used)} in use"
+        by = [
+            f"{use.user} {_bare(limit, use.amount)}"
+            + ("" if limit.over in _COUNTED else f" in {use.jobs:,} job{'s' * (use.jobs != 1)}")
+            for use in limit.by
+        ]
         text += f" ({', '.join(by)})" if by else ""
     if limit.wanted:
         text += f"; this job asks for {_bare(limit, limit.wanted)}"
@@ -64,4 +72,6 @@ def share_lines(shares: Sequence[Share], width: int) -> Iterator[Line]:
         factor = NONE if each.factor is None else f"{each.factor:.3f}"
         under = each.level is not None and 0 < each.level < 1
         told = f"share {share:>4}  used {used:>4}  factor {factor:>5}"
-        yield Line(((f"{cut(printable(name), 16):<17}", ""), (cut(told, max(8, width - 17)), "warn" if under else "dim")))
+        yield Line(
+            ((f"{cut(printable(name), 16):<17}", ""), (cut(told, max(8, width - 17)), "warn" if under else "dim"))
+        )

@@ -365,6 +365,9 @@ def _place(arguments: argparse.Namespace, settings: Settings, cell: str, paths: 
     wanted = arguments.database if arguments.demo else settings.database
     place = place_of(wanted, schema_for(cell)) if wanted else None
     if isinstance(place, Schema):
+        if arguments.database and place.has_password:
+            told = "everybody on this machine can read a password on a command line: better ~/.pgpass or MUSTER_DATABASE"
+            print(f"muster: {told}", file=sys.stderr)
         return place
     if arguments.standby:
         raise SpecError("--standby", "waits for a database server", "Add --database postgresql://USER@HOST/DATABASE")

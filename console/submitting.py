@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -60,7 +62,7 @@ class _Waiting:
 
 
 class Submitting:
-    """Made and used in one event loop; only `_take` runs on the engine's thread."""
+    """Made and used in one event loop; only `_take` runs on the engine's thread: it takes all that has come by then."""
 
     def __init__(self, client: LocalClient, loop: EngineLoop, gate: Gate, keys: Keys) -> None:
         self._client = client
@@ -71,6 +73,8 @@ class Submitting:
         self._waiting: deque[_Waiting] = deque()
         self._size = 0
         """Workloads that wait."""
+        self._door = threading.Lock()
+        """Held to look at what waits, or to change it."""
         self._asked = False
         """Whether the engine was asked to take what waits."""
 
@@ -106,26 +110,29 @@ class Submitting:
         return answer_to(await (define() if key is None else self._keys.once(key, define)))
 
     async def _submitted(self, command: Submit, key: Key | None) -> Answered:
-        if self._size and self._size + len(command.workloads) > MOST_WAITING:
-            raise Crowded(f"{self._size} workloads wait to be taken", "Come again in a second", RETRY_S["change"])
         waiting = _Waiting(CALLER.get(), command, key, self._aio.create_future())
-        self._waiting.append(waiting)
-        self._size += waiting.size
+        with self._door:
+            if self._size and self._size + waiting.size > MOST_WAITING:
+                raise Crowded(f"{self._size} workloads wait to be taken", "Come again in a second", RETRY_S["change"])
+            self._waiting.append(waiting)
+            self._size += waiting.size
         self._ask()
         return await waiting.answer
 
     def _ask(self) -> None:
-        """Have the engine take what waits, unless it was asked already."""
-        if self._waiting and not self._asked:
+        """Have the engine take what waits, unless it was asked already. On either thread."""
+        with self._door:
+            if self._asked or not self._waiting:
+                return
             self._asked = True
-            batch = self._batch()
-            try:
-                self._loop.post(lambda engine: self._take(engine, batch))
-            except MusterError as error:  # the engine is stopping
-                self._answered(batch, [error] * len(batch))
+        try:
+            self._loop.post(self._take).add_done_callback(self._taken)
+        except MusterError as error:  # the engine is stopping
+            self._refuse(error)
 
     def _batch(self) -> list[_Waiting]:
-        """What comes next. The same key twice goes one after the other: the second is answered from the first."""
+        """What comes next, with the door held. The same key twice goes one after the other: the second is answered from
+        the first."""
         batch: list[_Waiting] = []
         keys: set[tuple[str, str]] = set()
         size = 0
@@ -141,8 +148,13 @@ class Submitting:
         self._size -= size
         return batch
 
-    def _take(self, engine: Engine, batch: Sequence[_Waiting]) -> None:
+    def _take(self, engine: Engine) -> None:
         """On the engine's thread."""
+        with self._door:
+            self._asked = False
+            batch = self._batch()
+        # What did not go into this batch has the next turn.
+        self._ask()
         try:
             answers = self._done(engine, batch)
         except BaseException as error:  # whatever it is, it is told to those who wait
@@ -186,8 +198,19 @@ class Submitting:
                 waiting.answer.set_result(answer)
             else:
                 waiting.answer.set_exception(answer)
-        self._asked = False
-        self._ask()
+
+    def _taken(self, done: Future[None]) -> None:
+        error = done.exception()
+        if error is not None:  # the engine stopped before it came to it
+            self._refuse(error)
+
+    def _refuse(self, error: BaseException) -> None:
+        """Whoever waits: nobody takes it any more."""
+        with self._door:
+            batch, self._size = list(self._waiting), 0
+            self._waiting.clear()
+        with contextlib.suppress(RuntimeError):  # the server has stopped
+            self._aio.call_soon_threadsafe(self._answered, batch, [error] * len(batch))
 
 
 def _replayed(key: Key | None, known: dict[tuple[str, str], tuple[str, bytes]]) -> Answer | None:

@@ -3,7 +3,9 @@ on write, and answers from that. So nobody waits for a turn of the engine, and n
 
 While somebody looks, a fresh copy takes the place of the last one every few tenths of a second; each answer says its
 version, and versions never go back. The copy is made between two turns, by the engine's thread, which is held up for
-the fork alone. Cells so small that a turn is over before it is noticed need none of this: their engine answers itself.
+the fork alone. Before it is shown it makes ready what the last one was asked for, and that one answers meanwhile: what
+costs tens of milliseconds once keeps nobody who asks again. Who wrote does not wait for that. Cells so small that a
+turn is over before it is noticed need none of this: their engine answers itself.
 """
 
 from __future__ import annotations
@@ -56,11 +58,11 @@ IDLE_S = 5.0
 """Wall seconds without a reader after which no copy is made or kept."""
 AFTER_WRITE_S = 0.1
 """Between two copies that are made at once because somebody wrote and will want to see it."""
-AHEAD = 4
-"""Answers that a copy has ready before somebody asks: to what was asked last of the one before it, in `AGAIN_S`."""
-AHEAD_S = 0.1
-"""What took longer is not made ready: whoever asks something else meanwhile would wait for it."""
-AGAIN_S = 1.5
+AHEAD = 48
+"""Answers that a copy has ready before it is shown: to what was asked last of those before it, in `AGAIN_S`."""
+AHEAD_S = 1.0
+"""All of them within that, or it is shown without the rest. What took longer by itself is not made ready."""
+AGAIN_S = 3.0
 INDEX_S = 0.01
 """Of each turn, at most about that long, until all texts are indexed."""
 PATIENCE_S = 10.0
@@ -193,7 +195,9 @@ class Copy:
         self.many = OpenLane()
         lanes = [lane.theirs.detach() for lane in (self.quick, self.many, self.slow)]
         try:
-            self._worker = child.start(lambda _: _serve(engine, lanes, ahead), _LIFE_S, keep=tuple(lanes), niceness=0)
+            self._worker = child.start(
+                lambda report: _serve(engine, lanes, ahead, report), _LIFE_S, keep=tuple(lanes), niceness=0
+            )
         finally:
             for lane in lanes:
                 os.close(lane)
@@ -204,6 +208,12 @@ class Copy:
         self.lost = False
         """Whether it failed to answer: no good for the next question."""
         self._retired_at = 0.0
+
+    def ready(self) -> bool:
+        """Whether it has answers to what it was to make ready. On the engine's thread."""
+        told = bool(self._worker.frames())
+        self.lost = self.lost or self._worker.over
+        return told
 
     def ask(self, frame: bytes, slow: bool) -> bytes:
         """The answer as JSON. Raises what the engine would, Gone, Lost and Failed."""
@@ -250,6 +260,12 @@ def told(answer: bytes) -> bytes:
     raise of_code(**msgspec.json.decode(answer[1:], type=dict[str, str]))
 
 
+def _found_together(query: object) -> object:
+    """The same for windows that cost little once one of them was found."""
+    assert isinstance(query, Query)
+    return query.kind, query.where, query.sort
+
+
 def takes_long(what: str, arguments: tuple[object, ...]) -> bool:
     """Whether it is answered beside the questions of a screen."""
     return what in _SLOW or (what == "query" and arguments[0].limit > MOST_LIGHT_ROWS)  # type: ignore[attr-defined]
@@ -261,10 +277,13 @@ class Copies:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._copy: Copy | None = None
+        self._coming: Copy | None = None
+        """Takes its place when it is ready."""
         self._retired: list[Copy] = []
         self._looked_at = -IDLE_S
-        self._lately: deque[tuple[float, bytes]] = deque(maxlen=AHEAD)
-        """When and what was asked last, of what is asked again when there is news."""
+        self._lately: deque[tuple[float, object, bytes]] = deque(maxlen=AHEAD * 16)
+        """When and what was asked last, of what is asked again when there is news. In between: of windows that are
+        found together it is the same."""
         self.beside = False
         """Whether reads go to a copy."""
         self._measure()
@@ -281,6 +300,7 @@ class Copies:
             return None
         slow = takes_long(what, arguments)
         frame = _encode((what, arguments))
+        begun = time.monotonic()
         try:
             answer = copy.ask(frame, slow)
         except Lost:
@@ -290,9 +310,8 @@ class Copies:
             raise RefusedError(problem, "Ask again, or for less; the engine's log may have more") from None
         except (Gone, Failed):
             return None
-        now = time.monotonic()
-        if what in _ASKED_AGAIN and not slow and now - self._looked_at < AHEAD_S:
-            self._lately.append((now, frame))
+        if not slow:
+            self.noted(what, arguments, time.monotonic() - begun)
         return answer
 
     def at_least(self, version: int) -> Copy | None:
@@ -302,9 +321,11 @@ class Copies:
         return None if copy is None or copy.lost or copy.version < version else copy
 
     def noted(self, what: str, arguments: tuple[object, ...], took_s: float) -> None:
-        """It was asked by `Copy.many`, and answered: the next copy may have it ready."""
+        """It was asked, and answered: the next copy may have it ready."""
         if what in _ASKED_AGAIN and took_s < AHEAD_S:
-            self._lately.append((time.monotonic(), _encode((what, arguments))))
+            frame = _encode((what, arguments))
+            together = _found_together(arguments[0]) if what == "query" else frame
+            self._lately.append((time.monotonic(), together, frame))
 
     @staticmethod
     def decoded(what: str, answer: bytes) -> Any:
@@ -333,8 +354,17 @@ class Copies:
             return
         if not self.beside or now - self._looked_at > IDLE_S or copy.lost:
             self._put(None)
-        elif now - copy.made_at >= max(EVERY_OF_MANY_S if copy.asked > MANY else EVERY_S, copy.cost_s * LEAST_SHARE):
-            self.refresh()
+        elif self._coming is not None:
+            if self._coming.ready():
+                self._put(self._coming)
+            elif self._coming.lost:
+                self._put(copy)
+        elif now - copy.made_at >= self._pause_s(copy) and not self._is_of_now(copy):
+            self._coming = self._made()
+
+    def _pause_s(self, copy: Copy) -> float:
+        """From this copy to the next."""
+        return max(EVERY_OF_MANY_S if copy.asked > MANY else EVERY_S, copy.cost_s * LEAST_SHARE)
 
     def _index(self) -> None:
         """Go on with what is searched and sorted quickly, for as long as a turn is not held up by it."""
@@ -346,17 +376,28 @@ class Copies:
                         return
 
     def refresh(self) -> None:
-        """A copy of the present state, unless there is one."""
-        engine, copy = self._engine, self._copy
-        fresh = copy is not None and not copy.lost and (copy.version, copy.at_ms) == (engine.version, engine.now_ms)
-        if self.beside and not fresh:
-            since = time.monotonic() - AGAIN_S
-            ahead = dict.fromkeys(frame for at, frame in tuple(self._lately)[::-1] if at > since)
-            try:
-                self._put(Copy(engine, tuple(ahead)))
-            except OSError:
-                # No memory for a copy: the engine answers itself.
-                self._put(None)
+        """Show a copy of the present state at once."""
+        if self.beside and not self._is_of_now(self._copy):
+            coming = self._coming
+            self._put(coming if self._is_of_now(coming) else self._made())
+
+    def _is_of_now(self, copy: Copy | None) -> bool:
+        if copy is None or copy.lost:
+            return False
+        return (copy.version, copy.at_ms) == (self._engine.version, self._engine.now_ms)
+
+    def _made(self) -> Copy | None:
+        """A copy of the present state; None where there is no memory for it: then the engine answers itself."""
+        since = time.monotonic() - AGAIN_S
+        # Those asked last come first.
+        ahead: dict[object, bytes] = {}
+        for at, together, frame in tuple(self._lately)[::-1]:
+            if at > since and len(ahead) < AHEAD:
+                ahead.setdefault(together, frame)
+        try:
+            return Copy(self._engine, tuple(ahead.values()))
+        except OSError:
+            return None
 
     def show_written(self) -> None:
         """Somebody wrote: they will look at what came of it."""
@@ -373,9 +414,9 @@ class Copies:
         self._retired = []
 
     def _put(self, copy: Copy | None) -> None:
-        if self._copy is not None:
-            self._retired.append(self._copy)
-        self._copy = copy
+        """Show this one, and no other is on its way."""
+        self._retired += [each for each in (self._copy, self._coming) if each is not None and each is not copy]
+        self._copy, self._coming = copy, None
 
     def _measure(self) -> None:
         state = self._engine.state
@@ -385,19 +426,23 @@ class Copies:
 # -- in the child -----------------------------------------------------------------------------------------------------
 
 
-def _serve(engine: Engine, fds: list[int], ahead: tuple[bytes, ...]) -> None:
+def _serve(engine: Engine, fds: list[int], ahead: tuple[bytes, ...], report: child.Report) -> None:
     """Answer until nobody can ask any more. What is slow, the last of the lanes, goes to a copy of this copy, as soon
-    as there is any; what was asked of the last copy is answered before anybody asks again. Neither of the two outlives
-    the engine's thread."""
+    as there is any; what was asked of the last copy is answered before anybody asks again, and then that is reported.
+    Neither of the two outlives the engine's thread."""
     *quick, slow = [socket.socket(fileno=fd) for fd in fds]
     lanes = [*quick, slow]
     answers = Answers(engine)
     beside = 0
-    coming = list(reversed(ahead))
+    coming: list[bytes] | None = list(reversed(ahead))
+    until = time.monotonic() + AHEAD_S
     while quick:
-        ready = select.select(lanes, (), (), 0 if coming else None)[0]
-        if not ready:
+        ready = select.select(lanes, (), (), None if coming is None else 0)[0]
+        if coming and not ready:
             answers.to(coming.pop())
+        if coming is not None and (not coming or time.monotonic() > until):
+            coming = None
+            report(b"ready")
         for lane in ready:
             if lane is not slow:
                 if not _answer(answers, lane):

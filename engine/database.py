@@ -29,6 +29,7 @@ SCHEMA = "muster"
 """Of a PostgreSQL database, where neither the URL nor a cell's name says another."""
 _MOST_NAME = 63
 """Bytes of a name in PostgreSQL; what is longer it would cut."""
+_MISSPELT = re.compile(r"\s*postgres(ql)?\b[^/]*:|.*\b(password|dbname)\s*=", re.IGNORECASE | re.DOTALL)
 _SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
@@ -52,6 +53,12 @@ class Schema:
     shown: str
     """What of it is not secret, for people."""
 
+    @property
+    def has_password(self) -> bool:
+        from engine.postgres import understood
+
+        return bool(understood(self.conninfo).get("password"))
+
     def __str__(self) -> str:
         return self.shown
 
@@ -65,6 +72,9 @@ def place_of(where: str | Path | Place, schema: str = SCHEMA) -> Place:
         return where
     text = str(where)
     kind = text.partition("://")[0] if isinstance(where, str) and "://" in text else ""
+    if not kind and _MISSPELT.match(text):
+        # As a path it would be shown, with the password that may be in it.
+        raise SpecError("database", "is neither a URL nor a path", "Give postgresql://USER@HOST/DATABASE")
     if not kind:
         return File(Path(where))
     if kind == "sqlite":
@@ -72,11 +82,6 @@ def place_of(where: str | Path | Place, schema: str = SCHEMA) -> Place:
     if kind in ("postgresql", "postgres"):
         return _schema_of(text, schema)
     raise SpecError("database", f"is a URL of {kind[:20]!a}", "Give postgresql://USER@HOST/DATABASE, or a file's path")
-
-
-def is_url(text: str) -> bool:
-    """Whether it names a database by URL; else it is a path."""
-    return "://" in text
 
 
 def url_with(url: str, cell: str) -> str:

@@ -74,6 +74,7 @@ def estimate(
             soonest_ms=soonest,
             arrivals=ask.arrivals,
             drivers=(*gates, *_ends(main), *_ahead(engine, row, main)),
+            basis=run_times.basis() if run_times is not None else "",
         )
 
     def heard(job: int, what: Sample | Covered) -> None:

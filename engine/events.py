@@ -489,6 +489,14 @@ class OutsideSaid(Event, frozen=True, array_like=True, gc=False, tag=85):
     """One for each; empty: it says nothing."""
 
 
+class Reestimated(Event, frozen=True, array_like=True, gc=False, tag=86):
+    """A workload that is on no node is expected to run for another time, as its scheduler was told."""
+
+    row: int
+    estimate_ms: int
+    """0: not known."""
+
+
 class Exited(Event, frozen=True, array_like=True, gc=False, tag=96):
     """How the task of a workload that decides about it has ended. What that means for the workload follows."""
 
@@ -661,6 +669,7 @@ AnyEvent = (
     | Parked
     | Vanished
     | OutsideSaid
+    | Reestimated
     | Exited
     | Intended
     | IntentAccepted

@@ -57,5 +57,15 @@ def vanished(state: State, event: ev.Vanished) -> None:
     state.end(event.row, WorkloadState.CANCELLED, wl.VANISHED)
 
 
+def reestimated(state: State, event: ev.Reestimated) -> None:
+    row = event.row
+    queued = state.workloads.state[row] == WorkloadState.QUEUED
+    if queued:
+        state.dequeue(row)
+    state.workloads.reestimate(row, event.estimate_ms, state.capacity)
+    if queued:
+        state.enqueue(row)
+
+
 def outside_said(state: State, event: ev.OutsideSaid) -> None:
     state.outside.say(zip(array("i", event.rows), event.words, strict=True))

@@ -180,12 +180,17 @@ class EngineLoop:
             self._announce()
 
     def _take_calls(self) -> None:
-        """Wait up to a turn for something to do, then do everything that is there."""
+        """Wait up to a turn for something to do, then do everything that is there. What comes meanwhile has the next
+        turn: whoever keeps asking does not keep time from passing."""
         try:
             entry = self._calls.get(timeout=TURN_S)
-            while entry is not None:
+            for _ in range(self._calls.qsize()):
+                if entry is None:
+                    return
                 self._answer(*entry)
                 entry = self._calls.get_nowait()
+            if entry is not None:
+                self._answer(*entry)
         except queue.Empty:
             return
 

@@ -277,6 +277,9 @@ class Observation:
             self._check(spec)
             yield ev.Reclassed(row, spec.groups, "changed outside")
             self.changed[spec.id] = None
+        if w.class_at(row).estimate_ms != spec.estimate_ms:
+            yield ev.Reestimated(row, spec.estimate_ms)
+            self.changed[spec.id] = None
         queue = state.queues.row_of.get(spec.queue)
         if queue is not None and queue != w.queue[row]:
             yield ev.Moved(row, queue)

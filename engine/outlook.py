@@ -185,6 +185,8 @@ class StartEstimate(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer
     arrivals: bool
     drivers: tuple[Driver, ...]
     """Most frequent first."""
+    basis: str = ""
+    """What run times were drawn from, in words; empty where that goes without saying."""
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):

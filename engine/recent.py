@@ -216,6 +216,8 @@ def _describe(state: State, event: ev.AnyEvent) -> tuple[str, str, str]:
             return "wanted", ids[row], f"{tasks} replicas; its load takes {load}"
         case ev.Reclassed(row=row, evidence=evidence):
             return "resized", ids[row], evidence
+        case ev.Reestimated(row=row, estimate_ms=estimate_ms):
+            return "re-estimated", ids[row], f"{estimate_ms // 60_000} min" if estimate_ms else "no time limit"
         case ev.Exited(row=row, task=task, status=status):
             return TRANSITIONS[EXITED], ids[row], exit_words(task, status)
         case ev.Moved(row=row, queue=queue):

@@ -33,7 +33,7 @@ from engine.executors.simulated import Column, SimulatedExecutor
 from engine.model import HOUR_MS, WorkloadSpec, WorkloadState
 from engine.probe import Focus, Key, Probe
 from engine.respec import spec_of
-from engine.run_times import RunTimes, uniform, uniforms
+from engine.run_times import Parts, RunTimes, together, uniforms
 from engine.state import State
 
 LEAST_CYCLE_MS = 1000
@@ -138,7 +138,7 @@ class DrawnExecutor(SimulatedExecutor):
             return work
         w = self._state.workloads
         done = w.work_done(row, max(self._now_ms, w.rated[row]))
-        work = self._run_times.draw(row, uniform(self.seed, w.ids[row]), done)
+        work = self._run_times.draw(row, float(self._shares([row])[0]), done)
         if known:
             self._drawn[row] = work
         else:
@@ -161,8 +161,12 @@ class DrawnExecutor(SimulatedExecutor):
         rated = view(w.rated)[rows]
         done = view(w.done)[rows] + np.maximum(self._now_ms - rated, 0) * view(w.tasks)[rows] // tasks
         done = view(w.kept)[rows] + np.maximum(done, 0)
-        shares = uniforms(self.seed, [w.ids[row] for row in rows.tolist()])
-        self._drawn[rows] = self._run_times.draw_many(rows, shares, done)
+        self._drawn[rows] = self._run_times.draw_many(rows, self._shares(rows.tolist()), done)
+
+    def _shares(self, rows: list[int]) -> Parts:
+        names = [self._state.workloads.ids[row] for row in rows]
+        own = uniforms(self.seed, names)
+        return together(self.seed, names, map(self._run_times.kin, rows), own) if self._run_times.hangs else own
 
     def fails(self, row: int) -> bool:
         return False

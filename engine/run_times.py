@@ -38,6 +38,9 @@ Parts = np.ndarray[Any, np.dtype[np.float64]]
 class RunTimes(Protocol):
     """Likely run times of workloads. A recommender may fill it from its own models."""
 
+    hangs: bool = False
+    """Whether some work has kin."""
+
     def draw(self, row: int, share: float, beyond_ms: int) -> int:
         """The whole work of the workload such that `share` (0 to 1) of the likely runs take no longer, among those
         that take longer than `beyond_ms`, which it has done already. Always above `beyond_ms`; never less than 1."""
@@ -47,6 +50,15 @@ class RunTimes(Protocol):
         """The same for several."""
         each = zip(rows.tolist(), shares.tolist(), beyond_ms.tolist(), strict=True)
         return np.array([self.draw(row, share, beyond) for row, share, beyond in each], np.int64)
+
+    def kin(self, row: int) -> str:
+        """Name of the work that its run time hangs together with, since what is not known of one is not known of any;
+        empty: it is drawn by itself."""
+        return ""
+
+    def basis(self) -> str:
+        """What they are drawn from, in words; empty where that goes without saying."""
+        return ""
 
 
 def quantile(likely: array[int], share: float, beyond: int) -> int:
@@ -105,6 +117,16 @@ def uniforms(seed: int, names: Iterable[str]) -> Parts:
     return ((z ^ z >> np.uint64(31)) >> np.uint64(11)) / 2**53
 
 
+def together(seed: int, names: Iterable[str], kin: Iterable[str], own: Parts) -> Parts:
+    """`own` shares, and for HANGS of the work that has kin the one share of its kin: with one draw for each by itself a
+    long queue would come out the same in every rehearsal, as if the mean of what nobody knows were known."""
+    found = own.copy()
+    for at, (name, of) in enumerate(zip(names, kin, strict=True)):
+        if of and uniform(~seed, name) < HANGS:
+            found[at] = uniform(seed, of)
+    return found
+
+
 def _lognormal(median: float, sigma: float, most: float) -> array[int]:
     """Quantiles of a lognormal distribution, in millionths, cut at `most`."""
     normal = NormalDist()
@@ -115,6 +137,14 @@ def _lognormal(median: float, sigma: float, most: float) -> array[int]:
 OF_ESTIMATE = _lognormal(0.45, 0.5, 1.0)
 """Run time as a part of what the owner asked for, when nothing has finished yet: people ask for more than they need,
 and few runs reach their limit."""
+HANGS = 0.7
+"""Of one user's jobs so many use about the same part of their limits: the next is mostly like the last two (Tsafrir,
+Etsion, Feitelson 2007)."""
+OF_LIMIT = array("q", [_MILLION * part // 1000 for part in (*range(2, 22, 2), *range(25, 1000, 12), *[1000] * 9)])
+"""Run time as a part of the time limit by which a cluster ends jobs, when nothing has finished yet: some fail at once,
+some run into the limit, and the rest is anything between (Mu'alem, Feitelson 2001; Tsafrir and others 2005)."""
+AS_OF_LIMIT = 20
+"""Of the values of OF_LIMIT so many weigh as much as one run that has finished."""
 UNKNOWN_MEDIAN_MS = 30 * 60_000
 UNKNOWN = _lognormal(1.0, 1.0, 1000.0)
 """Of UNKNOWN_MEDIAN_MS, when there is no estimate either."""
@@ -123,6 +153,14 @@ UNKNOWN = _lognormal(1.0, 1.0, 1000.0)
 def _enough(found: dict[tuple[int, int], list[int]], least: int) -> dict[tuple[int, int], array[int]]:
     """Those with so many values, in ascending order."""
     return {key: array("q", sorted(values)) for key, values in found.items() if len(values) >= least}
+
+
+def _mixed(found: dict[tuple[int, int], list[int]]) -> dict[tuple[int, int], array[int]]:
+    """With OF_LIMIT, the less of it the more values there are."""
+    return {
+        key: array("q", sorted(values if len(values) >= LEAST_SAMPLES else values * AS_OF_LIMIT + OF_LIMIT.tolist()))
+        for key, values in found.items()
+    }
 
 
 class Learnt(RunTimes):
@@ -147,8 +185,28 @@ class Learnt(RunTimes):
                 for key in ((queue, tenant), (queue, -1), (-1, -1)):
                     of_estimate.setdefault(key, []).append(share)
         self._of_class = _enough(of_class, LEAST_OF_CLASS)
-        self._shares = _enough(of_estimate, LEAST_SAMPLES)
+        self._by_limit = state.settings.decided_by != "muster"
+        """The estimates are time limits, which say little of how long work runs."""
+        self.hangs = self._by_limit
+        self._known = {key: len(values) for key, values in of_estimate.items()}
+        self._shares = _mixed(of_estimate) if self._by_limit else _enough(of_estimate, LEAST_SAMPLES)
         """(queue, tenant), (queue, -1) or (-1, -1) -> work in millionths of the estimate."""
+
+    def kin(self, row: int) -> str:
+        w = self._state.workloads
+        kind = w.queue[row], w.tenant[row]
+        if not self.hangs or self._known.get(kind, 0) >= LEAST_SAMPLES or (w.cls[row], kind[0]) in self._of_class:
+            return ""
+        return f"{kind[0]}/{kind[1]}"
+
+    def basis(self) -> str:
+        if not self._by_limit:
+            return ""
+        runs = self._known.get((-1, -1), 0)
+        if runs >= LEAST_SAMPLES:
+            return f"run times as parts of the time limits, as {runs:,} finished runs had them"
+        few = f"of {runs:,} finished runs, which are few, and " if runs else "of no finished run: "
+        return f"run times {few}anything up to each time limit"
 
     def draw(self, row: int, share: float, beyond_ms: int) -> int:
         w = self._state.workloads
@@ -185,4 +243,4 @@ class Learnt(RunTimes):
             return UNKNOWN, UNKNOWN_MEDIAN_MS
         shares = self._shares
         known = shares.get((queue, tenant)) or shares.get((queue, -1)) or shares.get((-1, -1))
-        return known or OF_ESTIMATE, estimate
+        return known or (OF_LIMIT if self._by_limit else OF_ESTIMATE), estimate

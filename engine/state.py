@@ -782,6 +782,7 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.Parked: fold_outside.parked,
     ev.Vanished: fold_outside.vanished,
     ev.OutsideSaid: fold_outside.outside_said,
+    ev.Reestimated: fold_outside.reestimated,
     ev.Intended: intents.intended,
     ev.IntentAccepted: intents.accepted,
     ev.IntentSent: intents.sent,

@@ -539,6 +539,11 @@ class Workloads(Table):
         self.resized_by.append(self.resized_why.add(evidence))
         return len(self.resized_to) - 1
 
+    def reestimate(self, row: int, estimate_ms: int, capacity: Capacity) -> None:
+        """Another time that a workload which is on no node is expected to run for."""
+        key: ClassKey = self.class_specs[self.cls[row]]
+        self._give_class(row, key._replace(estimate_ms=estimate_ms), capacity)
+
     def tags_of(self, tags: int) -> dict[str, str]:
         """Tags by the row of their set."""
         found: dict[str, str] = msgspec.json.decode(self.tag_sets.names[tags])

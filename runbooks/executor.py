@@ -502,8 +502,9 @@ class Executor:
     def recover(self, *, started: bool = False) -> None:
         """What a process that ended, or a journal that could not be written, left under way. What is mild and fresh
         goes on, after another look; the rest is paused and waits for a person; a way back that was begun is gone to its
-        end. `started`: nothing is under way but what another process left."""
-        states = ("executing", "rolling_back", "verifying") if started else ("executing", "rolling_back")
+        end. `started`: nothing is under way but what another process left, which may have ended between the last vote
+        and what that vote was to begin."""
+        states = ("executing", "rolling_back", *(("approved", "verifying") if started else ()))
         for row in self._engine.recorded(lambda connection: books.in_states(connection, states)):
             try:
                 self._recover(row)
@@ -518,6 +519,9 @@ class Executor:
         goes_on = row.tier <= "T1" and self._now() - row.since_ms < RESUME_WITHIN_MS
         if row.state == "rolling_back":
             self._way_back.take(SYSTEM, row, plan)
+        elif row.state == "approved":
+            if goes_on and plan.start == "approved":
+                self.execute(SYSTEM, row.id)
         elif row.state == "executing" and goes_on:
             self._go_on(SYSTEM, row, plan)
         elif row.state == "executing" or (not goes_on and row.cursor < len(plan.steps)):

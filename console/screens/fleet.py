@@ -4,8 +4,9 @@ console is attached to."""
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from console.details import Section, text_line
 from console.feed import in_thread
@@ -19,6 +20,7 @@ from engine.errors import MusterError, NotSentError
 
 if TYPE_CHECKING:
     from console.app import MusterApp
+    from console.client import Client
     from console.fleet_client import FleetClient
 
 ASK_S = 2.0
@@ -71,15 +73,19 @@ class FleetPane(DetailPane[Shown]):
         try:
             while self._again and self.is_attached:
                 self._again = False
-                self.detail = await in_thread(self._shown)
+                self.detail = await in_thread(lambda: self._shown(cast("MusterApp", self.app).flags))
                 self._draw()
         finally:
             self._asking = False
 
-    def _shown(self) -> Shown:
+    def ask(self, client: Client) -> Shown:
+        """For who has settings and no flags."""
+        return self._shown({})
+
+    def _shown(self, flags: Mapping[str, Any]) -> Shown:
         now_ms = time.time_ns() // 1_000_000
         try:
-            with closing(self._fleet()) as client:
+            with closing(self._fleet(flags)) as client:
                 if self._id:
                     return Shown(submission=client.submission(self._id), now_ms=now_ms)
                 view = client.view()
@@ -87,12 +93,11 @@ class FleetPane(DetailPane[Shown]):
         except MusterError as error:
             return Shown(error=error)
 
-    def _fleet(self) -> FleetClient:
+    def _fleet(self, flags: Mapping[str, Any]) -> FleetClient:
         from console.fleet_client import FleetClient
         from console.fleet_paths import fleet_paths
 
-        settings = load(cast("MusterApp", self.app).flags)
-        return FleetClient(fleet_paths(settings).socket, read_only=True, patience_s=PATIENCE_S)
+        return FleetClient(fleet_paths(load(flags)).socket, read_only=True, patience_s=PATIENCE_S)
 
     def columns(self, detail: Shown, width: int) -> tuple[list[Section], list[Section]]:
         if detail.error is not None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
-from console.details import Section
+from console.details import Section, plural
 from console.mirror_text import mirror_columns
 from console.screens.detail_pane import DetailPane
-from console.text import cut, printable
 from engine.slurm.report import MirrorReport
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 class MirrorPane(DetailPane[MirrorReport]):
     NAME = "mirror"
+    WALL_S = staticmethod(time.time)
+    """Tells how old what is shown is."""
 
     @property
     def crumb(self) -> str:
@@ -23,10 +25,14 @@ class MirrorPane(DetailPane[MirrorReport]):
 
     @property
     def note(self) -> str:
-        return cut(printable(self.detail.where), 40) if self.detail else ""
+        """The place itself is on the page: what must not be cut is how it does."""
+        report = self.detail
+        if report is None or report.state == "none":
+            return ""
+        return f"{report.state}  ·  {report.jobs:,} jobs on {report.nodes:,} {plural('node', report.nodes)}"
 
     def ask(self, client: Client) -> MirrorReport:
         return client.mirror()
 
     def columns(self, detail: MirrorReport, width: int) -> tuple[list[Section], list[Section]]:
-        return mirror_columns(detail, width)
+        return mirror_columns(detail, width, self.WALL_S)

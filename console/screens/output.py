@@ -64,7 +64,7 @@ class OutputPane(Pane):
         tail = "ended" if part.over else "following" if self._view.following else "stays here, end follows"
         dropped = f"{part.dropped_bytes:,} bytes lost, disk full" if part.dropped_bytes else ""
         return "  ·  ".join(
-            word for word in (printable(part.task), f"attempt {part.attempt}", _size(part.end), dropped, tail) if word
+            word for word in (tail, dropped, _size(part.end), f"attempt {part.attempt}", printable(part.task)) if word
         )
 
     @property

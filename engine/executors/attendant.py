@@ -8,6 +8,7 @@ free: an attempt does not begin before the one before it has ended, nor on a dev
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import selectors
@@ -94,6 +95,10 @@ class Attendant:
         self._selector = selectors.DefaultSelector()
         self._wake, self._waker = os.pipe()
         os.set_blocking(self._wake, False)
+        os.set_blocking(self._waker, False)
+        self._ending = threading.Lock()
+        self._ended = False
+        """The pipe is closed: its numbers may be another file's by now."""
         self._selector.register(self._wake, selectors.EVENT_READ)
         self._prune_at = 0.0
         self._said = ""
@@ -113,7 +118,9 @@ class Attendant:
 
     def _order(self, order: Callable[[], None] | None) -> None:
         self._orders.put(order)
-        os.write(self._waker, b"o")
+        with self._ending, contextlib.suppress(BlockingIOError):  # a full pipe wakes as well
+            if not self._ended:
+                os.write(self._waker, b"o")
 
     # -- orders, given on any thread ----------------------------------------------------------------------------------
 
@@ -147,8 +154,10 @@ class Attendant:
             for task in attempt.tasks.values():
                 task.let_go()
         self._selector.close()
-        os.close(self._wake)
-        os.close(self._waker)
+        with self._ending:
+            self._ended = True
+            os.close(self._wake)
+            os.close(self._waker)
 
     def _turn(self) -> bool:
         """Whether to go on."""

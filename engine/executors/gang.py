@@ -196,7 +196,7 @@ def task_file(
     keeper looks at it, and a limit of the process is a backstop against what grows between two looks."""
     watch = task.memory_mib > 0 and "memory" not in controllers
     devices = {"CUDA_VISIBLE_DEVICES": task.env["CUDA_VISIBLE_DEVICES"]}  # whose they are is not the workload's to say
-    env = of_machine() | task.env | gang.run.env | devices | {"MUSTER_TOKEN": token}
+    env = of_machine() | task.env | gang.run.env | devices | {MARK: token}
     if port and "MASTER_PORT" not in env:
         env["MASTER_PORT"] = str(port)
     rlimits = {"RLIMIT_CORE": 0, "RLIMIT_NOFILE": files}
@@ -220,5 +220,7 @@ def task_file(
     }
 
 
+MARK = "MUSTER_TASK_MARK"
+"""The variable by which whatever belongs to a task is found. Not MUSTER_TOKEN: that is shown to engines elsewhere."""
 ENGINE_FIRST_MS = 2_000
 """How much later than the engine a keeper ends what runs too long: it does so only where no engine is there to."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from engine.executors import keeper as program
 from engine.executors.cgroups import Cgroups
+from engine.executors.gang import MARK
 from engine.executors.task_files import TASK, Status, is_kept, status_of
 
 MOST_TRIES = 3
@@ -192,8 +193,7 @@ class KeptTask:
             if not found:
                 break
             for pid in found:
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
+                _kill(pid, self.token)
             select.select([], [], [], 0.01)
         with contextlib.suppress(OSError, ValueError):
             group = json.loads((self.folder / TASK).read_bytes())["cgroup"]
@@ -216,22 +216,31 @@ class KeptTask:
 
 def holders_of(token: str) -> list[int]:
     """Processes of ours that have the token in their environment."""
-    mark = f"MUSTER_TOKEN={token}\0".encode()
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            try:
-                if mark in Path(f"/proc/{name}/environ").read_bytes() + b"\0":
-                    found.append(int(name))
-            except OSError:
-                continue
-    return found
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal() and _holds(int(name), token)]
+
+
+def _holds(pid: int, token: str) -> bool:
+    try:
+        return f"{MARK}={token}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def _kill(pid: int, token: str) -> None:
+    """Unless its id is another process's by now: what is opened first and looked at then stays the same."""
+    with contextlib.suppress(OSError):
+        held = os.pidfd_open(pid)
+        try:
+            if _holds(pid, token):
+                signal.pidfd_send_signal(held, signal.SIGKILL)
+        finally:
+            os.close(held)
 
 
 def _token_in(folder: Path) -> str:
     """Of a task that was begun before; empty where there is none."""
     try:
-        return str(json.loads((folder / TASK).read_bytes())["env"]["MUSTER_TOKEN"])
+        return str(json.loads((folder / TASK).read_bytes())["env"][MARK])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 

@@ -36,6 +36,8 @@ GIVE_UP_MS = 120_000
 """Cell time after which what is not done is not done any more."""
 AGAIN_S = 1.0
 """Between looks at a step whose effect takes its time."""
+ASK_AGAIN_S = 5.0
+"""After that what Slurm took, and is not so, is asked for again: a slurmctld that was killed forgets."""
 MOST_TOLD = 5
 FOR_GOOD: frozenset[acts.Do] = frozenset(("cancel", "requeue"))
 """What nobody can undo: a job that is as it was before was forgotten to be so."""
@@ -48,6 +50,8 @@ class Part(msgspec.Struct):
     meant: Job | None
     standing: acts.Standing = "to do"
     tried: bool = False
+    tried_s: float = 0.0
+    """Our clock: it was last asked for."""
     text: str = ""
     refused: str = ""
 
@@ -86,10 +90,13 @@ class Actor:
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         acted: Acted = lambda *, machines: None,
         may_act: Callable[[], bool] = lambda: True,
+        is_coming: Callable[[str], bool] = lambda workload: False,
     ) -> None:
         self._far = far
         self._ledger = ledger
         self._job_of = job_of
+        self._is_coming = is_coming
+        """Whether a workload's submission is under way: if slurmctld forgets its job, there will be another."""
         self._clock = clock
         self._wall_ms = wall_ms
         """Cell time: that of a cell that Slurm decides on is Unix time."""
@@ -101,10 +108,6 @@ class Actor:
         self._unsaid: list[IntentChange] = []
         self.trouble = ""
         """Why nothing can be carried at present; empty when all is well."""
-
-    @property
-    def under_way(self) -> int:
-        return len(self._held)
 
     def turn(self) -> None:
         """Do what can be done now. Raises MusterError when it cannot be journalled: then nothing more is done."""
@@ -179,15 +182,27 @@ class Actor:
         changed: set[acts.Do] = set()
         try:
             for part in held.parts:
-                if part.standing == "to do" and not part.refused and self._step(held, part):
+                if part.standing == "missing":
+                    part.meant = self._job_of(part.step.target)
+                if part.standing in ("to do", "missing") and not part.refused and self._step(held, part):
                     changed.add(part.step.do)
         finally:
             if changed:
                 self._acted(machines=not changed <= SEEN_AT_ONCE)
-        if any(part.standing == "to do" and not part.refused for part in held.parts):
+        if any(self._is_left(part) for part in held.parts):
             held.wake_s = self._clock() + AGAIN_S
             return
         self._conclude(held)
+
+    def _is_left(self, part: Part) -> bool:
+        """Whether there is still something to do of it, or will be."""
+        if part.refused or part.standing not in ("to do", "missing"):
+            return False
+        return part.standing == "to do" or self._is_coming(part.step.target)
+
+    def _is_due(self, part: Part) -> bool:
+        """Jobs alone change at once: nodes take their time."""
+        return not part.tried or (part.step.do in acts.OF_JOBS and self._clock() - part.tried_s >= ASK_AGAIN_S)
 
     def _step(self, held: Held, part: Part) -> bool:
         """Returns whether anything was asked for."""
@@ -195,14 +210,15 @@ class Actor:
         asked = False
         try:
             part.standing, part.text = acts.look(self._far, part.step, part.meant, since_s)
-            if part.standing == "to do" and not part.tried:
+            if part.standing == "to do" and self._is_due(part):
                 if not self._may_act():
                     raise SlurmUnavailable("another engine has taken over", answered=True, arrived=False)
                 part.tried = asked = True
+                part.tried_s = self._clock()
                 acts.do(self._far, part.step, part.meant)
                 part.standing, part.text = acts.look(self._far, part.step, part.meant, since_s)
         except SlurmGone as error:
-            part.standing, part.text = "gone", error.problem
+            part.standing, part.text = "missing" if part.step.do in acts.OF_JOBS else "gone", error.problem
         except SlurmRefused as error:
             part.refused = f"{part.step.target}: {error.problem}"
         except SlurmUnavailable:
@@ -237,10 +253,10 @@ class Actor:
         for part in needed:
             if part.standing == "done" or not held.so_s:
                 self._look_again(held, part)
-        undone = [part for part in needed if part.standing == "to do" and not part.refused]
+        undone = [part for part in needed if self._is_left(part)]
         if not undone or self._is_overtaken(held):
             self._note(held, Phase.DONE, _few([part.refused or part.text for part in held.parts]))
-        elif all(part.step.do in FOR_GOOD for part in undone):
+        elif all(part.step.do in FOR_GOOD or part.standing == "missing" for part in undone):
             for part in undone:
                 part.tried = False
             held.at_ms = self._wall_ms()
@@ -270,7 +286,7 @@ class Actor:
         if held.phase == Phase.OPEN and held.parts is None:
             self._note(held, Phase.EXPIRED, f"Slurm could not be asked within {GIVE_UP_MS // 1000} s: {why}")
         else:
-            open_ = [part.text or part.step.target for part in held.parts or () if part.standing == "to do"]
+            open_ = [part.text or part.step.target for part in held.parts or () if self._is_left(part)]
             self._note(held, Phase.IN_DOUBT, f"not seen to be done within {GIVE_UP_MS // 1000} s: {_few(open_)}; {why}")
 
 

@@ -25,7 +25,9 @@ Do = Literal[
     "cancel", "hold", "release", "requeue", "set qos", "set priority", "move", "drain", "resume", "power up",
     "power down", "down", "up", "inactive", "reserve", "unreserve",
 ]  # fmt: skip
-Standing = Literal["done", "to do", "gone"]
+Standing = Literal["done", "to do", "gone", "missing"]
+"""gone: there is nothing to be done to it any more. missing: Slurm does not know the job; one that was submitted
+through Muster a moment ago may come back."""
 OF_JOBS: frozenset[Do] = frozenset(("cancel", "hold", "release", "requeue", "set qos", "set priority", "move"))
 _PARTITION_STATES: dict[Do, str] = {"down": "DOWN", "up": "UP", "inactive": "INACTIVE"}
 
@@ -144,13 +146,13 @@ def look(far: FarSide, step: Step, meant: Job | None, since_s: float) -> tuple[S
     is to be requeued again. Raises SlurmGone for a node that there is not, SlurmUnavailable, SlurmRefused."""
     if step.do in OF_JOBS:
         if meant is None:
-            return "gone", f"{step.target}: Slurm has no such job any more"
+            return "missing", f"{step.target}: Slurm has no such job any more"
         try:
             job = far.job(meant.id)
         except SlurmGone:
-            return "gone", f"job {meant.id}: Slurm has no such job any more"
+            return "missing", f"job {meant.id}: Slurm has no such job any more"
         if not same(meant, job):
-            return "gone", f"job {meant.id} is another job by now"
+            return "missing", f"job {meant.id} is another job by now"
         return _look_at_job(step, job, since_s), f"job {job.id} is {' '.join([job.state, *sorted(job.flags)])}"
     if step.do in ("drain", "resume", "power up", "power down"):
         node = far.node(step.target)

@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import msgspec
-
 from engine import commands as cmd
 from engine.commands import IntentChange, SettleIntents
 from engine.control import Engine
@@ -57,14 +55,11 @@ def newer(engine: Engine, after: int) -> list[Intent]:
     return found[::-1]
 
 
-class Driving(msgspec.Struct, frozen=True, kw_only=True):
-    """How carrying goes."""
-
-    submissions: int
-    acts: int
-    """Under way."""
-    trouble: str
-    """Why nothing can be carried at present; empty when all is well."""
+def is_under_way(engine: Engine, workload: str) -> bool:
+    """Whether the submission of that workload, or of the array it is of, is not settled."""
+    intents = engine.state.intents
+    names = {workload, workload.rpartition("/")[0]}
+    return any(intents.named.get(intent.token) in names for intent in intents.open.values())
 
 
 class Driver:
@@ -101,15 +96,19 @@ class Driver:
             far, ledger, self._pool, place_of=place_of, job_ids=job_id, wall_ms=cell_ms, may_act=may_act,
             user=far.acts_as,
         )  # fmt: skip
-        self.actor = Actor(far, ledger, job_of, wall_ms=cell_ms, acted=acted, may_act=may_act)
+
+        def is_coming(workload: str) -> bool:
+            return loop.call(lambda engine: is_under_way(engine, workload))
+
+        self.actor = Actor(far, ledger, job_of, wall_ms=cell_ms, acted=acted, may_act=may_act, is_coming=is_coming)
         self._news = (threading.Event(), threading.Event())
         self._threads = [
             threading.Thread(target=self._submit, name="slurm-submissions", daemon=True),
             threading.Thread(target=self._act, name="slurm-acts", daemon=True),
         ]
         self._end_listening: Callable[[], None] = lambda: None
-        self.fault = ""
-        """Why nothing could be done in the last turn; empty when all is well."""
+        self._faults: dict[str, str] = {}
+        """What -> why its last turn came to nothing; not those whose turn came to its end."""
 
     def start(self) -> None:
         self._end_listening = self._loop.on_version(self._on_version)
@@ -126,12 +125,10 @@ class Driver:
             thread.join(timeout=5)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def driving(self) -> Driving:
-        return Driving(
-            submissions=self.submitter.under_way,
-            acts=self.actor.under_way,
-            trouble=self.fault or self.submitter.trouble or self.actor.trouble,
-        )
+    @property
+    def trouble(self) -> str:
+        """Why nothing can be carried at present; empty when all is well."""
+        return next(iter(tuple(self._faults.values())), "") or self.submitter.trouble or self.actor.trouble
 
     def _on_version(self, version: int) -> None:
         for event in self._news:
@@ -151,34 +148,35 @@ class Driver:
         more = False
         while not self._stopping.is_set():
             self._wait(self._news[0], 0.0 if more else IDLE_S)
-            more = self._turn(self.submitter.turn)
+            more = self._turn("submissions", self.submitter.turn)
 
     def _act(self) -> None:
         while not self._stopping.is_set():
             self._wait(self._news[1], IDLE_S)
             if not self._learnt:
-                self._turn(self._learn)
-            self._turn(self.actor.turn)
+                self._turn("abilities", self._learn)
+            self._turn("acts", self.actor.turn)
 
     def _wait(self, news: threading.Event, most_s: float) -> None:
         self._stopping.wait(PAUSE_S)
         news.wait(most_s)
         news.clear()
 
-    def _turn(self, turn: Callable[[], bool | None]) -> bool:
+    def _turn(self, what: str, turn: Callable[[], bool | None]) -> bool:
         """A journal that cannot be written, or an engine that ends, holds everything up: nothing is carried that is not
         on record. Any other fault is ours: it is said, and must not end what carries everything else."""
         try:
             more = bool(turn())
-            self.fault = ""
         except (JournalError, UnreachableError) as error:
-            self.fault, more = str(error), False
-            self._stopping.wait(TROUBLE_S)
+            self._faults[what] = str(error)
         except Exception as error:
-            self.fault, more = f"{type(error).__name__}: {error}", False
+            self._faults[what] = f"a defect of Muster's: {type(error).__name__}: {error}"
             traceback.print_exc()
-            self._stopping.wait(TROUBLE_S)
-        return more
+        else:
+            self._faults.pop(what, None)
+            return more
+        self._stopping.wait(TROUBLE_S)
+        return False
 
 
 def place_of_queue(spec: WorkloadSpec) -> Place:

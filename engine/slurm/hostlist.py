@@ -124,11 +124,6 @@ def array_tasks(text: str) -> tuple[list[range], int | None]:
     return ranges, int(most) if most else None
 
 
-def array_task_count(text: str) -> int:
-    """How many tasks of an array still wait. ValueError when the list is cut short."""
-    return sum(len(one) for one in array_tasks(text)[0])
-
-
 @lru_cache(maxsize=4096)
 def tres(text: str) -> dict[str, int]:
     """`cpu=4,mem=400M,gres/gpu:h100=2` as counts, `mem` in MiB. The answer is shared: do not change it."""

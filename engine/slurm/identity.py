@@ -27,6 +27,10 @@ class Asked(msgspec.Struct, frozen=True):
     """The workload id that was asked for."""
     job: int = 0
     """The job, or array, that Slurm answered with; 0: not known, or no longer."""
+    tries: int = 0
+    """How often it was lost there and submitted anew."""
+    under_way: bool = False
+    """Its submission is not settled: if Slurm forgets the job, there will be another."""
 
 
 class Ours:
@@ -35,8 +39,8 @@ class Ours:
     token, of the user whom the others of ours are of."""
 
     def __init__(self) -> None:
-        self._first: dict[str, int] = {}
-        """Token -> job or array that was seen with it."""
+        self._first: dict[str, tuple[int, int]] = {}
+        """Token -> job or array that was seen with it, and how often it had been submitted anew by then."""
         self._user = ""
 
     def name_of(self, job: Job, named: Mapping[str, Asked] | None) -> str:
@@ -49,12 +53,14 @@ class Ours:
         if asked.job:
             if head != asked.job:
                 return ""
-            self._first[token] = head
+            self._first[token] = head, asked.tries
             self._user = self._user or job.user
             return asked.id
         if self._user and job.user and job.user != self._user:
             return ""
-        return asked.id if self._first.setdefault(token, head) == head else ""
+        if token not in self._first or self._first[token][1] < asked.tries:
+            self._first[token] = head, asked.tries
+        return asked.id if self._first[token][0] == head else ""
 
 
 class Identities:

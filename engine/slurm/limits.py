@@ -32,6 +32,11 @@ _CODE = re.compile(
 )
 
 
+def is_limit(reason: str) -> bool:
+    """Whether the reason is a limit of a QOS or an association: room on nodes would not help."""
+    return _CODE.match(reason) is not None
+
+
 class Use(msgspec.Struct, frozen=True, kw_only=True):
     """What one user has of it."""
 
@@ -65,7 +70,11 @@ class Limits:
     """All limits of a cluster, as accounting has them."""
 
     def __init__(
-        self, qos: Iterable[Qos], associations: Iterable[Association], partitions: Iterable[Partition], cluster: str = ""
+        self,
+        qos: Iterable[Qos],
+        associations: Iterable[Association],
+        partitions: Iterable[Partition],
+        cluster: str = "",
     ) -> None:
         self._qos = {each.name: each for each in qos}
         self._partition_qos = {each.name: each.qos for each in partitions if each.qos}
@@ -136,7 +145,12 @@ class Limits:
         )
         per_account = {**qos.tres_per_account, **_counts(qos.jobs_per_account, qos.submitted_per_account)}
         yield from _limits(
-            of, "account", per_account, held, lambda each: mine(each) and (job is None or each.account == job.account), job
+            of,
+            "account",
+            per_account,
+            held,
+            lambda each: mine(each) and (job is None or each.account == job.account),
+            job,
         )
         yield from _of_each_job(of, qos.tres_per_job, qos.wall_limit_s, job)
 
@@ -166,7 +180,9 @@ class Limits:
         found, more = {account}, [account]
         while more:
             above = more.pop()
-            new = [each.account for each in self._accounts.values() if each.parent == above and each.account not in found]
+            new = [
+                each.account for each in self._accounts.values() if each.parent == above and each.account not in found
+            ]
             found.update(new)
             more += new
         return found

@@ -1,45 +1,29 @@
-"""Slurm's records as what a cell can be told (`engine.observations`): pure, and loud about what it leaves out.
+"""Slurm's jobs as what a cell can be told (`engine.observations`): pure, and loud about what it leaves out.
 
-partition -> queue; machines alike that are in the same partitions -> pool; account -> tenant, user -> team; tier of the
-partition and QOS -> priority class; job -> workload, a gang of one task a node; array element -> workload `ARRAY/TASK`;
-feature -> node label `feature/NAME`; leaf switch -> rack; advance reservation -> reservation. Memory, CPU and GPUs are
-counted as Slurm hands them out. Whatever else Slurm goes by is named in `Left`.
+account -> tenant, user -> team; tier of the partition and QOS -> priority class; job -> workload, a gang of one task a
+node; array element -> workload `ARRAY/TASK`. Memory, CPU and GPUs are counted as Slurm hands them out. Whatever else
+Slurm goes by is named in `Left`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import NamedTuple
-from zlib import crc32
 
 import msgspec
 
 from engine import observations as seen
-from engine.model import (
-    ArraySpec,
-    Dependency,
-    NodeSpec,
-    PoolSpec,
-    PriorityClassSpec,
-    QueueSpec,
-    ReservationSpec,
-    Resources,
-    TaskGroup,
-    WorkloadSpec,
-)
-from engine.slurm.accounting import Qos
+from engine.model import ArraySpec, Dependency, PriorityClassSpec, Resources, TaskGroup, WorkloadSpec
 from engine.slurm.hostlist import array_tasks
-from engine.slurm.records import UNLIMITED, Job, Node, Partition, Reservation, Switch
+from engine.slurm.left_out import Left
+from engine.slurm.limits import is_limit
+from engine.slurm.machines import FEATURE, MOST_LABELS, Machines
+from engine.slurm.names import ident
+from engine.slurm.records import UNLIMITED, Job, Partition
 
-FEATURE = "feature/"
-MOST_EXAMPLES = 3
-MOST_LABELS = 60
-"""Features of one node, and conditions of one job, that are taken over; an engine takes 64 labels."""
 DAY_S = 86_400
-_ODD = re.compile(r"[^A-Za-z0-9._/-]")
 _CONSTRAINT = re.compile(r"[A-Za-z0-9._=:-]+(&[A-Za-z0-9._=:-]+)*")
 _AFTER = {"afterok": "finished", "afternotok": "failed", "afterany": "ended", "after": "started"}
 _HELD = frozenset(("JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue"))
@@ -55,201 +39,6 @@ _CAUSES = {
 _PREEMPTS = ("REQUEUE", "CANCEL", "SUSPEND")
 
 
-def ident(text: str, other: str = "x") -> str:
-    """The text as an id that people can type; `other` where nothing of it is left."""
-    fitting = _ODD.sub("_", text)[:120].lstrip("._/-")
-    return fitting or other
-
-
-class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that Slurm goes by and the mirror does not."""
-
-    text: str
-    count: int
-    """How many nodes, jobs ... it is about."""
-    examples: tuple[str, ...]
-
-
-class Left:
-    """What was left out, each thing once with how often it was met."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-        self._examples: dict[str, list[str]] = {}
-
-    def note(self, text: str, example: str) -> None:
-        self._counts[text] = self._counts.get(text, 0) + 1
-        examples = self._examples.setdefault(text, [])
-        if len(examples) < MOST_EXAMPLES and example not in examples:
-            examples.append(example)
-
-    def all(self) -> tuple[LeftOut, ...]:
-        found = (
-            LeftOut(text=text, count=count, examples=tuple(self._examples[text]))
-            for text, count in self._counts.items()
-        )
-        return tuple(sorted(found, key=lambda each: (-each.count, each.text)))
-
-
-@dataclass(frozen=True)
-class Machines:
-    """What of the cluster jobs are matched against."""
-
-    told: tuple[seen.AnySeen, ...]
-    partitions: dict[str, Partition]
-    pools_of: dict[str, tuple[str, ...]]
-    """Partition -> pools of its nodes."""
-    pools: dict[str, PoolSpec]
-    qos: dict[str, Qos]
-    reservations: frozenset[str]
-    classes: set[str]
-    """Names of the priority classes that were met."""
-
-    @property
-    def qos_preempts(self) -> bool:
-        """Whether some QOS may take from another."""
-        return any(each.preempts for each in self.qos.values())
-
-
-# -- machines ---------------------------------------------------------------------------------------------------------
-
-
-def machines(
-    nodes: Iterable[Node],
-    partitions: Iterable[Partition],
-    qos: Iterable[Qos],
-    reservations: Iterable[Reservation],
-    switches: Iterable[Switch],
-    left: Left,
-) -> Machines:
-    """Everything but work."""
-    by_name = {partition.name: partition for partition in partitions}
-    sizes = {name: len(partition.nodes) for name, partition in by_name.items()}
-    pools: dict[str, PoolSpec] = {}
-    known: dict[str, tuple[str, ...]] = {}
-    placed: list[seen.NodeSeen] = []
-    places = _places(switches)
-    for node in nodes:
-        pool, among = _pool_of(node, sizes, pools, known, left)
-        pools[pool.name], known[pool.name] = pool, among
-        placed.append(_node(node, pool.name, places, left))
-    pools_of: dict[str, list[str]] = {name: [] for name in by_name}
-    for pool_name, among in known.items():
-        for name in among:
-            pools_of.setdefault(name, []).append(pool_name)
-    kept = list(_reservations(reservations, {each.node.id for each in placed}, left))
-    told: list[seen.AnySeen] = [seen.PoolSeen(pool=pool) for pool in pools.values()]
-    told += placed
-    told += [_queue(partition, left) for partition in by_name.values()]
-    told += kept
-    return Machines(
-        told=tuple(told),
-        partitions=by_name,
-        pools_of={name: tuple(sorted(found)) for name, found in pools_of.items()},
-        pools=pools,
-        qos={each.name: each for each in qos},
-        reservations=frozenset(each.reservation.name for each in kept),
-        classes=set(),
-    )
-
-
-def _pool_of(
-    node: Node, sizes: dict[str, int], pools: dict[str, PoolSpec], known: dict[str, tuple[str, ...]], left: Left
-) -> tuple[PoolSpec, tuple[str, ...]]:
-    """The pool it belongs to, and the partitions of that pool's nodes."""
-    among = tuple(sorted(node.partitions))
-    model, gpus = _gpus_of(node, left)
-    first = min(among, key=lambda name: (sizes.get(name, 0), name), default="no-partition")
-    name = f"{ident(first)}-{node.cpus}c{_size(node.memory_mib)}" + (f"-{ident(model or 'gpu')}x{gpus}" if gpus else "")
-    if known.get(name, among) != among:
-        name = f"{name}-{crc32(','.join(among).encode()) & 0xFFFF:04x}"
-    capacity = Resources(cpu_milli=node.cpus * 1000, memory_mib=node.memory_mib, gpu_milli=gpus * 1000)
-    pool = pools.get(name) or PoolSpec(
-        name=name,
-        capacity=capacity,
-        gpu_model=ident(model) if model else "",
-        machine_type=ident(node.instance_type, ""),
-    )
-    return pool, among
-
-
-def _gpus_of(node: Node, left: Left) -> tuple[str, int]:
-    """(model, devices) of the node."""
-    found: dict[str, int] = {}
-    for name, count in node.gres.items():
-        kind, _, model = name.partition(":")
-        if kind == "gpu":
-            found[model] = found.get(model, 0) + count
-        else:
-            left.note(f"generic resource '{kind}' is not modelled", node.name)
-    if len(found) > 1:
-        left.note("GPUs of several models in one node count as one kind", node.name)
-        return "", min(sum(found.values()), 62)
-    return next(iter(found.items()), ("", 0))
-
-
-def _size(mib: int) -> str:
-    return f"{mib // 1024}g" if mib >= 1024 else f"{mib}m"
-
-
-def _node(node: Node, pool: str, places: dict[str, tuple[str, str]], left: Left) -> seen.NodeSeen:
-    if ident(node.name) != node.name:
-        left.note("node names with odd characters are shown with _ in their place", ident(node.name))
-    if len(node.features) > MOST_LABELS:
-        left.note(f"more than {MOST_LABELS} features of a node: the rest is left out", node.name)
-    labels = {FEATURE + ident(feature): "yes" for feature in node.features[:MOST_LABELS]}
-    rack, block = places.get(node.name, (node.switch, ""))
-    spec = NodeSpec(id=ident(node.name), pool=pool, rack=ident(rack, ""), block=ident(block, ""), labels=labels)
-    return seen.NodeSeen(node=spec, standing=standing(node))
-
-
-def _places(switches: Iterable[Switch]) -> dict[str, tuple[str, str]]:
-    """Node -> (its leaf switch, the one above that where there is just one)."""
-    every = list(switches)
-    above = {leaf: [each.name for each in every if leaf in each.switches]
-             for leaf in (each.name for each in every if each.level == 0)}  # fmt: skip
-    return {
-        node: (leaf.name, above[leaf.name][0] if len(above[leaf.name]) == 1 else "")
-        for leaf in every if leaf.level == 0 for node in leaf.nodes
-    }  # fmt: skip
-
-
-def standing(node: Node) -> seen.Standing:
-    """What may start there. A powered-down cloud node is ready: Slurm starts it for who needs it."""
-    if node.state in ("DOWN", "ERROR", "UNKNOWN", "FUTURE") or node.flags & {"NOT_RESPONDING", "FAIL", "INVALID_REG"}:
-        return "down"
-    if node.flags & {"DRAIN", "POWERING_DOWN", "POWER_DOWN", "POWER_DRAIN", "REBOOT_ISSUED", "REBOOT_REQUESTED"}:
-        return "draining" if node.state in ("ALLOCATED", "MIXED") else "cordoned"
-    return "ready"
-
-
-def _queue(partition: Partition, left: Left) -> seen.QueueSeen:
-    if partition.oversubscribe > 1:
-        left.note("partitions where jobs share CPUs (OverSubscribe): each CPU counts once", partition.name)
-    if partition.nodes_max not in (None, UNLIMITED) or partition.nodes_min > 1:
-        left.note("least and most nodes of a job in a partition are not modelled", partition.name)
-    return seen.QueueSeen(queue=QueueSpec(name=ident(partition.name)), open=partition.state not in ("DOWN", "INACTIVE"))
-
-
-def _reservations(
-    reservations: Iterable[Reservation], nodes: Collection[str], left: Left
-) -> Iterator[seen.ReservationSeen]:
-    for each in reservations:
-        mine = tuple(ident(name) for name in each.nodes if ident(name) in nodes)
-        if not mine:
-            left.note("reservations without whole nodes (cores, licenses) are not modelled", ident(each.name))
-            continue
-        if each.cores and each.flags.isdisjoint({"MAINT"}) and each.tres.get("node", len(mine)) < len(mine):
-            left.note("reservations of parts of nodes count as whole nodes", ident(each.name))
-        spec = ReservationSpec(
-            name=ident(each.name), nodes=mine, start_ms=each.start_s * 1000, end_ms=max(each.end_s, 1) * 1000
-        )
-        yield seen.ReservationSeen(reservation=spec)
-
-
-# -- work -------------------------------------------------------------------------------------------------------------
-
-
 class Asked(NamedTuple):
     """What it means to ask for a partition, or for several."""
 
@@ -260,8 +49,7 @@ class Asked(NamedTuple):
 
 
 class Jobs:
-    """Jobs of one look, matched against the machines. `name_of` gives a job, or one waiting task of an array, its
-    workload id; `is_known` says whether a workload of that id is there, or comes with this look."""
+    """Jobs of one look, matched against the machines."""
 
     def __init__(self, at: Machines, left: Left, now_s: int) -> None:
         self._at = at
@@ -450,10 +238,12 @@ class Jobs:
             return ("starting" if "CONFIGURING" in job.flags else "running"), -1
         if job.held or job.reason in _HELD or job.flags & {"REQUEUE_HOLD", "SPECIAL_EXIT"}:
             return "held", -1
-        if job.eligible_s > self._now_s and job.reason in ("BeginTime", "", "None"):
+        if job.eligible_s > self._now_s:
             return "waiting", job.eligible_s * 1000
         # Slurm forgets a dependency once it is met.
         if job.reason in _NEVER or (job.dependency and job.reason in ("Dependency", "")):
+            return "waiting", -1
+        if is_limit(job.reason):
             return "waiting", -1
         return "queued", -1
 

@@ -23,7 +23,9 @@ from engine.model import WorkloadSpec, WorkloadState
 from engine.slurm.accounting import Qos
 from engine.slurm.errors import SlurmGone, SlurmRefused
 from engine.slurm.identity import Asked, Identities, number_of
-from engine.slurm.mapping import Jobs, Left, LeftOut, Machines, machines, tasks_of
+from engine.slurm.left_out import Left, LeftOut
+from engine.slurm.machines import Machines, machines
+from engine.slurm.mapping import Jobs, tasks_of
 from engine.slurm.order import Order
 from engine.slurm.past import ended
 from engine.slurm.records import Job, JobState, Node, Partition, Reservation, Switch
@@ -96,6 +98,8 @@ class Mirror:
         self._left_jobs: tuple[LeftOut, ...] = ()
         self._left_engine: tuple[str, ...] = ()
         self._lacks: dict[str, str] = {}
+        self._missing: set[str] = set()
+        """Workloads that Slurm does not know, and that are submitted anew."""
         self._arrays: set[int] = set()
         """Those that were told as a whole, or could not be."""
         self._wanted: dict[str, WorkloadSpec | None] = {}
@@ -153,7 +157,7 @@ class Mirror:
         told: list[seen.AnySeen] = []
         if fresh_machines:
             told += self._new_machines()
-        if not answer.unchanged or told:
+        if not answer.unchanged or told or self._missing:
             # On other machines jobs are other workloads.
             jobs = [job for job, _ in self._names.values()] if answer.unchanged else answer.list
             told += self._new_jobs(jobs, left, whole=True)
@@ -268,7 +272,8 @@ class Mirror:
         """`whole`: these are all there are."""
         assert self._machines is not None
         mapping = Jobs(self._machines, left, int(self._wall_s()))
-        named = self._call(_named)
+        jobs = list(jobs)
+        named = self._call(partial(_named, {token for job in jobs if (token := token_in(job))}))
         records: dict[str, Job] = {} if whole else dict(self._records)
         names: dict[int, tuple[Job, tuple[str, ...]]] = {}
         arrays: dict[int, list[Job]] = {}
@@ -298,6 +303,11 @@ class Mirror:
                     facts.append(fact)
         facts.sort(key=lambda fact: _turn(fact, records[fact.spec.id]))
         gone = [name for name in self._told if name not in records] if whole else []
+        # What a crash made Slurm forget, and is submitted anew, is still to come: it has not ended.
+        if whole:
+            under_way = {asked.id for asked in named.values() if asked.under_way} if gone else set()
+            self._missing = {name for name in gone if name in under_way or _array_name(name) in under_way}
+            gone = [name for name in gone if name not in self._missing]
         for name, job in self._ended(gone).items():
             fact = mapping.told(job, name, records.keys(), wanted=self._wanted_of(name))
             if fact is not None:
@@ -420,13 +430,14 @@ def _known(engine: Engine) -> list[tuple[str, int, int]]:
     return [(name, w.submitted[row] // 1000, max(w.attempts[row] - 1, 0)) for row, name in enumerate(w.ids)]
 
 
-def _named(engine: Engine) -> dict[str, Asked]:
-    """Token -> what was submitted through Muster."""
+def _named(tokens: Collection[str], engine: Engine) -> dict[str, Asked]:
+    """Token -> what was submitted through Muster: of these, and of what is under way."""
     intents = engine.state.intents
-    found = {token: Asked(name) for token, name in intents.named.items()}
+    found = {token: Asked(intents.named[token]) for token in tokens if token in intents.named}
     for intent in (*intents.ended, *intents.open.values()):
-        if intent.token in found and intent.job:
-            found[intent.token] = Asked(found[intent.token].id, intent.job)
+        under_way = intent.number in intents.open
+        if intent.token in intents.named and (under_way or intent.token in found):
+            found[intent.token] = Asked(intents.named[intent.token], intent.job, intent.tries, under_way)
     return found
 
 

@@ -7,8 +7,8 @@ from typing import Literal
 import msgspec
 
 from engine.slurm.accounting import Share
+from engine.slurm.left_out import LeftOut
 from engine.slurm.limits import Limit
-from engine.slurm.mapping import LeftOut
 from engine.slurm.reasons import said
 from engine.slurm.records import Job
 
@@ -51,6 +51,8 @@ class MirrorReport(msgspec.Struct, frozen=True, kw_only=True):
     """Those that the user of the mirror made."""
     acts: bool = False
     """Whether what is decided here is carried out there."""
+    trouble: str = ""
+    """Why nothing of it can be carried there at present; empty when all is well."""
     limits: tuple[Limit, ...] = ()
     """Of QOS and accounts, with what is in use of each; a forecast does not know them."""
     shares: tuple[Share, ...] = ()

@@ -91,6 +91,13 @@ class Session:
                 )
             return self._can
 
+    def answers(self) -> bool:
+        """Whether slurmctld answers a ping now: known within some seconds, whatever else is awaited of it meanwhile."""
+        try:
+            return self._alive()
+        except (SlurmRefused, SlurmUnavailable):
+            return False
+
     def forget(self) -> None:
         """Find out anew what is there: after slurmrestd was changed for another release."""
         with self._lock:

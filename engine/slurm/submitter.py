@@ -126,10 +126,6 @@ class Submitter:
         self.trouble = ""
         """Why nothing can be carried at present; empty when all is well."""
 
-    @property
-    def under_way(self) -> int:
-        return len(self._held)
-
     def turn(self) -> bool:
         """Do what can be done now. Returns whether there is more to do at once. Raises MusterError when it cannot be
         journalled: then nothing more is sent."""

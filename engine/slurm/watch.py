@@ -28,10 +28,12 @@ FEW = 2_000
 SHARE = 4
 """A whole list is followed by a pause of so many times what it took, less itself."""
 MOST_PAUSE_S = 30.0
-MOST_RETRY_S = 30.0
+MOST_RETRY_S = 5.0
 DIAG_EVERY_S = 10.0
 _READS = ("job_states", "shares", "history", "topology")
 """Abilities of a connection that a mirror which only looks could use."""
+PATIENCE_S = 2.0
+"""slurmrestd waits half a minute for a slurmctld that has died: what takes longer than this is asked about by a ping."""
 TRACKED_S = 15.0
 """How long a job that somebody looked at is asked for by itself."""
 
@@ -73,17 +75,24 @@ class Watcher:
         self._glances = True
         self._lacks: dict[str, str] = {}
         self._wake = threading.Event()
+        self._beating_since: float | None = None
+        """Monotonic seconds since which an answer is awaited."""
+        self._pulse_ends = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="mirror", daemon=True)
+        self._pulse = threading.Thread(target=self._feel_pulse, name="mirror-pulse", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
+        self._pulse.start()
 
     def stop(self) -> None:
         self._stopping = True
         self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._pulse_ends.set()
+        for thread in (self._thread, self._pulse):
+            if thread.is_alive():
+                thread.join()
 
     def poke(self, *, machines: bool = False) -> None:
         """Look now: something was done there, `machines`: to more than jobs and nodes."""
@@ -133,6 +142,7 @@ class Watcher:
         while not self._stopping:
             poked = self._wake.is_set()
             self._wake.clear()
+            self._beating_since = time.monotonic()
             try:
                 self._beat(poked)
             except MusterError as error:
@@ -149,9 +159,21 @@ class Watcher:
                 self._mirror.start_over()
                 self._wake.wait(MOST_RETRY_S)
                 continue
+            finally:
+                self._beating_since = None
             retry_s = BEAT_S
             self._to("following", "")
             self._wake.wait(BEAT_S)
+
+    def _feel_pulse(self) -> None:
+        """Say that the cluster is lost while its answer is still awaited: after two pings that got none."""
+        while not self._pulse_ends.wait(PATIENCE_S / 2):
+            since = self._beating_since
+            if since is None or time.monotonic() - since < PATIENCE_S or self._state == "lost":
+                continue
+            silent = not self._connection.answers() and not self._connection.answers()
+            if silent and self._beating_since == since:
+                self._to("lost", "slurmctld does not answer a ping")
 
     def _to(self, state: str, error: str) -> None:
         if state != self._state:

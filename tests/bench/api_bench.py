@@ -31,8 +31,8 @@ from tests.support import large_cells
 
 NODES, WORKLOADS, PER_S = 130_000, 1_000_000, 200
 LASTS_S = 10.0
-READERS, WRITERS, FOLLOWERS = 16, 48, 200
-STEADY_READS = 1_000
+READERS, WRITERS, FOLLOWERS = 16, 144, 200
+STEADY_READS = 300
 """A second, in the phase that looks at how long each takes."""
 BESIDE_READS, BESIDE_WRITES = 500, 100
 """A second, while 200 follow."""

@@ -29,6 +29,7 @@ from engine.errors import UnreachableError
 from engine.query import Change
 from tests.console import fake_drafts, fake_gate
 from tests.console.fake_client import FakeClient
+from tests.console.fake_far import staged_far
 from tests.support.hostile_text import ACTS
 from tests.support.poisoned import Poisoned
 from tests.support.pseudo_terminal import PseudoTerminal
@@ -244,7 +245,7 @@ def test_lines_that_are_too_long_or_no_text_are_dropped() -> None:
 
 OF = {
     "workload": "wl-000003", "node": "node-00001", "queue": "batch", "forecast": "queue:batch", "runbook": "half-done",
-    "record": "7", "draft": "D-1",
+    "record": "7", "draft": "D-1", "output": "wl-000003",
 }  # fmt: skip
 """Of what the pages of one thing are here."""
 
@@ -254,7 +255,15 @@ def staged() -> Any:
     client = fake_drafts.DraftingClient(hostile=False)
     client.script = [fake_drafts.run()]
     client.stage(1, tier="T3", votes=fake_gate.voted(client._text), notes=True)
-    return client
+    return staged_far(client)
+
+
+def test_the_end_of_what_work_writes_is_said_as_a_quotation() -> None:
+    said, total = part_of("output wl-000003", staged)(0, 500)
+    assert said[0].text.startswith("main.0 of attempt 1, running, process 4242")
+    assert said[1].text == "the last 40 lines."
+    assert said[-1].text == "quoted: saved to out/"
+    assert total == 42
 
 
 @pytest.mark.parametrize("name", [name for name in (*PAGES, *LISTS) if name not in ("pools", "orders")])

@@ -7,7 +7,7 @@ import pytest
 from console.details import Section
 from console.mirror_text import job_lines, job_section, mirror_columns, mirror_lines
 from engine.outlook import Start, StartEstimate
-from engine.slurm.mapping import LeftOut
+from engine.slurm.left_out import LeftOut
 from engine.slurm.records import Job
 from engine.slurm.report import NOT_MIRRORED, Mirrored, MirrorReport
 
@@ -50,6 +50,17 @@ def test_a_cluster_that_is_lost_is_said_with_the_age_of_what_is_shown() -> None:
     assert "5m" in told
     assert "\x1b" not in told
     assert mirror_lines(lost, NOW_S)[0].startswith("state       lost: nobody answers")
+
+
+def test_why_nothing_is_carried_to_the_cluster_is_said() -> None:
+    from msgspec.structs import replace
+
+    held_up = replace(FOLLOWING, acts=True, trouble="the token has \x1bexpired")
+    told = text_of(mirror_columns(held_up, 118, lambda: NOW_S)[0])
+    assert "nothing can be carried there: the token has" in told
+    lines = mirror_lines(held_up, NOW_S)
+    assert any(line.startswith("acting      nothing can be carried there: the token has") for line in lines)
+    assert "\x1b" not in told + "".join(lines)
 
 
 def test_a_cell_of_its_own_says_how_to_mirror_one() -> None:

@@ -664,6 +664,7 @@ def test_an_audit_that_cannot_be_written_is_told_on_every_page() -> None:
     assert "nothing can be executed, looking goes on" in unwritable_banner(full)
     assert "\x1b" not in unwritable_banner(full)
     assert "checkpoint" in unwritable_banner(msgspec.structs.replace(health, audit_error="no checkpoint: key is gone"))
+    assert "does not answer" in unwritable_banner(msgspec.structs.replace(health, mirror_error="Slurm does not answer"))
 
 
 async def test_the_banner_stays_while_nothing_can_be_recorded() -> None:

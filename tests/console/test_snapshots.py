@@ -14,7 +14,9 @@ from textual.pilot import Pilot
 
 from console.app import MusterApp
 from console.screens.detail_pane import DetailPane
-from tests.console import fake_drafts, fake_gate
+from console.screens.fleet import FleetPane
+from console.screens.mirror import MirrorPane
+from tests.console import fake_drafts, fake_far, fake_gate
 from tests.console.test_app import hint, line, until
 
 SMALL, USUAL, WIDE = (80, 24), (140, 40), (220, 60)
@@ -139,6 +141,36 @@ def test_decisions(snap_compare: Shot, key: str) -> None:
 @pytest.mark.parametrize("which", ["thinking", "rejected"])
 def test_drafts_in_other_states(snap_compare: Shot, which: str) -> None:
     assert snap_compare(app(draft=which), terminal_size=SMALL, run_before=after("draft D-1", title="D-1"))
+
+
+FAR = {
+    "mirror": after("mirror", title="mirror"),
+    "intents": after("intents", title="intents"),
+    "fleet": after("fleet", title="fleet"),
+    "submission to the fleet": after("fleet train-7b", title="train-7b"),
+    "output": after("output wl-000003", title="ended"),
+}
+"""Pages that lead past the cell, and what work on this machine writes."""
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        pytest.param(
+            name, size, id=f"{name}-{size[0]}x{size[1]}",
+            marks=() if name == "mirror" and size == SMALL else pytest.mark.thorough,
+        )
+        for name in FAR for size in (SMALL, USUAL)
+    ],
+)  # fmt: skip
+def test_pages_past_the_cell(
+    snap_compare: Shot, monkeypatch: pytest.MonkeyPatch, name: str, size: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(FleetPane, "_fleet", lambda _pane, _flags: fake_far.FakeFleet())
+    monkeypatch.setattr(MirrorPane, "WALL_S", staticmethod(lambda: float(fake_far.NOW_S)))
+    client = fake_far.staged_far(staged())
+    console = MusterApp(lambda: client, title="demo", clock=lambda: 0.0, theme="dark")
+    assert snap_compare(console, terminal_size=size, run_before=FAR[name])
 
 
 def test_filter_bar_with_an_error(snap_compare: Shot) -> None:

@@ -212,7 +212,7 @@ def test_what_ended_while_nothing_could_be_written_is_kept_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("engine.records.RETRY_S", 0.0)
-    monkeypatch.setattr("engine.records.BUSY_S", 0.0)
+    monkeypatch.setattr("engine.sqlite_store.BUSY_S", 0.0)
     path = tmp_path / "journal.db"
     with kept_cell(path) as (loop, telemetry, collector), closing(sqlite3.connect(path)) as other:
         submit(loop, "a", "b", tasks=2)

@@ -335,7 +335,7 @@ def holders(here: Desk, name: str, attempt: int = 1, task: str = "main.0") -> li
         file = json.loads((task_folder(here, name, attempt, task) / "task.json").read_bytes())
     except FileNotFoundError:
         return []
-    return holders_of(file["env"]["MUSTER_TOKEN"])
+    return holders_of(file["env"]["MUSTER_TASK_MARK"])
 
 
 def _said(here: Desk, name: str, attempt: int = 0) -> bytes:

@@ -12,10 +12,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.commands import Define
+from console.mirror_text import mirror_trouble
+from engine.commands import Define, Submit
 from engine.control import Engine
-from engine.model import CellSpec, NodeState, Settings
-from engine.slurm.accounting import Diag, PastJob, Qos
+from engine.model import (
+    ArraySpec,
+    CellSpec,
+    NodeState,
+    Resources,
+    RunSpec,
+    Settings,
+    TaskGroup,
+    WorkloadSpec,
+)
+from engine.query import Query
+from engine.slurm.accounting import Association, Diag, PastJob, Qos, Share
 from engine.slurm.errors import SlurmLacks, SlurmUnavailable
 from engine.slurm.mirror import Mirror
 from engine.slurm.reasons import said
@@ -67,6 +78,14 @@ class Cluster:
 
     def qos(self) -> list[Qos]:
         self._ask("qos")
+        raise SlurmLacks(0, "there is no accounting here")
+
+    cluster = "loop"
+
+    def associations(self) -> tuple[Association, ...]:
+        raise SlurmLacks(0, "there is no accounting here")
+
+    def shares(self) -> tuple[Share, ...]:
         raise SlurmLacks(0, "there is no accounting here")
 
     def jobs(self, since: int | None = None) -> Jobs:
@@ -316,6 +335,25 @@ def test_what_slurm_goes_by_and_the_mirror_does_not_is_named(world: World) -> No
     assert "3" not in world.engine.state.workloads.row_of
 
 
+def test_a_changed_time_limit_of_what_waits_is_its_estimate(world: World) -> None:
+    world.look(job(1, time_limit_s=7200), running(2, "c1", time_limit_s=60))
+    version = world.engine.version
+    world.look(job(1, time_limit_s=600), running(2, "c1", time_limit_s=60))
+    assert world.engine.workload("1").estimate_ms == 600_000
+    assert world.engine.version > version
+    world.look(job(1, time_limit_s=600), running(2, "c1", time_limit_s=60))
+    world.look(running(1, "c2", time_limit_s=600), running(2, "c1", time_limit_s=60))
+    assert world.state("1") == "running"
+
+
+def test_what_a_limit_stops_is_not_foretold_to_start_where_there_is_room(world: World) -> None:
+    world.look(job(1, reason="QOSGrpCpuLimit"))
+    assert world.state("1") == "waiting"
+    assert world.engine.workload("1").reasons[0].token == "QOSGrpCpuLimit"
+    world.look(job(1, reason="Priority"))
+    assert world.state("1") == "queued"
+
+
 def test_a_feature_keeps_a_forecast_to_the_nodes_that_have_it(world: World) -> None:
     world.look(job(1, features="rack2", partition="urgent"))
     fork = world.engine.fork()
@@ -413,10 +451,58 @@ def test_a_fault_of_ours_is_said_and_does_not_end_the_mirror(
     watcher.start()
     until("lost")
     assert "not foreseen" in watcher.report().error
+    trouble = mirror_trouble(watcher.report(), time.time())
+    assert trouble.startswith("Slurm does not answer")
+    assert "not foreseen" in trouble
     monkeypatch.undo()
     until("following")
     report = watcher.report()
     watcher.stop()
     assert (report.error, report.nodes, report.lacks["history"]) == ("", 3, "no accounting")
+    assert mirror_trouble(report, report.looked_s + 1) == ""
+    assert mirror_trouble(report, report.looked_s + 60) == "Slurm has not answered for 1m"
     assert "requeue" not in report.lacks  # it only looks on
     assert "RuntimeError" in capfd.readouterr().err
+
+
+def submitted(world: World, **more: Any) -> str:
+    """Through Muster: the comment that its job carries."""
+    world.look()
+    world.engine.acts = True
+    given = {
+        "id": "train/7", "name": "train it", "queue": "batch", "tenant": "acme", "team": "robots",
+        "tags": {"fleet": "prod", "user": "somebody"}, "estimate_ms": 600_000, "run": RunSpec(argv=("true",)),
+        "groups": (TaskGroup(request=Resources(cpu_milli=4000, memory_mib=8000)),), "priority_class": "",
+    }  # fmt: skip
+    world.engine.command(Submit(workloads=(WorkloadSpec(**{**given, **more}),)))
+    return f"muster:{next(iter(world.engine.state.intents.named))}"
+
+
+def test_what_was_submitted_through_muster_keeps_what_slurm_does_not_know_of_it(world: World) -> None:
+    comment = submitted(world)
+    mine = job(40, comment=comment, name="train_it.m12345678", account="")
+    world.look(mine, job(41))
+    found = world.engine.workload("train/7")
+    assert (found.name, found.tenant, found.team, found.queue) == ("train it", "acme", "robots", "batch")
+    assert found.tags == {"fleet": "prod", "user": "ann"}  # what Slurm knows too is as Slurm has it
+    assert found.estimate_ms == 600_000
+    assert world.engine.workload("41").tags == {"user": "ann", "account": "vision"}
+    told = world.engine.state.version
+    world.restarted().look()
+    assert world.engine.workload("train/7").tags == {"fleet": "prod", "user": "ann"}
+    assert world.engine.state.version == told
+
+
+def test_an_array_submitted_through_muster_is_whole_though_one_element_is_seen_first(world: World) -> None:
+    comment = submitted(world, id="sweep", array=ArraySpec(first=1, last=3))
+    world.look(running(52, "c1", array_id=51, array_task=1, comment=comment))
+    world.look(
+        running(52, "c1", array_id=51, array_task=1, comment=comment),
+        job(51, array_id=51, array_tasks="2-3", comment=comment),
+    )
+    rows = world.engine.query(Query(kind="workloads", columns=("id", "state", "array", "tenant"))).rows
+    assert sorted(map(tuple, rows)) == [
+        ("sweep/1", "running", "sweep", "acme"),
+        ("sweep/2", "queued", "sweep", "acme"),
+        ("sweep/3", "queued", "sweep", "acme"),
+    ]

@@ -308,7 +308,7 @@ DRAFT_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "whoever asks need not be allowed to",
         "console/drafting",
-        'self._gate.refuse_unless(actor, "propose")',
+        'self._gate.refuse_unless(actor, "propose", None)',
         "pass",
         SERVICE,
     ),

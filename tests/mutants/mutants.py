@@ -81,7 +81,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "one unsigned account is several votes",
         "policy",
-        "return a.account == b.account or TCP in (a.account, b.account)",
+        "return stands_for(a) == stands_for(b) or TCP in (a, b)",
         "return False",
         ("gate_rules",),
     ),
@@ -438,7 +438,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ("verify",),
     ),
     Mutant("the root of a checkpoint is not checked", "verify", *never("if not root_fits:"), ("verify",)),
-    Mutant("records can be changed", "audit", "for trigger in _TRIGGERS:", "for trigger in ():", ("audit",)),
+    Mutant("records can be changed", "append_only", "for trigger in _SQLITE:", "for trigger in ():", ("audit",)),
     # -- files
     Mutant("YAML with aliases", "strict_yaml", *never("if isinstance(event, yaml.AliasEvent):"), ("strict_yaml",)),
     Mutant("YAML with tags", "strict_yaml", *never('if getattr(event, "tag", None) is not None:'), ("strict_yaml",)),

@@ -1,0 +1,194 @@
+"""A fleet over two real Slurm clusters, one of each release, and a cell of Muster's own, each in its own process: what
+is submitted goes where it may and should, runs once, and is followed to its end, also while daemons are killed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+
+import pytest
+
+from console.fleet_client import FleetClient
+from console.fleet_paths import FleetPaths
+from console.fleet_shown import FleetView, Submission
+from console.remote_client import RemoteClient
+from engine.errors import MusterError
+from engine.model import ArraySpec, Resources, RunSpec, TaskGroup, WorkloadSpec
+from tests.bench.fleet_chaos import Kept
+from tests.support.slurm_cluster import SlurmCluster, own
+
+pytestmark = [
+    pytest.mark.thorough,
+    # httpcore leaves a Unix socket that nobody listens at to the garbage collector, which warns of it.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+HOME = """\
+pools:
+  - {name: cpu, nodes: 2, capacity: {cpu: 64, memory: 256GiB}, price_usd_hour: 2}
+queues:
+  - {name: batch}
+priority_classes:
+  - {name: normal, value: 500}
+"""
+FLEET = """\
+name: three
+cells:
+  - {name: old, connect: old/engine.sock, residency: eu}
+  - {name: new, connect: new/engine.sock, residency: us}
+  - {name: home, connect: home/engine.sock, residency: eu}
+tenants:
+  - {name: acme, quota: {cpu: 100}}
+  - {name: clinic, residency: eu}
+datasets:
+  - {name: patients, cells: [old]}
+  - {name: images, cells: [new], size: 100GiB, elsewhere: read}
+transfer: {rate: 100MiB/s}
+routing: {bind_within: 1h, bind_after: 0s, answer_within: 8s}
+"""
+
+
+class Three:
+    """The clusters, their mirrors, the cell of our own, and the fleet over them."""
+
+    def __init__(self, folder: Path, after: ExitStack) -> None:
+        self.folder = folder
+        self.clusters = {
+            name: after.enter_context(own(release, "--cloud-nodes", "0"))
+            for name, release in (("old", "host"), ("new", "trixie"))
+        }
+        self.processes: dict[str, Kept] = {}
+        (folder / "home.yaml").write_text(HOME)
+        (folder / "fleet.yaml").write_text(FLEET)
+        for name, cluster in self.clusters.items():
+            self._serve(after, name, "--slurm", cluster.socket.removeprefix("unix:"), "--slurm-act")
+        self._serve(after, "home", "--cell-file", str(folder / "home.yaml"))
+        self.paths = FleetPaths(folder / "f", folder / "f/fleet.db", folder / "f/fleet.sock", folder / "f/fleet.pid")
+        words = ["fleet", "serve", "--file", str(folder / "fleet.yaml"), "--fleet", str(self.paths.folder)]
+        self.processes["fleet"] = Kept("fleet", words, folder / "fleet.log")
+        after.callback(self.processes["fleet"].stop)
+        self.until(lambda view: all(cell.state == "up" and cell.nodes for cell in view.cells), 60)
+
+    def _serve(self, after: ExitStack, name: str, *how: str) -> None:
+        words = ["serve", "--cell", name, *how, "--approval", "solo", "--data", str(self.folder / name)]
+        self.processes[name] = process = Kept(name, words, self.folder / f"{name}.log")
+        after.callback(process.stop)
+
+    def submit(self, *specs: WorkloadSpec, cells: tuple[str, ...] = ()) -> tuple[Submission, ...]:
+        with closing(FleetClient(self.paths.socket, patience_s=30)) as client:
+            return client.submit(list(specs), cells)
+
+    def found(self, name: str) -> Submission:
+        with closing(FleetClient(self.paths.socket, patience_s=30)) as client:
+            return client.submission(name)
+
+    def until(self, true: Callable[[FleetView], bool], within_s: float = 40.0) -> FleetView:
+        end, told = time.monotonic() + within_s, "the fleet did not answer"
+        while time.monotonic() < end:
+            with suppress(MusterError), closing(FleetClient(self.paths.socket, patience_s=5)) as client:
+                view = client.view()
+                if true(view):
+                    return view
+                told = f"{view.counts}, {[(cell.name, cell.state, cell.why) for cell in view.cells]}, {view.waiting}"
+            time.sleep(0.1)
+        raise AssertionError(f"not in {within_s:.0f} s: {told}")
+
+    def ended(self, *names: str) -> None:
+        self.until(lambda _: all(self.found(name).state == "ended" for name in names))
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
+    with ExitStack() as after:
+        yield Three(tmp_path_factory.mktemp("f3"), after)
+
+
+def job(name: str, command: str = "sleep 1", cpus: int = 1, tenant: str = "lab", **more: object) -> WorkloadSpec:
+    request = Resources(cpu_milli=1000 * cpus, memory_mib=100)
+    given = {
+        "id": name, "name": f"job {name}", "queue": "batch", "tenant": tenant, "groups": (TaskGroup(request=request),),
+        "estimate_ms": 600_000, "run": RunSpec(argv=("/bin/sh", "-c", command)),
+    }  # fmt: skip
+    return WorkloadSpec(**{**given, **more})  # type: ignore[arg-type]
+
+
+def test_work_goes_where_its_data_may_be_and_keeps_its_tenant_and_tags_in_slurm(three: Three) -> None:
+    tags = {"dataset": "patients", "project": "p7"}
+    there = three.submit(
+        job("patient", tenant="clinic", team="ward", tags=tags),
+        job("image", tags={"dataset": "images"}),
+        job("sweep", tenant="clinic", tags=tags, array=ArraySpec(first=1, last=3)),
+    )
+    assert [each.cell for each in there] == ["old", "new", "old"]
+    decided = there[0].decision
+    assert decided is not None
+    assert "us" in next(row.why_not for row in decided.rows if row.cell == "new")
+    three.ended("patient", "image", "sweep")
+    with closing(RemoteClient(str(three.folder / "old/engine.sock"))) as old:
+        found, element = old.workload("patient"), old.workload("sweep/2")
+    assert (found.name, found.tenant, found.team, found.estimate_ms) == ("job patient", "clinic", "ward", 600_000)
+    assert tags.items() <= found.tags.items()
+    assert found.tags["fleet"].startswith("three-")
+    assert (element.array, element.tenant, element.state) == ("sweep", "clinic", "finished")
+
+
+def test_what_a_slurm_refuses_after_its_cell_took_it_goes_to_another(three: Three) -> None:
+    three.submit(job("odd", tags={"features": "nosuch", "residency": "us,eu"}), cells=("new", "home"))
+    three.until(lambda _: three.found("odd").cell == "home")
+    with closing(FleetClient(three.paths.socket)) as client:
+        told = [each.detail for each in client.view().recent if each.subject == "odd" and each.what == "refused"]
+    assert "by the Slurm of new" in " ".join(told) or three.found("odd").decision is not None
+
+
+def test_a_quota_counts_what_was_submitted_to_slurm_itself(three: Three) -> None:
+    old = three.clusters["old"]
+    direct = old.run("sbatch", "--parsable", "-A", "acme", "-o", "/dev/null", "-c", "60", "--wrap", "sleep 300").strip()
+    try:
+        three.until(lambda view: _held(view, "acme") >= 60_000)
+        (waits,) = three.submit(job("more", cpus=50, tenant="acme"))
+        assert (waits.state, waits.waits) == ("waiting", "quota")
+    finally:
+        old.run("scancel", direct)
+    three.ended("more")
+
+
+def _held(view: FleetView, tenant: str) -> int:
+    return next(each.held.get("cpu_milli", 0) for each in view.tenants if each.name == tenant)
+
+
+def test_each_runs_once_while_a_slurmctld_an_engine_and_the_fleet_are_killed(three: Three, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    ran.touch(mode=0o666)
+    ids = [f"k{i}" for i in range(40)]
+
+    def submit(mine: list[str]) -> None:
+        for name in mine:
+            while True:
+                with suppress(MusterError):
+                    three.submit(job(name, f"echo {name} >> {ran}; sleep 1"), cells=("old", "new"))
+                    break
+                time.sleep(0.1)
+
+    clients = [threading.Thread(target=submit, args=(ids[at::4],)) for at in range(4)]
+    for client in clients:
+        client.start()
+    _kill_and_start(three.clusters["old"], three, "new")
+    _kill_and_start(three.clusters["new"], three, "fleet")
+    for client in clients:
+        client.join()
+    three.until(lambda view: not {"waiting", "sending", "routed"} & {three.found(name).state for name in ids}, 120)
+    counts = Counter(ran.read_text().split())
+    assert {name: counts[name] for name in ids} == dict.fromkeys(ids, 1)
+
+
+def _kill_and_start(cluster: SlurmCluster, three: Three, process: str) -> None:
+    """Both with -9, one after the other, while work comes."""
+    time.sleep(1.0)
+    cluster.kill("slurmctld")
+    three.processes[process].kill()
+    time.sleep(1.0)
+    three.processes[process].start_again()
+    cluster.start("slurmctld")
