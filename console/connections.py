@@ -32,8 +32,8 @@ MOST_IN_ALL = 4_096
 
 
 class Doorway(socket.socket):
-    """A listening TCP socket that closes what is beyond bounds as soon as it comes: before TLS, which somebody may begin
-    with many connections and go on with on none, and in time for files of ours to be opened."""
+    """A listening TCP socket that closes what is beyond bounds as soon as it comes: before TLS, which one may begin on
+    many connections and go on with on none, and while there are files left for what is ours."""
 
     _held: ClassVar[dict[str, list[socket.socket]]] = {}
     """Connections by address, of all doorways; those that have ended are let go when there seem to be too many."""
@@ -98,15 +98,14 @@ class Watched:
         self._came = 0
         """Bytes of the head, or of the body since it was last looked."""
         self._in_body = False
-        self._address = ""
         connected = transport.get_extra_info("socket")
         if connected is None:
             return
-        account = account_at(connected)
+        account, address = account_at(connected), ""
         if account == TCP:
-            self._address = str((transport.get_extra_info("peername") or ("",))[0])
+            address = str((transport.get_extra_info("peername") or ("",))[0])
             account = _certified(transport.get_extra_info("peercert")) or TCP
-        self.client = (peer_text(account, self._address), 0)
+        self.client = (peer_text(account, address), 0)
         self._timer = self.loop.call_later(HEAD_S, self._drop)
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -10,6 +10,7 @@ import msgspec
 from sqlalchemy import Connection, inspect, select
 
 from console.attach import settings_of
+from console.kept_where import refuse_file
 from console.plain import facts, table
 from console.settings import Settings, cell_paths
 from console.show import write_json, write_lines
@@ -116,7 +117,10 @@ def _named(where: str, settings: Settings) -> Place:
     """Raises SpecError."""
     if not where and settings.connect:
         raise SpecError("--connect", "says no database", "Name the database itself, where the engine runs")
-    return place_of(where or settings.database or str(cell_paths(settings).journal), schema_for(settings.cell))
+    paths = cell_paths(settings)
+    if not where and not settings.database:
+        refuse_file(settings.cell, paths.folder, paths.journal)
+    return place_of(where or settings.database or str(paths.journal), schema_for(settings.cell))
 
 
 def _must_exist(place: Place) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
 import uvloop
 
 from console.advisor import Advisor
@@ -22,10 +23,12 @@ from console.decoders import know_structs
 from console.doorkeeper import Doorkeeper
 from console.drafting import Drafting
 from console.forecasts import Forecasts
+from console.garbage import keep_state
 from console.here import Here, check_here, usage_of
 from console.history_findings import HistoryFindings
 from console.http_server import run_server
 from console.insights import Insights
+from console.kept_where import note
 from console.local_client import LocalClient
 from console.model_setup import key_source, setup_of
 from console.oidc import Provider
@@ -151,7 +154,10 @@ def _serve(served: Served, engine: Engine) -> None:
         check_here(engine, served.here)
         plain, secured = _sockets(served, after)
         _write_pid(served.pid_file, after)
+        if isinstance(served.journal, Schema) and served.pid_file is not None:
+            note(served.pid_file.parent, str(served.journal))
         loop = EngineLoop(engine, speed=served.speed, feed=served.feed(engine) if served.feed else None)
+        keep_state()
         if engine.lease is not None:
             end_when_taken(engine.lease, lambda: bool(loop.fault))
         records = Records(engine.place, kept_by(loop), engine.lease.owner if engine.lease is not None else "")
@@ -233,10 +239,11 @@ def _audit(engine: Engine, served: Served) -> Audit:
 
 
 def _begin(engine: Engine, served: Served) -> None:
-    """A new cell begins at its start time, not in 1970."""
+    """A new cell begins at its start time, not in 1970; one that its file gives no name is called as it is served."""
     engine.advance(served.start_ms)
     if served.cell is not None:
-        engine.command(Define(cell=served.cell))
+        named = served.cell.name != CellSpec().name
+        engine.command(Define(cell=served.cell if named else msgspec.structs.replace(served.cell, name=served.name)))
 
 
 def _go_on(engine: Engine, served: Served) -> None:

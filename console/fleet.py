@@ -16,7 +16,7 @@ from contextlib import suppress
 
 import msgspec
 
-from console.fleet_cell import ASKED, DOUBT, CellLine, Connect, Standing
+from console.fleet_cell import ASKED, DOUBT, NOT_ASKED, CellLine, Connect, Standing
 from console.fleet_journal import FleetJournal
 from console.fleet_shown import (
     CellView,
@@ -198,7 +198,7 @@ class Fleet:
             unsettled=sum(each.state == "sending" for each in here),
         )
         if seen is None:
-            return msgspec.structs.replace(view, state="unknown" if not line.error else "down")
+            return msgspec.structs.replace(view, state="unknown" if line.error in ("", NOT_ASKED) else "down")
         of = seen.overview
         return msgspec.structs.replace(
             view,

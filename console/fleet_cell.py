@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from engine.query import Overview
     from engine.slurm.report import MirrorReport
 
+NOT_ASKED = "it was not asked yet"
 POLL_S = 1.0
 """Longest wait of one look at what has changed."""
 LOOK_EVERY_S = 2.0
@@ -113,7 +114,7 @@ class CellLine:
         self.link = link
         self.seen: Seen | None = None
         """As it last answered."""
-        self.error = "it was not asked yet"
+        self.error = NOT_ASKED
         """Why it counts as down; empty while it answers."""
         self._connect = connect
         self._fleet = fleet

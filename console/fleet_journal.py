@@ -6,8 +6,6 @@ has, it still has after a crash, and it knows what it may have sent. One process
 
 from __future__ import annotations
 
-import fcntl
-import os
 import secrets
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -36,6 +34,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from console.fleet_shown import OPEN, FleetEvent, State, Submission
 from engine.database import put, said
 from engine.errors import JournalBusy, JournalCorrupt, JournalError
+from engine.file_lock import HeldElsewhere, take_lock
 
 FORMAT = 1
 EVENTS_KEPT = 100_000
@@ -192,22 +191,16 @@ class FleetJournal:
 
 
 def _take_lock(path: Path) -> IO[str]:
-    """One process: an advisory lock beside the journal, which a killed process gives back by dying."""
-    lock = open(f"{path}.lock", "a+", encoding="ascii")  # noqa: SIM115 - held for the journal's life
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.seek(0)
-        holder = lock.read().strip() or "unknown"
-        lock.close()
+        return take_lock(path)
+    except OSError as error:
+        raise JournalError(
+            f"cannot open the fleet's journal {path}: {error.strerror}", "Check that the folder is writable"
+        ) from error
+    except HeldElsewhere as held:
         raise JournalBusy(
-            f"the fleet's journal {path} is open in process {holder}", "Use that fleet, or stop it: muster fleet stop"
+            f"the fleet's journal {path} is open in {held}", "Use that fleet, or stop it: muster fleet stop"
         ) from None
-    lock.seek(0)
-    lock.truncate()
-    lock.write(str(os.getpid()))
-    lock.flush()
-    return lock
 
 
 def _connect(path: Path) -> Database:

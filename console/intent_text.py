@@ -4,7 +4,7 @@ other scheduler's are untrusted, and pass `printable`."""
 from __future__ import annotations
 
 from console.details import Line, Section, text_line
-from console.text import cut, duration, printable
+from console.text import cut, duration, printable, wrap
 from engine.intent_report import IntentsReport, IntentView
 
 TONES = {"in doubt": "bad", "refused": "bad", "expired": "bad", "done": "ok", "needless": "dim"}
@@ -48,8 +48,8 @@ def intent_lines(report: IntentsReport) -> list[str]:
     rows = [("ID", "STATE", "AGE", "WHAT", "OF", "SAID")]
     rows += [
         (
-            intent.id, intent.phase, duration(report.at_ms - intent.at_ms), intent.what.replace("_", "-"),
-            subjects(intent), said(intent),
+            printable(intent.id), printable(intent.phase), duration(report.at_ms - intent.at_ms),
+            printable(intent.what.replace("_", "-")), subjects(intent), said(intent),
         )
         for intent in report.items
     ]  # fmt: skip
@@ -65,7 +65,11 @@ def intent_columns(report: IntentsReport, width: int) -> tuple[list[Section], li
     urgent = [intent for intent in report.items if intent.phase in ("open", "sent", "accepted", "in doubt")]
     others = [intent for intent in report.items if intent not in urgent]
     left = Section("Under way", tuple(_lines(urgent, report.at_ms, width)) or (text_line("nothing", "dim"),))
-    warning = [Section("In doubt", (text_line(IN_DOUBT, "warn"),))] if report.in_doubt else []
+    warning = (
+        [Section("In doubt", tuple(text_line(part, "warn") for part in wrap(IN_DOUBT, width)))]
+        if report.in_doubt
+        else []
+    )
     right = [Section("Settled", tuple(_lines(others, report.at_ms, width)))] if others else []
     return [left._replace(note=standing(report)), *warning], right
 
@@ -73,9 +77,9 @@ def intent_columns(report: IntentsReport, width: int) -> tuple[list[Section], li
 def _lines(intents: list[IntentView], now_ms: int, width: int) -> list[Line]:
     lines = []
     for intent in intents:
-        head = f"{intent.id}  {intent.what.replace('_', ' ')} {subjects(intent)}"
+        head = printable(f"{intent.id}  {intent.what.replace('_', '-')} ") + subjects(intent)
         tone = TONES.get(intent.phase, "")
-        lines.append(Line(((cut(head, max(10, width - 22)), ""), (f"  {intent.phase}", tone))))
-        told = f"   {duration(now_ms - intent.at_ms)} ago  {said(intent)}"
-        lines.append(text_line(cut(told, width), "dim"))
+        lines.append(Line(((cut(head, max(10, width - 22)), ""), (f"  {printable(intent.phase)}", tone))))
+        told = f"{duration(now_ms - intent.at_ms)} ago  {said(intent)}"
+        lines += [text_line("   " + part, "dim") for part in wrap(told, width - 3)]
     return lines

@@ -190,7 +190,8 @@ class LocalClient:
     def _health_of(self, version: int, now_ms: int, engine: Engine, approval: str, awaiting: int, stuck: int) -> Health:
         return Health(
             name=self._name,
-            cell=engine.state.cell,
+            # One of which nothing is defined yet has no name of its own.
+            cell=engine.state.cell if version else self._name,
             version=version,
             now_ms=now_ms,
             speed=self._loop.speed,

@@ -11,11 +11,14 @@ from console.outlook import start
 from console.slurm_rules_text import limit_lines, limit_sentence, share_lines
 from console.text import NONE, cut, duration, printable, timestamp, wrap
 from engine.outlook import StartEstimate
+from engine.slurm.accounting import Step
 from engine.slurm.report import Mirrored, MirrorReport
 
 TONES = {"following": "ok", "starting": "warn", "lost": "bad", "none": "dim"}
 GLYPHS = {"following": "●", "starting": "◌", "lost": "✗", "none": "○"}
 LATE_S = 8.0
+MOST_STEPS = 6
+"""Of a job that are shown."""
 MOST_LIMITS = 3
 """That a job is shown to wait for."""
 ABILITIES = {
@@ -167,11 +170,24 @@ def job_section(job: Mirrored, width: int, estimate: StartEstimate | None = None
     elif job.exit_status is not None or job.signal is not None:
         ended = f"exit {job.exit_status}" if job.exit_status is not None else f"signal {job.signal}"
         lines.append(fact("ended", f"{ended}{', ' + printable(job.reason) if job.reason else ''}"))
+    lines += [fact("step" if not n else "", cut(step_text(each), max(10, width - 11)))
+              for n, each in enumerate(job.steps[:MOST_STEPS])]  # fmt: skip
+    if len(job.steps) > MOST_STEPS:
+        lines.append(text_line(f"           and {len(job.steps) - MOST_STEPS:,} more steps", "dim"))
     if job.restarts:
         lines.append(fact("requeued", f"{job.restarts:,} times"))
     if job.stdout:
         lines.append(fact("output", cut(printable(job.stdout), max(10, width - 11))))
     return Section("In Slurm", tuple(lines))
+
+
+def step_text(step: Step) -> str:
+    """A step that runs: which, where and since when."""
+    named = "" if step.name in ("", step.id) else f" {step.name}"
+    where = ", ".join(step.nodes[:3]) + (f" and {len(step.nodes) - 3:,} more nodes" if len(step.nodes) > 3 else "")
+    since = f" since {timestamp(step.start_s * 1000, date=False)} UTC" if step.start_s else ""
+    tasks = f"{step.tasks:,} {plural('task', step.tasks)} " if step.tasks else ""
+    return printable(f"{step.id}{named}: {tasks}on {where or NONE}{since}")
 
 
 def start_facts(job: Mirrored, estimate: StartEstimate | None, now_s: float) -> list[tuple[str, str]]:
@@ -194,4 +210,6 @@ def job_lines(job: Mirrored) -> list[str]:
         lines += [f"limit       {limit_sentence(limit)}" for limit in job.limits[:MOST_LIMITS]]
         lines += [printable(f"            -> {job.helps}")] if job.helps else []
         lines += [f"{name:<12}{text}" for name, text in start_facts(job, None, time.time())]
+    lines += [f"step        {step_text(each)}" for each in job.steps[:MOST_STEPS]]
+    lines += [printable(f"output      {job.stdout}")] if job.stdout else []
     return lines

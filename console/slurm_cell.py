@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,14 +11,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from engine.errors import NotFoundError, RefusedError
+from engine.slurm.errors import SlurmRefused, SlurmUnavailable
 from engine.slurm.report import NOT_MIRRORED, Mirrored, MirrorReport
 
 if TYPE_CHECKING:
     from engine.control import Engine
     from engine.loop import EngineLoop
+    from engine.slurm.accounting import Step
     from engine.slurm.connection import SlurmConnection
     from engine.slurm.driver import Driver
     from engine.slurm.mirror import Mirror
+    from engine.slurm.records import Job
     from engine.slurm.watch import Watcher
 
 
@@ -91,7 +95,9 @@ class SlurmCell:
             from engine.slurm.driver import Driver
 
             loop.engine.acts = True
-            self.driver = Driver(self.connection, loop, self.mirror.job_of, acted=self.watcher.poke)
+            self.driver = Driver(
+                self.connection, loop, self.mirror.job_of, acted=self.watcher.poke, missing=self.mirror.missing
+            )
 
     def start(self) -> None:
         if self.watcher is not None:
@@ -128,4 +134,13 @@ class SlurmCell:
                 "It may have ended minutes ago: Slurm forgets jobs, the cell does not",
             )
         self.watcher.track(workload_id)
-        return Mirrored.of(workload_id, job, self.watcher.rules.stopping(job) if job.state == "PENDING" else ())
+        limits = self.watcher.rules.stopping(job) if job.state == "PENDING" else ()
+        return Mirrored.of(workload_id, job, limits, self._steps(job))
+
+    def _steps(self, job: Job) -> tuple[Step, ...]:
+        """Those that run; none where that cannot be told now."""
+        if job.state != "RUNNING" or self.connection is None:
+            return ()
+        with suppress(SlurmRefused, SlurmUnavailable):
+            return self.connection.steps(job.id)
+        return ()

@@ -366,11 +366,15 @@ def _place(arguments: argparse.Namespace, settings: Settings, cell: str, paths: 
     place = place_of(wanted, schema_for(cell)) if wanted else None
     if isinstance(place, Schema):
         if arguments.database and place.has_password:
-            told = "everybody on this machine can read a password on a command line: better ~/.pgpass or MUSTER_DATABASE"
-            print(f"muster: {told}", file=sys.stderr)
+            told = "everybody on this machine can read a password on a command line"
+            print(f"muster: {told}: better ~/.pgpass or MUSTER_DATABASE", file=sys.stderr)
         return place
     if arguments.standby:
         raise SpecError("--standby", "waits for a database server", "Add --database postgresql://USER@HOST/DATABASE")
+    if place is None and not arguments.demo:
+        from console.kept_where import refuse_file
+
+        refuse_file(cell, paths.folder, paths.journal)
     return paths.journal if place is None else place.path
 
 

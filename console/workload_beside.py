@@ -36,6 +36,8 @@ class Beside(NamedTuple):
     """(id, what is found) of those about it."""
     job: Mirrored | None = None
     """What the scheduler says of it that decides, where that is not Muster."""
+    outside: bool = False
+    """Whether another scheduler decides, whether or not it still knows this job."""
     processes: ProcessReport | None = None
     """What runs for it on this machine."""
     said: tuple[Change, ...] = ()
@@ -165,7 +167,10 @@ def said_section(view: WorkloadDetail, beside: Beside, width: int) -> Section:
         )
         for item in beside.said[:SHOWN]
     ]
-    if view.run is None:
+    if beside.job is not None or beside.outside:
+        path = f": {printable(beside.job.stdout)}" if beside.job is not None and beside.job.stdout else ""
+        lines.append(text_line(cut(f"Slurm runs it: what it writes is on the cluster{path}", max(8, width)), "dim"))
+    elif view.run is None:
         lines.append(text_line("this cell's executor is simulated: it writes no log of its own", "dim"))
     return Section("Said of it", tuple(lines), "since this console looks" if beside.said else "")
 

@@ -287,7 +287,7 @@ def _fitting(tree: Tree, rooms: list[Rooms], counts: tuple[int, ...], level: int
 
 def _needed(tree: Tree, room: Ints, level: int, narrower: int, want: int) -> Ints:
     """For each domain of the level: the fewest domains of the narrower level in it whose room together is enough."""
-    edges = np.union1d(tree.starts[level], tree.starts[narrower])[:-1]
+    edges = tree.both_edges(level, narrower)
     sums = np.add.reduceat(room, edges)
     inside = tree.domain[level][edges]
     order = np.lexsort((-sums, inside))

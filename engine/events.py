@@ -497,6 +497,15 @@ class Reestimated(Event, frozen=True, array_like=True, gc=False, tag=86):
     """0: not known."""
 
 
+class BootsTold(Event, frozen=True, array_like=True, gc=False, tag=87):
+    """Nodes that another scheduler has powered down, and boots for who needs them; or that are on again."""
+
+    nodes: bytes
+    """int32 node rows."""
+    boot_ms: int
+    """How long a boot is likely to take; 0: they are on."""
+
+
 class Exited(Event, frozen=True, array_like=True, gc=False, tag=96):
     """How the task of a workload that decides about it has ended. What that means for the workload follows."""
 
@@ -670,6 +679,7 @@ AnyEvent = (
     | Vanished
     | OutsideSaid
     | Reestimated
+    | BootsTold
     | Exited
     | Intended
     | IntentAccepted

@@ -67,5 +67,9 @@ def reestimated(state: State, event: ev.Reestimated) -> None:
         state.enqueue(row)
 
 
+def boots_told(state: State, event: ev.BootsTold) -> None:
+    state.outside.powered_down(array("i", event.nodes), event.boot_ms)
+
+
 def outside_said(state: State, event: ev.OutsideSaid) -> None:
     state.outside.say(zip(array("i", event.rows), event.words, strict=True))

@@ -11,8 +11,10 @@ it got, and whether or not the answer to its submission arrived.
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Mapping
 from enum import IntEnum
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -124,14 +126,15 @@ class Intents(Table):
         return msgspec.convert(intent, Intent)
 
     def report(self, now_ms: int, limit: int = 200) -> IntentsReport:
-        under_way = sorted(self.open.values(), key=lambda intent: -intent.number)
+        phases = Counter(intent.phase for intent in self.open.values())
+        under_way = islice(reversed(self.open.values()), limit)  # they are in the order of their numbers
         doubtful = [intent for intent in reversed(self.ended) if intent.phase == Phase.IN_DOUBT]
         others = [intent for intent in reversed(self.ended) if intent.phase != Phase.IN_DOUBT]
         return IntentsReport(
             at_ms=now_ms,
-            open=sum(intent.phase == Phase.OPEN for intent in under_way),
-            sent=sum(intent.phase == Phase.SENT for intent in under_way),
-            accepted=sum(intent.phase == Phase.ACCEPTED for intent in under_way),
+            open=phases[Phase.OPEN],
+            sent=phases[Phase.SENT],
+            accepted=phases[Phase.ACCEPTED],
             in_doubt=len(doubtful),
             items=tuple(view_of(intent) for intent in [*under_way, *doubtful, *others][:limit]),
         )

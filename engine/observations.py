@@ -34,6 +34,8 @@ class PoolSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="pool"):
 class NodeSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="node"):
     node: NodeSpec
     standing: Standing = "ready"
+    boot_ms: int = 0
+    """Of a node that is powered down and booted for who needs it: how long that takes; 0: it is on."""
 
 
 class NodeGone(Spec, frozen=True, kw_only=True, tag_field="seen", tag="node-gone"):

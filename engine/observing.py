@@ -38,7 +38,7 @@ from engine.queue_check import check_queues
 from engine.state import State, members
 
 MOST_LEFT_OUT = 1000
-"""Lines that one command names; the rest is counted."""
+"""Lines that one command names."""
 _STANDING = {
     "ready": NodeState.READY,
     "cordoned": NodeState.CORDONED,
@@ -47,7 +47,6 @@ _STANDING = {
 }
 _WAITS = ("queued", "held", "waiting")
 _HOLDS = ("starting", "running")
-_ENDED = ("finished", "failed", "cancelled")
 _OUTSIDE = ev.REQUEUE_CAUSES.index("decided outside")
 
 
@@ -139,6 +138,17 @@ class Observation:
             if turning:
                 self.changed |= dict.fromkeys(capacity.node_ids[row] for row in turning)
                 yield ev.NodesChanged(array("i", turning).tobytes(), state)
+        yield from self._boots(group)
+
+    def _boots(self, group: list[seen.NodeSeen]) -> Iterator[ev.AnyEvent]:
+        row_of, known = self._state.capacity.row_of, self._state.outside.boot_ms
+        told: dict[int, list[int]] = {}
+        for each in group:
+            row = row_of.get(each.node.id)
+            if row is not None and known.get(row, 0) != each.boot_ms:
+                told.setdefault(each.boot_ms, []).append(row)
+        for boot_ms, rows in told.items():
+            yield ev.BootsTold(array("i", rows).tobytes(), boot_ms)
 
     def _added(self, new: list[NodeSpec]) -> Iterator[ev.AnyEvent]:
         """All of them at once; where one is not sound, those that are."""

@@ -54,6 +54,10 @@ class Told(RunTimes):
         self._ids = state.workloads.ids
         self._others = others
         self._told = told
+        self.hangs = others.hangs
+
+    def kin(self, row: int) -> str:
+        return self._others.kin(row)
 
     def draw(self, row: int, share: float, beyond_ms: int) -> int:
         told = self._told.get(self._ids[row])

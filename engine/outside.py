@@ -11,14 +11,17 @@ SILENT = -1
 
 
 class Outside(Table):
-    """Its words by workload row. They are shown and explained; no decision goes by them."""
+    """Its words by workload row. They are shown and explained; no decision goes by them. And which nodes it has powered
+    down: what a fork starts there takes a boot to begin."""
 
-    columns = ("words", "word")
+    columns = ("words", "word", "boot_ms")
 
     def __init__(self) -> None:
         self.words = Names()
         self.word = array("i")
         """Index into `words`; SILENT where it says nothing, and for rows beyond the end."""
+        self.boot_ms: dict[int, int] = {}
+        """Row of a node that is powered down -> how long its boot is likely to take."""
 
     def word_of(self, row: int) -> str:
         """Why the workload waits or how it ended, in its word; empty where it says nothing."""
@@ -29,6 +32,13 @@ class Outside(Table):
         """In a fork time goes on without the scheduler that said it."""
         self.words = Names()
         self.word = array("i")
+
+    def powered_down(self, nodes: Iterable[int], boot_ms: int) -> None:
+        """0: they are on."""
+        for node in nodes:
+            self.boot_ms.pop(node, None)
+            if boot_ms:
+                self.boot_ms[node] = boot_ms
 
     def say(self, said: Iterable[tuple[int, str]]) -> None:
         for row, word in said:

@@ -28,8 +28,8 @@ from engine.control import Engine
 from engine.controller import Controller, controllers_of
 from engine.edit_check import commands_of
 from engine.errors import MusterError
-from engine.executors.protocol import Executor
-from engine.executors.simulated import Column, SimulatedExecutor
+from engine.executors.protocol import Executor, ReportKind
+from engine.executors.simulated import ALWAYS, Column, SimulatedExecutor
 from engine.model import HOUR_MS, WorkloadSpec, WorkloadState
 from engine.probe import Focus, Key, Probe
 from engine.respec import spec_of
@@ -123,6 +123,8 @@ class DrawnExecutor(SimulatedExecutor):
         self._drawn = np.zeros(len(state.workloads.ids), np.int64)
         """Work of the rows that were there from the beginning; 0 until it is drawn."""
         self._drawn_later: dict[int, int] = {}
+        self._on_at: dict[int, int] = {}
+        """Row of a node that was powered down and is needed -> when it has booted."""
         self._now_ms = now_ms
         super().__init__(state, seed)
 
@@ -130,6 +132,28 @@ class DrawnExecutor(SimulatedExecutor):
         self._state = state
         self.run_times(np.flatnonzero(np.asarray(state.workloads.state) == WorkloadState.RUNNING).astype(np.int32))
         super().adopt(state)
+
+    @property
+    def prompt(self) -> bool:  # type: ignore[override]
+        return not self._state.outside.boot_ms
+
+    def try_start(self, row: int) -> bool:
+        """What was put on nodes that another scheduler has powered down begins once the last of them has booted."""
+        state = self._state
+        if not state.outside.boot_ms:
+            return True
+        w, a = state.workloads, state.allocations
+        ready_ms = state.now_ms
+        for at in a.of_workload(w.first_allocation[row]):
+            boot_ms = state.outside.boot_ms.get(a.node[at], 0)
+            if boot_ms:
+                ready_ms = max(ready_ms, self._on_at.setdefault(a.node[at], state.now_ms + boot_ms))
+        if ready_ms <= state.now_ms:
+            return True
+        self.held.add((row, w.attempts[row]))
+        message = (ReportKind.ACKED, w.attempts[row], 0, w.tasks[row])
+        heappush(self._reports, (ready_ms, row, *message, ALWAYS))
+        return False
 
     def run_time(self, row: int) -> int:
         known = row < len(self._drawn)

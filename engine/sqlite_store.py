@@ -4,7 +4,6 @@ back by dying."""
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from sqlmodel import SQLModel
 
 from engine.database import File
 from engine.errors import JournalBusy, JournalCorrupt, JournalError
+from engine.file_lock import HeldElsewhere, take_lock
 from engine.journal_tables import FORMAT, TABLES, Head, table_of
 
 T = TypeVar("T")
@@ -179,25 +179,15 @@ def _create(path: Path, seed: int) -> None:
 
 
 def _take_lock(path: Path) -> IO[str]:
-    """One writer: an advisory lock on a file beside the journal."""
+    """One writer."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = open(f"{path}.lock", "a+", encoding="ascii")  # noqa: SIM115 - held for the journal's life
+        return take_lock(path)
     except OSError as error:
         raise JournalError(
             f"cannot open journal {path}: {error.strerror}", "Check that the folder is writable"
         ) from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        lock.seek(0)
-        holder = lock.read().strip() or "unknown"
-        lock.close()
+    except HeldElsewhere as held:
         raise JournalBusy(
-            f"journal {path} is open in another engine (process {holder})", "Attach to that engine, or stop it first"
-        ) from error
-    lock.seek(0)
-    lock.truncate()
-    lock.write(str(os.getpid()))
-    lock.flush()
-    return lock
+            f"journal {path} is open in another engine ({held})", "Attach to that engine, or stop it first"
+        ) from None

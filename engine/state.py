@@ -783,6 +783,7 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.Vanished: fold_outside.vanished,
     ev.OutsideSaid: fold_outside.outside_said,
     ev.Reestimated: fold_outside.reestimated,
+    ev.BootsTold: fold_outside.boots_told,
     ev.Intended: intents.intended,
     ev.IntentAccepted: intents.accepted,
     ev.IntentSent: intents.sent,

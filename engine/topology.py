@@ -54,6 +54,7 @@ class Tree:
                 begins[1:] = (shared < level) | (names[level][self.rows[1:]] == 0)
             self.starts[level] = np.append(np.flatnonzero(begins), size)
             self.domain[level] = np.cumsum(begins) - 1
+        self._both: dict[tuple[int, int], Ints] = {}
         self._below = {level: next((at for at in self.known if at > level), NODE) for level in range(CELL, NODE + 1)}
 
     def copy(self) -> Tree:
@@ -78,6 +79,13 @@ class Tree:
             edges = edges.copy()
             edges[0] = low
         return edges
+
+    def both_edges(self, level: int, narrower: int) -> Ints:
+        """Positions at which a domain of either level begins."""
+        found = self._both.get((level, narrower))
+        if found is None:
+            found = self._both[level, narrower] = np.union1d(self.starts[level], self.starts[narrower])[:-1]
+        return found
 
     def around(self, level: int, node: int) -> tuple[int, int]:
         """Bounds of the domain that a node row is in."""

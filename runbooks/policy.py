@@ -189,10 +189,6 @@ class Vote(msgspec.Struct, frozen=True, kw_only=True):
 # -- the two that are built in ----------------------------------------------------------------------------------------
 
 
-def _team(tier: Tier, approvals: int, role: Role, expiry_ms: int, **more: object) -> Rule:
-    return Rule(tier=tier, approvals=approvals, roles=(role,), expiry_ms=expiry_ms, **more)  # type: ignore[arg-type]
-
-
 _PEOPLE: tuple[Origin, ...] = ("person", "runbook")
 """A runbook was approved by its digest, so what is made of one by a person is no worse than what they write."""
 TEAM = Policy(

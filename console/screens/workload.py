@@ -18,13 +18,14 @@ from console.screens.table_pane import TablePane
 from console.text import cut, fit, permille, printable, wrap
 from console.workload_beside import Beside, action_section
 from console.workload_text import workload_columns
-from engine.errors import MusterError
+from engine.errors import MusterError, NotFoundError
 from engine.outlook import AskStart, RunStatus, StartEstimate
 from engine.query import Page, Query, Reason, Term, Unblocking, WorkloadDetail
 
 if TYPE_CHECKING:
     from console.app import MusterApp
     from console.client import Client, RuntimeEstimate
+    from engine.slurm.report import Mirrored
 
 SAID = 12
 MOST_SIBLINGS = 1_000
@@ -151,8 +152,8 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
                 self._draw()
         with suppress(MusterError):
             # Of a cell that Muster decides there is none.
-            job = await in_thread(lambda: self.connect().mirrored(self._workload_id))
-            self._beside = self._beside._replace(job=job)
+            job = await in_thread(partial(_mirrored, self.connect, self._workload_id))
+            self._beside = self._beside._replace(job=job, outside=True)
             self._draw()
         for name, ask in (("proposals", proposals_about), ("findings", findings_about)):
             try:
@@ -176,6 +177,18 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
         with suppress(MusterError):
             self._likely = await in_thread(lambda: self.connect().estimate(self._workload_id))
             self._draw()
+
+
+def _mirrored(connect: Connect, workload_id: str) -> Mirrored | None:
+    """Its job in the scheduler that decides; None where that has forgotten it. Raises NotFoundError where there is no
+    such scheduler."""
+    client = connect()
+    try:
+        return client.mirrored(workload_id)
+    except NotFoundError:
+        if client.mirror().state == "none":
+            raise
+        return None
 
 
 def _siblings(connect: Connect, array: str) -> Page:

@@ -15,7 +15,7 @@ import msgspec
 
 from engine import commands as cmd
 from engine.commands import IntentChange
-from engine.errors import MusterError
+from engine.errors import MusterError, SpecError
 from engine.intents import Phase, subjects_of, wanted
 from engine.slurm import acts
 from engine.slurm.errors import SlurmGone, SlurmRefused, SlurmUnavailable
@@ -116,9 +116,7 @@ class Actor:
         try:
             self._carry_all()
             self.trouble = ""
-        except SlurmUnavailable as error:
-            self.trouble = str(error)
-        except SlurmRefused as error:
+        except (SlurmUnavailable, SlurmRefused) as error:
             self.trouble = str(error)
         for held in list(self._held.values()):
             self._give_up(held)
@@ -219,7 +217,8 @@ class Actor:
                 part.standing, part.text = acts.look(self._far, part.step, part.meant, since_s)
         except SlurmGone as error:
             part.standing, part.text = "missing" if part.step.do in acts.OF_JOBS else "gone", error.problem
-        except SlurmRefused as error:
+        except (SlurmRefused, SpecError) as error:
+            # Or it is nothing that Slurm could be asked for: one intent must not keep up those after it.
             part.refused = f"{part.step.target}: {error.problem}"
         except SlurmUnavailable:
             # It may have been done or not: it is looked at before it is done again.
@@ -274,9 +273,7 @@ class Actor:
     def _look_again(self, held: Held, part: Part) -> None:
         try:
             part.standing, part.text = acts.look(self._far, part.step, part.meant, held.at_ms / 1000)
-        except SlurmUnavailable:
-            raise
-        except SlurmRefused as error:
+        except (SlurmRefused, SpecError) as error:
             part.refused = f"{part.step.target}: {error.problem}"
 
     def _give_up(self, held: Held) -> None:

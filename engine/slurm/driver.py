@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -63,7 +63,8 @@ def is_under_way(engine: Engine, workload: str) -> bool:
 
 
 class Driver:
-    """`far` is a `SlurmConnection`. `job_of`: the job a workload of the cell is."""
+    """`far` is a `SlurmConnection`. `job_of`: the job a workload of the cell is. `missing`: workloads under way that
+    the mirror has seen and does not find any more."""
 
     def __init__(
         self,
@@ -72,6 +73,7 @@ class Driver:
         job_of: acts.JobOf,
         *,
         acted: Acted = lambda *, machines: None,
+        missing: Callable[[], Collection[str]] = lambda: (),
         place_of: Callable[[WorkloadSpec], Place] = lambda spec: place_of_queue(spec),
     ) -> None:
         self._far = far
@@ -94,7 +96,7 @@ class Driver:
 
         self.submitter = Submitter(
             far, ledger, self._pool, place_of=place_of, job_ids=job_id, wall_ms=cell_ms, may_act=may_act,
-            user=far.acts_as,
+            missing=missing, user=far.acts_as,
         )  # fmt: skip
 
         def is_coming(workload: str) -> bool:

@@ -13,6 +13,7 @@ from zlib import crc32
 from engine import observations as seen
 from engine.model import NodeSpec, PoolSpec, QueueSpec, ReservationSpec, Resources
 from engine.slurm.accounting import Qos
+from engine.slurm.boots import Boots
 from engine.slurm.left_out import Left
 from engine.slurm.names import ident
 from engine.slurm.records import UNLIMITED, Node, Partition, Reservation, Switch
@@ -49,8 +50,10 @@ def machines(
     reservations: Iterable[Reservation],
     switches: Iterable[Switch],
     left: Left,
+    boots: Boots | None = None,
 ) -> Machines:
-    """Everything but work."""
+    """Everything but work. `boots`: what is known of how long they take."""
+    boots = boots or Boots()
     by_name = {partition.name: partition for partition in partitions}
     sizes = {name: len(partition.nodes) for name, partition in by_name.items()}
     pools: dict[str, PoolSpec] = {}
@@ -60,7 +63,7 @@ def machines(
     for node in nodes:
         pool, among = _pool_of(node, sizes, pools, known, left)
         pools[pool.name], known[pool.name] = pool, among
-        placed.append(_node(node, pool.name, places, left))
+        placed.append(_node(node, pool.name, places, boots, left))
     pools_of: dict[str, list[str]] = {name: [] for name in by_name}
     for pool_name, among in known.items():
         for name in among:
@@ -120,7 +123,7 @@ def _size(mib: int) -> str:
     return f"{mib // 1024}g" if mib >= 1024 else f"{mib}m"
 
 
-def _node(node: Node, pool: str, places: dict[str, tuple[str, str]], left: Left) -> seen.NodeSeen:
+def _node(node: Node, pool: str, places: dict[str, tuple[str, str]], boots: Boots, left: Left) -> seen.NodeSeen:
     if ident(node.name) != node.name:
         left.note("node names with odd characters are shown with _ in their place", ident(node.name))
     if len(node.features) > MOST_LABELS:
@@ -128,7 +131,7 @@ def _node(node: Node, pool: str, places: dict[str, tuple[str, str]], left: Left)
     labels = {FEATURE + ident(feature): "yes" for feature in node.features[:MOST_LABELS]}
     rack, block = places.get(node.name, (node.switch, ""))
     spec = NodeSpec(id=ident(node.name), pool=pool, rack=ident(rack, ""), block=ident(block, ""), labels=labels)
-    return seen.NodeSeen(node=spec, standing=standing(node))
+    return seen.NodeSeen(node=spec, standing=standing(node), boot_ms=boots.ms(node))
 
 
 def _places(switches: Iterable[Switch]) -> dict[str, tuple[str, str]]:

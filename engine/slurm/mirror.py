@@ -21,6 +21,7 @@ from engine.errors import MusterError
 from engine.intents import wanted as wish_in
 from engine.model import WorkloadSpec, WorkloadState
 from engine.slurm.accounting import Qos
+from engine.slurm.boots import Boots
 from engine.slurm.errors import SlurmGone, SlurmRefused
 from engine.slurm.identity import Asked, Identities, number_of
 from engine.slurm.left_out import Left, LeftOut
@@ -90,6 +91,7 @@ class Mirror:
         self._qos: tuple[Qos, ...] = ()
         self._reservations: tuple[Reservation, ...] = ()
         self._switches: tuple[Switch, ...] = ()
+        self.boots = Boots()
         self._machines: Machines | None = None
         self._machines_at = -1e9
         self._jobs_since = 0
@@ -98,7 +100,7 @@ class Mirror:
         self._left_jobs: tuple[LeftOut, ...] = ()
         self._left_engine: tuple[str, ...] = ()
         self._lacks: dict[str, str] = {}
-        self._missing: set[str] = set()
+        self._missing: frozenset[str] = frozenset()
         """Workloads that Slurm does not know, and that are submitted anew."""
         self._arrays: set[int] = set()
         """Those that were told as a whole, or could not be."""
@@ -110,6 +112,10 @@ class Mirror:
     def job_of(self, workload_id: str) -> Job | None:
         """The job as Slurm last showed it."""
         return self._records.get(workload_id)
+
+    def missing(self) -> frozenset[str]:
+        """Workloads, and arrays, whose jobs were shown and are not any more, while their submission is under way."""
+        return self._missing
 
     def jobs(self) -> list[Job]:
         """All that Slurm last showed; the waiting tasks of an array are one."""
@@ -232,6 +238,7 @@ class Mirror:
         if not nodes.unchanged:
             fresh = True
             self._nodes = tuple(nodes.list)
+            self.boots.note(self._nodes, self._wall_s())
             self._nodes_since = nodes.last_update
         if first or time.monotonic() - self._machines_at > MACHINES_EVERY_S:
             before = self._partitions, self._qos, self._reservations, self._switches
@@ -256,7 +263,7 @@ class Mirror:
     def _new_machines(self) -> list[seen.AnySeen]:
         left = Left()
         classes = set() if self._machines is None else self._machines.classes
-        self._machines = machines(self._nodes, self._partitions, self._qos, self._reservations, self._switches, left)
+        self._machines = machines(self._nodes, self._partitions, self._qos, self._reservations, self._switches, left, self.boots)
         self._machines.classes.update(classes)
         self._left_machines = left.all()
         now = {_subject(each): each for each in self._machines.told}
@@ -306,8 +313,9 @@ class Mirror:
         # What a crash made Slurm forget, and is submitted anew, is still to come: it has not ended.
         if whole:
             under_way = {asked.id for asked in named.values() if asked.under_way} if gone else set()
-            self._missing = {name for name in gone if name in under_way or _array_name(name) in under_way}
-            gone = [name for name in gone if name not in self._missing]
+            coming = {name for name in gone if name in under_way or _array_name(name) in under_way}
+            gone = [name for name in gone if name not in coming]
+            self._missing = frozenset(name if name in under_way else _array_name(name) for name in coming)
         for name, job in self._ended(gone).items():
             fact = mapping.told(job, name, records.keys(), wanted=self._wanted_of(name))
             if fact is not None:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from engine.slurm.accounting import Association, Diag, PastJob, Qos, Share
+from engine.slurm.accounting import Association, Diag, PastJob, Qos, Share, Step
 from engine.slurm.answers import Answer
 from engine.slurm.dialects import accounts, history, jobs, nodes
 from engine.slurm.dialects.entry import number_in, read_all
@@ -119,6 +119,18 @@ class Reading(Session):
         """Every attempt of one job, and of other jobs that had its id before: tell them apart by `submit_s`."""
         path = f"job/{check_id(id_)}"
         return self._from_database(f"asking accounting for job {id_}", path, history.past_job, "jobs")
+
+    def resume_timeout_s(self) -> int:
+        """How long slurmctld waits for a node to boot, by `scontrol`; 0: not told."""
+        return self.commands.resume_timeout_s() if self.commands is not None and self.can.topology else 0
+
+    def steps(self, id_: int) -> tuple[Step, ...]:
+        """Steps of a job that runs: REST lists none, so they come by `squeue`, or else as accounting has them."""
+        check_id(id_)
+        if self.commands is not None and self.can.topology:
+            return self.commands.steps(id_)
+        attempts = self.past(id_)
+        return attempts[-1].steps if attempts else ()
 
     def start_guesses(self, ids: Collection[int]) -> tuple[StartGuess, ...]:
         """When the backfill scheduler plans to start these waiting jobs: what `squeue --start` shows. Jobs that are

@@ -45,6 +45,8 @@ class Rules:
         if time.monotonic() - self._asked_at >= EVERY_S:
             self._asked_at = time.monotonic()
             self._associations = self._optional("associations", self._connection.associations, self._associations)
+            timeout = self._optional("ResumeTimeout", lambda: (self._connection.resume_timeout_s(),), ())
+            self._mirror.boots.timeout_s = next(iter(timeout), 0) or self._mirror.boots.timeout_s
             self.shares = self._optional("fair share", self._connection.shares, self.shares)[:MOST_SHOWN]
         self._limits = Limits(self._mirror.qos, self._associations, self._mirror.partitions, self._connection.cluster)
         self.in_use = self._limits.all(self._mirror.jobs())[:MOST_SHOWN]

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.slurm import hostlist
-from engine.slurm.accounting import Share
+from engine.slurm.accounting import Share, Step
 from engine.slurm.errors import SlurmDenied, SlurmGone, SlurmLacks, SlurmRefused, SlurmUnavailable
 from engine.slurm.records import JOB_STATES, JobState, Switch
 
@@ -77,6 +77,16 @@ class Commands:
         """One row for each record of the controller, finished ones included."""
         output = self._run("squeue", ["-h", "-a", "-t", "all", "-o", "%A|%F|%K|%T"])
         return tuple(state for line in output.splitlines() if (state := _state(line)))
+
+    def resume_timeout_s(self) -> int:
+        """How long slurmctld waits for a node to boot; 0 where it does not say."""
+        found = re.search(r"^ResumeTimeout\s*=\s*(\d+)", self._run("scontrol", ["show", "config"]), re.MULTILINE)
+        return int(found[1]) if found else 0
+
+    def steps(self, job: int) -> tuple[Step, ...]:
+        """Those of the job that run now."""
+        lines = self._run("squeue", ["-h", "-s", "-j", str(job), "-o", "%i|%A|%S|%N|%j"]).splitlines()
+        return tuple(step for line in lines if (step := _step(line)))
 
     def shares(self) -> tuple[Share, ...]:
         columns = "Account,User,RawShares,NormShares,RawUsage,EffectvUsage,FairShare,LevelFS"
@@ -172,6 +182,25 @@ def _state(line: str) -> JobState | None:
         array_id=int(array_id) if in_array and array_id.isdecimal() else 0,
         array_task=int(alone) if alone else None,
         array_tasks="" if alone or not in_array else task,
+    )
+
+
+def _step(line: str) -> Step | None:
+    """`7.batch|1|1800000000|cpu001|batch`: the name comes last, as it may hold anything."""
+    parts = line.split("|", 4)
+    if len(parts) != 5 or "." not in parts[0]:
+        return None
+    try:
+        nodes = hostlist.hosts(parts[3])
+    except ValueError:
+        nodes = ()
+    return Step(
+        id=parts[0].partition(".")[2],
+        name=parts[4],
+        state="RUNNING",
+        nodes=nodes,
+        tasks=int(parts[1]) if parts[1].isdecimal() else 0,
+        start_s=int(parts[2]) if parts[2].isdecimal() else 0,
     )
 
 

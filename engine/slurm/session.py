@@ -297,7 +297,8 @@ class Session:
             return f"Slurm's commands here do not work: {error.problem}", LOOK_AGAIN_S
         if theirs != ours:
             return "Slurm's commands here speak to another controller than slurmrestd", LOOK_AGAIN_S
-        return "", math.inf
+        # Both count since 0 for a while after a start: then that says little.
+        return "", math.inf if ours else LOOK_AGAIN_S
 
 
 def _token_refused(status: int, body: bytes) -> bool:

@@ -8,7 +8,7 @@ finds in the journal how far it was, and in Slurm's list by the token whether it
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Executor
 from typing import Protocol
 
@@ -102,6 +102,7 @@ class Submitter:
         clock: Callable[[], float] = time.monotonic,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         may_act: Callable[[], bool] = lambda: True,
+        missing: Callable[[], Collection[str]] = lambda: (),
         user: str = "",
     ) -> None:
         self._far = far
@@ -113,6 +114,8 @@ class Submitter:
         self._wall_ms = wall_ms
         self._may_act = may_act
         """Whether this process is still the one that may: asked before each request that changes anything."""
+        self._missing = missing
+        """Workloads that a mirror does not find any more: they are looked for at once, not when they should be safe."""
         self._held: dict[int, Held] = {}
         self._last = -1
         """Number of the newest intent that was taken."""
@@ -224,6 +227,9 @@ class Submitter:
 
     def _reconcile(self) -> None:
         now_s = self._clock()
+        if gone := self._missing():
+            for held in self._held.values():
+                held.missed = held.missed or (held.phase == Phase.ACCEPTED and held.spec.id in gone)
         doubtful = self._doubtful(now_s)
         if not doubtful or now_s < self._list_after:
             return

@@ -33,7 +33,7 @@ DIAG_EVERY_S = 10.0
 _READS = ("job_states", "shares", "history", "topology")
 """Abilities of a connection that a mirror which only looks could use."""
 PATIENCE_S = 2.0
-"""slurmrestd waits half a minute for a slurmctld that has died: what takes longer than this is asked about by a ping."""
+"""slurmrestd waits half a minute for a slurmctld that has died: of what takes longer than this a ping tells."""
 TRACKED_S = 15.0
 """How long a job that somebody looked at is asked for by itself."""
 

@@ -92,6 +92,7 @@ def test_a_version_that_is_not_there_is_refused(http: httpx.Client) -> None:
         assert http.get("/v1/overview", headers={"Muster-At-Least": text}).status_code == 400
 
 
+@pytest.mark.thorough
 def test_of_a_large_cell_a_reader_sees_what_another_wrote_if_they_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copies, "LARGE", 1)
     with running_loop() as loop, served_on_unix(loop) as path, over_unix(path) as http:

@@ -18,7 +18,7 @@ from console.fleet_shown import FleetView, Submission
 from console.remote_client import RemoteClient
 from engine.errors import MusterError
 from engine.model import ArraySpec, Resources, RunSpec, TaskGroup, WorkloadSpec
-from tests.bench.fleet_chaos import Kept
+from tests.bench.fleet_chaos import Kept, _ids
 from tests.support.slurm_cluster import SlurmCluster, own
 
 pytestmark = [
@@ -136,11 +136,15 @@ def test_work_goes_where_its_data_may_be_and_keeps_its_tenant_and_tags_in_slurm(
 
 
 def test_what_a_slurm_refuses_after_its_cell_took_it_goes_to_another(three: Three) -> None:
-    three.submit(job("odd", tags={"features": "nosuch", "residency": "us,eu"}), cells=("new", "home"))
-    three.until(lambda _: three.found("odd").cell == "home")
+    (there,) = three.submit(job("odd", tags={"features": "nosuch", "dataset": "images"}), cells=("new", "home"))
+    assert there.decision is not None
+    assert there.decision.cell == "new"
+    three.until(lambda _: (three.found("odd").cell, three.found("odd").state) == ("home", "routed"))
     with closing(FleetClient(three.paths.socket)) as client:
-        told = [each.detail for each in client.view().recent if each.subject == "odd" and each.what == "refused"]
-    assert "by the Slurm of new" in " ".join(told) or three.found("odd").decision is not None
+        told = [each.detail for each in client.view().recent if (each.subject, each.what) == ("odd", "refused")]
+    assert len(told) == 1
+    assert "by the Slurm of new" in told[0]
+    assert "nvalid feature" in told[0]
 
 
 def test_a_quota_counts_what_was_submitted_to_slurm_itself(three: Three) -> None:
@@ -148,7 +152,7 @@ def test_a_quota_counts_what_was_submitted_to_slurm_itself(three: Three) -> None
     direct = old.run("sbatch", "--parsable", "-A", "acme", "-o", "/dev/null", "-c", "60", "--wrap", "sleep 300").strip()
     try:
         three.until(lambda view: _held(view, "acme") >= 60_000)
-        (waits,) = three.submit(job("more", cpus=50, tenant="acme"))
+        (waits,) = three.submit(job("more", cpus=50, tenant="acme"), cells=("old", "new"))
         assert (waits.state, waits.waits) == ("waiting", "quota")
     finally:
         old.run("scancel", direct)
@@ -159,6 +163,11 @@ def _held(view: FleetView, tenant: str) -> int:
     return next(each.held.get("cpu_milli", 0) for each in view.tenants if each.name == tenant)
 
 
+LONGER_THAN_FORGOTTEN_S = 8
+"""slurmctld saves its jobs every 5 s. One that starts and ends within what a crash made it forget is run again: that
+nobody can prevent (docs/slurm.md)."""
+
+
 def test_each_runs_once_while_a_slurmctld_an_engine_and_the_fleet_are_killed(three: Three, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     ran.touch(mode=0o666)
@@ -166,9 +175,11 @@ def test_each_runs_once_while_a_slurmctld_an_engine_and_the_fleet_are_killed(thr
 
     def submit(mine: list[str]) -> None:
         for name in mine:
+            say = f"{name} >> {ran}"
+            command = f"echo began {say}; sleep {LONGER_THAN_FORGOTTEN_S}; echo ended {say}"
             while True:
                 with suppress(MusterError):
-                    three.submit(job(name, f"echo {name} >> {ran}; sleep 1"), cells=("old", "new"))
+                    three.submit(job(name, command), cells=("old", "new"))
                     break
                 time.sleep(0.1)
 
@@ -180,8 +191,12 @@ def test_each_runs_once_while_a_slurmctld_an_engine_and_the_fleet_are_killed(thr
     for client in clients:
         client.join()
     three.until(lambda view: not {"waiting", "sending", "routed"} & {three.found(name).state for name in ids}, 120)
-    counts = Counter(ran.read_text().split())
-    assert {name: counts[name] for name in ids} == dict.fromkeys(ids, 1)
+    lines = ran.read_text().splitlines()
+    assert Counter(line for line in lines if line.startswith("ended")) == Counter(f"ended {name}" for name in ids), (
+        lines
+    )
+    there = [_ids(three.folder / name / "engine.sock") & set(ids) for name in three.clusters]
+    assert sorted(name for cell in there for name in cell) == sorted(ids)
 
 
 def _kill_and_start(cluster: SlurmCluster, three: Three, process: str) -> None:

@@ -125,6 +125,39 @@ def test_versions_never_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (loop.feed_error, loop.fault) == ("", "")
 
 
+def test_a_copy_is_shown_when_it_has_ready_what_people_look_at(
+    loop: EngineLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the one before it answers meanwhile. Who wrote does not wait for that."""
+    reading, writing = os.pipe()
+    found = copies.Answers._found
+    looked = []
+
+    def slow(answers: copies.Answers, frame: bytes) -> bytes:
+        os.read(reading, 1)
+        return found(answers, frame)
+
+    start = copies.child.start
+    monkeypatch.setattr(
+        copies.child, "start", lambda work, life_s, keep, **rest: start(work, life_s, keep=(*keep, reading), **rest)
+    )
+    first = loop.read("query", ALL).version
+    monkeypatch.setattr(copies.Answers, "_found", slow)
+    loop.call(lambda engine: engine.command(Submit(workloads=(gpu_job("j-1"),))))
+    until(lambda: loop.copies._coming is not None)
+    for _ in range(5):
+        looked.append(loop.read("query", ALL).version)
+        loop.call(lambda _: None)
+    assert set(looked) == {first}
+    os.write(writing, b"x")
+    until(lambda: loop.read("query", ALL).rows == [["j-1", "running"]])
+    monkeypatch.setattr(copies.Answers, "_found", found)
+    receipt = loop.call(lambda engine: engine.command(Submit(workloads=(gpu_job("j-2"),))))
+    assert loop.read("query", ALL, least_version=receipt.version).matched == 2
+    os.close(reading)
+    os.close(writing)
+
+
 def test_readers_are_woken_for_what_they_can_see(loop: EngineLoop) -> None:
     before = loop.read("query", ALL).version
     with ThreadPoolExecutor(1) as other:

@@ -17,6 +17,7 @@ from engine.errors import RefusedError, SpecError
 from engine.intents import Phase, intend
 from engine.slurm.actor import GIVE_UP_MS, Actor
 from engine.slurm.errors import SlurmRefused, SlurmUnavailable
+from engine.slurm.names import check_name
 from engine.slurm.reconcile import SAFE_S
 from engine.slurm.records import Job, Jobs, Node, Wish
 
@@ -67,6 +68,7 @@ class Acting(MadeUpSlurm):
 
     def node(self, name: str, /) -> Node:
         self._refuse_when_down()
+        check_name("node", name)
         return self.node_named[name]
 
     def add(self, **fields: Any) -> Job:
@@ -93,13 +95,16 @@ class Room:
         self.slurm = Acting()
         self.engine = outside_cell()
         self.meant: dict[str, Job] = {}
+        self.coming: set[str] = set()
+        """Workloads whose submission is under way."""
         self.new_actor()
 
     def new_actor(self) -> None:
         """As after a restart of Muster."""
         self.actor = Actor(
-            Far(self.slurm), EngineLedger(self.engine), self.meant.get, clock=self.slurm.clock, wall_ms=self.now_ms
-        )
+            Far(self.slurm), EngineLedger(self.engine), self.meant.get, clock=self.slurm.clock, wall_ms=self.now_ms,
+            is_coming=lambda workload: workload in self.coming,
+        )  # fmt: skip
 
     def now_ms(self) -> int:
         return self.engine.now_ms
@@ -146,6 +151,15 @@ def test_an_act_is_done_read_back_and_settled_when_it_lasts(room: Room) -> None:
     assert room.slurm.done == [f"hold {job.id}"]
 
 
+def test_what_slurm_cannot_be_asked_for_does_not_keep_up_what_comes_after_it(room: Room) -> None:
+    """Named `ALL` it would be every node of the cluster."""
+    first, then = room.want(cmd.Cordon(ids=("ALL",))), room.want(cmd.Cordon(ids=("n1",)))
+    room.turn()
+    assert room.phase(first)[0] == Phase.REFUSED
+    assert room.phase(first)[1].startswith("ALL: ")
+    assert room.phase(then)[0] == Phase.ACCEPTED
+
+
 def test_an_answer_that_was_lost_does_not_have_it_done_twice(room: Room) -> None:
     job = room.job()
     number = room.want(cmd.Hold(ids=(f"w{job.id}",)))
@@ -178,6 +192,41 @@ def test_a_cancel_that_a_crash_forgot_is_done_again(room: Room) -> None:
     room.turn(1)
     assert room.slurm.jobs[job.id].state == "CANCELLED"
     room.turn(SAFE_S + 1)
+    assert room.phase(number)[0] == Phase.DONE
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_an_act_whose_job_a_crash_forgot_is_done_to_the_job_that_is_submitted_anew(room: Room, restarted: bool) -> None:
+    room.job()
+    room.coming.add("w1")
+    hold, cancel = room.want(cmd.Hold(ids=("w1",))), room.want(cmd.Cancel(ids=("w1",)))
+    room.turn()
+    room.slurm.crash()  # before anything was saved
+    room.slurm.restart()
+    if restarted:
+        room.new_actor()
+    for _ in range(30):
+        room.turn(1.0)
+    assert [room.phase(hold)[0], room.phase(cancel)[0]] == [Phase.DONE, Phase.SENT]
+    room.meant["w1"] = again = room.slurm.add(submit_s=int(room.slurm.now))
+    room.coming.clear()
+    for _ in range(30):
+        room.turn(1.0)
+    assert room.slurm.jobs[again.id].state == "CANCELLED"
+    assert room.phase(cancel)[0] == Phase.DONE
+
+
+def test_a_requeue_that_a_crash_forgot_before_it_was_seen_is_asked_for_again(room: Room) -> None:
+    job = room.job(state="RUNNING", nodes=("n2",), start_s=900, requeueable=True)
+    room.slurm.pass_time(10.0)
+    number = room.want(cmd.Requeue(ids=("w1",)))
+    room.slurm.requeue = lambda id_, /: room.slurm._did(f"requeue {id_}")  # type: ignore[method-assign]
+    room.turn()
+    assert room.phase(number)[0] == Phase.SENT
+    del room.slurm.requeue
+    for _ in range(30):
+        room.turn(1.0)
+    assert (room.slurm.jobs[job.id].restarts, room.slurm.done) == (1, ["requeue 1", "requeue 1"])
     assert room.phase(number)[0] == Phase.DONE
 
 

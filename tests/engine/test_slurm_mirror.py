@@ -5,6 +5,7 @@ Over real clusters: `test_slurm_live_mirror`.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +14,9 @@ import msgspec
 import pytest
 
 from console.mirror_text import mirror_trouble
-from engine.commands import Define, Submit
+from engine.commands import Define, IntentChange, SettleIntents, Submit
 from engine.control import Engine
+from engine.intents import Phase
 from engine.model import (
     ArraySpec,
     CellSpec,
@@ -26,7 +28,10 @@ from engine.model import (
     WorkloadSpec,
 )
 from engine.query import Query
+from engine.rehearsal import Rehearsal
+from engine.run_times import Learnt
 from engine.slurm.accounting import Association, Diag, PastJob, Qos, Share
+from engine.slurm.boots import RESUME_TIMEOUT_S
 from engine.slurm.errors import SlurmLacks, SlurmUnavailable
 from engine.slurm.mirror import Mirror
 from engine.slurm.reasons import said
@@ -84,6 +89,9 @@ class Cluster:
 
     def associations(self) -> tuple[Association, ...]:
         raise SlurmLacks(0, "there is no accounting here")
+
+    def resume_timeout_s(self) -> int:
+        return 0
 
     def shares(self) -> tuple[Share, ...]:
         raise SlurmLacks(0, "there is no accounting here")
@@ -506,3 +514,87 @@ def test_an_array_submitted_through_muster_is_whole_though_one_element_is_seen_f
         ("sweep/2", "queued", "sweep", "acme"),
         ("sweep/3", "queued", "sweep", "acme"),
     ]
+
+
+def test_a_job_that_slurm_forgot_and_that_is_submitted_anew_has_not_ended(world: World) -> None:
+    comment = submitted(world)
+
+    def settle(phase: Phase, job: int = 0) -> None:
+        number = next(iter(world.engine.state.intents.open))
+        world.engine.command(SettleIntents(changes=(IntentChange(number=number, phase=phase, job=job),)))
+
+    settle(Phase.SENT)
+    settle(Phase.ACCEPTED, 40)
+    world.look(job(40, comment=comment))
+    world.look(job(40, submit_s=NOW_S - 1))  # a crash, and somebody else has got the id
+    assert (world.state("train/7"), world.state("40")) == ("queued", "queued")
+    world.restarted()
+    world.look(job(40, submit_s=NOW_S - 1))
+    assert world.state("train/7") == "queued"
+    settle(Phase.OPEN)
+    settle(Phase.SENT)
+    again = job(41, comment=comment)
+    world.look(again)  # seen before its answer
+    settle(Phase.ACCEPTED, 41)
+    world.look(msgspec.structs.replace(again, state="RUNNING", start_s=NOW_S, nodes=("c1",)))
+    assert world.state("train/7") == "running"
+    assert "41" not in world.engine.state.workloads.row_of
+    settle(Phase.DONE, 41)
+    world.look()
+    assert world.state("train/7") == "cancelled"
+
+
+def test_a_job_on_a_powered_down_node_starts_in_a_forecast_once_it_has_booted(world: World) -> None:
+    def cloud(*flags: str, state: str = "IDLE") -> None:
+        world.cluster.all_nodes[2] = Node(
+            name="g1", state=state, flags=frozenset(["CLOUD", *flags]), cpus=32, memory_mib=128_000, partitions=("gpu",)
+        )
+
+    def starts_after_s() -> int:
+        ahead = Rehearsal(world.engine.fork(), 1, Learnt(world.engine.state))
+        ahead.advance(ahead.now_ms + 1_000_000)
+        found = next(each for each in ahead.workload("1").history if each.what == "running")
+        return (found.at_ms - world.engine.now_ms) // 1000
+
+    cloud("POWERED_DOWN")
+    world.look(job(1, partition="gpu", reason="Resources"))
+    assert abs(starts_after_s() - RESUME_TIMEOUT_S) <= 2
+
+    # Boots that were seen tell better: one of 18 s.
+    cloud("POWERING_UP")
+    world.look(job(1, partition="gpu", reason="Resources"))
+    world.now_s += 18
+    cloud()
+    world.look(job(1, partition="gpu", reason="Resources"))
+    assert starts_after_s() <= 2
+    cloud("POWERED_DOWN")
+    world.look(job(1, partition="gpu", reason="Resources"))
+    assert abs(starts_after_s() - 18) <= 2
+
+
+def test_a_controller_that_died_is_said_to_be_lost_while_its_answer_is_still_awaited(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    died, asked = threading.Event(), threading.Event()
+
+    def held_for_half_a_minute(since: int | None = None) -> Jobs:
+        asked.set()
+        assert died.wait(30)
+        raise SlurmUnavailable("at last")
+
+    pings = iter((True, False, True, False, False))
+    monkeypatch.setattr("engine.slurm.watch.PATIENCE_S", 0.02)
+    monkeypatch.setattr(world.cluster, "jobs", held_for_half_a_minute)
+    monkeypatch.setattr(world.cluster, "answers", lambda: next(pings), raising=False)
+    watcher = Watcher(world.cluster, world.mirror, where="here")
+    watcher.start()
+    assert asked.wait(20)
+    end = time.monotonic() + 20
+    while watcher.report().state != "lost":
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    # One ping without an answer is not believed.
+    assert next(pings, None) is None
+    assert "ping" in watcher.report().error
+    died.set()
+    watcher.stop()

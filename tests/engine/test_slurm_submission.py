@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 
 import msgspec
 import pytest
@@ -20,9 +21,10 @@ def job(name: str) -> Submit:
     return Submit(workloads=(msgspec.structs.replace(workload(name), run=RunSpec(argv=("true",))),))
 
 
-def submitter(engine: Engine, slurm: MadeUpSlurm) -> Submitter:
+def submitter(engine: Engine, slurm: MadeUpSlurm, missing: Collection[str] = ()) -> Submitter:
     return Submitter(
-        Connection(slurm), EngineLedger(engine), OneByOne(), clock=slurm.clock, wall_ms=slurm.wall_ms
+        Connection(slurm), EngineLedger(engine), OneByOne(), clock=slurm.clock, wall_ms=slurm.wall_ms,
+        missing=lambda: missing,
     )  # fmt: skip
 
 
@@ -83,3 +85,22 @@ def test_the_made_up_slurm_loses_jobs_and_gives_their_ids_again() -> None:
         again += slurm.given_again
     assert tries > 50
     assert again > 50
+
+
+@pytest.mark.parametrize("missing", [(), ("w",)])
+def test_what_the_mirror_does_not_find_any_more_is_submitted_anew_at_once(missing: tuple[str, ...]) -> None:
+    slurm = MadeUpSlurm(random.Random(1), runs=False)
+    engine = outside_cell()
+    engine.advance(slurm.wall_ms())
+    engine.command(job("w"))
+    driver = submitter(engine, slurm, missing)
+    driver.turn()
+    slurm.crash()
+    slurm.restart()
+    for _ in range(6):
+        slurm.pass_time(0.5)
+        engine.advance(slurm.wall_ms())
+        driver.turn()
+    [intent] = engine.state.intents.open.values()
+    # Else it is when the job should be safe.
+    assert (intent.tries, len(live(slurm, intent.token))) == ((1, 1) if missing else (0, 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 import threading
@@ -14,6 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from console import connections
 from console.naming import FAILURES, MOST_LOGIN
 from console.oidc import Provider
 from engine.errors import UnreachableError
@@ -85,6 +87,25 @@ def test_a_second_request_behind_the_body_of_the_first_is_asked_anew_who_it_is(
             answer = sent(port, b"POST /v1/login/token HTTP/1.1\r\nHost: localhost\r\n" + body + hidden)
             assert b"HTTP/1.1 200" not in answer, (body, answer[:300])
             assert b'"nodes"' not in answer
+
+
+def test_connections_on_which_nothing_comes_leave_room_for_others(
+    loop: EngineLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are counted before TLS is begun, and let go when they end."""
+    for bound, most in (("MOST_FROM_ONE", 6), ("MOST_IN_ALL", 6)):
+        with monkeypatch.context() as patched, secured(loop, certificate(tmp_path)) as port:
+            patched.setattr(connections, bound, most)
+            silent_ones = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(most)]
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as beyond:
+                assert beyond.recv(1) == b""
+            for each in silent_ones:
+                each.close()
+            until, answer = time.monotonic() + 10, b""
+            while time.monotonic() < until and not answer:
+                with contextlib.suppress(OSError):
+                    answer = sent(port, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            assert answer[9:12] == b"200"
 
 
 # -- logging in -------------------------------------------------------------------------------------------------------

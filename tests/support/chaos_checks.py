@@ -179,8 +179,8 @@ def _outcome_faults(acts: Iterable[Intent], phases: dict[int, Phase], jobs: dict
         if phases.get(last.number) in (Phase.DONE, Phase.NEEDLESS):
             command = wanted(last)
             so = {
-                cmd.Hold: job.reason == "JobHeldUser" or job.state == "CANCELLED",
-                cmd.Release: job.reason != "JobHeldUser",
+                cmd.Hold: job.reason.startswith("JobHeld") or job.state == "CANCELLED",
+                cmd.Release: not job.reason.startswith("JobHeld"),
                 cmd.Cancel: job.state == "CANCELLED",
             }.get(type(command), True)
             if not so:

@@ -187,6 +187,7 @@ def _lots(numbers: range, size: int) -> Iterator[Sequence[int]]:
 def main(arguments: Sequence[str] | None = None) -> None:
     import uvloop
 
+    from console import garbage
     from console.advisor import Advisor
     from console.engine_process import SWITCH_S
     from console.http_server import run_server
@@ -206,6 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     engine = large_engine(options.nodes, options.workloads, journal=options.journal, kept=kept)
     feed = steady_feed(engine, options.per_second) if options.per_second else None
     sys.setswitchinterval(SWITCH_S)
+    garbage.keep_state()
     loop = EngineLoop(engine, feed=feed)
     client = LocalClient(loop, gate_of(engine), Advisor(loop), name="large")
     loop.paused = feed is None

@@ -58,6 +58,7 @@ class PseudoTerminal:
         if self.pid == 0:
             os.close(leader)
             os.login_tty(follower)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever runs the tests may have it ignored
             os.execve(command[0], list(command), dict(environment))
         self.leader, self._follower = leader, follower
 

@@ -38,7 +38,9 @@ class SlurmRoom:
         self.watcher = Watcher(self.connection, self.mirror, where=cluster.socket, acts=True)
         self.watcher.start()
         after.callback(self.watcher.stop)
-        self.driver = Driver(self.connection, self.loop, self.mirror.job_of, acted=self.watcher.poke)
+        self.driver = Driver(
+            self.connection, self.loop, self.mirror.job_of, acted=self.watcher.poke, missing=self.mirror.missing
+        )
         self.driver.start()
         after.callback(self.driver.stop)
         self.gate: Gate = self.loop.call(_gate)

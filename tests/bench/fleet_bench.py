@@ -1,0 +1,124 @@
+"""How many submissions a second a fleet takes and its cells acknowledge, and how old what its page shows is.
+
+    python -m tests.bench.fleet_bench --jobs 600
+
+Two embedded cells and the fleet are processes of their own; clients submit one by one, or so many at once.
+`acknowledged` ends when the fleet's journal has them all, `in cells` when the last is in a cell's journal. For the age
+work is given to a cell itself, and the page is asked until it shows it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+from console.fleet_client import FleetClient
+from console.fleet_paths import FleetPaths
+from console.remote_client import RemoteClient
+from engine.commands import Submit
+from engine.model import Resources, TaskGroup, WorkloadSpec
+from tests.bench.fleet_chaos import CELL, FLEET, Kept, _all_up, _await
+
+CLIENTS = 4
+SETTLED_S = 300.0
+LOOKS = 10
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=600)
+    parser.add_argument("--at-once", type=int, nargs="+", default=[1, 100], help="workloads of one submission")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="fb-") as folder:
+        print(json.dumps(measured(Path(folder), arguments.jobs, arguments.at_once), indent=2))
+
+
+def measured(folder: Path, jobs: int, sizes: list[int]) -> dict[str, object]:
+    cells = {}
+    for name in ("a", "b"):
+        (folder / f"{name}.yaml").write_text(CELL.format(nodes=400))
+        words = ["serve", "--cell", name, "--cell-file", str(folder / f"{name}.yaml"), "--approval", "solo"]
+        cells[name] = Kept(name, [*words, "--data", str(folder / name)], folder / f"{name}.log")
+    lines = "\n".join(f"  - {{name: {name}, connect: {folder / name / 'engine.sock'}}}" for name in cells)
+    (folder / "fleet.yaml").write_text(FLEET.format(cells=lines))
+    paths = FleetPaths(folder / "f", folder / "f/fleet.db", folder / "f/fleet.sock", folder / "f/fleet.pid")
+    fleet = Kept("fleet", ["fleet", "serve", "--file", str(folder / "fleet.yaml"), "--fleet", str(paths.folder)],
+                 folder / "fleet.log")  # fmt: skip
+    try:
+        _await(paths, _all_up, 60)
+        rates = {f"{size} at once": _rate(paths, f"s{size}-", jobs, size) for size in sizes}
+        return {"jobs": jobs, "clients": CLIENTS, **rates, "age_s": _ages(paths, folder / "a/engine.sock")}
+    finally:
+        for process in (fleet, *cells.values()):
+            process.stop()
+
+
+def _rate(paths: FleetPaths, head: str, jobs: int, size: int) -> dict[str, float]:
+    request = Resources(cpu_milli=100, memory_mib=100)
+    specs = [
+        WorkloadSpec(id=f"{head}{i}", queue="research", groups=(TaskGroup(request=request),), estimate_ms=86_400_000)
+        for i in range(jobs)
+    ]
+    parts = [specs[at : at + size] for at in range(0, jobs, size)]
+    took_ms: list[float] = []
+
+    def submit(mine: list[list[WorkloadSpec]]) -> None:
+        with closing(FleetClient(paths.socket, patience_s=60)) as client:
+            for part in mine:
+                began = time.perf_counter()
+                client.submit(part)
+                took_ms.append((time.perf_counter() - began) * 1000)
+
+    began = time.perf_counter()
+    threads = [threading.Thread(target=submit, args=(parts[at::CLIENTS],)) for at in range(CLIENTS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    acknowledged_s = time.perf_counter() - began
+    _await(paths, lambda view: not {"waiting", "sending"} & view.counts.keys(), SETTLED_S)
+    there_s = time.perf_counter() - began
+    return {
+        "acknowledged_per_s": round(jobs / acknowledged_s, 1),
+        "in_cells_per_s": round(jobs / there_s, 1),
+        "submission_p50_ms": round(statistics.median(took_ms), 1),
+        "submission_max_ms": round(max(took_ms), 1),
+    }
+
+
+def _ages(paths: FleetPaths, cell: Path) -> dict[str, float]:
+    """Seconds from when a cell has taken work until the fleet says that more of it is in use; and how old the page says
+    that its figures are."""
+    after: list[float] = []
+    shown: list[float] = []
+    request = Resources(cpu_milli=1000, memory_mib=100)
+    with closing(RemoteClient(str(cell))) as there, closing(FleetClient(paths.socket, patience_s=20)) as client:
+        for i in range(LOOKS):
+            before = _used(client)
+            spec = WorkloadSpec(id=f"own-{i}", queue="research", groups=(TaskGroup(request=request),))
+            there.command(Submit(workloads=(spec,)))
+            began = time.perf_counter()
+            while _used(client) == before:
+                time.sleep(0.02)
+            after.append(time.perf_counter() - began)
+            view = client.view()
+            shown.append(max(view.now_ms - each.seen_ms for each in view.cells) / 1000)
+    return {
+        "change_shown_median": round(statistics.median(after), 2),
+        "change_shown_max": round(max(after), 2),
+        "told_age_max": round(max(shown), 2),
+    }
+
+
+def _used(client: FleetClient) -> int:
+    return next(cell for cell in client.view().cells if cell.name == "a").used.get("cpu_milli", 0)
+
+
+if __name__ == "__main__":
+    main()
