@@ -159,8 +159,7 @@ class Client(Protocol):
         ...
 
     def mirror(self) -> MirrorReport:
-        """How the mirror of an outside scheduler does, and what it leaves out; its state is `none` where there is none.
-        """
+        """How the mirror of an outside scheduler does, and what it leaves out; its state is `none` without one."""
         ...
 
     def intents(self, limit: int = 200) -> IntentsReport:

@@ -7,6 +7,7 @@ threads of the console, which cannot wait for all modules, goes through `decoder
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -28,10 +29,12 @@ def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 
 def know_structs() -> None:
-    """Has msgspec fill in every struct of the modules loaded so far: some 40 ms for those of an engine."""
+    """Has msgspec fill in every struct of the modules loaded so far: some 40 ms for those of an engine. Those that hold
+    what cannot be decoded, or what is imported only for types, are never decoded and are left alone."""
     with _MAKING:
         for kind in _below(msgspec.Struct):
-            msgspec.json.Decoder(kind)
+            with contextlib.suppress(TypeError, NameError):
+                msgspec.json.Decoder(kind)
 
 
 def _below(kind: type[msgspec.Struct]) -> Iterator[type[msgspec.Struct]]:

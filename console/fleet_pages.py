@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from console.details import Line, Section, fact, plural, text_line
 from console.fleet_shown import CellView, FleetEvent, FleetView, Submission, TenantView
-from console.fleet_text import NAMES, UNNAMED, amounts, quota_words, row_words, seen_words, used_words, why_of
+from console.fleet_text import UNNAMED, amounts, fullest, quota_words, row_words, seen_words, used_words, why_of
 from console.text import NONE, cut, duration, fit, money, permille, printable, timestamp, wrap
 from console.views import meter
 from engine.cells import CellRow, Decision
@@ -67,7 +67,7 @@ def _cell(cell: CellView, now_ms: int, width: int) -> list[Line]:
 
 
 def _used_permille(cell: CellView) -> int:
-    name = next((name for name, _ in NAMES if cell.capacity.get(name)), "")
+    name = fullest(cell)
     return cell.used.get(name, 0) * 1000 // cell.capacity[name] if name else 0
 
 
@@ -161,7 +161,15 @@ def _decision(found: Decision, width: int) -> Section:
 def _row(row: CellRow, chosen: bool, width: int) -> list[Line]:
     mark, name, p50, p90, cost, used, weighed, told = row_words(row, chosen=chosen)
     tone = "ok" if chosen else "dim" if row.why_not else ""
-    lines = [Line(((f"{mark} ", tone), (fit(name, 14), "strong" if chosen else ""), (f" {used} used", "dim")))]
+    lines = [
+        Line(
+            (
+                (f"{mark} ", tone),
+                (fit(name, 14), "strong" if chosen else ""),
+                ("" if used == NONE else f" {used} used", "dim"),
+            )
+        )
+    ]
     if not row.why_not:
         text = f"starts {p50} (p90 {p90}), costs {cost}, weighed {weighed}"
         lines += [Line((("    " + line, ""),)) for line in wrap(text, width - 4)]

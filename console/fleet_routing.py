@@ -101,10 +101,14 @@ class Router:
                 self._fleet.moved.wait(left)
 
     def refuse_hopeless(self, workloads: Sequence[WorkloadSpec], cells: tuple[str, ...], by: str) -> None:
-        """Raises SpecError for what every cell refuses for good: whoever submits it wants to know at once."""
+        """Raises SpecError for what every cell refuses for good: whoever submits it wants to know. Of many kinds
+        only as many are asked about as the time for one answer allows: the others wait, and say why."""
+        until = time.monotonic() + self._fleet.spec.routing.answer_within_ms / 1000
         with self._fleet.moved:
             new = [spec for spec in workloads if spec.id not in self._fleet.open]
         for i, spec in enumerate(new):
+            if time.monotonic() > until:
+                return
             found = self.preview(spec, cells, by)
             if found.never:
                 told = "; ".join(f"{row.cell}: {row.why_not}" for row in found.rows)

@@ -29,8 +29,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from console.decoders import know_structs
 from console.connections import Watched
+from console.decoders import know_structs
 from console.fleet import Fleet
 from console.fleet_journal import FleetJournal
 from console.fleet_routing import Router

@@ -42,13 +42,19 @@ def cell_lines(view: FleetView) -> list[str]:
     return table(titles, rows, (False, False, False, False, True, True, True, True, True, False))
 
 
+def fullest(cell: CellView) -> str:
+    """The resource it is fullest of; its devices where nothing is used; empty where it has nothing."""
+    there = [name for name, _ in NAMES[:3] if cell.capacity.get(name)]
+    return max(there, key=lambda name: cell.used.get(name, 0) / cell.capacity[name], default="")
+
+
 def used_words(cell: CellView) -> str:
-    """Its devices, or its CPU where it has none."""
-    name, title = next(((name, title) for name, title in NAMES if cell.capacity.get(name)), ("", ""))
+    """Of what it is fullest of."""
+    name = fullest(cell)
     if not name:
         return NONE
     used, have = cell.used.get(name, 0), cell.capacity[name]
-    return f"{quantity(name, used)}/{quantity(name, have)} {title}, {permille(used * 1000 // have)}"
+    return f"{quantity(name, used)}/{quantity(name, have)} {dict(NAMES)[name]}, {permille(used * 1000 // have)}"
 
 
 def seen_words(cell: CellView, now_ms: int) -> str:
@@ -124,7 +130,8 @@ ROW_TITLES = ("", "CELL", "STARTS P50", "P90", "COST", "IN USE", "WEIGHED", "WHY
 
 def row_words(row: CellRow, *, chosen: bool) -> list[str]:
     mark = "→" if chosen else " "
-    used = permille(row.used_permille)
+    # Of a cell that was not asked nothing is known: 0% would look like room.
+    used = NONE if row.why_not and not row.used_permille else permille(row.used_permille)
     if row.why_not:
         return [mark, printable(row.cell), NONE, NONE, NONE, used, NONE, printable(row.why_not)]
     cost = NONE if row.cost_microusd is None else money(row.cost_microusd + row.data_microusd)

@@ -44,7 +44,7 @@ class Here(msgspec.Struct, frozen=True, kw_only=True):
     says: str = ""
     """In whose name they act, by their own word."""
     mine: bool = False
-    """The same person's or account's as whoever asks."""
+    """The same person's as whoever asks: several people may share an account, and sign with keys of their own."""
 
 
 class PresenceAsk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -136,10 +136,12 @@ class Presence:
             return self._present(session, actor)
 
     def _present(self, session: str, actor: Actor) -> Present:
-        now = self._clock()
+        now, own = self._clock(), self._consoles.get(session)
+        says = own.says if own is not None else ""
         here = tuple(
             Here(who=each.who, account=each.account, page=each.page, thing=each.thing, doing=each.doing,
-                 since_s=max(0, int(now - each.since)), says=each.says, mine=each.who == actor.subject)
+                 since_s=max(0, int(now - each.since)), says=each.says,
+                 mine=(each.who, each.says) == (actor.subject, says))
             for key, each in self._consoles.items() if key != session
         )  # fmt: skip
         return Present(serial=self._serial, here=here)
@@ -152,8 +154,9 @@ class Presence:
             theirs = sum(each.account == actor.account for each in self._consoles.values())
             if len(self._consoles) >= MOST_HERE or theirs >= MOST_OF_ONE:
                 raise RefusedError("there are too many consoles here to note one more", "It works all the same")
+            says = "" if ask.says.removeprefix("person:") == actor.subject.removeprefix("person:") else ask.says
             self._consoles[ask.session] = _Console(
-                actor.subject, actor.account, ask.page, ask.thing, ask.doing, ask.says, ask.turn, now, now
+                actor.subject, actor.account, ask.page, ask.thing, ask.doing, says, ask.turn, now, now
             )
             return True
         known.heard = now
@@ -214,8 +217,8 @@ def name_of(each: Here) -> str:
     """As others call them. A name that nothing proves is marked."""
     if each.mine:
         return "you elsewhere"
+    if each.says and each.says.removeprefix("person:") != each.who.removeprefix("person:"):
+        return f"{each.says.removeprefix('person:')}?"
     if each.who.startswith("person:"):
         return each.who.removeprefix("person:")
-    if each.says:
-        return f"{each.says.removeprefix('person:')}?"
     return "somebody by TCP" if each.who == "tcp" else each.who

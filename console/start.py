@@ -341,8 +341,7 @@ def _slurm_of(arguments: argparse.Namespace) -> SlurmAt | None:
 
 
 def _mirroring(name: str, given: CellSpec | None) -> CellSpec:
-    """A new cell that another scheduler decides: all that is in it comes from there. A cell file may give its settings.
-    """
+    """A new cell that another scheduler decides: all in it comes from there. A cell file may give its settings."""
     import msgspec
 
     from engine.model import CellSpec, Settings
@@ -366,8 +365,8 @@ def _place(arguments: argparse.Namespace, settings: Settings, cell: str, paths: 
     place = place_of(wanted, schema_for(cell)) if wanted else None
     if isinstance(place, Schema):
         if arguments.database and place.has_password:
-            told = "everybody on this machine can read a password on a command line"
-            print(f"muster: {told}: better ~/.pgpass or MUSTER_DATABASE", file=sys.stderr)
+            print("muster: everybody on this machine can read a password on a command line: better ~/.pgpass or "
+                  "MUSTER_DATABASE", file=sys.stderr)  # fmt: skip
         return place
     if arguments.standby:
         raise SpecError("--standby", "waits for a database server", "Add --database postgresql://USER@HOST/DATABASE")

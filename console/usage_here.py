@@ -41,7 +41,10 @@ class UsageHere:
 
     def _run(self) -> None:
         while not self._ending.wait(EVERY_S):
-            samples = self.look()
+            try:
+                samples = self.look()
+            except OSError:
+                continue  # a folder went while it was looked at
             if samples:
                 try:
                     self._loop.call(lambda engine, samples=samples: engine.report_usage(samples))  # type: ignore[misc]

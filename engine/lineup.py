@@ -8,7 +8,7 @@ vertex that has grown is found out of date, and put right, when its turn seems t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 
 from engine.fairness import Shares
@@ -108,12 +108,16 @@ class Lineup:
             heapreplace(lane.candidates, (minus_priority, successor, key))
         self._enter_first_again(unit, lane)
 
-    def drop(self) -> None:
-        """The candidate that `first` gave does not start, nor do others of its group."""
+    def drop(self, closed: Container[int] = (), refused: Container[int] = ()) -> None:
+        """The candidate that `first` gave does not start, nor do others of its group; nor do those of closed queues and
+        refused kinds that come next in its lane."""
         unit = self._first_unit()
         assert unit is not None, "there is no first"
         lane = unit.lanes[0][4]
-        heappop(lane.candidates)
+        candidates = lane.candidates
+        heappop(candidates)
+        while candidates and (candidates[0][2][2] in refused or lane.queue in closed):
+            heappop(candidates)
         self._enter_first_again(unit, lane)
 
     def lowered(self, queues: Iterable[int]) -> None:
@@ -254,7 +258,7 @@ class ShortestFirst:
         if successor is not None:
             heappush(self._heap, self._entry(key, successor))
 
-    def drop(self) -> None:
+    def drop(self, closed: Container[int] = (), refused: Container[int] = ()) -> None:
         heappop(self._heap)
 
     def lowered(self, queues: Iterable[int]) -> None:

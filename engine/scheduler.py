@@ -279,7 +279,7 @@ class Scheduler:
             order, key = first
             row = order[3]
             if key[1] in closed or key[2] in refused:
-                lineup.drop()
+                lineup.drop(closed, refused)
                 continue
             verdict = self._consider(row)
             if verdict == Verdict.STARTED:

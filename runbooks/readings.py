@@ -37,6 +37,7 @@ STOPS = frozenset(("requeued", "suspended", "finished", "failed", "cancelled"))
 QOS_CLASS = re.compile(r"(.+)\.tier-\d+")
 """QOS and tier of a partition, as `engine.slurm.mapping` puts them together."""
 
+
 def difference(row: Action, shown: Target, now: Target) -> Difference | None:
     """How a target differs, in what the proposal showed and the action depends on; None when it does not."""
 

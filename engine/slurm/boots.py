@@ -29,7 +29,7 @@ class Boots:
                 self._since.setdefault(node.name, now_s if node.name in self._off else 0.0)
             elif (since := self._since.pop(node.name, 0.0)) and node.state in ("IDLE", "MIXED", "ALLOCATED"):
                 self._took_s.append(now_s - since)
-        self._off = {node.name for node in nodes if node.powered_down}
+        self._off = {node.name for node in nodes if "POWERED_DOWN" in node.flags}
 
     @property
     def seen(self) -> int:
@@ -37,6 +37,6 @@ class Boots:
 
     def ms(self, node: Node) -> int:
         """How long what starts there waits for its boot; 0 where it is on. Whole seconds, at least one."""
-        if not node.powered_down and "POWERING_UP" not in node.flags:
+        if node.flags.isdisjoint(("POWERED_DOWN", "POWERING_UP")):
             return 0
         return max(round(median(self._took_s)) if self._took_s else self.timeout_s, 1) * 1000

@@ -146,7 +146,7 @@ def _places(switches: Iterable[Switch]) -> dict[str, tuple[str, str]]:
 
 
 def standing(node: Node) -> seen.Standing:
-    """What may start there. A powered-down cloud node is ready: Slurm starts it for who needs it."""
+    """What may start there. A powered-down cloud node is ready: Slurm boots it for who needs it."""
     if node.state in ("DOWN", "ERROR", "UNKNOWN", "FUTURE") or node.flags & {"NOT_RESPONDING", "FAIL", "INVALID_REG"}:
         return "down"
     if node.flags & {"DRAIN", "POWERING_DOWN", "POWER_DOWN", "POWER_DRAIN", "REBOOT_ISSUED", "REBOOT_REQUESTED"}:

@@ -263,7 +263,9 @@ class Mirror:
     def _new_machines(self) -> list[seen.AnySeen]:
         left = Left()
         classes = set() if self._machines is None else self._machines.classes
-        self._machines = machines(self._nodes, self._partitions, self._qos, self._reservations, self._switches, left, self.boots)
+        self._machines = machines(
+            self._nodes, self._partitions, self._qos, self._reservations, self._switches, left, self.boots
+        )
         self._machines.classes.update(classes)
         self._left_machines = left.all()
         now = {_subject(each): each for each in self._machines.told}

@@ -228,6 +228,10 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         """The scheduler may start something here, given room. A powered-down cloud node counts: it can be had."""
         return self.state in ("IDLE", "MIXED", "ALLOCATED") and not self.flags & NOT_ALLOCATABLE
 
+    @property
+    def powered_down(self) -> bool:
+        return "POWERED_DOWN" in self.flags
+
 
 class Nodes(msgspec.Struct, frozen=True, kw_only=True):
     """An answer to `nodes(since)`, as `Jobs`."""

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from console.fleet import GONE, Fleet
-from console.fleet_cell import TAKEN
+from console.fleet_cell import ASKED, TAKEN
 from console.fleet_journal import FleetJournal
 from console.fleet_routing import Router
 from console.fleet_shown import Submission
@@ -19,6 +19,7 @@ from engine.commands import Submit
 from engine.control import Engine
 from engine.errors import JournalBusy, MusterError, NotFoundError, RefusedError, SpecError
 from engine.fleets import CellLink, FleetSpec, Routing, TenantShare
+from engine.intent_report import IntentView
 from engine.model import Dependency, WorkloadSpec
 from engine.slurm.report import MirrorReport
 from tests.support.cells import small_cell, workload
@@ -211,6 +212,30 @@ def test_a_cell_of_another_scheduler_keeps_no_tags_and_what_may_be_ours_is(world
     world.turn()
     assert (world.where("j"), world.state("j")) == (["a"], "routed")
     assert world.fleet.submission("j").cell_state == ("running" if shows else "")
+
+
+@pytest.mark.parametrize(
+    ("phase", "cell", "cell_state"), [("refused", "b", "running"), ("in doubt", "a", "in doubt"), ("sent", "a", ASKED)]
+)
+def test_what_a_slurm_refuses_after_its_cell_took_it_goes_to_another_and_what_is_in_doubt_stays(
+    world: World, phase: str, cell: str, cell_state: str
+) -> None:
+    a = world.cells["a"]
+    a.mirrors, a.keeps_tags, a.shows = MirrorReport(where="s", state="following", acts=True), False, False
+    world.submit("j")
+    world.turn()
+    assert world.fleet.submission("j").cell == "a"
+    intent = IntentView(
+        id="i1", what="submit", subjects=("j",), count=1, phase=phase, job=0, text="no such feature", at_ms=1,
+        changed_ms=1, tries=0, token="1-ab",
+    )  # fmt: skip
+    a.asked_of_slurm = (intent,)
+    world.turn()
+    world.turn()
+    found = world.fleet.submission("j")
+    assert (found.cell, found.cell_state) == (cell, cell_state)
+    told = [each.detail for each in world.fleet.view().recent if each.what == "refused"]
+    assert told == (["by the Slurm of a: no such feature"] if phase == "refused" else [])
 
 
 @pytest.mark.parametrize(

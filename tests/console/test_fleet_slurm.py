@@ -22,7 +22,7 @@ from tests.bench.fleet_chaos import Kept, _ids
 from tests.support.slurm_cluster import SlurmCluster, own
 
 pytestmark = [
-    pytest.mark.thorough,
+    pytest.mark.slow,
     # httpcore leaves a Unix socket that nobody listens at to the garbage collector, which warns of it.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
@@ -78,14 +78,14 @@ class Three:
         after.callback(process.stop)
 
     def submit(self, *specs: WorkloadSpec, cells: tuple[str, ...] = ()) -> tuple[Submission, ...]:
-        with closing(FleetClient(self.paths.socket, patience_s=30)) as client:
+        with closing(FleetClient(self.paths.socket, patience_s=60)) as client:
             return client.submit(list(specs), cells)
 
     def found(self, name: str) -> Submission:
-        with closing(FleetClient(self.paths.socket, patience_s=30)) as client:
+        with closing(FleetClient(self.paths.socket, patience_s=60)) as client:
             return client.submission(name)
 
-    def until(self, true: Callable[[FleetView], bool], within_s: float = 40.0) -> FleetView:
+    def until(self, true: Callable[[FleetView], bool], within_s: float = 90.0) -> FleetView:
         end, told = time.monotonic() + within_s, "the fleet did not answer"
         while time.monotonic() < end:
             with suppress(MusterError), closing(FleetClient(self.paths.socket, patience_s=5)) as client:

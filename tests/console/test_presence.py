@@ -82,6 +82,15 @@ def test_nobody_speaks_for_anothers_console_or_fills_the_room() -> None:
             presence.say(ALICE, PresenceAsk(**{"session": "d" * 32, "page": "nodes", **given}))
 
 
+def test_two_who_share_an_account_and_name_themselves_are_two() -> None:
+    presence = Presence()
+    for session, says in (("a" * 32, "ann"), ("b" * 32, "bob"), ("c" * 32, "ann")):
+        presence.say(ALICE, PresenceAsk(session=session, page="proposal", thing="proposal P-1", says=says))
+    seen = presence.look(ALICE, "a" * 32).here
+    assert [(each.says, each.mine) for each in seen] == [("bob", False), ("ann", True)]
+    assert told(seen, "proposal P-1") == "bob? and you elsewhere looking at this"
+
+
 def test_what_is_said_of_others() -> None:
     p1 = "proposal P-1"
     assert told((), p1) == ""
@@ -93,6 +102,8 @@ def test_what_is_said_of_others() -> None:
     both = (here("person:bob", doing="decides"), here("person:al"), here("person:cy"), here("person:di"))
     assert told(both, p1) == "bob deciding on this · al and 2 more looking at this"
     assert told((here("unix:0", says="person:eve"),), p1) == "eve? looking at this"
+    assert told((here("person:root", says="eve"),), p1) == "eve? looking at this"
+    assert told((here("person:eve", says="eve"),), p1) == "eve looking at this"
     assert told((here("unix:0", mine=True),), p1) == "you elsewhere looking at this"
     assert told((here("unix:0", "x", mine=True),), p1) == ""
 

@@ -95,6 +95,7 @@ def test_what_the_mirror_does_not_find_any_more_is_submitted_anew_at_once(missin
     engine.command(job("w"))
     driver = submitter(engine, slurm, missing)
     driver.turn()
+    driver.turn()  # read back
     slurm.crash()
     slurm.restart()
     for _ in range(6):

@@ -23,12 +23,12 @@ from tests.support.network import Line, reached, reached_from_afar
 from tests.support.people import person, team
 from tests.support.served import gpu_job, running_loop
 
-EXAMPLES = 2
-"""For each operation and caller."""
+EXAMPLES = 1
+"""For each operation and caller: callers are what this is about. Others are in `tests.console.test_api_fuzz`."""
 STREAMS = ("/v1/events",)
 TOLD = ("records", "audit", "nonces", "access_token", "idempotency", "leaf", "node", "segment", "draft")
-"""Beginnings of the tables in which it may be noted who was refused, when a token was last used, and what was drafted by
-rule: that is looking, too."""
+"""Beginnings of the tables in which it may be noted who was refused, when a token was last used, and what was drafted
+by rule: that is looking, too."""
 
 pytestmark = pytest.mark.thorough
 
@@ -111,6 +111,7 @@ def test_nobody_and_whoever_may_only_look_change_nothing(loop: EngineLoop) -> No
     assert version == before[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
 def test_whoever_may_do_anything_meets_no_defect(loop: EngineLoop, mode: GenerationMode) -> None:
     gate = gate_of(loop.engine, team(person("alice", "operator", "approver", "admin", "submitter")))

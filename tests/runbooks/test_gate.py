@@ -339,6 +339,30 @@ def test_a_restart_forgets_no_proposal_and_gives_no_id_twice(watched: Watched, c
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("action", "target", "start", "late_ms", "state"),
+    [
+        ("hold", "w0", "approved", 0, "verified"),
+        ("hold", "w0", "asked", 0, "approved"),
+        ("hold", "w0", "approved", 10 * 60_000, "approved"),
+        ("suspend", "r0", "approved", 0, "approved"),
+    ],
+)
+def test_an_engine_that_ended_after_the_last_vote_carries_out_what_is_mild_and_fresh(
+    watched: Watched, clock: Clock, action: str, target: str, start: str, late_ms: int, state: str
+) -> None:
+    before = gate_of(watched.engine, clock=clock)
+    request = msgspec.structs.replace(asked(action, [target]), start=start)
+    shown = before.propose(ME, request)
+    before.vote(ME, shown.id, shown.digest, "approve", "seen and wanted")
+    version = watched.version
+    clock.now_ms += late_ms
+    after = gate_of(watched.engine, clock=clock)
+    assert after.proposal(shown.id).state == state
+    assert (watched.engine.workload("w0").state == "held") == (state == "verified")
+    assert (watched.version > version) == (state == "verified")
+
+
 def test_open_proposals_are_bounded_and_the_oldest_of_the_same_author_gives_way(watched: Watched, clock: Clock) -> None:
     gate = Person(gate_of(watched, clock=clock))  # type: ignore[arg-type]
     bob = Person(gate.gate, Actor(subject="service:recommender", kind="service"))

@@ -32,6 +32,8 @@ WAITS_MS = 6 * 3_600_000
 DONE = ("verified", "failed", "rolled_back", "rollback_failed", "rejected", "stale", "expired", "cancelled", "paused")
 UNKNOWN = "not known"
 """In a refusal: the engine ended in the midst of it."""
+SEEN_TO_S = 5.0
+"""An engine that is back has carried out by then what is mild; what is not it leaves to who approved it."""
 FINISH_S = 60.0
 
 
@@ -113,7 +115,8 @@ class Person:
                 if UNKNOWN not in str(error):
                     self.say("unapproved", proposal.id, str(error))
                     return False
-            if self.standing(proposal.id).votes:
+            time.sleep(SEEN_TO_S)
+            if self.standing(proposal.id).state not in ("awaiting", "approved"):
                 return True
         return False
 

@@ -12,6 +12,7 @@ from console.client import Health
 from engine.cells import FLEET_TAG
 from engine.commands import Receipt, Submit
 from engine.errors import NotFoundError, NotSentError, RefusedError, SpecError, UnreachableError
+from engine.intent_report import IntentsReport, IntentView
 from engine.model import WorkloadSpec
 from engine.outlook import AskOptions, Attempt, Options, OptionTrial, Placing, RunStatus
 from engine.query import Overview, Page, Query
@@ -56,6 +57,7 @@ class ScriptedCell:
         """Another scheduler keeps none."""
         self.shows = True
         """What was taken; another scheduler may not show it yet."""
+        self.asked_of_slurm: tuple[IntentView, ...] = ()
         self.times_asked = 0
         self.under_way: list[WorkloadSpec] = []
         """Sent and not arrived: `arrive` has them take effect."""
@@ -96,6 +98,9 @@ class ScriptedCell:
 
     def mirror(self) -> MirrorReport:
         return self.mirrors
+
+    def intents(self, limit: int = 200) -> IntentsReport:
+        return IntentsReport(at_ms=1, open=0, sent=0, accepted=0, in_doubt=0, items=self.asked_of_slurm)
 
     def ask(self, ask: AskOptions) -> RunStatus:
         self._answer()
