@@ -6,6 +6,7 @@ The console's part is loaded before first paint: it imports Textual and nothing 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import time
@@ -126,7 +127,8 @@ def _tell_what_goes_on(pid_file: Path, cell: str) -> None:
 
     if alive(pid):
         told = f"the engine goes on as process {pid}; end it with: muster stop --cell {cell}"
-        print(printable(told), file=sys.stderr)
+        with contextlib.suppress(OSError):  # the terminal may be gone, which is why it left
+            print(printable(told), file=sys.stderr)
 
 
 def serve_engine(arguments: argparse.Namespace) -> None:

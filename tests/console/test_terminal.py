@@ -339,8 +339,10 @@ class TextOf:
         self._read = len(self._terminal.screen.main_text)
 
 
-def test_a_terminal_that_goes_away_takes_the_console_with_it_but_not_the_engine(lab: dict[str, str]) -> None:
-    with console_in(lab) as terminal:
+def test_a_terminal_that_goes_away_takes_the_console_with_it_but_not_the_engine(
+    lab: dict[str, str], tmp_path: Path
+) -> None:
+    with console_in(lab | {"TMPDIR": str(tmp_path)}) as terminal:
         both = [terminal.pid, *children(terminal.pid)]
         os.close(terminal.leader)
         terminal.leader = os.open(os.devnull, os.O_RDWR)
@@ -348,6 +350,7 @@ def test_a_terminal_that_goes_away_takes_the_console_with_it_but_not_the_engine(
         wait_for(lambda: [pid for pid in both[1:] if alive(pid)], lambda left: not left, "end of the console")
     seen = subprocess.run([MUSTER, "overview", "--cell", "demo"], env=lab, capture_output=True, text=True, check=False)
     assert seen.returncode == 0, seen.stderr
+    assert not list(tmp_path.glob("muster-crash-*")), "nobody is left to tell that it goes: no fault"
 
 
 def alive(pid: int) -> bool:
