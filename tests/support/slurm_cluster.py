@@ -188,10 +188,13 @@ def shared(release: str) -> Iterator[SlurmCluster]:
         pytest.skip(reason)
     folder = Path(tempfile.gettempdir()) / f"muster-slurm-{release}"
     users = folder.with_suffix(".users")
-    users.mkdir(exist_ok=True)
     mine = users / f"{os.getpid()}-{random.getrandbits(32):08x}"
     cluster = SlurmCluster(folder, release, ("--accounting", "--topology"))
     with _locked(folder):
+        users.mkdir(exist_ok=True)
+        if folder.exists() and not any(_alive(user) for user in users.iterdir()):
+            # Of a run that was killed: half of its daemons may be gone.
+            cluster.down()
         cluster.options += ("--port", str(_port_of(folder)))
         cluster.up()
         mine.touch()
