@@ -67,8 +67,6 @@ class Held(msgspec.Struct):
     so_s: float = 0.0
     """Our clock: all of it was so. It lasts when it still is SAFE_S later."""
     wake_s: float = 0.0
-    overtaken: bool = False
-    """Something that was wanted of the same later is settled: that it is so no longer is as it should be."""
 
     @property
     def subjects(self) -> frozenset[str]:
@@ -138,9 +136,6 @@ class Actor:
         self._unsaid.append(IntentChange(number=held.number, phase=phase, text=text[:500]))
         if phase.settled:
             del self._held[held.number]
-        if phase in (Phase.DONE, Phase.NEEDLESS):
-            for other in self._held.values():
-                other.overtaken |= other.number < held.number and not other.subjects.isdisjoint(held.subjects)
 
     def _say(self) -> None:
         if self._unsaid:
@@ -271,9 +266,12 @@ class Actor:
             self._note(held, Phase.IN_DOUBT, f"it was done and read back, and is so no longer: {told}; {why}")
 
     def _is_overtaken(self, held: Held) -> bool:
-        """Whether something was wanted of the same since."""
-        later = (other for other in self._held.values() if other.number > held.number)
-        return held.overtaken or any(not other.subjects.isdisjoint(held.subjects) for other in later)
+        """Whether something was wanted of the same since, and is under way or settled: that it is so no longer is then
+        as it should be. The journal is asked, for it knows what was settled before this process began."""
+        self._say()
+        later = [other.subjects for other in self._held.values() if other.number > held.number]
+        later += [frozenset(subjects_of(wanted(intent))) for intent in self._ledger.carried_since(held.number)]
+        return any(not subjects.isdisjoint(held.subjects) for subjects in later)
 
     def _look_again(self, held: Held, part: Part) -> None:
         try:

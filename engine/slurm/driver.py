@@ -13,7 +13,7 @@ from engine import commands as cmd
 from engine.commands import IntentChange, SettleIntents
 from engine.control import Engine
 from engine.errors import JournalError, UnreachableError
-from engine.intents import Intent
+from engine.intents import Intent, Phase
 from engine.loop import EngineLoop
 from engine.model import WorkloadSpec
 from engine.slurm import acts
@@ -43,6 +43,15 @@ class EngineLedger:
     def settle(self, changes: Sequence[IntentChange]) -> None:
         command = SettleIntents(changes=tuple(changes))
         self._loop.call(lambda engine: engine.command(command))
+
+    def carried_since(self, number: int) -> list[Intent]:
+        return self._loop.call(lambda engine: carried_since(engine, number))
+
+
+def carried_since(engine: Engine, number: int) -> list[Intent]:
+    """Settled intents with a larger number that are done, or were so already, as far as they are still kept."""
+    carried = (Phase.DONE, Phase.NEEDLESS)
+    return [intent for intent in engine.state.intents.ended if intent.number > number and intent.phase in carried]
 
 
 def newer(engine: Engine, after: int) -> list[Intent]:

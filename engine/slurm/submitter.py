@@ -57,6 +57,10 @@ class Ledger(Protocol):
         """Durable when it returns. Raises MusterError with nothing of it recorded."""
         ...
 
+    def carried_since(self, number: int) -> list[Intent]:
+        """Those with a larger number that are done, or were so already, as far as they are still kept."""
+        ...
+
 
 class Held(msgspec.Struct):
     """A submission under way."""

@@ -216,6 +216,25 @@ def test_an_act_whose_job_a_crash_forgot_is_done_to_the_job_that_is_submitted_an
     assert room.phase(cancel)[0] == Phase.DONE
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_hold_that_a_crash_forgot_is_not_done_again_once_its_release_is_settled(room: Room, restarted: bool) -> None:
+    room.job()
+    hold = room.want(cmd.Hold(ids=("w1",)))
+    room.turn()
+    room.slurm.crash()  # before anything was saved
+    room.slurm.restart()
+    room.meant["w1"] = again = room.slurm.add(submit_s=int(room.slurm.now))
+    release = room.want(cmd.Release(ids=("w1",)))
+    room.turn(1.0)
+    assert (room.phase(hold)[0], room.phase(release)[0]) == (Phase.ACCEPTED, Phase.NEEDLESS)
+    if restarted:
+        room.new_actor()
+    for _ in range(40):
+        room.turn(1.0)
+    assert not room.slurm.jobs[again.id].held
+    assert room.phase(hold)[0] == Phase.DONE
+
+
 def test_a_requeue_that_a_crash_forgot_before_it_was_seen_is_asked_for_again(room: Room) -> None:
     job = room.job(state="RUNNING", nodes=("n2",), start_s=900, requeueable=True)
     room.slurm.pass_time(10.0)

@@ -16,7 +16,7 @@ from engine.commands import IntentChange, SettleIntents
 from engine.control import Engine
 from engine.intents import Intent
 from engine.slurm.accounting import Diag, PastJob
-from engine.slurm.driver import newer
+from engine.slurm.driver import carried_since, newer
 from engine.slurm.errors import SlurmGone, SlurmRefused, SlurmUnavailable
 from engine.slurm.records import Job, Jobs, Submitted, Wish
 from engine.slurm.submission import token_in
@@ -214,6 +214,9 @@ class EngineLedger:
 
     def settle(self, changes: Sequence[IntentChange]) -> None:
         self.engine.command(SettleIntents(changes=tuple(changes)))
+
+    def carried_since(self, number: int) -> list[Intent]:
+        return carried_since(self.engine, number)
 
 
 def outside_cell() -> Engine:
