@@ -253,7 +253,8 @@ class Actor:
             if part.standing == "done" or not held.so_s:
                 self._look_again(held, part)
         undone = [part for part in needed if self._is_left(part)]
-        if not undone or self._is_overtaken(held):
+        cancelled = any(part.step.do == "cancel" for part in undone)
+        if not undone or (not cancelled and self._is_overtaken(held)):
             self._note(held, Phase.DONE, _few([part.refused or part.text for part in held.parts]))
         elif all(part.step.do in FOR_GOOD or part.standing == "missing" for part in undone):
             for part in undone:

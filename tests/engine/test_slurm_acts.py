@@ -216,6 +216,23 @@ def test_an_act_whose_job_a_crash_forgot_is_done_to_the_job_that_is_submitted_an
     assert room.phase(cancel)[0] == Phase.DONE
 
 
+def test_a_cancel_that_a_crash_forgot_is_done_again_whatever_was_needless_since(room: Room) -> None:
+    job = room.job()
+    room.slurm.pass_time(6)
+    cancel = room.want(cmd.Cancel(ids=(f"w{job.id}",)))
+    room.turn()
+    release = room.want(cmd.Release(ids=(f"w{job.id}",)))
+    room.turn()
+    assert room.phase(release)[0] == Phase.NEEDLESS
+    room.slurm.crash()
+    room.slurm.restart()
+    room.turn(SAFE_S + 1)
+    room.turn(1)
+    assert room.slurm.jobs[job.id].state == "CANCELLED"
+    room.turn(SAFE_S + 1)
+    assert room.phase(cancel)[0] == Phase.DONE
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_hold_that_a_crash_forgot_is_not_done_again_once_its_release_is_settled(room: Room, restarted: bool) -> None:
     room.job()
