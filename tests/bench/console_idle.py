@@ -89,7 +89,8 @@ def counting(engine: Path, at: Path) -> Iterator[Counted]:
 
 
 def _pass_on(near: socket.socket, engine: Path, counted: Counted, stop: threading.Event) -> None:
-    with near, socket.socket(socket.AF_UNIX) as far:
+    # Whichever side leaves may do so with answers under way.
+    with suppress(ConnectionError), near, socket.socket(socket.AF_UNIX) as far:
         far.connect(str(engine))
         while not stop.is_set():
             for ready in select.select([near, far], [], [], 0.2)[0]:

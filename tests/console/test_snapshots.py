@@ -143,27 +143,13 @@ def test_drafts_in_other_states(snap_compare: Shot, which: str) -> None:
     assert snap_compare(app(draft=which), terminal_size=SMALL, run_before=after("draft D-1", title="D-1"))
 
 
-def written(command: str) -> Steps:
-    """A page that follows: its worker never ends."""
-
-    async def run(pilot: Pilot[None]) -> None:
-        console: Any = pilot.app
-        await until(pilot, lambda: console.connected and line(pilot, "title"), 30)
-        console.steering.run(command)
-        await until(pilot, lambda: "ended" in line(pilot, "title"), 30)
-        await pilot.pause(0.1)
-
-    return run
-
-
 FAR = {
     "mirror": after("mirror", title="mirror"),
     "intents": after("intents", title="intents"),
     "fleet": after("fleet", title="fleet"),
     "submission to the fleet": after("fleet train-7b", title="train-7b"),
-    "output": written("output wl-000003"),
 }
-"""Pages that lead past the cell, and what work on this machine writes."""
+"""Pages that lead past the cell."""
 
 
 @pytest.mark.parametrize(

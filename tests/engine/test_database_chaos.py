@@ -208,7 +208,7 @@ def _submitted(event: object) -> list[str]:
     return [spec.id for spec in event.workloads] if isinstance(event, SubmittedMany) else []
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_killed_and_held_up_nothing_is_lost_and_nothing_doubled(team: Team) -> None:
     play(team, 1, ["server", "engine", "both"])
     counts = check(team)

@@ -233,6 +233,7 @@ def test_a_bad_token_and_a_user_who_may_not(cluster: SlurmCluster, slurm: SlurmC
     assert not told.value.bad_token
     games.close()
     head, claims, signed = cluster.token().read_text().strip().split(".")
+    (tmp_path / "token").touch(mode=0o600)
     (tmp_path / "token").write_text(f"{head}.{claims}.{signed[::-1]}")
     forged = SlurmConnection(cluster.url, "root", tmp_path / "token")
     for ask in (forged.jobs, lambda: forged.cancel(id_), lambda: forged.submit(wish("forged"))):

@@ -245,7 +245,7 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
     assert seen["effects"]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_killed_at_any_moment_on_a_database_server(tmp_path: Path) -> None:
     seen = random_kills(postgres.new_url(), 6, tmp_path)
     assert seen["effects"]

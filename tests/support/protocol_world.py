@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -286,7 +286,8 @@ class World:
         if number == "0":
             assert not known.begun, told
             assert known.claimed or self.latest_ms < known.window_ms, told
-            assert self.before == known.looked, (*told, self.before, known.looked)
+            before = self.before_start.get(digest) if operation == "restart" else self.before
+            assert before == known.looked, (*told, before, known.looked)
             known.begun = True
             self.begun.append((self.latest_ms, known.shown.tier, known.glass))
             last_hour = [
@@ -298,6 +299,8 @@ class World:
 
     before: tuple[Any, ...] = ()
     """What the first targets of the proposal that is acted on were, before the operation."""
+    before_start: Mapping[str, tuple[Any, ...]] = {}
+    """The same of each that might go on, by digest, before a restart."""
 
     def about(self, known: Known) -> None:
         self.before = self.look(known.shown.plan.steps[0].act)
@@ -693,6 +696,9 @@ class World:
         return True
 
     def restart(self) -> bool:
+        # What was approved and not begun may go on now, each on targets of its own.
+        waiting = {digest: known for digest, known in self.by_digest.items() if not known.dead and not known.begun}
+        self.before_start = {digest: self.look(known.shown.plan.steps[0].act) for digest, known in waiting.items()}
         self.gate = team_gate(self.engine, self.clock, self.base.policy)
         return True
 
