@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.style import Style
+from textual.binding import Binding, BindingType
 from textual.color import Color
 from textual.filter import ANSIToTruecolor, LineFilter
 from textual.geometry import Region, Size
@@ -27,6 +28,17 @@ if TYPE_CHECKING:
     _Lines = Widget
 else:
     _Lines = object
+
+
+MOVES: tuple[BindingType, ...] = (
+    Binding("up,k", "move(-1)", show=False),
+    Binding("down,j", "move(1)", show=False),
+    Binding("pageup,ctrl+u,ctrl+b", "page(-1)", show=False),
+    Binding("pagedown,ctrl+d,ctrl+f", "page(1)", show=False),
+    Binding("home", "edge(-1)", show=False),
+    Binding("G,end", "edge(1)", show=False),
+)
+"""Keys that move in what scrolls up and down."""
 
 
 class LeanLines(_Lines):

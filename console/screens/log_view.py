@@ -11,7 +11,7 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
 
-from console.screens.lean import LeanScroll
+from console.screens.lean import MOVES, LeanScroll
 from console.text import cut, printable
 from console.theme import drawn, tones
 
@@ -26,12 +26,7 @@ class LogView(LeanScroll, can_focus=True, inherit_bindings=False):
     LogView { height: 1fr; width: 1fr; overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "move(-1)", show=False),
-        Binding("down,j", "move(1)", show=False),
-        Binding("pageup,ctrl+u,ctrl+b", "page(-1)", show=False),
-        Binding("pagedown,ctrl+d,ctrl+f", "page(1)", show=False),
-        Binding("home", "edge(-1)", show=False),
-        Binding("G,end", "edge(1)", show=False),
+        *MOVES,
         Binding("left", "aside(-16)", show=False),
         Binding("right", "aside(16)", show=False),
     ]

@@ -14,7 +14,7 @@ from textual.message import Message
 from textual.strip import Strip
 
 from console.details import Line, Section
-from console.screens.lean import LeanScroll
+from console.screens.lean import MOVES, LeanScroll
 from console.text import cut
 from console.theme import QUIET, drawn, tones
 
@@ -29,12 +29,7 @@ class SectionsView(LeanScroll, can_focus=True, inherit_bindings=False):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "move(-1)", show=False),
-        Binding("down,j", "move(1)", show=False),
-        Binding("pageup,ctrl+u,ctrl+b", "page(-1)", show=False),
-        Binding("pagedown,ctrl+d,ctrl+f", "page(1)", show=False),
-        Binding("home", "edge(-1)", show=False),
-        Binding("G,end", "edge(1)", show=False),
+        *MOVES,
         Binding("left", "neighbour(-1)", show=False),
         Binding("right", "neighbour(1)", show=False),
         Binding("enter", "follow", show=False),
