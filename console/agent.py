@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from console.agents import BeatAnswer, BeatBody, LeaveAnswer, RegisterAnswer, RegisterBody
 from console.attach import connect
 from console.text import printable
-from engine.errors import NotFoundError, UnreachableError
+from engine.errors import NotFoundError, RefusedError, UnreachableError
 
 if TYPE_CHECKING:
     from console.remote_client import RemoteClient
@@ -26,14 +26,15 @@ RETRY_S = 1.0
 
 
 def agent(arguments: argparse.Namespace) -> None:
-    """Until SIGTERM or SIGINT. Raises NotFoundError when the cell has one of the nodes not."""
+    """Until SIGTERM or SIGINT. Raises NotFoundError when the cell has one of the nodes not, RefusedError when the token
+    is not for one of them."""
     stop = threading.Event()
     for sent in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sent, lambda *_: stop.set())
     nodes = tuple(dict.fromkeys(arguments.node))
     with closing(connect(arguments)) as client:
         if arguments.leave:
-            _known(client.call_as_agent("leave", RegisterBody(nodes), LeaveAnswer).refused)
+            _known(client.call_as_agent("leave", RegisterBody(nodes), LeaveAnswer))
             return
         _call(client, nodes, stop)
 
@@ -49,7 +50,8 @@ def _call(client: RemoteClient, nodes: tuple[str, ...], stop: threading.Event) -
                 known, number = _register(client, nodes), 0
                 _say(f"calling for {', '.join(printable(name) for name in nodes)}")
             number += 1
-            if _beat(client, known, number).refused:
+            beat = _beat(client, known, number)
+            if beat.refused or beat.forbidden:
                 known, pause_s = None, 0.0
             else:
                 pause_s = known.heartbeat_every_s
@@ -63,13 +65,20 @@ def _call(client: RemoteClient, nodes: tuple[str, ...], stop: threading.Event) -
 
 def _register(client: RemoteClient, nodes: tuple[str, ...]) -> RegisterAnswer:
     answer = client.call_as_agent("register", RegisterBody(nodes), RegisterAnswer)
-    _known(answer.refused)
+    _known(answer)
     return answer
 
 
-def _known(refused: tuple[str, ...]) -> None:
-    if refused:
-        raise NotFoundError(f"the cell has no node {', '.join(refused)}", "List its nodes with: muster get nodes")
+def _known(answer: RegisterAnswer | LeaveAnswer) -> None:
+    if answer.refused:
+        raise NotFoundError(
+            f"the cell has no node {', '.join(answer.refused)}", "List its nodes with: muster get nodes"
+        )
+    if answer.forbidden:
+        raise RefusedError(
+            f"the token is not for the pool of {', '.join(answer.forbidden)}",
+            "Show one of their pool: muster token create --scope agent --service NAME --pool POOL",
+        )
 
 
 def _beat(client: RemoteClient, known: RegisterAnswer, number: int) -> BeatAnswer:

@@ -6,6 +6,7 @@
     POST /v1/agents/status      {"reports": [{"row", "epoch", "number", "tasks": [[workload, task, permille], ...],
                                 "usage": [[workload, cpu_milli, memory_mib], ...]}, ...]}
 
+A token may be limited to pools: of a batch, what is of nodes elsewhere counts for nothing and is named in `forbidden`.
 Columns of a batch are packed, little-endian, one entry for each heartbeat; in JSON they are base64. The answer comes in
 the format of the request. docs/agents.md tells what an agent has to do.
 """
@@ -21,7 +22,9 @@ import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
+from console.answering import VERSION
 from console.http_answers import Forbidden, body, decoded, on_engine
+from console.identity import CALLER
 from console.operations import Operation
 from engine.agents import UsageOf
 from engine.errors import SpecError
@@ -49,11 +52,15 @@ class RegisterAnswer(msgspec.Struct, frozen=True):
     """Those that the cell does not have."""
     heartbeat_every_s: float
     """Seconds of a wall clock between heartbeats."""
+    forbidden: tuple[str, ...] = ()
+    """Those in pools that the token is not for."""
 
 
 class LeaveAnswer(msgspec.Struct, frozen=True):
     refused: tuple[str, ...]
     """Those that the cell does not have."""
+    forbidden: tuple[str, ...] = ()
+    """Those in pools that the token is not for."""
 
 
 class BeatBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,6 +76,8 @@ class BeatAnswer(msgspec.Struct, frozen=True):
     repeated: int
     refused: tuple[int, ...]
     """Where in the batch those stand whose token is not known: they are to register again."""
+    forbidden: tuple[int, ...] = ()
+    """Where those stand whose pools the token of this request is not for."""
 
 
 class StatusReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -88,6 +97,8 @@ class StatusAnswer(msgspec.Struct, frozen=True):
     """Samples of tasks that run on the nodes that sent them."""
     refused: tuple[int, ...]
     """Where in the batch those stand whose token is not known."""
+    forbidden: tuple[int, ...] = ()
+    """Where those stand whose pools the token of this request is not for."""
 
 
 class AgentFaces:
@@ -118,15 +129,19 @@ class AgentFaces:
     async def register(self, request: Request) -> Response:
         wanted: RegisterBody = await self._asked(request, RegisterBody)
         _limit("nodes", len(wanted.nodes))
-        found = await on_engine(self._loop, lambda engine: engine.agents.register(wanted.nodes))
+        pools = CALLER.get().within.pools
+        found = await on_engine(self._loop, lambda engine: engine.agents.register(wanted.nodes, pools))
         every_s = found.heartbeat_every_ms / 1000 / self._loop.speed
-        return _answer(request, RegisterAnswer(found.nodes, found.rows, found.epochs, found.refused, every_s))
+        return self._answer(
+            request, RegisterAnswer(found.nodes, found.rows, found.epochs, found.refused, every_s, found.forbidden)
+        )
 
     async def leave(self, request: Request) -> Response:
         wanted: RegisterBody = await self._asked(request, RegisterBody)
         _limit("nodes", len(wanted.nodes))
-        refused = await on_engine(self._loop, lambda engine: engine.agents.leave(wanted.nodes))
-        return _answer(request, LeaveAnswer(refused))
+        pools = CALLER.get().within.pools
+        left = await on_engine(self._loop, lambda engine: engine.agents.leave(wanted.nodes, pools))
+        return self._answer(request, LeaveAnswer(left.refused, left.forbidden))
 
     async def heartbeats(self, request: Request) -> Response:
         batch: BeatBody = await self._asked(request, BeatBody)
@@ -137,25 +152,47 @@ class AgentFaces:
         for name, column in (("epochs", epochs), ("numbers", numbers), ("clocks_ms", skews)):
             if len(column) != len(rows) and (name != "clocks_ms" or len(column)):
                 raise SpecError(name, f"has {len(column)} entries for {len(rows)} rows", "Give one for each row")
-        given = skews if len(skews) else None
-        taken = await on_engine(self._loop, lambda engine: engine.agents.beat(rows, epochs, numbers, given))
-        return _answer(request, BeatAnswer(taken.renewed, taken.repeated, tuple(taken.refused.tolist())))
+        pools = CALLER.get().within.pools
+
+        def take(engine: Engine) -> BeatAnswer:
+            ours = engine.agents.of_pools(rows, pools) if pools else np.ones(len(rows), bool)
+            at = np.flatnonzero(ours)
+            given = skews[at] if len(skews) else None
+            taken = engine.agents.beat(rows[at], epochs[at], numbers[at], given)
+            refused, forbidden = at[taken.refused], np.flatnonzero(~ours)
+            return BeatAnswer(taken.renewed, taken.repeated, tuple(refused.tolist()), tuple(forbidden.tolist()))
+
+        return self._answer(request, await on_engine(self._loop, take))
 
     async def status(self, request: Request) -> Response:
         wanted: StatusBody = await self._asked(request, StatusBody)
         _limit("reports", len(wanted.reports))
 
-        def take(engine: Engine) -> StatusAnswer:
-            found = [engine.agents.status(r.row, r.epoch, r.number, r.tasks, r.usage) for r in wanted.reports]
-            return StatusAnswer(sum(n or 0 for n in found), tuple(i for i, n in enumerate(found) if n is None))
+        pools = CALLER.get().within.pools
 
-        return _answer(request, await on_engine(self._loop, take))
+        def take(engine: Engine) -> StatusAnswer:
+            agents, rows = engine.agents, np.array([report.row for report in wanted.reports], np.int64)
+            ours = agents.of_pools(rows, pools) if pools else np.ones(len(rows), bool)
+            found = [
+                agents.status(r.row, r.epoch, r.number, r.tasks, r.usage) if is_ours else -1
+                for r, is_ours in zip(wanted.reports, ours.tolist(), strict=True)
+            ]
+            refused = tuple(i for i, n in enumerate(found) if n is None)
+            return StatusAnswer(sum(max(0, n or 0) for n in found), refused, tuple(np.flatnonzero(~ours).tolist()))
+
+        return self._answer(request, await on_engine(self._loop, take))
 
     async def _asked(self, request: Request, kind: type[Any]) -> Any:
         if self._read_only:
             raise Forbidden("this session is read-only", "This engine was started with --readonly")
         content = await body(request)
         return _unpacked(content, kind) if _is_msgpack(request) else decoded(content, kind)
+
+    def _answer(self, request: Request, value: object) -> Response:
+        version = {VERSION: str(self._loop.engine.version)}
+        if _is_msgpack(request):
+            return Response(msgspec.msgpack.encode(value), headers=version, media_type=MSGPACK)
+        return Response(msgspec.json.encode(value), headers=version, media_type="application/json")
 
 
 def _is_msgpack(request: Request) -> bool:
@@ -170,12 +207,6 @@ def _unpacked(content: bytes, kind: type[Any]) -> Any:
         raise SpecError(at.rstrip("`").lstrip(".") or "body", problem, "") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SpecError("body", f"is not msgpack ({error})", "Send one msgpack value") from None
-
-
-def _answer(request: Request, value: object) -> Response:
-    if _is_msgpack(request):
-        return Response(msgspec.msgpack.encode(value), media_type=MSGPACK)
-    return Response(msgspec.json.encode(value), media_type="application/json")
 
 
 def _column(packed: bytes, kind: type[Any], name: str) -> Any:

@@ -171,6 +171,7 @@ def _show_commands(commands: Any) -> None:
     intents = command(commands, "intents", "console.intents:intents", "what is under way to Slurm, and what came of it")
     intents.add_argument("--limit", type=positive, default=50, metavar="N", help="at most so many (50)")
     reach(intents, sub=True)
+    intent_commands(intents)
     scaling = command(commands, "scaling", "console.scaling:scaling", "how large pools are and should be")
     reach(scaling, sub=True)
     budgets = command(

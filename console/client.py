@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from runbooks.draft import DraftAsk, Drafter, DraftRun, ModelStanding
     from runbooks.freezes import Freeze, FreezeSpec
     from runbooks.identity import Signed
+    from runbooks.intent_shown import IntentAnswer, IntentDetail
     from runbooks.plan import Outcome, Proposal, Request, Review
     from runbooks.policy import Verdict
     from runbooks.policy_shown import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote
@@ -164,6 +165,15 @@ class Client(Protocol):
 
     def intents(self, limit: int = 200) -> IntentsReport:
         """What is under way to an outside scheduler, and what came of the last: nothing where Muster decides."""
+        ...
+
+    def intent(self, number: int) -> IntentDetail:
+        """One of them: what was asked, by whom, what was said of it when, and what the other scheduler shows now, which
+        is asked anew. Raises NotFoundError."""
+        ...
+
+    def answer_intent(self, said: IntentAnswer) -> Receipt:
+        """Say what came of one in doubt, or have a submission carried again. Raises RefusedError."""
         ...
 
     def processes(self, workload_id: str) -> ProcessReport:

@@ -141,7 +141,8 @@ def _kept(connection: Connection, place: Place) -> Kept:
     inspector = inspect(connection)
     names = inspector.get_table_names()
     numbers = connection.execute(select(MIGRATION.c.number)).scalars().all() if MIGRATION.name in names else ()
-    snapshots = connection.execute(select(table_of(Snapshot).c.version).order_by("version")).scalars().all()
+    versions = select(table_of(Snapshot).c.version).order_by("version")
+    snapshots = connection.execute(versions).scalars().all() if "snapshot" in names else ()  # a fleet has none
     found = Kept(
         place=str(place), version=head["last_version"], format=head["format"], migrations=max(numbers, default=0),
         known_migrations=len(MIGRATIONS), snapshots=tuple(snapshots), bytes=_bytes(connection, place),

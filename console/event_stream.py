@@ -10,15 +10,18 @@ piles up for them: they are told how much they missed, and go on from the presen
     data: {"version":1042,"at_ms":...,"items":[...],"missed":0}
 
 A tick comes at least every second, also when nothing happened: by it a reader knows that the line is up, and the cell's
-clock.
+clock. A console that gives its `session` waits for everything on this one line (`console.live_line`): it is told by
+`present` who else is here, by `absent` that it is not known to be here itself, and by `gate` that somebody voted,
+proposed or decided.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from starlette.requests import Request
@@ -26,7 +29,7 @@ from starlette.responses import Response, StreamingResponse
 
 from console.answering import answer_of, least_of
 from console.identity import CALLER
-from console.operations import AFTER, WAIT, Number, Operation
+from console.operations import AFTER, WAIT, Number, Operation, Word
 from engine.errors import MusterError, SpecError
 from engine.query import Changes
 
@@ -40,9 +43,13 @@ if TYPE_CHECKING:
 MOST_CHANGES = 10_000
 LIMIT = Number("limit", 500, 1, MOST_CHANGES, "At most so many; the newest are told")
 ITEMS = Number("items", 1, 0, 1, "1: what happened, one by one; 0: only that something did")
+PACE = Number("pace_s", 0, 0, 10, "With items=0: at least so long between two frames with news, seconds", whole=False)
+SESSION_OF = Word("session", "A console's own, as in /v1/presence: it is told who else is here, and of votes")
 EVERY_S = 0.1
 """Between two frames, at least: what happens meanwhile is told together."""
 TICK_S = 1.0
+LOOK_S = 0.25
+"""How often it is looked whether somebody voted: of that the state version says nothing."""
 MOST_IN_FRAME = 2_000
 MOST_BEHIND = 16
 """Frames that wait for a slow reader; then they are dropped, and what they told counts as missed."""
@@ -60,26 +67,51 @@ class Frame(msgspec.Struct, frozen=True):
     """The same without items."""
 
 
+class News(msgspec.Struct, frozen=True):
+    """What a console is told besides."""
+
+    what: Literal["present", "gate"]
+    serial: int
+
+
 class Follower:
     """One stream, and what waits to be sent on it."""
 
-    def __init__(self, *, items: bool) -> None:
+    def __init__(self, *, items: bool, pace_s: float = 0.0, session: str = "") -> None:
+        """`session`: of the console that follows; empty: it is none, or asks in other ways who is here."""
         self.items = items
-        self.frames: asyncio.Queue[Frame | None] = asyncio.Queue(MOST_BEHIND)
+        self.session = session
+        self.frames: asyncio.Queue[Frame | News | None] = asyncio.Queue(MOST_BEHIND)
         self.lost = 0
         """Changes that were not told, since the last frame that was sent."""
         self.told = 0
         """Version up to which it was told before it joined the others."""
+        self._pace_s = 0.0 if items else pace_s
+        self._given = self._due = 0.0
+        """Version of the last frame with news, and when the next may come."""
 
-    def give(self, frame: Frame | None) -> None:
+    def give_paced(self, frame: Frame, now: float) -> float:
+        """Give it, unless news came a moment ago. Returns when it is due then, or infinity."""
+        if self._pace_s and frame.version > self._given:
+            if now < self._due:
+                return self._due
+            self._given, self._due = frame.version, now + self._pace_s
+        self.give(frame)
+        return math.inf
+
+    def give(self, frame: Frame | News | None) -> None:
         try:
             self.frames.put_nowait(frame)
         except asyncio.QueueFull:
+            kept: dict[str, News] = {}
             while not self.frames.empty():
                 dropped = self.frames.get_nowait()
-                if dropped is not None:
+                if isinstance(dropped, Frame):
                     self.lost += dropped.items + dropped.missed
-            self.frames.put_nowait(frame)
+                elif dropped is not None:
+                    kept[dropped.what] = dropped
+            for news in (*kept.values(), frame):
+                self.frames.put_nowait(news)
 
 
 class EventFaces:
@@ -91,23 +123,31 @@ class EventFaces:
         self._watch = watch
         self._reads = reads
         self._metrics = metrics
+        self._aio = asyncio.get_running_loop()
         self._followers: set[Follower] = set()
         self._teller: asyncio.Task[None] | None = None
         self._seen = 0
         """Version up to which the followers have been told."""
+        self._due = math.inf
+        """When one of them is to have news that came too soon after others."""
+        self._voted = 0
+        """Records of the gate that consoles have been told of."""
         self._closed = False
+        self._leave = client.presence.listen(self._moved)
 
     def operations(self) -> tuple[Operation, ...]:
         return (
             Operation("GET", "/v1/changes", "What happened after a version; waits for something to happen",
                       query=(AFTER, WAIT, LIMIT), handler=self.changes, gives=Changes, follows=True),
             Operation("GET", "/v1/events", "What happens, as it happens, as server-sent events",
-                      query=(Number("after", -1, -1, 2**62, "Version from which on to tell; -1: the present"), ITEMS),
+                      query=(Number("after", -1, -1, 2**62, "Version from which on to tell; -1: the present"), ITEMS,
+                             PACE, SESSION_OF),
                       handler=self.follow, gives=str, media=STREAM, follows=True),
         )  # fmt: skip
 
     def close(self) -> None:
         """End every stream."""
+        self._leave()
         self._closed = True
         if self._teller is not None:
             self._teller.cancel()
@@ -127,56 +167,101 @@ class EventFaces:
     async def follow(self, request: Request) -> Response:
         text = request.headers.get("last-event-id", request.query_params.get("after", "-1"))
         after = int(Number("last-event-id", -1, -1, 2**62, "").read(text))
-        items = bool(ITEMS.read(request.query_params.get("items")))
+        follower = Follower(
+            items=bool(ITEMS.read(request.query_params.get("items"))),
+            pace_s=PACE.read(request.query_params.get("pace_s")),
+            session=SESSION_OF.read(request.query_params.get("session")),
+        )
+        actor = CALLER.get()
+        if follower.session:
+            self._client.presence.keep(actor, follower.session)
         begun = self._loop.copies.shown_version()
         if after > self._loop.engine.version:
             raise SpecError(
                 "after", f"this engine is at version {self._loop.engine.version}, before {after}", "Follow from -1"
             )
-        stream = self._stream(Follower(items=items), begun if after < 0 else after)
+        stream = self._stream(follower, actor, begun if after < 0 else after)
         headers = {"cache-control": "no-store", "x-accel-buffering": "no", "muster-version": str(begun)}
         return StreamingResponse(stream, headers=headers, media_type=STREAM)
 
-    async def _stream(self, follower: Follower, after: int) -> AsyncIterator[bytes]:
+    async def _stream(self, follower: Follower, actor: Actor, after: int) -> AsyncIterator[bytes]:
         """First what was missed, then what everybody is told."""
-
-        def counted(content: bytes) -> bytes:
-            self._metrics.stream_bytes.inc(len(content))
-            return content
-
         self._metrics.followers.inc()
         try:
             self._join(follower)
             first = await self._looked(after)
             follower.told = first.version
-            yield counted(first.whole if follower.items else first.bare)
-            while not self._closed and (frame := await follower.frames.get()) is not None:
-                if frame.version < follower.told:
+            yield self._counted(first.whole if follower.items else first.bare)
+            while not self._closed and (given := await follower.frames.get()) is not None:
+                if isinstance(given, News):
+                    yield self._counted(self._news(given, follower, actor))
+                    continue
+                if given.version < follower.told:
                     continue  # told already, when it joined
-                lost, follower.lost, follower.told = follower.lost, 0, frame.version
+                lost, follower.lost, follower.told = follower.lost, 0, given.version
                 if lost:
-                    yield counted(_missed(frame.version, lost))
-                yield counted(frame.whole if follower.items else frame.bare)
+                    yield self._counted(_missed(given.version, lost))
+                yield self._counted(given.whole if follower.items else given.bare)
+                if follower.session and not self._client.presence.keep(actor, follower.session):
+                    yield self._counted(b"event: absent\ndata: {}\n\n")
         finally:
             self._followers.discard(follower)
             self._metrics.followers.dec()
 
+    def _counted(self, content: bytes) -> bytes:
+        self._metrics.stream_bytes.inc(len(content))
+        return content
+
+    def _news(self, news: News, follower: Follower, actor: Actor) -> bytes:
+        if news.what == "gate":
+            return b'event: gate\ndata: {"serial":%d}\n\n' % news.serial
+        present = self._client.presence.look(actor, follower.session)
+        return b"event: present\ndata: %s\n\n" % msgspec.json.encode(present)
+
     def _join(self, follower: Follower) -> None:
         self._followers.add(follower)
+        if follower.session:
+            follower.give(News("present", 0))
+            follower.give(News("gate", self._client.gate.audit.added))
         if self._teller is None or self._teller.done():
             self._seen = self._loop.copies.shown_version()
             self._teller = asyncio.create_task(self._tell())
 
     async def _tell(self) -> None:
         """As long as somebody follows: look once, and give what was seen to all of them."""
+        ticked = self._aio.time()
         while self._followers and not self._closed:
-            await self._watch.wait(self._seen, TICK_S)
+            now = self._aio.time()
+            wait_s = min(ticked + TICK_S, self._due) - now
+            consoles = any(follower.session for follower in self._followers)
+            await self._watch.wait(self._seen, max(0.0, min(wait_s, LOOK_S) if consoles else wait_s))
+            self._tell_votes()
+            now = self._aio.time()
+            if self._watch.version <= self._seen and now < min(ticked + TICK_S, self._due):
+                continue
             with contextlib.suppress(MusterError):  # it is stopping, or will answer again
                 frame = await self._looked(self._seen)
+                ticked = now
                 self._seen = max(self._seen, frame.version)
-                for follower in self._followers:
-                    follower.give(frame)
+                self._due = min((each.give_paced(frame, now) for each in self._followers), default=math.inf)
+            self._client.presence.tidy()
             await asyncio.sleep(EVERY_S)
+
+    def _tell_votes(self) -> None:
+        added = self._client.gate.audit.added
+        if added != self._voted:
+            self._voted = added
+            self._tell_consoles(News("gate", added))
+
+    def _moved(self) -> None:
+        """Somebody came, moved or went. On any thread."""
+        with contextlib.suppress(RuntimeError):  # the event loop has ended
+            self._aio.call_soon_threadsafe(self._tell_consoles, News("present", 0))
+
+    def _tell_consoles(self, news: News) -> None:
+        for follower in self._followers:
+            if follower.session:
+                follower.give(news)
 
     async def _looked(self, after: int) -> Frame:
         shown = await self._reads.told("changes", (after, MOST_IN_FRAME), 0)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
@@ -58,6 +59,10 @@ class Fleet:
         """Holds what is below; waited on for a change of any submission."""
         self.open = {submission.id: submission for submission in journal.open_submissions()}
         self.closed = journal.closed()
+        self.counts = Counter[State](journal.counts())
+        """State -> submissions. What is looked at all the time is answered without the database."""
+        self.recent = deque(journal.events(MOST_SHOWN), maxlen=MOST_SHOWN)
+        """Newest first."""
         self.error = ""
         """Why the journal cannot be written; empty while it can."""
         self.fault = ""
@@ -86,6 +91,7 @@ class Fleet:
         """Take them all or none; once this returns none is lost. What is there already, and the same, is taken again
         as it is. Raises SpecError and RefusedError, JournalError when it cannot be kept."""
         with self.moved:
+            self.settle()
             there = self.journal.found([spec.id for spec in workloads])
             now_ms, new = wall_ms(), []
             for i, spec in enumerate(workloads):
@@ -141,6 +147,7 @@ class Fleet:
             detail = f"{by}: {reason}" if reason else by
             told = event("closed" if closed else "opened", cell, detail)
             self.journal.set_closed(cell, reason if closed else None, told)
+            self.recent.appendleft(told)
             if closed:
                 self.closed[cell] = reason
             else:
@@ -170,9 +177,10 @@ class Fleet:
                 error=self.error or self.fault,
                 cells=tuple(self._cell(line) for line in self.lines.values()),
                 tenants=self._tenants(held, waiting),
-                counts=self.journal.counts(),
+                kept_in=str(self.journal.place),
+                counts={state: count for state, count in sorted(self.counts.items()) if count},
                 waiting=tuple(self.open[name] for name in order[:MOST_SHOWN]),
-                recent=tuple(self.journal.events(MOST_SHOWN)),
+                recent=tuple(self.recent),
             )
 
     def _known(self, submission_id: str) -> Submission:
@@ -250,12 +258,35 @@ class Fleet:
             self.error = error.problem
             raise
         self.error = ""
+        self.recent.extendleft(events)
         for each in changed:
+            before = self.open.get(each.id)
+            if before is not None:
+                self.counts[before.state] -= 1
+            self.counts[each.state] += 1
             if each.state in ("ended", "withdrawn"):
                 self.open.pop(each.id, None)
             else:
                 self.open[each.id] = each
         self.moved.notify_all()
+
+    def settle(self) -> None:
+        """After a change of which nobody could tell whether it was kept: have what was kept. Raises JournalError."""
+        with self.moved:
+            if not self.journal.settle():
+                return
+            kept = {each.id: each for each in self.journal.open_submissions()}
+            for name, each in kept.items():
+                known = self.open.get(name)
+                if known is not None and (known.state, known.cell) == (each.state, each.cell):
+                    kept[name] = known  # with what its cell said since
+            self.open = kept
+            self.closed = self.journal.closed()
+            self.counts = Counter[State](self.journal.counts())
+            self.recent = deque(self.journal.events(MOST_SHOWN), maxlen=MOST_SHOWN)
+            self._seq = max(self._seq, self.journal.last_seq())
+            self.error = ""
+            self.moved.notify_all()
 
     def held(self) -> Held:
         """What each tenant holds in all cells, and what of its work is on its way to hold more. Where a cell and the

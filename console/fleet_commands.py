@@ -19,10 +19,11 @@ from console.show import write_json, write_lines
 from console.sockets import probe
 from console.text import printable
 from engine.cells import DATASET_TAG, RESIDENCY_TAG
-from engine.errors import RefusedError, UnreachableError
+from engine.errors import RefusedError, SpecError, UnreachableError
 
 if TYPE_CHECKING:
     from console.fleet_client import FleetClient
+    from engine.database import Place
     from engine.model import WorkloadSpec
 
 STOP_S = 30.0
@@ -32,9 +33,56 @@ def serve(arguments: argparse.Namespace) -> None:
     """The fleet of a file, until it is told to stop."""
     from console.fleet_file import read_fleet
     from console.fleet_server import serve_fleet
+    from engine.database import Schema
 
-    spec = read_fleet(arguments.file)
-    serve_fleet(spec, _paths(arguments), arguments.socket_group or settings_of(arguments).socket_group)
+    spec, settings, paths = read_fleet(arguments.file), settings_of(arguments), _paths(arguments)
+    place = _place(arguments, spec.name, paths)
+    if arguments.standby and not isinstance(place, Schema):
+        raise SpecError("--standby", "waits for a database server", "Add --database postgresql://USER@HOST/DATABASE")
+    group = arguments.socket_group or settings.socket_group
+    serve_fleet(spec, paths, group, place, standby=arguments.standby)
+
+
+def _place(arguments: argparse.Namespace, fleet: str, paths: FleetPaths) -> Place:
+    """Where its journal is. Raises SpecError, also where it would begin anew beside one that it has."""
+    from console.kept_where import noted, refuse_file_of
+    from engine.database import File, place_of, schema_for_fleet
+
+    wanted = settings_of(arguments).database
+    place = place_of(wanted, schema_for_fleet(fleet)) if wanted else File(paths.journal)
+    if isinstance(place, File):
+        refuse_file_of(f"fleet '{fleet}'", paths.folder, paths.journal)
+        return place
+    from engine.postgres_store import exists
+
+    if paths.journal.exists() and not noted(paths.folder, paths.journal) and not exists(place):
+        raise SpecError(
+            "--database",
+            f"has nothing yet of fleet '{fleet}', which is kept in {paths.journal}",
+            f"Take it along: muster fleet copy --file FILE {paths.journal} URL",
+        )
+    if arguments.database and place.has_password:
+        print("muster: everybody on this machine can read a password on a command line: better ~/.pgpass or "
+              "MUSTER_DATABASE", file=sys.stderr)  # fmt: skip
+    return place
+
+
+def copy(arguments: argparse.Namespace) -> None:
+    """A fleet's journal to another place, whole or not at all."""
+    from console.fleet_file import read_fleet
+    from console.fleet_journal import FleetJournal
+    from console.fleet_journal import copy as copied
+    from engine.database import File, place_of, schema_for_fleet
+    from engine.postgres_store import exists
+
+    schema = schema_for_fleet(read_fleet(arguments.file).name)
+    source, target = place_of(arguments.source, schema), place_of(arguments.target, schema)
+    if not (source.path.exists() if isinstance(source, File) else exists(source)):
+        raise SpecError("FROM", f"there is no fleet at {source}", "Name the journal of a fleet, or its database")
+    with closing(FleetJournal(source)) as old, closing(FleetJournal(target)) as new:
+        counts = copied(old, new)
+    told = ", ".join(f"{name} {rows:,}" for name, rows in counts.items())
+    write_lines([printable(f"{target}: {told}"), printable(f"{source} is as it was: serve one of the two from now on")])
 
 
 def check(arguments: argparse.Namespace) -> None:

@@ -87,6 +87,10 @@ class Router:
         self._thread.join(10)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
     def wake(self) -> None:
         self._wake.set()
 
@@ -153,6 +157,7 @@ class Router:
     def turn(self) -> None:
         """Go once through what waits. Raises JournalError, with what could not be written down not done."""
         fleet = self._fleet
+        fleet.settle()
         self._tidy()
         self._settle()
         with fleet.moved:
@@ -314,7 +319,7 @@ class Router:
             fleet = self._fleet
             with fleet.moved:
                 # What was withdrawn meanwhile stays here.
-                batch = [each for each in batch if fleet.open[each.id].state == "waiting"] if batch else []
+                batch = [each for each in batch if (now := fleet.open.get(each.id)) and now.state == "waiting"]
                 fleet.keep(batch, [event("routed", each.id, f"to {each.cell}: {each.why}") for each in batch])
             for each in batch:
                 self._try(each)
@@ -340,6 +345,8 @@ class Router:
         """On a thread of the pool."""
         line = self._fleet.lines[each.cell]
         try:
+            if not self._fleet.journal.is_ours:
+                return  # another process may route by now: it stays `sending`, and is asked for again
             sent = line.send(each.spec, again=each.id in self._retry_at)
             if sent.outcome == "refused" and self._may_be_under_way(each):
                 sent = Sent("unknown", sent.text)

@@ -37,11 +37,13 @@ from console.fleet_routing import Router
 from console.fleet_shown import MOST_AT_ONCE, STATES, CellAsk, State, SubmitAsk, WithdrawAsk
 from console.http_answers import DEFECT, Forbidden, answer, body, decoded, number, refusal
 from console.identity import Identity
+from console.kept_where import note
 from console.remote_client import RemoteClient
 from console.settings import TOKEN, Settings
 from console.sockets import bind_unix, private_folder
 from console.text import printable
 from engine.cells import BY_TAG
+from engine.database import File, Place, Schema
 from engine.errors import MusterError, NotFoundError, SpecError
 from runbooks.commands_here import ROOT
 from runbooks.identity import OWNER
@@ -141,16 +143,37 @@ class FleetFaces:
         return await answer(done)
 
 
-def serve_fleet(spec: FleetSpec, paths: FleetPaths, group: str = "") -> None:
-    """Runs until SIGTERM, SIGINT or SIGHUP. Raises MusterError when it cannot."""
+def serve_fleet(
+    spec: FleetSpec, paths: FleetPaths, group: str = "", place: Place | None = None, *, standby: bool = False
+) -> None:
+    """Runs until SIGTERM, SIGINT or SIGHUP. `place`: where its journal is, by default the file in its folder;
+    `standby`: wait until the fleet that has it ends. Raises MusterError when it cannot."""
     know_structs()
     private_folder(paths.folder)
     os.umask(0o077)
     # One token for all cells would be shown to each of them: the file says which goes where.
     os.environ.pop(TOKEN, None)
+    from console.standing_by import after_loss, wait_for_lease_alone
+
+    place = place or File(paths.journal)
+    lease = None
+    if standby and isinstance(place, Schema):
+        lease = wait_for_lease_alone(place, f"fleet {spec.name}")
+        if lease is None:
+            return
+    journal = FleetJournal(place, lease)
+    try:
+        _serve(spec, paths, group, journal)
+    finally:
+        journal.close()
+        if journal.lease is not None:
+            after_loss(journal.lease, again=standby)
+
+
+def _serve(spec: FleetSpec, paths: FleetPaths, group: str, journal: FleetJournal) -> None:
     with contextlib.ExitStack() as after:
-        journal = FleetJournal(paths.journal)
-        after.callback(journal.close)
+        if journal.lease is not None:
+            note(paths.folder, str(journal.place))
         bound = bind_unix(paths.socket, group)
         after.callback(paths.socket.unlink, missing_ok=True)
         after.callback(bound.close)
@@ -162,6 +185,10 @@ def serve_fleet(spec: FleetSpec, paths: FleetPaths, group: str = "") -> None:
         after.callback(fleet.stop)
         router.start()
         after.callback(router.stop)
+        if journal.lease is not None:
+            from console.standing_by import end_when_taken
+
+            end_when_taken(journal.lease, lambda: not router.is_alive, "fleet")
         asyncio.run(run_server(fleet, router, bound, lambda: _say_ready(fleet, paths)))
         print("muster fleet stops", file=sys.stderr, flush=True)
 

@@ -125,6 +125,8 @@ class FleetView(msgspec.Struct, frozen=True, kw_only=True):
     software: str
     error: str = ""
     """Why nothing can be kept at present; empty while all is well."""
+    kept_in: str = ""
+    """Where its journal is, without anything secret."""
     cells: tuple[CellView, ...]
     tenants: tuple[TenantView, ...]
     counts: dict[str, int]

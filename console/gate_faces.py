@@ -5,9 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from console.operations import Asked, Number, Operation, Word
+from engine.commands import Receipt
 from runbooks import plan
 from runbooks.freezes import Freeze, FreezeSpec
 from runbooks.identity import Signed
+from runbooks.intent_shown import IntentAnswer
 from runbooks.plan import Outcome, Proposal, Review
 from runbooks.policy import Verdict
 from runbooks.runbook_shown import RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote
@@ -128,6 +130,8 @@ GATE = (
     Operation("POST", "/v1/close-review", "Say that it was looked at, and what was found",
               lambda asked: asked.client.close_review(asked.body.review, asked.body.comment), takes=ReviewBody,
               gives=None, changes=True),
+    Operation("POST", "/v1/intents/answer", "Say what came of an intent in doubt, or have a submission carried again",
+              lambda asked: asked.client.answer_intent(asked.body), takes=IntentAnswer, gives=Receipt, changes=True),
     Operation("GET", "/v1/freezes", "When plans do not run", lambda asked: asked.client.freezes(),
               gives=tuple[Freeze, ...]),
     Operation("POST", "/v1/freeze", "Stop plans during a window", lambda asked: asked.client.freeze(asked.body),

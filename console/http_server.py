@@ -18,6 +18,7 @@ from console.local_client import LocalClient
 from console.naming import Doors, guarded_ports
 from console.oidc import Provider
 from console.server import Service, build_service
+from console.state_version import SaysVersion
 from console.text import printable
 from console.tls import LOOK_EVERY_S, Tls
 from engine.errors import MusterError
@@ -109,7 +110,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-class _Protocol(Watched, HttpToolsProtocol):
+class _Protocol(SaysVersion, Watched, HttpToolsProtocol):
     """With an eye on who connects and how."""
 
     def shutdown(self) -> None:

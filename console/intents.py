@@ -1,17 +1,53 @@
-"""The command `muster intents`: what is under way to the scheduler that decides, and what came of it."""
+"""The command `muster intents`: what is under way to the scheduler that decides, what came of it, and what a person says
+of what is in doubt."""
 
 from __future__ import annotations
 
 import argparse
 from contextlib import closing
+from typing import TYPE_CHECKING, Any
 
+from console.arguments import command, reach
 from console.attach import connect
-from console.intent_text import intent_lines
-from console.show import write_json, write_lines
+from console.show import tell_lines, write_json, write_lines
+from engine.errors import SpecError
+
+if TYPE_CHECKING:
+    from runbooks.intent_shown import IntentDetail
+    from runbooks.plan import Request
+
+OUTCOMES = ("done", "undone")
+
+
+def intent_commands(intents: argparse.ArgumentParser) -> None:
+    """What stands behind `muster intents`."""
+    kinds = intents.add_subparsers(title="commands", metavar="COMMAND")
+    show = command(kinds, "show", "console.intents:show", "all that is known of one, and what Slurm shows now")
+    retry = command(kinds, "retry", "console.intents:retry", "have one in doubt done again: an act is proposed anew")
+    settle = command(kinds, "settle", "console.intents:settle", "say what came of one in doubt")
+    settle.add_argument("--as", choices=OUTCOMES, required=True, dest="outcome", help="what was found in Slurm")
+    for each in (show, retry, settle):
+        each.add_argument("number", type=_number, metavar="N", help="its number, such as i17")
+    for each in (retry, settle):
+        each.add_argument("--reason", required=True, metavar="TEXT", help="what was found, in 10 characters or more")
+        each.add_argument("--yes", action="store_true", help="do not ask; needed where nobody can be asked")
+    retry.add_argument("--dry-run", action="store_true", help="show the plan and its effect, do nothing")
+    for each in (show, retry, settle):
+        reach(each, sub=True)
+
+
+def _number(text: str) -> int:
+    """As people type it: i17 or 17."""
+    digits = text.removeprefix("i")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) < 16):
+        raise argparse.ArgumentTypeError(f"{text[:40]!a} is no number of an intent")
+    return int(digits)
 
 
 def intents(arguments: argparse.Namespace) -> int:
     """1 where a person has to look at one."""
+    from console.intent_text import intent_lines
+
     with closing(connect(arguments)) as client:
         report = client.intents(arguments.limit)
     if arguments.json:
@@ -19,3 +55,74 @@ def intents(arguments: argparse.Namespace) -> int:
     else:
         write_lines(intent_lines(report))
     return 1 if report.in_doubt else 0
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """1 where it waits for a person."""
+    from console.intent_detail_text import detail_lines
+
+    with closing(connect(arguments)) as client:
+        detail = client.intent(arguments.number)
+    if arguments.json:
+        write_json(detail)
+    else:
+        write_lines(detail_lines(detail))
+    return 1 if detail.view.phase == "in doubt" else 0
+
+
+def settle(arguments: argparse.Namespace) -> int:
+    return _answer(arguments, arguments.outcome)
+
+
+def retry(arguments: argparse.Namespace) -> int:
+    """An act goes the way of every other: shown with its effect, asked for, approved by whoever must agree, done. A
+    submission needs no vote: it is carried again under its token."""
+    from console.act import carry_out, go_on, proposal_lines, told
+
+    with closing(connect(arguments)) as client:
+        detail = client.intent(arguments.number)
+        if detail.act is not None:
+            request = again(detail, arguments.reason)
+            if arguments.dry_run:
+                shown = client.preview(request)
+                write_json(shown) if arguments.json else write_lines(proposal_lines(shown))
+                return 0
+            proposal = client.propose(request)
+            tell_lines(proposal_lines(proposal))
+            outcome = carry_out(arguments, client, proposal)
+            return told(arguments, outcome, go_on(client, outcome))
+    if arguments.dry_run:
+        raise SpecError("--dry-run", "is for acts, which have a plan", "muster intents show tells what is known")
+    return _answer(arguments, "retry")
+
+
+def again(detail: IntentDetail, reason: str) -> Request:
+    """What has the same done once more. Raises RefusedError for one that does not wait for a person."""
+    from engine.errors import RefusedError
+    from runbooks.plan import Request, StepRequest
+
+    if detail.view.phase != "in doubt":
+        raise RefusedError(
+            f"{detail.view.id} is {detail.view.phase}, not in doubt", "To have more of it done propose it by its action"
+        )
+    assert detail.act is not None
+    return Request(steps=(StepRequest(act=detail.act),), reason=reason)
+
+
+def _answer(arguments: argparse.Namespace, outcome: Any) -> int:
+    """Show what is known, ask, and say it."""
+    from console.act import approved_or_refused
+    from console.intent_detail_text import answer_text, detail_lines
+    from runbooks.intent_shown import IntentAnswer
+
+    with closing(connect(arguments)) as client:
+        detail = client.intent(arguments.number)
+        tell_lines([*detail_lines(detail), answer_text(detail, outcome)])
+        approved_or_refused(arguments)
+        said = IntentAnswer(number=arguments.number, outcome=outcome, reason=arguments.reason)
+        receipt = client.answer_intent(said)
+    if arguments.json:
+        write_json(receipt)
+    else:
+        write_lines(receipt.changed)
+    return 0

@@ -28,10 +28,14 @@ def noted(folder: Path, journal: Path) -> str:
 
 def refuse_file(cell: str, folder: Path, journal: Path) -> None:
     """Raises SpecError where the cell is kept in a database, and none was named."""
+    refuse_file_of(f"cell '{cell}'", folder, journal)
+
+
+def refuse_file_of(what: str, folder: Path, journal: Path) -> None:
     place = noted(folder, journal)
     if place:
         raise SpecError(
             "--database",
-            f"is missing: cell '{cell}' is kept in {place}",
+            f"is missing: {what} is kept in {place}",
             f"Name it, or set MUSTER_DATABASE. To begin anew in a file, remove {folder / NOTE}",
         )

@@ -26,7 +26,7 @@ from console.slurm_cell import SlurmCell
 from console.tokens import Tokens
 from console.version import VERSION
 from engine.errors import UnreachableError
-from runbooks import policy_view
+from runbooks import doubt, policy_view
 from runbooks.admission import admit
 from runbooks.identity import OWNER, THIS_ACCOUNT, Actor
 from runbooks.shelf import Shelf
@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from runbooks.freezes import Freeze, FreezeSpec
     from runbooks.gate import Gate
     from runbooks.identity import AuthRefused, Signed
+    from runbooks.intent_shown import IntentAnswer, IntentDetail
     from runbooks.plan import Outcome, Proposal, Request, Review
     from runbooks.policy import Deed, Verdict
     from runbooks.policy_shown import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote
@@ -556,6 +557,15 @@ class LocalClient:
 
     def intents(self, limit: int = 200) -> IntentsReport:
         return self._loop.call(lambda engine: engine.intents(limit))
+
+    def intent(self, number: int) -> IntentDetail:
+        found, intent = self._loop.call(lambda engine: doubt.detail(engine, self._gate, number))
+        return msgspec.structs.replace(found, far=self._slurm.evidence(intent))
+
+    @_seen_by_its_author
+    def answer_intent(self, said: IntentAnswer) -> Receipt:
+        self._refuse_if_read_only()
+        return self._loop.call(lambda engine: doubt.answer(engine, self._gate, self._actor, said))
 
     def processes(self, workload_id: str) -> ProcessReport:
         return self._output.report(workload_id)

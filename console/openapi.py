@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from console import idempotency
-from console.answering import AT_LEAST, VERSION, answer_of, kind_of
+from console.answering import AT_LEAST, VERSION, kind_of
 from console.http_answers import MAX_BODY_BYTES, STATUS
 from console.operations import Number, Operation, Parameter
 from console.version import VERSION as SOFTWARE
@@ -56,7 +56,7 @@ class Described:
         )  # fmt: skip
 
     async def told(self, request: Request) -> Response:
-        return answer_of(self._encoded, 0)
+        return Response(self._encoded, media_type="application/json")
 
     @cached_property
     def _encoded(self) -> bytes:
@@ -102,6 +102,7 @@ def _other(kind: Any) -> dict[str, Any]:
     raise NotImplementedError
 
 
+_SHOWN = {VERSION: {"description": "State version that it shows, at least", "schema": {"type": "integer"}}}
 _SCHEMES = {
     "token": {"type": "http", "scheme": "bearer", "description": "A token made with `muster token create`"},
     "certificate": {"type": "mutualTLS", "description": "Where the service was started with --tls-client-ca"},
@@ -109,7 +110,6 @@ _SCHEMES = {
 
 
 def _described(operation: Operation, takes: Any, gives: Any, problem: Any) -> dict[str, Any]:
-    shown = {VERSION: {"description": "State version that it shows, at least", "schema": {"type": "integer"}}}
     told: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.says,
@@ -119,7 +119,7 @@ def _described(operation: Operation, takes: Any, gives: Any, problem: Any) -> di
             *_headers(operation),
         ],
         "responses": {
-            "200": {"description": "Done", "headers": shown, "content": {operation.media: {"schema": gives}}},
+            "200": {"description": "Done", "headers": _SHOWN, "content": {operation.media: {"schema": gives}}},
             **{str(status): _refused(status, problem) for status in _statuses(operation)},
         },
     }
@@ -139,9 +139,10 @@ def _statuses(operation: Operation) -> list[int]:
 
 
 def _refused(status: int, problem: Any) -> dict[str, Any]:
-    told: dict[str, Any] = {"description": _WORDS[status], "content": {"application/json": {"schema": problem}}}
+    told: dict[str, Any] = {"description": _WORDS[status], "headers": dict(_SHOWN)}
+    told["content"] = {"application/json": {"schema": problem}}
     if status in (429, 503):
-        told["headers"] = {"retry-after": {"description": "Seconds", "schema": {"type": "integer"}}}
+        told["headers"]["retry-after"] = {"description": "Seconds", "schema": {"type": "integer"}}
     return told
 
 

@@ -135,6 +135,29 @@ class Presence:
                 self._serial += 1
             return self._present(session, actor)
 
+    def keep(self, actor: Actor, session: str) -> bool:
+        """A console that is told the news as they come is there for as long as it takes them. Whether it is known.
+        Raises RefusedError for a session that is another account's."""
+        with self._lock:
+            known = self._consoles.get(session)
+            if known is None:
+                return False
+            if (known.who, known.account) != (actor.subject, actor.account):
+                raise RefusedError("that session is another's", "Draw one of your own at random")
+            known.heard = self._clock()
+            return True
+
+    def tidy(self) -> None:
+        """Tell of those who fell silent: nobody else does."""
+        with self._lock:
+            gone = self._forget_silent()
+            if gone:
+                self._serial += 1
+                self._lock.notify_all()
+        if gone:
+            for told in tuple(self._listeners):
+                told()
+
     def _present(self, session: str, actor: Actor) -> Present:
         now, own = self._clock(), self._consoles.get(session)
         says = own.says if own is not None else ""

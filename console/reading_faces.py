@@ -8,6 +8,7 @@ from console.client import Health, RuntimeEstimate
 from console.operations import Asked, Number, Operation, Word
 from console.output_faces import OUTPUT
 from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
+from engine.errors import SpecError
 from engine.intent_report import IntentsReport
 from engine.query import (
     Consolidation,
@@ -28,6 +29,7 @@ from engine.query import (
 from engine.scaling_report import ScalingReport
 from engine.slurm.report import Mirrored, MirrorReport
 from recommender.placements import PlacementAdvice
+from runbooks.intent_shown import IntentDetail
 
 
 def _of_body(what: str) -> tuple[str, Any]:
@@ -40,6 +42,14 @@ def _of_path(what: str, name: str) -> tuple[str, Any]:
 
 def _alone(what: str) -> tuple[str, Any]:
     return what, lambda asked: ()
+
+
+def _number(asked: Asked) -> int:
+    """Of an intent. Raises SpecError."""
+    said = asked.path["number"]
+    if not (said.isascii() and said.isdecimal() and len(said) < 16):
+        raise SpecError("number", f"{said[:40]!a} is no number of an intent", "See muster intents")
+    return int(said)
 
 
 def _find(asked: Asked) -> tuple[Named, ...]:
@@ -102,6 +112,8 @@ READING = (
     Operation("GET", "/v1/intents", "What is under way to an outside scheduler, and what came of it",
               query=(Number("limit", 200, 1, 1_000, "At most so many"),),
               do=lambda asked: asked.client.intents(asked.query["limit"]), gives=IntentsReport),
+    Operation("GET", "/v1/intents/{number}", "What was wanted, what was said of it, and what is shown of it now",
+              lambda asked: asked.client.intent(_number(asked)), gives=IntentDetail, slow=True),
     Operation("GET", "/v1/scaling", "How large pools are and should be", reads=_alone("scaling"),
               gives=ScalingReport, slow=True),
     Operation("GET", "/v1/fragmentation", "Free capacity in pieces too small to use", reads=_alone("fragmentation"),

@@ -55,6 +55,7 @@ from runbooks.audit_pages import (
 from runbooks.draft import DraftAsk, Drafter, DraftRun, ModelStanding
 from runbooks.freezes import Freeze, FreezeSpec
 from runbooks.identity import Signed
+from runbooks.intent_shown import IntentAnswer, IntentDetail
 from runbooks.plan import Outcome, Proposal, Request, Review
 from runbooks.policy_shown import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote
 from runbooks.runbook_shown import RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote
@@ -168,6 +169,12 @@ class RemoteClient:
         path = f"/v1/workloads/{quote(request.id, safe='')}/output"
         params, timeout = asked | {"wait_s": str(wait_s)}, self._patient(wait_s)
         return self._read("GET", path, OutputPart, params=params, timeout=timeout)
+
+    def intent(self, number: int) -> IntentDetail:
+        return self._get(f"/v1/intents/{number}", IntentDetail)
+
+    def answer_intent(self, said: IntentAnswer) -> Receipt:
+        return self._change("/v1/intents/answer", Receipt, said)
 
     def mirrored(self, workload_id: str) -> Mirrored:
         return self._get(f"/v1/workloads/{quote(workload_id, safe='')}/mirrored", Mirrored)

@@ -2,7 +2,8 @@
 
 What there is to ask is the rows of `console.operations`, by subject in the `*_faces` files; `/v1/openapi.json`
 describes them (`console.openapi`). An answer that is not 200 is `{"code", "problem", "remedy"}`; the codes are those of
-`engine.errors`. Every answer says in `Muster-Version` up to which state version, at least, it shows what happened.
+`engine.errors`. Every answer says in `Muster-Version` up to which state version, at least, it shows what happened, also
+those (`console.state_version`).
 
 Who asks is told by the socket, a token, a certificate or a signature (`console.naming`); what they may do is the
 policy's to say (`runbooks.policy`). Requests that a browser page could have sent are refused (`console.browser_guard`).
@@ -40,6 +41,7 @@ from console.policy_faces import POLICY
 from console.presence_faces import PresenceFaces
 from console.reading_faces import READING
 from console.reads import Reads
+from console.state_version import Versioned
 from console.submitting import Submitting
 from console.token_faces import TokenFaces
 from console.watch import Watch
@@ -55,7 +57,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 class Service:
     """The control plane over one engine."""
 
-    app: Starlette
+    app: Versioned
     operations: tuple[Operation, ...]
     metrics: Metrics
     closing: tuple[Callable[[], None], ...]
@@ -108,7 +110,8 @@ def build_service(
     app.add_middleware(Naming, client=client, doors=doors)
     app.add_middleware(BrowserGuard, hosts=hosts)
     app.add_middleware(Counting, metrics=metrics)
-    return Service(app, operations, metrics, (events.close, presence.close, watch.close, reads.close))
+    shown = Versioned(app, loop.copies.shown_version)
+    return Service(shown, operations, metrics, (events.close, presence.close, watch.close, reads.close))
 
 
 async def _handled(request: Request, error: Exception) -> Response:

@@ -16,6 +16,8 @@ from engine.slurm.report import NOT_MIRRORED, Mirrored, MirrorReport
 
 if TYPE_CHECKING:
     from engine.control import Engine
+    from engine.intent_report import FarLook
+    from engine.intents import Intent
     from engine.loop import EngineLoop
     from engine.slurm.accounting import Step
     from engine.slurm.connection import SlurmConnection
@@ -96,8 +98,9 @@ class SlurmCell:
 
             loop.engine.acts = True
             self.driver = Driver(
-                self.connection, loop, self.mirror.job_of, acted=self.watcher.poke, missing=self.mirror.missing
-            )
+                self.connection, loop, self.mirror.job_of, acted=self.watcher.poke, missing=self.mirror.missing,
+                knows_jobs=self.mirror.has_looked,
+            )  # fmt: skip
 
     def start(self) -> None:
         if self.watcher is not None:
@@ -136,6 +139,14 @@ class SlurmCell:
         self.watcher.track(workload_id)
         limits = self.watcher.rules.stopping(job) if job.state == "PENDING" else ()
         return Mirrored.of(workload_id, job, limits, self._steps(job))
+
+    def evidence(self, intent: Intent) -> FarLook | None:
+        """What Slurm shows now of what was wanted of it; None where no cluster is known."""
+        if self.connection is None or self.mirror is None:
+            return None
+        from engine.slurm.evidence import look
+
+        return look(self.connection, intent, self.mirror.job_of, time.time_ns() // 1_000_000)
 
     def _steps(self, job: Job) -> tuple[Step, ...]:
         """Those that run; none where that cannot be told now."""

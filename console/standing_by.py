@@ -2,34 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from console.text import printable
 from engine.database import Schema
 from engine.errors import JournalTaken
 from engine.lease import Lease
-from engine.standby import StoodBy, stand_by
+from engine.standby import StoodBy, stand_by, wait_for
 
 _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def wait_for_lease(place: Schema, cell: str) -> StoodBy | None:
     """Wait as a standby. None when a signal said to end. Called on the main thread: signals are its own meanwhile."""
+    with _until_signalled() as stop:
+        return stand_by(place, stop, lambda news: _say(f"muster standby '{cell}' {news}"))
+
+
+def wait_for_lease_alone(place: Schema, what: str) -> Lease | None:
+    """The same where nothing need be followed meanwhile: `what` reads all it has when it begins."""
+    with _until_signalled() as stop:
+        return wait_for(place, stop, lambda news: _say(f"muster standby '{what}' {news}"))
+
+
+@contextlib.contextmanager
+def _until_signalled() -> Iterator[threading.Event]:
+    """What is set when this process is to end."""
     stop = threading.Event()
     before = {sent: signal.signal(sent, lambda *_: stop.set()) for sent in _ENDS}
     try:
-        return stand_by(place, stop, lambda news: _say(f"muster standby '{cell}' {news}"))
+        yield stop
     finally:
         for sent, handler in before.items():
             signal.signal(sent, handler)
 
 
-def end_when_taken(lease: Lease, failed: Callable[[], bool]) -> None:
+def end_when_taken(lease: Lease, failed: Callable[[], bool], what: str = "engine") -> None:
     """End this process as a signal would once another has taken over; and give the lease back when `failed` says that
     the engine does no more work."""
     lease.alive = lambda: not failed()
@@ -37,7 +51,7 @@ def end_when_taken(lease: Lease, failed: Callable[[], bool]) -> None:
     def watch() -> None:
         lease.taken.wait()
         if not lease.released:
-            _say("muster engine ends: another engine has taken over, or this one does no more work")
+            _say(f"muster {what} ends: another {what} has taken over, or this one does no more work")
             os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="lease-watch", daemon=True).start()

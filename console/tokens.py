@@ -44,7 +44,7 @@ from console.token_terms import (
 from engine.database import create_tables
 from engine.errors import JournalError, NotFoundError, RefusedError, SpecError
 from runbooks.confusable import why_confusing
-from runbooks.identity import TCP, TOKEN, WHOLE, Actor, Scope, Unauthenticated
+from runbooks.identity import TCP, TOKEN, Actor, Scope, Unauthenticated
 from runbooks.policy import may
 
 if TYPE_CHECKING:
@@ -392,5 +392,5 @@ def _check_terms(ask: TokenAsk) -> None:
     for what, names in parts:
         if len(names) > 100 or any(not name or len(name) > 200 or not name.isprintable() for name in names):
             raise SpecError(f"within.{what}", "has a name that cannot be one, or more than 100", "Name some of them")
-    if ask.within != WHOLE and "agent" in ask.scopes:
-        raise SpecError("within", "does not go with the scope agent", "A node reports for itself; leave it out")
+    if "agent" in ask.scopes and (ask.within.queues or ask.within.tenants):
+        raise SpecError("within", "names queues or tenants, and a node is in neither", "Limit agents to pools")

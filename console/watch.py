@@ -24,6 +24,11 @@ class Watch:
         self._told = False
         self._leave = loop.on_version(self._heard)
 
+    @property
+    def version(self) -> int:
+        """The one that readers are shown."""
+        return self._version
+
     def close(self) -> None:
         """Stop listening and let every waiter go at once."""
         self._leave()

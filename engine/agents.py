@@ -7,8 +7,8 @@ memory alone and begins anew after a restart; agents whose tokens are not known 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -52,6 +52,15 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
     """Those that the cell does not have."""
     heartbeat_every_ms: int
     """Cell milliseconds."""
+    forbidden: tuple[str, ...] = ()
+    """Those in pools that whoever calls may not speak for."""
+
+
+class Left(NamedTuple):
+    """The answer to agents that leave: nodes that the cell does not have, and those in pools of others."""
+
+    refused: tuple[str, ...]
+    forbidden: tuple[str, ...] = ()
 
 
 class AgentsReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +95,8 @@ class AgentsReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Agents:
-    """The agents' side of one engine."""
+    """The agents' side of one engine. `pools`, where it is given, names those whose nodes a caller may speak for: of a
+    batch the rest counts for nothing, and is named."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -113,12 +123,12 @@ class Agents:
         if self.leases.opened_ms not in (NEVER, FOREVER):
             self.open(self.leases.epochs)
 
-    def register(self, nodes: Sequence[str]) -> Registered:
+    def register(self, nodes: Sequence[str], pools: Collection[str] = ()) -> Registered:
         """An agent has started on each of these nodes. Tokens given before for the same node are void. Raises
         JournalError when a node that was not watched before cannot be recorded."""
         state = self._engine.state
         row_of = state.capacity.row_of
-        known = [name for name in dict.fromkeys(nodes) if name in row_of]
+        known, forbidden = self._told_apart(nodes, pools)
         refused = [name for name in dict.fromkeys(nodes) if name not in row_of]
         for name in refused:
             self._note_stranger(name)
@@ -135,17 +145,37 @@ class Agents:
             epochs=tuple(epochs.tolist()),
             refused=tuple(refused),
             heartbeat_every_ms=state.settings.health.heartbeat_every_ms,
+            forbidden=tuple(forbidden),
         )
 
-    def leave(self, nodes: Sequence[str]) -> tuple[str, ...]:
-        """The agents of these nodes were taken away on purpose. Returns those that the cell does not have."""
+    def leave(self, nodes: Sequence[str], pools: Collection[str] = ()) -> Left:
+        """The agents of these nodes were taken away on purpose."""
         row_of = self._engine.state.capacity.row_of
-        known = [name for name in dict.fromkeys(nodes) if name in row_of]
+        known, forbidden = self._told_apart(nodes, pools)
         if known:
             self._engine.command(UnwatchNodes(ids=tuple(known)))
         for name in known:
             self.leases.drop(row_of[name])
-        return tuple(name for name in dict.fromkeys(nodes) if name not in row_of)
+        return Left(tuple(name for name in dict.fromkeys(nodes) if name not in row_of), tuple(forbidden))
+
+    def _told_apart(self, nodes: Sequence[str], pools: Collection[str]) -> tuple[list[str], list[str]]:
+        """Nodes of the cell that may be spoken for, and those that may not."""
+        row_of = self._engine.state.capacity.row_of
+        known = [name for name in dict.fromkeys(nodes) if name in row_of]
+        if not pools:
+            return known, []
+        ours = self.of_pools(np.array([row_of[name] for name in known], np.int64), pools).tolist()
+        apart = list(zip(known, ours, strict=True))
+        return [name for name, is_ours in apart if is_ours], [name for name, is_ours in apart if not is_ours]
+
+    def of_pools(self, rows: Column, pools: Collection[str]) -> Column:
+        """Which of these rows are nodes in those pools. Rows that are no nodes are in none."""
+        capacity = self._engine.state.capacity
+        named = [row for row, pool in enumerate(capacity.pools) if pool.name in pools]
+        pool_of = view(capacity.pool)
+        there = (rows >= 0) & (rows < len(pool_of))
+        found: Column = there & np.isin(pool_of[np.where(there, rows, 0)], named) if len(pool_of) else there
+        return found
 
     def beat(self, rows: Column, epochs: Column, numbers: Column, skews_ms: Column | None = None) -> Taken:
         """A batch of heartbeats, as in `Leases.beat`."""

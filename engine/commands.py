@@ -354,12 +354,23 @@ class IntentChange(msgspec.Struct, frozen=True, kw_only=True):
     job: int = 0
     submit_s: int = 0
     text: str = ""
+    boot: str = ""
+    """As `engine.intents.Intent`."""
 
 
 class SettleIntents(Command, frozen=True, kw_only=True, tag="settle_intents"):
     """What the driver of an outside scheduler has to say of intents."""
 
     changes: tuple[IntentChange, ...]
+
+
+class AnswerIntent(Command, frozen=True, kw_only=True, tag="answer_intent"):
+    """What a person says of an intent in doubt: `engine.intent_answers`."""
+
+    number: int
+    outcome: Literal["done", "undone", "retry"]
+    by: str
+    """Subject of who says it."""
 
 
 class Observe(Command, frozen=True, kw_only=True, tag="observe"):
@@ -420,6 +431,7 @@ AnyCommand = (
     | PowerUp
     | PowerDown
     | SettleIntents
+    | AnswerIntent
 )
 
 

@@ -96,6 +96,11 @@ def schema_for(cell: str) -> str:
     return f"muster_{cell}"
 
 
+def schema_for_fleet(name: str) -> str:
+    """The same for a fleet; no cell has that name."""
+    return f"fleet_{name}"
+
+
 def _schema_of(url: str, schema: str) -> Schema:
     """`schema=NAME` in the URL is ours; the rest is libpq's."""
     base, _, query = url.partition("?")

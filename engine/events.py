@@ -522,7 +522,8 @@ class Intended(Event, frozen=True, array_like=True, gc=False, tag=90):
 
     number: int
     token: str
-    """Nobody else's, and of no second intent: by it a job that was submitted is found again."""
+    """Nobody else's, and of no second intent but one that carries the same again: by it a job that was submitted is
+    found again."""
     command: bytes
     """MessagePack of the command: `engine.intents.wanted` reads it."""
 
@@ -536,6 +537,8 @@ class IntentAccepted(Event, frozen=True, array_like=True, gc=False, tag=91):
     submit_s: int = 0
     """When that job came, as it says: an id alone may be given again."""
     text: str = ""
+    boot: str = ""
+    """As `engine.intents.Intent`."""
 
 
 class IntentSent(Event, frozen=True, array_like=True, gc=False, tag=94):
@@ -553,6 +556,15 @@ class IntentReopened(Event, frozen=True, array_like=True, gc=False, tag=92):
 
 class IntentSettled(Event, frozen=True, array_like=True, gc=False, tag=93):
     """Nothing more is done about it."""
+
+    number: int
+    phase: int
+    """An `engine.intents.Phase`."""
+    text: str = ""
+
+
+class IntentAnswered(Event, frozen=True, array_like=True, gc=False, tag=95):
+    """It was in doubt; a person has said what holds of it, or has had it carried again."""
 
     number: int
     phase: int
@@ -686,6 +698,7 @@ AnyEvent = (
     | IntentSent
     | IntentReopened
     | IntentSettled
+    | IntentAnswered
     | SubmittedMany
     | PlacedMany
     | StartedMany

@@ -16,6 +16,7 @@ from engine.definitions import Checked
 from engine.errors import RefusedError, SpecError
 from engine.giving_way import preempt
 from engine.hot_swap import after_loss
+from engine.intent_answers import answer
 from engine.intents import settle
 from engine.migration import migrate
 from engine.model import NodeState, WorkloadState, check_id
@@ -312,6 +313,7 @@ _CHECKS: dict[type[Any], Callable[[State, Any], Checked]] = {
     cmd.Migrate: migrate,
     cmd.Resize: resize,
     cmd.SettleIntents: settle,
+    cmd.AnswerIntent: answer,
     cmd.SetQos: _set_qos,
     cmd.SetJobPriority: _set_job_priority,
     cmd.PowerUp: _power_up,

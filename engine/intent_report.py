@@ -34,3 +34,26 @@ class IntentsReport(msgspec.Struct, frozen=True, kw_only=True):
     in_doubt: int
     items: tuple[IntentView, ...]
     """Those under way first, each group with the newest first."""
+
+
+class IntentWord(msgspec.Struct, frozen=True, kw_only=True):
+    """What was said of an intent at some time."""
+
+    at_ms: int
+    phase: str
+    text: str
+
+
+class FarLook(msgspec.Struct, frozen=True, kw_only=True):
+    """What the other scheduler shows now of what is wanted. Texts of its own are in here: untrusted."""
+
+    at_ms: int
+    lines: tuple[str, ...] = ()
+    shows: str = ""
+    """"done" or "undone" where that is all that can be; empty where it shows neither."""
+    since_ms: int = 0
+    """From when on its controller runs; 0: it does not say."""
+    since_by: str = ""
+    """What says so."""
+    error: str = ""
+    """Why it could not be asked."""

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from engine.state import State
 
 ENDED_KEPT = 500
-"""Settled intents that are remembered, for people."""
+"""Settled intents that are remembered, for people; those in doubt longer than others."""
+WORDS_KEPT = 8
+"""Of one intent: what was last said of it, and when."""
 MOST_OPEN = 100_000
 """Beyond this nothing more is taken: the other scheduler has been away for very long."""
 TOKEN_BYTES = 10
@@ -61,6 +63,10 @@ class Phase(IntEnum):
     """Nobody can tell whether it happened: a person has to look."""
     EXPIRED = 7
     """It could not be carried there in time; nothing of it was done."""
+    UNDONE = 8
+    """It was in doubt, and a person says that it did not happen."""
+    RETRIED = 9
+    """It was in doubt, and the same was wanted again since."""
 
     @property
     def label(self) -> str:
@@ -69,6 +75,14 @@ class Phase(IntEnum):
     @property
     def settled(self) -> bool:
         return self >= Phase.DONE
+
+
+class Word(msgspec.Struct, frozen=True, array_like=True):
+    """What was said of an intent at some time."""
+
+    at_ms: int
+    phase: int
+    text: str = ""
 
 
 class Intent(msgspec.Struct, frozen=True, array_like=True):
@@ -89,6 +103,10 @@ class Intent(msgspec.Struct, frozen=True, array_like=True):
     changed_ms: int = 0
     tries: int = 0
     """How often it was lost there and carried anew."""
+    words: tuple[Word, ...] = ()
+    """What was said of it, the newest last."""
+    boot: str = ""
+    """Which run of the other scheduler it was read back from, by that one's word; empty: not known."""
 
 
 class Intents(Table):
@@ -124,6 +142,16 @@ class Intents(Table):
         if intent is None:
             raise NotFoundError(f"no intent {number} is under way", "It is settled, or never was")
         return msgspec.convert(intent, Intent)
+
+    def known(self, number: int) -> Intent | None:
+        """One that is under way or was settled lately."""
+        found = self.open.get(number) or next((each for each in self.ended if each.number == number), None)
+        return None if found is None else msgspec.convert(found, Intent)
+
+    def free(self, token: str) -> None:
+        """Of a submission that came to nothing: there is no such workload, and its id is free again."""
+        if token in self.named:
+            self.ids.discard(self.named.pop(token))
 
     def report(self, now_ms: int, limit: int = 200) -> IntentsReport:
         phases = Counter(intent.phase for intent in self.open.values())
@@ -198,8 +226,8 @@ CARRIED: tuple[type[cmd.Command], ...] = (
 )  # fmt: skip
 """Commands that become intents: what another scheduler can be asked for."""
 OURS: tuple[type[cmd.Command], ...] = (
-    cmd.SettleIntents, cmd.SetPrice, cmd.SetBudgets, cmd.RemoveBudgets, cmd.ApproveSpending, cmd.WatchNodes,
-    cmd.UnwatchNodes, cmd.Define, cmd.SetSettings,
+    cmd.SettleIntents, cmd.AnswerIntent, cmd.SetPrice, cmd.SetBudgets, cmd.RemoveBudgets, cmd.ApproveSpending,
+    cmd.WatchNodes, cmd.UnwatchNodes, cmd.Define, cmd.SetSettings,
 )  # fmt: skip
 """Commands about what Muster alone keeps: done as in any cell."""
 WHY_NOT: dict[type[cmd.Command], str] = {
@@ -257,8 +285,11 @@ def intend(
         )
     if isinstance(command, cmd.Submit):
         return _submissions(state, command, now_ms)
+    from engine.intent_answers import answered_by
+
     changed = _about(state, command, now_ms)
-    return [_intended(state.intents.issued, command)], changed
+    intended = _intended(state.intents.issued, command)
+    return [intended, *answered_by(state, intended.number, intended.command)], changed
 
 
 def _intended(number: int, command: cmd.AnyCommand) -> ev.Intended:
@@ -309,7 +340,7 @@ def settle(state: State, command: cmd.SettleIntents) -> Checked:
     for change in command.changes:
         intent = state.intents.open.get(change.number)
         same = intent is not None and all(
-            getattr(change, name) == getattr(intent, name) for name in ("phase", "job", "submit_s", "text")
+            getattr(change, name) == getattr(intent, name) for name in ("phase", "job", "submit_s", "text", "boot")
         )
         if intent is None or same:
             continue
@@ -319,7 +350,7 @@ def settle(state: State, command: cmd.SettleIntents) -> Checked:
         elif change.phase == Phase.SENT:
             events.append(ev.IntentSent(change.number))
         elif change.phase == Phase.ACCEPTED:
-            events.append(ev.IntentAccepted(change.number, change.job, change.submit_s, change.text))
+            events.append(ev.IntentAccepted(change.number, change.job, change.submit_s, change.text, change.boot))
         else:
             events.append(ev.IntentSettled(change.number, change.phase, change.text))
     return events, tuple(numbers)
@@ -331,7 +362,9 @@ def settle(state: State, command: cmd.SettleIntents) -> Checked:
 def intended(state: State, event: ev.Intended) -> None:
     intents = state.intents
     intents.issued = event.number + 1
-    intent = Intent(event.number, event.token, state.now_ms, event.command, changed_ms=state.now_ms)
+    # A token is given once: where it is known it is carried again.
+    tries = repeats_of(state, event.token) if event.token in intents.named else 0
+    intent = Intent(event.number, event.token, state.now_ms, event.command, changed_ms=state.now_ms, tries=tries)
     intents.open[event.number] = intent
     command = wanted(intent)
     if isinstance(command, cmd.Submit):
@@ -360,7 +393,10 @@ def sent(state: State, event: ev.IntentSent) -> None:
 
 
 def accepted(state: State, event: ev.IntentAccepted) -> None:
-    _replace(state, event.number, phase=Phase.ACCEPTED, job=event.job, submit_s=event.submit_s, text=event.text)
+    _replace(
+        state, event.number, phase=Phase.ACCEPTED, job=event.job, submit_s=event.submit_s, text=event.text,
+        boot=event.boot,
+    )  # fmt: skip
 
 
 def reopened(state: State, event: ev.IntentReopened) -> None:
@@ -376,12 +412,26 @@ def settled(state: State, event: ev.IntentSettled) -> None:
     _replace(state, event.number, phase=event.phase, text=event.text)
     intent = intents.open.pop(event.number)
     intents.ended.append(intent)
-    del intents.ended[:-ENDED_KEPT]
-    if event.phase in (Phase.REFUSED, Phase.EXPIRED) and intent.token in intents.named:
-        # There is no such workload, and its id is free again.
-        intents.ids.discard(intents.named.pop(intent.token))
+    if len(intents.ended) > ENDED_KEPT:
+        # A doubt waits for a person: it is not to go because much else was settled since.
+        oldest = next((at for at, each in enumerate(intents.ended) if each.phase != Phase.IN_DOUBT), 0)
+        del intents.ended[oldest]
+    if event.phase in (Phase.REFUSED, Phase.EXPIRED):
+        intents.free(intent.token)
 
 
 def _replace(state: State, number: int, **changed: Any) -> None:
     intents = state.intents
-    intents.open[number] = msgspec.structs.replace(intents.open[number], changed_ms=state.now_ms, **changed)
+    intents.open[number] = replaced(intents.open[number], state.now_ms, **changed)
+
+
+def replaced(intent: Intent, now_ms: int, **changed: Any) -> Intent:
+    """With what is said of it now among its words."""
+    new = msgspec.structs.replace(intent, changed_ms=now_ms, **changed)
+    words = (*intent.words, Word(now_ms, new.phase, new.text))[-WORDS_KEPT:]
+    return msgspec.structs.replace(new, words=words)
+
+
+def repeats_of(state: State, token: str) -> int:
+    """How often a submission was carried before, by its token."""
+    return max((intent.tries + 1 for intent in state.intents.ended if intent.token == token), default=0)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import Column
+from sqlalchemy import Column, Table
 from sqlmodel import Field, SQLModel
 
 from engine.database import BIG
 
 FORMAT = 2
+OF_A_FLEET = -1
+"""In place of the format, where a fleet keeps what it remembers: no cell is begun there."""
 
 
 class Batch(SQLModel, table=True):
@@ -77,3 +79,14 @@ def table_of(model: type[SQLModel]) -> Any:
 
 
 TABLES = tuple(table_of(model) for model in (Batch, Snapshot, Head))
+
+
+class Kind(NamedTuple):
+    """What a new database is made for."""
+
+    format: int
+    tables: tuple[Table, ...]
+    """With the head among them."""
+
+
+OF_A_CELL = Kind(FORMAT, TABLES)

@@ -13,7 +13,7 @@ from sqlalchemy import Column, Connection, Integer, MetaData, String, Table, ins
 
 from engine.database import BIG, Place, create_some
 from engine.errors import JournalFormat
-from engine.journal_tables import FORMAT, Estimate, table_of
+from engine.journal_tables import FORMAT, OF_A_FLEET, Estimate, table_of
 
 _META = MetaData()
 MIGRATION = Table(
@@ -48,6 +48,8 @@ def made(connection: Connection) -> int:
 
 def refuse_other(connection: Connection, place: Place, head: Any) -> int:
     """How many migrations it has had. Raises JournalFormat for a journal that was written by another Muster."""
+    if head["format"] == OF_A_FLEET:
+        raise JournalFormat(f"{place} is what a fleet remembers, and no cell", "Name another file or another schema")
     if head["format"] != FORMAT:
         raise JournalFormat(
             f"journal {place} has format {head['format']}, this Muster reads {FORMAT}", "Use the Muster that wrote it"

@@ -26,7 +26,7 @@ from engine import lease as leases
 from engine import postgres
 from engine.database import Schema, create_some, said
 from engine.errors import JournalCorrupt, JournalError, JournalTaken, SpecError
-from engine.journal_tables import FORMAT, TABLES, Head, table_of
+from engine.journal_tables import OF_A_CELL, Head, Kind, table_of
 from engine.lease import FENCE, LEASE, Lease
 
 T = TypeVar("T")
@@ -66,13 +66,13 @@ class End(NamedTuple):
 class PostgresStore:
     """The database, open for its one writer until `close`."""
 
-    def __init__(self, place: Schema, seed: int, lease: Lease | None = None) -> None:
+    def __init__(self, place: Schema, seed: int, lease: Lease | None = None, kind: Kind = OF_A_CELL) -> None:
         """Open or create. `lease`: one that was waited for. Raises JournalBusy, JournalCorrupt or JournalError."""
         self.place = place
         self.in_doubt = False
         """Something may have been written that was refused: the head is to be read before anything else."""
         if lease is None:
-            prepare(place, seed)
+            prepare(place, seed, kind)
             lease = leases.take(place)
         self.lease = lease
         self._epoch = 0
@@ -313,7 +313,7 @@ def _socket_of(connection: Any) -> socket.socket:
     return socket.socket(fileno=os.dup(connection.fileno()))
 
 
-def prepare(place: Schema, seed: int) -> None:
+def prepare(place: Schema, seed: int, kind: Kind = OF_A_CELL) -> None:
     """Have the schema and the tables of a journal; nothing if they are there. Raises JournalError."""
     psycopg = postgres.driver()
     database = postgres.pool(place, "lease")
@@ -333,8 +333,8 @@ def prepare(place: Schema, seed: int) -> None:
             connection.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtext(%s))", (f"muster {place.name}",))
             if connection.exec_driver_sql("SELECT to_regclass('head')").scalar() is not None:
                 return
-            create_some(connection, [*TABLES, *leases.TABLES])
-            head = {"id": 1, "format": FORMAT, "last_version": 0, "chain": 0, "seed": seed}
+            create_some(connection, [*kind.tables, *leases.TABLES])
+            head = {"id": 1, "format": kind.format, "last_version": 0, "chain": 0, "seed": seed}
             connection.execute(insert(table_of(Head)).values(head))
             connection.execute(insert(LEASE).values(id=1, owner="", holder="", renewals=0, since_ms=0, renewed_ms=0))
             connection.execute(insert(FENCE).values(id=1, owner="", epoch=0, mark=0))
@@ -345,7 +345,7 @@ def prepare(place: Schema, seed: int) -> None:
 
 
 def exists(place: Schema) -> bool:
-    """Whether somebody has begun a journal there. Raises JournalError."""
+    """Whether somebody has begun a journal there, of a cell or of a fleet. Raises JournalError."""
     database = postgres.pool(place, "reader")
     try:
         with database.connect() as connection:

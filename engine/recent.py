@@ -208,7 +208,10 @@ def _describe(state: State, event: ev.AnyEvent) -> tuple[str, str, str]:
             return "Slurm accepted", f"i{number}", f"job {job}" if job else text
         case ev.IntentReopened(number=number, text=text):
             return "to be carried again", f"i{number}", text
-        case ev.IntentSettled(number=number, phase=phase, text=text):
+        case (
+            ev.IntentSettled(number=number, phase=phase, text=text)
+            | ev.IntentAnswered(number=number, phase=phase, text=text)
+        ):
             return f"intent {Phase(phase).label}", f"i{number}", text
         case ev.Suspended(row=row) | ev.Resumed(row=row) | ev.Woke(row=row):
             return type(event).__name__.lower(), ids[row], ""

@@ -14,12 +14,11 @@ from sqlalchemy import Connection, create_engine, event, insert
 from sqlalchemy import Engine as Database
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.pool import NullPool, StaticPool
-from sqlmodel import SQLModel
 
-from engine.database import File
+from engine.database import File, create_some
 from engine.errors import JournalBusy, JournalCorrupt, JournalError
 from engine.file_lock import HeldElsewhere, take_lock
-from engine.journal_tables import FORMAT, TABLES, Head, table_of
+from engine.journal_tables import OF_A_CELL, Head, Kind, table_of
 
 T = TypeVar("T")
 BUSY_S = 2.0
@@ -35,13 +34,13 @@ _MOVE_HEAD = "UPDATE head SET last_version = ?, chain = ?"
 class FileStore:
     """The database, open for its one writer until `close`."""
 
-    def __init__(self, place: File, seed: int) -> None:
+    def __init__(self, place: File, seed: int, kind: Kind = OF_A_CELL) -> None:
         """Open or create. Raises JournalBusy, JournalCorrupt or JournalError."""
         self.place = place
         self._lock = _take_lock(place.path)
         try:
             if not place.path.exists():
-                _create(place.path, seed)
+                _create(place.path, seed, kind)
             self.db = durable(place.path)
         except BaseException:
             self._lock.close()
@@ -160,16 +159,17 @@ def unavailable(path: Path, doing: str, error: Exception) -> JournalError:
     )
 
 
-def _create(path: Path, seed: int) -> None:
+def _create(path: Path, seed: int, kind: Kind) -> None:
     """A new journal, complete before it gets its name: an empty or headless file is never one of ours."""
     fresh = path.with_name(path.name + ".new")
     try:
         fresh.unlink(missing_ok=True)
         os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         database = create_engine(f"sqlite:///{fresh}")
-        SQLModel.metadata.create_all(database, tables=list(TABLES))
+        head = {"id": 1, "format": kind.format, "last_version": 0, "chain": 0, "seed": seed}
         with database.begin() as connection:
-            connection.execute(insert(table_of(Head)).values(id=1, format=FORMAT, last_version=0, chain=0, seed=seed))
+            create_some(connection, kind.tables)
+            connection.execute(insert(table_of(Head)).values(head))
         database.dispose()
         fresh.rename(path)
     except OSError as error:

@@ -80,7 +80,21 @@ def stand_by(place: Schema, stop: threading.Event, say: Callable[[str], None]) -
     """Wait until the lease can be had, following meanwhile. None when `stop` was set first. A database that cannot be
     reached is waited for, and so is a cell that nobody has begun: its name may be mistyped. `say` is told of every
     change. Raises JournalFormat and JournalCorrupt."""
-    candidate, follower = Candidate(place), Follower(place)
+    follower = Follower(place)
+
+    def follow() -> str:
+        follower.catch_up()
+        return f" at version {follower.version:,}"
+
+    lease = wait_for(place, stop, say, follow)
+    return None if lease is None else StoodBy(lease, follower)
+
+
+def wait_for(
+    place: Schema, stop: threading.Event, say: Callable[[str], None], follow: Callable[[], str] = lambda: ""
+) -> Lease | None:
+    """The same, of whatever is kept there. `follow` is called now and then, and says how far it is."""
+    candidate = Candidate(place)
     told, there = "", False
     with contextlib.ExitStack() as after:
         after.callback(candidate.stand_no_more)
@@ -90,13 +104,12 @@ def stand_by(place: Schema, stop: threading.Event, say: Callable[[str], None]) -
                 if there:
                     look = candidate.look()
                     if look.taken:
-                        return StoodBy(candidate.lease(), follower)
+                        return candidate.lease()
                     candidate.stand()
-                    follower.catch_up()
-                    key = look.holder
-                    news = f"stands by at version {follower.version:,}: {look.holder or 'nobody'} has the lease"
+                    at, key = follow(), look.holder
+                    news = f"stands by{at}: {look.holder or 'nobody'} has the lease"
                 else:
-                    news = key = f"waits: there is no cell yet at {place}"
+                    news = key = f"waits: nothing was begun yet at {place}"
             except (JournalFormat, JournalCorrupt):
                 raise
             except JournalError as error:

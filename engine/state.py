@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from engine import bulk, fold_money, fold_nodes, fold_outside, fold_resize, fold_rules, intents, many
+from engine import bulk, fold_money, fold_nodes, fold_outside, fold_resize, fold_rules, intent_answers, intents, many
 from engine import events as ev
 from engine import workloads as wl
 from engine.allocations import NONE, Allocations
@@ -789,6 +789,7 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.IntentSent: intents.sent,
     ev.IntentReopened: intents.reopened,
     ev.IntentSettled: intents.settled,
+    ev.IntentAnswered: intent_answers.answered,
     ev.SubmittedMany: many.submitted,
     ev.PlacedMany: lambda state, event: many.placed(state, event, claimed=False),
     ev.StartedMany: many.started,

@@ -141,6 +141,8 @@ class Audit:
         """The last checkpoint that was signed, as remembered outside the database."""
         self.erased = 0
         """Texts that were erased since it was opened: who remembers any must look again."""
+        self.added = 0
+        """Records since this process began, those of transactions that failed too. May be read on any thread."""
         self._new = 1
         """Records since the last checkpoint, at most: those of a transaction that failed count too."""
         self._ready = False
@@ -227,6 +229,7 @@ class Audit:
             "at_ms": record["at_ms"], "body": body, "hash": link(before, body),
         })  # fmt: skip
         self._new += 1
+        self.added += 1
         return last + 1
 
     def head(self, connection: Connection) -> tuple[int, bytes]:

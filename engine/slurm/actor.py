@@ -2,7 +2,11 @@
 
 Each step is looked at, done if it is not so already, and read back. What could not be carried in time is given up: a
 cancel that comes hours after it was approved is another act than the one approved. What was done is looked at once more
-a little later: a slurmctld that was killed meanwhile may have forgotten it.
+a little later, and as soon as slurmctld is seen to have started anew: one that was killed may have forgotten it.
+
+What is no longer so somebody may have undone. It is done again only where that is told apart: nobody undoes a cancel or
+a requeue; and what sets something is done again, a few times, where the slurmctld that showed it set has ended since
+and the setting is the one from before. Of everything else a person has to judge.
 """
 
 from __future__ import annotations
@@ -38,9 +42,15 @@ AGAIN_S = 1.0
 """Between looks at a step whose effect takes its time."""
 ASK_AGAIN_S = 5.0
 """After that what Slurm took, and is not so, is asked for again: a slurmctld that was killed forgets."""
+BOOT_EVERY_S = 2.0
+"""Between looks at which run of slurmctld answers, while there is something that it may forget."""
+MOST_AGAIN = 5
+"""So often at most is done again what slurmctld forgot."""
 MOST_TOLD = 5
 FOR_GOOD: frozenset[acts.Do] = frozenset(("cancel", "requeue"))
 """What nobody can undo: a job that is as it was before was forgotten to be so."""
+TWO_WAYS: frozenset[acts.Do] = frozenset(("hold", "release", "drain", "reserve"))
+"""What is as it was before whenever it is not so."""
 
 
 class Part(msgspec.Struct):
@@ -53,7 +63,14 @@ class Part(msgspec.Struct):
     tried_s: float = 0.0
     """Our clock: it was last asked for."""
     text: str = ""
+    setting: str = ""
+    before: str = ""
+    """The setting when it was first looked at; empty: by another process."""
     refused: str = ""
+
+    def see(self, seen: acts.Seen) -> None:
+        self.standing, self.text, self.setting = seen.standing, seen.text, seen.setting
+        self.before = self.before or seen.setting
 
 
 class Held(msgspec.Struct):
@@ -67,6 +84,10 @@ class Held(msgspec.Struct):
     so_s: float = 0.0
     """Our clock: all of it was so. It lasts when it still is SAFE_S later."""
     wake_s: float = 0.0
+    boot: str = ""
+    """Run of slurmctld in which all of it was so."""
+    again: int = 0
+    """How often it was done again."""
 
     @property
     def subjects(self) -> frozenset[str]:
@@ -91,12 +112,15 @@ class Actor:
         acted: Acted = lambda *, machines: None,
         may_act: Callable[[], bool] = lambda: True,
         is_coming: Callable[[str], bool] = lambda workload: False,
+        knows_jobs: Callable[[], bool] = lambda: True,
     ) -> None:
         self._far = far
         self._ledger = ledger
         self._job_of = job_of
         self._is_coming = is_coming
         """Whether a workload's submission is under way: if slurmctld forgets its job, there will be another."""
+        self._knows_jobs = knows_jobs
+        """Whether `job_of` has seen Slurm's list: before that no job of it is known, which says nothing of any."""
         self._clock = clock
         self._wall_ms = wall_ms
         """Cell time: that of a cell that Slurm decides on is Unix time."""
@@ -105,6 +129,9 @@ class Actor:
         """Whether this process is still the one that may: asked before each request that changes anything."""
         self._held: dict[int, Held] = {}
         self._last = -1
+        self._boot = ""
+        self._boot_s = -1e9
+        """Our clock: it was asked for."""
         self._unsaid: list[IntentChange] = []
         self.trouble = ""
         """Why nothing can be carried at present; empty when all is well."""
@@ -114,8 +141,12 @@ class Actor:
         self._take()
         self._say()
         try:
-            self._carry_all()
-            self.trouble = ""
+            if self._knows_jobs():
+                self._wake_forgotten()
+                self._carry_all()
+                self.trouble = ""
+            elif self._held:
+                self.trouble = "Slurm's list of jobs was not seen yet"
         except (SlurmUnavailable, SlurmRefused) as error:
             self.trouble = str(error)
         for held in list(self._held.values()):
@@ -128,12 +159,14 @@ class Actor:
             command = wanted(intent)
             if not isinstance(command, cmd.Submit):
                 self._held[intent.number] = Held(
-                    number=intent.number, command=command, at_ms=intent.at_ms, phase=Phase(intent.phase)
-                )
+                    number=intent.number, command=command, phase=Phase(intent.phase), boot=intent.boot,
+                    # What is done again has its time anew.
+                    at_ms=intent.changed_ms if intent.tries else intent.at_ms, again=intent.tries,
+                )  # fmt: skip
 
     def _note(self, held: Held, phase: Phase, text: str = "") -> None:
         held.phase = phase
-        self._unsaid.append(IntentChange(number=held.number, phase=phase, text=text[:500]))
+        self._unsaid.append(IntentChange(number=held.number, phase=phase, text=text[:500], boot=held.boot))
         if phase.settled:
             del self._held[held.number]
 
@@ -177,6 +210,7 @@ class Actor:
     def _do(self, held: Held) -> None:
         """What is not so yet. Raises SlurmUnavailable with the rest left for later."""
         assert held.parts is not None
+        boot = self._boot or self._ask_boot()
         changed: set[acts.Do] = set()
         try:
             for part in held.parts:
@@ -189,6 +223,11 @@ class Actor:
                 self._acted(machines=not changed <= SEEN_AT_ONCE)
         if any(self._is_left(part) for part in held.parts):
             held.wake_s = self._clock() + AGAIN_S
+            return
+        if held.tried and self._ask_boot() != boot:
+            # Nobody knows which run of slurmctld showed what: all of it is looked at once more.
+            for part in held.parts:
+                part.standing = "to do" if part.standing == "done" else part.standing
             return
         self._conclude(held)
 
@@ -207,14 +246,14 @@ class Actor:
         since_s = held.at_ms / 1000
         asked = False
         try:
-            part.standing, part.text = acts.look(self._far, part.step, part.meant, since_s)
+            part.see(acts.look(self._far, part.step, part.meant, since_s))
             if part.standing == "to do" and self._is_due(part):
                 if not self._may_act():
                     raise SlurmUnavailable("another engine has taken over", answered=True, arrived=False)
                 part.tried = asked = True
                 part.tried_s = self._clock()
                 acts.do(self._far, part.step, part.meant)
-                part.standing, part.text = acts.look(self._far, part.step, part.meant, since_s)
+                part.see(acts.look(self._far, part.step, part.meant, since_s))
         except SlurmGone as error:
             part.standing, part.text = "missing" if part.step.do in acts.OF_JOBS else "gone", error.problem
         except (SlurmRefused, SpecError) as error:
@@ -237,6 +276,7 @@ class Actor:
         elif not held.tried:
             self._note(held, Phase.NEEDLESS, _few([part.text for part in held.parts]))
         else:
+            held.boot = self._boot
             held.so_s = held.wake_s = self._clock()
             held.wake_s += SAFE_S
             texts = [part.refused or part.text for part in held.parts]
@@ -248,41 +288,93 @@ class Actor:
         if held.parts is None:
             # Of an earlier process, which saw it done.
             held.parts = self._parts(held)
+        boot = self._boot
         needed = [part for part in held.parts if part.step.needed]
         for part in needed:
             if part.standing == "done" or not held.so_s:
                 self._look_again(held, part)
         undone = [part for part in needed if self._is_left(part)]
-        cancelled = any(part.step.do == "cancel" for part in undone)
-        if not undone or (not cancelled and self._is_overtaken(held)):
+        if undone:
+            if self._ask_boot() != boot:
+                held.so_s = 0.0  # another run of slurmctld may have shown it: all of it is looked at once more
+                return
+            later = self._set_since(held)
+            undone = [part for part in undone if (acts.TOPIC.get(part.step.do, ""), part.step.target) not in later]
+        if not undone:
             self._note(held, Phase.DONE, _few([part.refused or part.text for part in held.parts]))
-        elif all(part.step.do in FOR_GOOD or part.standing == "missing" for part in undone):
-            for part in undone:
-                part.tried = False
-            held.at_ms = self._wall_ms()
-            self._note(held, Phase.OPEN, "slurmctld has forgotten it: done again")
-        else:
+            return
+        doubt = self._why_not_again(held, undone)
+        if doubt:
             told = _few([part.text for part in undone])
-            why = "slurmctld has forgotten it in a crash, or somebody has undone it"
-            self._note(held, Phase.IN_DOUBT, f"it was done and read back, and is so no longer: {told}; {why}")
+            self._note(held, Phase.IN_DOUBT, f"it was done and read back, and is so no longer: {told}; {doubt}")
+            return
+        for part in undone:
+            part.tried = False
+        held.at_ms = self._wall_ms()
+        held.again += 1
+        self._note(held, Phase.OPEN, "slurmctld has forgotten it: done again")
 
-    def _is_overtaken(self, held: Held) -> bool:
-        """Whether something was wanted of the same since, and is under way or settled: that it is so no longer is then
-        as it should be. The journal is asked, for it knows what was settled before this process began."""
+    def _set_since(self, held: Held) -> set[tuple[str, str]]:
+        """What was set since, of what: that it is no longer as it was set before is then as it should be. The journal
+        is asked, for it knows what was settled before this process began."""
         self._say()
-        later = [other.subjects for other in self._held.values() if other.number > held.number]
-        later += [frozenset(subjects_of(wanted(intent))) for intent in self._ledger.carried_since(held.number)]
-        return any(not subjects.isdisjoint(held.subjects) for subjects in later)
+        later = [other.command for other in self._held.values() if other.number > held.number]
+        later += [wanted(intent) for intent in self._ledger.carried_since(held.number)]
+        return set().union(*(acts.topics_of(command) for command in later))
+
+    def _why_not_again(self, held: Held, undone: list[Part]) -> str:
+        """Why what is so no longer is left to a person; empty: it was forgotten, and is done again."""
+        if held.again >= MOST_AGAIN:
+            return f"slurmctld has forgotten it {held.again} times, or somebody undoes it"
+        if all(part.step.do in FOR_GOOD or part.standing == "missing" for part in undone):
+            return ""
+        if not held.boot or not self._boot:
+            return "slurmctld has forgotten it in a crash, or somebody has undone it"
+        if held.boot == self._boot:
+            return "somebody has undone it: slurmctld has run on since"
+        others = [part.setting for part in undone if part.standing != "missing" and not self._is_as_before(part)]
+        if others:
+            return f"slurmctld was started anew since, but it is not as it was before: {_few(others)}"
+        return ""
+
+    def _is_as_before(self, part: Part) -> bool:
+        if part.step.do in FOR_GOOD:
+            return True
+        known = part.before or part.step.do in TWO_WAYS
+        return part.step.do in acts.TOPIC and bool(known) and part.before in ("", part.setting)
+
+    # -- which slurmctld ----------------------------------------------------------------------------------------------
+
+    def _ask_boot(self) -> str:
+        """Which run of slurmctld answers; empty where that cannot be known. The same before and after a look: it was
+        that one which showed what was seen."""
+        self._boot, self._boot_s = self._far.boot(), self._clock()
+        return self._boot
+
+    def _wake_forgotten(self) -> None:
+        """What was done in a run of slurmctld that has ended is looked at now: what it forgot, such as a hold, Slurm
+        goes on without."""
+        waiting = [held for held in self._held.values() if held.phase == Phase.ACCEPTED and held.boot]
+        if not waiting or self._clock() - self._boot_s < BOOT_EVERY_S:
+            return
+        boot = self._ask_boot()
+        for held in waiting:
+            if boot and held.boot != boot:
+                held.wake_s = 0.0
 
     def _look_again(self, held: Held, part: Part) -> None:
+        part.meant = part.meant or self._job_of(part.step.target)
         try:
-            part.standing, part.text = acts.look(self._far, part.step, part.meant, held.at_ms / 1000)
+            part.see(acts.look(self._far, part.step, part.meant, held.at_ms / 1000))
         except (SlurmRefused, SpecError) as error:
             part.refused = f"{part.step.target}: {error.problem}"
 
     def _give_up(self, held: Held) -> None:
         if held.phase == Phase.ACCEPTED or self._wall_ms() - held.at_ms < GIVE_UP_MS:
             return
+        waiting = [part for part in held.parts or () if part.standing == "missing" and self._is_left(part)]
+        if waiting:
+            return  # for a job of ours that is being submitted anew, whatever time that takes
         why = self.trouble or "its effect was not to be seen"
         if held.phase == Phase.OPEN and held.parts is None:
             self._note(held, Phase.EXPIRED, f"Slurm could not be asked within {GIVE_UP_MS // 1000} s: {why}")

@@ -8,7 +8,7 @@ is done, and after slurmctld came back from a crash that may have forgotten it, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -28,6 +28,12 @@ Do = Literal[
 Standing = Literal["done", "to do", "gone", "missing"]
 """gone: there is nothing to be done to it any more. missing: Slurm does not know the job; one that was submitted
 through Muster a moment ago may come back."""
+TOPIC: dict[Do, str] = {
+    "hold": "priority", "release": "priority", "set priority": "priority", "set qos": "QOS", "move": "partition",
+    "drain": "use", "resume": "use", "power up": "power", "power down": "power",
+    "down": "state", "up": "state", "inactive": "state", "reserve": "reservation", "unreserve": "reservation",
+}  # fmt: skip
+"""What sets something -> what it sets: of two that set the same, the later holds."""
 OF_JOBS: frozenset[Do] = frozenset(("cancel", "hold", "release", "requeue", "set qos", "set priority", "move"))
 _PARTITION_STATES: dict[Do, str] = {"down": "DOWN", "up": "UP", "inactive": "INACTIVE"}
 
@@ -43,8 +49,19 @@ class Step(msgspec.Struct, frozen=True):
     """False: the intent is carried out although this is refused."""
 
 
+class Seen(msgspec.Struct, frozen=True):
+    """What was read of what a step is about."""
+
+    standing: Standing
+    text: str
+    setting: str = ""
+    """As it is set now, of what the step sets; of a job that is to end or begin anew, how often it was put back."""
+
+
 class FarSide(Protocol):
     """What of a Slurm connection is used here."""
+
+    def boot(self) -> str: ...
 
     def job(self, id_: int, /) -> Job: ...
     def jobs(self, since: int | None = None) -> Jobs: ...
@@ -126,6 +143,17 @@ def _steps(command: cmd.AnyCommand, number: int) -> Iterator[Step]:
             yield from (Step("unreserve", name) for name in names)
 
 
+def topics_of(command: cmd.AnyCommand) -> frozenset[tuple[str, str]]:
+    """What it sets, of what: of a job that is cancelled nothing else matters."""
+    return frozenset((topic, step.target) for step in _steps(command, 0) for topic in _topics(step.do))
+
+
+def _topics(do: Do) -> Collection[str]:
+    if do == "cancel":
+        return {TOPIC[job] for job in OF_JOBS if job in TOPIC}
+    return (TOPIC[do],) if do in TOPIC else ()
+
+
 def _requeues(far: FarSide, meant: Callable[[Job], bool]) -> list[tuple[Step, Job | None]]:
     """Jobs that cannot be requeued run to their end: the drain itself does not fail for it."""
     running = (job for job in far.jobs().list if job.state == "RUNNING" and meant(job))
@@ -141,31 +169,49 @@ def same(meant: Job, now: Job) -> bool:
     return now.id == meant.id and (now.submit_s == meant.submit_s or put_back)
 
 
-def look(far: FarSide, step: Step, meant: Job | None, since_s: float) -> tuple[Standing, str]:
+def look(far: FarSide, step: Step, meant: Job | None, since_s: float) -> Seen:
     """Whether it is so, and what was read. `since_s`: Unix time at which it was wanted: what was requeued before that
     is to be requeued again. Raises SlurmGone for a node that there is not, SlurmUnavailable, SlurmRefused."""
     if step.do in OF_JOBS:
         if meant is None:
-            return "missing", f"{step.target}: Slurm has no such job any more"
+            return Seen("missing", f"{step.target}: Slurm has no such job any more")
         try:
             job = far.job(meant.id)
         except SlurmGone:
-            return "missing", f"job {meant.id}: Slurm has no such job any more"
+            return Seen("missing", f"job {meant.id}: Slurm has no such job any more")
         if not same(meant, job):
-            return "missing", f"job {meant.id} is another job by now"
-        return _look_at_job(step, job, since_s), f"job {job.id} is {' '.join([job.state, *sorted(job.flags)])}"
+            return Seen("missing", f"job {meant.id} is another job by now")
+        text = f"job {job.id} is {' '.join([job.state, *sorted(job.flags)])}"
+        return Seen(_look_at_job(step, job, since_s), text, _setting_of_job(step, job))
     if step.do in ("drain", "resume", "power up", "power down"):
         node = far.node(step.target)
-        return _look_at_node(step, node), f"{node.name} is {' '.join([node.state, *sorted(node.flags)])}"
+        text = f"{node.name} is {' '.join([node.state, *sorted(node.flags)])}"
+        return Seen(_look_at_node(step, node), text, f"drained: {node.reason}" if "DRAIN" in node.flags else "in use")
     if step.do in _PARTITION_STATES:
         partition = next((each for each in far.partitions() if each.name == step.target), None)
         if partition is None:
-            return "gone", f"Slurm has no partition {step.target}"
+            return Seen("gone", f"Slurm has no partition {step.target}")
         done = partition.state == _PARTITION_STATES[step.do]
-        return "done" if done else "to do", f"partition {partition.name} is {partition.state}"
-    made = any(each.name == step.target for each in far.reservations())
-    wanted = step.do == "reserve"
-    return "done" if made == wanted else "to do", f"reservation {step.target} is {'made' if made else 'not made'}"
+        return Seen("done" if done else "to do", f"partition {partition.name} is {partition.state}", partition.state)
+    made = next((each for each in far.reservations() if each.name == step.target), None)
+    done = (made is not None) == (step.do == "reserve")
+    setting = "not made" if made is None else f"made of {','.join(made.nodes)} from {made.start_s} to {made.end_s}"
+    text = f"reservation {step.target} is {'not made' if made is None else 'made'}"
+    return Seen("done" if done else "to do", text, setting)
+
+
+def _setting_of_job(step: Step, job: Job) -> str:
+    match step.do:
+        case "hold" | "release":
+            return "held" if job.held else "not held"
+        case "set qos":
+            return job.qos
+        case "set priority":
+            return str(job.priority)
+        case "move":
+            return job.partition
+        case _:
+            return f"put back {job.restarts} times"
 
 
 def _look_at_job(step: Step, job: Job, since_s: float) -> Standing:

@@ -73,7 +73,7 @@ def is_under_way(engine: Engine, workload: str) -> bool:
 
 class Driver:
     """`far` is a `SlurmConnection`. `job_of`: the job a workload of the cell is. `missing`: workloads under way that
-    the mirror has seen and does not find any more."""
+    the mirror has seen and does not find any more. `knows_jobs`: whether the mirror has seen any list of jobs yet."""
 
     def __init__(
         self,
@@ -83,6 +83,7 @@ class Driver:
         *,
         acted: Acted = lambda *, machines: None,
         missing: Callable[[], Collection[str]] = lambda: (),
+        knows_jobs: Callable[[], bool] = lambda: True,
         place_of: Callable[[WorkloadSpec], Place] = lambda spec: place_of_queue(spec),
     ) -> None:
         self._far = far
@@ -111,7 +112,10 @@ class Driver:
         def is_coming(workload: str) -> bool:
             return loop.call(lambda engine: is_under_way(engine, workload))
 
-        self.actor = Actor(far, ledger, job_of, wall_ms=cell_ms, acted=acted, may_act=may_act, is_coming=is_coming)
+        self.actor = Actor(
+            far, ledger, job_of, wall_ms=cell_ms, acted=acted, may_act=may_act, is_coming=is_coming,
+            knows_jobs=knows_jobs,
+        )  # fmt: skip
         self._news = (threading.Event(), threading.Event())
         self._threads = [
             threading.Thread(target=self._submit, name="slurm-submissions", daemon=True),

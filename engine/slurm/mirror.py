@@ -107,7 +107,13 @@ class Mirror:
         self._wanted: dict[str, WorkloadSpec | None] = {}
         """By workload id: what was submitted through Muster; None of what it does not remember any more."""
 
+        self._has_looked = False
+
     # -- for any thread -----------------------------------------------------------------------------------------------
+
+    def has_looked(self) -> bool:
+        """Whether Slurm's list of jobs was ever seen: before that no job of any workload is known."""
+        return self._has_looked
 
     def job_of(self, workload_id: str) -> Job | None:
         """The job as Slurm last showed it."""
@@ -173,6 +179,7 @@ class Mirror:
         self._tell(told)
         # Only now: an engine that was not reached is told again.
         self._jobs_since = answer.last_update or self._jobs_since
+        self._has_looked = True
         return Looked(
             at_s=self._wall_s(),
             jobs=len(self._names),

@@ -83,6 +83,17 @@ class Commands:
         found = re.search(r"^ResumeTimeout\s*=\s*(\d+)", self._run("scontrol", ["show", "config"]), re.MULTILINE)
         return int(found[1]) if found else 0
 
+    def started_s(self) -> int:
+        """When slurmctld was started, Unix seconds; 0 where it does not say."""
+        found = re.search(r"^BOOT_TIME\s*=\s*(\d+)", self._run("scontrol", ["show", "config"]), re.MULTILINE)
+        return int(found[1]) if found else 0
+
+    def boot(self) -> str:
+        """When slurmctld started, as it says itself, to the second. 24.11 starts anew for a reconfigure, too."""
+        said = self._run("scontrol", ["show", "config"], timeout_s=PROBE_S)
+        found = re.search(r"^BOOT_TIME\s*=\s*(\S+)", said, re.MULTILINE)
+        return found[1] if found else ""
+
     def steps(self, job: int) -> tuple[Step, ...]:
         """Those of the job that run now."""
         lines = self._run("squeue", ["-h", "-s", "-j", str(job), "-o", "%i|%A|%S|%N|%j"]).splitlines()

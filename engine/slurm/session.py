@@ -104,11 +104,17 @@ class Session:
             self._release = self._can = self._clock = None
 
     def ask(
-        self, what: str, path: str, query: dict[str, str] | None = None, *, database: bool = False
+        self,
+        what: str,
+        path: str,
+        query: dict[str, str] | None = None,
+        *,
+        database: bool = False,
+        read_s: float | None = None,
     ) -> Answer | None:
         """The answer to a GET; None for "nothing changed" (304). Raises what the answer means."""
         full = self._path(path, database)
-        status, body = self._with_token(lambda: self.line.get(full, query))
+        status, body = self._with_token(lambda: self.line.get(full, query, read_s=read_s))
         if status == 304:
             return None
         answer = self._split(status, body)

@@ -19,6 +19,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -74,6 +75,8 @@ class Scene:
         self.cluster = cluster
         self.told = folder / "told"
         self.told.touch()
+        self.harms = folder / "harms"
+        """From when to when what was harmed, a line each, Unix seconds: to look faults up in."""
         self.far_line = CuttingProxy(int(cluster.url.rpartition(":")[2]))
         after.callback(self.far_line.close)
         self.server: postgres.Server | None = None
@@ -248,7 +251,10 @@ class Monkey:
         least = min(self.done[name] for name in self.harms)
         name = self.rng.choice([name for name in self.harms if self.done[name] == least])
         self.done[name] += 1
+        began_s = time.time()
         self.harms[name]()
+        with self.scene.harms.open("a") as harms:
+            harms.write(f"{began_s:.3f} {time.time():.3f} {name}\n")
 
     def kill_engine(self) -> None:
         self.scene.kill_engine()
@@ -321,6 +327,7 @@ def played(scene: Scene, rng: random.Random, rounds: int, seed: int) -> dict[str
     settled_s = scene.await_settled()
     jobs, rows = jobs_and_rows(scene)
     scene.stop_engine()
+    shutil.copy(scene.cluster.folder / "log/slurmctld.log", scene.folder)
     audit = subprocess.run(
         [sys.executable, "-m", "console.cli", "audit", "verify", scene.place], cwd=ROOT, capture_output=True,
         text=True, env=scene.environment, timeout=120, check=False,

@@ -36,6 +36,7 @@ from engine.slurm.connection import SlurmConnection
 from engine.slurm.mirror import Mirror
 from engine.slurm.records import Wish
 from engine.slurm.watch import Watcher
+from tests.bench.slurm_console import screen
 
 Row = dict[str, object]
 ROUNDS = 3
@@ -269,12 +270,17 @@ def main() -> None:
     reader.add_argument("--port", type=int, default=27_250)
     reader.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "slurm-bench")
     reader.add_argument("--starts", type=int, default=0)
+    reader.add_argument("--console", type=int, default=0, metavar="ROUNDS")
+    reader.add_argument("--no-commands", action="store_true", help="with --console: only REST is at hand")
     asked = reader.parse_args()
     cluster = Loopback(asked.shared, asked.folder, asked.release, asked.port, [])
     try:
         rows: list[Iterator[Row]] = []
         if asked.starts:
             rows = [starts(cluster, asked.starts)]
+        elif asked.console:
+            fill(cluster, asked.jobs)
+            rows = [screen(cluster, asked.jobs, asked.console, commands=not asked.no_commands)]
         else:
             fill(cluster, asked.jobs)
             rows = [whole_list(cluster, asked.jobs), freshness(cluster, asked.jobs)]

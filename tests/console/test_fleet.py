@@ -17,11 +17,13 @@ from console.fleet_routing import Router
 from console.fleet_shown import Submission
 from engine.commands import Submit
 from engine.control import Engine
+from engine.database import Place, place_of
 from engine.errors import JournalBusy, MusterError, NotFoundError, RefusedError, SpecError
 from engine.fleets import CellLink, FleetSpec, Routing, TenantShare
 from engine.intent_report import IntentView
 from engine.model import Dependency, WorkloadSpec
 from engine.slurm.report import MirrorReport
+from tests.support import postgres
 from tests.support.cells import small_cell, workload
 from tests.support.effort import examples
 from tests.support.scripted_cells import FleetDied, HereAndNow, ScriptedCell, Way
@@ -32,21 +34,21 @@ MINUTE_MS = 60_000
 class World:
     """Two cells, and a fleet that can be killed and started again."""
 
-    def __init__(self, path: Path, **changes: object) -> None:
+    def __init__(self, place: Place, **changes: object) -> None:
         self.cells = {name: ScriptedCell(name) for name in ("a", "b")}
-        self._path = path
+        self._place = place
         self._spec = FleetSpec(cells=tuple(CellLink(name=name, connect=name) for name in self.cells))
         self._spec = msgspec.structs.replace(self._spec, **changes)
         self.start()
 
     def start(self) -> None:
-        self.journal = FleetJournal(self._path)
+        self.journal = FleetJournal(self._place)
         self.fleet = Fleet(self._spec, self.journal, lambda link, _: self.cells[link.name])  # type: ignore[arg-type,return-value]
         self.router = Router(self.fleet, HereAndNow())
         self.hear()
 
     def kill(self) -> None:
-        """As a crash does: nothing but the file is left."""
+        """As a crash does: nothing but the journal is left."""
         self.journal.close()
 
     def hear(self) -> None:
@@ -78,9 +80,15 @@ def job(name: str, gpus: int = 1, tenant: str = "") -> WorkloadSpec:
     return workload(name, gpu=1000 * gpus, cpu=0, tenant=tenant)
 
 
+@pytest.fixture(params=["file", pytest.param("postgres", marks=pytest.mark.thorough)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """Where a journal may be: all that follows is so in both."""
+    return place_of(tmp_path / "fleet.db" if request.param == "file" else postgres.new_url())
+
+
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path / "fleet.db")
+def world(place: Place) -> Iterator[World]:
+    made = World(place)
     yield made
     made.kill()
 
@@ -313,8 +321,8 @@ def test_an_id_that_somebody_else_has_taken_in_a_cell_goes_to_another(world: Wor
     assert (world.where("j"), world.fleet.submission("j").cell) == (["a", "b"], "b")
 
 
-def test_the_end_is_told_and_the_tenant_has_its_quota_back(tmp_path: Path) -> None:
-    world = World(tmp_path / "f.db", tenants=(TenantShare(name="t", quota={"gpu_milli": 4000}),))
+def test_the_end_is_told_and_the_tenant_has_its_quota_back(place: Place) -> None:
+    world = World(place, tenants=(TenantShare(name="t", quota={"gpu_milli": 4000}),))
     world.submit("x", "y", gpus=3, tenant="t")
     world.turn()
     assert [world.state(name) for name in "xy"] == ["routed", "waiting"]
@@ -326,9 +334,9 @@ def test_the_end_is_told_and_the_tenant_has_its_quota_back(tmp_path: Path) -> No
 
 
 def test_a_quota_counts_work_that_did_not_come_through_the_fleet_and_work_in_a_cell_that_is_down(
-    tmp_path: Path,
+    place: Place,
 ) -> None:
-    world = World(tmp_path / "f.db", tenants=(TenantShare(name="t", quota={"gpu_milli": 4000}),))
+    world = World(place, tenants=(TenantShare(name="t", quota={"gpu_milli": 4000}),))
     world.cells["a"].others = {"t": {"gpu_milli": 2000}}
     world.hear()
     world.cells["a"].way = "nobody there"
@@ -340,8 +348,8 @@ def test_a_quota_counts_work_that_did_not_come_through_the_fleet_and_work_in_a_c
     world.kill()
 
 
-def test_whose_tenant_holds_least_goes_first_where_room_is_short(tmp_path: Path) -> None:
-    world = World(tmp_path / "f.db", routing=Routing(bind_after_ms=3_600_000, bind_within_ms=0))
+def test_whose_tenant_holds_least_goes_first_where_room_is_short(place: Place) -> None:
+    world = World(place, routing=Routing(bind_after_ms=3_600_000, bind_within_ms=0))
     for cell in world.cells.values():
         cell.delay_ms = MINUTE_MS
     world.submit("a1", "a2", "a3", tenant="greedy")
@@ -404,15 +412,15 @@ def test_like_work_shares_what_a_cell_said_while_there_is_room(world: World) -> 
     assert world.cells["a"].times_asked <= 2
 
 
-def test_one_journal_has_one_fleet(world: World, tmp_path: Path) -> None:
-    with pytest.raises(JournalBusy, match="is open in process"):
-        FleetJournal(tmp_path / "fleet.db")
+def test_one_journal_has_one_fleet(world: World, place: Place) -> None:
+    with pytest.raises(JournalBusy, match=r"the fleet's journal .* is open in another engine \(process"):
+        FleetJournal(place)
 
 
 @pytest.mark.parametrize("seed", range(examples(40)))
-def test_whatever_fails_nothing_is_lost_and_nothing_is_in_two_cells(seed: int, tmp_path: Path) -> None:
+def test_whatever_fails_nothing_is_lost_and_nothing_is_in_two_cells(seed: int, place: Place) -> None:
     draw = random.Random(seed)
-    world = World(tmp_path / "f.db", routing=Routing(bind_after_ms=0))
+    world = World(place, routing=Routing(bind_after_ms=0))
     taken: list[str] = []
     ways: tuple[Way, ...] = ("well", "well", "nobody there", "lost on the way", "lost on the way back", "refused")
     deadly: tuple[Way, ...] = (*ways[1:], "the fleet dies")

@@ -3,14 +3,25 @@ their secret."""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import msgspec
+import postgres
 import pytest
 
-from console.agents import RegisterAnswer, RegisterBody
+from console.agents import (
+    BeatAnswer,
+    BeatBody,
+    LeaveAnswer,
+    RegisterAnswer,
+    RegisterBody,
+    StatusAnswer,
+    StatusBody,
+    StatusReport,
+)
 from console.oidc import Proof
 from console.token_terms import DAY_MS, SCOPES, TokenAsk
 from console.tokens import Tokens
@@ -24,7 +35,6 @@ from runbooks.gate import Gate
 from runbooks.identity import OWNER, Scope
 from runbooks.plan import Act, Request, StepRequest
 from runbooks.policy import Grant, Person, Service
-from tests.support import postgres
 from tests.support.cells import small_cell, workload
 from tests.support.gates import gate_of
 from tests.support.network import Line, reached, reached_from_afar
@@ -253,6 +263,43 @@ def test_who_reports_as_a_node_over_tcp_must_have_a_token_for_that(line: Line, l
 
     with served_on_unix(loop, gate=gate) as path, closing(RemoteClient(str(path))) as here:
         assert here.call_as_agent("register", body, RegisterAnswer).nodes == ("g0",)
+
+
+def test_an_agent_of_one_pool_speaks_for_no_node_of_another(line: Line, loop: EngineLoop) -> None:
+    def token(pool: str) -> str:
+        return line.make_token("dave", "agent", service="node-agent", within=Scope(pools=(pool,))).token
+
+    def columns(answer: RegisterAnswer) -> dict[str, bytes]:
+        ones = array("i", [1] * len(answer.rows)).tobytes()
+        return {
+            "rows": array("i", answer.rows).tobytes(), "epochs": array("i", answer.epochs).tobytes(), "numbers": ones,
+        }  # fmt: skip
+
+    both = RegisterBody(("g0", "c0", "nobody"))
+    with closing(line.client(token=token("cpu"))) as theirs, closing(line.client(token=token("gpu"))) as ours:
+        there = theirs.call_as_agent("register", both, RegisterAnswer)
+        assert (there.nodes, there.refused, there.forbidden) == (("c0",), ("nobody",), ("g0",))
+        here = ours.call_as_agent("register", both, RegisterAnswer)
+        assert (here.nodes, here.forbidden) == (("g0",), ("c0",))
+        # With what the other agent was given, in one batch with its own.
+        stolen = msgspec.structs.replace(
+            here, rows=(*there.rows, *here.rows, 10**6), epochs=(*there.epochs, *here.epochs, 1)
+        )
+        beat = ours.call_as_agent("heartbeats", BeatBody(**columns(stolen)), BeatAnswer)
+        assert (beat.renewed, beat.refused, beat.forbidden) == (1, (), (0, 2))
+        reports = tuple(StatusReport(*each, 1) for each in zip(stolen.rows, stolen.epochs, strict=True))
+        status = ours.call_as_agent("status", StatusBody(reports), StatusAnswer)
+        assert (status.refused, status.forbidden) == ((), (0, 2))
+        assert theirs.call_as_agent("heartbeats", BeatBody(**columns(there)), BeatAnswer).renewed == 1
+        left = ours.call_as_agent("leave", both, LeaveAnswer)
+        assert (left.refused, left.forbidden) == (("nobody",), ("c0",))
+        assert loop.call(lambda engine: engine.overview().watched) == 1
+
+
+def test_an_agent_is_limited_to_pools_or_to_nothing(line: Line) -> None:
+    for within in (Scope(queues=("a",)), Scope(tenants=("t",), pools=("gpu",))):
+        with pytest.raises(SpecError, match="a node is in neither"):
+            line.make_token("dave", "agent", service="node-agent", within=within)
 
 
 def test_whom_the_policy_ceased_to_name_is_nobody(line: Line, gate: Gate, loop: EngineLoop) -> None:

@@ -297,7 +297,7 @@ def test_a_node_whose_agent_left_is_not_watched_any_more() -> None:
     relay.alive = {"g2"}
     relay.run(50 * SECOND)
     assert states(engine) == {"g0": "suspect", "g1": "suspect", "g2": "ready"}
-    assert engine.agents.leave(["g0", "g1", "nobody"]) == ("nobody",)
+    assert engine.agents.leave(["g0", "g1", "nobody"]).refused == ("nobody",)
     assert states(engine) == {"g0": "cordoned", "g1": "ready", "g2": "ready"}
     relay.alive = {"g0", "g1", "g2"}
     assert relay.call().refused.tolist() == [0, 1]

@@ -22,6 +22,7 @@ from agreement import check_agreement
 from effort import THOROUGH
 from gate_cells import MINUTE, START
 from gate_crash_worker import UNTOUCHED
+from on_postgres import is_server, kept
 from sqlalchemy import select
 
 from engine.control import Engine
@@ -50,12 +51,17 @@ def cell(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def boundaries(cell: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The names of all."""
-    return worker.play_until(str(copied(cell, tmp_path_factory.mktemp("whole"))), -1)
+    """The names of all: the same on every database."""
+    return worker.play_until(str(shutil.copy(cell, tmp_path_factory.mktemp("whole") / "journal.db")), -1)
 
 
-def copied(cell: Path, folder: Path) -> Path:
-    return Path(shutil.copy(cell, folder / "journal.db"))
+def copied(cell: Path, folder: Path) -> str:
+    """Where there is a journal like it now."""
+    if not is_server():
+        return str(shutil.copy(cell, folder / "journal.db"))
+    url = postgres.new_url()
+    worker.make_cell(url)
+    return url
 
 
 def run_and_kill(function: Callable[..., Any], *arguments: object, after: Callable[[], None] | None = None) -> None:
@@ -99,7 +105,7 @@ def check_left(before: dict[str, tuple[str, str, int]], gate: Gate, *, fresh: bo
 def kill_at(cell: Path, boundaries: list[str], chosen: Iterable[int], folder: Path, *, fresh: bool) -> None:
     for boundary in chosen:
         path = copied(cell, folder)
-        run_and_kill(worker.play_until, str(path), boundary)
+        run_and_kill(worker.play_until, path, boundary)
         before = left(path)
         try:
             with worker.opened(path, START if fresh else START + 10 * MINUTE) as (engine, gate):
@@ -113,10 +119,11 @@ def kill_at(cell: Path, boundaries: list[str], chosen: Iterable[int], folder: Pa
         clear(folder)
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("fresh", [True, False])
 def test_killed_at_some_boundaries(cell: Path, boundaries: list[str], tmp_path: Path, fresh: bool) -> None:
     chosen = {boundaries.index(name) for name in CHOSEN[fresh]}
-    more = range(fresh, len(boundaries), MORE) if THOROUGH else ()
+    more = range(fresh, len(boundaries), MORE) if THOROUGH and not is_server() else ()
     kill_at(cell, boundaries, sorted({*chosen, *more}), tmp_path, fresh=fresh)
 
 
@@ -144,13 +151,14 @@ def test_the_boundaries_are_those_of_every_edge(boundaries: list[str]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.about_files("a file that was left behind is copied before each recovery")
 def test_killed_while_it_recovers(cell: Path, boundaries: list[str], tmp_path: Path) -> None:
     """At every boundary of the recovery from a kill in the midst of a plan, and of its way back."""
     for first, name in enumerate(boundaries):
         if name not in ("after proposal.claimed", "after cordon", "after release"):
             continue
         killed = copied(cell, tmp_path)
-        run_and_kill(worker.play_until, str(killed), first)
+        run_and_kill(worker.play_until, killed, first)
         for file in tmp_path.iterdir():
             file.rename(tmp_path / file.name.replace("journal", "killed"))
         again = 0
@@ -242,19 +250,15 @@ def some_time(told: Path, rng: random.Random) -> None:
     time.sleep(moment)  # the random moment itself, not a wait for something
 
 
+@pytest.mark.both_databases
 def test_killed_at_any_moment(tmp_path: Path) -> None:
-    seen = random_kills(tmp_path / "journal.db", 40 if THOROUGH else 5, tmp_path)
-    assert seen["effects"]
-
-
-@pytest.mark.slow
-def test_killed_at_any_moment_on_a_database_server(tmp_path: Path) -> None:
-    seen = random_kills(postgres.new_url(), 6, tmp_path)
+    rounds = 6 if is_server() else 40 if THOROUGH else 5
+    seen = random_kills(kept(tmp_path / "journal.db"), rounds, tmp_path)
     assert seen["effects"]
 
 
 @pytest.mark.slow
 def test_killed_at_two_hundred_moments(tmp_path: Path) -> None:
-    seen = random_kills(tmp_path / "journal.db", 220, tmp_path)
+    seen = random_kills(kept(tmp_path / "journal.db"), 220, tmp_path)
     print("\n220 kills:", dict(seen))
     assert seen["killed while executing"] + seen["killed while verifying"] > 5

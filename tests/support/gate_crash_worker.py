@@ -16,7 +16,7 @@ from agreement import states
 from cells import small_cell, submit, workload
 from gate_cells import HOUR, MINUTE, START
 from gates import ME, gate_of
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, event, select
 
 from engine.commands import AnyCommand, Receipt
 from engine.control import Engine
@@ -95,10 +95,11 @@ class Ending(Engine):
         wrote: list[str] = []
 
         def inside(connection: Connection) -> T:
-            writes, head = _written(connection)
+            head, writes = _newest(connection), _writes(connection)
             result = change(connection)
-            if (now := _written(connection))[0] != writes:
-                wrote.append("checkpoint" if now[1] == head else now[1][1])
+            if writes:
+                newest = _newest(connection)
+                wrote.append("checkpoint" if newest == head else newest[1])
                 self._pass(f"in {wrote[0]}")
             return result
 
@@ -127,12 +128,23 @@ class Ending(Engine):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _written(connection: Connection) -> tuple[int, tuple[int, str]]:
-    """Changes of this connection so far; number and type of the last record."""
-    driver: Any = connection.connection.driver_connection
+def _newest(connection: Connection) -> tuple[int, str]:
+    """Number and type of the last record."""
     newest = select(record_table.c.seq, record_table.c.type).order_by(record_table.c.seq.desc()).limit(1)
     seq, type_ = connection.execute(newest).one()
-    return int(driver.total_changes), (seq, type_)
+    return int(seq), str(type_)
+
+
+def _writes(connection: Connection) -> list[str]:
+    """Grows with each statement from now on that changes rows."""
+    writes: list[str] = []
+
+    def note(_: Any, cursor: Any, statement: str, *more: Any) -> None:
+        if not statement.startswith("SELECT") and cursor.rowcount > 0:
+            writes.append(statement)
+
+    event.listen(connection, "after_cursor_execute", note)
+    return writes
 
 
 def play_until(path: str, boundary: int) -> list[str]:

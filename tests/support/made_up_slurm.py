@@ -38,6 +38,8 @@ class MadeUpSlurm:
         self.now = 1000.0
         self.up = True
         self.since = 900
+        self.says_boot = True
+        """Whether it tells when it started: only by Slurm's own commands."""
         self.next_id = 1
         self.jobs: dict[int, Job] = {}
         self.finished: Counter[str] = Counter()
@@ -161,6 +163,10 @@ class MadeUpSlurm:
 
     def cancel(self, id: int) -> None:
         self._put(msgspec.structs.replace(self.job(id), state="CANCELLED", end_s=int(self.now)))
+
+    def boot(self) -> str:
+        self._refuse_when_down()
+        return str(self.since) if self.says_boot else ""
 
     def diag(self) -> Diag:
         self._refuse_when_down()

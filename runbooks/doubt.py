@@ -1,0 +1,181 @@
+"""What a person can know, and do, about an intent to another scheduler of which nobody can tell whether it happened.
+
+It can be settled, by who may vote on such an act (as for `resume --accept`: it accepts what could not be verified), and
+of a submission by who may submit; with a reason, on record. A submission can be carried again: it needs no vote the
+first time either. An act cannot: the gate has each step of an approved plan done once, under a key of its own, for the
+cell as it was when it was voted on. To have it once more is another act, proposed anew, simulated on the cell as it is,
+and voted on; `IntentDetail.act` is what to propose.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, select
+
+from engine import commands as cmd
+from engine.errors import NotFoundError, RefusedError, SpecError
+from engine.intent_answers import in_doubt
+from engine.intent_report import IntentWord
+from engine.intents import Intent, Phase, subjects_of, view_of, wanted
+from runbooks import books, catalog, policy, readings
+from runbooks.admission import tag_of, touched_by
+from runbooks.books import EFFECT, VOTE, Row
+from runbooks.compose import scope_of
+from runbooks.identity import WHOLE, Actor, Scope
+from runbooks.intent_shown import LEAST_REASON, IntentAnswer, IntentDetail
+from runbooks.plan import Act, ActionName, Plan, Tier
+
+if TYPE_CHECKING:
+    from engine.commands import Receipt
+    from engine.control import Engine
+    from runbooks.gate import Gate
+
+MOST_NAMES = 50
+"""Of what an intent is about, in the record."""
+NEAR_MS = 60_000
+"""By so much the wall clock of a record and the cell's may differ."""
+ACTIONS: dict[type[cmd.Command], ActionName] = {
+    cmd.Cancel: "cancel", cmd.Hold: "hold", cmd.Release: "release", cmd.Requeue: "requeue", cmd.Preempt: "preempt",
+    cmd.SetPriority: "set_priority", cmd.SetQos: "set_qos", cmd.SetJobPriority: "set_job_priority",
+    cmd.MoveToQueue: "move", cmd.Cordon: "cordon", cmd.Uncordon: "uncordon", cmd.Drain: "drain",
+    cmd.HoldQueues: "hold_queue", cmd.DrainQueues: "drain_queue", cmd.OpenQueues: "open_queue", cmd.Reserve: "reserve",
+    cmd.Unreserve: "unreserve", cmd.PowerUp: "power_up", cmd.PowerDown: "power_down",
+}  # fmt: skip
+"""What is carried to another scheduler -> the action of the catalogue that becomes it."""
+GIVEN = ("priority_class", "qos", "priority", "queue")
+"""Fields of commands that are an act's `to`."""
+
+
+def detail(engine: Engine, gate: Gate, number: int) -> tuple[IntentDetail, Intent]:
+    """All but what the other scheduler shows. On the engine's thread. Raises NotFoundError."""
+    intent = engine.state.intents.known(number)
+    if intent is None:
+        raise NotFoundError(f"there is no intent i{number}", "The last 500 that were settled are kept: muster intents")
+    left = engine.recorded(lambda connection: left_by(connection, intent))
+    votes = engine.recorded(lambda connection: _votes(connection, left[0])) if left else ()
+    command = wanted(intent)
+    return IntentDetail(
+        version=engine.version,
+        now_ms=engine.now_ms,
+        view=view_of(intent),
+        wants=wants(command),
+        words=tuple(IntentWord(at_ms=w.at_ms, phase=Phase(w.phase).label, text=w.text) for w in intent.words),
+        proposal=left[0].id if left else "",
+        by=left[0].author if left else "",
+        agreed=votes,
+        act=act_of(command),
+    ), intent
+
+
+def wants(command: cmd.AnyCommand) -> tuple[str, ...]:
+    """What is asked for, in lines, as far as its name and its subjects do not say it."""
+    if isinstance(command, cmd.Submit):
+        spec = command.workloads[0]
+        argv = " ".join(spec.run.argv) if spec.run is not None else ""
+        tags = ", ".join(f"{name}={value}" for name, value in sorted(spec.tags.items()))
+        told = {"queue": spec.queue, "tenant": spec.tenant, "team": spec.team, "tags": tags, "runs": argv}
+        return tuple(f"{name} {value}" for name, value in told.items() if value)
+    act = act_of(command)
+    if act is None:
+        return ()
+    if act.reservation is not None:
+        return (f"nodes {', '.join(act.reservation.nodes)}",)
+    return (f"to {act.to}",) if act.to else ()
+
+
+def act_of(command: cmd.AnyCommand) -> Act | None:
+    """The act that comes to the same command; None where there is none."""
+    action = ACTIONS.get(type(command))
+    if action is None:
+        return None
+    if isinstance(command, cmd.Reserve):
+        return Act(action=action, targets=(command.reservation.name,), reservation=command.reservation)
+    to = next((str(getattr(command, field)) for field in GIVEN if hasattr(command, field)), "")
+    act = Act(action=action, targets=subjects_of(command), to=to)
+    return act if catalog.command(act) == command else None
+
+
+# -- who asked for it -------------------------------------------------------------------------------------------------
+
+
+def left_by(connection: Connection, intent: Intent) -> tuple[Row, Plan] | None:
+    """The proposal whose step, or the way back of whose step, left the intent."""
+    action = ACTIONS.get(type(wanted(intent)))
+    if action is None or not books.exist(connection):
+        return None
+    near = EFFECT.c.at_ms.between(intent.at_ms - NEAR_MS, intent.at_ms + NEAR_MS)
+    found = connection.execute(select(EFFECT).where(near & (EFFECT.c.action == action))).mappings().all()
+    for effect in sorted(found, key=lambda each: abs(each["at_ms"] - intent.at_ms)):
+        row = books.find(connection, effect["number"])
+        if row is None or row.revision != effect["revision"]:
+            continue
+        plan = books.plan_of(connection, row)[0]
+        step = plan.steps[effect["step"]]
+        acts = step.rollback if effect["back"] else (step.act,)
+        if any(set(act.targets).issuperset(subjects_of(wanted(intent))) for act in acts if act.action == action):
+            return row, plan
+    return None
+
+
+def _votes(connection: Connection, row: Row) -> tuple[str, ...]:
+    of_plan = (VOTE.c.number == row.number) & (VOTE.c.revision == row.revision) & (VOTE.c.verdict == "approve")
+    return tuple(connection.execute(select(VOTE.c.subject).where(of_plan).order_by(VOTE.c.id)).scalars())
+
+
+# -- a word on it -----------------------------------------------------------------------------------------------------
+
+
+def answer(engine: Engine, gate: Gate, actor: Actor, said: IntentAnswer) -> Receipt:
+    """Settle it, or have a submission carried again; with its record. On the engine's thread. Raises NotFoundError,
+    SpecError, and RefusedError for one that is not in doubt and for whom the policy does not let."""
+    readings.check_text(said.reason, "reason", readings.MAX_COMMENT)
+    if len(said.reason.strip()) < LEAST_REASON:
+        raise SpecError("reason", "is too short", f"Say what was found, in {LEAST_REASON} characters or more")
+    intent = in_doubt(engine.state, said.number)
+    command = wanted(intent)
+    if isinstance(command, cmd.Submit):
+        gate.refuse_unless(actor, "submit", touched_by(command, outside=True))
+    else:
+        _refuse_act(engine, gate, actor, intent)
+
+    def beside(connection: Connection) -> None:
+        sealed = gate.audit.seal(connection, said.reason)
+        gate.audit.append(
+            connection, "intent.answered", actor, private=(sealed,),
+            data={
+                "intent": said.number, "outcome": said.outcome, "command": tag_of(command),
+                "targets": list(subjects_of(command))[:MOST_NAMES], "reason": [sealed.ref],
+            },
+        )  # fmt: skip
+
+    said_by = cmd.AnswerIntent(number=said.number, outcome=said.outcome, by=actor.subject)
+    return engine.command(said_by, beside=beside)
+
+
+def _refuse_act(engine: Engine, gate: Gate, actor: Actor, intent: Intent) -> None:
+    """Raises RefusedError, on record, for who may not vote on such an act: whoever says what came of it says what could
+    not be verified."""
+    tier, scope, proposal = _weight(engine, intent)
+
+    def look(connection: Connection) -> str:
+        in_force = gate.policies.current(connection)
+        why_not = policy.may(in_force, actor, "vote", tier, scope, owner=gate.policies.owner)
+        if why_not:
+            data = {"deed": "answer intent", "intent": intent.number, "why": why_not}
+            gate.audit.append(connection, "command.refused", actor, proposal=proposal, data=data)
+        return why_not
+
+    why_not = engine.record(look)
+    if why_not:
+        raise RefusedError(f"you may not say what came of i{intent.number}: {why_not}", "Ask one who may")
+
+
+def _weight(engine: Engine, intent: Intent) -> tuple[Tier, Scope, str]:
+    """How much it takes to say so: as much as to approve the plan that left it; without one, as its action at least."""
+    left = engine.recorded(lambda connection: left_by(connection, intent))
+    if left is not None:
+        row, plan = left
+        return plan.tier, scope_of(plan.steps), row.id
+    action = ACTIONS.get(type(wanted(intent)))
+    return "T2" if action is None else catalog.find(action).tier, WHOLE, ""
