@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from console.client import Client
     from console.document import Document
     from engine.commands import Receipt
+    from engine.model import WorkloadSpec
     from runbooks.identity import Signed
     from runbooks.keys import DecisionKind
     from runbooks.plan import Outcome, Proposal
@@ -44,7 +45,7 @@ def submit(arguments: argparse.Namespace) -> None:
 
     document = asked_for(arguments)
     with closing(connect(arguments)) as client, placed(document):
-        workloads = workloads_of(document, clock_of(client))
+        workloads = in_this_folder(client, workloads_of(document, clock_of(client)))
         if arguments.dry_run:
             from console.whatif import dry_run
 
@@ -52,6 +53,25 @@ def submit(arguments: argparse.Namespace) -> None:
             return
         receipt = client.command(Submit(workloads=workloads))
     _acknowledge(arguments, receipt, f"{len(receipt.changed):,} submitted")
+
+
+def in_this_folder(client: Client, workloads: tuple[WorkloadSpec, ...]) -> tuple[WorkloadSpec, ...]:
+    """Where Slurm runs it, work that names no folder begins in the one it is submitted from, and leaves its output
+    there, as with sbatch."""
+    import os
+
+    import msgspec
+
+    without = [spec for spec in workloads if spec.run is not None and not spec.run.cwd]
+    if not without or client.mirror().state == "none":
+        return workloads
+    here = os.getcwd()
+    return tuple(
+        msgspec.structs.replace(spec, run=msgspec.structs.replace(spec.run, cwd=here))
+        if spec.run is not None and not spec.run.cwd
+        else spec
+        for spec in workloads
+    )
 
 
 def define(arguments: argparse.Namespace) -> None:

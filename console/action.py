@@ -17,6 +17,7 @@ ScreenName = Literal[
     "whatif",
     "mirror",
     "intents",
+    "intent",
     "workload",
     "node",
     "pools",
@@ -43,7 +44,7 @@ ScreenName = Literal[
     "fleet",
     "output",
 ]
-TargetKind = Literal["", "workload", "node", "queue", "proposal", "runbook", "draft", "policy", "review"]
+TargetKind = Literal["", "workload", "node", "queue", "proposal", "runbook", "draft", "policy", "review", "intent"]
 SCREENS: tuple[ScreenName, ...] = get_args(ScreenName)
 LISTS: tuple[ScreenName, ...] = ("queues", "workloads", "nodes", "pools", "orders", "reservations")
 

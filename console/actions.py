@@ -70,6 +70,7 @@ _WORK: tuple[ScreenName, ...] = ("workloads", "workload")
 _NODES: tuple[ScreenName, ...] = ("nodes", "node", "topology")
 _QUEUES: tuple[ScreenName, ...] = ("queues", "queue")
 _PROPOSALS: tuple[ScreenName, ...] = ("proposals", "proposal")
+_INTENTS: tuple[ScreenName, ...] = ("intents", "intent")
 _DRAFTED: tuple[ScreenName, ...] = tuple(name for name in SCREENS if name not in ("recommendations", "draft"))
 """Where a draft begins with what is selected, if anything is."""
 _TRIED: tuple[ScreenName, ...] = (*_WORK, *_NODES, *_QUEUES, "whatif")
@@ -212,6 +213,22 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("mirror", "Mirror of Slurm", commands=("mirror",), shell="muster mirror", jump="m"),
     Action("intents", "Intents to Slurm", commands=("intents",), shell="muster intents"),
+    Action("intent", "Intent by number", commands=("intent",), argument="id", shell="muster intents show N"),
+    Action(
+        "retry_intent", "Do it again", ("R",), _INTENTS, shell="muster intents retry N --reason WHY",
+        commands=("retry-intent",), argument="id", footer=True, changes=True, fleeting=True, targets="intent",
+        why_not=_needs_state("done again", "in doubt"),
+    ),
+    Action(
+        "settle_done", "Settle as done", ("K",), _INTENTS, shell="muster intents settle N done --reason WHY",
+        commands=("settle-done",), argument="id", footer=True, changes=True, fleeting=True, targets="intent",
+        why_not=_needs_state("settled", "in doubt"),
+    ),
+    Action(
+        "settle_undone", "Settle as undone", ("N",), _INTENTS,
+        shell="muster intents settle N undone --reason WHY", commands=("settle-undone",), argument="id",
+        footer=True, changes=True, fleeting=True, targets="intent", why_not=_needs_state("settled", "in doubt"),
+    ),
     Action("drafts", "Drafts", commands=("drafts",), shell="muster drafts", jump="d"),
     Action("handover", "Hand-over", commands=("handover",), argument="words", shell="muster handover", jump="h"),
     Action(

@@ -86,7 +86,10 @@ class Answering:
         asked, content = await self._asked(operation, request)
         if operation.reads is not None:
             what, arguments = operation.reads
-            shown = await self._reads.told(what, arguments(asked), asked.client.own_version, least_of(request))
+            given = arguments(asked)
+            shown = await self._reads.told(what, given, asked.client.own_version, least_of(request))
+            if what == "query":
+                asked.client.note_shown(given[0], shown.content)
             return answer_of(shown.content, shown.version)
         if not operation.changes_with(asked.body):
             version = self._reads.shown(asked.client.own_version)

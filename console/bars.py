@@ -51,6 +51,10 @@ class Bars:
     def __init__(self, app: MusterApp) -> None:
         self._app = app
         self.bar: PromptBar | None = None
+        self._kept: PromptBar | None = None
+        """The one that was opened last, also while it is closed."""
+        self._opened = 0
+        """Counts how often one was."""
         self.early: list[Key] | None = None
         """Keys pressed while a bar opens; None when none does."""
         self._filtered: Any = None
@@ -129,15 +133,19 @@ class Bars:
 
         self.close()
         self._wanted = None
-        self.bar = PromptBar(sign, text, candidates, lines)
         self.early = []
-        self._app.frame.mount(self.bar)
+        self._opened += 1
+        if self._kept is not None and self._kept.is_mounted:
+            self.bar = self._kept
+            self.bar.open(sign, text, candidates, lines)
+        else:
+            self.bar = self._kept = PromptBar(sign, text, candidates, lines)
+            self._app.frame.mount(self.bar)
 
     def close(self) -> None:
         if self.bar is not None:
             early = self.early or []
             self.bar.display = False
-            self.bar.remove()
             self.bar = self.early = self._opening = None
             if self._app.navigator.current is not None:
                 self._app.navigator.current.land()
@@ -217,7 +225,7 @@ class Bars:
             if self._apply_filter(text):
                 self.close()
             return
-        bar = self.bar
+        bar, opened = self.bar, self._opened
         try:
             if text.strip():
                 self._app.steering.run(text)
@@ -226,10 +234,11 @@ class Bars:
             if not self._may_be_an_id(text, error):
                 bar.point_at(error, *_place(text, error))
         else:
-            self._close_only(bar)
+            self._close_only(opened)
 
-    def _close_only(self, bar: PromptBar) -> None:
-        if self.bar is bar:
+    def _close_only(self, opened: int) -> None:
+        """That which was opened so, if it still is: a line may open another bar."""
+        if self._opened == opened:
             self.close()
 
     def _may_be_an_id(self, text: str, error: SpecError) -> bool:
@@ -238,7 +247,7 @@ class Bars:
         from console.command_line import CommandError
         from console.opening import looks_like_an_id, open_by_id
 
-        word, bar = text.strip(), self.bar
+        word, bar, opened = text.strip(), self.bar, self._opened
         known = any(word.partition(" ")[0] in action.commands for action in self._app.actions.values())
         if known or " " in word or (isinstance(error, CommandError) and error.near and not looks_like_an_id(word)):
             return False
@@ -247,15 +256,14 @@ class Bars:
             try:
                 await open_by_id(self._app, word)
             except MusterError as found:
-                if bar is not None and bar is self.bar:
+                if bar is not None and bar is self.bar and self._opened == opened:
                     shown = SpecError("", str(found)) if looks_like_an_id(word) else error
                     bar.point_at(shown, 0, len(word))
                     self._opening = None
                     await self.ready(bar)
             else:
                 self._remember(word)
-                if bar is not None and bar is self.bar:
-                    self.close()
+                self._close_only(opened)
 
         self.early = self.early or []
         if bar is not None:

@@ -20,6 +20,7 @@ from console.database_commands import database_commands
 from console.fleet_arguments import fleet_commands
 from console.gate_commands import audit_commands, policy_commands, proposal_commands, runbook_commands
 from console.here_commands import here_commands
+from console.intent_arguments import intent_commands
 from console.quote_arguments import quote_arguments
 from console.submit_arguments import submit_arguments
 from console.token_commands import token_commands

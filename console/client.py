@@ -274,12 +274,18 @@ class Client(Protocol):
         ...
 
     def changes(self, after: int, wait_s: float, limit: int = 500) -> Changes:
-        """What happened after state version `after`; waits up to `wait_s` seconds for something to happen."""
+        """What happened after state version `after`; waits up to `wait_s` seconds for something to happen. At most
+        `limit` are told, the newest; with 0 only that something did."""
         ...
 
     def follow(self, after: int = -1) -> Iterator[Changes]:
         """What happens, as it happens, after a version or from now on; at least every other second something comes, if
         only the clock. Ends by UnreachableError, when the engine does."""
+        ...
+
+    def records(self) -> int:
+        """A number that is another one when somebody voted, proposed or decided since; -1 where that is not known
+        without asking. Asks nobody."""
         ...
 
     def command(self, command: AnyCommand) -> Receipt:

@@ -32,6 +32,7 @@ class Dialog(OverPage, DrawnOnce, ModalScreen[bool]):
     """A yes in it leads to a change."""
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,backspace,q", "leave", show=False)]
     _outage: OneLine | None = None
+    _opening = True
 
     def action_leave(self) -> None:
         self.dismiss(False)

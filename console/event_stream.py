@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from console.reads import Reads
     from console.watch import Watch
     from engine.loop import EngineLoop
+    from runbooks.identity import Actor
 
 MOST_CHANGES = 10_000
 LIMIT = Number("limit", 500, 1, MOST_CHANGES, "At most so many; the newest are told")
@@ -203,7 +204,7 @@ class EventFaces:
                     yield self._counted(_missed(given.version, lost))
                 yield self._counted(given.whole if follower.items else given.bare)
                 if follower.session and not self._client.presence.keep(actor, follower.session):
-                    yield self._counted(b"event: absent\ndata: {}\n\n")
+                    yield self._counted(_ABSENT)
         finally:
             self._followers.discard(follower)
             self._metrics.followers.dec()
@@ -271,6 +272,9 @@ class EventFaces:
             found.version, len(found.items), found.missed, _framed(found.version, shown.content),
             _framed(found.version, bare),
         )  # fmt: skip
+
+
+_ABSENT = b"event: absent\ndata: {}\n\n"
 
 
 def _framed(version: int, content: bytes) -> bytes:

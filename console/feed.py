@@ -1,6 +1,6 @@
 """The line to the engine: connects, watches for changes, and finds its way back after a loss.
 
-One daemon thread holds the long poll and posts what it learns as messages; it never touches a widget. Other calls run
+One daemon thread waits for news and posts what it learns as messages; it never touches a widget. Other calls run
 on daemon threads of their own (`in_thread`), so that quitting never waits for an answer that may not come.
 """
 
@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from msgspec import structs
 from textual.message import Message
 
 if TYPE_CHECKING:
@@ -149,7 +148,7 @@ class Feed:
                 told = changes.version
             else:
                 # What happened meanwhile is told, or counted as missed, when somebody wants to read it.
-                changes = structs.replace(client.changes(seen, POLL_S, 1), items=(), missed=0)
+                changes = client.changes(seen, POLL_S, 0)
                 told = min(told, changes.version)
             seen, first = changes.version, False
             fresh = None

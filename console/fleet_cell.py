@@ -19,7 +19,7 @@ import msgspec
 from engine.cells import FLEET_TAG, CellFacts, Clock, Offer, as_of_cell, offer_of
 from engine.commands import Submit
 from engine.errors import BusyError, MusterError, NotFoundError, NotSentError, RefusedError, SpecError, UnreachableError
-from engine.outlook import AskOptions
+from engine.outlook import AskOptions, Options
 from engine.query import Query, Term
 from engine.spec import HOUR_MS
 
@@ -58,6 +58,9 @@ UNKNOWN_RUN_MS = HOUR_MS
 """Run time taken for the cost of work that tells none."""
 TWIN_PART = 0.25
 """Of the time for an answer that the twin may run ahead: on a busy machine it takes up to three times as long."""
+
+MOST_SEEDS, LEAST_SEEDS = 8, 3
+"""Rehearsals of one shape, and of each of many."""
 
 Connect = Callable[["CellLink", float], "Client"]
 """Makes a client of a cell that waits so many seconds for an answer."""
@@ -157,24 +160,34 @@ class CellLine:
 
     # -- asking and sending, on the caller's thread
 
-    def offer(self, spec: WorkloadSpec, horizon_ms: int, answer_within_ms: int) -> Offer | None:
-        """What its twin says; None when it did not answer in time."""
+    def offers(self, specs: Sequence[WorkloadSpec], horizon_ms: int, answer_within_ms: int) -> list[Offer | None]:
+        """What its twin says of each, were it alone sent now; None of those of which it did not in time."""
         seen = self.seen
         if seen is None:
-            return None
+            return [None] * len(specs)
         until = time.monotonic() + answer_within_ms / 1000
-        run_ms = spec.estimate_ms or spec.simulated_runtime_ms or UNKNOWN_RUN_MS
         try:
-            return self._asked(as_of_cell(spec, self.link, self._fleet, seen.clock), run_ms, horizon_ms, until)
-        except SpecError as error:
-            return Offer(refused=error.problem)
+            return self._tried(specs, seen, horizon_ms, until)
         except NotSentError as error:
             self._down(error)
-            return None
+            return [None] * len(specs)
         except UnreachableError:
-            return self.unsaid()
+            return [self.unsaid()] * len(specs)
         except MusterError as error:
-            return Offer(silent=error.problem)
+            return [Offer(silent=error.problem)] * len(specs)
+
+    def _tried(self, specs: Sequence[WorkloadSpec], seen: Seen, horizon_ms: int, until: float) -> list[Offer | None]:
+        """Raises MusterError other than for what one of them has wrong: the others are asked without it."""
+        if time.monotonic() >= until:
+            return [self.unsaid()] * len(specs)
+        try:
+            return self._asked(specs, seen, horizon_ms, until)
+        except SpecError as error:
+            if len(specs) == 1:
+                return [Offer(refused=error.problem)]
+            half = len(specs) // 2
+            first = self._tried(specs[:half], seen, horizon_ms, until)
+            return first + self._tried(specs[half:], seen, horizon_ms, until)
 
     def unsaid(self) -> Offer | None:
         """For a cell that has not said in time when it would start something: it may be busy, if the watcher has heard
@@ -183,16 +196,16 @@ class CellLine:
         fresh = time.time_ns() // 1_000_000 - seen_ms < HEARD_MS
         return Offer(silent="its twin did not answer in time") if fresh else None
 
-    def _asked(self, spec: WorkloadSpec, run_ms: int, horizon_ms: int, until: float) -> Offer:
-        members = 1
-        if spec.array is not None:
-            members = (spec.array.last - spec.array.first) // spec.array.step + 1
-            spec = msgspec.structs.replace(spec, id=f"{spec.id}/{spec.array.first}", array=None)
+    def _asked(self, specs: Sequence[WorkloadSpec], seen: Seen, horizon_ms: int, until: float) -> list[Offer | None]:
+        given = [as_of_cell(spec, self.link, self._fleet, seen.clock) for spec in specs]
+        run_ms = [spec.estimate_ms or spec.simulated_runtime_ms or UNKNOWN_RUN_MS for spec in specs]
         left_s = until - time.monotonic()
-        client, speed = self._client(left_s), self.seen.health.speed if self.seen else 1.0
+        client, speed = self._client(left_s), seen.health.speed
         ask = AskOptions(
-            workloads=(spec,), run_ms=((run_ms,),), horizon_ms=min(round(horizon_ms * speed), 7 * 24 * HOUR_MS),
-            until="started", within_ms=max(50, round(left_s * 1000 * TWIN_PART)),
+            workloads=tuple(_one_of(spec) for spec in given), run_ms=tuple((each,) for each in run_ms),
+            horizon_ms=min(round(horizon_ms * speed), 7 * 24 * HOUR_MS), until="started",
+            seeds=max(LEAST_SEEDS, MOST_SEEDS // len(specs)),
+            within_ms=max(50, round(left_s * 1000 * TWIN_PART)),
         )  # fmt: skip
         status = client.ask(ask)
         while status.state == "running" and (left_s := until - time.monotonic()) > 0:
@@ -200,15 +213,20 @@ class CellLine:
         if status.state == "running":
             with contextlib.suppress(MusterError):
                 client.cancel_run(status.id)
-            return Offer(silent="its twin took too long")
         if status.error is not None:
-            told = status.error.problem
-            return Offer(refused=told) if status.error.code == SpecError.code else Offer(silent=told)
-        if status.answer is None or not getattr(status.answer, "trials", ()):
-            return Offer(silent="its twin gave no answer")
-        found = offer_of(status.answer, run_ms, speed)  # type: ignore[arg-type]
-        cost = None if found.cost_microusd is None else found.cost_microusd * members
-        return msgspec.structs.replace(found, cost_microusd=cost)
+            if status.error.code == SpecError.code:
+                raise SpecError("", status.error.problem)
+            return [Offer(silent=status.error.problem)] * len(specs)
+        answer = status.answer  # of fewer rehearsals than were asked for, where it took too long
+        if not isinstance(answer, Options) or len(answer.trials) != len(specs):
+            took = status.state == "running"
+            told = "its twin took too long" if took else "its twin gave no answer"
+            return [Offer(silent=told)] * len(specs)
+        return [
+            _of_all(spec, offer_of(answer, place, run_ms[place], speed)) if answer.trials[place].attempts
+            else Offer(silent="its twin took too long")
+            for place, spec in enumerate(given)
+        ]  # fmt: skip
 
     def send(self, spec: WorkloadSpec, *, again: bool) -> Sent:
         """Submit it. A cell has an id only once; `again`: an earlier try may have brought it there. Whatever is not
@@ -332,6 +350,21 @@ class CellLine:
                 version = changes.version
                 self._heard(self.link.name, None if changes.missed else [item.subject for item in changes.items])
             self._look.wait(LEAST_BETWEEN_S - (time.monotonic() - began))
+
+
+def _one_of(spec: WorkloadSpec) -> WorkloadSpec:
+    """Of an array the first member: its twin tries single ones."""
+    if spec.array is None:
+        return spec
+    return msgspec.structs.replace(spec, id=f"{spec.id}/{spec.array.first}", array=None)
+
+
+def _of_all(spec: WorkloadSpec, one: Offer) -> Offer:
+    """With the cost of all members."""
+    if spec.array is None or one.cost_microusd is None:
+        return one
+    members = (spec.array.last - spec.array.first) // spec.array.step + 1
+    return msgspec.structs.replace(one, cost_microusd=one.cost_microusd * members)
 
 
 def _asked_of_another(client: Client, names: Collection[str]) -> dict[str, Standing]:

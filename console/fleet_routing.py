@@ -1,7 +1,5 @@
 """Deciding and sending: one thread goes through what waits in the fleet, in the order of fair shares, asks the cells
 that may take it, writes down where it goes, sends it, and writes down what the cell said.
-
-Work of the same kind shares what the cells said for a few seconds, as long as what was sent meanwhile leaves room.
 """
 
 from __future__ import annotations
@@ -10,13 +8,13 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
-from typing import NamedTuple
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 import msgspec
 
 from console.fleet import Fleet, Held, event, wall_ms
 from console.fleet_cell import Sent
+from console.fleet_offers import Offers, Wanted, shape_of
 from console.fleet_shown import FleetEvent, Submission
 from engine.cells import CellFacts, Decision, Offer, Terms, asked_of, barred, decide, over_quota
 from engine.errors import JournalError, SpecError
@@ -24,10 +22,6 @@ from engine.model import WorkloadSpec
 
 TICK_S = 1.0
 """Between two looks at what waits, unless something happens."""
-FRESH_S = 5.0
-"""How long an answer of a cell holds for other work of the same kind."""
-MOST_DELAYED = 10
-"""Submissions sent on one answer of a cell that does not start them at once."""
 MOST_LOOKED_AT = 500
 """Waiting submissions gone through in one turn."""
 AT_ONCE = 32
@@ -40,15 +34,6 @@ REFUSED_S = 60.0
 """How long a cell is not offered again what it has refused."""
 LOOK_ALL_S = 30.0
 """Between two looks at all that the fleet has in a cell, whatever was heard of it."""
-Key = tuple[str, bytes]
-
-
-class Kept(NamedTuple):
-    """What a cell said, and what was sent there on it."""
-
-    offer: Offer | None
-    at: float
-    """Monotonic seconds."""
 
 
 class Router:
@@ -61,9 +46,7 @@ class Router:
         self._wake = threading.Event()
         self._pool = pool or ThreadPoolExecutor(AT_ONCE, thread_name_prefix="fleet-ask")
         self._thread = threading.Thread(target=self._run, name="fleet-router", daemon=True)
-        self._offers: dict[Key, Kept] = {}
-        self._on_offer: dict[Key, int] = {}
-        """How many were sent on it."""
+        self._offers = Offers(fleet.lines, fleet.spec.routing, self._pool)
         self._sent: dict[str, list[tuple[int, dict[str, int]]]] = {}
         """Cell -> (when, what was asked for) of what it may not have shown as used yet."""
         self._refused: dict[tuple[str, str], tuple[float, str]] = {}
@@ -110,6 +93,7 @@ class Router:
         until = time.monotonic() + self._fleet.spec.routing.answer_within_ms / 1000
         with self._fleet.moved:
             new = [spec for spec in workloads if spec.id not in self._fleet.open]
+        self._hear(new, cells, by)
         for i, spec in enumerate(new):
             if time.monotonic() > until:
                 return
@@ -119,14 +103,29 @@ class Router:
                 where = f"workloads[{i}]" if len(workloads) > 1 else "workload"
                 raise SpecError(where, f"no cell may take it ({told})", "Nothing was submitted")
 
+    def previews(self, specs: Sequence[WorkloadSpec], cells: tuple[str, ...], by: str) -> list[Decision]:
+        """Of each where it would go, were it alone. Raises SpecError."""
+        for spec in specs:
+            self._fleet.check(spec, cells, "workload")
+        self._hear(specs, cells, by)
+        return [self.preview(spec, cells, by) for spec in specs]
+
+    def _hear(self, specs: Sequence[WorkloadSpec], cells: tuple[str, ...], by: str) -> None:
+        """Have the cells asked about as many of these shapes as one question holds. Raises SpecError."""
+        wanted = []
+        for spec in specs:
+            each = _not_kept(spec, cells, by)
+            with self._fleet.moved:
+                terms, missing = self._fleet.terms(each)
+            if not missing:
+                wanted.append(Wanted(shape_of(spec), spec, self._said(each, terms)[1]))
+        self._offers.ask(wanted)
+
     def preview(self, spec: WorkloadSpec, cells: tuple[str, ...], by: str) -> Decision:
         """Where it would go now. Nothing is kept. Raises SpecError."""
         fleet = self._fleet
         fleet.check(spec, cells, "workload")
-        each = Submission(
-            seq=0, id=spec.id, state="waiting", spec=spec, asked=asked_of(spec), cells=cells, by=by,
-            submitted_ms=wall_ms(), changed_ms=wall_ms(),
-        )  # fmt: skip
+        each = _not_kept(spec, cells, by)
         with fleet.moved:
             terms, missing = fleet.terms(each)
             held = fleet.held()
@@ -163,8 +162,20 @@ class Router:
         with fleet.moved:
             held = fleet.held()
             order = fleet.in_turn((each for each in fleet.open.values() if each.state == "waiting"), held)
+        left = self._route(order[:MOST_LOOKED_AT], held, in_turn=True)
+        if left:
+            # What is decided was sent: asking takes seconds.
+            self._offers.ask(self._wanted(left))
+            if self._route(left, held):
+                self._wake.set()  # more shapes than one question holds, or more work than one answer
+
+    def _route(self, names: Sequence[str], held: Held, *, in_turn: bool = False) -> list[str]:
+        """Decide on these and send them, where the cells have said what has to be known. Returns the others; with
+        `in_turn` those are all from the first one on."""
+        fleet = self._fleet
         batch: list[Submission] = []
-        for name in order[:MOST_LOOKED_AT]:
+        left: list[str] = []
+        for at, name in enumerate(names):
             if self._stopped:
                 break
             with fleet.moved:
@@ -176,15 +187,34 @@ class Router:
             if quota or missing:
                 self._keep_waiting(each, Decision(why=quota or missing, waits="quota" if quota else "cells"))
                 continue
-            if batch and self._said(each, terms)[1]:
-                # Asking takes seconds: what is decided goes first.
-                batch = self._send(batch)
-            found = self._decide(each, terms)
+            offers, silent = self._said(each, terms)
+            if silent:
+                left.append(name)
+                if in_turn:
+                    left += names[at + 1 :]
+                    break
+                continue
+            found = decide(terms, self._facts(), offers, fleet.spec)
             if not found.cell:
                 self._keep_waiting(each, found)
                 continue
             batch.append(self._chosen(each, found, held))
         self._send(batch)
+        return left
+
+    def _wanted(self, names: Sequence[str]) -> list[Wanted]:
+        """What cells have to be asked about these."""
+        found = []
+        for name in names:
+            with self._fleet.moved:
+                each = self._fleet.open.get(name)
+                if each is None or each.state != "waiting":
+                    continue
+                terms, missing = self._fleet.terms(each)
+            silent = [] if missing else self._said(each, terms)[1]
+            if silent:
+                found.append(Wanted(shape_of(each.spec), each.spec, silent))
+        return found
 
     def _keep_waiting(self, each: Submission, found: Decision) -> None:
         fleet = self._fleet
@@ -210,8 +240,7 @@ class Router:
         for name, value in each.asked.items():
             sums[name] = sums.get(name, 0) + value
         self._sent.setdefault(found.cell, []).append((now_ms, each.asked))
-        key = (found.cell, _kind(each.spec))
-        self._on_offer[key] = self._on_offer.get(key, 0) + 1
+        self._offers.used(found.cell, shape_of(each.spec))
         return msgspec.structs.replace(
             each, state="sending", cell=found.cell, sent_ms=now_ms, sent_pid=line.pid, why=found.why, waits="",
             decision=found, changed_ms=now_ms,
@@ -223,7 +252,8 @@ class Router:
         """Where it goes, by what cells have said of late; the others that may take it are asked."""
         offers, silent = self._said(each, terms)
         if silent:
-            offers |= self._ask(each.spec, _kind(each.spec), silent)
+            self._offers.ask([Wanted(shape_of(each.spec), each.spec, silent)])
+            offers, _ = self._said(each, terms)
         # Some may have turned out to be down.
         return decide(terms, self._facts(), offers, self._fleet.spec)
 
@@ -231,16 +261,15 @@ class Router:
         """What cells have said of such work that still holds; and those that would have to be asked."""
         offers: dict[str, Offer] = {}
         silent: list[str] = []
-        kind = _kind(each.spec)
+        shape = shape_of(each.spec)
         for cell in self._facts():
             name = cell.link.name
             if barred(terms, cell)[0]:
                 continue
             until, why = self._refused.get((each.id, name), (0.0, ""))
-            kept = self._offers.get((name, kind))
             if until > time.monotonic():
                 offers[name] = Offer(refused=why)
-            elif kept is None or not self._holds((name, kind), kept, cell, each.asked):
+            elif (kept := self._offers.said(shape, cell, each.asked)) is None:
                 silent.append(name)
             elif kept.offer is not None:
                 offers[name] = kept.offer
@@ -259,39 +288,9 @@ class Router:
             found.append(line.facts(fleet.closed.get(name), sums))
         return found
 
-    def _holds(self, key: Key, kept: Kept, cell: CellFacts, asked: dict[str, int]) -> bool:
-        """Whether what a cell said of such work is still good for one more."""
-        if time.monotonic() - kept.at > FRESH_S:
-            return False
-        if kept.offer is None or kept.offer.refused:
-            return True
-        if kept.offer.p50_ms == 0 and not kept.offer.silent:
-            room = all(cell.used.get(name, 0) + value <= cell.capacity.get(name, 0) for name, value in asked.items())
-            return room or not self._on_offer.get(key)
-        return self._on_offer.get(key, 0) < MOST_DELAYED
-
-    def _ask(self, spec: WorkloadSpec, kind: bytes, names: Sequence[str]) -> dict[str, Offer]:
-        """All of them at once. Who has not answered in time is left out."""
-        rules = self._fleet.spec.routing
-        asked: dict[str, Future[Offer | None]] = {
-            name: self._pool.submit(self._fleet.lines[name].offer, spec, rules.horizon_ms, rules.answer_within_ms)
-            for name in names
-        }
-        wait(asked.values(), rules.answer_within_ms / 1000 + 0.2)
-        offers: dict[str, Offer] = {}
-        for name, future in asked.items():
-            offer = future.result() if future.done() else self._fleet.lines[name].unsaid()
-            self._offers[name, kind] = Kept(offer, time.monotonic())
-            self._on_offer[name, kind] = 0
-            if offer is not None:
-                offers[name] = offer
-        return offers
-
     def _tidy(self) -> None:
         """Forget what is too old to matter, and look at every cell now and then."""
         now = time.monotonic()
-        self._offers = {key: kept for key, kept in self._offers.items() if now - kept.at <= FRESH_S}
-        self._on_offer = {key: count for key, count in self._on_offer.items() if key in self._offers}
         self._refused = {key: found for key, found in self._refused.items() if found[0] > now}
         with self._fleet.moved:
             back, self._fleet.sent_back = self._fleet.sent_back, {}
@@ -401,6 +400,10 @@ class Router:
             fleet.keep((after,), (told,) if told else ())
 
 
-def _kind(spec: WorkloadSpec) -> bytes:
-    """The same for work of which a cell says the same: what its tasks run is not asked."""
-    return msgspec.msgpack.encode(msgspec.structs.replace(spec, id="", name="", run=None))
+def _not_kept(spec: WorkloadSpec, cells: tuple[str, ...], by: str) -> Submission:
+    """As it would be, were it submitted."""
+    now_ms = wall_ms()
+    return Submission(
+        seq=0, id=spec.id, state="waiting", spec=spec, asked=asked_of(spec), cells=cells, by=by, submitted_ms=now_ms,
+        changed_ms=now_ms,
+    )  # fmt: skip

@@ -117,7 +117,7 @@ class FleetFaces:
         ask, by = decoded(await body(request), SubmitAsk), _account(request)
         if not 0 < len(ask.workloads) <= AWAITED:
             raise SpecError("workloads", f"are {len(ask.workloads)}", f"Give 1 to {AWAITED}")
-        return await answer(lambda: [self._router.preview(spec, ask.cells, by) for spec in ask.workloads])
+        return await answer(lambda: self._router.previews(ask.workloads, ask.cells, by))
 
     async def withdraw(self, request: Request) -> Response:
         ask, by = decoded(await body(request), WithdrawAsk), _account(request)

@@ -38,6 +38,7 @@ def here_commands(commands: Any) -> None:
     logs.add_argument("--tail", metavar="SIZE", default="64KiB", help="begin so far from the end (64KiB)")
     logs.add_argument("--all", action="store_true", help="all that is kept")
     reach(logs, sub=True)
-    processes = command(commands, "processes", "console.logs:processes", "the processes of a workload, by attempt")
-    processes.add_argument("id")
+    told = "the processes of a workload, by attempt; without an id of all that runs here"
+    processes = command(commands, "processes", "console.logs:processes", told)
+    processes.add_argument("id", nargs="?")
     reach(processes, sub=True)

@@ -7,9 +7,16 @@ from console.details import Line, Section, text_line
 from console.text import cut, duration, printable, wrap
 from engine.intent_report import IntentsReport, IntentView
 
-TONES = {"in doubt": "bad", "refused": "bad", "expired": "bad", "done": "ok", "needless": "dim"}
+TONES = {
+    "in doubt": "bad", "refused": "bad", "expired": "bad", "done": "ok", "needless": "dim", "undone": "warn",
+    "retried": "dim",
+}  # fmt: skip
 NOTHING = "nothing is wanted of another scheduler"
-IN_DOUBT = "Nobody can tell whether these happened: look at the job or node in Slurm, then propose it again if need be"
+IN_DOUBT = (
+    "Nobody can tell whether these happened: muster intents show N tells what is known; retry N has it done again, "
+    "settle N done|undone says what came of it"
+)
+IN_DOUBT_KEYS = "Nobody can tell whether these happened: ↵ what is known, R do it again, K it is done, N it is not"
 MOST_SUBJECTS = 3
 
 
@@ -66,7 +73,7 @@ def intent_columns(report: IntentsReport, width: int) -> tuple[list[Section], li
     others = [intent for intent in report.items if intent not in urgent]
     left = Section("Under way", tuple(_lines(urgent, report.at_ms, width)) or (text_line("nothing", "dim"),))
     warning = (
-        [Section("In doubt", tuple(text_line(part, "warn") for part in wrap(IN_DOUBT, width)))]
+        [Section("In doubt", tuple(text_line(part, "warn") for part in wrap(IN_DOUBT_KEYS, width)))]
         if report.in_doubt
         else []
     )
@@ -79,7 +86,8 @@ def _lines(intents: list[IntentView], now_ms: int, width: int) -> list[Line]:
     for intent in intents:
         head = printable(f"{intent.id}  {intent.what.replace('_', '-')} ") + subjects(intent)
         tone = TONES.get(intent.phase, "")
-        lines.append(Line(((cut(head, max(10, width - 22)), ""), (f"  {printable(intent.phase)}", tone))))
+        spans = ((cut(head, max(10, width - 22)), ""), (f"  {printable(intent.phase)}", tone))
+        lines.append(Line(spans, f"intent {printable(intent.id)}"))
         told = f"{duration(now_ms - intent.at_ms)} ago  {said(intent)}"
         lines += [text_line("   " + part, "dim") for part in wrap(told, width - 3)]
     return lines

@@ -1,5 +1,5 @@
-"""The command `muster intents`: what is under way to the scheduler that decides, what came of it, and what a person says
-of what is in doubt."""
+"""The command `muster intents`: what is under way to the scheduler that decides, what came of it, and what a person
+says of what is in doubt."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import argparse
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from console.arguments import command, reach
 from console.attach import connect
 from console.show import tell_lines, write_json, write_lines
 from engine.errors import SpecError
@@ -15,33 +14,6 @@ from engine.errors import SpecError
 if TYPE_CHECKING:
     from runbooks.intent_shown import IntentDetail
     from runbooks.plan import Request
-
-OUTCOMES = ("done", "undone")
-
-
-def intent_commands(intents: argparse.ArgumentParser) -> None:
-    """What stands behind `muster intents`."""
-    kinds = intents.add_subparsers(title="commands", metavar="COMMAND")
-    show = command(kinds, "show", "console.intents:show", "all that is known of one, and what Slurm shows now")
-    retry = command(kinds, "retry", "console.intents:retry", "have one in doubt done again: an act is proposed anew")
-    settle = command(kinds, "settle", "console.intents:settle", "say what came of one in doubt")
-    settle.add_argument("--as", choices=OUTCOMES, required=True, dest="outcome", help="what was found in Slurm")
-    for each in (show, retry, settle):
-        each.add_argument("number", type=_number, metavar="N", help="its number, such as i17")
-    for each in (retry, settle):
-        each.add_argument("--reason", required=True, metavar="TEXT", help="what was found, in 10 characters or more")
-        each.add_argument("--yes", action="store_true", help="do not ask; needed where nobody can be asked")
-    retry.add_argument("--dry-run", action="store_true", help="show the plan and its effect, do nothing")
-    for each in (show, retry, settle):
-        reach(each, sub=True)
-
-
-def _number(text: str) -> int:
-    """As people type it: i17 or 17."""
-    digits = text.removeprefix("i")
-    if not (digits.isascii() and digits.isdecimal() and len(digits) < 16):
-        raise argparse.ArgumentTypeError(f"{text[:40]!a} is no number of an intent")
-    return int(digits)
 
 
 def intents(arguments: argparse.Namespace) -> int:

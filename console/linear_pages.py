@@ -34,7 +34,7 @@ WORST = ("down", "failed", "suspect", "requeued", "cancelled", "held", "draining
 """News that come first."""
 PAGES: tuple[ScreenName, ...] = (
     "overview", "workload", "node", "queue", "recommendations", "forecast", "cost", "runbook", "record", "draft",
-    "drafts", "policy", "reviews", "mirror", "intents", "fleet", "output",
+    "drafts", "policy", "reviews", "mirror", "intents", "intent", "fleet", "output",
 )  # fmt: skip
 LISTS: tuple[ScreenName, ...] = ("queues", "workloads", "nodes", "pools", "orders", "proposals", "runbooks")
 _ONE = {"workloads": "workload", "nodes": "node", "queues": "queue", "proposals": "proposal", "runbooks": "runbook"}

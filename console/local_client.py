@@ -91,6 +91,8 @@ if TYPE_CHECKING:
     from runbooks.runbook_shown import RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote
 
 
+MOST_ON_A_SCREEN = 256
+"""Rows of a page; more are for a program."""
 FOLLOW_S = 1.0
 """Longest wait for something to happen, before the time is told again."""
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -215,6 +217,16 @@ class LocalClient:
     def query(self, query: Query) -> Page:
         return self._read("query", query)
 
+    def note_shown(self, query: Query, page: bytes) -> None:
+        """That page, as JSON, goes to somebody's screen: what a mirror shows there is kept fresh."""
+        if query.kind == "workloads" and query.limit <= MOST_ON_A_SCREEN and self._slurm.watcher is not None:
+            from engine.query import Page
+
+            found = msgspec.json.decode(page, type=Page)
+            if "id" in found.columns:
+                at = found.columns.index("id")
+                self._slurm.shown([row[at] for row in found.rows])
+
     def workload(self, workload_id: str) -> WorkloadDetail:
         return self._read("workload", workload_id)
 
@@ -333,7 +345,8 @@ class LocalClient:
     def changes(self, after: int, wait_s: float, limit: int = 500) -> Changes:
         if wait_s > 0:
             self._loop.wait_version(after, wait_s)
-        return self._read("changes", after, limit)
+        found: Changes = self._read("changes", after, max(1, limit))
+        return found if limit else msgspec.structs.replace(found, items=(), missed=0)
 
     def follow(self, after: int = -1) -> Iterator[Changes]:
         seen = after if after >= 0 else self.changes(0, 0, 1).version
@@ -341,6 +354,9 @@ class LocalClient:
             found = self.changes(seen, FOLLOW_S)
             seen = found.version
             yield found
+
+    def records(self) -> int:
+        return self._gate.audit.added
 
     @_seen_by_its_author
     def command(self, command: AnyCommand) -> Receipt:

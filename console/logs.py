@@ -15,17 +15,22 @@ from console.attach import connect
 from console.guarded import exact_output
 from console.log_lines import LogLines, as_left
 from console.process_text import task_line
+from console.query import parse_filter
 from console.show import tell_lines, write_json, write_lines
 from console.text import printable
 from engine.errors import SpecError
 from engine.executors.shown import MOST_BYTES, OutputPart, OutputRequest
 from engine.measures import memory_mib
+from engine.query import Query
 
 if TYPE_CHECKING:
     from console.client import Client
 
 WAIT_S = 20.0
 """Of one question for more."""
+HOLDING = "state:placed,running"
+MOST_LISTED = 1_000
+"""Workloads whose processes are listed at once."""
 
 
 def logs(arguments: argparse.Namespace) -> None:
@@ -85,6 +90,9 @@ def stretches(client: Client, request: OutputRequest, *, follow: bool) -> Iterat
 
 
 def processes(arguments: argparse.Namespace) -> None:
+    if arguments.id is None:
+        _all_processes(arguments)
+        return
     with closing(connect(arguments)) as client:
         report = client.processes(arguments.id)
     if arguments.json:
@@ -96,6 +104,24 @@ def processes(arguments: argparse.Namespace) -> None:
         write_lines([f"attempt {attempt.attempt}", *(f"  {line}" for line in map(task_line, attempt.tasks))])
         if attempt.tasks_total > len(attempt.tasks):
             write_lines([f"  … and {attempt.tasks_total - len(attempt.tasks):,} more"])
+
+
+def _all_processes(arguments: argparse.Namespace) -> None:
+    """The last attempt of everything that holds part of this machine."""
+    with closing(connect(arguments)) as client:
+        where = parse_filter("workloads", HOLDING)
+        page = client.query(Query(kind="workloads", columns=("id",), where=where, limit=MOST_LISTED))
+        reports = [report for (name, *_) in page.rows if (report := client.processes(name)).attempts]
+    if arguments.json:
+        write_json(reports)
+        return
+    if not reports:
+        write_lines(["nothing runs on this machine"])
+    for report in reports:
+        last = report.attempts[0]
+        write_lines([printable(report.id), *(f"  {line}" for line in map(task_line, last.tasks))])
+    if page.matched > len(page.rows):
+        write_lines([f"… and {page.matched - len(page.rows):,} more workloads: muster get workloads"])
 
 
 def _bytes_of(text: str) -> int:

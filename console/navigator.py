@@ -304,6 +304,7 @@ _PAGES: dict[str, tuple[str, str, Literal["", "log", "argument"]]] = {
     "cost": ("cost", "cost_page", "argument"),
     "mirror": ("mirror", "MirrorPane", ""),
     "intents": ("intents", "IntentsPane", ""),
+    "intent": ("intent", "IntentPane", "argument"),
     "settings": ("settings", "SettingsPane", "argument"),
     "tasks": ("tasks", "TasksPane", "argument"),
     "proposals": ("proposals", "ProposalsPane", "argument"),

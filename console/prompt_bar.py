@@ -34,7 +34,8 @@ class PromptInput(Input):
 
 
 class PromptBar(Vertical):
-    """The `/` or `:` bar: an input, and below it either what Tab would give or what is wrong and where."""
+    """The `/` or `:` bar: an input, and below it either what Tab would give or what is wrong and where. It is kept while
+    it is closed: to build it takes longer than to draw it."""
 
     DEFAULT_CSS = """
     PromptBar { height: 2; dock: bottom; background: $panel; layout: vertical; }
@@ -78,15 +79,20 @@ class PromptBar(Vertical):
         self, sign: str, text: str, candidates: Callable[[str, int], list[str]], history: Sequence[str] = ()
     ) -> None:
         super().__init__()
+        self._sign = OneLine("key")
+        self._hint = OneLine("top")
+        self._input = PromptInput(select_on_focus=False)
+        self._set(sign, text, candidates, history)
+
+    def _set(
+        self, sign: str, text: str, candidates: Callable[[str, int], list[str]], history: Sequence[str] = ()
+    ) -> None:
         self.sign = sign
         self._candidates = candidates
         self._history = history
         self._matching: list[str] = []
         """Earlier lines in which what was typed occurs, and that itself."""
         self._recalled = 0
-        self._sign = OneLine("key")
-        self._hint = OneLine("top")
-        self._input = PromptInput(text, select_on_focus=False)
         self._offers: list[str] = []
         self._offered = -1
         self._expected = text
@@ -100,8 +106,21 @@ class PromptBar(Vertical):
     def on_mount(self) -> None:
         self._input.cursor_blink = False
         self._sign.styles.width = 3
+        self._open()
+
+    def open(
+        self, sign: str, text: str, candidates: Callable[[str, int], list[str]], history: Sequence[str] = ()
+    ) -> None:
+        """Once more, with nothing left of what was typed before."""
+        self._set(sign, text, candidates, history)
+        self.display = True
+        self._open()
+
+    def _open(self) -> None:
         self._sign.show([part(f" {self.sign} ", "key")])
         self.screen.set_focus(self._input)
+        with self._input.prevent(Input.Changed):
+            self._input.value = self._expected
         self._input.cursor_position = len(self._input.value)
         self._offer()
         self.post_message(self.Ready(self))

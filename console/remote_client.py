@@ -15,6 +15,7 @@ import msgspec
 
 from console.client import Health, RuntimeEstimate, refuse_read_only
 from console.decoders import decoder
+from console.live_line import LiveLine, Said, words_of
 from console.token_terms import LoginView, NewToken, TokenAsk, TokenLine
 from engine.commands import AnyCommand, Receipt
 from engine.costs import BudgetReport, GoodputReport, Showback, ShowbackRequest
@@ -105,9 +106,11 @@ class RemoteClient:
         identity: Identity | None = None,
         *,
         patience_s: float = READ_TIMEOUT_S,
+        live: bool = False,
     ) -> None:
         """`identity` signs what is asked for in another name than the account's own. `patience_s`: longest wait for an
-        answer, besides what a question itself may be held for."""
+        answer, besides what a question itself may be held for. `live`: what is waited for comes on one line, which
+        is kept (`console.live_line`)."""
         self.read_only = read_only
         self._identity = identity
         self._caller: Caller | None = None
@@ -118,6 +121,7 @@ class RemoteClient:
         token = identity.token(where) if identity is not None else ""
         if token:
             self._http.headers["authorization"] = f"Bearer {token}"
+        self._line = LiveLine(self._said) if live else None
 
     def health(self) -> Health:
         return self._get("/v1/health", Health)
@@ -270,27 +274,39 @@ class RemoteClient:
 
     def changes(self, after: int, wait_s: float, limit: int = 500) -> Changes:
         wait_s = min(max(wait_s, 0.0), LONGEST_WAIT_S)
-        params = {"after": after, "wait_s": wait_s, "limit": limit}
-        return self._read("GET", "/v1/changes", Changes, params=params, timeout=self._patient(wait_s))
+        waited = self._line.changes(after, wait_s) if self._line is not None and wait_s else None
+        if waited is not None:
+            if not limit or waited.version <= after:
+                return waited
+            wait_s = 0.0
+        params = {"after": after, "wait_s": wait_s, "limit": max(1, limit)}
+        found = self._read("GET", "/v1/changes", Changes, params=params, timeout=self._patient(wait_s))
+        return found if limit else msgspec.structs.replace(found, items=(), missed=0)
 
     def follow(self, after: int = -1) -> Iterator[Changes]:
-        asked = {"params": {"after": after}, "timeout": httpx.Timeout(SILENT_S, connect=CONNECT_TIMEOUT_S)}
+        missed = 0
+        with self._said({"after": str(after)}) as said:
+            for event, data in said:
+                if event == "missed":
+                    missed += self._decoded(data, dict[str, int])["missed"]
+                else:
+                    found = self._decoded(data, Changes)
+                    yield msgspec.structs.replace(found, missed=found.missed + missed)
+                    missed = 0
+        raise UnreachableError(f"the engine at {self._where} ended the stream", "It is stopping; follow again later")
+
+    @contextlib.contextmanager
+    def _said(self, params: dict[str, str]) -> Iterator[Said]:
+        """What the engine says as it happens. Raises MusterError when it cannot be had, or breaks."""
+        asked = {"params": params, "timeout": httpx.Timeout(SILENT_S, connect=CONNECT_TIMEOUT_S)}
         with self._told_apart(), self._broken_off(), self._http.stream("GET", "/v1/events", **asked) as answer:
             if answer.status_code != 200:
                 answer.read()
                 raise self._error(answer)
-            event, missed = "", 0
-            for line in answer.iter_lines():
-                name, _, text = line.partition(": ")
-                if name == "event":
-                    event = text
-                elif name == "data" and event == "missed":
-                    missed += self._decoded(text.encode(), dict[str, int])["missed"]
-                elif name == "data":
-                    found = self._decoded(text.encode(), Changes)
-                    yield msgspec.structs.replace(found, missed=found.missed + missed)
-                    missed = 0
-        raise UnreachableError(f"the engine at {self._where} ended the stream", "It is stopping; follow again later")
+            yield words_of(answer.iter_lines())
+
+    def records(self) -> int:
+        return self._line.records if self._line is not None else -1
 
     def command(self, command: AnyCommand) -> Receipt:
         return self._change("/v1/command", Receipt, command)
@@ -362,6 +378,10 @@ class RemoteClient:
     def present(self, ask: PresenceAsk) -> Present:
         from console.presence import Present
 
+        if self._line is not None and ask.wait_s and ask.after >= 0 and not ask.leaves:
+            told = self._line.others(ask.session, ask.after, ask.wait_s)
+            if told is not None:
+                return told
         return self._read("POST", "/v1/presence", Present, content=_encoded(ask))
 
     def tokens(self) -> tuple[TokenLine, ...]:
@@ -478,6 +498,8 @@ class RemoteClient:
         return self._change("/v1/audit/seal", AuditSealed, {"before_ms": before_ms})
 
     def close(self) -> None:
+        if self._line is not None:
+            self._line.close()
         self._http.close()
 
     def _patient(self, wait_s: float) -> httpx.Timeout:
@@ -506,7 +528,14 @@ class RemoteClient:
         try:
             return self._ask("POST", path, kind, content=content, headers=key | self._in_whose_name(path, content))
         except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
-            return self._last("POST", path, kind, content=content, headers=key | self._in_whose_name(path, content))
+            try:
+                return self._last("POST", path, kind, content=content, headers=key | self._in_whose_name(path, content))
+            except NotSentError as error:
+                # The second try never left; the first may have arrived.
+                raise UnreachableError(
+                    f"the engine at {self._where} ended before it answered: {error.problem}",
+                    "Look before you repeat it: whether the request took effect is not known",
+                ) from None
 
     def _in_whose_name(self, path: str, content: bytes, method: str = "POST") -> dict[str, str]:
         if self._identity is None or not self._identity.person or path.startswith("/v1/agents/"):

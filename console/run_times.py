@@ -21,6 +21,7 @@ from recommender.run_model import Floats, Forest, RunTime
 if TYPE_CHECKING:
     from engine.control import Engine
     from engine.loop import EngineLoop
+    from engine.past_runs import PastRun
     from engine.query import WorkloadDetail
 
 PAGE = 1_000
@@ -38,6 +39,8 @@ class RunTimes:
         self._runs = CellRuns()
         self._looked_ms = 0
         """What happened before this cell time has been looked at."""
+        self._past_ms = 0
+        """Up to when what an outside scheduler remembers has been learnt."""
         self._lock = threading.Lock()
         """Held to learn and to ask what was learnt."""
         self._fitting: threading.Thread | None = None
@@ -107,6 +110,7 @@ class RunTimes:
             rows += self._all(window("started", since_ms, until_ms, ("placed", "running")), MOST_OPEN)
         if anew:
             self._runs = CellRuns()
+            rows += self._loop.call(lambda engine: past_rows(engine.state.past.runs))
         self._runs.feed(rows, since_ms, until_ms)
         self._looked_ms = until_ms
         self._fit_beside()
@@ -116,7 +120,9 @@ class RunTimes:
 
         What ends from now on ends at the present millisecond or later, so nothing is added to a time before it.
         """
-        from_ms, until_ms = self._looked_ms, engine.now_ms
+        told_ms = engine.state.past.until_ms
+        from_ms, until_ms = self._looked_ms if told_ms == self._past_ms else 0, engine.now_ms
+        self._past_ms = told_ms
         older = engine.query(page_of(window("-ended", from_ms, until_ms), LOOKBACK, 1)).rows
         if older:
             return True, older[0][COLUMNS.index("ended")] + 1, until_ms
@@ -147,6 +153,19 @@ class RunTimes:
         trees = Forest(*rows)
         with self._lock:
             runs.adopt(trees)
+
+
+def past_rows(runs: list[PastRun]) -> list[Row]:
+    """Runs from before the cell, as if it had seen those that finished. No workload has such an id."""
+    return [
+        Row(
+            id=f"//{number}", name=run.name, tenant=run.tenant, queue=run.queue, tasks=run.tasks,
+            gpu_milli=run.gpu_milli, estimate_ms=run.limit_ms or None, state="finished", attempts=1, run_ms=run.run_ms,
+            submitted_ms=run.submitted_ms, started_ms=run.started_ms, ended_ms=run.ended_ms,
+        )
+        for number, run in enumerate(runs)
+        if run.finished
+    ]  # fmt: skip
 
 
 def window(sort: str, from_ms: int, until_ms: int, states: tuple[str, ...] = ()) -> Query:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,6 +148,13 @@ class SlurmCell:
         from engine.slurm.evidence import look
 
         return look(self.connection, intent, self.mirror.job_of, time.time_ns() // 1_000_000)
+
+    def shown(self, ids: Sequence[str]) -> None:
+        """A list of workloads is on somebody's screen: they are kept fresh for a while."""
+        if self.watcher is not None:
+            from engine.slurm.watch import VISIBLE_S
+
+            self.watcher.track(*ids, for_s=VISIBLE_S)
 
     def _steps(self, job: Job) -> tuple[Step, ...]:
         """Those that run; none where that cannot be told now."""

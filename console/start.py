@@ -240,7 +240,7 @@ def forget(paths: CellPaths) -> None:
 def _remote(where: str, settings: Settings, identity: Identity) -> Client:
     from console.remote_client import RemoteClient
 
-    return RemoteClient(where, settings.readonly, identity)
+    return RemoteClient(where, settings.readonly, identity, live=True)
 
 
 def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Served:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from engine.query import Kind
     from runbooks.draft import DraftAsk, Drafter
 
-ONE = ("workload", "node", "queue", "proposal", "runbook", "record", "output")
+ONE = ("workload", "node", "queue", "proposal", "runbook", "record", "output", "intent")
 """Pages of one thing, whose id stands behind their name."""
 NARROWED = ("forecast", "topology", "cost", "settings", "tasks", "proposals", "audit", "bookmarks", "events", "fleet")
 """Pages that may be narrowed down by what stands behind their name."""

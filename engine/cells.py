@@ -204,8 +204,8 @@ def decide(terms: Terms, cells: Sequence[CellFacts], offers: Mapping[str, Offer]
 
 
 def _weighed(rows: Sequence[CellRow], rules: Routing) -> list[CellRow]:
-    """With their scores, the best first; what is guessed comes after what a twin has tried. Where one of them has no
-    prices, starts alone are compared: no price is not a low one."""
+    """With their scores, the best first, of those that do as well the emptiest; what is guessed comes after what a twin
+    has tried. Where one of them has no prices, starts alone are compared: no price is not a low one."""
     priced = all(row.cost_microusd is not None for row in rows if not row.guessed)
     scored = []
     for row in rows:
@@ -213,7 +213,7 @@ def _weighed(rows: Sequence[CellRow], rules: Routing) -> list[CellRow]:
         waiting = (start_ms + row.data_ms) * rules.hour_microusd // HOUR_MS
         cost = (row.cost_microusd or 0) if priced else 0
         scored.append(msgspec.structs.replace(row, score_microusd=cost + row.data_microusd + waiting))
-    return sorted(scored, key=lambda row: (row.guessed, row.score_microusd, row.cell))
+    return sorted(scored, key=lambda row: (row.guessed, row.score_microusd // LEAST_SAID, row.used_permille, row.cell))
 
 
 def _row(terms: Terms, cell: CellFacts, offer: Offer | None, fleet: FleetSpec) -> CellRow:
@@ -271,14 +271,15 @@ def _why(chosen: CellRow, able: Sequence[CellRow], terms: Terms, rules: Routing)
     others = [row for row in able if row is not chosen]
     if not others:
         return f"{start}; the only cell that can take it now"
-    best = min(others, key=lambda row: (row.guessed, row.score_microusd))
+    best = others[0]
     if best.guessed:
         return f"{start}; of {best.cell} no more is known than what is free"
     if chosen.cell == terms.tenant.home and _soon(chosen, rules):
         return f"{start}; home of {terms.tenant.name}, with room"
     gain = best.score_microusd - chosen.score_microusd
-    if 0 <= gain < LEAST_SAID:
-        return f"{start}; {best.cell} would do as well"
+    if abs(gain) < LEAST_SAID:
+        fuller = best.used_permille > chosen.used_permille
+        return f"{start}; {best.cell} would do as well{', and is fuller' if fuller else ''}"
     if gain > 0:
         less = _usd(gain)
         return f"{start}; {less} less in cost and waiting than {best.cell}"
@@ -330,10 +331,10 @@ def as_of_cell(spec: WorkloadSpec, link: CellLink, fleet: str, clock: Clock) -> 
     return msgspec.structs.replace(spec, queue=queue, tags=tags, **times)
 
 
-def offer_of(answer: Options, run_ms: int, speed: float) -> Offer:
-    """The first option of an answer, whose start was looked for: delays as a wall clock has them while the cell's runs
+def offer_of(answer: Options, place: int, run_ms: int, speed: float) -> Offer:
+    """One option of an answer, whose start was looked for: delays as a wall clock has them while the cell's runs
     at `speed`, and the cost of `run_ms` at the rate of where it started."""
-    trial = answer.trials[0]
+    trial = answer.trials[place]
     delays = sorted(
         round((attempt.started_ms - answer.at_ms) / speed)
         for attempt in trial.attempts

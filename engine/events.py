@@ -22,6 +22,7 @@ from engine.model import (
     TaskGroup,
     WorkloadSpec,
 )
+from engine.past_runs import PastRun
 
 
 class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -506,6 +507,14 @@ class BootsTold(Event, frozen=True, array_like=True, gc=False, tag=87):
     """How long a boot is likely to take; 0: they are on."""
 
 
+class RunsTold(Event, frozen=True, array_like=True, gc=False, tag=89):
+    """How long work ran before the cell looked on, as the accounting of the scheduler that decides has it: all that is
+    known of it now."""
+
+    runs: tuple[PastRun, ...]
+    until_ms: int
+
+
 class Exited(Event, frozen=True, array_like=True, gc=False, tag=96):
     """How the task of a workload that decides about it has ended. What that means for the workload follows."""
 
@@ -692,6 +701,7 @@ AnyEvent = (
     | OutsideSaid
     | Reestimated
     | BootsTold
+    | RunsTold
     | Exited
     | Intended
     | IntentAccepted

@@ -62,9 +62,12 @@ def reestimated(state: State, event: ev.Reestimated) -> None:
     queued = state.workloads.state[row] == WorkloadState.QUEUED
     if queued:
         state.dequeue(row)
-    state.workloads.reestimate(row, event.estimate_ms, state.capacity)
+    w = state.workloads
+    w.reestimate(row, event.estimate_ms, state.capacity)
     if queued:
         state.enqueue(row)
+    elif state.is_bound(row):
+        heappush(state.ends, (w.expected_end(row, state.now_ms), row))
 
 
 def boots_told(state: State, event: ev.BootsTold) -> None:
@@ -73,3 +76,7 @@ def boots_told(state: State, event: ev.BootsTold) -> None:
 
 def outside_said(state: State, event: ev.OutsideSaid) -> None:
     state.outside.say(zip(array("i", event.rows), event.words, strict=True))
+
+
+def runs_told(state: State, event: ev.RunsTold) -> None:
+    state.past.tell(event.runs, event.until_ms)

@@ -18,6 +18,7 @@ from engine.model import (
     Spec,
     WorkloadSpec,
 )
+from engine.past_runs import PastRun
 
 Phase = Literal[
     "queued", "held", "waiting", "starting", "running", "suspended", "finished", "failed", "cancelled"
@@ -96,6 +97,13 @@ class WorkloadGone(Spec, frozen=True, kw_only=True, tag_field="seen", tag="workl
     id: str
 
 
+class PastSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="past"):
+    """Runs that had ended before the cell looked on: all that is known of them."""
+
+    runs: tuple[PastRun, ...]
+    until_ms: int
+
+
 AnySeen = (
     PoolSeen
     | NodeSeen
@@ -106,4 +114,5 @@ AnySeen = (
     | ReservationGone
     | WorkloadSeen
     | WorkloadGone
+    | PastSeen
 )

@@ -34,6 +34,7 @@ from engine.model import (
     check_pool,
     check_workload,
 )
+from engine.past_runs import MOST_RUNS
 from engine.queue_check import check_queues
 from engine.state import State, members
 
@@ -104,6 +105,8 @@ class Observation:
                 if any(r.spec.name == name for r in self._state.bookings.reservations):
                     self.changed[name] = None
                     yield ev.Unreserved(name)
+            case seen.PastSeen(runs=runs, until_ms=until_ms):
+                yield ev.RunsTold(runs[-MOST_RUNS:], min(until_ms, self._now_ms))
 
     # -- what there is ------------------------------------------------------------------------------------------------
 
@@ -240,6 +243,10 @@ class Observation:
             return
         elif not self._state.is_bound(row):
             yield from self._asks(row, each)
+        elif w.class_at(row).estimate_ms != spec.estimate_ms:
+            # Time limits are changed while work runs, too.
+            yield ev.Reestimated(row, spec.estimate_ms)
+            self.changed[spec.id] = None
         yield from self._towards(row, each)
         if self._state.outside.word_of(row) != each.word:
             self._words.append((row, each.word))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Literal
 
 from sqlalchemy import Engine as Database
 from sqlalchemy import create_engine
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool
 
 from engine.database import Schema, said
@@ -50,9 +52,23 @@ _SESSION: dict[Kind, dict[str, str]] = {
     },
     "lease": {"statement_timeout": "3s", "lock_timeout": "2s", "idle_in_transaction_session_timeout": "3s"},
 }
-_LOST = ("08", "57P01", "57P02", "57P03", "57P05", "25P03", "25006", "25P04", "55P03")
+_LOST = ("08", "57P01", "57P02", "57P03", "57P05", "25P03", "25006", "25P04", "55P03", "53300")
 """Beginnings of the codes of errors after which the next session may do better: the connection failed, the server
-stops, starts or has become a replica, or an older session has not let go yet."""
+stops, starts, has become a replica or has no session left, or an older session has not let go yet."""
+_AT_THE_DOOR = (
+    ("too many clients", "53300"),
+    ("connection slots are reserved", "53300"),
+    ("too many connections", "53300"),
+    ("session is read-only", "25006"),
+    ("hot standby mode", "25006"),
+    ("the database system is", "57P03"),
+    ("password authentication failed", "28P01"),
+    ("no password supplied", "28P01"),
+    ("no pg_hba.conf entry", "28000"),
+    ("not permitted to log in", "28000"),
+)
+"""What a server says, in English, to who is not let in yet, and its SQLSTATE: libpq passes on the words alone."""
+_NOT_THERE = re.compile(r'FATAL:  (role|database) "[^"]*" does not exist')
 
 
 def driver() -> Any:
@@ -82,6 +98,8 @@ def session(place: Schema, kind: Kind, owner: str = "") -> Any:
     psycopg = driver()
     given = understood(place.conninfo)
     options = {name: value for name, value in _CONNECTION.items() if name not in given}
+    # Also before a server that keeps texts as bytes of any kind: it shall be refused by name, not be misread.
+    options["client_encoding"] = "UTF8"
     if "target_session_attrs" not in given:
         options["target_session_attrs"] = "read-write"
     made = psycopg.connect(
@@ -137,7 +155,15 @@ def pool(place: Schema, kind: Kind, make: Callable[[], Any] | None = None, *, si
 
 def code_of(error: BaseException) -> str:
     """The SQLSTATE of an error, of the driver or as SQLAlchemy passes it on; empty where the server said none."""
-    return getattr(getattr(error, "orig", None) or error, "sqlstate", None) or ""
+    told = getattr(error, "orig", None) or error
+    code = getattr(told, "sqlstate", None) or ""
+    return code if code or not isinstance(told, driver().OperationalError) else _code_at_the_door(str(told))
+
+
+def _code_at_the_door(text: str) -> str:
+    if found := _NOT_THERE.search(text):
+        return "3D000" if found[1] == "database" else "28000"
+    return next((code for words, code in _AT_THE_DOOR if words in text), "")
 
 
 def lost(error: BaseException) -> bool:
@@ -149,6 +175,11 @@ def lost(error: BaseException) -> bool:
     return isinstance(getattr(error, "orig", None) or error, psycopg.OperationalError | psycopg.InterfaceError)
 
 
+def is_undone(error: BaseException) -> bool:
+    """Whether the server said that what it was asked for is not done, so that nobody need look."""
+    return code_of(error) in ("25006", "53300", "55P03")
+
+
 _TOLD: tuple[tuple[str, str, str], ...] = (
     ("53100", "its disk is full", "Free some space there; nothing acknowledged is lost"),
     ("53300", "it has no connection left", "Raise max_connections there, or close other sessions"),
@@ -156,14 +187,17 @@ _TOLD: tuple[tuple[str, str, str], ...] = (
     ("3D000", "there is no such database", "Make it: createdb NAME"),
     ("42501", "this user may not do that there", "Grant it the schema: see docs/databases.md"),
     ("55P03", "something there is locked by another session", "End that session; see `muster database show`"),
+    ("57P03", "it starts or stops", "Wait until it serves again: see its log"),
     ("57014", "a statement took too long", "See what holds it up: pg_stat_activity"),
-    ("25006", "it is a replica", "Name the primary too, or wait until this one is promoted"),
+    ("25006", "it is a replica, or was made read-only", "Name the primary too, or wait until this one takes writes"),
 )
 """Beginning of a SQLSTATE, what that means, what to do."""
 
 
 def refused(place: Schema, doing: str, error: BaseException) -> JournalError:
     """What the server said, as one of our errors."""
+    if isinstance(error, PoolTimeout):
+        return JournalError(f"cannot {doing} journal {place}: the sessions of this process are all taken", "Try again")
     code = code_of(error)
     if code in ("42P01", "42703", "3F000"):
         return JournalCorrupt(

@@ -122,9 +122,10 @@ class PostgresStore:
         after = (row[1], row[5])
         values = (*after, *before, *row)
         while True:
-            begun = False
+            sent = begun = False
             try:
                 with self._writers.connect() as connection:
+                    sent = True
                     if beside is None:
                         connection = connection.execution_options(isolation_level="AUTOCOMMIT")
                     with connection.begin() as transaction:
@@ -137,13 +138,17 @@ class PostgresStore:
             except (DBAPIError, PoolTimeout) as error:
                 if not postgres.lost(error):
                     raise self._refused(error) from error
-                end = self._resolved(deadline, error)
-                if (end.version, end.chain) == after:
-                    return
-                if (end.version, end.chain) != before:
-                    raise self._elsewhere(before) from error
+                if not sent or postgres.is_undone(error):
+                    self._writers.dispose()
+                else:
+                    end = self._resolved(deadline, error)
+                    if (end.version, end.chain) == after:
+                        return
+                    if (end.version, end.chain) != before:
+                        raise self._elsewhere(before) from error
                 if begun or time.monotonic() > deadline:
                     raise self._refused(error) from error
+                time.sleep(AGAIN_S)
             else:
                 if moved:
                     return
@@ -209,7 +214,7 @@ class PostgresStore:
             self.in_doubt = True
             raise JournalError(
                 f"the connection to {self.place} failed ({said(cause)}), and whether the change was kept "
-                "cannot be seen yet",
+                f"cannot be seen yet: {error.problem}",
                 "Look at it again before you repeat it: what is shown once the database answers is what was kept",
             ) from error
 

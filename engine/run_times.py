@@ -17,6 +17,7 @@ import numpy as np
 
 from engine.columns import view
 from engine.model import WorkloadState
+from engine.past_runs import PastRun, stem
 from engine.state import State
 
 LEAST_SAMPLES = 20
@@ -29,6 +30,7 @@ MOST_TIMES_LONGER = 10
 """What has outlived all of its likes runs at most so many times as long in all as it has run."""
 _PERMILLES = range(5, 1000, 10)
 _MILLION = 1_000_000
+_NO_LIMIT = 2**62
 Whole = np.ndarray[Any, np.dtype[Any]]
 """Integers, one for each of several workloads."""
 Parts = np.ndarray[Any, np.dtype[np.float64]]
@@ -165,8 +167,9 @@ def _mixed(found: dict[tuple[int, int], list[int]]) -> dict[tuple[int, int], arr
 
 class Learnt(RunTimes):
     """From the runs that have finished in this cell: of the same request in the same queue, else, as a part of the
-    owner's estimate, of the same queue and tenant, of the queue, of the cell. Work that still runs is not seen, so
-    long runs are under-represented while they go on."""
+    owner's estimate, of the same queue and tenant, of the queue, of the cell. Where another scheduler decides, first of
+    all of the same name, team and tenant; and what its accounting remembers from before the cell counts too. Work that
+    still runs is not seen, so long runs are under-represented while they go on."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -184,18 +187,50 @@ class Learnt(RunTimes):
                 share = ms * _MILLION // estimate
                 for key in ((queue, tenant), (queue, -1), (-1, -1)):
                     of_estimate.setdefault(key, []).append(share)
-        self._of_class = _enough(of_class, LEAST_OF_CLASS)
         self._by_limit = state.settings.decided_by != "muster"
         """The estimates are time limits, which say little of how long work runs."""
+        self._past = len(state.past.runs)
+        for run in state.past.runs:
+            queue, tenant = state.queues.row_of.get(run.queue, -2), w.tenants.index.get(run.tenant, -2)
+            for key in ((queue, tenant), (queue, -1), (-1, -1)) if run.limit_ms else ():
+                of_estimate.setdefault(key, []).append(max(run.run_ms, 1) * _MILLION // run.limit_ms)
+        self._of_class = _enough(of_class, LEAST_OF_CLASS)
+        self._stems: dict[tuple[int, int, str], int] = {}
+        """(tenant, team, stem of the name) -> where in `_of_stem` what it ran is."""
+        self._of_stem: list[array[int]] = []
+        if self._by_limit:
+            self._learn_stems(rows.tolist(), np.maximum(work, 1).tolist(), state.past.runs)
         self.hangs = self._by_limit
         self._known = {key: len(values) for key, values in of_estimate.items()}
         self._shares = _mixed(of_estimate) if self._by_limit else _enough(of_estimate, LEAST_SAMPLES)
         """(queue, tenant), (queue, -1) or (-1, -1) -> work in millionths of the estimate."""
 
+    def _learn_stems(self, rows: list[int], work: list[int], past: list[PastRun]) -> None:
+        w = self._state.workloads
+        found: dict[tuple[int, int, str], list[int]] = {}
+        for run in past:
+            key = w.tenants.index.get(run.tenant, -2), w.teams.index.get(run.team, -2), stem(run.name)
+            found.setdefault(key, []).append(max(run.run_ms, 1))
+        for row, ms in zip(rows, work, strict=True):
+            found.setdefault((w.tenant[row], w.team[row], stem(w.names[row])), []).append(ms)
+        for key, ran in found.items():
+            if key[2] and len(ran) >= LEAST_OF_CLASS:
+                self._stems[key] = len(self._of_stem)
+                self._of_stem.append(array("q", sorted(ran)))
+
+    def _stem_of(self, row: int) -> int:
+        """Where in `_of_stem` its likes are; -1: nowhere."""
+        if not self._stems:
+            return -1
+        w = self._state.workloads
+        return self._stems.get((w.tenant[row], w.team[row], stem(w.names[row])), -1)
+
     def kin(self, row: int) -> str:
         w = self._state.workloads
         kind = w.queue[row], w.tenant[row]
         if not self.hangs or self._known.get(kind, 0) >= LEAST_SAMPLES or (w.cls[row], kind[0]) in self._of_class:
+            return ""
+        if self._stem_of(row) >= 0:
             return ""
         return f"{kind[0]}/{kind[1]}"
 
@@ -204,18 +239,21 @@ class Learnt(RunTimes):
             return ""
         runs = self._known.get((-1, -1), 0)
         if runs >= LEAST_SAMPLES:
-            return f"run times as parts of the time limits, as {runs:,} finished runs had them"
+            past = f", {self._past:,} of them before the mirror, by accounting" if self._past else ""
+            return f"run times as {runs:,} finished runs had them{past}: of the same name, else as parts of the time limits"
         few = f"of {runs:,} finished runs, which are few, and " if runs else "of no finished run: "
         return f"run times {few}anything up to each time limit"
 
     def draw(self, row: int, share: float, beyond_ms: int) -> int:
         w = self._state.workloads
-        likely, unit = self._likely((w.cls[row], w.queue[row], w.tenant[row]))
-        return max(quantile(likely, share, beyond_ms * _MILLION // unit) * unit // _MILLION, beyond_ms + 1)
+        likely, unit = self._likely((w.cls[row], w.queue[row], w.tenant[row], self._stem_of(row)))
+        drawn = quantile(likely, share, beyond_ms * _MILLION // unit) * unit // _MILLION
+        return max(min(drawn, self._most(w.cls[row])), beyond_ms + 1)
 
     def draw_many(self, rows: Whole, shares: Parts, beyond_ms: Whole) -> Whole:
         w = self._state.workloads
-        kinds = np.stack([view(w.cls)[rows], view(w.queue)[rows], view(w.tenant)[rows]], axis=1)
+        stems = np.array([self._stem_of(row) for row in rows.tolist()] if self._stems else [-1] * len(rows), np.int32)
+        kinds = np.stack([view(w.cls)[rows], view(w.queue)[rows], view(w.tenant)[rows], stems], axis=1)
         distinct, which = np.unique(kinds, axis=0, return_inverse=True)
         likely: dict[int, tuple[array[int], int]] = {}
         """By identity: the values, and their number. Many kinds have the same."""
@@ -228,13 +266,21 @@ class Learnt(RunTimes):
         for values, at in likely.values():
             here = np.flatnonzero(number == at)
             drawn[here] = quantiles(values, shares[here], beyond_ms[here] * _MILLION // unit[here])
-        found: Whole = np.maximum(drawn * unit // _MILLION, beyond_ms + 1)
+        most = np.array([self._most(cls) for cls in distinct[:, 0].tolist()], np.int64)[which.ravel()]
+        found: Whole = np.maximum(np.minimum(drawn * unit // _MILLION, most), beyond_ms + 1)
         return found
 
-    def _likely(self, kind: tuple[int, int, int]) -> tuple[array[int], int]:
-        """Of a class row, queue and tenant: likely run times, ascending, and the milliseconds of which they are
-        millionths."""
-        cls, queue, tenant = kind
+    def _most(self, cls: int) -> int:
+        """Where estimates are time limits, nothing of the class runs longer."""
+        estimate = self._state.workloads.classes[cls].estimate_ms if self._by_limit else 0
+        return estimate or _NO_LIMIT
+
+    def _likely(self, kind: tuple[int, int, int, int]) -> tuple[array[int], int]:
+        """Of a class row, queue, tenant and place in `_of_stem`: likely run times, ascending, and the milliseconds of
+        which they are millionths."""
+        cls, queue, tenant, named = kind
+        if named >= 0:
+            return self._of_stem[named], _MILLION
         seen = self._of_class.get((cls, queue))
         if seen is not None:
             return seen, _MILLION

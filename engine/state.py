@@ -38,6 +38,7 @@ from engine.model import (
 )
 from engine.orders import Orders
 from engine.outside import Outside
+from engine.past_runs import PastRuns
 from engine.pending import STOPPED, Key, Pending
 from engine.quota import DAY_MS, Charge, QueueTree, Vector
 from engine.shape import Shape
@@ -82,6 +83,7 @@ class State(Table):
         self.failures = Failures()
         self.intents = intents.Intents()
         self.outside = Outside()
+        self.past = PastRuns()
         self.derive_all()
 
     def derive_all(self) -> None:
@@ -165,6 +167,7 @@ class State(Table):
             ("failures", self.failures),
             ("intents", self.intents),
             ("outside", self.outside),
+            ("past", self.past),
         )
 
     def dump(self) -> dict[str, Any]:
@@ -784,6 +787,7 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.OutsideSaid: fold_outside.outside_said,
     ev.Reestimated: fold_outside.reestimated,
     ev.BootsTold: fold_outside.boots_told,
+    ev.RunsTold: fold_outside.runs_told,
     ev.Intended: intents.intended,
     ev.IntentAccepted: intents.accepted,
     ev.IntentSent: intents.sent,

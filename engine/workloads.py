@@ -540,7 +540,7 @@ class Workloads(Table):
         return len(self.resized_to) - 1
 
     def reestimate(self, row: int, estimate_ms: int, capacity: Capacity) -> None:
-        """Another time that a workload which is on no node is expected to run for."""
+        """Another time that a workload is expected to run for."""
         key: ClassKey = self.class_specs[self.cls[row]]
         self._give_class(row, key._replace(estimate_ms=estimate_ms), capacity)
 

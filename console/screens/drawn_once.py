@@ -7,10 +7,13 @@ is the whole screen twice. And it draws when everything has settled, which for a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from textual.reactive import Reactive
 from textual.screen import Screen
 from textual.widget import Widget
+
+from console.screens.compositor import LeanCompositor
 
 if TYPE_CHECKING:
     _Screen = Screen[object]
@@ -21,8 +24,16 @@ else:
 class DrawnOnce(_Screen):
     """Stands before the screen among the bases."""
 
+    focused: Reactive[Widget | None] = Reactive(None, repaint=False)
+    """Who loses the keys and who has them draws that; the rest of the screen is as it was."""
     _gathering = False
     _owed = False
+    _opening = False
+    """It comes up and is not laid out yet: who sets this sees nothing of it before that."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._compositor = LeanCompositor()
 
     def _on_timer_update(self) -> None:
         self._gathering = True
@@ -30,13 +41,26 @@ class DrawnOnce(_Screen):
             super()._on_timer_update()
         finally:
             self._gathering = False
+            self._opening = False
         if self._owed:
             self._compositor_refresh()
 
     def _compositor_refresh(self) -> None:
         self._owed = self._gathering
-        if not self._gathering:
+        if self._gathering or self._opening:
+            return
+        if self.app.screen is self:
             super()._compositor_refresh()
+        else:
+            self._tell_what_lies_over()
+
+    def _tell_what_lies_over(self) -> None:
+        """What is seen dimly below it is another. Textual would say so again and again."""
+        regions = self._compositor._dirty_regions
+        if regions and self in self.app._background_screens:
+            self.app.screen.refresh(*regions)
+            regions.clear()
+            self._dirty_widgets.clear()
 
     def set_focus(self, widget: Widget | None, scroll_visible: bool = True, from_app_focus: bool = False) -> None:
         """The cursor of what has the keys is drawn with the same frame, not when the widget is told."""
@@ -61,3 +85,9 @@ class DrawnOnce(_Screen):
 
 class PageScreen(DrawnOnce, Screen[None]):
     """The screen that the pages are on."""
+
+    BLANK = True  # the frame covers it
+
+    def _on_screen_suspend(self) -> None:
+        # Besides Textual's own, which wants it drawn anew: what lies over it now does that.
+        self._repaint_required = False

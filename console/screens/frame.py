@@ -9,6 +9,7 @@ from textual.containers import Vertical
 
 from console.action import Action
 from console.actions import key_label
+from console.screens.lean import Covered
 from console.screens.lines import OneLine, Part, part
 from console.views import Span
 
@@ -27,10 +28,12 @@ MOST_CRUMBS = 5
 """Pages that the title names beside the root; those between are dots."""
 
 
-class Frame(Vertical):
-    """Lines of text that the app fills, and a body that holds the pages."""
+class Body(Covered, Vertical):
+    """Holds the pages, of which one is shown."""
 
-    BLANK = True  # only what is in it is drawn
+
+class Frame(Covered, Vertical):
+    """Lines of text that the app fills, and a body that holds the pages."""
 
     def __init__(self) -> None:
         super().__init__(id="frame")
@@ -42,7 +45,7 @@ class Frame(Vertical):
         for line in self._jumps:
             line.add_class("jumps")
         self._footer = OneLine("top", id="footer")
-        self.body = Vertical(id="body")
+        self.body = Body(id="body")
         self._here = ""
 
     def compose(self) -> ComposeResult:

@@ -8,7 +8,7 @@ costs a third.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from rich.style import Style
 from textual.binding import Binding, BindingType
@@ -24,6 +24,8 @@ from console.theme import drawn
 
 if TYPE_CHECKING:
     from typing import Self
+
+    from console.screens.compositor import LeanCompositor
 
     _Lines = Widget
 else:
@@ -68,29 +70,45 @@ class LeanScroll(LeanLines, ScrollView):
             self._scroll_update(size)
 
 
+class Covered(_Lines):
+    """For a container that what it holds covers whole: it is never drawn, whatever comes and goes in it. Stands before
+    the container among the bases."""
+
+    BLANK = True
+
+    def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
+        return super().refresh(*regions, repaint=False, layout=layout, recompose=recompose)
+
+
 class OverPage(_Lines):
     """For a screen that lies over another, which shines through dimly. Stands before the screen among the bases.
 
-    What lies below is drawn once and kept: it is dimmed style by style, not letter by letter, and not again for every
-    key.
+    What lies below is drawn once and kept, and of it only those lines anew that the screen below says are others. It is
+    dimmed style by style, not letter by letter.
     """
 
-    _below: list[Strip] | None = None
+    _below: dict[int, Strip]
+    _below_as: tuple[object, ...] = ()
+    """Size and theme of what is kept."""
 
     def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
-        self._below = None
+        for y in {y for region in regions for y in region.line_range} if self._below_as else ():
+            self._below.pop(y, None)
         return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        if self._below is None or len(self._below) != self.size.height:
+        now_as = (self.size, self.app.theme)
+        if self._below_as != now_as:
+            self._below, self._below_as = {}, now_as
+        if missing := [y for y in crop.line_range if y not in self._below]:
             stack = self.app.screen_stack
-            below = stack[stack.index(self) - 1]
+            below = cast("LeanCompositor", stack[stack.index(self) - 1]._compositor)
             dimmed = _Dimmed(self.styles.background)
-            self._below = [
-                Strip([drawn(text, dimmed[style]) for text, style, _ in strip if style is not None])
-                for strip in below._compositor.render_strips(self.size)
-            ]
-        lines = self._below[crop.y : crop.bottom]
+            for y, strip in below.lines(missing).items():
+                pieces = [drawn(text, dimmed[style]) for text, style, _ in strip if style is not None]
+                self._below[y] = Strip(pieces)
+        blank = Strip.blank(self.size.width)
+        lines = [self._below.get(y, blank) for y in crop.line_range]
         return [line.crop(crop.x, crop.right) for line in lines]
 
 

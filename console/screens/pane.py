@@ -12,6 +12,7 @@ from textual.containers import Vertical
 from textual.message import Message
 
 from console.action import Action, Context, ScreenName, Target, TargetKind
+from console.screens.lean import Covered
 from engine.errors import MusterError, RefusedError
 
 if TYPE_CHECKING:
@@ -38,13 +39,12 @@ class Step(NamedTuple):
     place: dict[str, Any]
 
 
-class Pane(Vertical):
+class Pane(Covered, Vertical):
     """One page. The app shows one at a time and calls `reload` when something may have changed."""
 
     DEFAULT_CSS = """
     Pane { height: 1fr; width: 1fr; }
     """
-    BLANK = True  # only what is in it is drawn
     NAME: ClassVar[ScreenName]
     TARGETS: ClassVar[TargetKind] = ""
     EVERY_S: ClassVar[float] = 1.0

@@ -74,6 +74,8 @@ class ProposalPane(DetailPane[Kept]):
         self._found: Recommendation | None = None
         """The suggestion that it follows from."""
         self._asked_found = False
+        self._records = -1
+        """`Client.records` from before it was asked for."""
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -154,6 +156,7 @@ class ProposalPane(DetailPane[Kept]):
     # --- what is shown
 
     def ask(self, client: Client) -> Kept:
+        self._records = client.records()
         shown, caller = client.proposal(self._proposal_id), client.whoami()
         fresh = None
         if shown.stale:
@@ -209,11 +212,18 @@ class ProposalPane(DetailPane[Kept]):
             self._top = 0
         self.call_after_refresh(self._look_for_end)
 
+    def _is_same(self) -> bool:
+        """Nobody voted or decided since it was asked for."""
+        try:
+            return self._records >= 0 and self.connect().records() == self._records
+        except MusterError:
+            return False
+
     def _tick(self) -> None:
         if not self.display or not self.is_attached:
             return
         over = self.detail is not None and self.detail.proposal.state in life.ENDED
-        if self.detail is None or self._clock() - self.detail.at >= (SELDOM_S if over else ASK_S):
+        if self.detail is None or self._clock() - self.detail.at >= (SELDOM_S if over or self._is_same() else ASK_S):
             self.reload()
         else:
             self._draw()

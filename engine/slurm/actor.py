@@ -47,6 +47,7 @@ BOOT_EVERY_S = 2.0
 MOST_AGAIN = 5
 """So often at most is done again what slurmctld forgot."""
 MOST_TOLD = 5
+UNDECIDED: tuple[acts.Standing, ...] = ("to do", "changing", "missing")
 FOR_GOOD: frozenset[acts.Do] = frozenset(("cancel", "requeue"))
 """What nobody can undo: a job that is as it was before was forgotten to be so."""
 TWO_WAYS: frozenset[acts.Do] = frozenset(("hold", "release", "drain", "reserve"))
@@ -65,12 +66,11 @@ class Part(msgspec.Struct):
     text: str = ""
     setting: str = ""
     before: str = ""
-    """The setting when it was first looked at; empty: by another process."""
+    """The setting before it was first asked for; empty: by another process."""
     refused: str = ""
 
     def see(self, seen: acts.Seen) -> None:
         self.standing, self.text, self.setting = seen.standing, seen.text, seen.setting
-        self.before = self.before or seen.setting
 
 
 class Held(msgspec.Struct):
@@ -88,6 +88,8 @@ class Held(msgspec.Struct):
     """Run of slurmctld in which all of it was so."""
     again: int = 0
     """How often it was done again."""
+    sent_before: bool = False
+    """By an earlier process: that it is so now may be of its doing, and be forgotten yet."""
 
     @property
     def subjects(self) -> frozenset[str]:
@@ -95,7 +97,7 @@ class Held(msgspec.Struct):
 
     @property
     def tried(self) -> bool:
-        return any(part.tried for part in self.parts or ())
+        return self.sent_before or any(part.tried for part in self.parts or ())
 
 
 class Actor:
@@ -162,6 +164,7 @@ class Actor:
                     number=intent.number, command=command, phase=Phase(intent.phase), boot=intent.boot,
                     # What is done again has its time anew.
                     at_ms=intent.changed_ms if intent.tries else intent.at_ms, again=intent.tries,
+                    sent_before=intent.phase == Phase.SENT,
                 )  # fmt: skip
 
     def _note(self, held: Held, phase: Phase, text: str = "") -> None:
@@ -216,7 +219,7 @@ class Actor:
             for part in held.parts:
                 if part.standing == "missing":
                     part.meant = self._job_of(part.step.target)
-                if part.standing in ("to do", "missing") and not part.refused and self._step(held, part):
+                if part.standing in UNDECIDED and not part.refused and self._step(held, part):
                     changed.add(part.step.do)
         finally:
             if changed:
@@ -233,9 +236,9 @@ class Actor:
 
     def _is_left(self, part: Part) -> bool:
         """Whether there is still something to do of it, or will be."""
-        if part.refused or part.standing not in ("to do", "missing"):
+        if part.refused or part.standing not in UNDECIDED:
             return False
-        return part.standing == "to do" or self._is_coming(part.step.target)
+        return part.standing != "missing" or self._is_coming(part.step.target)
 
     def _is_due(self, part: Part) -> bool:
         """Jobs alone change at once: nodes take their time."""
@@ -250,6 +253,7 @@ class Actor:
             if part.standing == "to do" and self._is_due(part):
                 if not self._may_act():
                     raise SlurmUnavailable("another engine has taken over", answered=True, arrived=False)
+                part.before = part.before or part.setting
                 part.tried = asked = True
                 part.tried_s = self._clock()
                 acts.do(self._far, part.step, part.meant)
@@ -291,15 +295,18 @@ class Actor:
         boot = self._boot
         needed = [part for part in held.parts if part.step.needed]
         for part in needed:
-            if part.standing == "done" or not held.so_s:
+            if part.standing in ("done", "changing") or not held.so_s:
                 self._look_again(held, part)
+        if any(part.standing == "changing" for part in needed):
+            held.wake_s = self._clock() + AGAIN_S
+            return
         undone = [part for part in needed if self._is_left(part)]
         if undone:
             if self._ask_boot() != boot:
                 held.so_s = 0.0  # another run of slurmctld may have shown it: all of it is looked at once more
                 return
             later = self._set_since(held)
-            undone = [part for part in undone if (acts.TOPIC.get(part.step.do, ""), part.step.target) not in later]
+            undone = [part for part in undone if not self._is_overtaken(part, later)]
         if not undone:
             self._note(held, Phase.DONE, _few([part.refused or part.text for part in held.parts]))
             return
@@ -314,13 +321,23 @@ class Actor:
         held.again += 1
         self._note(held, Phase.OPEN, "slurmctld has forgotten it: done again")
 
-    def _set_since(self, held: Held) -> set[tuple[str, str]]:
-        """What was set since, of what: that it is no longer as it was set before is then as it should be. The journal
-        is asked, for it knows what was settled before this process began."""
+    def _set_since(self, held: Held) -> dict[tuple[str, str], acts.Step]:
+        """What was set since, of what, the last time: that it is no longer as it was set before is then as it should
+        be. The journal is asked, for it knows what was settled before this process began."""
         self._say()
-        later = [other.command for other in self._held.values() if other.number > held.number]
-        later += [wanted(intent) for intent in self._ledger.carried_since(held.number)]
-        return set().union(*(acts.topics_of(command) for command in later))
+        later = [(other.number, other.command) for other in self._held.values() if other.number > held.number]
+        later += [(intent.number, wanted(intent)) for intent in self._ledger.carried_since(held.number)]
+        found: dict[tuple[str, str], acts.Step] = {}
+        for _, command in sorted(later, key=lambda each: each[0]):
+            found |= acts.settings_of(command)
+        return found
+
+    def _is_overtaken(self, part: Part, later: dict[tuple[str, str], acts.Step]) -> bool:
+        """The same wanted once more overtakes nothing: it may have been needless only for this."""
+        last = later.get((acts.TOPIC.get(part.step.do, ""), part.step.target))
+        return last is not None and (
+            last.do != part.step.do or (last.do in acts.OF_JOBS and last.value != part.step.value)
+        )
 
     def _why_not_again(self, held: Held, undone: list[Part]) -> str:
         """Why what is so no longer is left to a person; empty: it was forgotten, and is done again."""

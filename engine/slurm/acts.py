@@ -25,9 +25,9 @@ Do = Literal[
     "cancel", "hold", "release", "requeue", "set qos", "set priority", "move", "drain", "resume", "power up",
     "power down", "down", "up", "inactive", "reserve", "unreserve",
 ]  # fmt: skip
-Standing = Literal["done", "to do", "gone", "missing"]
-"""gone: there is nothing to be done to it any more. missing: Slurm does not know the job; one that was submitted
-through Muster a moment ago may come back."""
+Standing = Literal["done", "to do", "changing", "gone", "missing"]
+"""changing: a job that is on its way out, to its end or to be put back. gone: there is nothing to be done to it any
+more. missing: Slurm does not know the job; one that was submitted through Muster a moment ago may come back."""
 TOPIC: dict[Do, str] = {
     "hold": "priority", "release": "priority", "set priority": "priority", "set qos": "QOS", "move": "partition",
     "drain": "use", "resume": "use", "power up": "power", "power down": "power",
@@ -143,9 +143,9 @@ def _steps(command: cmd.AnyCommand, number: int) -> Iterator[Step]:
             yield from (Step("unreserve", name) for name in names)
 
 
-def topics_of(command: cmd.AnyCommand) -> frozenset[tuple[str, str]]:
-    """What it sets, of what: of a job that is cancelled nothing else matters."""
-    return frozenset((topic, step.target) for step in _steps(command, 0) for topic in _topics(step.do))
+def settings_of(command: cmd.AnyCommand) -> dict[tuple[str, str], Step]:
+    """What it sets, of what, by which step: of a job that is cancelled nothing else matters."""
+    return {(topic, step.target): step for step in _steps(command, 0) for topic in _topics(step.do)}
 
 
 def _topics(do: Do) -> Collection[str]:
@@ -219,6 +219,8 @@ def _look_at_job(step: Step, job: Job, since_s: float) -> Standing:
         return "done" if job.over or job.state == "CANCELLED" else "to do"
     if job.over or (step.do == "hold" and job.state != "PENDING"):
         return "gone"
+    if step.do == "requeue" and "COMPLETING" in (job.state, *job.flags):
+        return "changing"
     done = {
         "hold": job.held,
         "release": not job.held,

@@ -19,7 +19,7 @@ from engine.model import WorkloadSpec
 from engine.slurm import acts
 from engine.slurm.actor import Acted, Actor
 from engine.slurm.capabilities import Ability, Capabilities
-from engine.slurm.submission import Place
+from engine.slurm.submission import Place, home_of
 from engine.slurm.submitter import Submitter
 
 AT_ONCE = 5
@@ -84,7 +84,7 @@ class Driver:
         acted: Acted = lambda *, machines: None,
         missing: Callable[[], Collection[str]] = lambda: (),
         knows_jobs: Callable[[], bool] = lambda: True,
-        place_of: Callable[[WorkloadSpec], Place] = lambda spec: place_of_queue(spec),
+        place_of: Callable[[WorkloadSpec], Place] | None = None,
     ) -> None:
         self._far = far
         self._loop = loop
@@ -105,8 +105,8 @@ class Driver:
             return lease is None or lease.is_held
 
         self.submitter = Submitter(
-            far, ledger, self._pool, place_of=place_of, job_ids=job_id, wall_ms=cell_ms, may_act=may_act,
-            missing=missing, user=far.acts_as,
+            far, ledger, self._pool, place_of=place_of or _by_name(far.acts_as), job_ids=job_id, wall_ms=cell_ms,
+            may_act=may_act, missing=missing, user=far.acts_as,
         )  # fmt: skip
 
         def is_coming(workload: str) -> bool:
@@ -194,11 +194,17 @@ class Driver:
         return False
 
 
-def place_of_queue(spec: WorkloadSpec) -> Place:
+def _by_name(user: str) -> Callable[[WorkloadSpec], Place]:
+    """Of the work of that user, empty: of the account this process runs as."""
+    home = home_of(user)
+    return lambda spec: place_of_queue(spec, home)
+
+
+def place_of_queue(spec: WorkloadSpec, workdir: str = "") -> Place:
     """As the mirror names things: a queue is a partition, a tenant an account, and the priority class begins with the
     QOS."""
     found = acts.TIER.fullmatch(spec.priority_class)
-    return Place(partition=spec.queue, account=spec.tenant, qos=found["qos"] if found else "")
+    return Place(partition=spec.queue, account=spec.tenant, qos=found["qos"] if found else "", workdir=workdir)
 
 
 def lacks_of(can: Capabilities) -> dict[type[cmd.Command], str]:

@@ -41,10 +41,9 @@ def look(far: Any, intent: Intent, job_of: acts.JobOf, now_ms: int) -> FarLook:
 
 def _started(far: Any) -> tuple[int, str]:
     """From when on slurmctld runs. Its statistics begin anew at each start, and each day, and by hand."""
-    if far.commands is not None and far.can.topology:
-        started_s = far.commands.started_s()
-        if started_s:
-            return started_s, "scontrol show config"
+    told = far.commands.boot() if far.commands is not None and far.can.topology else ""
+    if told.isdecimal():
+        return int(told), "scontrol show config"
     return far.diag().since_s, "statistics, which may have been reset"
 
 
@@ -92,9 +91,10 @@ def _act(far: Any, intent: Intent, command: cmd.AnyCommand, job_of: acts.JobOf) 
 
 def _look(far: Any, step: acts.Step, meant: Job | None, since_s: float) -> tuple[acts.Standing, str]:
     try:
-        return acts.look(far, step, meant, since_s)
+        seen = acts.look(far, step, meant, since_s)
     except SlurmGone as error:
         return "gone", error.problem
+    return seen.standing, seen.text
 
 
 def _shown(standings: Sequence[acts.Standing], *, whole: bool) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -30,6 +30,7 @@ from engine.slurm.mapping import Jobs, tasks_of
 from engine.slurm.order import Order
 from engine.slurm.past import ended
 from engine.slurm.records import Job, JobState, Node, Partition, Reservation, Switch
+from engine.slurm.records import Jobs as Listed
 from engine.slurm.submission import token_in
 from engine.state import members
 
@@ -43,7 +44,7 @@ Call = Callable[[Callable[[Engine], Any]], Any]
 AT_ONCE = 400
 """Observations of one turn of the engine: each takes it some 50 us, and others wait meanwhile."""
 MOST_GLANCED = 64
-"""Jobs that are asked for one by one."""
+"""Jobs that are asked for one by one in a glance, of those that moved, and of those that are tracked."""
 MOST_LOOKED_UP = 64
 """Jobs that accounting is asked about in one look: the others are gone without an end."""
 MOST_WANTED = 50_000
@@ -67,10 +68,24 @@ class Looked(msgspec.Struct, frozen=True, kw_only=True):
     told_s: float
     """Wall seconds from the answers until the engine had it all."""
     unchanged: bool
+    behind: int = 0
+    """Jobs that moved and were not asked for yet: more moved than a glance asks for."""
+
+
+class Heard(NamedTuple):
+    """What a cluster answered, and is not told yet."""
+
+    began: float
+    """Monotonic seconds: what is in it is no older."""
+    first: bool
+    fresh_machines: bool
+    answer: Listed
+    took_s: float
 
 
 class Mirror:
-    """Of one cluster into one engine. `look` is called by one thread; the rest may be called from any."""
+    """Of one cluster into one engine. `look`, `take` and `glance` are called by one thread, `ask` by one at a time; the
+    rest may be called from any."""
 
     def __init__(self, connection: SlurmConnection, call: Call, *, wall_s: Callable[[], float] = time.time) -> None:
         self._connection = connection
@@ -82,6 +97,8 @@ class Mirror:
         self._told: dict[str, seen.WorkloadSeen | None] = {}
         """By workload id: the last that was told of it; None of what the cell has from before."""
         self._told_machines: dict[tuple[str, str], seen.AnySeen] = {}
+        self._glanced: dict[int, tuple[float, Job]] = {}
+        """By job id: what glances found since the last whole list was asked for, and monotonic seconds when."""
         self._records: dict[str, Job] = {}
         """By workload id."""
         self._names: dict[int, tuple[Job, tuple[str, ...]]] = {}
@@ -115,6 +132,11 @@ class Mirror:
         """Whether Slurm's list of jobs was ever seen: before that no job of any workload is known."""
         return self._has_looked
 
+    @property
+    def call(self) -> Call:
+        """What runs a function on the engine's thread."""
+        return self._call
+
     def job_of(self, workload_id: str) -> Job | None:
         """The job as Slurm last showed it."""
         return self._records.get(workload_id)
@@ -144,6 +166,11 @@ class Mirror:
         own = tuple(LeftOut(text=text, count=1, examples=()) for text in self._left_engine)
         return (*self._left_jobs, *self._left_machines, *own)
 
+    @property
+    def is_new(self) -> bool:
+        """Whether the next look is as the first."""
+        return self._machines is None
+
     def start_over(self) -> None:
         """Have the next look be as the first."""
         self._machines = None
@@ -158,20 +185,30 @@ class Mirror:
         """Ask for what changed and tell it. `whole`: as if for the first time. Raises SlurmUnavailable and
         SlurmRefused where the cluster does not answer, then nothing was told; UnreachableError where the engine is
         gone."""
+        return self.take(self.ask(whole=whole))
+
+    def ask(self, *, whole: bool = False) -> Heard:
+        """What changed, for `take`. While a long list is awaited on another thread, there may be glances. Raises as
+        `look`."""
         began = time.monotonic()
         first = whole or self._machines is None
         fresh_machines = self._ask_machines(first)
+        asked = time.monotonic()
         answer = self._connection.jobs(None if first else self._jobs_since or None)
-        asked_s = time.monotonic() - began
-        if first:
+        return Heard(asked, first, fresh_machines, answer, time.monotonic() - began)
+
+    def take(self, heard: Heard) -> Looked:
+        """Tell what was asked for. What a glance has found since is newer. Raises as `look`."""
+        began, answer = time.monotonic(), heard.answer
+        if heard.first:
             self._forget()
         left = Left()
         told: list[seen.AnySeen] = []
-        if fresh_machines:
+        if heard.fresh_machines:
             told += self._new_machines()
         if not answer.unchanged or told or self._missing:
             # On other machines jobs are other workloads.
-            jobs = [job for job, _ in self._names.values()] if answer.unchanged else answer.list
+            jobs = [job for job, _ in self._names.values()] if answer.unchanged else self._newest(heard)
             told += self._new_jobs(jobs, left, whole=True)
             for line in answer.malformed:
                 left.note("jobs whose record could not be read are left out", line[:80])
@@ -185,20 +222,27 @@ class Mirror:
             jobs=len(self._names),
             nodes=len(self._nodes),
             changed=len(told),
-            asked_s=asked_s,
-            told_s=time.monotonic() - began - asked_s,
+            asked_s=heard.took_s,
+            told_s=time.monotonic() - began,
             unchanged=answer.unchanged and not told,
         )
 
-    def glance(self, tracked: Iterable[int] = ()) -> Looked | None:
-        """Ask for the states of jobs alone, and for all of those that moved or are `tracked`: cheap where the whole
-        list is long. None where so many moved that a look costs less. Raises as `look`."""
+    def _newest(self, heard: Heard) -> list[Job]:
+        """Of the list, with those in place that a glance saw after it was asked for."""
+        self._glanced = {job.id: (at, job) for at, job in self._glanced.values() if at >= heard.began}
+        if not self._glanced:
+            return list(heard.answer.list)
+        newer = {id_: job for id_, (_, job) in self._glanced.items()}
+        return [job for job in heard.answer.list if job.id not in newer] + list(newer.values())
+
+    def glance(self, tracked: Iterable[int] = (), *, states: bool = True) -> Looked:
+        """Ask for the states of jobs alone, and for those that moved or are `tracked`, these first, by themselves: cheap
+        where the whole list is long. Without `states` for those that are tracked alone. Raises as `look`."""
         began = time.monotonic()
-        states = self._connection.job_states()
-        moved = [each.id for each in states if self._moved(each)]
-        asked = dict.fromkeys([*moved, *(job_id for job_id in tracked if job_id in self._names)])
-        if len(asked) > MOST_GLANCED:
-            return None
+        states_now = self._connection.job_states() if states else ()
+        moved = dict.fromkeys(each.id for each in states_now if self._moved(each))
+        asked = dict.fromkeys([job_id for job_id in tracked if job_id in self._names][:MOST_GLANCED])
+        asked |= dict.fromkeys(list(moved)[:MOST_GLANCED])
         jobs: list[Job] = []
         for job_id in asked:
             try:
@@ -206,6 +250,7 @@ class Mirror:
             except SlurmGone:
                 continue
         asked_s = time.monotonic() - began
+        self._glanced |= {job.id: (began, job) for job in jobs}
         told = self._new_jobs(jobs, Left(), whole=False)
         self._tell(told)
         return Looked(
@@ -216,6 +261,7 @@ class Mirror:
             asked_s=asked_s,
             told_s=time.monotonic() - began - asked_s,
             unchanged=not told,
+            behind=sum(job_id not in asked for job_id in moved),
         )
 
     def _moved(self, now: JobState) -> bool:
@@ -223,6 +269,8 @@ class Mirror:
         if before is None:
             return True
         job = before[0]
+        if now.held is not None and now.held != job.held:
+            return True
         return (job.state, job.array_tasks) != (now.state, now.array_tasks) or job.flags != now.flags
 
     def _forget(self) -> None:

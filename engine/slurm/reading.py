@@ -23,8 +23,8 @@ NOTHING_FOUND = 9003
 ONE_BY_ONE = 20
 """Up to so many jobs are asked for one at a time; for more the whole list is cheaper."""
 LISTS_LONGER = 4
-"""Times as long as for anything else a whole list is waited for: slurmrestd writes all of it before the first byte comes,
-which took over 30 s for 10,000 jobs of 24.11 on a busy machine."""
+"""Times as long as for anything else a whole list is waited for: slurmrestd writes all of it before the first byte
+comes, which took over 30 s for 10,000 jobs of 24.11 on a busy machine."""
 
 
 class Reading(Session):

@@ -180,6 +180,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     array_id: int = 0
     array_task: int | None = None
     array_tasks: str = ""
+    held: bool | None = None
+    """None: not told, as by `jobs/state`."""
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):

@@ -75,17 +75,12 @@ class Commands:
 
     def job_states(self) -> tuple[JobState, ...]:
         """One row for each record of the controller, finished ones included."""
-        output = self._run("squeue", ["-h", "-a", "-t", "all", "-o", "%A|%F|%K|%T"])
+        output = self._run("squeue", ["-h", "-a", "-t", "all", "-o", "%A|%F|%K|%T|%Q|%r"])
         return tuple(state for line in output.splitlines() if (state := _state(line)))
 
     def resume_timeout_s(self) -> int:
         """How long slurmctld waits for a node to boot; 0 where it does not say."""
         found = re.search(r"^ResumeTimeout\s*=\s*(\d+)", self._run("scontrol", ["show", "config"]), re.MULTILINE)
-        return int(found[1]) if found else 0
-
-    def started_s(self) -> int:
-        """When slurmctld was started, Unix seconds; 0 where it does not say."""
-        found = re.search(r"^BOOT_TIME\s*=\s*(\d+)", self._run("scontrol", ["show", "config"]), re.MULTILINE)
         return int(found[1]) if found else 0
 
     def boot(self) -> str:
@@ -179,8 +174,8 @@ def _switch(line: str) -> Switch | None:
 
 
 def _state(line: str) -> JobState | None:
-    parts = line.split("|")
-    if len(parts) != 4 or not parts[0].isdecimal():
+    parts = line.split("|", 5)
+    if len(parts) != 6 or not parts[0].isdecimal():
         return None
     id_, array_id, task, word = int(parts[0]), parts[1], parts[2], parts[3].strip().upper()
     in_array = task not in ("", "N/A")
@@ -193,6 +188,7 @@ def _state(line: str) -> JobState | None:
         array_id=int(array_id) if in_array and array_id.isdecimal() else 0,
         array_task=int(alone) if alone else None,
         array_tasks="" if alone or not in_array else task,
+        held=word == "PENDING" and (parts[4].strip() == "0" or parts[5].startswith("JobHeld")),
     )
 
 

@@ -8,6 +8,8 @@ What Slurm cannot be asked for is refused by name, before anything is sent: half
 
 from __future__ import annotations
 
+import os
+import pwd
 import re
 import shlex
 from collections.abc import Callable
@@ -36,6 +38,16 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     partition: str = ""
     account: str = ""
     qos: str = ""
+    workdir: str = ""
+    """Folder in which work begins, and leaves its output, that names none."""
+
+
+def home_of(user: str) -> str:
+    """The home of a user as this machine knows it, of this process's own for empty; empty where it knows none."""
+    try:
+        return pwd.getpwnam(user).pw_dir if user else pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return ""
 
 
 def head_of(token: str) -> str:
@@ -114,7 +126,7 @@ def wish_of(spec: WorkloadSpec, token: str, place: Place, job_ids: Callable[[str
         name=f"{_plain(spec.name or spec.id)[:MOST_NAME]}.m{head_of(token)}",
         script=f"#!/bin/sh\nexec {'srun --kill-on-bad-exit=1 ' if group.count > 1 else ''}{command}\n",
         environment={"PATH": PATH, **run.env, "MUSTER_WORKLOAD": spec.id},
-        workdir=run.cwd or "/tmp",
+        workdir=run.cwd or place.workdir or "/tmp",
         comment=f"muster:{token}",
         partition=spec.tags.get("partition", "") or place.partition,
         account=spec.tags.get("account", "") or place.account,

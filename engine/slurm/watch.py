@@ -1,8 +1,8 @@
 """The thread that keeps a mirror fresh: when to look at the whole list, when to glance at states alone, when to wait.
 
 Up to `FEW` jobs the whole list is asked for at every beat: where nothing changed Slurm says so in some ms. Above that
-it comes only as often as keeps Slurm at most `SHARE` busy with it, and between times the states alone. A cluster that
-does not answer is asked more and more seldom, and what was last seen stays.
+it comes only as often as keeps Slurm at most a part of the time busy with it (`SHARE`), on a thread of its own, and
+meanwhile the states alone. A cluster that does not answer is asked more and more seldom, and what was last seen stays.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from engine.errors import MusterError
 from engine.slurm.accounting import Diag
 from engine.slurm.errors import SlurmRefused
-from engine.slurm.mirror import Looked, Mirror
+from engine.slurm.mirror import Heard, Looked, Mirror
+from engine.slurm.past import Past
 from engine.slurm.report import MirrorReport
 from engine.slurm.rules import Rules
 
@@ -24,7 +26,11 @@ if TYPE_CHECKING:
     from engine.slurm.connection import SlurmConnection
 
 BEAT_S = 1.0
+WATCHED_S = 0.5
+"""From one glance to the next while somebody looks at jobs that may still change."""
 FEW = 2_000
+QUICK_S = 0.5
+"""A whole list that took longer is not asked for at every beat, however few jobs there are."""
 SHARE = 4
 """A whole list is followed by a pause of so many times what it took, less itself."""
 MOST_PAUSE_S = 30.0
@@ -36,6 +42,9 @@ PATIENCE_S = 2.0
 """slurmrestd waits half a minute for a slurmctld that has died: of what takes longer than this a ping tells."""
 TRACKED_S = 15.0
 """How long a job that somebody looked at is asked for by itself."""
+VISIBLE_S = 120.0
+"""The same of jobs on a list: a screen does not ask for it again while the cell says nothing new."""
+MOST_TRACKED = 256
 
 
 class Watcher:
@@ -54,6 +63,7 @@ class Watcher:
         self._connection = connection
         self._mirror = mirror
         self.rules = Rules(connection, mirror)
+        self._past = Past(connection, mirror.call)
         self._where = where
         self._user = user
         self._acts = acts
@@ -72,6 +82,7 @@ class Watcher:
         self._diag: Diag | None = None
         self._diag_at = -1e9
         self._tracked: dict[int, float] = {}
+        """Job id -> until when, those looked at last at the end."""
         self._glances = True
         self._lacks: dict[str, str] = {}
         self._wake = threading.Event()
@@ -79,6 +90,8 @@ class Watcher:
         """Monotonic seconds since which an answer is awaited."""
         self._pulse_ends = threading.Event()
         self._stopping = False
+        self._coming: Future[Heard] | None = None
+        """A whole list that is awaited while glances go on."""
         self._thread = threading.Thread(target=self._run, name="mirror", daemon=True)
         self._pulse = threading.Thread(target=self._feel_pulse, name="mirror-pulse", daemon=True)
 
@@ -100,11 +113,13 @@ class Watcher:
             self._mirror.machines_changed()
         self._wake.set()
 
-    def track(self, workload_id: str) -> None:
-        """Somebody looks at it: ask for it by itself for a while."""
-        job = self._mirror.job_of(workload_id)
-        if job is not None:
-            self._tracked[job.id] = time.monotonic() + TRACKED_S
+    def track(self, *workload_ids: str, for_s: float = TRACKED_S) -> None:
+        """Somebody looks at them: ask for each by itself for a while. What has ended changes no more."""
+        until = time.monotonic() + for_s
+        for name in reversed(workload_ids):
+            job = self._mirror.job_of(name)
+            if job is not None and not job.over:
+                self._tracked[job.id] = max(self._tracked.pop(job.id, 0.0), until)
 
     def report(self) -> MirrorReport:
         looked, whole, diag = self._looked, self._whole, self._diag
@@ -124,7 +139,7 @@ class Watcher:
             looks=self._looks,
             asked_s=whole.asked_s if whole else 0,
             told_s=whole.told_s if whole else 0,
-            lacks=self._lacks | self._mirror.lacks() | dict(self.rules.lacks),
+            lacks=self._lacks | self._mirror.lacks() | dict(self.rules.lacks) | self._past.lacks,
             left_out=self._mirror.left_out(),
             cycle_mean_us=diag.cycle_mean_us if diag else 0,
             backfill_last_us=diag.backfill_last_us if diag else 0,
@@ -163,7 +178,7 @@ class Watcher:
                 self._beating_since = None
             retry_s = BEAT_S
             self._to("following", "")
-            self._wake.wait(BEAT_S)
+            self._wake.wait(WATCHED_S if self._tracked else BEAT_S)
 
     def _feel_pulse(self) -> None:
         """Say that the cluster is lost while its answer is still awaited: after two pings that got none."""
@@ -182,19 +197,40 @@ class Watcher:
 
     def _beat(self, poked: bool) -> None:
         now = time.monotonic()
-        jobs = self._looked.jobs if self._looked else 0
-        due = self._looked is None or jobs <= FEW or now - self._whole_at >= self._pause_s
-        if due or (not self._glance() and poked):
+        if self._mirror.is_new or (self._is_short() and self._coming is None):
+            self._coming = None
             self._look()
+        else:
+            if self._coming is not None and self._coming.done():
+                coming, self._coming = self._coming, None
+                self._note(self._mirror.take(coming.result()))
+            if self._glance():
+                if self._coming is None and now - self._whole_at >= self._patience_s():
+                    self._coming = _beside(self._mirror.ask)
+            elif poked or now - self._whole_at >= self._pause_s:
+                self._look()
         if now - self._diag_at >= DIAG_EVERY_S:
             self._diag_at = now
             self._diag = self._connection.diag()
             self.rules.ask()
+            self._past.begin()
             missing = self._connection.can.missing()
             self._lacks = {name: why for name, why in missing.items() if self._acts or name in _READS}
 
+    def _is_short(self) -> bool:
+        """Whether the whole list is asked for at every beat."""
+        quick = self._whole is None or self._whole.asked_s <= QUICK_S
+        return self._looked is not None and self._looked.jobs <= FEW and (quick or not self._glances)
+
+    def _patience_s(self) -> float:
+        """From a whole list to the next. With more on the move than glances keep up with it comes sooner."""
+        behind = self._looked is not None and self._looked.behind > 0
+        return self._whole.asked_s if behind and self._whole is not None else self._pause_s
+
     def _look(self) -> None:
-        looked = self._mirror.look()
+        self._note(self._mirror.look())
+
+    def _note(self, looked: Looked) -> None:
         self._looked, self._looks = looked, self._looks + 1
         self._release, self._dialect = self._connection.slurm_version, self._connection.api
         if not looked.unchanged:
@@ -203,22 +239,32 @@ class Watcher:
             self._whole_at = time.monotonic()
 
     def _glance(self) -> bool:
-        """Whether that was possible."""
-        if not self._glances:
-            return False
+        """Whether there is a short list; else only what is tracked was asked for."""
         try:
-            looked = self._mirror.glance(self._now_tracked())
+            self._looked = self._mirror.glance(self._now_tracked(), states=self._glances)
         except SlurmRefused:
             # This release has no short list, and no command is at hand.
             self._glances = False
-            return False
-        if looked is None:
-            self._look()
-        else:
-            self._looked, self._looks = looked, self._looks + 1
-        return True
+        self._looks += 1
+        return self._glances
 
     def _now_tracked(self) -> Iterable[int]:
+        """Those looked at last first."""
         now = time.monotonic()
-        self._tracked = {job: until for job, until in self._tracked.items() if until > now}
-        return tuple(self._tracked)
+        left = [(job, until) for job, until in list(self._tracked.items()) if until > now]
+        self._tracked = dict(left[-MOST_TRACKED:])
+        return [job for job, _ in reversed(left)]
+
+
+def _beside(ask: Callable[[], Heard]) -> Future[Heard]:
+    """Asked on a thread that ends with the process, however long an answer takes."""
+    coming: Future[Heard] = Future()
+
+    def run() -> None:
+        try:
+            coming.set_result(ask())
+        except BaseException as error:
+            coming.set_exception(error)
+
+    threading.Thread(target=run, name="mirror-list", daemon=True).start()
+    return coming

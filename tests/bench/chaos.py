@@ -58,7 +58,11 @@ def main() -> None:
     with ExitStack() as after:
         folder = given.folder or Path(after.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
         folder.mkdir(exist_ok=True)
-        cluster = after.enter_context(own(given.release, "--cloud-nodes", "0", "--min-job-age", "86400"))
+        more = folder.resolve() / "more.conf"
+        more.write_text("SlurmctldDebug=debug\n")  # then its log tells of each requeue, and whose it was
+        cluster = after.enter_context(
+            own(given.release, "--cloud-nodes", "0", "--min-job-age", "86400", "--extra-conf", str(more))
+        )
         scene = after.enter_context(scene_of(folder, cluster, given.database))
         found = played(scene, random.Random(given.seed), given.rounds, given.seed)
     for name, value in found.items():
@@ -235,6 +239,7 @@ class Monkey:
         self.scene = scene
         self.rng = rng
         self.done: Counter[str] = Counter()
+        self.killed_slurmctld_s: list[float] = []
         own_harms = {
             "kill engine": self.kill_engine,
             "kill slurmctld": self.kill_slurmctld,
@@ -262,9 +267,13 @@ class Monkey:
         self.scene.start_engine()
 
     def kill_slurmctld(self) -> None:
-        self.scene.cluster.kill("slurmctld")
+        self._kill_controller()
         self._wait(0.1, 4)
         self.scene.cluster.start("slurmctld")
+
+    def _kill_controller(self) -> None:
+        self.killed_slurmctld_s.append(time.time())
+        self.scene.cluster.kill("slurmctld")
 
     def kill_slurmrestd(self) -> None:
         self.scene.cluster.kill("slurmrestd-tcp")
@@ -272,7 +281,7 @@ class Monkey:
         self.scene.cluster.start("slurmrestd-tcp")
 
     def kill_both(self) -> None:
-        self.scene.cluster.kill("slurmctld")
+        self._kill_controller()
         self.scene.kill_engine()
         self._wait(0, 1)
         self.scene.start_engine()
@@ -332,7 +341,8 @@ def played(scene: Scene, rng: random.Random, rounds: int, seed: int) -> dict[str
         [sys.executable, "-m", "console.cli", "audit", "verify", scene.place], cwd=ROOT, capture_output=True,
         text=True, env=scene.environment, timeout=120, check=False,
     )  # fmt: skip
-    verdict = judged(scene.place, scene.told.read_text(), jobs, rows)
+    log = (scene.folder / "slurmctld.log").read_text("utf-8", "replace")
+    verdict = judged(scene.place, scene.told.read_text(), jobs, rows, log, monkey.killed_slurmctld_s)
     if audit.returncode:
         verdict.faults.append(f"muster audit verify: {audit.stdout[-500:]} {audit.stderr[-500:]}")
     recoveries.sort()

@@ -1,8 +1,8 @@
 """How long after `squeue` shows a change the screen of a console shows it (`slurm_bench.py --console`).
 
-A real console in a pseudo-terminal, on a `muster serve --slurm` of a loopback cluster with thousands of jobs. What is on
-its screen is held, released, started, requeued, cancelled and ends, by Slurm's own commands outside of Muster: on the list,
-and on the page of one workload.
+A real console in a pseudo-terminal, on a `muster serve --slurm` of a loopback cluster with thousands of jobs. What is
+on its screen is submitted, held, released, requeued, cancelled and ends, by Slurm's own commands outside of Muster: on
+the list, and on the page of one workload.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ ROOT = Path(__file__).resolve().parents[2]
 MUSTER = str(Path(sys.executable).with_name("muster"))
 START_S, SEEN_S = 180.0, 60.0
 SLURM_SAYS = {
-    "held": r"PENDING JobHeldUser", "queued": r"PENDING (?!JobHeld|BeginTime)\S+", "waiting": r"PENDING BeginTime",
-    "running": r"RUNNING .*", "cancelled": r"CANCELLED .*|", "finished": r"COMPLETED .*|",
+    "held": r"PENDING 0 .*", "waiting": r"PENDING [1-9]\d* BeginTime", "running": r"RUNNING .*",
+    "cancelled": r"CANCELLED .*|", "finished": r"COMPLETED .*|",
 }  # fmt: skip
-"""What the console calls a state, and state and reason of `squeue`; nothing where it does not list the job any more."""
+"""What the console calls a state, and state, priority and reason of `squeue`; nothing where it does not list the job any more."""
 
 
 class Cluster(Protocol):
@@ -59,7 +59,7 @@ class Seen:
         end = time.perf_counter() + SEEN_S
         while not self.at and time.perf_counter() < end:
             asked = subprocess.run(
-                [str(self._cluster.folder / "bin" / "squeue"), "-h", "-t", "all", "-j", str(self._job), "-o", "%T %r"],
+                [str(self._cluster.folder / "bin" / "squeue"), "-h", "-t", "all", "-j", str(self._job), "-o", "%T %Q %r"],
                 check=False, capture_output=True, text=True,
             ).stdout.strip()  # fmt: skip
             if self._wanted.fullmatch(asked):
@@ -69,6 +69,8 @@ class Seen:
 
     def wait(self) -> float:
         self._thread.join()
+        if not self.at:
+            raise TimeoutError(f"squeue did not show {self._wanted.pattern} of job {self._job} within {SEEN_S:.0f} s")
         return self.at
 
 
@@ -100,7 +102,7 @@ def opened(cluster: Cluster, jobs: int, *, commands: bool) -> Iterator[PseudoTer
 
 
 def screen(cluster: Cluster, jobs: int, rounds: int, *, commands: bool) -> Iterator[Row]:
-    """`rounds` of eight changes: of jobs that the list shows, and then of the one whose page is open."""
+    """`rounds` of eight changes of jobs that the list shows, and six of the one whose page is open."""
     delays: dict[str, list[float]] = {}
     with opened(cluster, jobs, commands=commands) as terminal:
         terminal.shows("connected", seconds=60)
@@ -146,21 +148,26 @@ def changes(cluster, terminal, name, line_of, open_page=False):  # type: ignore[
 
     end = cluster.folder / "jobs" / f"end-{name}"
     script = f"while [ ! -e {end} ]; do sleep 0.1; done"
-    yield change("submitted", "held", "sbatch", "--parsable", "-H", "-J", name, "-o", "/dev/null", "-t", "60",
-                 "-p", "batch", "--wrap", script)  # fmt: skip
+    submit = ("sbatch", "--parsable", "-J", name, "-o", "/dev/null", "-t", "60", "-p", "batch")
+    yield change("submitted, held", "held", *submit, "-H", "--wrap", script)
     if open_page:
         terminal.press("gg\r")
         terminal.settle(0.5, 3)
-    yield change("released and started", "running", "scontrol", "release", str(job))
-    yield change("requeued, held", "held", "scontrol", "requeuehold", str(job))
-    yield change("released", "running", "scontrol", "release", str(job))
+    yield change("released, started", "running", "scontrol", "release", str(job))
+    yield change("put back, held", "held", "scontrol", "requeuehold", str(job))
+    yield change("released", "waiting", "scontrol", "release", str(job))
+    yield change("held while it waits", "held", "scontrol", "hold", str(job))
+    yield change("cancelled", "cancelled", "scancel", str(job))
+    if open_page:
+        return
+    yield change("submitted, started", "running", *submit, "--wrap", script)
     end.touch()
     yield change("ended", "finished", "squeue", "-h", "-j", str(job))
 
 
 def row_of(name: str):  # type: ignore[no-untyped-def]
     def shows(screen: ScreenModel, state: str) -> bool:
-        return any(name in line.split() and state in line for line in screen.text)
+        return any(name in line.split() and state in line.split() for line in screen.text)
 
     return shows
 

@@ -1,8 +1,8 @@
 """A mirror of very many jobs in one answer: `slurm_large.py [--jobs 100000] [--version v0.0.42]`.
 
-Slurm is made up (`tests/support/large_slurm.py`, a process of its own) and answers with entries of the recorded size; the
-mirror, the engine with a durable journal and whoever asks it are one process, as with `muster serve`. Prints one JSON
-row for each look: how long it took, how long the engine let others wait meanwhile, and memory.
+Slurm is made up (`tests/support/large_slurm.py`, a process of its own) and answers with entries of the recorded size;
+the mirror, the engine with a durable journal and whoever asks it are one process, as with `muster serve`. Prints one
+JSON row for each look: how long it took, how long the engine let others wait meanwhile, and memory.
 """
 
 from __future__ import annotations
@@ -54,8 +54,11 @@ class Waits:
         self._ends.set()
         self._thread.join()
         found = sorted(self.found_ms)
-        return {"waited_p50_ms": round(found[len(found) // 2], 1), "waited_p99_ms": round(found[len(found) * 99 // 100]),
-                "waited_most_ms": round(found[-1])}  # fmt: skip
+        return {
+            "waited_p50_ms": round(found[len(found) // 2], 1),
+            "waited_p99_ms": round(found[len(found) * 99 // 100]),
+            "waited_most_ms": round(found[-1]),
+        }
 
 
 @contextmanager

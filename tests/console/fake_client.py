@@ -71,6 +71,7 @@ from runbooks.audit_pages import AuditPage, AuditPart, AuditQuery, AuditRange, A
 from runbooks.draft import DraftAsk, Drafter, DraftRun, ModelStanding
 from runbooks.freezes import Freeze, FreezeSpec
 from runbooks.identity import Signed
+from runbooks.intent_shown import IntentAnswer, IntentDetail
 from runbooks.plan import Act, Blast, Effect, Outcome, Party, Plan, Proposal, Request, Review, Step, Tier
 from runbooks.plan import Simulated as Fork
 from runbooks.policy import Verdict
@@ -563,6 +564,17 @@ class FakeClient:
         self._answer()
         return IntentsReport(at_ms=self.now_ms, open=0, sent=0, accepted=0, in_doubt=0, items=())
 
+    def intent(self, number: int) -> IntentDetail:
+        self._answer()
+        raise NotFoundError(f"there is no intent i{number}", "See muster intents")
+
+    def answer_intent(self, said: IntentAnswer) -> Receipt:
+        self._answer()
+        if self.read_only:
+            raise refuse_read_only()
+        self.deeds.append((f"intent {said.outcome}", f"i{said.number}"))
+        return Receipt(version=self.version, at_ms=self.now_ms, changed=(f"i{said.number}", "i99"))
+
     def mirrored(self, workload_id: str) -> Mirrored:
         self._answer()
         raise NotFoundError(f"Slurm shows no job for workload '{workload_id}'", "")
@@ -938,9 +950,14 @@ class FakeClient:
             self._changed.wait_for(lambda: self.version > after or self.down, wait_s)
             self._answer()
             items = [item for item in self._events if item.version > after]
+            if not limit:
+                return Changes(version=self.version, at_ms=self.now_ms, items=(), missed=0)
             return Changes(
                 version=self.version, at_ms=self.now_ms, items=tuple(items[-limit:]), missed=max(0, len(items) - limit)
             )
+
+    def records(self) -> int:
+        return -1
 
     def command(self, command: AnyCommand) -> Receipt:
         raise RefusedError("the fake takes no commands")

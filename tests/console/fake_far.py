@@ -5,12 +5,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from console.fleet_shown import CellView, FleetEvent, FleetView, Submission, TenantView
 from engine.cells import CellRow, Decision
-from engine.intent_report import IntentsReport, IntentView
+from engine.intent_report import FarLook, IntentsReport, IntentView, IntentWord
 from engine.model import TaskGroup, WorkloadSpec
 from engine.slurm.left_out import LeftOut
 from engine.slurm.report import MirrorReport
+from runbooks.intent_shown import IntentDetail
+from runbooks.plan import Act
 from tests.console.fake_client import MINUTE, NOW_MS
 
 NOW_S = NOW_MS // 1000
@@ -50,6 +54,32 @@ def intents() -> IntentsReport:
             one(17, "submit", "in doubt", "job 4690 left Slurm's list before its end was seen", "evaluate", job=4690),
             one(16, "hold", "done", "job 4688 is PENDING", "4688", job=4688),
             one(15, "set_job_priority", "refused", "slurmctld: Access/permission denied", "4687", job=4687),
+        ),
+    )  # fmt: skip
+
+
+def intent(number: int) -> IntentDetail:
+    """The one in doubt: of the submission, or with another number of a drain."""
+    view = next(each for each in intents().items if each.phase == "in doubt")
+    act = None
+    if number != 17:
+        view = msgspec.structs.replace(view, id=f"i{number}", what="drain", subjects=("node-00001",), job=0)
+        act = Act(action="drain", targets=("node-00001",))
+    said = (("sent", ""), ("accepted", ""), ("in doubt", view.text))
+    lines = (
+        "no job in Slurm's list carries its token",
+        "job 4690, the id it was given, does not carry its token: nightly of bob, RUNNING, submitted 2026-03-01",
+        "accounting: slurmrestd runs without slurmdbd",
+    )
+    return IntentDetail(
+        version=7, now_ms=NOW_MS, view=view, wants=("queue research", "runs python3 evaluate.py"), act=act,
+        words=tuple(
+            IntentWord(at_ms=view.at_ms + i * MINUTE // 2, phase=phase, text=text)
+            for i, (phase, text) in enumerate(said)
+        ),
+        proposal="P-1" if act else "", by="person:alice" if act else "", agreed=("person:bob",) if act else (),
+        far=FarLook(
+            at_ms=NOW_MS, lines=lines, since_ms=view.at_ms + MINUTE // 2, since_by="scontrol show config"
         ),
     )  # fmt: skip
 
@@ -134,6 +164,6 @@ WRITTEN = b"".join(b"step %d  loss %.4f\n" % (n, 3 / (1 + n / 20)) for n in rang
 
 def staged_far(client: Any) -> Any:
     """The fake client, of a cell that mirrors and acts, and whose work writes."""
-    client.mirror, client.intents = mirror, lambda limit=200: intents()
+    client.mirror, client.intents, client.intent = mirror, lambda limit=200: intents(), intent
     client.written, client.ended = WRITTEN, True
     return client

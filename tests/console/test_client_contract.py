@@ -36,12 +36,15 @@ from recommender.metrics import RunRecord
 from recommender.quotes import Quantiles, QuoteRequest
 from recommender.sizes import SizingRequest
 from runbooks.draft import DraftAsk, DraftRun
+from runbooks.audit_pages import AuditQuery
 from runbooks.freezes import FreezeSpec
 from runbooks.identity import Scope
+from runbooks.intent_shown import IntentAnswer
 from runbooks.plan import Act, MoneyChange, QueueChange, Request, StepRequest, asks
 from runbooks.runbook_shown import RunbookAsk, RunbookVote
 from tests.support.elastic_cells import pool, work
 from tests.support.gates import gate_of
+from tests.support.made_up_slurm import put_in_doubt
 from tests.support.served import HOUR_MS, gpu_job, running_loop, served_on_unix, socket_folder
 
 Connect = Callable[..., Client]
@@ -855,3 +858,26 @@ def test_a_cell_that_muster_decides_mirrors_nobody(client: Client) -> None:
     with pytest.raises(NotFoundError, match="no job for workload 'a'"):
         client.mirrored("a")
     assert client.intents().items == ()
+    with pytest.raises(NotFoundError, match="no intent i7"):
+        client.intent(7)
+
+
+def test_a_doubt_is_looked_at_and_settled_in_ones_own_name(connect: Connect, loop: EngineLoop) -> None:
+    node = loop.engine.state.capacity.node_ids[0]
+    number = loop.call(lambda engine: put_in_doubt(engine, Cordon(ids=(node,))))
+    client = connect()
+    detail = client.intent(number)
+    assert (detail.view.phase, detail.view.subjects, detail.far) == ("in doubt", (node,), None)
+    assert [word.phase for word in detail.words] == ["sent", "accepted", "in doubt"]
+    assert detail.act is not None
+    said = IntentAnswer(number=number, outcome="done", reason="the node is drained")
+    with pytest.raises(RefusedError, match="read-only"):
+        connect(read_only=True).answer_intent(said)
+    with pytest.raises(SpecError, match="reason"):
+        client.answer_intent(IntentAnswer(number=number, outcome="done", reason="so"))
+    assert client.answer_intent(said).changed == (f"i{number}",)
+    assert client.intents().in_doubt == 0
+    with pytest.raises(RefusedError, match="it is settled"):
+        client.answer_intent(said)
+    [record] = client.audit_page(AuditQuery(type="intent.answered")).rows
+    assert record.subject == client.whoami().subject

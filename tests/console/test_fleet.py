@@ -13,6 +13,7 @@ import pytest
 from console.fleet import GONE, Fleet
 from console.fleet_cell import ASKED, TAKEN
 from console.fleet_journal import FleetJournal
+from console.fleet_offers import MOST_SHAPES
 from console.fleet_routing import Router
 from console.fleet_shown import Submission
 from engine.commands import Submit
@@ -187,7 +188,7 @@ def test_a_new_engine_that_does_not_know_it_and_refuses_it_frees_it_for_another_
 def test_that_nobody_is_there_any_more_says_nothing_of_an_earlier_try(world: World) -> None:
     for start_again in (False, True):
         name = f"j{start_again}"
-        world.router._offers.clear()  # time has passed
+        world.router._offers._kept.clear()  # time has passed
         world.submit(name)
         world.cells["b"].cost_microusd = 2_000_000
         world.hear()
@@ -370,7 +371,7 @@ def test_what_waits_for_other_work_goes_to_its_cell(world: World) -> None:
     world.cells["b"].way = "nobody there"
     world.turn()
     world.cells["b"].way = "well"
-    world.router._offers.clear()
+    world.router._offers._kept.clear()
     after = msgspec.structs.replace(job("train"), after=(Dependency(id="prep"),))
     world.fleet.submit([after], (), "unix:1")
     world.turn()
@@ -410,6 +411,56 @@ def test_like_work_shares_what_a_cell_said_while_there_is_room(world: World) -> 
     world.turn()
     assert world.fleet.journal.counts() == {"routed": 100}
     assert world.cells["a"].times_asked <= 2
+
+
+def test_of_many_shapes_a_cell_is_asked_in_one_question_and_equal_ones_share_an_answer(world: World) -> None:
+    specs = [msgspec.structs.replace(job(f"s{i}"), estimate_ms=MINUTE_MS * (1 + i % 6)) for i in range(60)]
+    world.fleet.submit(specs, (), "unix:1")
+    world.turn()
+    assert world.fleet.view().counts == {"routed": 60}
+    assert [cell.times_asked for cell in world.cells.values()] == [1, 1]
+
+
+def test_every_shape_has_its_turn_though_there_are_more_than_one_question_holds(world: World) -> None:
+    for cell in world.cells.values():
+        cell.delay_ms = 60 * MINUTE_MS  # all of it is kept in the fleet, and asked about again and again
+    specs = [msgspec.structs.replace(job(f"s{i}"), estimate_ms=MINUTE_MS * (1 + i)) for i in range(3 * MOST_SHAPES)]
+    world.fleet.submit(specs, (), "unix:1")
+    for _ in range(3):
+        world.turn()
+        world.router._offers._kept.clear()  # time has passed
+    assert all(world.fleet.submission(spec.id).decision is not None for spec in specs)
+
+
+def test_what_one_shape_has_wrong_is_not_held_against_the_others_of_a_question(world: World) -> None:
+    world.cells["a"].refused_queues.add("odd")
+    odd = msgspec.structs.replace(job("odd"), queue="odd")
+    world.fleet.submit([job("x"), odd, msgspec.structs.replace(job("y"), estimate_ms=1)], ("a",), "unix:1")
+    world.turn()
+    assert [world.state(name) for name in ("x", "odd", "y")] == ["routed", "waiting", "routed"]
+    assert "there is no queue 'odd'" in world.fleet.submission("odd").why
+
+
+def test_of_cells_that_do_as_well_the_emptier_is_taken(world: World) -> None:
+    world.cells["a"].others = {"t": {"gpu_milli": 500_000}}
+    world.submit("x")
+    world.turn()
+    assert world.where("x") == ["b"]
+    assert world.fleet.submission("x").why == "starts at once; a would do as well, and is fuller"
+
+
+def test_what_is_shown_needs_no_database_and_counts_what_there_is(world: World) -> None:
+    world.submit("x", "y", "z")
+    world.turn()
+    world.cells[world.where("x")[0]].states["x"] = "finished"
+    world.turn()
+    view = world.fleet.view()
+    assert view.counts == world.fleet.journal.counts() == {"ended": 1, "routed": 2}
+    kept = [(each.what, each.subject) for each in world.fleet.journal.events(100)]
+    assert [(each.what, each.subject) for each in view.recent] == kept
+    world.journal.close()
+    assert world.fleet.view().counts == view.counts
+    world.start()
 
 
 def test_one_journal_has_one_fleet(world: World, place: Place) -> None:

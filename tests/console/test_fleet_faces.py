@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -21,8 +22,11 @@ from console.fleet_client import FleetClient
 from console.fleet_file import fleet_of, read_fleet
 from console.fleet_pages import pages, submission_pages
 from console.fleet_shown import FleetEvent
+from console.remote_client import RemoteClient
 from console.screens.detail_pane import DetailPane
-from engine.errors import NotFoundError, NotSentError, RefusedError, SpecError
+from console.sockets import bind_unix
+from engine.commands import Submit
+from engine.errors import NotFoundError, NotSentError, RefusedError, SpecError, UnreachableError
 from engine.fleets import TenantShare
 from tests.console.fake_client import FakeClient
 from tests.console.test_app import console, press, quick, until, write
@@ -141,6 +145,30 @@ def test_a_cell_is_closed_and_what_waits_is_taken_back(served: Served, capsys: p
 def test_without_a_fleet_the_shell_says_how_to_start_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert run(["fleet", "status", "--fleet", str(tmp_path)]) == 5
     assert "muster fleet serve --file fleet.yaml" in capsys.readouterr().err
+
+
+def test_a_cell_that_dies_with_a_submission_in_its_hands_may_have_it() -> None:
+    """Nobody listens any more when it is tried once more: that says nothing of the first try."""
+    with socket_folder() as folder:
+        where = folder / "e.sock"
+        listening = bind_unix(where)
+        listening.listen()
+
+        def die() -> None:
+            taken, _ = listening.accept()
+            with taken:
+                while b"simulated_runtime_ms" not in taken.recv(65_536):
+                    pass
+                where.unlink()
+                listening.close()
+
+        cell = threading.Thread(target=die)
+        cell.start()
+        with closing(RemoteClient(str(where))) as client, pytest.raises(UnreachableError) as told:
+            client.command(Submit(workloads=(job("x"),)))
+        cell.join(10)
+        assert not isinstance(told.value, NotSentError)
+        assert "not known" in told.value.remedy
 
 
 def test_its_client_raises_what_the_fleet_refuses(served: Served) -> None:

@@ -71,7 +71,7 @@ class Three:
         words = ["fleet", "serve", "--file", str(folder / "fleet.yaml"), "--fleet", str(self.paths.folder)]
         self.processes["fleet"] = Kept("fleet", words, folder / "fleet.log")
         after.callback(self.processes["fleet"].stop)
-        self.until(lambda view: all(cell.state == "up" and cell.nodes for cell in view.cells), 60)
+        self.until(lambda view: all(cell.state == "up" and cell.nodes for cell in view.cells), 180)
 
     def _serve(self, after: ExitStack, name: str, *how: str) -> None:
         words = ["serve", "--cell", name, *how, "--approval", "solo", "--data", str(self.folder / name)]

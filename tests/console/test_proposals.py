@@ -35,6 +35,7 @@ from runbooks.books import EFFECT, OUTBOX
 from runbooks.freezes import FreezeSpec
 from runbooks.gate import Gate
 from runbooks.identity import OWNER, Actor, Signed
+from runbooks.intent_shown import IntentAnswer
 from runbooks.plan import Act, Proposal, Request, StepRequest, asks
 from runbooks.policy import SOLO, Policy, Service
 from runbooks.strict_yaml import read
@@ -606,6 +607,9 @@ def test_nothing_changes_by_get_or_when_read_only(after: ExitStack) -> None:
             "cancel": lambda c: c.cancel(shown.id),
             "break-glass": lambda c: c.break_glass(shown.id, shown.digest, "the rack is on fire"),
             "close-review": lambda c: c.close_review(1, "seen and understood"),
+            "intents/answer": lambda c: c.answer_intent(
+                IntentAnswer(number=1, outcome="done", reason="seen and understood")
+            ),
             "freeze": lambda c: c.freeze(FreezeSpec(name="x", weekly=("daily 22:00 - 06:00",))),
             "thaw": lambda c: c.thaw("x"),
         }

@@ -146,6 +146,7 @@ def test_drafts_in_other_states(snap_compare: Shot, which: str) -> None:
 FAR = {
     "mirror": after("mirror", title="mirror"),
     "intents": after("intents", title="intents"),
+    "intent": after("intent i17", title="i17"),
     "fleet": after("fleet", title="fleet"),
     "submission to the fleet": after("fleet train-7b", title="train-7b"),
 }

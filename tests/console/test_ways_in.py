@@ -22,6 +22,7 @@ MUTATING = COMMANDS - {kind.__name__ for kind in ADMITTED}
 CALLERS = {
     "runbooks/executor.py": "steps of approved plans",
     "runbooks/admission.py": "submissions and definitions, by role and on record",
+    "runbooks/doubt.py": "a person's word on an intent in doubt, by role and on record",
     "console/engine_process.py": "a new cell is defined by whoever starts it",
     "console/replay.py": "a trace's own engine, in this process alone",
     "engine/control.py": "`command` is `commands` of one; a new cell",
@@ -36,6 +37,7 @@ CALLERS = {
 }  # fmt: skip
 MAKERS = {
     "runbooks/catalog.py": "what actions come to", "runbooks/as_commands.py": "what actions come to",
+    "runbooks/doubt.py": "a person's word on an intent in doubt: `AnswerIntent` alone",
     "engine/agents.py": "agents of nodes", "console/replay.py": "a trace's own engine",
     "engine/slurm/mirror.py": "what Slurm did: `Observe` alone",
     "engine/slurm/driver.py": "what became of intents: `SettleIntents` alone",

@@ -14,8 +14,8 @@ from engine import commands as cmd
 from engine.commands import AnyCommand
 from engine.control import Engine
 from engine.errors import RefusedError, SpecError
-from engine.intents import Phase, intend
-from engine.slurm.actor import GIVE_UP_MS, Actor
+from engine.intents import Intent, Phase, intend
+from engine.slurm.actor import BOOT_EVERY_S, GIVE_UP_MS, MOST_AGAIN, Actor
 from engine.slurm.errors import SlurmRefused, SlurmUnavailable
 from engine.slurm.names import check_name
 from engine.slurm.reconcile import SAFE_S
@@ -53,6 +53,10 @@ class Acting(MadeUpSlurm):
     def release(self, id_: int, /) -> None:
         self._did(f"release {id_}")
         self._put(msgspec.structs.replace(self.jobs[id_], held=False))
+
+    def update_job(self, id_: int, /, **change: Any) -> None:
+        self._did(f"set {change} of {id_}")
+        self._put(msgspec.structs.replace(self.jobs[id_], **change))
 
     def requeue(self, id_: int, /) -> None:
         self._did(f"requeue {id_}")
@@ -97,13 +101,16 @@ class Room:
         self.meant: dict[str, Job] = {}
         self.coming: set[str] = set()
         """Workloads whose submission is under way."""
+        self.knows = True
+        """Whether Slurm's list of jobs was seen."""
+        self.crash_before_boot = False
         self.new_actor()
 
     def new_actor(self) -> None:
         """As after a restart of Muster."""
         self.actor = Actor(
             Far(self.slurm), EngineLedger(self.engine), self.meant.get, clock=self.slurm.clock, wall_ms=self.now_ms,
-            is_coming=lambda workload: workload in self.coming,
+            is_coming=lambda workload: workload in self.coming, knows_jobs=lambda: self.knows,
         )  # fmt: skip
 
     def now_ms(self) -> int:
@@ -129,9 +136,12 @@ class Room:
         self.engine.advance(self.slurm.wall_ms())
         self.actor.turn()
 
-    def phase(self, number: int) -> tuple[Phase, str]:
+    def found(self, number: int) -> Intent:
         intents = self.engine.state.intents
-        found = intents.open.get(number) or next(i for i in intents.ended if i.number == number)
+        return intents.open.get(number) or next(i for i in intents.ended if i.number == number)
+
+    def phase(self, number: int) -> tuple[Phase, str]:
+        found = self.found(number)
         return Phase(found.phase), found.text
 
 
@@ -266,6 +276,25 @@ def test_a_requeue_that_a_crash_forgot_before_it_was_seen_is_asked_for_again(roo
     assert room.phase(number)[0] == Phase.DONE
 
 
+def test_a_job_that_takes_its_time_to_be_put_back_is_not_requeued_again(room: Room) -> None:
+    job = room.job(state="RUNNING", nodes=("n2",), start_s=900, requeueable=True)
+    room.slurm.pass_time(10.0)
+    number = room.want(cmd.Requeue(ids=("w1",)))
+
+    def begin(id_: int, /) -> None:
+        room.slurm._did(f"requeue {id_}")
+        room.slurm._put(msgspec.structs.replace(job, flags=frozenset(("COMPLETING",)), restarts=1))
+
+    room.slurm.requeue = begin  # type: ignore[method-assign]
+    for _ in range(30):
+        room.turn(1.0)
+    assert (room.phase(number)[0], room.slurm.done) == (Phase.SENT, ["requeue 1"])
+    room.slurm._put(msgspec.structs.replace(job, state="PENDING", restarts=1))
+    for _ in range(30):
+        room.turn(1.0)
+    assert (room.phase(number)[0], room.slurm.done) == (Phase.DONE, ["requeue 1"])
+
+
 def test_what_somebody_else_undid_is_not_done_again(room: Room) -> None:
     number = room.want(cmd.Cordon(ids=("n1",)))
     room.turn()
@@ -332,6 +361,219 @@ def test_muster_killed_between_journal_and_answer_finds_out_how_it_stands(room: 
     room.turn(2)
     assert room.phase(number)[0] in (Phase.ACCEPTED, Phase.NEEDLESS)
     assert room.slurm.done == [f"hold {job.id}"]
+
+
+# -- what slurmctld forgets -------------------------------------------------------------------------------------------
+
+
+def crash_after(room: Room) -> None:
+    """slurmctld ends before it has saved what was done last, and is back at once."""
+    room.slurm.crash()
+    room.slurm.restart()
+
+
+def test_a_hold_that_a_crash_forgot_is_done_again_as_soon_as_slurmctld_is_back(room: Room) -> None:
+    job = room.job()
+    room.slurm.pass_time(6)  # saved
+    number = room.want(cmd.Hold(ids=("w1",)))
+    room.turn()
+    crash_after(room)
+    assert not room.slurm.jobs[job.id].held
+    room.turn(BOOT_EVERY_S)
+    room.turn()
+    assert room.slurm.jobs[job.id].held
+    room.turn(SAFE_S + 1)
+    assert room.phase(number)[0] == Phase.DONE
+    assert room.slurm.done == [f"hold {job.id}"] * 2
+    assert any("forgotten" in word.text for word in room.found(number).words)
+
+
+def test_an_engine_that_was_started_anew_does_again_what_a_crash_forgot(room: Room) -> None:
+    job = room.job()
+    room.slurm.pass_time(6)
+    number = room.want(cmd.Hold(ids=("w1",)))
+    room.turn()
+    crash_after(room)
+    room.new_actor()
+    room.turn()
+    room.turn()
+    assert room.slurm.jobs[job.id].held
+    room.turn(SAFE_S + 1)
+    assert room.phase(number)[0] == Phase.DONE
+
+
+def test_what_is_undone_while_slurmctld_runs_on_is_left_to_a_person(room: Room) -> None:
+    room.job()
+    room.slurm.pass_time(6)
+    number = room.want(cmd.Hold(ids=("w1",)))
+    room.turn()
+    room.slurm.release(1)
+    room.turn(SAFE_S + 1)
+    phase, text = room.phase(number)
+    assert (phase, room.slurm.done) == (Phase.IN_DOUBT, ["hold 1", "release 1"])
+    assert "somebody has undone it: slurmctld has run on since" in text
+
+
+def test_where_nothing_tells_of_a_crash_what_is_undone_is_left_to_a_person(room: Room) -> None:
+    room.slurm.says_boot = False
+    room.job()
+    room.slurm.pass_time(6)
+    number = room.want(cmd.Hold(ids=("w1",)))
+    room.turn()
+    crash_after(room)
+    room.turn(SAFE_S + 1)
+    assert room.phase(number)[0] == Phase.IN_DOUBT
+    assert room.slurm.done == ["hold 1"]
+
+
+def test_a_setting_that_is_neither_ours_nor_the_one_from_before_is_left_alone(room: Room) -> None:
+    room.job(qos="low")
+    room.slurm.pass_time(6)
+    number = room.want(cmd.SetQos(ids=("w1",), qos="high"))
+    room.turn()
+    crash_after(room)
+    room.slurm.update_job(1, qos="medium")
+    room.turn(BOOT_EVERY_S)
+    phase, text = room.phase(number)
+    assert (phase, room.slurm.jobs[1].qos) == (Phase.IN_DOUBT, "medium")
+    assert "not as it was before: medium" in text
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_setting_is_set_again_only_by_who_knows_what_it_was_before(room: Room, restarted: bool) -> None:
+    room.job(qos="low")
+    room.slurm.pass_time(6)
+    number = room.want(cmd.SetQos(ids=("w1",), qos="high"))
+    room.turn()
+    crash_after(room)
+    if restarted:
+        room.new_actor()
+    for _ in range(30):
+        room.turn(1.0)
+    expected = (Phase.IN_DOUBT, "low") if restarted else (Phase.DONE, "high")
+    assert (room.phase(number)[0], room.slurm.jobs[1].qos) == expected
+
+
+def test_what_is_forgotten_again_and_again_is_left_to_a_person(room: Room) -> None:
+    room.job()
+    room.slurm.pass_time(6)
+    number = room.want(cmd.Hold(ids=("w1",)))
+    for _ in range(2 * MOST_AGAIN):
+        room.turn(BOOT_EVERY_S)
+        room.turn()
+        if room.phase(number)[0] == Phase.ACCEPTED:
+            crash_after(room)
+    assert room.phase(number)[0] == Phase.IN_DOUBT
+    assert len(room.slurm.done) == MOST_AGAIN + 1
+
+
+def test_what_was_set_of_something_else_since_does_not_pass_for_what_was_forgotten(room: Room) -> None:
+    room.job(qos="low")
+    room.slurm.pass_time(6)
+    hold = room.want(cmd.Hold(ids=("w1",)))
+    room.turn()
+    qos = room.want(cmd.SetQos(ids=("w1",), qos="high"))
+    room.turn()
+    crash_after(room)
+    for _ in range(30):
+        room.turn(1.0)
+    assert (room.slurm.jobs[1].held, room.slurm.jobs[1].qos) == (True, "high")
+    assert (room.phase(hold)[0], room.phase(qos)[0]) == (Phase.DONE, Phase.DONE)
+
+
+def test_a_crash_between_the_act_and_the_word_of_which_slurmctld_it_was_is_noticed(room: Room) -> None:
+    """What was read back of one run of slurmctld must not count as of the next."""
+    room.job()
+    room.slurm.pass_time(6)
+    number = room.want(cmd.Hold(ids=("w1",)))
+    hold = room.slurm.hold
+
+    def hold_and_crash(id_: int, /) -> None:
+        hold(id_)
+        room.slurm.hold = hold  # type: ignore[method-assign]
+        room.crash_before_boot = True
+
+    room.slurm.hold = hold_and_crash  # type: ignore[method-assign]
+    boot = room.slurm.boot
+
+    def crash_then_say() -> str:
+        if room.crash_before_boot:
+            room.crash_before_boot = False
+            crash_after(room)
+        return boot()
+
+    room.slurm.boot = crash_then_say  # type: ignore[method-assign]
+    for _ in range(40):
+        room.turn(1.0)
+    assert (room.phase(number)[0], room.slurm.jobs[1].held) == (Phase.DONE, True)
+
+
+def test_the_same_wanted_twice_outlasts_a_crash_that_forgot_the_first(room: Room) -> None:
+    job = room.job()
+    room.slurm.pass_time(6)
+    first = room.want(cmd.Hold(ids=("w1",)))
+    room.turn()
+    second = room.want(cmd.Hold(ids=("w1",)))
+    room.turn()
+    assert room.phase(second)[0] == Phase.NEEDLESS
+    crash_after(room)
+    for _ in range(30):
+        room.turn(1.0)
+    assert (room.phase(first)[0], room.slurm.jobs[job.id].held) == (Phase.DONE, True)
+
+
+def test_what_an_earlier_engine_did_before_it_was_killed_may_be_forgotten_as_well(room: Room) -> None:
+    job = room.job()
+    room.slurm.pass_time(6)
+    number = room.want(cmd.Hold(ids=("w1",)))
+    room.slurm.lose_next_answer = True
+    room.turn()
+    room.new_actor()
+    room.turn(1.0)
+    crash_after(room)
+    for _ in range(30):
+        room.turn(1.0)
+    assert (room.phase(number)[0], room.slurm.jobs[job.id].held) == (Phase.DONE, True)
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+def test_an_engine_that_was_started_anew_settles_nothing_before_it_has_seen_slurms_list(
+    room: Room, accepted: bool
+) -> None:
+    job = room.job()
+    number = room.want(cmd.Cancel(ids=("w1",)))
+    if accepted:
+        room.slurm.pass_time(6)
+        room.turn()
+        crash_after(room)
+    known = dict(room.meant)
+    room.meant.clear()
+    room.knows = False
+    room.new_actor()
+    room.turn(1.0)
+    assert not room.phase(number)[0].settled
+    assert "not seen yet" in room.actor.trouble
+    room.meant |= known
+    room.knows = True
+    for _ in range(40):
+        room.turn(1.0)
+    assert (room.phase(number)[0], room.slurm.jobs[job.id].state) == (Phase.DONE, "CANCELLED")
+
+
+def test_an_act_on_a_job_that_is_submitted_anew_is_not_given_up_before_it_has_come(room: Room) -> None:
+    room.job()
+    room.coming.add("w1")
+    cancel = room.want(cmd.Cancel(ids=("w1",)))
+    room.turn()
+    crash_after(room)  # before anything was saved
+    for _ in range(20):
+        room.turn(GIVE_UP_MS / 10_000)
+    assert not room.phase(cancel)[0].settled
+    room.meant["w1"] = again = room.slurm.add(submit_s=int(room.slurm.now))
+    room.coming.clear()
+    for _ in range(30):
+        room.turn(1.0)
+    assert (room.slurm.jobs[again.id].state, room.phase(cancel)[0]) == ("CANCELLED", Phase.DONE)
 
 
 # -- at the door ------------------------------------------------------------------------------------------------------

@@ -275,12 +275,15 @@ def test_a_controller_that_is_killed_or_held_up_is_named_and_found_again(release
         slurm.line._silent_until = 0.0
         soon(lambda: kept in ids_of(slurm))
         soon(lambda: cluster.saved_s() > time.time() - 1.0)  # what is not saved yet, a crash loses
+        boot = slurm.boot()
+        assert boot == slurm.boot() != ""
         cluster.kill("slurmctld")
         for ask in (slurm.jobs, slurm.jobs, lambda: slurm.submit(wish("nowhere"))):
             with pytest.raises(SlurmUnavailable):
                 ask()
         cluster.start("slurmctld")
         soon(lambda: kept in ids_of(slurm))
+        assert slurm.boot() not in ("", boot)
         cluster.kill("slurmrestd-tcp")
         with pytest.raises(SlurmUnavailable) as told:
             slurm.submit(wish("unheard"))

@@ -307,6 +307,16 @@ def test_nodes_drain_fail_and_leave(world: World) -> None:
     assert world.engine.node("c2").state == NodeState.READY.label
 
 
+def test_before_slurms_list_was_seen_nothing_is_known_of_any_job(world: World) -> None:
+    world.cluster.away = True
+    with pytest.raises(SlurmUnavailable):
+        world.mirror.look()
+    assert not world.mirror.has_looked()
+    world.cluster.away = False
+    world.look()
+    assert world.mirror.has_looked()
+
+
 def test_a_cluster_that_is_away_changes_nothing(world: World) -> None:
     world.look(running(1, "c1"))
     version = world.engine.version
@@ -325,7 +335,7 @@ def test_a_glance_asks_for_what_moved_alone(world: World) -> None:
     world.cluster.asked.clear()
     looked = world.mirror.glance(tracked=[7])
     assert looked is not None
-    assert world.cluster.asked == ["states", "job 4", "job 7"]
+    assert world.cluster.asked == ["states", "job 7", "job 4"]
     assert world.state("4") == "running"
 
 

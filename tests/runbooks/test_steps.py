@@ -6,11 +6,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from sqlalchemy import text
+from sqlalchemy import update
 
 from engine.commands import Cancel, Cordon, Drain, Hold, RemoveNodes, Submit
 from engine.control import Engine
 from engine.errors import JournalError, RefusedError, SpecError
+from runbooks.books import REVISION
 from runbooks.checks import Check
 from runbooks.freezes import FreezeSpec
 from runbooks.plan import Act, Limits, Outcome, Proposal, Request, StepRequest
@@ -221,7 +222,7 @@ def test_one_plan_that_cannot_be_looked_at_does_not_keep_the_others_waiting(watc
     waits = Check(check="cell_waiting", op="==", value=3, within_ms=5 * MINUTE)
     bad, _ = run(me, step("hold", "w0", verify=(waits,), on_fail="abort"))
     good, _ = run(me, step("hold", "w1", verify=(waits,), on_fail="abort"))
-    edit = text("UPDATE proposal_revision SET plan = CAST('{}' AS BLOB) WHERE number = 1")
+    edit = update(REVISION).where(REVISION.c.number == 1).values(plan=b"{}")
     watched.engine.record(lambda connection: connection.execute(edit))
     clock.now_ms += HOUR
     me.gate.tick()

@@ -54,6 +54,7 @@ class Failing(Engine):
 
 # -- what may be wrong ------------------------------------------------------------------------------------------------
 
+pytestmark = pytest.mark.about_files("what keeps it from being written; test_database_failover.py does so to a server")
 Failure = Callable[[Engine], contextlib.AbstractContextManager[None]]
 
 

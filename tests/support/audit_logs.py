@@ -7,10 +7,13 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from engine import postgres
 from engine.control import Engine
+from engine.database import Schema, place_of
 from runbooks.anchors import Anchor
 from runbooks.audit import Audit
 from runbooks.audit_pages import AuditPart, AuditRange
@@ -109,8 +112,14 @@ def make_log(path: Path, key: CheckpointSigner | None, sizes: tuple[int, ...] = 
     return log
 
 
-def tampered(path: Path, change: Callable[[sqlite3.Connection], object]) -> Path:
-    """What who owns the machine can do: no trigger stops him."""
+def tampered(path: Path, change: Callable[[Any], object]) -> Path:
+    """What who owns the machine can do: no trigger stops him. `change` is told a connection of the driver."""
+    place = place_of(path)
+    if isinstance(place, Schema):
+        with postgres.session(place, "writer") as server:
+            server.execute("SET session_replication_role = replica")
+            change(server)
+        return path
     with sqlite3.connect(path) as database:
         for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
             database.execute(f"DROP TRIGGER {name}")

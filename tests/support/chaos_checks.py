@@ -20,6 +20,7 @@ from runbooks.audit import Audit
 from runbooks.gate import Gate, wall_ms
 from runbooks.policies import Policies
 from runbooks.policy import SOLO
+from tests.support.chaos_requeues import Requeues, faults_of, requeues_in
 
 AGREE = {
     "PENDING": {"queued", "held", "waiting", "admitted", "pending"},
@@ -44,8 +45,11 @@ class Job(msgspec.Struct, frozen=True):
     token: str
 
 
-def judged(place: str, told: str, listed: Sequence[Sequence[str]], rows: dict[str, str]) -> Verdict:
-    """`listed`: id, state, reason, restarts and comment of every job. `rows`: workload -> state as mirrored."""
+def judged(
+    place: str, told: str, listed: Sequence[Sequence[str]], rows: dict[str, str], log: str, killed_s: Sequence[float]
+) -> Verdict:
+    """`listed`: id, state, reason, restarts and comment of every job. `rows`: workload -> state as mirrored. `log`:
+    slurmctld's. `killed_s`: when slurmctld was killed, Unix seconds."""
     jobs = [_job(words) for words in listed]
     words = [line.split(" ", 3) for line in told.splitlines()]
     kept = [word[1] for word in words if word[0] == "kept"]
@@ -67,8 +71,11 @@ def judged(place: str, told: str, listed: Sequence[Sequence[str]], rows: dict[st
         proposals = _gate(engine).proposals(limit=100_000)
         faults += _submission_faults(kept, wishes, phases, by_token)
         faults += _act_faults(acts, proposals)
-        faults += _outcome_faults(acts, phases, {name: by_token[token] for name, token in token_of.items()})
-        faults += _mirror_faults({name: by_token[token] for name, token in token_of.items()}, rows)
+        named = {name: by_token[token] for name, token in token_of.items()}
+        requeues = requeues_in(log)
+        faults += _outcome_faults(acts, phases, named)
+        faults += _requeue_faults(acts, named, requeues, killed_s)
+        faults += _mirror_faults(named, rows)
         faults += [f"intent {number} is still under way" for number in intents.keys() - phases.keys()]
         counts = {
             "acknowledged": len(kept),
@@ -76,6 +83,7 @@ def judged(place: str, told: str, listed: Sequence[Sequence[str]], rows: dict[st
             "lost": sum(fault.startswith("lost") for fault in faults),
             "doubled": sum(fault.startswith("doubled") for fault in faults),
             "carried again": sum(isinstance(event, IntentReopened) for event in events),
+            "requeued by Slurm itself": sum(len(requeues[job.id].own) for job in jobs if job.id in requeues),
             "second copies cancelled": sum(len(found) - 1 for token, found in by_token.items() if token and found),
             "plans approved": sum(word[0] == "approved" for word in words),
             "plans": dict(Counter(proposal.state for proposal in proposals)),
@@ -167,7 +175,7 @@ def _act_faults(acts: Iterable[Intent], proposals: Sequence[Any]) -> Iterator[st
 
 
 def _outcome_faults(acts: Iterable[Intent], phases: dict[int, Phase], jobs: dict[str, list[Job]]) -> Iterator[str]:
-    """What was done last to a job is so; nothing was requeued more often than was asked for."""
+    """What was done last to a job is so."""
     of: dict[str, list[Intent]] = defaultdict(list)
     for act in sorted(acts, key=lambda act: act.number):
         of[subjects_of(wanted(act))[0]].append(act)
@@ -186,9 +194,16 @@ def _outcome_faults(acts: Iterable[Intent], phases: dict[int, Phase], jobs: dict
             if not so:
                 told = f"{type(command).__name__} of {name} was done"
                 yield f"not so: {told}, and job {job.id} is {job.state} {job.reason}"
-        requeues = sum(isinstance(wanted(act), cmd.Requeue) for act in done)
-        if job.restarts > requeues:
-            yield f"acted twice: job {job.id} ({name}) was requeued {job.restarts} times, asked for {requeues} times"
+
+
+def _requeue_faults(
+    acts: Iterable[Intent], jobs: dict[str, list[Job]], told: dict[str, Requeues], killed_s: Sequence[float]
+) -> Iterator[str]:
+    """Nothing was requeued more often than was asked for, but by Slurm itself."""
+    wished = Counter(subjects_of(wanted(act))[0] for act in acts if isinstance(wanted(act), cmd.Requeue))
+    for name, found in jobs.items():
+        for job in found:
+            yield from faults_of(name, job.id, job.restarts, wished[name], told.get(job.id, Requeues()), killed_s)
 
 
 def _mirror_faults(jobs: dict[str, list[Job]], rows: dict[str, str]) -> Iterator[str]:

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 from cells import small_cell
 
-from engine.commands import IntentChange, SettleIntents
+from engine.commands import AnyCommand, IntentChange, SettleIntents
 from engine.control import Engine
-from engine.intents import Intent
+from engine.intents import Intent, Phase, _intended
 from engine.slurm.accounting import Diag, PastJob
 from engine.slurm.driver import carried_since, newer
 from engine.slurm.errors import SlurmGone, SlurmRefused, SlurmUnavailable
@@ -231,3 +231,16 @@ def outside_cell() -> Engine:
     engine = Engine.open(None, cell=msgspec.structs.replace(cell, settings=settings))
     engine.acts = True
     return engine
+
+
+def put_in_doubt(engine: Engine, command: AnyCommand, job: int = 0) -> int:
+    """An intent of which nobody can tell whether it happened; its number. Past the check at the door, which asks the
+    mirrored state."""
+    with engine._turn():
+        number = engine.state.intents.issued
+        engine._emit(_intended(number, command))
+    for phase in (Phase.SENT, Phase.ACCEPTED, Phase.IN_DOUBT):
+        text = "it is so no longer" if phase == Phase.IN_DOUBT else ""
+        change = IntentChange(number=number, phase=phase, job=job, submit_s=1 if job else 0, text=text)
+        engine.command(SettleIntents(changes=(change,)))
+    return number

@@ -73,10 +73,16 @@ def place_of(where: str | Path | Place, schema: str = database.SCHEMA) -> Place:
     return _here.place(found.path) if _here is not None and isinstance(found, File) else found
 
 
-def kept(path: Path | str) -> str:
-    """What to tell a child process or the verifier, which know nothing of this, to open what `path` is here."""
+def kept(path: Path) -> Path | str:
+    """What to tell a child process or the verifier, which know nothing of this, to open what `path` is here: the path,
+    or a URL."""
     place = place_of(path)
-    return f"{place.conninfo}&schema={place.name}" if isinstance(place, Schema) else str(path)
+    return f"{place.conninfo}&schema={place.name}" if isinstance(place, Schema) else path
+
+
+def literal(content: bytes) -> str:
+    """Bytes, as the database of this test writes them in a statement."""
+    return f"'\\x{content.hex()}'::bytea" if is_server() else f"x'{content.hex()}'"
 
 
 def is_server() -> bool:

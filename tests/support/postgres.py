@@ -64,8 +64,9 @@ def _unprivileged() -> pwd.struct_passwd | None:
 class Server:
     """A server that can be killed, held up and started again. Its folder goes with `close`."""
 
-    def __init__(self, *, conf: str = "", beside: str | None = None) -> None:
-        """`beside`: the folder in which it has its own, that of temporary files if not given."""
+    def __init__(self, *, conf: str = "", beside: str | None = None, follows: Server | None = None) -> None:
+        """`beside`: the folder in which it has its own, that of temporary files if not given. `follows`: the server
+        whose replica it is, until `promote`."""
         self._bin = programs()
         assert self._bin is not None
         self.folder = Path(tempfile.mkdtemp(prefix="muster-pg-", dir=beside))
@@ -78,7 +79,14 @@ class Server:
         self.port = _free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._numbers = itertools.count(1)
-        self._run("initdb", "-D", str(self.data), "-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
+        if follows is None:
+            self._run(
+                "initdb", "-D", str(self.data), "-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C", "-N",
+                "--wal-segsize=4",
+            )  # fmt: skip
+        else:
+            where = ("-h", str(follows.folder), "-p", str(follows.port), "-U", USER)
+            self._run("pg_basebackup", "-D", str(self.data), "-R", "-c", "fast", "-N", *where)
         with open(self.data / "postgresql.conf", "a", encoding="ascii") as file:
             file.write(_CONF + f"port = {self.port}\nunix_socket_directories = '{self.folder}'\n" + conf)
         self.start()
@@ -117,6 +125,27 @@ class Server:
                 assert self._process.poll() is None, (self.folder / "log").read_text()[-2000:]
                 time.sleep(0.02)
 
+    def become_replica(self) -> None:
+        """Begin anew as one that can be read and not written, as after a failover that nobody told us of."""
+        self.stop()
+        signal_file = self.data / "standby.signal"
+        signal_file.touch()
+        if self._as:
+            os.chown(signal_file, self._as["user"], self._as["group"])
+        self.start()
+
+    def promote(self) -> None:
+        """Take writes from now on."""
+        self.ask("SELECT pg_promote()")
+
+    def ask(self, statement: str) -> list[Any]:
+        """What the server answers to a statement of its owner."""
+        import psycopg
+
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            answer = connection.execute(statement)
+            return answer.fetchall() if answer.description else []
+
     def kill(self) -> None:
         """kill -9 of the postmaster and all that it has started."""
         assert self._process is not None
@@ -147,6 +176,12 @@ class Server:
         for pid in (self._process.pid, *children(self._process.pid)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
+
+    def ended(self) -> str:
+        """How it ended, and its last words; empty: it runs."""
+        assert self._process is not None
+        code = self._process.poll()
+        return "" if code is None else f"code {code}: {(self.folder / 'log').read_text()[-1000:]}"
 
     def url(self, database: str = "postgres") -> str:
         return f"postgresql://{USER}@/{database}?host={self.folder}&port={self.port}"
@@ -204,15 +239,18 @@ def new_url() -> str:
     """A place on the shared server for one cell. Skips where there can be none."""
     if reason := why_not():
         pytest.skip(reason)
-    return shared().cell()
+    server = shared()
+    ended = server.ended()
+    assert not ended, f"a test before this one ended the server that all share: {ended}"
+    return server.cell()
 
 
 @contextlib.contextmanager
-def own_server(*, conf: str = "") -> Iterator[Server]:
+def own_server(*, conf: str = "", beside: str | None = None, follows: Server | None = None) -> Iterator[Server]:
     """One that may be killed. Skips where there can be none."""
     if reason := why_not():
         pytest.skip(reason)
-    server = Server(conf=conf)
+    server = Server(conf=conf, beside=beside, follows=follows)
     try:
         yield server
     finally:

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from sqlalchemy import func, select, text
+from sqlalchemy import Connection, Table, func, select, update
 
 from engine import commands as cmd
 from engine.control import Engine
 from engine.errors import JournalError, MusterError
 from engine.events import AuditEntry
 from runbooks.audit import record_table
-from runbooks.books import EFFECT, PROPOSAL, REVIEW
+from runbooks.books import EFFECT, PROPOSAL, REVIEW, REVISION
 from runbooks.freezes import FreezeSpec
 from runbooks.gate import Gate
 from runbooks.identity import Actor, Role, Signed
@@ -727,9 +727,7 @@ class World:
         number = int(known.shown.id.removeprefix("P-"))
         edit = self.rng.choice(EDITS)
         revision = known.shown.revision
-        self.engine.engine.record(
-            lambda connection: connection.execute(text(edit), {"number": number, "revision": revision})
-        )
+        self.engine.engine.record(lambda connection: edit(connection, number, revision))
         known.tampered = True
         return True
 
@@ -738,13 +736,23 @@ def actor_is_machine(author: str) -> bool:
     return author not in ROLES
 
 
-_WHERE = "WHERE number = :number AND revision = :revision"
+def _edited(table: Table, column: str, change: Callable[[Any], Any]) -> Callable[[Connection, int, int], object]:
+    """Somebody changes a column of a revision, or of the proposal, of that number."""
+
+    def edit(connection: Connection, number: int, revision: int) -> None:
+        here = (table.c.number == number) & (table.c.revision == revision)
+        was = connection.execute(select(table.c[column]).where(here)).scalar_one()
+        connection.execute(update(table).where(here).values({column: change(was)}))
+
+    return edit
+
+
 EDITS = (
-    f"UPDATE proposal_revision SET plan = CAST(replace(plan, 'w0', 'r0') || ' ' AS BLOB) {_WHERE}",
-    f"UPDATE proposal_revision SET plan = CAST(replace(plan, '\"T3\"', '\"T0\"') || ' ' AS BLOB) {_WHERE}",
-    f"UPDATE proposal_revision SET digest = '0' {_WHERE}",
-    f"UPDATE proposal SET digest = '0' {_WHERE}",
-    f"UPDATE proposal_revision SET plan = 'text' {_WHERE}",
+    _edited(REVISION, "plan", lambda plan: plan.replace(b"w0", b"r0") + b" "),
+    _edited(REVISION, "plan", lambda plan: plan.replace(b'"T3"', b'"T0"') + b" "),
+    _edited(REVISION, "digest", lambda _: "0"),
+    _edited(PROPOSAL, "digest", lambda _: "0"),
+    _edited(REVISION, "plan", lambda _: b"text"),
 )
 TIMES = (1, 1000, MINUTE, 10 * MINUTE, 40 * MINUTE, 2 * HOUR, -500, -HOUR)
 FITTING = {

@@ -58,6 +58,7 @@ class ScriptedCell:
         self.shows = True
         """What was taken; another scheduler may not show it yet."""
         self.asked_of_slurm: tuple[IntentView, ...] = ()
+        self.refused_queues: set[str] = set()
         self.times_asked = 0
         self.under_way: list[WorkloadSpec] = []
         """Sent and not arrived: `arrive` has them take effect."""
@@ -106,13 +107,19 @@ class ScriptedCell:
         self._answer()
         self.times_asked += 1
         started = None if self.delay_ms is None else 1 + self.delay_ms
-        rate = self.cost_microusd * 3_600_000 // ask.run_ms[0][0]
-        attempt = Attempt(
-            started_ms=started, ended_ms=None, run_ms=0, cost_microusd=0, stops=0, covered_ms=0,
-            placed=(Placing("gpu", 1, rate),) if started is not None else (),
-        )  # fmt: skip
-        trial = OptionTrial(id="x", reason="", arrivals=True, attempts=(attempt,))
-        answer = Options(version=1, at_ms=1, horizon_ms=1, seeds=1, until="started", arrivals=True, trials=(trial,))
+        trials = []
+        for spec, (run_ms,) in zip(ask.workloads, ask.run_ms, strict=True):
+            if spec.queue in self.refused_queues:
+                raise SpecError("workloads.queue", f"there is no queue '{spec.queue}'")
+            rate = self.cost_microusd * 3_600_000 // run_ms
+            attempt = Attempt(
+                started_ms=started, ended_ms=None, run_ms=0, cost_microusd=0, stops=0, covered_ms=0,
+                placed=(Placing("gpu", 1, rate),) if started is not None else (),
+            )  # fmt: skip
+            trials.append(OptionTrial(id=spec.id, reason="", arrivals=True, attempts=(attempt,)))
+        answer = Options(
+            version=1, at_ms=1, horizon_ms=1, seeds=1, until="started", arrivals=True, trials=tuple(trials)
+        )
         return RunStatus(
             id="r",
             ask=ask,

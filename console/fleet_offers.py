@@ -1,0 +1,124 @@
+"""What cells say of work before it is sent there: asked side by side, of many shapes in one question, within a bounded
+time. Work of the same shape shares what they said for a few seconds, as long as what was sent meanwhile leaves room.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, Future, wait
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from engine.cells import CellFacts, Offer
+
+if TYPE_CHECKING:
+    from console.fleet_cell import CellLine
+    from engine.fleets import Routing
+    from engine.model import WorkloadSpec
+
+FRESH_S = 5.0
+"""How long an answer of a cell holds for other work of the same shape."""
+MOST_DELAYED = 10
+"""Submissions sent on one answer of a cell that does not start them at once."""
+MOST_SHAPES = 8
+"""Asked of a cell in one question: they share the time of its twin."""
+ASKED_KEPT_S = 60.0
+GRACE_S = 0.2
+Key = tuple[str, bytes]
+"""A cell and a shape."""
+
+
+class Wanted(NamedTuple):
+    """A shape of which some cells have not said anything that holds."""
+
+    shape: bytes
+    spec: WorkloadSpec
+    """One of that shape."""
+    cells: Sequence[str]
+
+
+class Kept(NamedTuple):
+    """What a cell said."""
+
+    offer: Offer | None
+    """None: it did not answer."""
+    at: float
+    """Monotonic seconds."""
+
+
+class Offers:
+    """Of all cells of a fleet. To be used by any thread."""
+
+    def __init__(self, lines: Mapping[str, CellLine], rules: Routing, pool: Executor) -> None:
+        self._lines, self._rules, self._pool = lines, rules, pool
+        self._kept: dict[Key, Kept] = {}
+        self._sent_on: dict[Key, int] = {}
+        self._asked_at: dict[Key, float] = {}
+        """When last, so that in turn every shape is asked about."""
+
+    def said(self, shape: bytes, cell: CellFacts, asked: Mapping[str, int]) -> Kept | None:
+        """What it has said of such work that holds for one more; None: it has to be asked."""
+        key = (cell.link.name, shape)
+        kept = self._kept.get(key)
+        return kept if kept is not None and self._holds(key, kept, cell, asked) else None
+
+    def _holds(self, key: Key, kept: Kept, cell: CellFacts, asked: Mapping[str, int]) -> bool:
+        if time.monotonic() - kept.at > FRESH_S:
+            return False
+        if kept.offer is None or kept.offer.refused:
+            return True
+        if kept.offer.p50_ms == 0 and not kept.offer.silent:
+            room = all(cell.used.get(name, 0) + value <= cell.capacity.get(name, 0) for name, value in asked.items())
+            return room or not self._sent_on.get(key)
+        return self._sent_on.get(key, 0) < MOST_DELAYED
+
+    def used(self, cell: str, shape: bytes) -> None:
+        """One more was sent there on what it said."""
+        self._sent_on[cell, shape] = self._sent_on.get((cell, shape), 0) + 1
+
+    def ask(self, wanted: Sequence[Wanted]) -> None:
+        """Ask all cells at once, each about so many of these shapes as one question holds, those first that it was not
+        asked about for longest. Who has not answered in time has said nothing; what was not asked is for next time."""
+        self._forget()
+        rules, asked = self._rules, {}
+        for cell, shapes in self._chosen(wanted).items():
+            specs = [each.spec for each in shapes]
+            offers: Future[list[Offer | None]] = self._pool.submit(
+                self._lines[cell].offers, specs, rules.horizon_ms, rules.answer_within_ms
+            )
+            asked[cell] = (shapes, offers)
+        wait([future for _, future in asked.values()], rules.answer_within_ms / 1000 + GRACE_S)
+        now = time.monotonic()
+        for cell, (shapes, future) in asked.items():
+            found = future.result() if future.done() else [self._lines[cell].unsaid()] * len(shapes)
+            for each, offer in zip(shapes, found, strict=True):
+                self._kept[cell, each.shape] = Kept(offer, now)
+                self._sent_on[cell, each.shape] = 0
+
+    def _chosen(self, wanted: Sequence[Wanted]) -> dict[str, list[Wanted]]:
+        """Cell -> what it is asked about now."""
+        lists: dict[str, dict[bytes, Wanted]] = {}
+        for each in wanted:
+            for cell in each.cells:
+                lists.setdefault(cell, {}).setdefault(each.shape, each)
+        now = time.monotonic()
+        chosen = {}
+        for cell, shapes in lists.items():
+            longest_ago = sorted(shapes.values(), key=lambda each: self._asked_at.get((cell, each.shape), 0.0))
+            chosen[cell] = longest_ago[:MOST_SHAPES]
+            for each in chosen[cell]:
+                self._asked_at[cell, each.shape] = now
+        return chosen
+
+    def _forget(self) -> None:
+        now = time.monotonic()
+        self._kept = {key: kept for key, kept in list(self._kept.items()) if now - kept.at <= FRESH_S}
+        self._sent_on = {key: count for key, count in list(self._sent_on.items()) if key in self._kept}
+        self._asked_at = {key: at for key, at in list(self._asked_at.items()) if now - at <= ASKED_KEPT_S}
+
+
+def shape_of(spec: WorkloadSpec) -> bytes:
+    """The same for work of which a cell says the same: what its tasks run is not asked."""
+    return msgspec.msgpack.encode(msgspec.structs.replace(spec, id="", name="", run=None))

@@ -1,0 +1,146 @@
+"""Who may say what came of an intent in doubt, what is on record of it, and what would have it done once more."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from cells import workload
+from gates import Person, gate_of
+from made_up_slurm import outside_cell, put_in_doubt
+from people import ALICE, CAROL, DAVE, FAITH, OTTO, actor, team
+from sqlalchemy import select
+
+from engine import commands as cmd
+from engine.control import Engine
+from engine.errors import NotFoundError, RefusedError, SpecError
+from engine.intake import check
+from engine.intents import CARRIED, Phase
+from engine.model import ReservationSpec, RunSpec
+from runbooks import doubt
+from runbooks.audit import record_table
+from runbooks.gate import Gate
+from runbooks.intent_shown import IntentAnswer
+from runbooks.policy import SOLO
+
+FOUND = "looked at the node: it is drained"
+
+
+def answer(engine: Engine, gate: Gate, who: Person, number: int, outcome: str = "done", reason: str = FOUND) -> None:
+    said = IntentAnswer(number=number, outcome=outcome, reason=reason)  # type: ignore[arg-type]
+    doubt.answer(engine, gate, who.actor, said)
+
+
+def types(gate: Gate, engine: Engine) -> list[str]:
+    return engine.recorded(lambda connection: list(connection.execute(select(record_table.c.type)).scalars()))
+
+
+def test_who_may_approve_such_an_act_may_say_what_came_of_it() -> None:
+    """As with `resume --accept`, it stands for a look that nobody could take."""
+    engine = outside_cell()
+    gate = gate_of(engine, team())
+    node = engine.state.capacity.node_ids[0]
+    drain, cordon = (put_in_doubt(engine, kind(ids=(node,))) for kind in (cmd.Drain, cmd.Cordon))
+    otto, carol = Person(gate, actor(OTTO)), Person(gate, actor(CAROL))
+    for who in (otto, Person(gate, actor(DAVE)), Person(gate, actor(FAITH))):
+        with pytest.raises(RefusedError, match=f"you may not say what came of i{drain}"):
+            answer(engine, gate, who, drain)
+    assert types(gate, engine).count("command.refused") == 3
+    answer(engine, gate, otto, cordon)  # T1: an operator's
+    answer(engine, gate, carol, drain, "undone")
+    assert types(gate, engine).count("intent.answered") == 2
+    assert [Phase(each.phase) for each in engine.state.intents.ended] == [Phase.UNDONE, Phase.DONE]
+
+
+def test_who_may_submit_there_may_have_a_submission_carried_again() -> None:
+    engine = outside_cell()
+    gate = gate_of(engine, team())
+    spec = msgspec.structs.replace(workload("w"), run=RunSpec(argv=("true",)))
+    number = put_in_doubt(engine, cmd.Submit(workloads=(spec,)))
+    with pytest.raises(RefusedError, match="you may not submit"):
+        answer(engine, gate, Person(gate, actor(FAITH)), number, "retry")
+    assert not engine.state.intents.open
+    answer(engine, gate, Person(gate, actor(ALICE)), number, "retry")
+    assert len(engine.state.intents.open) == 1
+
+
+@pytest.mark.parametrize("reason", ["", "short", "x" * 501])
+def test_what_was_found_must_be_said(reason: str) -> None:
+    engine = outside_cell()
+    number = put_in_doubt(engine, cmd.Cordon(ids=(engine.state.capacity.node_ids[0],)))
+    gate = gate_of(engine)
+    with pytest.raises(SpecError, match="reason"):
+        answer(engine, gate, Person(gate), number, reason=reason)
+    assert engine.intents().in_doubt == 1
+
+
+def test_a_token_that_is_for_looking_says_nothing() -> None:
+    engine = outside_cell()
+    gate = gate_of(engine)
+    number = put_in_doubt(engine, cmd.Cordon(ids=(engine.state.capacity.node_ids[0],)))
+    looker = msgspec.structs.replace(Person(gate).actor, deeds=("read",))
+    with pytest.raises(RefusedError, match="token that was shown is not for that"):
+        answer(engine, gate, Person(gate, looker), number)
+
+
+def test_who_asked_for_it_is_found_by_the_proposal_that_left_it() -> None:
+    engine = outside_cell()
+    gate = gate_of(engine, SOLO)
+    person = Person(gate)
+    first, second = engine.state.capacity.node_ids[:2]
+    for node in (first, second):
+        engine.advance(gate._now())
+        shown = person.propose("cordon", [node], "power work")
+        person.approve(shown.id, shown.plan.digest())
+    numbers = list(engine.state.intents.open)
+    for number, proposal, node in zip(numbers, ("P-1", "P-2"), (first, second), strict=True):
+        found, _ = doubt.detail(engine, gate, number)
+        assert (found.proposal, found.by, found.agreed) == (proposal, person.actor.subject, (person.actor.subject,))
+        assert found.act is not None
+        assert (found.act.action, found.act.targets) == ("cordon", (node,))
+    with pytest.raises(NotFoundError):
+        doubt.detail(engine, gate, 99)
+
+
+def test_a_doubt_that_is_settled_as_done_lets_its_plan_go_on() -> None:
+    """The plan was paused by the doubt; what a person says counts as what was read there."""
+    engine = outside_cell()
+    gate = gate_of(engine, SOLO)
+    person = Person(gate)
+    engine.advance(gate._now())
+    node = engine.state.capacity.node_ids[0]
+    shown = person.propose("cordon", [node], "power work")
+    person.approve(shown.id, shown.plan.digest())
+    number = next(iter(engine.state.intents.open))
+    lost = cmd.IntentChange(number=number, phase=Phase.IN_DOUBT, text="it is so no longer")
+    engine.command(cmd.SettleIntents(changes=(lost,)))
+    gate.tick()
+    assert gate.proposal(shown.id).state == "paused"
+    answer(engine, gate, person, number)
+    with pytest.raises(RefusedError, match="still not verified"):
+        gate.resume(person.actor, shown.id)  # the mirror does not show it: a word alone is not enough
+    with engine._turn():
+        for event in check(engine.state, cmd.Cordon(ids=(node,)), engine.now_ms)[0]:
+            engine._emit(event)
+    assert gate.resume(person.actor, shown.id).state == "verified"
+
+
+ACTS = (
+    cmd.Cancel(ids=("w",)), cmd.Hold(ids=("w", "v")), cmd.Release(ids=("w",)), cmd.Requeue(ids=("w",)),
+    cmd.Preempt(ids=("w",)), cmd.SetPriority(ids=("w",), priority_class="high.tier-1"),
+    cmd.SetQos(ids=("w",), qos="high"), cmd.SetJobPriority(ids=("w",), priority=500),
+    cmd.MoveToQueue(ids=("w",), queue="gpu"), cmd.Cordon(ids=("n",)),
+    cmd.Uncordon(ids=("n",)), cmd.Drain(ids=("n",)), cmd.HoldQueues(names=("q",)), cmd.DrainQueues(names=("q",)),
+    cmd.OpenQueues(names=("q",)), cmd.Unreserve(names=("r",)), cmd.PowerUp(ids=("n",)), cmd.PowerDown(ids=("n",)),
+    cmd.Reserve(reservation=ReservationSpec(name="r", nodes=("n",), start_ms=1_000, end_ms=2_000)),
+)  # fmt: skip
+
+
+def test_every_act_that_is_carried_can_be_proposed_once_more() -> None:
+    from runbooks import catalog
+
+    for command in ACTS:
+        act = doubt.act_of(command)
+        assert act is not None, command
+        assert catalog.command(act) == command
+    left = {kind for kind in CARRIED if kind not in {type(each) for each in ACTS}}
+    assert left == {cmd.Submit, cmd.RestoreNodes}, "another act is carried: it must be possible to propose it once more"
