@@ -232,6 +232,7 @@ def proposal_lines(proposal: Proposal) -> list[str]:
         *(f"  {proposal.tier} because {printable(why)}" for why in proposal.why_tier),
         *([f"effect, simulated at version {proposal.version:,}:", *effects] if effects else []),
         f"undo: {printable(proposal.inverse)}",
+        *(f"carried: {printable(told)}" for told in proposal.carried),
     ]
 
 

@@ -427,6 +427,7 @@ class MusterApp(App[None]):
         """Keys come by here in order, before the focused widget has seen the one before."""
         if isinstance(event, Key) and not event.is_forwarded:
             self.pace.keyed()
+            self._garbage.keyed()
             passed = self.keys.passes(event)
             if passed is None:
                 return

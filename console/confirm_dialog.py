@@ -21,7 +21,7 @@ from console import dialogs
 from console.details import Line, Section, text_line
 from console.dialogs import Dialog
 from console.proposal_needs import by_author_alone, one_key, others_needed
-from console.proposal_text import hanging, plan_sections, word_sections
+from console.proposal_text import carried_sections, hanging, plan_sections, word_sections
 from console.screens.lines import OneLine, Part, part
 from console.screens.sections import SectionsView
 from console.text import printable, wrap
@@ -170,7 +170,7 @@ class ConfirmDialog(AskingDialog):
     def _show_plan(self) -> None:
         width = self._body.text_width
         above = [Section("The run", tuple(self._above(width)))] if self._above is not None else []
-        plan = [*above, *plan_sections(self._proposal, width)]
+        plan = [*above, *plan_sections(self._proposal, width), *carried_sections(self._proposal, width)]
         if width != self.plan_width:
             self.plan_width, self.seen = width, False
         self._plan_lines = sum(1 + len(section.lines) for section in plan) + len(plan) - 1

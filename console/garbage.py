@@ -4,16 +4,19 @@ the moment at which most is being made, which is when a page comes up; in an eng
 from __future__ import annotations
 
 import gc
+from asyncio import TimerHandle, get_running_loop
 
 REST_S = 3.0
-"""Without a key, after which there is time for it."""
+"""Without a key, after which there is time to look through all there is."""
 EVERY_S = 60.0
-YOUNG_REST_S = 0.5
-"""The same for what was made since the last look, which takes 2 to 7 ms."""
-_MOST_YOUNG = 100_000
-"""So many objects are looked through without being asked: a few MB. A page that comes up makes 5,000 to 20,000."""
-_FEW = 3_000
-_THRESHOLDS = (_MOST_YOUNG, 20, 1_000)
+PAUSE_S = 0.5
+"""Without a key, after which there is time for what has been there for a while."""
+AFTER_KEY_S = 0.03
+"""Behind a key, when its frame is on the screen and the next one is not there yet."""
+_FEW, _LOOKS = 3_000, 20
+"""New objects that are worth a look, which takes a millisecond or two; looks after which the next older are."""
+_THRESHOLDS = (20_000, 20, 1_000)
+"""For what comes without a key. To look through 10,000 takes 2 to 7 ms, through 100,000 a tenth of a second."""
 
 
 def put_off() -> None:
@@ -40,11 +43,22 @@ class Garbage:
 
     def __init__(self, now: float) -> None:
         self._looked_at = now
+        self._soon: TimerHandle | None = None
+
+    def keyed(self) -> None:
+        """A key was pressed: what the ones before it left behind is looked through once it is answered."""
+        if self._soon is None and gc.get_count()[0] >= _FEW:
+            self._soon = get_running_loop().call_later(AFTER_KEY_S, self._look)
+
+    def _look(self) -> None:
+        self._soon = None
+        gc.collect(0)
 
     def time_passes(self, now: float, keyed_at: float) -> None:
         """Look for it if this is the time."""
-        if now - keyed_at >= REST_S and now - self._looked_at >= EVERY_S:
+        rested = now - keyed_at
+        if rested >= REST_S and now - self._looked_at >= EVERY_S:
             self._looked_at = now
             gc.collect()
-        elif now - keyed_at >= YOUNG_REST_S and gc.get_count()[0] >= _FEW:
-            gc.collect(0)
+        elif rested >= PAUSE_S and gc.get_count()[1] >= _LOOKS:
+            gc.collect(1)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 from console.linear_text import Said, said_of
 from console.proposal_needs import by_author_alone, one_key, others_needed
 from console.proposal_text import (
+    carried_sections,
     head_section,
     plan_sections,
     screen_digest,
@@ -68,6 +69,7 @@ class Deciding:
             [
                 head_section(proposal, caller.now_ms, WIDTH),
                 *plan_sections(proposal, WIDTH),
+                *carried_sections(proposal, WIDTH),
                 vote_section(proposal, WIDTH, caller.me),
                 *step_section(proposal, WIDTH),
                 *word_sections(proposal, WIDTH),

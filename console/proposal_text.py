@@ -178,6 +178,12 @@ def plan_sections(proposal: Proposal, width: int) -> list[Section]:
     ]
 
 
+def carried_sections(proposal: Proposal, width: int) -> list[Section]:
+    """How it is carried to the scheduler that decides, as that is reached now: no part of the plan, and not signed."""
+    lines = [line for told in proposal.carried for line in hanging("", printable(told), width)]
+    return [Section("How it is carried", tuple(lines), "as the cluster is reached now")] if lines else []
+
+
 def screen_digest(sections: Sequence[Section]) -> str:
     """SHA-256, hex, of the text that is shown: what a signature says was looked at."""
     lines = [

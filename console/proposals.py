@@ -19,6 +19,7 @@ from console.plain import table
 from console.proposal_text import (
     SHOWN_STATES,
     Fresh,
+    carried_sections,
     head_section,
     in_order,
     list_note,
@@ -203,6 +204,7 @@ def show_lines(proposal: Proposal, now_ms: int, me: str, fresh: Fresh | None) ->
     sections = [
         head_section(proposal, now_ms, WIDTH),
         *plan_sections(proposal, WIDTH),
+        *carried_sections(proposal, WIDTH),
         vote_section(proposal, WIDTH, me),
         *step_section(proposal, WIDTH),
         *stale_section(proposal, WIDTH, fresh),

@@ -106,6 +106,10 @@ class Engine:
         """In a cell that another scheduler decides on: whether it may be asked for anything."""
         self.lacks: Mapping[type[Command], str] = {}
         """What it cannot be asked for, as it is reached from here -> why."""
+        self.ways: Mapping[type[Command], str] = {}
+        """How what it can be asked for is carried there, such as "scontrol"."""
+        self.far = ""
+        """Which it is, such as "Slurm 24.11.5 at https://head:6820"; empty until it has answered."""
         self.faults = faults
         self.provider_faults = provider_faults
         self.forecaster = forecaster

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from engine.errors import RefusedError
-from engine.intents import Intent, Phase, why_not
+from engine.intents import CARRIED, Intent, Phase, why_not
 from runbooks import catalog, effects
 from runbooks.checks import Verdict
 from runbooks.effects import Done
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 LEAST_MS = 180_000
 """Wall time within which an effect must be seen: longer than what is given up takes (`engine.slurm.actor`)."""
+STILL = "once more 20 s later"
+"""When what was read there is read again: `engine.slurm.reconcile.SAFE_S`."""
 STARTS_WITHIN_MS = 60_000
 """By how much the start of a reservation may be moved: others count in whole minutes, and not in the past."""
 
@@ -68,6 +70,29 @@ def refuse_impossible(engine: Engine, acts: Iterable[Act]) -> None:
                 found[f"{act.action}: {why}"] = None
     if found:
         raise RefusedError(f"not possible in this cell: {'; '.join(found)}", "muster mirror shows what is")
+
+
+def carried(engine: Engine, acts: Iterable[Act]) -> tuple[str, ...]:
+    """How acts would be carried to whoever decides, as it is reached now, and what shows that they are done, or why they
+    cannot be; a line for each kind of act. Nothing where Muster decides."""
+    from engine.slurm.acts import read_back
+
+    lines: dict[str, None] = {}
+    for act in acts:
+        row = catalog.find(act.action)
+        if not is_outside(engine) or row.command is None:
+            continue
+        command = row.command(act)
+        name, why = act.action.replace("_", " "), why_not(type(command), acts=engine.acts, lacks=engine.lacks)
+        if why:
+            lines[f"{name} cannot be carried now: {why}"] = None
+        elif type(command) not in CARRIED:
+            lines[f"{name} is kept by Muster alone, and carried nowhere"] = None
+        else:
+            way = engine.ways.get(type(command), "")
+            by = f"by {way} to {engine.far}" if way else "to Slurm, which has not answered yet"
+            lines[f"{name} goes {by}; read back there, and {STILL}: {read_back(command)}"] = None
+    return tuple(lines)
 
 
 def timeout_ms(engine: Engine, act: Act) -> int:

@@ -454,6 +454,9 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
     """Why it is in this state, where that needs words: what failed, who rejected it, what it waits for."""
     breakglass: bool = False
+    carried: tuple[str, ...] = ()
+    """How it is carried to another scheduler, as that is reached now, and what is read back; nothing where Muster
+    decides, and of what has ended. No part of the plan."""
 
 
 class Review(msgspec.Struct, frozen=True, kw_only=True):

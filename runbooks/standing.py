@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import Connection, func, or_, select
 
 from engine.errors import RefusedError
-from runbooks import blast, books, compose, life, limits, policy, readings
+from runbooks import blast, books, compose, life, limits, outside, policy, readings
 from runbooks.amounts import utc
 from runbooks.audit import Audit
 from runbooks.books import PROPOSAL, VOTE, Row, Words
@@ -234,6 +234,7 @@ class Standing:
             stale=books.stale_of(row),
             note=row.note,
             breakglass=row.breakglass,
+            carried=() if row.state in life.ENDED else outside.carried(self._engine, (s.act for s in plan.steps)),
         )
 
 

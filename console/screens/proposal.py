@@ -18,6 +18,7 @@ from console.feed import in_thread
 from console.proposal_needs import press_next
 from console.proposal_text import (
     Fresh,
+    carried_sections,
     head_section,
     plan_sections,
     stale_section,
@@ -186,7 +187,7 @@ class ProposalPane(DetailPane[Kept]):
     def columns(self, detail: Kept, width: int) -> tuple[list[Section], list[Section]]:
         shown, me = detail.proposal, detail.caller.me
         now_ms = self._now_ms(detail)
-        plan = [head_section(shown, now_ms, width), *plan_sections(shown, width)]
+        plan = [head_section(shown, now_ms, width), *plan_sections(shown, width), *carried_sections(shown, width)]
         self._plan_lines = sum(1 + len(section.lines) for section in plan) + len(plan) - 1
         self._plan_width = width
         stands = [

@@ -35,6 +35,16 @@ TOPIC: dict[Do, str] = {
 }  # fmt: skip
 """What sets something -> what it sets: of two that set the same, the later holds."""
 OF_JOBS: frozenset[Do] = frozenset(("cancel", "hold", "release", "requeue", "set qos", "set priority", "move"))
+READ_BACK: dict[Do, str] = {
+    "cancel": "the job has ended", "hold": "the job is held", "release": "the job is not held",
+    "requeue": "the job waits again, or has begun anew", "set qos": "the job has that QOS",
+    "set priority": "the job has that priority", "move": "the job is in that partition",
+    "drain": "the node is DRAIN", "resume": "the node is neither DRAIN nor DOWN",
+    "power up": "the node is not powered down", "power down": "the node is powering down, or is down",
+    "down": "the partition is DOWN", "up": "the partition is UP", "inactive": "the partition is INACTIVE",
+    "reserve": "the reservation is there", "unreserve": "the reservation is not there",
+}  # fmt: skip
+"""What shows that a step is done, in words."""
 _PARTITION_STATES: dict[Do, str] = {"down": "DOWN", "up": "UP", "inactive": "INACTIVE"}
 
 
@@ -92,6 +102,11 @@ def steps_of(command: cmd.AnyCommand, number: int, far: FarSide, job_of: JobOf) 
     if isinstance(command, cmd.DrainQueues):
         return steps + _requeues(far, lambda job: job.partition in command.names)
     return steps
+
+
+def read_back(command: cmd.AnyCommand) -> str:
+    """What is read in Slurm to see that it is done, in words."""
+    return "; ".join(dict.fromkeys(READ_BACK[step.do] for step in _steps(command, 0)))
 
 
 def _steps(command: cmd.AnyCommand, number: int) -> Iterator[Step]:

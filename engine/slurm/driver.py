@@ -151,10 +151,11 @@ class Driver:
 
     def _learn(self) -> None:
         """What this cluster cannot be asked for, as it is reached: said at the door, before anybody approves it."""
-        lacking = lacks_of(self._far.can)
+        lacking, ways = lacks_of(self._far.can), ways_of(self._far.can, self._far.api)
+        far = f"Slurm {self._far.version} at {self._far.place}"
 
         def tell(engine: Engine) -> None:
-            engine.lacks = lacking
+            engine.lacks, engine.ways, engine.far = lacking, ways, far
 
         self._loop.call(tell)
         self._learnt = True
@@ -207,9 +208,8 @@ def place_of_queue(spec: WorkloadSpec, workdir: str = "") -> Place:
     return Place(partition=spec.queue, account=spec.tenant, qos=found["qos"] if found else "", workdir=workdir)
 
 
-def lacks_of(can: Capabilities) -> dict[type[cmd.Command], str]:
-    """Commands for which there is no way to this cluster, and why."""
-    needs: tuple[tuple[Ability, tuple[type[cmd.Command], ...]], ...] = (
+def _needs(can: Capabilities) -> tuple[tuple[Ability, tuple[type[cmd.Command], ...]], ...]:
+    return (
         (can.submit, (cmd.Submit,)),
         (can.cancel, (cmd.Cancel,)),
         (
@@ -221,4 +221,20 @@ def lacks_of(can: Capabilities) -> dict[type[cmd.Command], str]:
         (can.update_partition, (cmd.HoldQueues, cmd.OpenQueues, cmd.DrainQueues)),
         (can.reservation_write, (cmd.Reserve, cmd.Unreserve)),
     )
-    return {command: ability.why for ability, commands in needs if not ability for command in commands}
+
+
+def lacks_of(can: Capabilities) -> dict[type[cmd.Command], str]:
+    """Commands for which there is no way to this cluster, and why."""
+    return {command: ability.why for ability, commands in _needs(can) if not ability for command in commands}
+
+
+def ways_of(can: Capabilities, api: str) -> dict[type[cmd.Command], str]:
+    """Commands that can be carried there -> by what."""
+    names = {"rest": f"REST {api}", "command": "scontrol"}
+    ways: dict[type[cmd.Command], dict[str, None]] = {}
+    for ability, commands in _needs(can):
+        for command in commands:
+            if ability.by:
+                ways.setdefault(command, {})[names[ability.by]] = None
+    lacks = lacks_of(can)
+    return {command: " and ".join(by) for command, by in ways.items() if command not in lacks}
